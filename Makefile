@@ -1,0 +1,59 @@
+# Two commands matter: `make demo` shows the main job working, `make test` checks everything else. Both get what they miss.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-down test test-unit test-e2e release image tools fmt lint clean
+
+ARCH := $(shell uname -m)
+TARGET := $(ARCH)-unknown-linux-gnu
+COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+# Static, because the image holds nothing else; without the paths of the building machine, so that two builds are alike.
+RELEASE_FLAGS := -C target-feature=+crt-static --remap-path-prefix=$(CURDIR)=. --remap-path-prefix=$(HOME)/.cargo=cargo
+BINARY := target/$(TARGET)/release/harvester-cloud-provider
+TEST_BINARIES := -p harvester-cloud-provider -p harvester-sim -p testbed
+
+help: ## what there is
+	@echo 'harvester-cloud-provider: cloud controller manager and address announcer for Kubernetes on Harvester'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: release ## see the main job working on real components (KEEP=1 leaves it up), as root
+	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p testbed --bins && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) target/release/demo run $(if $(KEEP),--keep)
+
+demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
+	@cargo build --release -p testbed --bin demo -q && target/release/demo down
+
+test: test-unit test-e2e ## every test, as root
+
+test-unit: ## unit, property and real-kernel tests beside the code
+	@tools=$$(dev/tools.sh) && HCP_TOOLS=$$tools dev/private.sh cargo test --workspace --exclude e2e
+
+test-e2e: ## capabilities against a real control plane, in namespaces
+	@tools=$$(dev/tools.sh) && cargo build $(TEST_BINARIES) --bins && cargo test -p e2e --no-run && \
+	  HCP_TOOLS=$$tools dev/private.sh cargo test -p e2e
+
+release: ## the static binary that is shipped
+	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
+	@ls -l $(BINARY) | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'
+
+image: release ## the image, as a docker-archive in target/
+	@rm -rf target/image && mkdir -p target/image && cp $(BINARY) target/image/
+	@buildah --storage-driver vfs --root target/buildah/root --runroot target/buildah/run bud --isolation chroot --pull-never -q \
+	  -f Dockerfile -t localhost/harvester-cloud-provider:dev target/image >/dev/null
+	@rm -f target/harvester-cloud-provider.tar
+	@buildah --storage-driver vfs --root target/buildah/root --runroot target/buildah/run push -q \
+	  localhost/harvester-cloud-provider:dev docker-archive:target/harvester-cloud-provider.tar:localhost/harvester-cloud-provider:dev
+	@ls -l target/harvester-cloud-provider.tar | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'
+
+tools: ## get etcd, Kubernetes and Debian packages for demo and tests
+	@dev/tools.sh
+
+fmt: ## format the code
+	@cargo fmt --all
+
+lint: ## formatting and clippy, warnings denied
+	@cargo fmt --all --check
+	@cargo clippy --workspace --all-targets -- -D warnings
+
+clean: ## remove what was built here (the cache of programs outside the tree stays)
+	@cargo clean

@@ -1,0 +1,1 @@
+//! Who announces which virtual IP, and the adapters that make it so.

@@ -1,0 +1,317 @@
+//! Every flag that the Go provider accepts (ccm.md 1.2, 1.3). Existing charts and users' `extraArgs` must go on working, so a flag
+//! without a meaning here is accepted and listed as such in `--help`; a flag that nobody ever had is refused.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
+
+use crate::values::{go_bool, go_duration};
+
+/// Cloud controller manager for Kubernetes on Harvester.
+#[derive(Debug, Parser)]
+#[command(name = "harvester-cloud-provider", version = crate::VERSION, disable_version_flag = true, after_help = EXAMPLES, arg_required_else_help = false)]
+pub struct Flags {
+    #[command(flatten)]
+    pub cloud: Cloud,
+    #[command(flatten)]
+    pub harvester: Harvester,
+    #[command(flatten)]
+    pub election: Election,
+    #[command(flatten)]
+    pub serving: Serving,
+    /// Log level as klog counts it: 3 and more is debug, 5 and more is trace
+    #[arg(short = 'v', long = "v", default_value_t = 0, allow_negative_numbers = true, help_heading = "Global")]
+    pub verbosity: i32,
+    /// `text` or `json`
+    #[arg(long, default_value = "text", value_parser = ["text", "json"], help_heading = "Global")]
+    pub logging_format: String,
+    /// Print the version and exit; `raw` prints more
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "raw", help_heading = "Global")]
+    pub version: Option<String>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  harvester-cloud-provider --cloud-config=/etc/kubernetes/cloud-config --cluster-name=prod
+        run as cloud controller manager, in the cluster's own pod
+  harvester-cloud-provider --cloud-config=./cloud-config --kubeconfig=./guest.yaml --cluster-name=prod --leader-elect=false
+        the same from a workstation
+  harvester-cloud-provider announcer
+        run as announcer of load balancer addresses (see `harvester-cloud-provider announcer --help`)
+
+Exit status: 0 after SIGTERM, 1 on a flag, configuration or start-up error and on loss of the lease.";
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cloud and controllers")]
+pub struct Cloud {
+    /// Kubeconfig file of the Harvester cluster; its current context names the namespace of the virtual machines
+    #[arg(long, value_name = "FILE")]
+    pub cloud_config: Option<PathBuf>,
+    /// Only `harvester` is known
+    #[arg(long, default_value = "harvester")]
+    pub cloud_provider: String,
+    /// Name of this guest cluster on Harvester; must be unique in its namespace there
+    #[arg(long, default_value = "kubernetes")]
+    pub cluster_name: String,
+    /// Controllers to run: `*`, a name, or `-name` to leave one out; the first match wins
+    #[arg(long, value_delimiter = ',', default_value = "*", action = ArgAction::Append, allow_hyphen_values = true)]
+    pub controllers: Vec<String>,
+    /// Kubeconfig file of the guest cluster; without it $KUBECONFIG, then the pod's service account
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// URL of the guest cluster's API server, overrides the one in the kubeconfig
+    #[arg(long, value_name = "URL")]
+    pub master: Option<String>,
+    /// Services reconciled at the same time
+    #[arg(long, default_value_t = 1)]
+    pub concurrent_service_syncs: usize,
+    /// Nodes initialised at the same time
+    #[arg(long, default_value_t = 1)]
+    pub concurrent_node_syncs: usize,
+    /// How often nodes that are not ready are compared with their virtual machines
+    #[arg(long, default_value = "5s", value_parser = go_duration)]
+    pub node_monitor_period: Duration,
+    /// How often addresses of all nodes are compared again, beside the watch
+    #[arg(long, default_value = "5m", value_parser = go_duration)]
+    pub node_status_update_frequency: Duration,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Harvester")]
+pub struct Harvester {
+    /// Do not watch virtual machine instances for topology, host names and network mapping
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub disable_vmi_controller: bool,
+    /// Ignore the node annotations alpha.kubernetes.io/provided-node-ip and cloudprovider.harvesterhci.io/additional-internal-ips
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub disable_annotation_alpha_provided_ip_addr: bool,
+    /// Network attachment definition, `[namespace/]name`, whose NIC gives the node addresses
+    #[arg(long, default_value = "")]
+    pub management_network: String,
+    /// At most one IPv4 and one IPv6 range, comma separated, that chooses the InternalIP
+    #[arg(long, default_value = "")]
+    pub node_ip_cidr: String,
+    /// Addresses and ranges that are never shown as ExternalIP; comma separated, may be repeated
+    #[arg(long, value_delimiter = ',', action = ArgAction::Append)]
+    pub node_exclude_ip_ranges: Vec<String>,
+    /// Print this help when the start fails
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub show_full_help_on_error: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Leader election")]
+pub struct Election {
+    /// Run only while holding the lease
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub leader_elect: bool,
+    /// How long others wait after the last renewal before they take the lease
+    #[arg(long, default_value = "15s", value_parser = go_duration)]
+    pub leader_elect_lease_duration: Duration,
+    /// How long the holder tries to renew before it gives up
+    #[arg(long, default_value = "10s", value_parser = go_duration)]
+    pub leader_elect_renew_deadline: Duration,
+    /// Time between two tries
+    #[arg(long, default_value = "2s", value_parser = go_duration)]
+    pub leader_elect_retry_period: Duration,
+    /// Only `leases` is known
+    #[arg(long, default_value = "leases")]
+    pub leader_elect_resource_lock: String,
+    /// Name of the lease
+    #[arg(long, default_value = "cloud-controller-manager")]
+    pub leader_elect_resource_name: String,
+    /// Namespace of the lease
+    #[arg(long, default_value = "kube-system")]
+    pub leader_elect_resource_namespace: String,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Serving")]
+pub struct Serving {
+    /// Address to serve health and metrics on
+    #[arg(long, default_value = "0.0.0.0")]
+    pub bind_address: std::net::IpAddr,
+    /// Port to serve health and metrics on; 0 serves nothing
+    #[arg(long, default_value_t = 10258)]
+    pub secure_port: u16,
+    /// Certificate for serving; without it one is made in memory
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Private key of --tls-cert-file
+    #[arg(long, value_name = "FILE")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// Paths served without asking who reads them
+    #[arg(long, value_delimiter = ',', default_value = "/healthz,/readyz,/livez", action = ArgAction::Append)]
+    pub authorization_always_allow_paths: Vec<String>,
+}
+
+/// Kind of a flag that is accepted without effect.
+#[derive(Clone, Copy)]
+enum Kind {
+    Bool,
+    Value,
+}
+
+/// Flags of the Go binary that have no effect here, each with the reason; kept so that existing manifests start.
+const WITHOUT_EFFECT: &[(&str, Kind, &str)] = &[
+    ("allow-untagged-cloud", Kind::Bool, "clusters on Harvester have no tags"),
+    ("configure-cloud-routes", Kind::Bool, "Harvester has no routes"),
+    ("route-reconciliation-period", Kind::Value, "Harvester has no routes"),
+    ("allocate-node-cidrs", Kind::Bool, "Harvester has no routes"),
+    ("cluster-cidr", Kind::Value, "Harvester has no routes"),
+    ("cidr-allocator-type", Kind::Value, "Harvester has no routes"),
+    ("external-cloud-volume-plugin", Kind::Value, "volumes are the CSI driver's"),
+    ("node-sync-period", Kind::Value, "had no effect in the Go provider either"),
+    ("use-service-account-credentials", Kind::Bool, "one identity serves all controllers"),
+    ("concurrent-node-status-updates", Kind::Value, "addresses are written when they change"),
+    ("controller-start-interval", Kind::Value, "controllers start together"),
+    ("min-resync-period", Kind::Value, "watches need no resync"),
+    ("kube-api-qps", Kind::Value, "requests are few; the API server's own fairness applies"),
+    ("kube-api-burst", Kind::Value, "requests are few; the API server's own fairness applies"),
+    ("kube-api-content-type", Kind::Value, "requests are JSON"),
+    ("enable-leader-migration", Kind::Bool, "there is nothing to migrate from"),
+    ("leader-migration-config", Kind::Value, "there is nothing to migrate from"),
+    ("cert-dir", Kind::Value, "the serving certificate is made in memory"),
+    ("tls-cipher-suites", Kind::Value, "the library's safe defaults are used"),
+    ("tls-min-version", Kind::Value, "TLS 1.2 is the oldest"),
+    ("tls-sni-cert-key", Kind::Value, "one certificate is served"),
+    ("http2-max-streams-per-connection", Kind::Value, "the library's default is used"),
+    ("disable-http2-serving", Kind::Bool, "both versions are served"),
+    ("permit-port-sharing", Kind::Bool, "the port belongs to one process"),
+    ("permit-address-sharing", Kind::Bool, "the port belongs to one process"),
+    ("authentication-kubeconfig", Kind::Value, "the guest cluster's client asks"),
+    ("authentication-skip-lookup", Kind::Bool, "no ConfigMap is looked up"),
+    ("authentication-tolerate-lookup-failure", Kind::Bool, "no ConfigMap is looked up"),
+    ("authentication-token-webhook-cache-ttl", Kind::Value, "answers are kept for 10 s"),
+    ("client-ca-file", Kind::Value, "readers of /metrics show a token"),
+    ("requestheader-client-ca-file", Kind::Value, "readers of /metrics show a token"),
+    ("requestheader-allowed-names", Kind::Value, "readers of /metrics show a token"),
+    ("requestheader-username-headers", Kind::Value, "readers of /metrics show a token"),
+    ("requestheader-uid-headers", Kind::Value, "readers of /metrics show a token"),
+    ("requestheader-group-headers", Kind::Value, "readers of /metrics show a token"),
+    ("requestheader-extra-headers-prefix", Kind::Value, "readers of /metrics show a token"),
+    ("authorization-kubeconfig", Kind::Value, "the guest cluster's client asks"),
+    ("authorization-webhook-cache-authorized-ttl", Kind::Value, "answers are kept for 10 s"),
+    ("authorization-webhook-cache-unauthorized-ttl", Kind::Value, "answers are kept for 10 s"),
+    ("webhooks", Kind::Value, "there are no webhooks"),
+    ("webhook-bind-address", Kind::Value, "there are no webhooks"),
+    ("webhook-secure-port", Kind::Value, "there are no webhooks"),
+    ("webhook-cert-dir", Kind::Value, "there are no webhooks"),
+    ("webhook-tls-cert-file", Kind::Value, "there are no webhooks"),
+    ("webhook-tls-private-key-file", Kind::Value, "there are no webhooks"),
+    ("profiling", Kind::Bool, "there is no profiler to serve"),
+    ("contention-profiling", Kind::Bool, "there is no profiler to serve"),
+    ("feature-gates", Kind::Value, "there are no gates"),
+    ("vmodule", Kind::Value, "use RUST_LOG"),
+    ("log-flush-frequency", Kind::Value, "lines are written at once"),
+    ("log-text-split-stream", Kind::Bool, "lines go to stderr"),
+    ("log-text-info-buffer-size", Kind::Value, "lines are written at once"),
+];
+
+/// The command line with every flag.
+pub fn command() -> Command {
+    Flags::command().args(WITHOUT_EFFECT.iter().map(|&(name, kind, reason)| {
+        let arg = Arg::new(name).long(name).help_heading("Accepted, without effect").action(ArgAction::Append);
+        match kind {
+            Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(go_bool),
+            Kind::Value => arg.allow_hyphen_values(true).value_parser(clap::value_parser!(String)),
+        }
+        .help(reason)
+    }))
+}
+
+/// Parses the command line, program name included.
+pub fn parse<I, T>(arguments: I) -> Result<Flags, clap::Error>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<std::ffi::OsString> + Clone,
+{
+    let matches = command().args_override_self(true).try_get_matches_from(arguments)?;
+    Flags::from_arg_matches(&matches)
+}
+
+/// Names of the flags on this command line that have no effect here, for one line in the log.
+pub fn without_effect(arguments: &[String]) -> Vec<&'static str> {
+    let given = |name: &str| {
+        arguments.iter().any(|a| a.strip_prefix("--").is_some_and(|a| a == name || a.starts_with(&format!("{name}="))))
+    };
+    WITHOUT_EFFECT.iter().map(|&(name, ..)| name).filter(|name| given(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &[&str]) -> Result<Flags, String> {
+        parse(std::iter::once(&"harvester-cloud-provider").chain(arguments)).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_go_provider() {
+        let flags = parsed(&[]).unwrap();
+        assert_eq!(flags.cloud.cluster_name, "kubernetes");
+        assert_eq!(flags.cloud.controllers, ["*"]);
+        assert_eq!(flags.cloud.node_status_update_frequency, Duration::from_secs(300));
+        assert_eq!(flags.serving.secure_port, 10258);
+        assert_eq!(flags.election.leader_elect_resource_name, "cloud-controller-manager");
+        assert!(flags.election.leader_elect);
+    }
+
+    #[test]
+    fn flags_are_spelt_as_go_spells_them() {
+        let flags = parsed(&[
+            "--leader-elect=false",
+            "--disable-vmi-controller",
+            "--node-monitor-period",
+            "1m30s",
+            "-v=4",
+            "--controllers=*,-service",
+        ])
+        .unwrap();
+        assert!(!flags.election.leader_elect);
+        assert!(flags.harvester.disable_vmi_controller);
+        assert_eq!(flags.cloud.node_monitor_period, Duration::from_secs(90));
+        assert_eq!(flags.verbosity, 4);
+        assert_eq!(flags.cloud.controllers, ["*", "-service"]);
+        assert_eq!(parsed(&["-v", "2"]).unwrap().verbosity, 2);
+        assert_eq!(parsed(&["--v=5", "--v=3"]).unwrap().verbosity, 3, "the last one wins");
+        assert_eq!(
+            parsed(&["--node-exclude-ip-ranges=10.0.0.1,10.0.1.0/24", "--node-exclude-ip-ranges=fd00::/64"])
+                .unwrap()
+                .harvester
+                .node_exclude_ip_ranges
+                .len(),
+            3
+        );
+    }
+
+    #[test]
+    fn every_flag_without_effect_is_accepted_in_the_form_that_manifests_use() {
+        for &(name, kind, _) in WITHOUT_EFFECT {
+            let value = match kind {
+                Kind::Bool => "true",
+                Kind::Value => "x",
+            };
+            parsed(&[&format!("--{name}={value}")]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+    }
+
+    #[test]
+    fn unknown_flags_and_positional_arguments_are_refused() {
+        assert!(parsed(&["--loadbalancer-network=x"]).unwrap_err().contains("--loadbalancer-network"));
+        assert!(parsed(&["stray"]).unwrap_err().contains("stray"));
+        assert!(parsed(&["--leader-elect=perhaps"]).unwrap_err().contains("accepted: 1, t, T, true"));
+    }
+
+    #[test]
+    fn what_has_no_effect_is_named() {
+        let arguments = ["--kube-api-qps=50".to_owned(), "--profiling".to_owned(), "--v=2".to_owned()];
+        assert_eq!(without_effect(&arguments), ["kube-api-qps", "profiling"]);
+    }
+}

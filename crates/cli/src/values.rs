@@ -1,0 +1,91 @@
+//! Go's spelling of flag values: existing manifests write durations and booleans as Go's flag packages read them.
+
+use std::time::Duration;
+
+/// Parses a Go duration (`15s`, `1h30m`, `1.5s`, `100ms`, `0`). Negative values are refused: no flag has a use for them.
+pub fn go_duration(text: &str) -> Result<Duration, String> {
+    const ACCEPTED: &str = "accepted: a number with a unit of ns, us, ms, s, m or h, such as 15s or 1h30m";
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest.is_empty() {
+        return Err(format!("empty duration; {ACCEPTED}"));
+    }
+    let mut total = 0.0_f64;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let number: f64 = rest[..digits].parse().map_err(|_| format!("not a duration; {ACCEPTED}"))?;
+        rest = &rest[digits..];
+        let letters = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let seconds = match &rest[..letters] {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "" => return Err(format!("the unit is missing; {ACCEPTED}")),
+            other => return Err(format!("unknown unit {other:?}; {ACCEPTED}")),
+        };
+        total += number * seconds;
+        rest = &rest[letters..];
+    }
+    Duration::try_from_secs_f64(total).map_err(|_| format!("out of range; {ACCEPTED}"))
+}
+
+/// Parses a boolean as Go's `strconv.ParseBool` does.
+pub fn go_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("not a boolean; accepted: 1, t, T, true, TRUE, True, 0, f, F, false, FALSE, False".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_reads_them() {
+        for (text, milliseconds) in [
+            ("15s", 15_000),
+            ("1h30m", 5_400_000),
+            ("5m0s", 300_000),
+            ("1.5s", 1_500),
+            ("100ms", 100),
+            ("0", 0),
+            ("0s", 0),
+            ("+2s", 2_000),
+        ] {
+            assert_eq!(go_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in ["", "15", "s", "-1s", "1 s", "1d", "1..5s", "1e3s", "9999999999999999999999h"] {
+            assert!(go_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn booleans_are_read_as_go_reads_them() {
+        assert_eq!(go_bool("T"), Ok(true));
+        assert_eq!(go_bool("0"), Ok(false));
+        assert!(go_bool("yes").is_err());
+        assert!(go_bool("").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parsers_panic(text in ".{0,40}") {
+            let _ = go_duration(&text);
+            let _ = go_bool(&text);
+        }
+
+        #[test]
+        fn whole_seconds_survive(seconds in 0_u64..1_000_000) {
+            prop_assert_eq!(go_duration(&format!("{seconds}s")), Ok(Duration::from_secs(seconds)));
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! A cloud controller manager framework: provider traits, and the service, node and node-lifecycle controllers.
+//!
+//! What lives here knows Kubernetes and nothing of a particular cloud. Each controller is three steps: observe (a view made
+//! from a watch cache), decide (a pure function) and act (one place that sends requests, reports, and wakes the key again).
+
+pub mod cache;
+pub mod provider;
+pub mod view;

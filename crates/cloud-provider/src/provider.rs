@@ -1,0 +1,135 @@
+//! What a cloud offers: load balancers and instances. The controllers in this crate call these traits and nothing else.
+//!
+//! No method may wait for the cloud to make progress. A method that finds work under way answers `Waiting`; the provider wakes
+//! the key when it sees the change, so a worker is never blocked by somebody else's Service.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+
+use crate::view::{NodeAddress, NodeView, ServiceKey, ServiceView};
+
+/// Load balancers of one cloud, for `Service`s of type LoadBalancer.
+#[async_trait]
+pub trait LoadBalancers: Send + Sync + 'static {
+    /// Brings the load balancer of `service` one step nearer to what the Service asks for. Level-triggered and idempotent: on an
+    /// unchanged world it sends nothing. Never deletes on failure.
+    async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError>;
+
+    /// Deletes what exists for `service`. Success when nothing is there. Called with the last view seen when the object is gone.
+    async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError>;
+
+    /// Services to look at again, because something they depend on changed: their load balancer, their primary, a network mapping.
+    fn wakes(&self) -> BoxStream<'static, ServiceKey>;
+}
+
+/// Result of [`LoadBalancers::ensure`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ensured {
+    /// The address is published. `changed` tells whether this call sent anything; if not, nobody needs to hear of it.
+    Ready {
+        /// A request that changes something was sent.
+        changed: bool,
+    },
+    /// Something has to happen elsewhere first.
+    Waiting(Waiting),
+}
+
+/// Result of [`LoadBalancers::delete`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Deleted {
+    /// Nothing is left in the cloud; the finalizer may go. `existed`: this or an earlier call found something to delete.
+    Gone {
+        /// There was something to delete.
+        existed: bool,
+    },
+    /// Deletion is under way; the key is woken when it is done.
+    Waiting(Waiting),
+}
+
+/// Why a key has to wait, in words for the user. Not an error: the retry back-off does not grow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The whole story for `kubectl describe`: what is missing and what the user can do, if anything.
+    pub message: String,
+    /// The user has to do something: reported as a Warning Event. Otherwise it is normal progress and only logged at debug level.
+    pub needs_user: bool,
+    /// Look again after this time even if no wake-up comes.
+    pub retry_after: Option<Duration>,
+}
+
+/// Machines of one cloud, for `Node`s.
+#[async_trait]
+pub trait Instances: Send + Sync + 'static {
+    /// Everything the node should show. `Err` leaves the node as it is (and tainted, if it is) and says which step is missing.
+    async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError>;
+
+    /// Whether the machine still exists.
+    async fn existence(&self, node: &NodeView) -> Existence;
+
+    /// Whether the machine is switched off, which is not the same as not ready.
+    async fn power(&self, node: &NodeView) -> Power;
+
+    /// Nodes to look at again, because their machine changed. `None` as name means all of them.
+    fn wakes(&self) -> BoxStream<'static, NodeWake>;
+}
+
+/// Which nodes to look at again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeWake {
+    /// This one.
+    Node(String),
+    /// Every node: the machine could not be assigned to one.
+    All,
+}
+
+/// What the cloud knows about a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct InstanceMetadata {
+    /// Goes into `spec.providerID` where that is empty.
+    pub provider_id: String,
+    /// Instance type label; empty sets none.
+    pub instance_type: String,
+    /// All addresses, in the order they should be shown. Empty means "not known now": the node keeps what it has.
+    pub addresses: Vec<NodeAddress>,
+    /// Zone label; empty sets none.
+    pub zone: String,
+    /// Region label; empty sets none.
+    pub region: String,
+}
+
+/// Three answers, because deleting a Node on doubt would be wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Existence {
+    /// The machine is there.
+    Exists,
+    /// Proven absent: the text says by which answer of which API.
+    Gone(String),
+    /// Cannot be told now; changes nothing.
+    Unknown(String),
+}
+
+/// Power state of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Power {
+    /// Running, starting, migrating or paused.
+    On,
+    /// Switched off.
+    Off,
+    /// Cannot be told now; changes nothing.
+    Unknown(String),
+}
+
+/// A provider call that failed. The text says what was tried; the cause is the source.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ProviderError {
+    /// What was tried, and for the user's own mistakes what is accepted.
+    pub message: String,
+    /// The cause, if another error is behind it.
+    #[source]
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    /// Retrying is pointless until the user changes the object (or something wakes the key).
+    pub permanent: bool,
+}

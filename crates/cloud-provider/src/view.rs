@@ -1,0 +1,141 @@
+//! Small plain structs made from cached objects: only the fields that somebody decides on. Nothing else looks at the objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+/// Namespace and name of a Service. Displayed, and parsed by users' annotations, as `namespace/name`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceKey {
+    /// Namespace in the guest cluster.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl fmt::Display for ServiceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// `metadata.uid`: tells an object from a later one of the same name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uid(pub String);
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Transport protocol of a Service port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// `TCP`, also where the field is absent.
+    Tcp,
+    /// `UDP`.
+    Udp,
+    /// `SCTP`.
+    Sctp,
+}
+
+/// What the decisions need to know about a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceView {
+    /// Namespace and name.
+    pub key: ServiceKey,
+    /// `metadata.uid`.
+    pub uid: Uid,
+    /// `metadata.resourceVersion` of the cached object, empty if unknown.
+    pub resource_version: String,
+    /// `spec.type == LoadBalancer`.
+    pub is_load_balancer: bool,
+    /// `spec.loadBalancerClass` is set: somebody else's Service.
+    pub has_class: bool,
+    /// `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// `metadata.finalizers`.
+    pub finalizers: Vec<String>,
+    /// `metadata.annotations`.
+    pub annotations: BTreeMap<String, String>,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `spec.ports` as (protocol, port).
+    pub ports: BTreeSet<(Protocol, u16)>,
+    /// `spec.loadBalancerIP`, if not empty.
+    pub load_balancer_ip: Option<String>,
+    /// `status.loadBalancer.ingress[].ip`, in order; entries without an IP are left out.
+    pub ingress: Vec<IpAddr>,
+}
+
+/// What the decisions need to know about a Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeView {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: Uid,
+    /// `metadata.resourceVersion` of the cached object.
+    pub resource_version: String,
+    /// `metadata.creationTimestamp`, Unix seconds.
+    pub created: Option<i64>,
+    /// `spec.providerID`, if not empty.
+    pub provider_id: Option<String>,
+    /// `metadata.annotations`.
+    pub annotations: BTreeMap<String, String>,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `spec.taints`.
+    pub taints: Vec<Taint>,
+    /// Condition `Ready`; `None` where it is missing.
+    pub ready: Option<Ready>,
+    /// `status.addresses`.
+    pub addresses: Vec<NodeAddress>,
+    /// `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+}
+
+/// Status of the `Ready` condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ready {
+    /// `True`.
+    True,
+    /// `False`.
+    False,
+    /// `Unknown`, or a value that this version does not know.
+    Unknown,
+}
+
+/// One entry of `spec.taints`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taint {
+    /// `key`.
+    pub key: String,
+    /// `value`, if any.
+    pub value: Option<String>,
+    /// `effect`, for example `NoSchedule`.
+    pub effect: String,
+}
+
+/// One entry of `status.addresses`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NodeAddress {
+    /// `InternalIP`, `ExternalIP` or `Hostname` (others are kept as they are).
+    pub kind: NodeAddressKind,
+    /// The address as text.
+    pub address: String,
+}
+
+/// Type of a node address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum NodeAddressKind {
+    /// `InternalIP`.
+    InternalIp,
+    /// `ExternalIP`.
+    ExternalIp,
+    /// `Hostname`.
+    Hostname,
+    /// `InternalDNS`, `ExternalDNS` and what may come.
+    Other(String),
+}

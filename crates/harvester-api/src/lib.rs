@@ -1,0 +1,1 @@
+//! Harvester and KubeVirt objects, keys, names and the cloud-config file.

@@ -1,0 +1,1 @@
+//! The cloud-provider traits for Harvester.

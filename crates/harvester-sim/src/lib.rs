@@ -1,0 +1,1 @@
+//! Stand-in for the Harvester side: pools, LoadBalancer controller, webhooks, virtual machines.

@@ -1,0 +1,1 @@
+//! Linux layer 2: packet sockets, netlink, ARP and NDP frames.

@@ -1,0 +1,21 @@
+//! What every long-running command needs: leader election, health and metrics server, work queue, Events, shutdown, tracing.
+//!
+//! Nothing in here knows what it is used for. Each module has a pure core (`step`, `observe`, `decide`) and one thin place that
+//! does the requests.
+
+pub mod cache;
+pub mod client;
+pub mod error;
+pub mod events;
+pub mod health;
+pub mod http;
+pub mod leader;
+pub mod logging;
+pub mod metrics;
+pub mod reflect;
+pub mod shutdown;
+pub mod tasks;
+pub mod work_queue;
+
+#[cfg(any(test, feature = "scenario"))]
+pub mod scenario;

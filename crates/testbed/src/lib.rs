@@ -1,0 +1,1 @@
+//! Networks, control planes and nodes in namespaces, for tests and the demo.

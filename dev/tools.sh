@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# tools.sh: gets everything that the demo and the tests run but that this project does not build itself.
+#
+#   dev/tools.sh            get what is missing, then print the directory that holds the programs
+#   dev/tools.sh --print    print that directory only (exit status 1 if something is missing)
+#
+# Order for each program: the cache, $KUBEBUILDER_ASSETS and the PATH (only in the version wanted), else a build from its Go
+# module. The cache lies outside the tree, keyed by all versions that matter:
+#   ${HCP_CACHE:-${XDG_CACHE_HOME:-~/.cache}/harvester-cloud-provider}/tools-<key>
+set -euo pipefail
+
+K8S=${K8S:-1.36.3}
+ETCD=${ETCD:-3.6.16}
+PACKAGES=(iproute2 nftables iptables conntrack dnsmasq-base iputils-arping tcpdump busybox openssl curl procps jq util-linux
+  containerd runc containernetworking-plugins buildah gcc libc6-dev make ca-certificates)
+KUBE=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl)
+
+CACHE=${HCP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/harvester-cloud-provider}
+DIR=$CACHE/tools-k8s$K8S-etcd$ETCD-$(uname -m)
+
+T0=$SECONDS
+say() { printf '%4ds  %s\n' "$((SECONDS - T0))" "$*" >&2; }
+die() { printf 'tools: %s\n' "$*" >&2; exit 1; }
+
+complete() { local b; for b in etcd "${KUBE[@]}"; do [ -x "$DIR/$b" ] || return 1; done; }
+missing_packages() {
+  local p
+  for p in "${PACKAGES[@]}"; do
+    [ "$(dpkg-query -W -f '${Status}' "$p" 2>/dev/null)" = "install ok installed" ] || echo "$p"
+  done
+}
+
+# version_of PROGRAM FILE: the version that FILE reports, empty if it does not run.
+version_of() {
+  case $1 in
+    etcd) "$2" --version 2>/dev/null | sed -n 's/^etcd Version: //p' ;;
+    kubectl) "$2" version --client 2>/dev/null | sed -n 's/^Client Version: v//p' ;;
+    *) "$2" --version 2>/dev/null | sed -n 's/^Kubernetes v//p' ;;
+  esac
+}
+
+# take PROGRAM VERSION: link one that is here already in the very version wanted.
+take() {
+  local from
+  for from in "${KUBEBUILDER_ASSETS:+$KUBEBUILDER_ASSETS/$1}" "$(command -v "$1" 2>/dev/null || true)"; do
+    if [ -n "$from" ] && [ -x "$from" ] && [ "$(version_of "$1" "$from")" = "$2" ]; then
+      ln -sf "$(realpath "$from")" "$DIR/$1"
+      say "$1 $2: found at $from"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# build PROGRAM PACKAGE LDFLAGS: in the module of the working directory; a heartbeat shows that it is alive.
+build() {
+  [ ! -x "$DIR/$1" ] || return 0
+  local t=$SECONDS pid
+  say "$1: building from its Go module (the first of them takes some minutes)"
+  go build -mod=mod -trimpath -ldflags "-s -w $3" -o "$DIR/.$1.new" "$2" &
+  pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    sleep 1
+    (( (SECONDS - t) % 30 != 29 )) || say "$1: still building, $((SECONDS - t)) s"
+  done
+  wait "$pid" || die "cannot build $1 from Go module $2; is the Go module proxy reachable and Go at least 1.26?"
+  mv "$DIR/.$1.new" "$DIR/$1"
+  say "$1: built in $((SECONDS - t)) s, $(($(stat -c %s "$DIR/$1") / 1000000)) MB"
+}
+
+get_packages() {
+  local want
+  mapfile -t want < <(missing_packages)
+  (( ${#want[@]} )) || return 0
+  command -v apt-get >/dev/null || die "needs these Debian packages, and there is no apt-get: ${want[*]}"
+  [ "$(id -u)" = 0 ] || die "needs root to install: ${want[*]}"
+  say "installing Debian packages: ${want[*]}"
+  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${want[@]}"; } \
+    >"$CACHE/apt.log" 2>&1 || die "apt-get failed, see $CACHE/apt.log"
+}
+
+get_programs() {
+  local work gomod module c todo=()
+  take etcd "$ETCD" || todo+=(etcd)
+  for c in "${KUBE[@]}"; do take "$c" "$K8S" || todo+=("$c"); done
+  (( ${#todo[@]} )) || return 0
+  command -v go >/dev/null || die "needs Go 1.26 or newer to build: ${todo[*]}"
+  work=$(mktemp -d); trap "rm -rf '$work'" EXIT  # expanded now: the variable is local, the trap is not
+  export CGO_ENABLED=0 GOFLAGS= GOWORK=off GOTOOLCHAIN=local
+
+  # "go install module@version" refuses modules with replace directives, so each gets a small module of its own.
+  mkdir "$work/etcd" "$work/kubernetes"
+  cd "$work/etcd"
+  go mod init etcdtools 2>/dev/null
+  go mod edit -require "go.etcd.io/etcd/server/v3@v$ETCD"
+  printf '//go:build tools\n\npackage tools\n\nimport _ "go.etcd.io/etcd/server/v3"\n' >tools.go
+  say "etcd $ETCD: resolving its Go module"
+  go mod tidy 2>"$CACHE/gomod.log" || die "cannot resolve etcd's Go module, see $CACHE/gomod.log"
+  build etcd go.etcd.io/etcd/server/v3 ""
+
+  # Kubernetes replaces its staging modules by directories; published they are k8s.io/<module> v0.<minor>.<patch>.
+  cd "$work/kubernetes"
+  go mod init kubetools 2>/dev/null
+  say "Kubernetes $K8S: resolving its Go module"
+  gomod=$(go mod download -json "k8s.io/kubernetes@v$K8S" | sed -n 's/.*"GoMod": "\(.*\)",/\1/p')
+  [ -n "$gomod" ] || die "cannot get Go module k8s.io/kubernetes@v$K8S"
+  for module in $(grep -oE 'k8s\.io/[a-z0-9.-]+ => \./staging' "$gomod" | cut -d' ' -f1 | sort -u); do
+    go mod edit -replace "$module=$module@v0.${K8S#1.}"
+  done
+  go mod edit -require "k8s.io/kubernetes@v$K8S"
+  { printf '//go:build tools\n\npackage tools\n\nimport (\n'
+    for c in "${KUBE[@]}"; do printf '\t_ "k8s.io/kubernetes/cmd/%s"\n' "$c"; done
+    echo ')'; } >tools.go
+  go mod tidy 2>"$CACHE/gomod.log" || die "cannot resolve Kubernetes' Go module, see $CACHE/gomod.log"
+  local v="-X k8s.io/component-base/version"
+  for c in "${KUBE[@]}"; do
+    build "$c" "k8s.io/kubernetes/cmd/$c" "$v.gitVersion=v$K8S $v.gitMajor=${K8S%%.*} $v.gitMinor=$(cut -d. -f2 <<<"$K8S")"
+  done
+}
+
+if [ "${1:-}" = --print ]; then
+  echo "$DIR"
+  complete && [ -z "$(missing_packages)" ]
+  exit
+fi
+mkdir -p "$DIR"
+# Two runs at once share the cache: the second one waits for the first and then finds everything there.
+exec 9>"$CACHE/tools.lock"
+flock -n 9 || { say "another run is filling the cache, waiting for it"; flock 9; }
+get_packages
+complete || ( get_programs )
+complete || die "some programs are still missing in $DIR"
+echo "$DIR"
