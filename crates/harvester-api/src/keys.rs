@@ -1,0 +1,177 @@
+//! Every annotation, label, finalizer and taint key that the provider, the announcer and the Harvester side share, and their
+//! fixed values. ccm.md 2, harvester-side.md 2.4, 4.3 and 9.3, announcer.md 0.
+//!
+//! Constants are named after the key; a module per owner keeps equal last parts (`network`, `cluster`) apart.
+
+/// Keys below `cloudprovider.harvesterhci.io/`: the guest's own vocabulary, on Services, Nodes and LoadBalancers.
+pub mod cloudprovider {
+    /// Common prefix, with the slash.
+    pub const PREFIX: &str = "cloudprovider.harvesterhci.io/";
+
+    /// Service: where the address comes from, `pool` (also when absent), `dhcp` or `static`.
+    pub const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
+    /// Service: network as `namespace/name` of a NetworkAttachmentDefinition; immutable once the LoadBalancer exists.
+    pub const NETWORK: &str = "cloudprovider.harvesterhci.io/network";
+    /// Service: Rancher project, copied to the LoadBalancer.
+    pub const PROJECT: &str = "cloudprovider.harvesterhci.io/project";
+    /// Service: namespace, copied to the LoadBalancer.
+    pub const NAMESPACE: &str = "cloudprovider.harvesterhci.io/namespace";
+    /// Service annotation: `namespace/name` of the Service whose address is shared. As a **label** on the same Service:
+    /// `namespace.name`, the index of who shares with whom.
+    pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
+    /// Service: a wanted fixed address (decision 9).
+    pub const IP: &str = "cloudprovider.harvesterhci.io/ip";
+    /// Service: a wanted pool by name (decision 9).
+    pub const IP_POOL: &str = "cloudprovider.harvesterhci.io/ippool";
+    /// Service: name of a LoadBalancer that may be left behind, so that the Service can go (decision 12).
+    pub const ABANDON: &str = "cloudprovider.harvesterhci.io/abandon";
+    /// Service: term of the ownership record beside [`super::kube_vip::VIP_HOST`], decimal (decision 20).
+    pub const ANNOUNCER_TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
+
+    /// LoadBalancer: network at the time of creation, the frozen copy that later changes are compared with.
+    pub const LB_NETWORK: &str = "cloudprovider.harvesterhci.io/lb-network";
+    /// LoadBalancer: the provider's management network, one source of the host's network choice.
+    pub const MANAGEMENT_NETWORK: &str = "cloudprovider.harvesterhci.io/managementNetwork";
+    /// LoadBalancer **label**: name of the guest cluster. Harvester cleans up by it.
+    pub const CLUSTER: &str = "cloudprovider.harvesterhci.io/cluster";
+    /// LoadBalancer label: namespace of the Service.
+    pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/serviceNamespace";
+    /// LoadBalancer label: name of the Service.
+    pub const SERVICE_NAME: &str = "cloudprovider.harvesterhci.io/serviceName";
+    /// LoadBalancer annotation: UID of the guest cluster (that of its Service `default/kubernetes`); garbage collection deletes
+    /// only what carries ours (decision 11).
+    pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/cluster-uid";
+    /// LoadBalancer annotation: UID of the Service (decision 11).
+    pub const SERVICE_UID: &str = "cloudprovider.harvesterhci.io/service-uid";
+    /// LoadBalancer annotation: we created it with the host controller's finalizer in place, so nothing may be learnt from that
+    /// finalizer (decision 8).
+    pub const FINALIZER_PRESET: &str = "cloudprovider.harvesterhci.io/finalizer-preset";
+
+    /// Node: JSON array of addresses that are not to be shown.
+    pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
+}
+
+/// Keys below `loadbalancer.harvesterhci.io/`: the host's vocabulary, on LoadBalancers and IPPools.
+pub mod loadbalancer {
+    /// Common prefix, with the slash.
+    pub const PREFIX: &str = "loadbalancer.harvesterhci.io/";
+
+    /// LoadBalancer: network used for pool selection. Filled in and kept by the host's webhook: preserve it on update.
+    pub const NETWORK: &str = "loadbalancer.harvesterhci.io/network";
+    /// LoadBalancer: Rancher project, overwritten by the host's webhook.
+    pub const PROJECT: &str = "loadbalancer.harvesterhci.io/project";
+    /// LoadBalancer: namespace, overwritten by the host's webhook.
+    pub const NAMESPACE: &str = "loadbalancer.harvesterhci.io/namespace";
+    /// LoadBalancer: guest cluster name, never touched by the host.
+    pub const CLUSTER: &str = "loadbalancer.harvesterhci.io/cluster";
+
+    /// IPPool label: `"true"` on the one global pool.
+    pub const GLOBAL_IP_POOL: &str = "loadbalancer.harvesterhci.io/global-ip-pool";
+    /// IPPool label: VLAN id in decimal, informational.
+    pub const VID: &str = "loadbalancer.harvesterhci.io/vid";
+    /// IPPool annotation: `<ip>: <namespace>/<name>` that an administrator wants released.
+    pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyReleaseIP";
+}
+
+/// Keys below `kube-vip.io/`, on Services: the contract between cloud provider and announcer.
+pub mod kube_vip {
+    /// Addresses to announce; `0.0.0.0` and `::` ask for DHCP. Output of the cloud provider.
+    pub const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
+    /// Network interface for the address.
+    pub const SERVICE_INTERFACE: &str = "kube-vip.io/serviceInterface";
+    /// MAC address of the DHCP macvlan.
+    pub const HWADDR: &str = "kube-vip.io/hwaddr";
+    /// Last DHCP address, asked for again.
+    pub const REQUESTED_IP: &str = "kube-vip.io/requestedIP";
+    /// Node that announces.
+    pub const VIP_HOST: &str = "kube-vip.io/vipHost";
+    /// `true`: not for kube-vip.
+    pub const IGNORE: &str = "kube-vip.io/ignore";
+    /// Hostname published instead of the address.
+    pub const LOADBALANCER_HOSTNAME: &str = "kube-vip.io/loadbalancerHostname";
+}
+
+/// Keys that Kubernetes itself defines.
+pub mod kubernetes {
+    /// Finalizer of the service controller on Services.
+    pub const LOAD_BALANCER_CLEANUP: &str = "service.kubernetes.io/load-balancer-cleanup";
+    /// Node: addresses given to the kubelet by `--node-ip`.
+    pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
+    /// Zone: label on Nodes, annotation on VMIs.
+    pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
+    /// Region: label on Nodes, annotation on VMIs.
+    pub const TOPOLOGY_REGION: &str = "topology.kubernetes.io/region";
+    /// Deprecated twin of [`TOPOLOGY_ZONE`] on Nodes.
+    pub const BETA_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
+    /// Deprecated twin of [`TOPOLOGY_REGION`] on Nodes.
+    pub const BETA_REGION: &str = "failure-domain.beta.kubernetes.io/region";
+    /// Host name: label on Nodes, annotation on VMIs.
+    pub const HOSTNAME: &str = "kubernetes.io/hostname";
+    /// Taint of a node that the cloud provider has yet to initialise.
+    pub const TAINT_UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+    /// Taint of a node whose machine is switched off.
+    pub const TAINT_SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
+    /// Taint set by an operator when a node is out of service for good.
+    pub const TAINT_OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+    /// Taint of a node that the autoscaler is about to remove.
+    pub const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+    /// Node label: no load balancer traffic.
+    pub const EXCLUDE_FROM_LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+}
+
+/// Keys that Harvester and Rancher put on virtual machines and namespaces.
+pub mod harvester {
+    /// VM and VMI label: who made the machine.
+    pub const CREATOR: &str = "harvesterhci.io/creator";
+    /// Value of [`CREATOR`] on nodes of guest clusters made by the node driver.
+    pub const NODE_DRIVER: &str = "docker-machine-driver-harvester";
+    /// VM and VMI label: name of the guest cluster.
+    pub const GUEST_CLUSTER_NAME: &str = "guestcluster.harvesterhci.io/name";
+    /// VMI label: name of the VM.
+    pub const VM_NAME: &str = "harvesterhci.io/vmName";
+    /// VM annotation, `"true"`: the whole guest cluster is being removed.
+    pub const REMOVE_ALL_VOLUMES: &str = "harvesterhci.io/removeAllPersistentVolumeClaims";
+    /// Namespace annotation: Rancher project as `<cluster id>:<project id>`.
+    pub const PROJECT_ID: &str = "field.cattle.io/projectId";
+    /// NetworkAttachmentDefinition label: VLAN id.
+    pub const VLAN_ID: &str = "network.harvesterhci.io/vlan-id";
+    /// Finalizer of the host's LoadBalancer controller. An implementation detail of the host: learn it, do not rely on it
+    /// (decision 8).
+    pub const LB_FINALIZER: &str = "wrangler.cattle.io/harvester-lb-controller";
+    /// Finalizer of the host's IPPool controller.
+    pub const POOL_FINALIZER: &str = "wrangler.cattle.io/harvester-ipam-controller";
+    /// ClusterRole that a guest cluster's service account is bound to.
+    pub const CLOUD_PROVIDER_ROLE: &str = "harvesterhci.io:cloudprovider";
+}
+
+/// Name of this provider, as in `--cloud-provider` and before `://` of a provider id.
+pub const PROVIDER_NAME: &str = "harvester";
+
+/// `spec.providerID` of the node on the VM with this UID. ccm.md 4.1.
+pub fn provider_id(vm_uid: &str) -> String {
+    format!("{PROVIDER_NAME}://{vm_uid}")
+}
+
+/// The VM's UID in a provider id of ours; `None` for another provider's or an empty one.
+pub fn vm_uid(provider_id: &str) -> Option<&str> {
+    provider_id.strip_prefix(PROVIDER_NAME)?.strip_prefix("://").filter(|uid| !uid.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_id_gives_the_uid_back_and_nobody_elses_does() {
+        assert_eq!(vm_uid(&provider_id("1-2")), Some("1-2"));
+        for foreign in ["", "harvester", "harvester://", "aws:///i-1", "harvester2://x"] {
+            assert_eq!(vm_uid(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn keys_carry_their_prefix() {
+        assert!(cloudprovider::LB_NETWORK.starts_with(cloudprovider::PREFIX));
+        assert!(loadbalancer::VID.starts_with(loadbalancer::PREFIX));
+    }
+}

@@ -1,0 +1,398 @@
+//! `LoadBalancer` (loadbalancer.harvesterhci.io/v1beta1), the one Harvester object that the provider writes.
+//!
+//! The kind has no status subresource: spec, annotations and status travel in one PUT, and so does what we do not know.
+//! Therefore unknown members of spec, status, conditions and the object itself survive a round trip. harvester-side.md 1, 8.2.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::NamespaceResourceScope;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::keys::harvester::LB_FINALIZER;
+use crate::lenient;
+use crate::resource::resource;
+
+/// API group of [`LoadBalancer`] and [`crate::ip_pool::IpPool`].
+pub const GROUP: &str = "loadbalancer.harvesterhci.io";
+/// The only version that a provider may use.
+pub const VERSION: &str = "v1beta1";
+/// `apiVersion` of both kinds.
+pub const API_VERSION: &str = "loadbalancer.harvesterhci.io/v1beta1";
+
+/// In `status.allocatedAddress.ip`: the guest's announcer shall ask a DHCP server. Never a usable address.
+pub const DHCP_ADDRESS: &str = "0.0.0.0";
+
+/// A load balancer as the Harvester host sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadBalancer {
+    /// Always [`API_VERSION`].
+    #[serde(default = "api_version")]
+    pub api_version: String,
+    /// Always `LoadBalancer`.
+    #[serde(default = "kind")]
+    pub kind: String,
+    /// Name, namespace, labels, annotations, finalizers.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// What is asked for.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub spec: LoadBalancerSpec,
+    /// What the host allocated, and the mailbox `address`. A freshly created object may have none.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub status: Option<LoadBalancerStatus>,
+    /// Members that this version does not know.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+fn api_version() -> String {
+    API_VERSION.to_owned()
+}
+
+fn kind() -> String {
+    "LoadBalancer".to_owned()
+}
+
+resource!(
+    LoadBalancer,
+    "loadbalancer.harvesterhci.io",
+    "v1beta1",
+    "LoadBalancer",
+    "loadbalancers",
+    NamespaceResourceScope
+);
+
+/// What is asked for. Listeners, selectors and health checks, which a cluster load balancer does not have, stay in `other`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadBalancerSpec {
+    /// Free text.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// `cluster` or `vm`; absent behaves as `vm`.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub workload_type: Option<String>,
+    /// `pool` or `dhcp`. Always write it: an absent one allocates like `pool` but leaks the address on deletion.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub ipam: Option<String>,
+    /// A pool by name, past all selection rules.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub ip_pool: Option<String>,
+    /// Members that this version does not know.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// What the host allocated.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadBalancerStatus {
+    /// For cluster load balancers a mailbox of the provider: the address in use, shown by `kubectl get lb`.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Written by the host, and even when empty: without it a PUT would erase the booking record.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub allocated_address: AllocatedAddress,
+    /// Only `Ready`.
+    #[serde(default, deserialize_with = "lenient::items", skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// Members that this version does not know.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// `status.allocatedAddress`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedAddress {
+    /// Pool that the address was booked in.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub ip_pool: Option<String>,
+    /// The address, or [`DHCP_ADDRESS`].
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub ip: Option<String>,
+    /// Network mask in dotted form.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub mask: Option<String>,
+    /// Gateway; the text `<nil>` where the range has none, so do not parse it blindly.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+    /// Members that this version does not know.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// A condition of a LoadBalancer or IPPool. The host writes no reason and no transition time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// `Ready`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True` or `False`.
+    pub status: String,
+    /// The only explanation there is; absent on success.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// RFC 3339; changes only when status or message change.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub last_update_time: Option<String>,
+    /// Members that this version does not know.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// Values of `spec.ipam` that the host's schema knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ipam {
+    /// Book an address in an IPPool.
+    Pool,
+    /// The guest's announcer asks a DHCP server.
+    Dhcp,
+}
+
+impl Ipam {
+    /// As written in `spec.ipam`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pool => "pool",
+            Self::Dhcp => "dhcp",
+        }
+    }
+}
+
+impl fmt::Display for Ipam {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl LoadBalancer {
+    /// A cluster load balancer to create: workload type and IPAM always explicit, and the empty status that the Go provider
+    /// sends. Labels and annotations are for the caller.
+    pub fn for_cluster(namespace: &str, name: &str, ipam: Ipam) -> Self {
+        Self {
+            api_version: api_version(),
+            kind: kind(),
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                namespace: Some(namespace.to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: LoadBalancerSpec {
+                workload_type: Some("cluster".to_owned()),
+                ipam: Some(ipam.as_str().to_owned()),
+                ..LoadBalancerSpec::default()
+            },
+            status: Some(LoadBalancerStatus::default()),
+            other: Map::new(),
+        }
+    }
+
+    /// The condition `Ready`, if the host has written one.
+    pub fn ready_condition(&self) -> Option<&Condition> {
+        self.status.as_ref()?.conditions.iter().find(|condition| condition.kind == "Ready")
+    }
+
+    /// Condition `Ready` is `True`. Not enough to use the address: see [`Self::usable_address`].
+    pub fn ready(&self) -> bool {
+        self.ready_condition().is_some_and(|condition| condition.status == "True")
+    }
+
+    /// Why it is not ready, in the host's words; `None` when it is, or when the host has not said anything.
+    pub fn not_ready_message(&self) -> Option<&str> {
+        let condition = self.ready_condition().filter(|condition| condition.status != "True")?;
+        Some(condition.message.as_deref().unwrap_or_default())
+    }
+
+    /// `status.allocatedAddress.ip`, if not empty, whether ready or not.
+    pub fn allocated_ip(&self) -> Option<&str> {
+        self.status.as_ref()?.allocated_address.ip.as_deref().filter(|ip| !ip.is_empty())
+    }
+
+    /// `status.allocatedAddress.ipPool`, if not empty.
+    pub fn allocated_pool(&self) -> Option<&str> {
+        self.status.as_ref()?.allocated_address.ip_pool.as_deref().filter(|pool| !pool.is_empty())
+    }
+
+    /// The allocated address, when it may be used: not going away, Ready, and booked in the wanted pool where one is named (a
+    /// pool switch passes through Ready with the old or no address). harvester-side.md 4.2
+    pub fn usable_address(&self) -> Option<&str> {
+        let ip = self.allocated_ip().filter(|_| self.ready() && !self.terminating())?;
+        match self.spec.ip_pool.as_deref().filter(|pool| !pool.is_empty()) {
+            Some(wanted) if self.allocated_pool() != Some(wanted) => None,
+            _ => Some(ip),
+        }
+    }
+
+    /// `status.address`, if not empty.
+    pub fn address(&self) -> Option<&str> {
+        self.status.as_ref()?.address.as_deref().filter(|address| !address.is_empty())
+    }
+
+    /// `metadata.deletionTimestamp` is set.
+    pub fn terminating(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Any finalizer of the host is on it; deletion then releases the booking.
+    pub fn has_host_finalizer(&self) -> bool {
+        self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == LB_FINALIZER)
+    }
+
+    /// An annotation, `None` where absent; an empty one is `Some("")`.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// A label, `None` where absent.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+}
+
+/// What a not-ready message of the host means to us. harvester-side.md 3.6, host-throughput.md 1.7
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotReady {
+    /// The host is busy or has to repair its own books; it goes on by itself, however long it takes.
+    Transient,
+    /// No pool fits the load balancer; a user has to make or change one. The host looks again every second.
+    NoMatchingPool,
+    /// The pool is used up; a user has to enlarge it or free an address.
+    PoolExhausted,
+    /// Anything else, as it stands.
+    Other,
+}
+
+impl NotReady {
+    /// Classifies by the fragments that all host versions share.
+    pub fn classify(message: &str) -> Self {
+        const TRANSIENT: [&str; 3] = ["fail to reserve", "duplicate allocation", "fail to get allocator"];
+        if TRANSIENT.iter().any(|fragment| message.contains(fragment)) {
+            Self::Transient
+        } else if message.contains("no matched IPPool") || message.contains("no matching IP pool") {
+            Self::NoMatchingPool
+        } else if message.contains("no IP addresses available") {
+            Self::PoolExhausted
+        } else {
+            Self::Other
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_new_object_is_serialised_as_the_go_provider_does() {
+        let mut lb = LoadBalancer::for_cluster("guests", "demo-default-web-1", Ipam::Pool);
+        lb.metadata.annotations = Some([("cloudprovider.harvesterhci.io/lb-network".to_owned(), String::new())].into());
+        assert_eq!(
+            serde_json::to_value(&lb).unwrap(),
+            json!({
+                "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+                "metadata": {"name": "demo-default-web-1", "namespace": "guests",
+                             "annotations": {"cloudprovider.harvesterhci.io/lb-network": ""}},
+                "spec": {"ipam": "pool", "workloadType": "cluster"},
+                "status": {"allocatedAddress": {}}
+            })
+        );
+    }
+
+    #[test]
+    fn what_we_do_not_know_survives_a_round_trip() {
+        let object = json!({
+            "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+            "metadata": {"name": "a", "namespace": "b"},
+            "spec": {"ipam": "pool", "ipv6Pool": "six", "listeners": [{"port": 1, "backendPort": 2, "protocol": "TCP"}]},
+            "status": {"addresses": ["::1"], "allocatedAddress": {"ip": "10.0.0.1", "zone": "z"},
+                       "conditions": [{"type": "Ready", "status": "True", "reason": "X", "lastUpdateTime": "2026-01-01T00:00:00Z"}]},
+            "future": {"x": 1}
+        });
+        let lb: LoadBalancer = serde_json::from_value(object.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&lb).unwrap(), object);
+    }
+
+    #[test]
+    fn odd_members_read_as_absent() {
+        for object in [
+            json!({}),
+            json!({"metadata": {}, "spec": null, "status": null}),
+            json!({"spec": "x", "status": 3}),
+            json!({"spec": {"ipam": 1, "ipPool": null}, "status": {"address": {}, "allocatedAddress": null, "conditions": {"a": 1}}}),
+            json!({"status": {"allocatedAddress": [], "conditions": [1, {"type": "Ready"}, {"status": "True"}]}}),
+        ] {
+            let lb: LoadBalancer = serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{object}: {e}"));
+            assert!(!lb.ready() && lb.usable_address().is_none() && lb.address().is_none(), "{object}");
+        }
+    }
+
+    fn with_status(spec: &Value, status: &Value) -> LoadBalancer {
+        serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": spec, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn an_address_is_usable_only_when_ready_and_from_the_wanted_pool() {
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        let not_ready = json!([{"type": "Ready", "status": "False", "message": "no matched IPPool with requirement"}]);
+        let table = [
+            (json!({}), json!({"allocatedAddress": {"ip": "10.0.0.1"}, "conditions": ready}), Some("10.0.0.1")),
+            (json!({}), json!({"allocatedAddress": {"ip": "10.0.0.1"}, "conditions": not_ready}), None),
+            (json!({}), json!({"allocatedAddress": {"ip": "10.0.0.1"}}), None),
+            (json!({}), json!({"allocatedAddress": {}, "conditions": ready}), None),
+            (
+                json!({"ipPool": "a"}),
+                json!({"allocatedAddress": {"ip": "10.0.0.1", "ipPool": "b"}, "conditions": ready}),
+                None,
+            ),
+            (
+                json!({"ipPool": "b"}),
+                json!({"allocatedAddress": {"ip": "10.0.0.1", "ipPool": "b"}, "conditions": ready}),
+                Some("10.0.0.1"),
+            ),
+            (
+                json!({"ipam": "dhcp"}),
+                json!({"allocatedAddress": {"ip": "0.0.0.0"}, "conditions": ready}),
+                Some("0.0.0.0"),
+            ),
+        ];
+        for (spec, status, expected) in table {
+            assert_eq!(with_status(&spec, &status).usable_address(), expected, "{spec} {status}");
+        }
+    }
+
+    #[test]
+    fn a_terminating_object_has_no_usable_address() {
+        let mut lb = with_status(
+            &json!({}),
+            &json!({"allocatedAddress": {"ip": "10.0.0.1"}, "conditions": [{"type": "Ready", "status": "True"}]}),
+        );
+        assert!(lb.usable_address().is_some());
+        lb.metadata = serde_json::from_value(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"})).unwrap();
+        assert_eq!(lb.usable_address(), None);
+    }
+
+    #[test]
+    fn the_hosts_messages_are_told_apart() {
+        let table = [
+            ("fail to get ip from pool edge, error: fail to reserve 10.0.0.1 into edge", NotReady::Transient),
+            ("10.0.0.1 has been allocated to a/b, duplicate allocation is not allowed", NotReady::Transient),
+            ("fail to get allocator edge", NotReady::Transient),
+            ("no matched IPPool with requirement &{Network: Project: Namespace:a Cluster:b}", NotReady::NoMatchingPool),
+            ("no matching IP pool with requirement x", NotReady::NoMatchingPool),
+            (
+                "fail to get ip from pool edge, error: no IP addresses available in range set: a-b",
+                NotReady::PoolExhausted,
+            ),
+            ("requested ip 10.0.0.1 is subnet's gateway", NotReady::Other),
+        ];
+        for (message, expected) in table {
+            assert_eq!(NotReady::classify(message), expected, "{message}");
+        }
+    }
+}

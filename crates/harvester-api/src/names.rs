@@ -1,0 +1,280 @@
+//! Names: the guest cluster's, networks', and the name of the LoadBalancer that belongs to a Service.
+
+use std::fmt;
+
+/// Name of the guest cluster, as given by `--cluster-name` and normalised. ccm.md 1.4, 3.1
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterName(String);
+
+/// Something about a cluster name that an operator should know. Never an error: the Go provider works with any name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterNameWarning {
+    /// Blanks or quotes around it.
+    #[error("--cluster-name {given:?}: blanks and quotes around the name are ignored, using {used:?}")]
+    Trimmed {
+        /// As on the command line.
+        given: String,
+        /// What is left.
+        used: String,
+    },
+    /// Nothing given.
+    #[error(
+        "--cluster-name is empty: load balancers of all unnamed clusters in the same namespace share this name; ensure a unique name is set"
+    )]
+    Empty,
+    /// The default name.
+    #[error(
+        "--cluster-name is the default \"kubernetes\", which is shared by every cluster that was not given a name: ensure a unique name is set"
+    )]
+    Default,
+    /// Not usable as a label value or object name everywhere.
+    #[error(
+        "--cluster-name {0:?} is not an RFC 1123 label (lower-case letters, digits and '-', at most 63): Harvester may refuse it"
+    )]
+    NotALabel(String),
+}
+
+impl ClusterName {
+    /// Strips blanks, quotes and backticks from both ends and reports what is odd about the rest. ccm.md 1.4 step 2, 8.11
+    pub fn normalise(given: &str) -> (Self, Vec<ClusterNameWarning>) {
+        let used = given.trim_matches([' ', '\t', '\r', '\n', '"', '\'', '`']);
+        let mut warnings = Vec::new();
+        if used != given {
+            warnings.push(ClusterNameWarning::Trimmed { given: given.to_owned(), used: used.to_owned() });
+        }
+        match used {
+            "" => warnings.push(ClusterNameWarning::Empty),
+            "kubernetes" => warnings.push(ClusterNameWarning::Default),
+            _ if !is_dns_1123_label(used) => warnings.push(ClusterNameWarning::NotALabel(used.to_owned())),
+            _ => {}
+        }
+        (Self(used.to_owned()), warnings)
+    }
+
+    /// A name read back from an object or a record, taken as it is.
+    pub fn from_record(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Empty or `kubernetes`: identifies no cluster.
+    pub fn is_default(&self) -> bool {
+        matches!(self.0.as_str(), "" | "kubernetes")
+    }
+
+    /// Name of the LoadBalancer of a Service: stable over the life of the Service, different for its successor of the same name.
+    /// ccm.md 3.1; byte-identical to the Go provider, so a bad cluster name gives a name that the API refuses.
+    pub fn load_balancer_name(&self, namespace: &str, name: &str, uid: &str) -> String {
+        const NAME_MAX: usize = 63;
+        const SUFFIX: usize = 8;
+        let prefix = if is_dns_1035_label(&self.0) { "" } else { "a" };
+        let base = format!("{prefix}{}-{namespace}-{name}-", self.0);
+        let checksum = crc32fast::hash(format!("{base}{uid}").as_bytes());
+        // The cut may split a character of a name that the API refuses anyway.
+        let kept = &base.as_bytes()[..base.len().min(NAME_MAX - SUFFIX)];
+        format!("{}{checksum:08x}", String::from_utf8_lossy(kept))
+    }
+}
+
+impl fmt::Display for ClusterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Lower-case letters, digits and `-`, at most 63, starting with a letter and not ending with `-`.
+pub fn is_dns_1035_label(text: &str) -> bool {
+    is_dns_1123_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
+}
+
+/// Lower-case letters, digits and `-`, at most 63, neither starting nor ending with `-`.
+pub fn is_dns_1123_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    !text.is_empty() && text.len() <= 63 && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// Whether `text` can be the value of a label: at most 63 of letters, digits, `-`, `_`, `.`, alphanumeric at both ends; or empty.
+pub fn is_label_value(text: &str) -> bool {
+    let alphanumeric = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    text.is_empty()
+        || text.len() <= 63
+            && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+            && alphanumeric(bytes.first())
+            && alphanumeric(bytes.last())
+}
+
+/// A network as `namespace/name` of its NetworkAttachmentDefinition.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NetworkName(String);
+
+/// Why a text is no network name. ccm.md 1.4, `NormalizeNetworkName`
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkNameError {
+    /// Nothing given.
+    #[error("network type {kind}: network name is empty")]
+    Empty {
+        /// Which network was meant, for example `managementNetwork`.
+        kind: String,
+    },
+    /// `/name`, `namespace/` or `/`.
+    #[error("invalid network type {kind} format {value:?}, expected 'namespace/name'")]
+    EmptyPart {
+        /// Which network was meant.
+        kind: String,
+        /// As given.
+        value: String,
+    },
+    /// More than one `/`.
+    #[error("network type {kind} name {value:?} has too many slashes")]
+    TooManySlashes {
+        /// Which network was meant.
+        kind: String,
+        /// As given.
+        value: String,
+    },
+}
+
+impl NetworkName {
+    /// Takes `namespace/name`, or a bare name in namespace `default`. `kind` goes into the error text; the management network's
+    /// is `managementNetwork`. ccm.md 1.4, 8.12: no trimming, no check of the parts.
+    pub fn parse(kind: &str, value: &str) -> Result<Self, NetworkNameError> {
+        let (kind, given) = (kind.to_owned(), value.to_owned());
+        match value.split('/').collect::<Vec<_>>().as_slice() {
+            [""] => Err(NetworkNameError::Empty { kind }),
+            [name] => Ok(Self(format!("default/{name}"))),
+            ["", _] | [_, ""] => Err(NetworkNameError::EmptyPart { kind, value: given }),
+            [_, _] => Ok(Self(given)),
+            _ => Err(NetworkNameError::TooManySlashes { kind, value: given }),
+        }
+    }
+
+    /// As `namespace/name`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NetworkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UID: &str = "d4b50d98-39ec-4d88-8098-36579de5db4a";
+
+    /// ccm.md 3.1 and 8.1
+    #[test]
+    fn load_balancers_are_named_as_the_go_provider_names_them() {
+        let long = "kube-system-rke2-ingress-nginx-controller";
+        let table = [
+            ("test", "default", "abcd", "test-default-abcd-7198d990"),
+            ("1test", "default", "abcd", "a1test-default-abcd-725d6700"),
+            ("test", "default-default", long, "test-default-default-kube-system-rke2-ingress-nginx-con5cd57013"),
+            (
+                "test",
+                "default-default",
+                "kube-system-rke2-ingress-nginx-co-abcd",
+                "test-default-default-kube-system-rke2-ingress-nginx-co-88b790f1",
+            ),
+            ("1test", "default-default", long, "a1test-default-default-kube-system-rke2-ingress-nginx-c6fc0f001"),
+            ("kubernetes", "default-default", long, "kubernetes-default-default-kube-system-rke2-ingress-ngi9255419d"),
+            ("", "default", "abcd", "a-default-abcd-e85398a3"),
+            ("My.Cluster", "default", "abcd", "aMy.Cluster-default-abcd-f8aea085"),
+        ];
+        for (cluster, namespace, service, expected) in table {
+            let name = ClusterName::from_record(cluster).load_balancer_name(namespace, service, UID);
+            assert_eq!(name, expected, "{cluster}/{namespace}/{service}");
+        }
+    }
+
+    /// ccm.md 8.11
+    #[test]
+    fn a_cluster_name_is_trimmed_and_odd_ones_are_reported() {
+        let table = [
+            ("  \"\"  ", "", 2),
+            ("kubernetes", "kubernetes", 1),
+            ("good-guest-cluster", "good-guest-cluster", 0),
+            ("Invalid.Cluster.Name", "Invalid.Cluster.Name", 1),
+            ("\"`clean-me`\"", "clean-me", 1),
+        ];
+        for (given, used, warnings) in table {
+            let (name, reported) = ClusterName::normalise(given);
+            assert_eq!(name.as_str(), used, "{given}");
+            assert_eq!(reported.len(), warnings, "{given}: {reported:?}");
+        }
+    }
+
+    /// ccm.md 8.2
+    #[test]
+    fn a_name_that_identifies_no_cluster_asks_for_a_unique_one() {
+        for (name, warned) in [("", true), ("kubernetes", true), ("production-cluster", false)] {
+            let (_, warnings) = ClusterName::normalise(name);
+            let text: String = warnings.iter().map(ToString::to_string).collect();
+            assert_eq!(text.contains("ensure a unique name is set"), warned, "{name:?}: {text}");
+            assert_eq!(ClusterName::from_record(name).is_default(), warned);
+        }
+    }
+
+    /// ccm.md 8.12
+    #[test]
+    fn a_network_name_has_a_namespace_or_gets_default() {
+        let parse = |value| {
+            NetworkName::parse("managementNetwork", value).map(|name| name.to_string()).map_err(|e| e.to_string())
+        };
+        assert_eq!(parse("vlan-100").unwrap(), "default/vlan-100");
+        assert_eq!(parse("harvester-public/vlan-200").unwrap(), "harvester-public/vlan-200");
+        assert_eq!(parse("default/vlan-100").unwrap(), "default/vlan-100");
+        assert_eq!(parse("").unwrap_err(), "network type managementNetwork: network name is empty");
+        for value in ["namespace/", "/name", "/"] {
+            let expected =
+                format!("invalid network type managementNetwork format \"{value}\", expected 'namespace/name'");
+            assert_eq!(parse(value).unwrap_err(), expected);
+        }
+        for value in ["too/many/slashes", "//"] {
+            let expected = format!("network type managementNetwork name \"{value}\" has too many slashes");
+            assert_eq!(parse(value).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn labels_are_told_from_other_text() {
+        assert!(is_dns_1123_label("1a") && !is_dns_1035_label("1a") && is_dns_1035_label("a-1"));
+        for bad in ["", "-a", "a-", "A", "a.b", &"a".repeat(64)] {
+            assert!(!is_dns_1123_label(bad), "{bad}");
+        }
+        assert!(
+            is_label_value("")
+                && is_label_value("A.b_c-1")
+                && !is_label_value(".a")
+                && !is_label_value(&"a".repeat(64))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn clean_parts_give_a_valid_object_name(cluster in "[a-z]([a-z0-9-]{0,61}[a-z0-9])?", namespace in "[a-z]([a-z0-9-]{0,61}[a-z0-9])?",
+                                                name in "[a-z]([a-z0-9-]{0,61}[a-z0-9])?", uid in "[0-9a-f-]{36}") {
+            let lb = ClusterName::from_record(&cluster).load_balancer_name(&namespace, &name, &uid);
+            prop_assert!(is_dns_1035_label(&lb), "{}", lb);
+        }
+
+        #[test]
+        fn no_input_panics(a in ".*", b in ".*", c in ".*") {
+            let (name, _) = ClusterName::normalise(&a);
+            let _ = name.load_balancer_name(&b, &c, &a);
+            if let Ok(network) = NetworkName::parse(&a, &b) {
+                prop_assert_eq!(network.as_str().matches('/').count(), 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! KubeVirt `VirtualMachineInstance`, trimmed to what the provider decides on, and the answer of the guest agent. Only read.
+//! harvester-side.md 9.2
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::NamespaceResourceScope;
+use serde::{Deserialize, Serialize};
+
+use crate::lenient;
+use crate::resource::resource;
+
+/// A running (or starting, or just ended) machine. Deleted and made anew at each restart, under the VM's name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct VirtualMachineInstance {
+    /// Name (the VM's), labels, and the topology annotations.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// Networks.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub spec: VirtualMachineInstanceSpec,
+    /// Phase, interfaces, migration.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub status: VirtualMachineInstanceStatus,
+}
+
+resource!(
+    VirtualMachineInstance,
+    "kubevirt.io",
+    "v1",
+    "VirtualMachineInstance",
+    "virtualmachineinstances",
+    NamespaceResourceScope
+);
+
+/// Trimmed `spec`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VirtualMachineInstanceSpec {
+    /// NICs, in order.
+    #[serde(default, deserialize_with = "lenient::items", skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<Network>,
+}
+
+/// One entry of `spec.networks`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Joins with [`Interface::name`].
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub name: String,
+    /// Set for a Multus network; the pod network and others have none.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub multus: Option<MultusNetwork>,
+}
+
+/// `spec.networks[].multus`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MultusNetwork {
+    /// `<namespace>/<name>`, or a bare name in the VMI's own namespace.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub network_name: String,
+}
+
+/// Trimmed `status`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualMachineInstanceStatus {
+    /// See [`Phase`].
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Host node; during a migration the source until hand-over.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// NICs and what the guest agent adds.
+    #[serde(default, deserialize_with = "lenient::items", skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<Interface>,
+    /// The last migration; stays after its end.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub migration_state: Option<MigrationState>,
+    /// `Ready`, `Paused`, `AgentConnected`, …
+    #[serde(default, deserialize_with = "lenient::items", skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<InstanceCondition>,
+}
+
+/// One entry of `status.interfaces`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Interface {
+    /// Joins with [`Network::name`]; empty on interfaces that only the guest agent knows (CNI bridges, tunnels, VIP macvlans).
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// MAC address.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
+    pub mac: String,
+    /// First of the addresses.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
+    pub ip_address: String,
+    /// All addresses, secondary ones and link-local IPv6 included.
+    #[serde(default, deserialize_with = "lenient::items", skip_serializing_if = "Vec::is_empty")]
+    pub ip_addresses: Vec<String>,
+    /// Name inside the guest.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
+    pub interface_name: String,
+    /// `", "`-joined set of `domain`, `guest-agent`, `multus-status`: use [`Interface::seen_by`].
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
+    pub info_source: String,
+}
+
+/// `status.migrationState`, trimmed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationState {
+    /// RFC 3339.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub start_timestamp: Option<String>,
+    /// RFC 3339.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub end_timestamp: Option<String>,
+    /// Over, successfully or not.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub completed: bool,
+    /// Over, without success.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub failed: bool,
+}
+
+/// One entry of `status.conditions`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceCondition {
+    /// For example `Ready`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// For example `PodTerminating`.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// `status.phase` as far as the power state depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Before `Running`.
+    Starting,
+    /// `Running`.
+    Running,
+    /// `Succeeded` or `Failed`: the machine is off.
+    Ended,
+    /// `Unknown`, or a value that this version does not know.
+    Unknown,
+}
+
+impl VirtualMachineInstance {
+    /// The phase, sorted into what matters.
+    pub fn phase(&self) -> Phase {
+        match self.status.phase.as_deref().unwrap_or_default() {
+            "" | "Pending" | "Scheduling" | "Scheduled" | "WaitingForSync" => Phase::Starting,
+            "Running" => Phase::Running,
+            "Succeeded" | "Failed" => Phase::Ended,
+            _ => Phase::Unknown,
+        }
+    }
+
+    /// A migration has started and neither ended nor completed. The block stays after a migration: its presence says nothing.
+    pub fn migrating(&self) -> bool {
+        self.status.migration_state.as_ref().is_some_and(|state| {
+            state.start_timestamp.is_some() && state.end_timestamp.is_none() && !state.completed && !state.failed
+        })
+    }
+
+    /// Status of a condition, `None` where it is missing.
+    pub fn condition(&self, kind: &str) -> Option<&InstanceCondition> {
+        self.status.conditions.iter().find(|condition| condition.kind == kind)
+    }
+
+    /// The guest agent is connected; only then does it make sense to ask it.
+    pub fn agent_connected(&self) -> bool {
+        self.condition("AgentConnected").is_some_and(|condition| condition.status == "True")
+    }
+
+    /// Multus networks in spec order: (NIC name, network as `namespace/name`). A bare network name is completed with the VMI's
+    /// namespace. ccm.md 4.2, W-30
+    pub fn multus_networks(&self) -> impl Iterator<Item = (&str, String)> {
+        let own = self.metadata.namespace.as_deref().unwrap_or("default");
+        self.spec.networks.iter().filter_map(move |network| {
+            let wanted = network.multus.as_ref()?.network_name.as_str();
+            (!wanted.is_empty()).then(|| {
+                let full = if wanted.contains('/') { wanted.to_owned() } else { format!("{own}/{wanted}") };
+                (network.name.as_str(), full)
+            })
+        })
+    }
+
+    /// The status of a NIC by its name in the spec.
+    pub fn interface(&self, name: &str) -> Option<&Interface> {
+        self.status.interfaces.iter().find(|interface| !name.is_empty() && interface.name == name)
+    }
+
+    /// An annotation, `None` where absent.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// A label, `None` where absent.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+}
+
+impl Interface {
+    /// All addresses as text: the list, or the single one where there is no list.
+    pub fn addresses(&self) -> impl Iterator<Item = &str> {
+        let single = (self.ip_addresses.is_empty() && !self.ip_address.is_empty()).then_some(self.ip_address.as_str());
+        self.ip_addresses.iter().map(String::as_str).chain(single)
+    }
+
+    /// Whether this source (`guest-agent`, `domain`, `multus-status`) has contributed.
+    pub fn seen_by(&self, source: &str) -> bool {
+        self.info_source.split(',').any(|entry| entry.trim() == source)
+    }
+}
+
+/// Answer of the subresource `guestosinfo`, trimmed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestOsInfo {
+    /// Host name as the guest's agent reports it: may be empty, an FQDN, or upper case.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub hostname: String,
+}
+
+impl GuestOsInfo {
+    /// Path of the subresource on the API server.
+    pub fn url_path(namespace: &str, name: &str) -> String {
+        format!("/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}/guestosinfo")
+    }
+
+    /// The part that a node name can equal: lower case, without domain; `None` if nothing is left. W-25
+    pub fn node_name_candidate(&self) -> Option<String> {
+        let host = self.hostname.trim().split('.').next().unwrap_or_default().to_ascii_lowercase();
+        (!host.is_empty()).then_some(host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// harvester-side.md 9.4
+    fn fixture() -> VirtualMachineInstance {
+        serde_json::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "demo-pool-a1", "namespace": "guests",
+                "labels": {"guestcluster.harvesterhci.io/name": "demo"}, "annotations": {"topology.kubernetes.io/zone": "rack-1"}},
+            "spec": {"domain": {"devices": {}}, "networks": [
+                {"name": "nic-0", "multus": {"networkName": "guests/mgmt"}}, {"name": "nic-1", "multus": {"networkName": "data"}},
+                {"name": "nic-2", "pod": {}}]},
+            "status": {"phase": "Running", "nodeName": "host-1",
+                "conditions": [{"type": "Ready", "status": "True"}, {"type": "AgentConnected", "status": "True"}, 7],
+                "interfaces": [
+                    {"name": "nic-0", "mac": "52:54:00:00:00:01", "interfaceName": "enp1s0", "infoSource": "domain, guest-agent",
+                     "ipAddress": "10.20.0.11", "ipAddresses": ["10.20.0.11", "fe80::1"]},
+                    {"name": "nic-1", "ipAddress": "10.9.0.1"},
+                    {"mac": "0a:00:00:00:00:03", "interfaceName": "cni0", "infoSource": "guest-agent", "ipAddresses": ["10.42.0.1"]}]}
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn nics_join_by_name_and_a_bare_network_is_in_the_vmis_namespace() {
+        let vmi = fixture();
+        let networks: Vec<_> = vmi.multus_networks().collect();
+        assert_eq!(networks, [("nic-0", "guests/mgmt".to_owned()), ("nic-1", "guests/data".to_owned())]);
+        let nic = vmi.interface("nic-0").unwrap();
+        assert_eq!(nic.addresses().collect::<Vec<_>>(), ["10.20.0.11", "fe80::1"]);
+        assert!(nic.seen_by("guest-agent") && nic.seen_by("domain") && !nic.seen_by("guest"));
+        assert_eq!(vmi.interface("nic-1").unwrap().addresses().collect::<Vec<_>>(), ["10.9.0.1"]);
+        assert!(vmi.interface("").is_none(), "an interface without a name is no NIC");
+        assert!(vmi.agent_connected());
+        assert_eq!(vmi.phase(), Phase::Running);
+    }
+
+    #[test]
+    fn a_migration_counts_while_it_runs_and_not_by_its_record() {
+        let table = [
+            (json!(null), false),
+            (json!({}), false),
+            (json!({"startTimestamp": "2026-01-01T00:00:00Z"}), true),
+            (json!({"startTimestamp": "2026-01-01T00:00:00Z", "completed": true}), false),
+            (json!({"startTimestamp": "2026-01-01T00:00:00Z", "endTimestamp": "2026-01-01T00:00:09Z"}), false),
+        ];
+        for (state, expected) in table {
+            let vmi: VirtualMachineInstance =
+                serde_json::from_value(json!({"metadata": {}, "status": {"migrationState": state}})).unwrap();
+            assert_eq!(vmi.migrating(), expected, "{state}");
+        }
+    }
+
+    #[test]
+    fn a_guests_hostname_is_reduced_to_what_a_node_can_be_called() {
+        for (hostname, expected) in
+            [("", None), (".", None), ("Node-1.example.org", Some("node-1")), ("node-1\n", Some("node-1"))]
+        {
+            let info: GuestOsInfo = serde_json::from_value(json!({"hostname": hostname})).unwrap();
+            assert_eq!(info.node_name_candidate().as_deref(), expected, "{hostname:?}");
+        }
+        assert_eq!(serde_json::from_value::<GuestOsInfo>(json!({"hostname": null})).unwrap().hostname, "");
+    }
+}

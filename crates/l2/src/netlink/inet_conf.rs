@@ -1,0 +1,156 @@
+//! IPv4 settings of an interface (`net.ipv4.conf.<interface>.*`), read and set through netlink.
+//!
+//! In a pod `/proc/sys` is read-only; `RTM_SETLINK` with `IFLA_INET_CONF` needs `CAP_NET_ADMIN` only
+//! (announcer.md 10.5 item 12).
+
+use std::{fs, io};
+
+use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{AfSpecInet, AfSpecUnspec, LinkAttribute, LinkMessage},
+};
+
+use super::{Failure, Netlink, NetlinkError};
+
+const IFLA_INET_CONF: u16 = 1;
+// linux/ip.h, IPV4_DEVCONF_*.
+const RP_FILTER: u16 = 8;
+const ARP_ANNOUNCE: u16 = 18;
+const ARP_IGNORE: u16 = 19;
+
+/// The settings that decide how an interface answers and asks by ARP, and what it lets in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InetConf {
+    /// For which targets it answers: 0 any local address, 1 its own only, 2 also asked from its subnet, 8 none.
+    pub arp_ignore: i32,
+    /// Which source address its own requests carry: 0 any, 1 if possible of the target's subnet, 2 the best one.
+    pub arp_announce: i32,
+    /// Reverse path check: 0 none, 1 strict, 2 loose.
+    pub rp_filter: i32,
+}
+
+impl InetConf {
+    /// What takes effect: the kernel uses the larger of the interface's value and that of `all`, for all three.
+    pub fn effective(self, all: Self) -> Self {
+        Self {
+            arp_ignore: self.arp_ignore.max(all.arp_ignore),
+            arp_announce: self.arp_announce.max(all.arp_announce),
+            rp_filter: self.rp_filter.max(all.rp_filter),
+        }
+    }
+}
+
+/// Settings to change; `None` stays as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InetConfChange {
+    /// See [`InetConf::arp_ignore`].
+    pub arp_ignore: Option<u32>,
+    /// See [`InetConf::arp_announce`].
+    pub arp_announce: Option<u32>,
+    /// See [`InetConf::rp_filter`].
+    pub rp_filter: Option<u32>,
+}
+
+impl InetConfChange {
+    /// Nothing to change.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What would have to change for `current` to become what is asked for here: empty if nothing.
+    pub fn difference(self, current: InetConf) -> Self {
+        let unless =
+            |wanted: Option<u32>, current: i32| wanted.filter(|wanted| i64::from(*wanted) != i64::from(current));
+        Self {
+            arp_ignore: unless(self.arp_ignore, current.arp_ignore),
+            arp_announce: unless(self.arp_announce, current.arp_announce),
+            rp_filter: unless(self.rp_filter, current.rp_filter),
+        }
+    }
+
+    /// The attribute for `RTM_SETLINK`. Built by hand: the library's typed form leaves zeros out, and putting a
+    /// setting back to 0 is half of our use.
+    pub(super) fn attribute(self) -> AfSpecUnspec {
+        let settings: Vec<DefaultNla> =
+            [(RP_FILTER, self.rp_filter), (ARP_ANNOUNCE, self.arp_announce), (ARP_IGNORE, self.arp_ignore)]
+                .into_iter()
+                .filter_map(|(index, value)| Some(DefaultNla::new(index, value?.to_ne_bytes().to_vec())))
+                .collect();
+        let mut bytes = vec![0; settings.as_slice().buffer_len()];
+        settings.as_slice().emit(&mut bytes);
+        AfSpecUnspec::Inet(vec![AfSpecInet::Other(DefaultNla::new(IFLA_INET_CONF | NLA_F_NESTED, bytes))])
+    }
+}
+
+/// The values of `net.ipv4.conf.all`, which netlink does not report. They are of the calling thread's network namespace.
+pub fn inet_conf_of_all() -> io::Result<InetConf> {
+    let read = |name: &str| {
+        let path = format!("/proc/sys/net/ipv4/conf/all/{name}");
+        let annotate =
+            |error: &dyn std::fmt::Display, kind| io::Error::new(kind, format!("failed to read {path}: {error}"));
+        let text = fs::read_to_string(&path).map_err(|error| annotate(&error, error.kind()))?;
+        text.trim().parse().map_err(|error| annotate(&error, io::ErrorKind::InvalidData))
+    };
+    Ok(InetConf { arp_ignore: read("arp_ignore")?, arp_announce: read("arp_announce")?, rp_filter: read("rp_filter")? })
+}
+
+impl Netlink {
+    /// The settings of one interface.
+    pub async fn inet_conf(&self, interface: u32) -> Result<InetConf, NetlinkError> {
+        let tried = || format!("read the IPv4 settings of interface {interface}");
+        let message = self.get_link(interface).await.map_err(|failure| failure.while_trying_to(tried()))?;
+        read(&message).ok_or_else(|| Failure::Incomplete("IPv4 settings").while_trying_to(tried()))
+    }
+
+    /// Changes settings of one interface. Sends nothing if `change` is empty.
+    pub async fn set_inet_conf(&self, interface: u32, change: InetConfChange) -> Result<(), NetlinkError> {
+        if change.is_empty() {
+            return Ok(());
+        }
+        let mut message = LinkMessage::default();
+        message.header.index = interface;
+        message.attributes = vec![LinkAttribute::AfSpecUnspec(vec![change.attribute()])];
+        self.change(RouteNetlinkMessage::SetLink(message), 0)
+            .await
+            .map_err(|failure| failure.while_trying_to(format!("set {change:?} on interface {interface}")))
+    }
+}
+
+fn read(message: &LinkMessage) -> Option<InetConf> {
+    let families = message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::AfSpecUnspec(families) => Some(families),
+        _ => None,
+    })?;
+    let inet = families.iter().find_map(|family| match family {
+        AfSpecUnspec::Inet(inet) => Some(inet),
+        _ => None,
+    })?;
+    inet.iter().find_map(|attribute| match attribute {
+        AfSpecInet::DevConf(conf) => {
+            Some(InetConf { arp_ignore: conf.arp_ignore, arp_announce: conf.arp_announce, rp_filter: conf.rp_filter })
+        }
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_larger_value_takes_effect() {
+        let all = InetConf { arp_ignore: 0, arp_announce: 2, rp_filter: 1 };
+        let own = InetConf { arp_ignore: 1, arp_announce: 0, rp_filter: 2 };
+        assert_eq!(own.effective(all), InetConf { arp_ignore: 1, arp_announce: 2, rp_filter: 2 });
+    }
+
+    #[test]
+    fn what_is_already_so_needs_no_change() {
+        let wanted = InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: None };
+        let current = InetConf { arp_ignore: 1, arp_announce: 0, rp_filter: 1 };
+        let change = wanted.difference(current);
+        assert_eq!(change, InetConfChange { arp_announce: Some(2), ..Default::default() });
+        assert!(wanted.difference(InetConf { arp_announce: 2, ..current }).is_empty());
+    }
+}

@@ -1,0 +1,90 @@
+//! Which interface leads to the rest of the world.
+
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    route::{RouteAttribute, RouteHeader, RouteMessage, RouteType},
+};
+
+use super::{Netlink, NetlinkError};
+
+impl Netlink {
+    /// The interface of the default route: IPv4 first, then IPv6; of several the one with the lowest metric; of a
+    /// multipath route the first hop (announcer.md 5.7).
+    pub async fn default_route_interface(&self) -> Result<Option<u32>, NetlinkError> {
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut request = RouteMessage::default();
+            request.header.address_family = family;
+            let answers = self
+                .dump(RouteNetlinkMessage::GetRoute(request))
+                .await
+                .map_err(|failure| failure.while_trying_to("list the routes"))?;
+            let best = best(answers.iter().filter_map(|answer| match answer {
+                RouteNetlinkMessage::NewRoute(route) if route.header.address_family == family => default_route(route),
+                _ => None,
+            }));
+            if let Some(route) = best {
+                return Ok(Some(route.interface));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct DefaultRoute {
+    metric: u32,
+    interface: u32,
+}
+
+/// The first of those with the lowest metric.
+fn best(routes: impl Iterator<Item = DefaultRoute>) -> Option<DefaultRoute> {
+    routes.min_by_key(|route| route.metric)
+}
+
+/// `None` unless the route is a usable default route of the main table.
+fn default_route(route: &RouteMessage) -> Option<DefaultRoute> {
+    let header = &route.header;
+    if header.destination_prefix_length != 0 || header.kind != RouteType::Unicast {
+        return None;
+    }
+    let (mut metric, mut interface, mut first_hop) = (0, None, None);
+    let mut table = u32::from(header.table);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Priority(priority) => metric = *priority,
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::MultiPath(hops) => first_hop = hops.first().map(|hop| hop.interface_index),
+            RouteAttribute::Table(id) => table = *id,
+            _ => {}
+        }
+    }
+    // Policy routing tables (CNIs, VRFs) have default routes of their own.
+    if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+        return None;
+    }
+    Some(DefaultRoute { metric, interface: interface.or(first_hop)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_metric_wins_and_among_equals_the_first() {
+        let route = |metric, interface| DefaultRoute { metric, interface };
+        let routes = [route(200, 2), route(100, 3), route(100, 4)];
+        assert_eq!(best(routes.into_iter()), Some(route(100, 3)));
+        assert_eq!(best([].into_iter()), None);
+    }
+
+    #[test]
+    fn a_route_that_drops_leads_nowhere() {
+        let mut route = RouteMessage::default();
+        route.header.table = RouteHeader::RT_TABLE_MAIN;
+        route.header.kind = RouteType::Unicast;
+        route.attributes = vec![RouteAttribute::Oif(2), RouteAttribute::Priority(u32::MAX)];
+        assert_eq!(default_route(&route), Some(DefaultRoute { metric: u32::MAX, interface: 2 }));
+        route.header.kind = RouteType::Unreachable;
+        assert_eq!(default_route(&route), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! Packet sockets: whole Ethernet frames in and out of one interface.
+
+use std::io;
+
+use rustix::net::{RecvFlags, SendFlags, sockopt::set_socket_recv_buffer_size_force};
+use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::Traffic;
+
+const RECEIVE_BUFFER: usize = 1 << 20;
+
+/// A packet socket could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to open a packet socket for {traffic:?} on interface {interface} ({step})")]
+pub struct OpenError {
+    interface: u32,
+    traffic: Traffic,
+    step: &'static str,
+    source: io::Error,
+}
+
+/// A socket that hears and sends whole Ethernet frames of one kind on one interface. Needs `CAP_NET_RAW`.
+///
+/// It does not hear what this machine sends itself on that interface.
+///
+/// Checksums of *datagrams* must not be verified: those from a peer on the same machine or hypervisor come with the
+/// sum still to be filled in by hardware. ARP has none, and neighbour discovery's is always computed by the sender.
+#[derive(Debug)]
+pub struct PacketSocket {
+    socket: AsyncFd<Socket>,
+}
+
+impl PacketSocket {
+    /// Opens a socket for `traffic` on the interface with this index. Must be called inside a tokio runtime.
+    ///
+    /// A packet socket belongs to the interface, not to its name: when the interface is deleted and made anew,
+    /// `recv` fails with `ENODEV` or `ENETDOWN` and the socket must be opened again.
+    pub fn open(interface: u32, traffic: Traffic) -> Result<Self, OpenError> {
+        let error = |step| move |source| OpenError { interface, traffic, step, source };
+        // Protocol 0 hears nothing: the filter is in place before the first frame can arrive through `bind`.
+        let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None).map_err(error("socket"))?;
+        socket.attach_filter(&traffic.filter()).map_err(error("filter"))?;
+        // The default holds some 300 small frames, as many as arrive while a throttled process sleeps for a moment.
+        // Without NET_ADMIN it stays at the default.
+        let _ = set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER);
+        socket.bind(&link_layer_address(interface, traffic.ethertype())).map_err(error("bind"))?;
+        let socket = register(socket).map_err(error("register"))?;
+        Ok(Self { socket })
+    }
+
+    /// Waits for the next frame and copies it to `buffer`. The length is that of the frame, cut to the buffer's.
+    ///
+    /// `ENETDOWN` is reported once each time the interface goes down; the socket goes on working when it comes up.
+    /// Cancel safe.
+    pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            // An error is an event of its own: "readable" alone would report it with the next frame.
+            let mut ready = self.socket.ready(Interest::READABLE | Interest::ERROR).await?;
+            if let Ok(result) = ready.try_io(|socket| receive(socket.get_ref(), buffer)) {
+                return result;
+            }
+        }
+    }
+
+    /// The next frame that is already there, `None` if there is none.
+    ///
+    /// failover-protocol.md R1: all input is read before any timer is judged; this is how to read it all.
+    pub fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match receive(self.socket.get_ref(), buffer) {
+            Ok(length) => Ok(Some(length)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends one whole frame, Ethernet header first. Waits only while the send buffer is full.
+    ///
+    /// Fails with `ENETDOWN` while the interface is down. Cancel safe: a frame is sent whole or not at all.
+    pub async fn send(&self, frame: &[u8]) -> io::Result<()> {
+        loop {
+            let mut ready = self.socket.writable().await?;
+            if let Ok(result) = ready.try_io(|socket| transmit(socket.get_ref(), frame)) {
+                return result;
+            }
+        }
+    }
+
+    /// Sends one whole frame now, or fails with `WouldBlock` if the send buffer is full.
+    pub fn try_send(&self, frame: &[u8]) -> io::Result<()> {
+        transmit(self.socket.get_ref(), frame)
+    }
+}
+
+fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
+    let (length, _) = rustix::net::recv(socket, buffer, RecvFlags::empty())?;
+    Ok(length)
+}
+
+fn transmit(socket: &Socket, frame: &[u8]) -> io::Result<()> {
+    // A packet socket sends a frame whole or fails.
+    rustix::net::send(socket, frame, SendFlags::empty())?;
+    Ok(())
+}
+
+// tokio has no safe way to watch a descriptor that it did not open.
+#[allow(unsafe_code)]
+fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+    // SAFETY: Socket owns its descriptor and has no way to exchange it; as a value of the private AsyncFd it stays open
+    // until that is dropped.
+    Ok(unsafe { AsyncFd::register(socket) }?)
+}
+
+/// `struct sockaddr_ll` of linux/if_packet.h.
+#[repr(C)]
+struct LinkLayerAddress {
+    family: u16,
+    /// In network order.
+    protocol: u16,
+    interface: i32,
+    hardware_type: u16,
+    packet_type: u8,
+    address_length: u8,
+    address: [u8; 8],
+}
+
+// Neither socket2 nor rustix can make this kind of address without `unsafe`.
+#[allow(unsafe_code)]
+fn link_layer_address(interface: u32, ethertype: u16) -> SockAddr {
+    let family = u16::try_from(i32::from(Domain::PACKET)).expect("AF_PACKET is 17");
+    let mut storage = SockAddrStorage::zeroed();
+    // SAFETY: LinkLayerAddress has the layout of sockaddr_ll, is smaller than the zeroed storage, less aligned, and any bits are valid.
+    let address = unsafe { storage.view_as::<LinkLayerAddress>() };
+    address.family = family;
+    address.protocol = ethertype.to_be();
+    address.interface = interface.cast_signed();
+    let length = u32::try_from(size_of::<LinkLayerAddress>()).expect("20 bytes");
+    // SAFETY: family, content and length are those of a sockaddr_ll, set just above.
+    unsafe { SockAddr::new(storage, length) }
+}

@@ -1,0 +1,171 @@
+//! Addresses with a deadline, and the reports about them.
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use ipnet::IpNet;
+use l2::netlink::{Address, AddressLifetime, Change, Changes};
+
+use crate::lan::{Lan, PATIENCE, Side, eventually, on_a_lan};
+
+fn net(text: &str) -> IpNet {
+    text.parse().expect("a network")
+}
+
+async fn find(side: &Side, net: IpNet) -> Option<Address> {
+    let addresses = side.netlink.addresses(Some(side.index)).await.expect("addresses");
+    addresses.into_iter().find(|address| address.net == net)
+}
+
+async fn wait_for(changes: &mut Changes, what: &str, mut wanted: impl FnMut(&Change) -> bool) {
+    let found = async {
+        while let Some(change) = changes.next().await {
+            if wanted(&change) {
+                return;
+            }
+        }
+        panic!("the stream of changes ended before: {what}");
+    };
+    tokio::time::timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("not reported: {what}"));
+}
+
+#[test]
+fn the_kernel_removes_an_address_at_its_deadline_and_says_so() {
+    on_a_lan(async |Lan { near, .. }| {
+        for vip in [net("192.0.2.10/32"), net("2001:db8::a/128")] {
+            let mut changes = Changes::subscribe().expect("changes");
+            let set = Instant::now();
+            let lifetime = AddressLifetime::For(Duration::from_secs(1));
+            near.netlink.set_address(near.index, vip, lifetime).await.expect("set");
+            let address = find(&near, vip).await.expect("it is there");
+            assert!(address.is_ours());
+            assert!(
+                matches!(address.valid, AddressLifetime::For(left) if left <= Duration::from_secs(1)),
+                "{address:?}"
+            );
+            wait_for(
+                &mut changes,
+                "new address",
+                |change| matches!(change, Change::Address(address) if address.net == vip && address.is_ours()),
+            )
+            .await;
+            wait_for(&mut changes, "address gone", |change| {
+                *change == Change::AddressGone { interface: near.index, net: vip }
+            })
+            .await;
+            assert!(set.elapsed() >= Duration::from_millis(950), "{:?} is too early", set.elapsed());
+            assert_eq!(find(&near, vip).await, None);
+        }
+    });
+}
+
+#[test]
+fn setting_an_address_again_extends_its_life() {
+    on_a_lan(async |Lan { near, .. }| {
+        let mut changes = Changes::subscribe().expect("changes");
+        let (kept, dropped) = ([net("192.0.2.10/32"), net("2001:db8::a/128")], net("192.0.2.11/32"));
+        for vip in [kept[0], kept[1], dropped] {
+            let lifetime = AddressLifetime::For(Duration::from_secs(1));
+            near.netlink.set_address(near.index, vip, lifetime).await.expect("set");
+        }
+        for vip in kept {
+            let lifetime = AddressLifetime::For(Duration::from_mins(1));
+            near.netlink.set_address(near.index, vip, lifetime).await.expect("extend");
+        }
+        // The one that is not extended tells when the others would be gone.
+        wait_for(&mut changes, "address gone", |change| {
+            *change == Change::AddressGone { interface: near.index, net: dropped }
+        })
+        .await;
+        for vip in kept {
+            let address = find(&near, vip).await.expect("still there");
+            assert!(address.is_ours(), "the mark is kept: {address:?}");
+            assert!(
+                matches!(address.valid, AddressLifetime::For(left) if left > Duration::from_secs(30)),
+                "{address:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn an_address_of_ours_is_never_a_source_address_and_ready_at_once() {
+    on_a_lan(async |Lan { near, .. }| {
+        for vip in [net("192.0.2.10/32"), net("2001:db8::a/128"), net("192.0.2.20/24")] {
+            near.netlink.set_address(near.index, vip, AddressLifetime::Forever).await.expect("set");
+            let address = find(&near, vip).await.expect("it is there");
+            assert_eq!(address.valid, AddressLifetime::Forever, "{vip}");
+            assert_eq!(address.preferred, AddressLifetime::For(Duration::ZERO), "{vip}");
+            assert_eq!((address.duplicate, address.nodad), (false, vip.addr().is_ipv6()), "{vip}");
+            // Usable at once, but for the kernel's worker that an IPv6 address is handed to.
+            eventually("it is usable", async || find(&near, vip).await.is_some_and(|address| !address.tentative)).await;
+        }
+    });
+}
+
+#[test]
+fn foreign_addresses_do_not_carry_our_mark() {
+    on_a_lan(async |Lan { near, .. }| {
+        near.plain_address("192.0.2.1/24").await;
+        let address = find(&near, net("192.0.2.1/24")).await.expect("it is there");
+        assert!(!address.is_ours());
+        assert_eq!(address.valid, AddressLifetime::Forever);
+        let all = near.netlink.addresses(None).await.expect("addresses");
+        assert!(all.iter().all(|address| !address.is_ours()), "{all:?}");
+    });
+}
+
+#[test]
+fn removing_what_is_not_there_is_success() {
+    on_a_lan(async |Lan { near, .. }| {
+        for vip in [net("192.0.2.10/32"), net("2001:db8::a/128")] {
+            near.netlink.set_address(near.index, vip, AddressLifetime::Forever).await.expect("set");
+            assert!(near.netlink.remove_address(near.index, vip).await.expect("remove"));
+            assert_eq!(find(&near, vip).await, None);
+            assert!(!near.netlink.remove_address(near.index, vip).await.expect("remove again"));
+            assert!(!near.netlink.remove_address(9999, vip).await.expect("no such interface"));
+        }
+    });
+}
+
+#[test]
+fn another_prefix_length_is_another_address() {
+    on_a_lan(async |Lan { near, .. }| {
+        let (host, subnet) = (net("192.0.2.10/32"), net("192.0.2.10/24"));
+        near.netlink.set_address(near.index, host, AddressLifetime::Forever).await.expect("set");
+        assert!(!near.netlink.remove_address(near.index, subnet).await.expect("not that one"));
+        assert!(find(&near, host).await.is_some());
+    });
+}
+
+#[test]
+fn an_error_says_what_was_tried_and_why_not() {
+    on_a_lan(async |Lan { near, .. }| {
+        let vip = net("192.0.2.10/32");
+        let error = near.netlink.set_address(9999, vip, AddressLifetime::Forever).await.expect_err("no such interface");
+        assert_eq!(error.to_string(), "failed to set address 192.0.2.10/32 on interface 9999");
+        let source = std::error::Error::source(&error).expect("a cause").to_string();
+        assert!(source.contains("No such device"), "{source}");
+        assert_eq!(error.raw_os_error(), Some(19));
+    });
+}
+
+#[test]
+fn who_reads_changes_too_slowly_is_told_to_read_everything_again() {
+    on_a_lan(async |Lan { near, .. }| {
+        let mut changes = Changes::subscribe().expect("changes");
+        // Nobody polls the stream meanwhile.
+        for _ in 0..5000 {
+            let lifetime = AddressLifetime::For(Duration::from_mins(1));
+            near.netlink.set_address(near.index, net("192.0.2.10/32"), lifetime).await.expect("set");
+        }
+        wait_for(&mut changes, "missed", |change| *change == Change::Missed).await;
+        near.netlink.set_address(near.index, net("192.0.2.11/32"), AddressLifetime::Forever).await.expect("set");
+        wait_for(
+            &mut changes,
+            "the stream goes on",
+            |change| matches!(change, Change::Address(address) if address.net == net("192.0.2.11/32")),
+        )
+        .await;
+    });
+}

@@ -1,0 +1,247 @@
+//! Interfaces, macvlans, their settings, the default route.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use futures::StreamExt;
+use l2::{
+    Mac,
+    netlink::{
+        Change, Changes, InetConf, InetConfChange, LinkKind, Macvlan, MacvlanMode, Mismatch, Netlink, OperState,
+        inet_conf_of_all,
+    },
+};
+use rtnetlink::{
+    LinkMacVlan, LinkUnspec, RouteMessageBuilder,
+    packet_route::{link::MacVlanMode, route::RouteNextHop},
+};
+
+use crate::lan::{Lan, NEAR, PATIENCE, Side, eventually, on_a_lan};
+
+const VIP_MAC: Mac = Mac::new([0x00, 0x00, 0x6c, 0x01, 0x02, 0x03]);
+
+fn macvlan(parent: &Side) -> Macvlan {
+    Macvlan {
+        name: "vip-0a1b2c3d".to_owned(),
+        parent: parent.index,
+        mac: VIP_MAC,
+        alias: "0a1b2c3d-0000-4000-8000-000000000000".to_owned(),
+        inet_conf: InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: Some(2) },
+    }
+}
+
+#[test]
+fn an_interface_is_found_by_name_and_by_index() {
+    on_a_lan(async |Lan { near, .. }| {
+        let link = near.netlink.link_by_name("near").await.expect("look up").expect("it is there");
+        assert_eq!((link.index, link.mac, link.mtu), (near.index, Some(NEAR), 1500));
+        assert_eq!((link.up, link.carrier, link.state), (true, true, OperState::Up));
+        assert_eq!(link.kind, LinkKind::Virtual("veth".to_owned()));
+        assert_eq!(near.netlink.link(near.index).await.expect("look up"), Some(link.clone()));
+        assert!(near.netlink.links().await.expect("list").contains(&link));
+        for name in ["nobody", "a-name-that-is-too-long", ""] {
+            assert_eq!(near.netlink.link_by_name(name).await.expect("look up"), None, "{name}");
+        }
+        assert_eq!(near.netlink.link(9999).await.expect("look up"), None);
+        near.netlink.set_alias(near.index, "uplink").await.expect("alias");
+        let link = near.netlink.link(near.index).await.expect("look up").expect("it is there");
+        assert_eq!(link.alias.as_deref(), Some("uplink"));
+    });
+}
+
+#[test]
+fn a_macvlan_comes_up_as_asked_and_can_be_adopted() {
+    on_a_lan(async |Lan { near, .. }| {
+        let wanted = macvlan(&near);
+        let index = near.netlink.add_macvlan(&wanted).await.expect("create");
+        let link = near.netlink.link(index).await.expect("look up").expect("it is there");
+        assert_eq!(link.kind, LinkKind::Macvlan { parent: near.index, mode: MacvlanMode::Bridge });
+        assert_eq!((link.name.as_str(), link.mac, link.up), ("vip-0a1b2c3d", Some(VIP_MAC), true));
+        assert_eq!(wanted.mismatch(&link), None);
+        assert_eq!(
+            near.netlink.inet_conf(index).await.expect("settings"),
+            InetConf { arp_ignore: 1, arp_announce: 2, rp_filter: 2 }
+        );
+
+        let near_link = near.netlink.link(near.index).await.expect("look up").expect("it is there");
+        assert_eq!(wanted.mismatch(&near_link), Some(Mismatch::Kind("near".to_owned())));
+        let other = Macvlan { parent: 77, ..wanted.clone() };
+        assert_eq!(other.mismatch(&link), Some(Mismatch::Parent { found: near.index, wanted: 77 }));
+        let other = Macvlan { mac: NEAR, ..wanted.clone() };
+        assert_eq!(other.mismatch(&link), Some(Mismatch::Mac { found: Some(VIP_MAC), wanted: NEAR }));
+        let other = Macvlan { alias: String::new(), ..wanted.clone() };
+        assert_eq!(other.mismatch(&link), Some(Mismatch::Alias(Some(wanted.alias.clone()))));
+    });
+}
+
+#[test]
+fn a_macvlan_has_no_address_of_its_own_making() {
+    on_a_lan(async |Lan { near, .. }| {
+        // The parent makes its link-local address as soon as it is up; so would the macvlan.
+        let link_local = async |index| {
+            let addresses = near.netlink.addresses(Some(index)).await.expect("addresses");
+            addresses.iter().any(|address| address.net.addr().is_ipv6())
+        };
+        eventually("the parent has a link-local address", async || link_local(near.index).await).await;
+        let index = near.netlink.add_macvlan(&macvlan(&near)).await.expect("create");
+        eventually("the macvlan is up", async || {
+            near.netlink.link(index).await.expect("look up").is_some_and(|link| link.is_usable())
+        })
+        .await;
+        assert!(!link_local(index).await);
+    });
+}
+
+#[test]
+fn a_macvlan_of_kube_vip_is_told_apart_by_its_mode() {
+    on_a_lan(async |Lan { near, .. }| {
+        let wanted = macvlan(&near);
+        let vepa =
+            LinkMacVlan::new(&wanted.name, near.index, MacVlanMode::Vepa).address(VIP_MAC.octets().to_vec()).build();
+        near.handle().link().add(vepa).execute().await.expect("create");
+        let link = near.netlink.link_by_name(&wanted.name).await.expect("look up").expect("it is there");
+        assert_eq!(wanted.mismatch(&link), Some(Mismatch::Mode(MacvlanMode::Vepa)));
+    });
+}
+
+#[test]
+fn deleting_what_is_not_there_is_success() {
+    on_a_lan(async |Lan { near, .. }| {
+        let index = near.netlink.add_macvlan(&macvlan(&near)).await.expect("create");
+        assert!(near.netlink.delete_link(index).await.expect("delete"));
+        assert!(!near.netlink.delete_link(index).await.expect("delete again"));
+        assert_eq!(near.netlink.link(index).await.expect("look up"), None);
+    });
+}
+
+#[test]
+fn a_macvlan_that_cannot_come_up_leaves_nothing_behind() {
+    on_a_lan(async |Lan { near, .. }| {
+        let first = macvlan(&near);
+        near.netlink.add_macvlan(&first).await.expect("create");
+        let error = near.netlink.add_macvlan(&first).await.expect_err("the name is taken");
+        assert_eq!(error.raw_os_error(), Some(17), "{error}");
+        assert!(near.netlink.link_by_name(&first.name).await.expect("look up").is_some(), "the first one stays");
+
+        let second = Macvlan { name: "vip-second".to_owned(), ..first };
+        let error = near.netlink.add_macvlan(&second).await.expect_err("the MAC is taken");
+        assert!(matches!(error.raw_os_error(), Some(16 | 98)), "EBUSY or EADDRINUSE: {error:?}");
+        assert_eq!(near.netlink.link_by_name("vip-second").await.expect("look up"), None);
+    });
+}
+
+#[test]
+fn settings_are_changed_one_by_one_and_put_back_to_zero() {
+    on_a_lan(async |Lan { near, .. }| {
+        let before = near.netlink.inet_conf(near.index).await.expect("settings");
+        let change = InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: None };
+        near.netlink.set_inet_conf(near.index, change).await.expect("set");
+        let after = near.netlink.inet_conf(near.index).await.expect("settings");
+        assert_eq!(after, InetConf { arp_ignore: 1, arp_announce: 2, rp_filter: before.rp_filter });
+
+        let back = InetConfChange { arp_ignore: Some(0), arp_announce: Some(0), rp_filter: Some(0) };
+        near.netlink.set_inet_conf(near.index, back).await.expect("put back");
+        assert_eq!(near.netlink.inet_conf(near.index).await.expect("settings"), InetConf::default());
+        near.netlink.set_inet_conf(near.index, InetConfChange::default()).await.expect("nothing to do");
+        assert!(near.netlink.inet_conf(9999).await.is_err());
+        inet_conf_of_all().expect("the values of all");
+    });
+}
+
+async fn next_link_change(changes: &mut Changes, what: &str, mut wanted: impl FnMut(&Change) -> bool) {
+    let found = async { while !wanted(&changes.next().await.expect("the stream goes on")) {} };
+    tokio::time::timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("not reported: {what}"));
+}
+
+#[test]
+fn changes_of_interfaces_and_routes_are_reported() {
+    on_a_lan(async |Lan { near, .. }| {
+        let mut changes = Changes::subscribe().expect("changes");
+        let index = near.netlink.add_macvlan(&macvlan(&near)).await.expect("create");
+        next_link_change(&mut changes, "new macvlan, up", |change| {
+            matches!(change, Change::Link(link) if link.index == index && link.up && link.mac == Some(VIP_MAC))
+        })
+        .await;
+
+        near.plain_address("192.0.2.1/24").await;
+        next_link_change(&mut changes, "route", |change| *change == Change::Routes).await;
+
+        let down = LinkUnspec::new_with_index(near.index).down().build();
+        near.handle().link().change(down).execute().await.expect("down");
+        next_link_change(
+            &mut changes,
+            "parent down",
+            |change| matches!(change, Change::Link(link) if link.index == near.index && !link.up),
+        )
+        .await;
+
+        near.netlink.delete_link(index).await.expect("delete");
+        next_link_change(&mut changes, "macvlan gone", |change| {
+            *change == Change::LinkGone { index, name: "vip-0a1b2c3d".to_owned() }
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_port_that_leaves_a_bridge_is_not_reported_as_gone() {
+    on_a_lan(async |Lan { near, .. }| {
+        let links = near.handle().link();
+        links.add(rtnetlink::LinkBridge::new("br0").build()).execute().await.expect("a bridge");
+        let bridge = near.netlink.link_by_name("br0").await.expect("look up").expect("just made").index;
+        let port = |controller| LinkUnspec::new_with_index(near.index).controller(controller).build();
+        links.change(port(bridge)).execute().await.expect("join");
+        let mut changes = Changes::subscribe().expect("changes");
+        links.change(port(0)).execute().await.expect("leave");
+        near.netlink.delete_link(bridge).await.expect("delete");
+        next_link_change(&mut changes, "bridge gone", |change| {
+            assert!(!matches!(change, Change::LinkGone { index, .. } if *index == near.index), "{change:?}");
+            matches!(change, Change::LinkGone { index, .. } if *index == bridge)
+        })
+        .await;
+    });
+}
+
+#[test]
+fn the_default_route_leads_to_the_interface() {
+    on_a_lan(async |Lan { near, .. }| {
+        let netlink = &near.netlink;
+        let routes = near.handle().route();
+        let wire = |side: &Netlink| {
+            let side = side.clone();
+            async move { side.default_route_interface().await.expect("routes") }
+        };
+        assert_eq!(wire(netlink).await, None);
+
+        let other = netlink.add_macvlan(&macvlan(&near)).await.expect("a second interface");
+        near.plain_address("2001:db8::1/64").await;
+        let v6 = RouteMessageBuilder::<Ipv6Addr>::new().gateway("2001:db8::2".parse().expect("an address")).build();
+        routes.add(v6).execute().await.expect("v6 default");
+        assert_eq!(wire(netlink).await, Some(near.index), "IPv6 where there is no IPv4");
+
+        let v4 = |interface, metric| {
+            RouteMessageBuilder::<Ipv4Addr>::new().output_interface(interface).priority(metric).build()
+        };
+        routes.add(v4(other, 200)).execute().await.expect("v4 default");
+        assert_eq!(wire(netlink).await, Some(other), "IPv4 goes first");
+        routes.add(v4(near.index, 100)).execute().await.expect("v4 default");
+        assert_eq!(wire(netlink).await, Some(near.index), "the lowest metric wins");
+
+        let mut multipath = RouteMessageBuilder::<Ipv4Addr>::new().priority(50);
+        multipath = multipath.multipath(
+            [other, near.index]
+                .into_iter()
+                .map(|interface| {
+                    let mut hop = RouteNextHop::default();
+                    hop.interface_index = interface;
+                    hop
+                })
+                .collect(),
+        );
+        routes.add(multipath.build()).execute().await.expect("multipath default");
+        assert_eq!(wire(netlink).await, Some(other), "the first hop of a multipath route");
+
+        let other_table = RouteMessageBuilder::<Ipv4Addr>::new().output_interface(near.index).table_id(100).build();
+        routes.add(other_table).execute().await.expect("policy route");
+        assert_eq!(wire(netlink).await, Some(other), "other tables do not count");
+    });
+}

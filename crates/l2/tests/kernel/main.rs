@@ -1,0 +1,8 @@
+//! What this crate promises, asked of a real kernel in fresh network namespaces. Needs root, see `lan.rs`.
+
+mod addresses;
+mod frames;
+mod lan;
+mod links;
+mod rights;
+mod sockets;
