@@ -1,1 +1,14 @@
-//! The cloud-provider traits for Harvester.
+//! The cloud-provider traits for Harvester: load balancers from IP pools, by DHCP and shared; VMs behind Nodes; the network mapping.
+//!
+//! Every rule is a pure function over small views (`plan.rs`, `sharing.rs`, `addresses.rs`, …). Requests are sent by
+//! `load_balancers/apply.rs`, `instances/requests.rs` and `nad_mapping/writer.rs`, and nowhere else.
+
+pub mod config;
+pub mod instances;
+pub mod load_balancers;
+pub mod metrics;
+pub mod nad_mapping;
+pub mod provider;
+
+pub use config::ProviderConfig;
+pub use provider::HarvesterProvider;

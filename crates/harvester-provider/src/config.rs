@@ -1,0 +1,54 @@
+//! What the command line decides for this provider.
+
+use harvester_api::names::{ClusterName, NetworkName};
+
+use crate::instances::addresses::AddressRules;
+
+/// Configuration of the provider, checked and normalised (ccm.md 1.4). One name of the cluster is used everywhere (W-09).
+#[derive(Debug, Clone)]
+pub struct ProviderConfig {
+    /// `--cluster-name`.
+    pub cluster_name: ClusterName,
+    /// `--management-network`.
+    pub management_network: Option<NetworkName>,
+    /// `--node-ip-cidr`, parsed.
+    pub node_ip_cidr: Vec<ipnet::IpNet>,
+    /// `--node-exclude-ip-ranges`, parsed.
+    pub node_exclude_ip_ranges: Vec<ipnet::IpNet>,
+    /// `--disable-annotation-alpha-provided-ip-addr`.
+    pub ignore_node_annotations: bool,
+    /// `--disable-vmi-controller`: VMIs wake no Nodes, no guest agent is asked, no NAD mapping is written.
+    pub disable_vmi_controller: bool,
+    /// Namespace on Harvester of all VMs and load balancers of this cluster, from the cloud-config's context.
+    pub namespace: String,
+}
+
+/// The part that decides about load balancers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadBalancerConfig {
+    /// Name of this guest cluster.
+    pub cluster_name: ClusterName,
+    /// Stamped on every object.
+    pub management_network: Option<NetworkName>,
+    /// Namespace of the objects.
+    pub namespace: String,
+}
+
+impl ProviderConfig {
+    pub(crate) fn load_balancers(&self) -> LoadBalancerConfig {
+        LoadBalancerConfig {
+            cluster_name: self.cluster_name.clone(),
+            management_network: self.management_network.clone(),
+            namespace: self.namespace.clone(),
+        }
+    }
+
+    pub(crate) fn addresses(&self) -> AddressRules {
+        AddressRules {
+            management_network: self.management_network.as_ref().map(ToString::to_string),
+            node_ip_cidr: self.node_ip_cidr.clone(),
+            exclude_ranges: self.node_exclude_ip_ranges.clone(),
+            ignore_node_annotations: self.ignore_node_annotations,
+        }
+    }
+}

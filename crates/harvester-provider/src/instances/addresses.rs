@@ -1,0 +1,255 @@
+//! Which addresses a Node shows: pure, from what KubeVirt reports of its VM (ccm.md 4.2-4.4).
+//!
+//! The result distinguishes "the machine has these addresses" from "cannot be told now": the second never wipes what a Node
+//! already shows (W-05).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
+use harvester_api::keys;
+use ipnet::IpNet;
+
+use super::view::VmiView;
+
+/// The part of the configuration that decides about addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AddressRules {
+    /// `--management-network`, normalised to `namespace/name`.
+    pub management_network: Option<String>,
+    /// `--node-ip-cidr`.
+    pub node_ip_cidr: Vec<IpNet>,
+    /// `--node-exclude-ip-ranges`.
+    pub exclude_ranges: Vec<IpNet>,
+    /// `--disable-annotation-alpha-provided-ip-addr`.
+    pub ignore_node_annotations: bool,
+}
+
+/// What can be said about the addresses of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Addresses {
+    /// These, in this order; the host name is last.
+    Known(Vec<NodeAddress>),
+    /// The machine has no network of ours at all and never will have: its host name is everything there is to show.
+    HostnameOnly(String),
+    /// Not known now, with the reason for the user. A Node keeps what it shows; one under initialisation stays tainted.
+    Unknown(String),
+}
+
+/// How InternalIP is told from ExternalIP (ccm.md 4.3, step 2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// The addresses that kubelet was started with.
+    Provided(Vec<IpAddr>),
+    /// The first of each family inside one of these.
+    Cidr(Vec<IpNet>),
+    /// The first of each family.
+    FirstFit,
+}
+
+/// What is hidden from the ExternalIPs. An InternalIP is never filtered.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hidden {
+    /// Single addresses, from the annotation `additional-internal-ips`.
+    pub addresses: BTreeSet<IpAddr>,
+    /// `--node-exclude-ip-ranges`.
+    pub ranges: Vec<IpNet>,
+}
+
+/// The whole pipeline. `service_vips` are addresses that an announcer may have put on the machine's NIC: they belong to Services
+/// and never to a Node (W-29).
+pub fn node_addresses(
+    node: &NodeView,
+    vmi: &VmiView,
+    rules: &AddressRules,
+    service_vips: &BTreeSet<IpAddr>,
+) -> Addresses {
+    let networks = candidate_networks(vmi, rules.management_network.as_deref());
+    if networks.is_empty() {
+        return no_network(node, vmi, rules.management_network.as_deref());
+    }
+
+    let mode = mode(node, rules);
+    let provided: &[IpAddr] = if let Mode::Provided(ips) = &mode { ips } else { &[] };
+    let mut reason = String::new();
+    for network in &networks {
+        let raw = match reported(vmi, network) {
+            Ok(raw) => raw,
+            Err(text) => {
+                keep_first(&mut reason, text);
+                continue;
+            }
+        };
+        let usable = usable(raw);
+        let candidates: Vec<IpAddr> =
+            usable.iter().copied().filter(|ip| provided.contains(ip) || !service_vips.contains(ip)).collect();
+        if candidates.is_empty() {
+            let what = if usable.is_empty() { "0 valid IPs" } else { "only addresses of Services" };
+            keep_first(
+                &mut reason,
+                format!("Found {what} for node {} on network {network:?} of its VMI {}", node.name, vmi.key()),
+            );
+            continue;
+        }
+        let current = current_internal_ips(node);
+        let mut addresses = classify(&candidates, &mode, &hidden(node, rules, &mode), &current);
+        if addresses.is_empty() {
+            let text = format!("Found {} IPs but all were filtered for node {}", candidates.len(), node.name);
+            keep_first(&mut reason, text);
+            continue;
+        }
+        addresses.push(NodeAddress { kind: NodeAddressKind::Hostname, address: node.name.clone() });
+        return Addresses::Known(addresses);
+    }
+    Addresses::Unknown(reason)
+}
+
+fn keep_first(reason: &mut String, text: String) {
+    if reason.is_empty() {
+        *reason = text;
+    }
+}
+
+fn no_network(node: &NodeView, vmi: &VmiView, wanted: Option<&str>) -> Addresses {
+    let text = format!("No management networks found for node {} via its VMI {}", node.name, vmi.key());
+    let offered: Vec<&str> = vmi.networks.iter().filter_map(|network| network.multus.as_deref()).collect();
+    match wanted {
+        // Nothing is going to appear there: a VM's networks are fixed while it runs.
+        None => Addresses::HostnameOnly(text),
+        Some(wanted) if offered.is_empty() => {
+            Addresses::Unknown(format!("{text}: --management-network names {wanted:?}, the VM has no Multus network"))
+        }
+        Some(wanted) => Addresses::Unknown(format!(
+            "{text}: --management-network names {wanted:?}, the VM is attached to {}",
+            offered.join(", ")
+        )),
+    }
+}
+
+/// NIC names to try, in this order (ccm.md 4.2). Without `--management-network` those after the first are tried only where the
+/// first has no usable address yet (W-30).
+pub fn candidate_networks(vmi: &VmiView, management_network: Option<&str>) -> Vec<String> {
+    let multus = vmi.networks.iter().filter_map(|network| Some((&network.name, network.multus.as_deref()?)));
+    match management_network {
+        Some(wanted) => multus
+            .filter(|(_, nad)| *nad == wanted || vmi.qualified_network(nad) == wanted)
+            .map(|(name, _)| name.clone())
+            .take(1)
+            .collect(),
+        None => multus.map(|(name, _)| name.clone()).collect(),
+    }
+}
+
+/// The addresses that KubeVirt reports for a NIC, as text.
+fn reported<'a>(vmi: &'a VmiView, network: &str) -> Result<&'a [String], String> {
+    let Some(interface) = vmi.interfaces.iter().find(|interface| interface.name == network) else {
+        return Err(format!("management network {network:?} status not yet available for VMI {}", vmi.key()));
+    };
+    if interface.addresses.is_empty() {
+        return Err(format!("management network {network:?} found but no IPs reported yet for VMI {}", vmi.key()));
+    }
+    Ok(&interface.addresses)
+}
+
+/// Addresses that a Node may show at all, in order and once each (ccm.md 8.13). A malformed one is left out; the Go provider
+/// rejected the whole list for it (W-32).
+pub fn usable(raw: &[String]) -> Vec<IpAddr> {
+    let mut ips = Vec::with_capacity(raw.len());
+    for text in raw {
+        match text.trim().parse() {
+            Ok(ip) if may_be_shown(ip) && !ips.contains(&ip) => ips.push(ip),
+            Ok(_) => {}
+            Err(_) => tracing::debug!(address = text, "KubeVirt reports something that is not an IP address"),
+        }
+    }
+    ips
+}
+
+fn may_be_shown(ip: IpAddr) -> bool {
+    if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() {
+        return false;
+    }
+    match ip {
+        IpAddr::V4(ip) => !ip.is_link_local() && !ip.is_broadcast(),
+        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+    }
+}
+
+/// ccm.md 4.3, step 2. The annotation may name one address per family; the Go provider compared the whole text (W-13).
+fn mode(node: &NodeView, rules: &AddressRules) -> Mode {
+    if !rules.ignore_node_annotations
+        && let Some(text) = node.annotations.get(keys::kubernetes::PROVIDED_NODE_IP)
+    {
+        return Mode::Provided(text.split(',').filter_map(|part| part.trim().parse().ok()).collect());
+    }
+    if rules.node_ip_cidr.is_empty() { Mode::FirstFit } else { Mode::Cidr(rules.node_ip_cidr.clone()) }
+}
+
+fn hidden(node: &NodeView, rules: &AddressRules, mode: &Mode) -> Hidden {
+    let mut hidden = Hidden { addresses: BTreeSet::new(), ranges: rules.exclude_ranges.clone() };
+    // Superseded by the ranges where `--node-ip-cidr` is used.
+    if !rules.ignore_node_annotations && !matches!(mode, Mode::Cidr(_)) {
+        hidden.addresses = additional_internal_ips(node);
+    }
+    hidden
+}
+
+/// A JSON array of addresses; a malformed annotation is ignored, as ever.
+fn additional_internal_ips(node: &NodeView) -> BTreeSet<IpAddr> {
+    let Some(text) =
+        node.annotations.get(keys::cloudprovider::ADDITIONAL_INTERNAL_IPS).filter(|text| !text.trim().is_empty())
+    else {
+        return BTreeSet::new();
+    };
+    match serde_json::from_str::<Option<Vec<String>>>(text) {
+        Ok(list) => list.unwrap_or_default().iter().filter_map(|ip| ip.trim().parse().ok()).collect(),
+        Err(error) => {
+            tracing::warn!(
+                node = node.name,
+                "skipping optional internal IP filtering for node {} due to malformed annotation: {error}",
+                node.name
+            );
+            BTreeSet::new()
+        }
+    }
+}
+
+/// What the Node shows now: kept as InternalIP while the machine still has it, whatever the order in which KubeVirt lists its
+/// addresses today (W-29).
+fn current_internal_ips(node: &NodeView) -> Vec<IpAddr> {
+    node.addresses
+        .iter()
+        .filter(|address| address.kind == NodeAddressKind::InternalIp)
+        .filter_map(|address| address.address.parse().ok())
+        .collect()
+}
+
+/// ccm.md 4.3, steps 5 and 6; tables 8.9.
+pub fn classify(ips: &[IpAddr], mode: &Mode, hidden: &Hidden, current: &[IpAddr]) -> Vec<NodeAddress> {
+    let may_be_internal = |ip: &IpAddr| match mode {
+        Mode::Provided(provided) => provided.contains(ip),
+        Mode::Cidr(prefixes) => prefixes.iter().any(|prefix| prefix.contains(ip)),
+        Mode::FirstFit => true,
+    };
+    let internal_of = |v4: bool| {
+        let of_family = |ip: &&IpAddr| ip.is_ipv4() == v4 && may_be_internal(ip);
+        ips.iter().filter(of_family).find(|ip| current.contains(ip)).or_else(|| ips.iter().find(of_family))
+    };
+    let internal = [internal_of(true), internal_of(false)];
+    let is_hidden = |ip: &IpAddr| hidden.addresses.contains(ip) || hidden.ranges.iter().any(|range| range.contains(ip));
+
+    ips.iter()
+        .filter_map(|ip| {
+            let kind = match internal.contains(&Some(ip)) {
+                true => NodeAddressKind::InternalIp,
+                false if is_hidden(ip) => return None,
+                false => NodeAddressKind::ExternalIp,
+            };
+            Some(NodeAddress { kind, address: ip.to_string() })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "addresses_tests.rs"]
+mod tests;

@@ -1,0 +1,317 @@
+//! Tables 8.7, 8.8, 8.9 and 8.13 of ccm.md, and what we do better (W-05, W-13, W-29, W-30, W-32).
+
+use cloud_provider::view::Uid;
+use proptest::prelude::*;
+
+use super::super::view::{InterfaceView, NetworkView, build};
+use super::*;
+
+const A: &str = "192.168.100.10";
+const B: &str = "192.168.120.10";
+const C: &str = "192.168.130.10";
+const D: &str = "192.168.130.12";
+
+fn node(annotations: &[(&str, &str)]) -> NodeView {
+    NodeView {
+        name: "test".into(),
+        uid: Uid("node-uid".into()),
+        resource_version: String::new(),
+        created: None,
+        provider_id: None,
+        annotations: annotations.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+        labels: std::collections::BTreeMap::new(),
+        taints: Vec::new(),
+        ready: None,
+        addresses: Vec::new(),
+        deleting: false,
+    }
+}
+
+/// NICs `nic-0`, `nic-1`, … on these networks; `""` is the pod network. `None` instead of addresses: no status for the NIC.
+fn vmi(nics: &[(&str, Option<&[&str]>)]) -> VmiView {
+    let mut vmi = build::vmi("vm");
+    for (index, (network, ips)) in nics.iter().enumerate() {
+        let name = format!("nic-{index}");
+        let multus = (!network.is_empty()).then(|| (*network).to_owned());
+        vmi.networks.push(NetworkView { name: name.clone(), multus });
+        if let Some(ips) = ips {
+            vmi.interfaces.push(InterfaceView {
+                name,
+                addresses: ips.iter().map(|ip| (*ip).to_owned()).collect(),
+                ..InterfaceView::default()
+            });
+        }
+    }
+    vmi
+}
+
+#[derive(Default)]
+struct Flags {
+    management: &'static str,
+    cidr: &'static [&'static str],
+    exclude: &'static [&'static str],
+    disable: bool,
+}
+
+impl Flags {
+    fn rules(&self) -> AddressRules {
+        AddressRules {
+            management_network: (!self.management.is_empty()).then(|| self.management.to_owned()),
+            node_ip_cidr: nets(self.cidr),
+            exclude_ranges: nets(self.exclude),
+            ignore_node_annotations: self.disable,
+        }
+    }
+}
+
+fn nets(texts: &[&str]) -> Vec<IpNet> {
+    texts.iter().map(|text| text.parse().unwrap_or_else(|_| IpNet::from(text.parse::<IpAddr>().unwrap()))).collect()
+}
+
+fn ips(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// `I:` and `E:` before the addresses, the host name left out; `hostname only`, `unknown`.
+fn show(addresses: &Addresses) -> Vec<String> {
+    match addresses {
+        Addresses::Known(list) => {
+            let (last, list) = list.split_last().expect("at least the host name");
+            assert_eq!(last, &NodeAddress { kind: NodeAddressKind::Hostname, address: "test".into() });
+            short(list)
+        }
+        Addresses::HostnameOnly(_) => vec!["hostname only".into()],
+        Addresses::Unknown(_) => vec!["unknown".into()],
+    }
+}
+
+fn short(list: &[NodeAddress]) -> Vec<String> {
+    let letter = |kind: &NodeAddressKind| match kind {
+        NodeAddressKind::InternalIp => 'I',
+        NodeAddressKind::ExternalIp => 'E',
+        other => panic!("unexpected {other:?}"),
+    };
+    list.iter().map(|address| format!("{}:{}", letter(&address.kind), address.address)).collect()
+}
+
+fn e(ip: &str) -> String {
+    format!("E:{ip}")
+}
+
+fn i(ip: &str) -> String {
+    format!("I:{ip}")
+}
+
+/// Where the Go provider answered "hostname only" for something that can change, we answer "unknown" (W-05); a VMI that does
+/// not exist is `lookup`'s business.
+#[test]
+fn ccm_8_7_node_addresses() {
+    type Case<'a> = (&'a str, &'a Flags, &'a [(&'a str, &'a str)], VmiView, Vec<String>);
+    const PROVIDED: &str = keys::kubernetes::PROVIDED_NODE_IP;
+    let hostname_only = || vec!["hostname only".to_owned()];
+    let unknown = || vec!["unknown".to_owned()];
+    let vlan = Flags { management: "default/mgmt-vlan", ..Flags::default() };
+    let none = Flags::default();
+    let exclude_single = Flags { cidr: &["192.168.130.0/24"], exclude: &[D], ..Flags::default() };
+    let exclude_prefix = Flags { cidr: &["192.168.0.0/16"], exclude: &["192.168.0.0/16"], ..Flags::default() };
+    let mismatch = Flags { cidr: &["192.168.200.0/24"], ..Flags::default() };
+    let additional = format!("[\"{B}\"]");
+    let additional = [(keys::cloudprovider::ADDITIONAL_INTERNAL_IPS, additional.as_str())];
+    let provided_b = [(PROVIDED, B)];
+    let invalid = [(PROVIDED, "invalid-ip-string")];
+
+    let cases: Vec<Case> = vec![
+        ("P1 wins 1", &vlan, &provided_b, vmi(&[("default/mgmt-vlan", Some(&[A, B]))]), vec![e(A), i(B)]),
+        ("P1 wins 2", &vlan, &provided_b, vmi(&[("default/mgmt-vlan", Some(&[B, A]))]), vec![i(B), e(A)]),
+        ("P1 invalid annotation", &none, &invalid, vmi(&[("mgmt", Some(&[B, A]))]), vec![e(B), e(A)]),
+        ("P2 exclude single IP", &exclude_single, &[], vmi(&[("any/net", Some(&[C, D]))]), vec![i(C)]),
+        ("P2 exclude prefix", &exclude_prefix, &[], vmi(&[("mgmt", Some(&[A, B, C, D]))]), vec![i(A)]),
+        ("P2 CIDR mismatch", &mismatch, &[], vmi(&[("mgmt", Some(&[A, B]))]), vec![e(A), e(B)]),
+        ("P3 dual stack", &none, &[], vmi(&[("default/none", Some(&[A, "fd00::1"]))]), vec![i(A), i("fd00::1")]),
+        ("P3 annotation exclusion", &vlan, &additional, vmi(&[("default/mgmt-vlan", Some(&[A, B]))]), vec![i(A)]),
+        ("pod network only", &none, &[], vmi(&[("", Some(&[A]))]), hostname_only()),
+        ("no IPs", &none, &[], vmi(&[("mgmt", Some(&[]))]), unknown()),
+        ("loopback only", &none, &[], vmi(&[("mgmt", Some(&["127.0.0.1"]))]), unknown()),
+        ("status not reported", &none, &[], vmi(&[("mgmt/mgmt-vlan", None)]), unknown()),
+    ];
+    for (name, flags, annotations, vmi, expected) in cases {
+        let got = node_addresses(&node(annotations), &vmi, &flags.rules(), &BTreeSet::new());
+        assert_eq!(show(&got), expected, "{name}: {got:?}");
+    }
+}
+
+#[test]
+fn ccm_8_8_network_selection() {
+    let both = vmi(&[("default/management-vlan", None), ("default/data-vlan", None), ("", None)]);
+    assert_eq!(candidate_networks(&both, Some("default/management-vlan")), ["nic-0"]);
+    assert_eq!(candidate_networks(&both, None), ["nic-0", "nic-1"]);
+    assert_eq!(candidate_networks(&vmi(&[("", None)]), None), Vec::<String>::new());
+}
+
+#[test]
+fn ccm_8_9_classification() {
+    type Case<'a> = (&'a str, Vec<&'a str>, Mode, &'a [&'a str], Vec<String>);
+    let (a, b, v6, x) = ("10.0.0.5", "10.0.0.10", "fd00::5", "1.1.1.1");
+    let cidr = |prefixes: &[&str]| Mode::Cidr(nets(prefixes));
+    let provided = |texts: &[&str]| Mode::Provided(ips(texts));
+    let both = || cidr(&["10.0.0.0/24", "fd00::/64"]);
+    let cases: Vec<Case> = vec![
+        ("provided strict", vec![a, b], provided(&[b]), &[], vec![e(a), i(b)]),
+        ("CIDR multi-IP", vec![a, b, v6, x], both(), &[], vec![i(a), e(b), i(v6), e(x)]),
+        ("CIDR, exclude b/32", vec![a, b, v6, x], both(), &["10.0.0.10/32"], vec![i(a), i(v6), e(x)]),
+        ("CIDR, exclude a/32", vec![a, b, v6, x], both(), &["10.0.0.5/32"], vec![i(a), e(b), i(v6), e(x)]),
+        ("first-fit", vec![a, b, v6], Mode::FirstFit, &[], vec![i(a), e(b), i(v6)]),
+        ("legacy masking", vec![a, b], Mode::FirstFit, &["10.0.0.10"], vec![i(a)]),
+        ("provided IP absent from list", vec![a], provided(&["99.99.99.99"]), &[], vec![e(a)]),
+        ("empty input", vec![], cidr(&["10.0.0.0/24"]), &[], vec![]),
+        ("CIDR without match", vec![x], cidr(&["10.0.0.0/24"]), &[], vec![e(x)]),
+        ("provided family mismatch", vec![v6], provided(&[a]), &[], vec![e(v6)]),
+        ("InternalIP protected", vec![a], Mode::FirstFit, &["10.0.0.5"], vec![i(a)]),
+        ("first-fit several families", vec![a, b, v6], Mode::FirstFit, &[], vec![i(a), e(b), i(v6)]),
+        ("CIDR with empty prefix list", vec![a], cidr(&[]), &[], vec![e(a)]),
+        // "unknown mode" cannot be written down here: the mode is an enum.
+    ];
+    for (name, input, mode, exclude, expected) in cases {
+        let as_ranges = Hidden { addresses: BTreeSet::new(), ranges: nets(exclude) };
+        let as_addresses = Hidden { addresses: nets(exclude).iter().map(IpNet::addr).collect(), ranges: Vec::new() };
+        for hidden in [as_ranges, as_addresses] {
+            assert_eq!(short(&classify(&ips(&input), &mode, &hidden, &[])), expected, "{name}");
+        }
+    }
+}
+
+/// W-32: the Go provider rejects a list with one malformed entry; the good ones are kept here.
+#[test]
+fn ccm_8_13_ip_filter() {
+    for (input, expected) in [
+        (vec!["10.0.0.1", "2001:db8::1"], vec!["10.0.0.1", "2001:db8::1"]),
+        (vec!["10.0.0.1", "not-an-ip", "2001:db8::1"], vec!["10.0.0.1", "2001:db8::1"]),
+        (vec!["malformed"], vec![]),
+        (vec!["127.0.0.1", "::1", "192.168.1.1"], vec!["192.168.1.1"]),
+        (vec!["169.254.10.1", "fe80::1", "10.0.0.5"], vec!["10.0.0.5"]),
+        (vec!["224.0.0.1", "255.255.255.255", "8.8.8.8"], vec!["8.8.8.8"]),
+        (vec!["0.0.0.0", "::", "ff02::1"], vec![]),
+        (vec![], vec![]),
+    ] {
+        let raw: Vec<String> = input.iter().map(|ip| (*ip).to_owned()).collect();
+        assert_eq!(usable(&raw), ips(&expected), "{input:?}");
+    }
+}
+
+/// W-13.
+#[test]
+fn a_dual_stack_provided_node_ip_names_one_internal_ip_per_family() {
+    let node = node(&[(keys::kubernetes::PROVIDED_NODE_IP, "192.168.120.10,2001:DB8:0::1")]);
+    let vmi = vmi(&[("default/mgmt", Some(&[A, B, "2001:db8::2", "2001:db8::1"]))]);
+    let got = node_addresses(&node, &vmi, &AddressRules::default(), &BTreeSet::new());
+    assert_eq!(show(&got), [e(A), i(B), e("2001:db8::2"), i("2001:db8::1")]);
+}
+
+#[test]
+fn the_disable_flag_ignores_both_node_annotations() {
+    let additional = format!("[\"{B}\"]");
+    let node =
+        node(&[(keys::kubernetes::PROVIDED_NODE_IP, B), (keys::cloudprovider::ADDITIONAL_INTERNAL_IPS, &additional)]);
+    let rules = Flags { disable: true, ..Flags::default() }.rules();
+    let got = node_addresses(&node, &vmi(&[("default/mgmt", Some(&[A, B]))]), &rules, &BTreeSet::new());
+    assert_eq!(show(&got), [i(A), e(B)]);
+}
+
+#[test]
+fn a_malformed_list_of_additional_internal_ips_hides_nothing() {
+    for text in ["", "[]", "null", "not json", "{}"] {
+        let node = node(&[(keys::cloudprovider::ADDITIONAL_INTERNAL_IPS, text)]);
+        let vmi = vmi(&[("default/mgmt", Some(&[A, B]))]);
+        let got = node_addresses(&node, &vmi, &AddressRules::default(), &BTreeSet::new());
+        assert_eq!(show(&got), [i(A), e(B)], "{text:?}");
+    }
+}
+
+/// W-29.
+#[test]
+fn an_address_of_a_service_is_never_an_address_of_a_node() {
+    let vips = BTreeSet::from([A.parse().unwrap()]);
+    let rules = AddressRules::default();
+    let got = node_addresses(&node(&[]), &vmi(&[("default/mgmt", Some(&[A, B]))]), &rules, &vips);
+    assert_eq!(show(&got), [i(B)]);
+    let got = node_addresses(&node(&[]), &vmi(&[("default/mgmt", Some(&[A]))]), &rules, &vips);
+    assert_eq!(show(&got), ["unknown"]);
+}
+
+#[test]
+fn the_address_that_kubelet_was_started_with_is_kept_even_if_a_service_claims_it() {
+    let vips = BTreeSet::from([A.parse().unwrap()]);
+    let node = node(&[(keys::kubernetes::PROVIDED_NODE_IP, A)]);
+    let got = node_addresses(&node, &vmi(&[("default/mgmt", Some(&[A, B]))]), &AddressRules::default(), &vips);
+    assert_eq!(show(&got), [i(A), e(B)]);
+}
+
+/// W-29.
+#[test]
+fn the_current_internal_ip_stays_whatever_the_order_of_the_report() {
+    let mut node = node(&[]);
+    node.addresses = vec![NodeAddress { kind: NodeAddressKind::InternalIp, address: B.into() }];
+    let got = |ips: &[&str], flags: &Flags| {
+        show(&node_addresses(&node, &vmi(&[("default/mgmt", Some(ips))]), &flags.rules(), &BTreeSet::new()))
+    };
+    assert_eq!(got(&[A, B], &Flags::default()), [e(A), i(B)]);
+    assert_eq!(got(&[A, C], &Flags::default()), [i(A), e(C)]);
+    assert_eq!(got(&[A, B], &Flags { cidr: &["192.168.100.0/24"], ..Flags::default() }), [i(A), e(B)]);
+}
+
+/// W-30.
+#[test]
+fn without_the_flag_the_next_network_serves_while_the_first_has_no_address() {
+    let rules = AddressRules::default();
+    let got = node_addresses(&node(&[]), &vmi(&[("a/a", None), ("b/b", Some(&[B]))]), &rules, &BTreeSet::new());
+    assert_eq!(show(&got), [i(B)]);
+    let rules = Flags { management: "a/a", ..Flags::default() }.rules();
+    let got = node_addresses(&node(&[]), &vmi(&[("a/a", None), ("b/b", Some(&[B]))]), &rules, &BTreeSet::new());
+    assert_eq!(show(&got), ["unknown"]);
+}
+
+/// W-30.
+#[test]
+fn a_network_without_namespace_is_in_the_namespace_of_the_vmi() {
+    let vmi = vmi(&[("other/mgmt", None), ("mgmt", None)]);
+    assert_eq!(candidate_networks(&vmi, Some("guests/mgmt")), ["nic-1"]);
+    assert_eq!(candidate_networks(&vmi, Some("default/mgmt")), Vec::<String>::new());
+}
+
+#[test]
+fn a_management_network_that_the_vm_lacks_is_explained() {
+    let rules = Flags { management: "a/missing", ..Flags::default() }.rules();
+    let got = node_addresses(&node(&[]), &vmi(&[("a/a", None), ("", None)]), &rules, &BTreeSet::new());
+    let Addresses::Unknown(reason) = got else { panic!("{got:?}") };
+    assert_eq!(
+        reason,
+        "No management networks found for node test via its VMI guests/vm: --management-network names \"a/missing\", the VM is \
+         attached to a/a"
+    );
+}
+
+/// W-31: the exclusion ranges hide ExternalIPs in every mode.
+#[test]
+fn exclusion_ranges_hide_external_ips_without_a_node_ip_cidr_too() {
+    let rules = Flags { exclude: &["192.168.120.0/24"], ..Flags::default() }.rules();
+    let got = node_addresses(&node(&[]), &vmi(&[("a/a", Some(&[A, B]))]), &rules, &BTreeSet::new());
+    assert_eq!(show(&got), [i(A)]);
+}
+
+proptest! {
+    #[test]
+    fn at_most_one_internal_ip_per_family_and_no_address_twice(
+        raw in prop::collection::vec(prop_oneof![any::<std::net::Ipv4Addr>().prop_map(|ip| ip.to_string()),
+            any::<std::net::Ipv6Addr>().prop_map(|ip| ip.to_string()), "[a-z0-9.:]{0,12}"], 0..8),
+    ) {
+        let texts: Vec<&str> = raw.iter().map(String::as_str).collect();
+        let got = node_addresses(&node(&[]), &vmi(&[("a/a", Some(&texts))]), &AddressRules::default(), &BTreeSet::new());
+        if let Addresses::Known(list) = got {
+            let internal = |v4: bool| list.iter().filter(|address| address.kind == NodeAddressKind::InternalIp
+                && address.address.parse::<IpAddr>().unwrap().is_ipv4() == v4).count();
+            prop_assert!(internal(true) <= 1 && internal(false) <= 1);
+            let distinct: std::collections::HashSet<_> = list.iter().map(|address| &address.address).collect();
+            prop_assert_eq!(distinct.len(), list.len());
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Which VM a Node runs on where its provider ID does not tell: by the host name that the guest agents report. Pure; who asks
+//! the agents is in `agents.rs`.
+//!
+//! Agents are asked only while a Node is unresolved, each once per start of its machine (W-39). Names are compared without case
+//! and with or without domain, a name that two machines claim resolves to neither (W-25).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use super::view::VmiView;
+
+/// An agent that did not answer is asked again after this time, if the name is still needed.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+/// What agents have answered, by VM name.
+#[derive(Debug, Default)]
+pub struct Hostnames {
+    answers: BTreeMap<String, Answer>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    /// The machine's start that the answer belongs to.
+    vmi_uid: String,
+    outcome: Outcome,
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Asked(Instant),
+    Is(String),
+    Failed(Instant),
+}
+
+/// One question to a guest agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// Name of VM and VMI.
+    pub vm: String,
+    /// Which start of it.
+    pub vmi_uid: String,
+}
+
+/// What can be said about the machine of a node name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolution {
+    /// This VM.
+    Vm(String),
+    /// These agents have to be asked first (none: they are being asked).
+    Ask(Vec<Ask>),
+    /// More than one machine reports this host name.
+    Ambiguous(Vec<String>),
+    /// No machine has this name, as far as anybody says.
+    Nobody,
+}
+
+impl Hostnames {
+    /// The machine of the node called `node`, among the running machines that may be ours. `name_exists`: a VM is called like
+    /// the node, whether it runs or not.
+    pub fn resolve(&mut self, node: &str, name_exists: bool, candidates: &[&VmiView], now: Instant) -> Resolution {
+        let by_agent = self.claimants(node, candidates, now);
+        match by_agent.as_slice() {
+            [] => {}
+            [vm] => return Resolution::Vm(vm.clone()),
+            _ => return Resolution::Ambiguous(by_agent),
+        }
+
+        if name_exists {
+            let Some(same_name) = candidates.iter().find(|vmi| vmi.name == node) else {
+                return Resolution::Vm(node.to_owned()); // does not run, cannot be asked
+            };
+            match self.outcome(same_name, now) {
+                // Its agent says that it is somebody else: go on looking.
+                Some(Outcome::Is(_)) => {}
+                Some(Outcome::Asked(_)) => return Resolution::Ask(Vec::new()),
+                // The name is the best hint there is, and the only one that most clusters need.
+                Some(Outcome::Failed(_)) => return Resolution::Vm(node.to_owned()),
+                None if !same_name.agent_connected => return Resolution::Vm(node.to_owned()),
+                None => return Resolution::Ask(vec![self.ask(same_name, now)]),
+            }
+        }
+
+        let mut under_way = false;
+        let mut asks = Vec::new();
+        for vmi in candidates {
+            match self.outcome(vmi, now) {
+                Some(Outcome::Asked(_)) => under_way = true,
+                Some(Outcome::Failed(at)) if now.duration_since(*at) < ASK_AGAIN => {}
+                Some(Outcome::Failed(_)) | None if vmi.agent_connected => asks.push(self.ask(vmi, now)),
+                _ => {}
+            }
+        }
+        if asks.is_empty() && !under_way { Resolution::Nobody } else { Resolution::Ask(asks) }
+    }
+
+    /// Records what an agent said; `None`: it did not answer, or with an empty name.
+    pub fn answered(&mut self, ask: &Ask, hostname: Option<&str>, now: Instant) {
+        let Some(answer) = self.answers.get_mut(&ask.vm).filter(|answer| answer.vmi_uid == ask.vmi_uid) else {
+            return; // restarted meanwhile
+        };
+        let hostname = hostname.map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty());
+        answer.outcome = hostname.map_or(Outcome::Failed(now), Outcome::Is);
+    }
+
+    /// Forgets machines that are gone (W-14).
+    pub fn retain(&mut self, exists: impl Fn(&str) -> bool) {
+        self.answers.retain(|vm, _| exists(vm));
+    }
+
+    /// How many host names are known, for the metrics.
+    pub fn known(&self) -> usize {
+        self.answers.values().filter(|answer| matches!(answer.outcome, Outcome::Is(_))).count()
+    }
+
+    /// What is known about this start of the machine. A question that got lost counts as never asked.
+    fn outcome(&self, vmi: &VmiView, now: Instant) -> Option<&Outcome> {
+        let answer = self.answers.get(&vmi.name).filter(|answer| answer.vmi_uid == vmi.uid)?;
+        match &answer.outcome {
+            Outcome::Asked(at) if now.duration_since(*at) >= ASK_AGAIN => None,
+            outcome => Some(outcome),
+        }
+    }
+
+    fn ask(&mut self, vmi: &VmiView, now: Instant) -> Ask {
+        let answer = Answer { vmi_uid: vmi.uid.clone(), outcome: Outcome::Asked(now) };
+        self.answers.insert(vmi.name.clone(), answer);
+        Ask { vm: vmi.name.clone(), vmi_uid: vmi.uid.clone() }
+    }
+
+    /// VMs whose agent reported this host name: the whole name wins over the one without its domain.
+    fn claimants(&self, node: &str, candidates: &[&VmiView], now: Instant) -> Vec<String> {
+        let reported: BTreeSet<(&str, &str)> = candidates
+            .iter()
+            .filter_map(|vmi| match self.outcome(vmi, now) {
+                Some(Outcome::Is(hostname)) => Some((vmi.name.as_str(), hostname.as_str())),
+                _ => None,
+            })
+            .collect();
+        let matching = |same: &dyn Fn(&str) -> bool| -> Vec<String> {
+            reported.iter().filter(|(_, hostname)| same(hostname)).map(|(vm, _)| (*vm).to_owned()).collect()
+        };
+        let whole = matching(&|hostname| hostname.eq_ignore_ascii_case(node));
+        if !whole.is_empty() {
+            return whole;
+        }
+        matching(&|hostname| hostname.split('.').next().is_some_and(|first| first.eq_ignore_ascii_case(node)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::view::build::vmi;
+    use super::*;
+
+    /// Asks and answers until nothing is asked any more. `says`: VM name and the host name that its agent reports.
+    fn resolve(node: &str, vms: &[&str], says: &[(&str, Option<&str>)]) -> (Resolution, Vec<String>) {
+        let mut book = Hostnames::default();
+        let now = Instant::now();
+        let vmis: Vec<VmiView> = vms.iter().map(|name| vmi(name)).collect();
+        let candidates: Vec<&VmiView> = vmis.iter().collect();
+        let mut asked = Vec::new();
+        for _ in 0..10 {
+            match book.resolve(node, vms.contains(&node), &candidates, now) {
+                Resolution::Ask(asks) => {
+                    for ask in asks {
+                        let answer = says.iter().find(|(vm, _)| *vm == ask.vm).and_then(|(_, name)| *name);
+                        book.answered(&ask, answer, now);
+                        asked.push(ask.vm);
+                    }
+                }
+                done => return (done, asked),
+            }
+        }
+        panic!("never done");
+    }
+
+    fn vm(name: &str) -> Resolution {
+        Resolution::Vm(name.into())
+    }
+
+    #[test]
+    fn a_vm_called_like_the_node_is_the_only_one_asked() {
+        let (found, asked) = resolve("a", &["a", "b", "c"], &[("a", Some("a"))]);
+        assert_eq!((found, asked), (vm("a"), vec!["a".to_owned()]));
+    }
+
+    #[test]
+    fn a_vm_of_the_same_name_whose_agent_is_silent_is_taken_by_its_name() {
+        assert_eq!(resolve("a", &["a", "b"], &[]).0, vm("a"));
+    }
+
+    #[test]
+    fn a_vm_of_the_same_name_with_another_host_name_is_not_the_machine() {
+        let says = [("a", Some("c")), ("b", Some("a"))];
+        assert_eq!(resolve("a", &["a", "b"], &says).0, vm("b"));
+    }
+
+    #[test]
+    fn a_node_with_another_name_than_its_vm_is_found_by_its_host_name() {
+        for hostname in ["node-1", "NODE-1", "node-1.example.org", " node-1\n"] {
+            assert_eq!(resolve("node-1", &["vm-1", "vm-2"], &[("vm-2", Some(hostname))]).0, vm("vm-2"), "{hostname:?}");
+        }
+    }
+
+    #[test]
+    fn the_whole_host_name_wins_over_the_one_without_domain() {
+        let says = [("x", Some("a.one")), ("y", Some("a.two"))];
+        assert_eq!(resolve("a.two", &["x", "y"], &says).0, vm("y"));
+        assert_eq!(resolve("a", &["x", "y"], &says).0, Resolution::Ambiguous(vec!["x".into(), "y".into()]));
+    }
+
+    #[test]
+    fn a_host_name_that_two_machines_report_resolves_to_neither() {
+        let says = [("x", Some("a")), ("y", Some("a"))];
+        assert_eq!(resolve("a", &["x", "y"], &says).0, Resolution::Ambiguous(vec!["x".into(), "y".into()]));
+    }
+
+    #[test]
+    fn an_empty_host_name_is_no_name() {
+        assert_eq!(resolve("a", &["x"], &[("x", Some(" "))]).0, Resolution::Nobody);
+    }
+
+    #[test]
+    fn a_restarted_machine_is_asked_again_and_a_silent_one_after_a_while() {
+        let mut book = Hostnames::default();
+        let start = Instant::now();
+        let first = vmi("x");
+        let Resolution::Ask(asks) = book.resolve("a", false, &[&first], start) else { panic!() };
+        assert_eq!(book.resolve("a", false, &[&first], start), Resolution::Ask(Vec::new()), "being asked");
+        book.answered(&asks[0], None, start);
+        assert_eq!(book.resolve("a", false, &[&first], start), Resolution::Nobody);
+        let again = book.resolve("a", false, &[&first], start + ASK_AGAIN);
+        assert_eq!(again, Resolution::Ask(asks.clone()));
+        book.answered(&asks[0], Some("a"), start);
+        assert_eq!(book.resolve("a", false, &[&first], start), vm("x"));
+
+        let second = VmiView { uid: "second".into(), ..vmi("x") };
+        assert!(matches!(book.resolve("a", false, &[&second], start), Resolution::Ask(asks) if asks.len() == 1));
+        book.answered(&asks[0], Some("a"), start);
+        assert_eq!(
+            book.resolve("a", false, &[&second], start),
+            Resolution::Ask(Vec::new()),
+            "a late answer of the first start"
+        );
+    }
+
+    #[test]
+    fn machines_that_are_gone_are_forgotten() {
+        let mut book = Hostnames::default();
+        let now = Instant::now();
+        let x = vmi("x");
+        let Resolution::Ask(asks) = book.resolve("a", false, &[&x], now) else { panic!() };
+        book.answered(&asks[0], Some("a"), now);
+        assert_eq!(book.known(), 1);
+        book.retain(|_| false);
+        assert_eq!(book.known(), 0);
+    }
+}

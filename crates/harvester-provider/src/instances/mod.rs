@@ -1,0 +1,9 @@
+//! Instances: the VMs of Harvester behind the Nodes of the guest cluster.
+
+pub mod addresses;
+pub mod hostnames;
+pub mod lookup;
+pub mod power;
+pub mod provider;
+pub mod requests;
+pub mod view;

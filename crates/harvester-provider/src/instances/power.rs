@@ -1,0 +1,52 @@
+//! Whether a machine is switched off: pure (harvester-side.md 9.1; W-27).
+
+use cloud_provider::provider::Power;
+use harvester_api::virtual_machine::PrintableStatus;
+use harvester_api::virtual_machine_instance::Phase;
+
+use super::view::{VmView, VmiView};
+
+/// `status.ready` is not asked: a booting, paused or probe-failing VM is not ready and yet not switched off.
+pub fn power(vm: &VmView, vmi: Option<&VmiView>) -> Power {
+    let runs = match (vm.status, vmi.map(|vmi| vmi.phase)) {
+        (PrintableStatus::Stopped, _) => false,
+        // On its way somewhere; the instance may be missing or ended for a moment.
+        (PrintableStatus::Starting | PrintableStatus::Migrating | PrintableStatus::Paused, _) => true,
+        (_, Some(phase)) => phase != Phase::Ended,
+        // The two caches are fed by two watches: that of the instances may be a moment behind.
+        (status, None) => status == PrintableStatus::Running,
+    };
+    if runs { Power::On } else { Power::Off }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::view::build;
+    use super::*;
+
+    #[test]
+    fn only_a_machine_that_does_not_run_is_switched_off() {
+        use Power::{Off, On};
+        use PrintableStatus::{Migrating, Paused, Running, Starting, Stopped, Stopping, Unknown};
+        for (status, phase, expected) in [
+            (Stopped, None, Off),
+            (Stopped, Some(Phase::Running), Off),
+            (Running, Some(Phase::Running), On),
+            (Running, Some(Phase::Ended), Off),
+            (Running, None, On),
+            (Starting, None, On),
+            (Starting, Some(Phase::Ended), On),
+            (Paused, Some(Phase::Running), On),
+            (Migrating, Some(Phase::Running), On),
+            (Stopping, Some(Phase::Running), On),
+            (Stopping, None, Off),
+            (Unknown, None, Off),
+            (Unknown, Some(Phase::Starting), On),
+            (Unknown, Some(Phase::Unknown), On),
+        ] {
+            let vm = VmView { status, ..build::vm("a", "u") };
+            let vmi = phase.map(|phase| VmiView { phase, ..build::vmi("a") });
+            assert_eq!(power(&vm, vmi.as_ref()), expected, "{status:?} {phase:?}");
+        }
+    }
+}

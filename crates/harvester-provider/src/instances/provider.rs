@@ -1,0 +1,338 @@
+//! The trait: look at the caches, let the pure modules decide, ask guest agents in the background.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use cloud_provider::cache::ServiceCache;
+use cloud_provider::provider::{Existence, InstanceMetadata, Instances, NodeWake, Power, ProviderError};
+use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
+use futures::stream::{BoxStream, StreamExt, select_all};
+use harvester_api::keys::{self, kube_vip, kubernetes};
+use harvester_api::names::ClusterName;
+use runtime::cache::Cache;
+use tokio::sync::mpsc;
+
+use super::addresses::{AddressRules, Addresses, node_addresses};
+use super::hostnames::{Ask, Hostnames};
+use super::lookup::{Found, Machines, find, judge, vm_uid};
+use super::power::power;
+use super::requests::Requests;
+use super::view::{VmView, VmiView};
+use crate::config::ProviderConfig;
+use crate::metrics::Metrics;
+
+/// All VMs of our namespace, by name.
+pub type VmCache = Cache<String, VmView>;
+/// Their instances, by name.
+pub type VmiCache = Cache<String, VmiView>;
+
+/// Guest agents asked at one time.
+const ASKED_AT_ONCE: usize = 4;
+/// A hanging guest agent holds up one of these places for so long.
+const AGENT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Empty caches for reflectors to fill.
+pub fn machine_caches() -> (VmCache, VmiCache) {
+    (Cache::new(|old, new| old != new), Cache::new(|old, new| old != new))
+}
+
+/// VMs of Harvester as machines of Nodes.
+#[derive(Debug)]
+pub struct HarvesterInstances {
+    cluster: ClusterName,
+    namespace: String,
+    rules: AddressRules,
+    /// `--disable-vmi-controller` not given.
+    follows_vmis: bool,
+    services: ServiceCache,
+    vms: VmCache,
+    vmis: VmiCache,
+    requests: Requests,
+    memory: Arc<Mutex<Memory>>,
+    asks: mpsc::UnboundedSender<Ask>,
+    asked: Mutex<Option<mpsc::UnboundedReceiver<Ask>>>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    hostnames: Hostnames,
+    /// By VM UID.
+    bound: BTreeMap<String, Binding>,
+    /// Nodes whose machine is not known yet, and when somebody last asked for it.
+    unresolved: BTreeMap<String, Instant>,
+    listeners: Vec<mpsc::UnboundedSender<NodeWake>>,
+}
+
+/// A VM and its Node, as a provider ID has shown.
+#[derive(Debug, Clone)]
+struct Binding {
+    vm: String,
+    node: String,
+    seen: Instant,
+}
+
+/// A Node that nobody asked about for so long is gone (every Node is asked about every few minutes); its VM may come back under
+/// another name.
+const NODE_LASTS: Duration = Duration::from_mins(30);
+
+fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl HarvesterInstances {
+    /// Nothing is sent or watched before [`Self::run`].
+    pub fn new(
+        config: &ProviderConfig,
+        services: ServiceCache,
+        (vms, vmis): (VmCache, VmiCache),
+        requests: Requests,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let (asks, asked) = mpsc::unbounded_channel();
+        Self {
+            cluster: config.cluster_name.clone(),
+            namespace: config.namespace.clone(),
+            rules: config.addresses(),
+            follows_vmis: !config.disable_vmi_controller,
+            services,
+            vms,
+            vmis,
+            requests,
+            memory: Arc::default(),
+            asks,
+            asked: Mutex::new(Some(asked)),
+            metrics,
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        lock(&self.memory)
+    }
+
+    /// Asks guest agents, a few at a time. Runs once.
+    pub async fn run(self: Arc<Self>) -> Infallible {
+        let taken = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut asked) = taken {
+            let asked = futures::stream::poll_fn(move |context| asked.poll_recv(context));
+            asked.for_each_concurrent(ASKED_AT_ONCE, |ask| self.ask(ask)).await;
+        }
+        std::future::pending().await
+    }
+
+    async fn ask(&self, ask: Ask) {
+        let answer = tokio::time::timeout(AGENT_PATIENCE, self.requests.hostname(&ask.vm)).await;
+        let hostname = match answer {
+            Ok(Ok(hostname)) => {
+                tracing::debug!(vm = ask.vm, hostname, "get agent info success, using hostname as node name");
+                Some(hostname)
+            }
+            Ok(Err(error)) => {
+                let error = runtime::error::chain(&error);
+                tracing::debug!(
+                    vm = ask.vm,
+                    error,
+                    "failed to get guest agent info, fallback to use vmi name as node name"
+                );
+                None
+            }
+            Err(_) => {
+                tracing::debug!(vm = ask.vm, "guest agent did not answer, fallback to use vmi name as node name");
+                None
+            }
+        };
+        if hostname.is_none() {
+            self.metrics.guest_agent_failures.inc();
+        }
+        let mut memory = self.memory();
+        memory.hostnames.answered(&ask, hostname.as_deref(), Instant::now());
+        #[expect(clippy::cast_precision_loss, reason = "a gauge of a few thousand at most")]
+        self.metrics.known_hostnames.set(memory.hostnames.known() as f64);
+        let unresolved: Vec<String> = memory.unresolved.keys().cloned().collect();
+        memory.listeners.retain(|listener| {
+            unresolved.iter().all(|node| listener.send(NodeWake::Node(node.clone())).is_ok()) && !listener.is_closed()
+        });
+    }
+
+    fn find(&self, node: &NodeView) -> Found {
+        let (vms, vmis) = (self.vms.all(), self.vmis.all());
+        let mut memory = self.memory();
+        memory.bound.retain(|_, binding| binding.seen.elapsed() < NODE_LASTS);
+        memory.unresolved.retain(|_, asked| asked.elapsed() < NODE_LASTS);
+        memory.hostnames.retain(|name| vms.iter().any(|vm| vm.name == name));
+        let bound = memory.bound.iter().map(|(uid, binding)| (uid.clone(), binding.node.clone())).collect();
+        let machines = Machines { cluster: &self.cluster, vms: &vms, vmis: &vmis, bound: &bound };
+        let found = find(node, machines, self.follows_vmis.then_some(&mut memory.hostnames), Instant::now());
+        match &found {
+            Found::Vm(vm) => {
+                memory.unresolved.remove(&node.name);
+                // Only what a provider ID says is certain enough to keep others away.
+                if vm_uid(node) == Some(&vm.uid) {
+                    let binding = Binding { vm: vm.name.clone(), node: node.name.clone(), seen: Instant::now() };
+                    memory.bound.insert(vm.uid.clone(), binding);
+                }
+            }
+            Found::Asking(_) | Found::Ambiguous(_) | Found::Nobody => {
+                memory.unresolved.insert(node.name.clone(), Instant::now());
+            }
+        }
+        drop(memory);
+        if let Found::Asking(asks) = &found {
+            for ask in asks {
+                // The receiver lives as long as `run`, and a question that is never answered counts as unanswered.
+                let _ = self.asks.send(ask.clone());
+            }
+        }
+        found
+    }
+
+    /// Nothing may be concluded before the caches have their first lists (W-18).
+    fn lists(&self) -> Result<(), String> {
+        match (self.vms.is_synced(), self.vmis.is_synced()) {
+            (true, true) => Ok(()),
+            _ => Err(format!("the VMs in namespace {} of Harvester could not be listed yet", self.namespace)),
+        }
+    }
+
+    /// The machine of a node, or why there is none to be had now.
+    fn vm(&self, node: &NodeView) -> Result<Arc<VmView>, String> {
+        self.lists()?;
+        let name = &node.name;
+        match self.find(node) {
+            Found::Vm(vm) => Ok(vm),
+            Found::Asking(_) => {
+                Err(format!("the VM of node {name} is not known yet: asking guest agents for their host names"))
+            }
+            Found::Ambiguous(vms) => Err(format!(
+                "the VM of node {name} cannot be told: VMs {} in namespace {} all report this host name",
+                vms.join(", "),
+                self.namespace
+            )),
+            Found::Nobody => Err(format!(
+                "no VM for node {name}: none in namespace {} has the UID of its provider ID, reports this host name through its guest \
+                 agent, or has this name",
+                self.namespace
+            )),
+        }
+    }
+
+    /// Addresses that announcers put on nodes (W-29).
+    fn service_vips(&self) -> BTreeSet<IpAddr> {
+        let mut vips = BTreeSet::new();
+        for service in self.services.all() {
+            let Some(published) = service.annotations.get(kube_vip::LOADBALANCER_IPS) else { continue };
+            vips.extend(published.split(',').filter_map(|ip| ip.trim().parse::<IpAddr>().ok()));
+            vips.extend(service.ingress.iter().copied());
+        }
+        vips
+    }
+
+    fn addresses(&self, node: &NodeView, vmi: &VmiView) -> Result<Vec<NodeAddress>, String> {
+        let uninitialised = node.taints.iter().any(|taint| taint.key == kubernetes::TAINT_UNINITIALIZED);
+        match node_addresses(node, vmi, &self.rules, &self.service_vips()) {
+            Addresses::Known(addresses) => Ok(addresses),
+            // What kubelet may have put there itself is worth more.
+            Addresses::HostnameOnly(_) if uninitialised && node.addresses.is_empty() => {
+                Ok(vec![NodeAddress { kind: NodeAddressKind::Hostname, address: node.name.clone() }])
+            }
+            Addresses::HostnameOnly(reason) => {
+                tracing::debug!(node = node.name, "{reason}");
+                Ok(Vec::new())
+            }
+            // W-05: a node without addresses stays tainted, one with addresses keeps them.
+            Addresses::Unknown(reason) if uninitialised => Err(reason),
+            Addresses::Unknown(reason) => {
+                tracing::debug!(node = node.name, "keeping the addresses: {reason}");
+                Ok(Vec::new())
+            }
+        }
+    }
+}
+
+/// The nodes to look at again when this machine changes. None while it is between two hosts: its zone is about to change.
+fn nodes_of(vm: &str, vmis: &VmiCache, cluster: &ClusterName, memory: &Mutex<Memory>) -> Vec<NodeWake> {
+    let vmi = vmis.get(&vm.to_owned());
+    if vmi.as_ref().is_some_and(|vmi| vmi.migrating) {
+        return Vec::new();
+    }
+    let labelled = vmi.as_ref().and_then(|vmi| vmi.guest_cluster());
+    if !cluster.is_default() && labelled.is_some_and(|other| other != cluster.as_str()) {
+        return Vec::new();
+    }
+    let memory = lock(memory);
+    let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| binding.node.clone());
+    let mut nodes: BTreeSet<String> = memory.unresolved.keys().cloned().collect();
+    nodes.insert(bound.unwrap_or_else(|| vm.to_owned()));
+    nodes.into_iter().map(NodeWake::Node).collect()
+}
+
+#[async_trait]
+impl Instances for HarvesterInstances {
+    async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError> {
+        let vm = self.vm(node).map_err(ProviderError::new)?;
+        // W-28: without an instance there is neither address nor zone, and a node without them must not be released.
+        let Some(vmi) = self.vmis.get(&vm.name) else {
+            return Err(ProviderError::new(format!(
+                "VM {}/{} of node {} has no running instance",
+                self.namespace, vm.name, node.name
+            )));
+        };
+        Ok(InstanceMetadata {
+            provider_id: keys::provider_id(&vm.uid),
+            instance_type: String::new(),
+            addresses: self.addresses(node, &vmi).map_err(ProviderError::new)?,
+            zone: vmi.zone.clone(),
+            region: vmi.region.clone(),
+        })
+    }
+
+    async fn existence(&self, node: &NodeView) -> Existence {
+        let Some(uid) = vm_uid(node) else {
+            return match (self.vm(node), &node.provider_id) {
+                (Ok(_), _) => Existence::Exists,
+                (Err(reason), None) => Existence::Unknown(format!("the node has no provider ID; {reason}")),
+                (Err(_), Some(other)) => Existence::Unknown(format!("provider ID {other} is not one of Harvester's")),
+            };
+        };
+        if let Err(reason) = self.lists() {
+            return Existence::Unknown(reason);
+        }
+        if self.vms.all().iter().any(|vm| vm.uid == uid) {
+            return Existence::Exists;
+        }
+        let remembered = self.memory().bound.get(uid).map(|binding| binding.vm.clone());
+        let name = remembered.unwrap_or_else(|| node.name.clone());
+        judge(&self.namespace, &name, uid, &self.requests.prove(&name, uid).await)
+    }
+
+    async fn power(&self, node: &NodeView) -> Power {
+        match self.vm(node) {
+            Ok(vm) => power(&vm, self.vmis.get(&vm.name).as_deref()),
+            Err(reason) => Power::Unknown(reason),
+        }
+    }
+
+    fn wakes(&self) -> BoxStream<'static, NodeWake> {
+        if !self.follows_vmis {
+            return futures::stream::pending().boxed();
+        }
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        self.memory().listeners.push(sender);
+        let answered = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
+        let touched = || {
+            let (vmis, cluster, memory) = (self.vmis.clone(), self.cluster.clone(), Arc::clone(&self.memory));
+            move |vm: String| futures::stream::iter(nodes_of(&vm, &vmis, &cluster, &memory))
+        };
+        let by_vm = self.vms.subscribe().flat_map(touched());
+        let by_vmi = self.vmis.subscribe().flat_map(touched());
+        select_all([answered.boxed(), by_vm.boxed(), by_vmi.boxed()]).boxed()
+    }
+}
+
+#[cfg(test)]
+#[path = "provider_tests.rs"]
+mod tests;

@@ -1,0 +1,182 @@
+//! The trait against hand-filled caches and a scripted API server.
+
+use cloud_provider::view::{Taint, Uid};
+use harvester_api::names::ClusterName;
+use prometheus_client::registry::Registry;
+use runtime::scenario::Scenario;
+use serde_json::json;
+
+use super::super::view::build::{vm, vmi};
+use super::super::view::{InterfaceView, NetworkView};
+use super::*;
+
+fn node(name: &str, provider_id: Option<&str>, uninitialised: bool) -> NodeView {
+    let taint = Taint {
+        key: kubernetes::TAINT_UNINITIALIZED.into(),
+        value: Some("true".into()),
+        effect: "NoSchedule".into(),
+        time_added: None,
+    };
+    NodeView {
+        name: name.into(),
+        uid: Uid("n".into()),
+        resource_version: String::new(),
+        created: None,
+        provider_id: provider_id.map(str::to_owned),
+        annotations: BTreeMap::new(),
+        labels: BTreeMap::new(),
+        taints: if uninitialised { vec![taint] } else { Vec::new() },
+        ready: None,
+        addresses: Vec::new(),
+        deleting: false,
+    }
+}
+
+fn running(name: &str, ip: Option<&str>) -> VmiView {
+    let mut vmi = VmiView { zone: "rack-1".into(), region: "lab".into(), ..vmi(name) };
+    vmi.networks.push(NetworkView { name: "nic-0".into(), multus: Some("guests/mgmt".into()) });
+    let addresses = ip.iter().map(|ip| (*ip).to_owned()).collect();
+    vmi.interfaces.push(InterfaceView { name: "nic-0".into(), addresses, interface_name: "enp1s0".into() });
+    vmi
+}
+
+struct Lab {
+    server: Scenario,
+    vmis: VmiCache,
+    instances: Arc<HarvesterInstances>,
+}
+
+/// VMs with these instances; every guest agent reports this host name.
+fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
+    let server = Scenario::answering(move |request| match request.path.rsplit('/').next() {
+        Some("guestosinfo") => (200, json!({ "hostname": hostname })),
+        Some("virtualmachines") => (
+            200,
+            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": []}),
+        ),
+        Some(name) => {
+            let mut status = Scenario::status(404, "NotFound", "not found");
+            status["details"] = json!({ "name": name });
+            (404, status)
+        }
+        None => unreachable!("a path has a last part"),
+    });
+    let (vms, instances) = machine_caches();
+    vms.replace(vmis.iter().map(|vmi| (vmi.name.clone(), vm(&vmi.name, &format!("uid-{}", vmi.name)))).collect());
+    instances.replace(vmis.iter().map(|vmi| (vmi.name.clone(), vmi.clone())).collect());
+    let config = ProviderConfig {
+        cluster_name: ClusterName::from_record("demo"),
+        management_network: None,
+        node_ip_cidr: Vec::new(),
+        node_exclude_ip_ranges: Vec::new(),
+        ignore_node_annotations: false,
+        disable_vmi_controller: false,
+        namespace: "guests".into(),
+    };
+    let metrics = Arc::new(Metrics::register(&mut Registry::default()));
+    let services = cloud_provider::cache::services_with([]);
+    let requests = Requests::new(server.client(), "guests");
+    let vmis = instances.clone();
+    let instances = Arc::new(HarvesterInstances::new(&config, services, (vms, instances), requests, metrics));
+    Lab { server, vmis, instances }
+}
+
+/// ../golden 00-node-init, through the guest agent: the first look asks, the answer wakes the node, the second look knows.
+#[tokio::test]
+async fn a_new_node_is_initialised_after_one_question_to_its_guest_agent() {
+    let lab = lab(&[running("demo-pool-0", Some("10.20.100.1"))], "demo-pool-0");
+    let node = node("demo-pool-0", None, true);
+    let mut wakes = lab.instances.wakes();
+    while tokio::time::timeout(Duration::from_millis(20), wakes.next()).await.is_ok() {}
+    let asking = tokio::spawn(Arc::clone(&lab.instances).run());
+
+    let error = lab.instances.metadata(&node).await.unwrap_err();
+    assert!(error.message.contains("asking guest agents"), "{error}");
+    assert_eq!(wakes.next().await, Some(NodeWake::Node("demo-pool-0".into())));
+    let metadata = lab.instances.metadata(&node).await.unwrap();
+    assert_eq!(
+        metadata,
+        InstanceMetadata {
+            provider_id: "harvester://uid-demo-pool-0".into(),
+            instance_type: String::new(),
+            addresses: vec![
+                NodeAddress { kind: NodeAddressKind::InternalIp, address: "10.20.100.1".into() },
+                NodeAddress { kind: NodeAddressKind::Hostname, address: "demo-pool-0".into() },
+            ],
+            zone: "rack-1".into(),
+            region: "lab".into(),
+        }
+    );
+    assert_eq!(lab.server.requests().len(), 1, "one question");
+    asking.abort();
+}
+
+/// W-39.
+#[tokio::test]
+async fn an_initialised_node_costs_no_request() {
+    let lab = lab(&[running("vm-1", Some("10.20.100.1"))], "node-1");
+    let node = node("node-1", Some("harvester://uid-vm-1"), false);
+    assert_eq!(lab.instances.metadata(&node).await.unwrap().addresses.len(), 2);
+    assert_eq!(lab.instances.existence(&node).await, Existence::Exists);
+    assert_eq!(lab.instances.power(&node).await, Power::On);
+    assert_eq!(lab.server.requests(), []);
+}
+
+/// W-05, W-28.
+#[tokio::test]
+async fn a_machine_without_addresses_keeps_a_new_node_tainted_and_an_old_one_as_it_is() {
+    let silent = lab(&[running("vm-1", None)], "x");
+    let id = Some("harvester://uid-vm-1");
+    let old = silent.instances.metadata(&node("a", id, false)).await.unwrap();
+    assert!(old.addresses.is_empty(), "nothing known, nothing changed");
+    assert_eq!(old.zone, "rack-1", "the topology is known all the same");
+    let error = silent.instances.metadata(&node("a", id, true)).await.unwrap_err();
+    assert!(error.message.contains("no IPs reported yet for VMI guests/vm-1"), "{error}");
+
+    silent.vmis.remove(&"vm-1".to_owned());
+    let error = silent.instances.metadata(&node("a", id, true)).await.unwrap_err();
+    assert_eq!(error.message, "VM guests/vm-1 of node a has no running instance");
+}
+
+#[tokio::test]
+async fn a_node_is_gone_only_with_a_provider_id_and_an_answer_of_the_api() {
+    let lab = lab(&[running("vm-1", None)], "vm-1");
+    let Existence::Gone(evidence) = lab.instances.existence(&node("a", Some("harvester://uid-lost"), false)).await
+    else {
+        panic!("the API denies it")
+    };
+    assert!(evidence.contains("uid-lost"), "{evidence}");
+    for doubtful in [None, Some("k3s://a"), Some("harvester://")] {
+        let existence = lab.instances.existence(&node("a", doubtful, false)).await;
+        assert!(matches!(existence, Existence::Unknown(_)), "{doubtful:?} {existence:?}");
+    }
+}
+
+/// W-08.
+#[tokio::test]
+async fn before_the_first_list_nothing_is_known_and_nothing_asked() {
+    let mut lab = lab(&[], "x");
+    let instances = Arc::get_mut(&mut lab.instances).unwrap();
+    instances.vms = machine_caches().0;
+    let node = node("a", Some("harvester://u"), false);
+    assert!(matches!(instances.existence(&node).await, Existence::Unknown(_)));
+    assert!(matches!(instances.power(&node).await, Power::Unknown(_)));
+    assert!(instances.metadata(&node).await.is_err());
+    assert_eq!(lab.server.requests(), []);
+}
+
+#[tokio::test]
+async fn a_machine_wakes_its_node_but_not_while_it_migrates() {
+    let lab = lab(&[running("vm-1", Some("10.0.0.1"))], "node-1");
+    lab.instances.metadata(&node("node-1", Some("harvester://uid-vm-1"), false)).await.unwrap();
+    let nodes = || nodes_of("vm-1", &lab.vmis, &lab.instances.cluster, &lab.instances.memory);
+    assert_eq!(nodes(), [NodeWake::Node("node-1".into())], "known by its provider ID");
+    lab.vmis.apply("vm-1".into(), VmiView { migrating: true, ..running("vm-1", None) });
+    assert_eq!(nodes(), []);
+    let mut foreign = running("vm-1", None);
+    foreign.labels.insert(keys::harvester::GUEST_CLUSTER_NAME.into(), "other".into());
+    lab.vmis.apply("vm-1".into(), foreign);
+    assert_eq!(nodes(), [], "another cluster's");
+    let unknown = nodes_of("vm-2", &lab.vmis, &lab.instances.cluster, &lab.instances.memory);
+    assert_eq!(unknown, [NodeWake::Node("vm-2".into())], "most nodes are called like their VM");
+}

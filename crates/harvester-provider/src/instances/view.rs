@@ -1,0 +1,162 @@
+//! What the decisions need to know about a VirtualMachine and its running instance; nothing else looks at the objects.
+
+use std::collections::BTreeMap;
+
+use harvester_api::keys;
+use harvester_api::virtual_machine::{PrintableStatus, VirtualMachine};
+use harvester_api::virtual_machine_instance::{Phase, VirtualMachineInstance};
+
+/// A VirtualMachine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmView {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`: the stable identity of the machine, part of the provider ID.
+    pub uid: String,
+    /// `status.printableStatus`.
+    pub status: PrintableStatus,
+}
+
+impl From<&VirtualMachine> for VmView {
+    fn from(vm: &VirtualMachine) -> Self {
+        Self {
+            name: vm.metadata.name.clone().unwrap_or_default(),
+            uid: vm.metadata.uid.clone().unwrap_or_default(),
+            status: vm.printable_status(),
+        }
+    }
+}
+
+/// A VirtualMachineInstance: exists while its VM runs, has the VM's name and a UID of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmiView {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`: changes with each restart.
+    pub uid: String,
+    /// `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// Labels that tell whose machine it is; the others are not kept.
+    pub labels: BTreeMap<String, String>,
+    /// Annotation `topology.kubernetes.io/zone`, empty where it is missing.
+    pub zone: String,
+    /// Annotation `topology.kubernetes.io/region`, empty where it is missing.
+    pub region: String,
+    /// `status.phase`.
+    pub phase: Phase,
+    /// A live migration is under way.
+    pub migrating: bool,
+    /// Condition `AgentConnected` is `True`.
+    pub agent_connected: bool,
+    /// `spec.networks`.
+    pub networks: Vec<NetworkView>,
+    /// `status.interfaces` that have a name; the others belong to the guest (bridges, tunnels, VIP macvlans).
+    pub interfaces: Vec<InterfaceView>,
+}
+
+/// One of `spec.networks`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NetworkView {
+    /// Name of the NIC.
+    pub name: String,
+    /// NetworkAttachmentDefinition as written, with or without namespace. `None`: pod network, or another source.
+    pub multus: Option<String>,
+}
+
+/// One of `status.interfaces`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct InterfaceView {
+    /// Name of the NIC, joins with [`NetworkView::name`].
+    pub name: String,
+    /// Addresses as reported.
+    pub addresses: Vec<String>,
+    /// Name of the interface inside the guest, empty until the guest agent has told it.
+    pub interface_name: String,
+}
+
+impl From<&VirtualMachineInstance> for VmiView {
+    fn from(vmi: &VirtualMachineInstance) -> Self {
+        let annotation = |key| vmi.annotation(key).unwrap_or_default().to_owned();
+        let labels = [keys::harvester::CREATOR, keys::harvester::GUEST_CLUSTER_NAME];
+        Self {
+            namespace: vmi.metadata.namespace.clone().unwrap_or_default(),
+            name: vmi.metadata.name.clone().unwrap_or_default(),
+            uid: vmi.metadata.uid.clone().unwrap_or_default(),
+            deleting: vmi.metadata.deletion_timestamp.is_some(),
+            labels: labels.iter().filter_map(|key| Some(((*key).to_owned(), vmi.label(key)?.to_owned()))).collect(),
+            zone: annotation(keys::kubernetes::TOPOLOGY_ZONE),
+            region: annotation(keys::kubernetes::TOPOLOGY_REGION),
+            phase: vmi.phase(),
+            migrating: vmi.migrating(),
+            agent_connected: vmi.agent_connected(),
+            networks: vmi
+                .spec
+                .networks
+                .iter()
+                .map(|network| NetworkView {
+                    name: network.name.clone(),
+                    multus: network.multus.as_ref().map(|multus| multus.network_name.clone()),
+                })
+                .collect(),
+            interfaces: vmi
+                .status
+                .interfaces
+                .iter()
+                .filter(|interface| !interface.name.is_empty())
+                .map(|interface| InterfaceView {
+                    name: interface.name.clone(),
+                    addresses: interface.addresses().map(str::to_owned).collect(),
+                    interface_name: interface.interface_name.clone(),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl VmiView {
+    /// `namespace/name`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// A NAD name without a namespace means the VMI's own (harvester-side.md 9.2).
+    pub fn qualified_network(&self, nad: &str) -> String {
+        if nad.contains('/') { nad.to_owned() } else { format!("{}/{nad}", self.namespace) }
+    }
+
+    /// Label `guestcluster.harvesterhci.io/name`, if not empty.
+    pub fn guest_cluster(&self) -> Option<&str> {
+        self.labels.get(keys::harvester::GUEST_CLUSTER_NAME).map(String::as_str).filter(|name| !name.is_empty())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod build {
+    //! Views for tests.
+
+    use super::*;
+
+    pub fn vm(name: &str, uid: &str) -> VmView {
+        VmView { name: name.into(), uid: uid.into(), status: PrintableStatus::Running }
+    }
+
+    /// A running instance whose agent is connected.
+    pub fn vmi(name: &str) -> VmiView {
+        VmiView {
+            namespace: "guests".into(),
+            name: name.into(),
+            uid: format!("vmi-{name}"),
+            deleting: false,
+            labels: BTreeMap::new(),
+            zone: String::new(),
+            region: String::new(),
+            phase: Phase::Running,
+            migrating: false,
+            agent_connected: true,
+            networks: Vec::new(),
+            interfaces: Vec::new(),
+        }
+    }
+}

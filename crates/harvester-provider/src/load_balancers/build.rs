@@ -1,0 +1,135 @@
+//! Views for tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cloud_provider::view::{Protocol, ServiceKey, ServiceView, Uid};
+use harvester_api::keys::{cloudprovider, kube_vip, loadbalancer};
+use harvester_api::names::ClusterName;
+
+use super::view::{LbView, Ready};
+use crate::config::LoadBalancerConfig;
+
+pub fn key(text: &str) -> ServiceKey {
+    let (namespace, name) = text.split_once('/').expect("namespace/name");
+    ServiceKey { namespace: namespace.into(), name: name.into() }
+}
+
+pub fn config() -> LoadBalancerConfig {
+    LoadBalancerConfig {
+        cluster_name: ClusterName::from_record("demo"),
+        management_network: None,
+        namespace: "guests".into(),
+    }
+}
+
+pub struct ServiceBuilder(ServiceView);
+
+/// A Service of type LoadBalancer with the finalizer and port TCP/80.
+pub fn service(name: &str) -> ServiceBuilder {
+    ServiceBuilder(ServiceView {
+        key: key(name),
+        uid: Uid(format!("uid-of-{}", name.replace('/', "-"))),
+        resource_version: "100".into(),
+        is_load_balancer: true,
+        has_class: false,
+        deleting: false,
+        finalizers: vec!["service.kubernetes.io/load-balancer-cleanup".into()],
+        annotations: BTreeMap::new(),
+        labels: BTreeMap::new(),
+        ports: BTreeSet::from([(Protocol::Tcp, 80)]),
+        load_balancer_ip: None,
+        ingress: Vec::new(),
+    })
+}
+
+impl ServiceBuilder {
+    /// Annotations by the short names of ccm.md 8.
+    pub fn short(mut self, annotations: &[(&str, &str)]) -> Self {
+        for (key, value) in annotations {
+            let key = match *key {
+                "ip" => kube_vip::LOADBALANCER_IPS,
+                "if" => kube_vip::SERVICE_INTERFACE,
+                "ipam" => cloudprovider::IPAM,
+                "net" => cloudprovider::NETWORK,
+                "primary" => cloudprovider::PRIMARY_SERVICE,
+                "project" => cloudprovider::PROJECT,
+                "namespace" => cloudprovider::NAMESPACE,
+                other => panic!("no short name {other}"),
+            };
+            self.0.annotations.insert(key.into(), (*value).into());
+        }
+        self
+    }
+
+    /// Label `primary-service`.
+    pub fn label(mut self, value: &str) -> Self {
+        self.0.labels.insert(cloudprovider::PRIMARY_SERVICE.into(), value.into());
+        self
+    }
+
+    pub fn ports(mut self, ports: &[&str]) -> Self {
+        self.0.ports = ports
+            .iter()
+            .map(|text| {
+                let (protocol, port) = text.split_once('/').expect("TCP/80");
+                let protocol = match protocol {
+                    "TCP" => Protocol::Tcp,
+                    "UDP" => Protocol::Udp,
+                    "SCTP" => Protocol::Sctp,
+                    other => panic!("no protocol {other}"),
+                };
+                (protocol, port.parse().expect("a port"))
+            })
+            .collect();
+        self
+    }
+
+    pub fn ingress(mut self, ip: &str) -> Self {
+        self.0.ingress = vec![ip.parse().expect("an address")];
+        self
+    }
+
+    pub fn done(self) -> ServiceView {
+        self.0
+    }
+}
+
+pub struct LbBuilder(LbView);
+
+/// An object of Service `default/web` as we create it, not looked at by the host.
+pub fn lb(name: &str) -> LbBuilder {
+    let mut view = LbView::from(&super::desired::new_object(
+        &config(),
+        name,
+        &service("default/web").done(),
+        harvester_api::load_balancer::Ipam::Pool,
+    ));
+    view.uid = format!("uid-{name}");
+    view.resource_version = "200".into();
+    view.created = Some(1_000);
+    LbBuilder(view)
+}
+
+impl LbBuilder {
+    /// The network that the host's webhook found.
+    pub fn network_of_host(mut self, network: &str) -> Self {
+        self.0.annotations.insert(loadbalancer::NETWORK.into(), network.into());
+        self
+    }
+
+    pub fn ready(mut self, address: &str) -> Self {
+        self.0.ready = Some(Ready { status: true, message: String::new() });
+        self.0.usable_address = Some(address.into());
+        self.0.has_host_finalizer = true;
+        self
+    }
+
+    pub fn not_ready(mut self, message: &str) -> Self {
+        self.0.ready = Some(Ready { status: false, message: message.into() });
+        self
+    }
+
+    pub fn done(self) -> LbView {
+        self.0
+    }
+}

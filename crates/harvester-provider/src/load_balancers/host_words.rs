@@ -1,0 +1,226 @@
+//! What the host says about a LoadBalancer that has no address, in words for the user: pure (harvester-side.md 3.6, 8.2).
+//!
+//! The texts do not vary from one look to the next, so one trouble is one Event.
+
+use std::time::Duration;
+
+use cloud_provider::provider::Waiting;
+use harvester_api::keys::loadbalancer;
+use harvester_api::load_balancer::NotReady;
+
+use super::view::LbView;
+
+/// How long the host may take to look at a new object before somebody should look at the host (harvester-side.md 6).
+pub const HOST_SILENT: Duration = Duration::from_secs(30);
+
+/// How often an object whose network or project the host could not tell is sent again: only a write makes the host's webhook
+/// look anew (harvester-side.md 3.5).
+pub const READMIT_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How often an object that waits for an exhausted pool may be touched: the host backs off up to two minutes, a change wakes it
+/// (decision 13).
+pub const NUDGE_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Why there is no address, for the user and for the metrics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoAddress {
+    /// For the user.
+    pub waiting: Waiting,
+    /// For the metrics.
+    pub reason: &'static str,
+    /// Sending the object again may help, every so often.
+    pub resend: Option<Resend>,
+}
+
+/// Why the object should be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resend {
+    /// To run the host's webhook once more; nothing has to change.
+    Readmit,
+    /// To wake the host's controller out of its back-off; something has to change.
+    Nudge,
+}
+
+impl Resend {
+    /// How often.
+    pub fn interval(self) -> Duration {
+        match self {
+            Self::Readmit => READMIT_INTERVAL,
+            Self::Nudge => NUDGE_INTERVAL,
+        }
+    }
+}
+
+/// The host is busy or repairs its books; it goes on by itself.
+pub fn is_transient(message: &str) -> bool {
+    NotReady::classify(message) == NotReady::Transient
+}
+
+/// What to tell about a LoadBalancer without a usable address. `now` in Unix seconds.
+pub fn no_address(lb: &LbView, cluster: &str, namespace: &str, now: i64) -> NoAddress {
+    let message = lb.ready.as_ref().map_or("", |ready| ready.message.as_str());
+    let story = format!("ip is not allocated, mode: {}, message: {message}", lb.effective_ipam());
+    let progress = |story: String, retry_after| NoAddress {
+        waiting: Waiting { message: story, needs_user: false, retry_after },
+        reason: "allocation",
+        resend: None,
+    };
+    match &lb.ready {
+        None => silent_host(lb, &story, now),
+        // A pool switch passes through Ready without an address, and so does an object between two writes of the host.
+        Some(ready) if ready.status => progress(story, None),
+        Some(_) => match NotReady::classify(message) {
+            NotReady::Transient => progress(story, None),
+            NotReady::NoMatchingPool => no_matching_pool(lb, &story, cluster, namespace),
+            NotReady::PoolExhausted => NoAddress {
+                waiting: Waiting {
+                    message: format!(
+                        "{story}. The IPPool on Harvester is used up: enlarge it, or delete Services that need no address. The \
+                         Service gets one by itself then"
+                    ),
+                    needs_user: true,
+                    retry_after: Some(NUDGE_INTERVAL),
+                },
+                reason: "pool_exhausted",
+                resend: Some(Resend::Nudge),
+            },
+            NotReady::Other => NoAddress {
+                waiting: Waiting {
+                    message: format!(
+                        "{story}. Harvester refuses for this reason and tries again by itself; its administrator sees it on \
+                         LoadBalancer {namespace}/{}",
+                        lb.name
+                    ),
+                    needs_user: true,
+                    retry_after: None,
+                },
+                reason: "refused",
+                resend: None,
+            },
+        },
+    }
+}
+
+fn silent_host(lb: &LbView, story: &str, now: i64) -> NoAddress {
+    let age = lb.created.map_or(0, |created| u64::try_from(now - created).unwrap_or(0));
+    let silent = age >= HOST_SILENT.as_secs();
+    let message = if silent {
+        format!(
+            "{story}. Harvester's load balancer controller has not looked at the object for more than {} s: see whether \
+             harvester-load-balancer runs in namespace harvester-system of Harvester",
+            HOST_SILENT.as_secs()
+        )
+    } else {
+        story.to_owned()
+    };
+    NoAddress {
+        waiting: Waiting {
+            message,
+            needs_user: silent,
+            retry_after: (!silent).then(|| Duration::from_secs(HOST_SILENT.as_secs() - age)),
+        },
+        reason: if silent { "host_silent" } else { "allocation" },
+        resend: None,
+    }
+}
+
+fn no_matching_pool(lb: &LbView, story: &str, cluster: &str, namespace: &str) -> NoAddress {
+    let network = lb.annotation(loadbalancer::NETWORK);
+    let (remedy, retry_after, resend) = if network.is_empty() {
+        let remedy = format!(
+            "Harvester could not tell the network of this cluster: set --management-network, or give the VMs in namespace \
+             {namespace} the label guestcluster.harvesterhci.io/name={cluster}"
+        );
+        (remedy, Some(READMIT_INTERVAL), Some(Resend::Readmit))
+    } else {
+        let remedy = format!(
+            "Make an IPPool on Harvester for network {network} whose scope covers namespace {namespace} and guest cluster \
+             {cluster}, or change an existing one"
+        );
+        (remedy, None, None)
+    };
+    NoAddress {
+        waiting: Waiting {
+            message: format!("{story}. {remedy}. The Service gets an address by itself then"),
+            needs_user: true,
+            retry_after,
+        },
+        reason: "no_matching_pool",
+        resend,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::build;
+    use super::*;
+
+    fn tell(message: Option<&str>, network: &str) -> NoAddress {
+        let mut lb = build::lb("x").network_of_host(network).done();
+        lb.created = Some(100);
+        if let Some(message) = message {
+            lb = LbView { ready: Some(super::super::view::Ready { status: false, message: message.into() }), ..lb };
+        }
+        no_address(&lb, "demo", "guests", 100)
+    }
+
+    #[test]
+    fn a_busy_host_is_no_trouble_of_the_user() {
+        for message in [
+            "fail to reserve 10.0.0.1 into edge",
+            "10.0.0.1 has been allocated to a/b, duplicate allocation is not allowed",
+            "fail to get allocator edge",
+        ] {
+            let told = tell(Some(message), "guests/mgmt");
+            assert!(!told.waiting.needs_user && told.resend.is_none(), "{told:?}");
+            assert_eq!(told.waiting.message, format!("ip is not allocated, mode: pool, message: {message}"));
+        }
+    }
+
+    #[test]
+    fn no_matching_pool_tells_which_pool_would_match() {
+        let message =
+            "no matched IPPool with requirement &{Network:guests/mgmt Project: Namespace:guests Cluster:demo}";
+        let told = tell(Some(message), "guests/mgmt");
+        assert!(told.waiting.needs_user && told.resend.is_none() && told.waiting.retry_after.is_none());
+        assert!(
+            told.waiting
+                .message
+                .starts_with(&format!("ip is not allocated, mode: pool, message: {message}. Make an IPPool"))
+        );
+        for part in ["network guests/mgmt", "namespace guests", "guest cluster demo"] {
+            assert!(told.waiting.message.contains(part), "{}", told.waiting.message);
+        }
+    }
+
+    /// harvester-side.md 3.5.
+    #[test]
+    fn an_object_whose_network_the_host_could_not_tell_is_sent_again() {
+        let told = tell(Some("no matched IPPool with requirement &{Network: }"), "");
+        assert_eq!((told.resend, told.waiting.retry_after), (Some(Resend::Readmit), Some(READMIT_INTERVAL)));
+        assert!(told.waiting.needs_user && told.waiting.message.contains("--management-network"));
+    }
+
+    #[test]
+    fn an_exhausted_pool_asks_for_a_larger_one_and_is_looked_at_each_minute() {
+        let told =
+            tell(Some("fail to get ip from pool edge, error: no IP addresses available in range set: a-b"), "n/n");
+        assert!(told.waiting.needs_user && told.waiting.message.contains("enlarge it"));
+        assert_eq!(told.resend, Some(Resend::Nudge));
+    }
+
+    #[test]
+    fn a_host_that_never_looked_becomes_the_users_trouble_after_half_a_minute() {
+        let lb = LbView { created: Some(100), ..build::lb("x").done() };
+        let soon = no_address(&lb, "demo", "guests", 110);
+        assert!(!soon.waiting.needs_user);
+        assert_eq!(soon.waiting.retry_after, Some(Duration::from_secs(20)));
+        let late = no_address(&lb, "demo", "guests", 130);
+        assert!(late.waiting.needs_user && late.waiting.message.contains("harvester-load-balancer"));
+        assert_eq!(
+            late.waiting.message,
+            no_address(&lb, "demo", "guests", 999).waiting.message,
+            "one trouble, one Event"
+        );
+    }
+}

@@ -1,0 +1,129 @@
+//! From the network that a Service asks for to the interface that its announcer uses: pure (ccm.md 3.3, table 8.6).
+
+use cloud_provider::view::ServiceView;
+use harvester_api::keys::{cloudprovider, kube_vip};
+
+use crate::nad_mapping::{NAME, NAMESPACE, NadMapping};
+
+/// Why a network has no interface. The texts are the Go provider's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// The ConfigMap is not what we write.
+    #[error("invalid interface-nad-mapping in ConfigMap {NAMESPACE}/{NAME}: {0}")]
+    Invalid(String),
+    /// The nodes have no network in common.
+    #[error("there is no common NAD mapping: {NAMESPACE}/{NAME} is empty")]
+    NothingInCommon,
+    /// This network is not one of those that the nodes have in common.
+    #[error("network {network} not found in NAD mapping for service {service}")]
+    NotInMapping {
+        /// As the Service names it.
+        network: String,
+        /// `namespace/name`.
+        service: String,
+    },
+}
+
+/// The annotation that names the network; empty where it is missing.
+pub fn wanted_network(service: &ServiceView) -> &str {
+    service.annotations.get(cloudprovider::NETWORK).map_or("", String::as_str)
+}
+
+/// The interface for the Service's network. `None`: no network is asked for, or there is no mapping yet to ask.
+pub fn resolve_interface(service: &ServiceView, mapping: Option<&NadMapping>) -> Result<Option<String>, NetworkError> {
+    let network = wanted_network(service);
+    if network.is_empty() {
+        return Ok(None);
+    }
+    match mapping {
+        None | Some(NadMapping::Null) => Ok(None),
+        Some(NadMapping::Empty) => Err(NetworkError::NothingInCommon),
+        Some(NadMapping::Invalid(why)) => Err(NetworkError::Invalid(why.clone())),
+        Some(NadMapping::Known(map)) => match map.get(network) {
+            Some(interface) => Ok(Some(interface.clone())),
+            None => Err(NetworkError::NotInMapping { network: network.to_owned(), service: service.key.to_string() }),
+        },
+    }
+}
+
+/// The same, but a Service that is served already keeps its interface when its network drops out of the mapping: the mapping is
+/// made from what guest agents happen to report (W-17).
+pub fn interface_for(service: &ServiceView, mapping: Option<&NadMapping>) -> Result<Option<String>, NetworkError> {
+    let served = service.annotations.get(kube_vip::LOADBALANCER_IPS).is_some_and(|ips| !ips.is_empty());
+    match resolve_interface(service, mapping) {
+        Err(error) if served => {
+            tracing::debug!(service = %service.key, %error, "keeping the interface of a Service that is served");
+            Ok(service.annotations.get(kube_vip::SERVICE_INTERFACE).filter(|name| !name.is_empty()).cloned())
+        }
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::build;
+    use super::*;
+
+    fn mapping() -> NadMapping {
+        let pairs = [("default/net123", "enp2s0"), ("default/mgmt", "enp1s0")];
+        NadMapping::Known(pairs.iter().map(|(nad, name)| ((*nad).into(), (*name).into())).collect())
+    }
+
+    /// Name, annotations, mapping, result.
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], Option<&'a NadMapping>, Result<Option<&'a str>, &'a str>);
+
+    #[test]
+    fn ccm_8_6_interface_resolution() {
+        let m = mapping();
+        let cases: [Case; 6] = [
+            ("no relevant annotations", &[], None, Ok(None)),
+            ("ConfigMap not found", &[("net", "default/mgmt"), ("ipam", "dhcp")], None, Ok(None)),
+            ("DHCP present", &[("net", "default/net123"), ("ipam", "dhcp")], Some(&m), Ok(Some("enp2s0"))),
+            (
+                "DHCP not in mapping",
+                &[("net", "default/unknown-net"), ("ipam", "dhcp")],
+                Some(&m),
+                Err("network default/unknown-net not found in NAD mapping for service default/web"),
+            ),
+            ("Pool present", &[("net", "default/net123"), ("ipam", "pool")], Some(&m), Ok(Some("enp2s0"))),
+            (
+                "Pool not in mapping",
+                &[("net", "default/unknown-net"), ("ipam", "pool")],
+                Some(&m),
+                Err("network default/unknown-net not found in NAD mapping for service default/web"),
+            ),
+        ];
+        for (name, annotations, mapping, expected) in cases {
+            let service = build::service("default/web").short(annotations).done();
+            let got = resolve_interface(&service, mapping).map_err(|error| error.to_string());
+            assert_eq!(got, expected.map(|name| name.map(str::to_owned)).map_err(str::to_owned), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unusable_mapping_is_explained_only_to_services_with_a_network() {
+        let plain = build::service("default/web").done();
+        let with = build::service("default/web").short(&[("net", "a/b")]).done();
+        for (mapping, text) in [
+            (NadMapping::Empty, "there is no common NAD mapping: kube-system/harvester-nad-mapping is empty"),
+            (
+                NadMapping::Invalid("expected value".into()),
+                "invalid interface-nad-mapping in ConfigMap kube-system/harvester-nad-mapping: expected value",
+            ),
+        ] {
+            assert_eq!(resolve_interface(&plain, Some(&mapping)), Ok(None));
+            assert_eq!(resolve_interface(&with, Some(&mapping)).unwrap_err().to_string(), text);
+        }
+        assert_eq!(resolve_interface(&with, Some(&NadMapping::Null)), Ok(None));
+    }
+
+    /// W-17.
+    #[test]
+    fn a_served_service_keeps_its_interface_when_its_network_drops_out_of_the_mapping() {
+        let served = [("net", "a/gone"), ("ip", "10.0.0.1"), ("if", "eth7")];
+        let service = build::service("default/web").short(&served).done();
+        assert_eq!(interface_for(&service, Some(&mapping())), Ok(Some("eth7".into())));
+        let new = build::service("default/web").short(&served[..1]).done();
+        assert!(interface_for(&new, Some(&mapping())).is_err());
+    }
+}

@@ -1,0 +1,182 @@
+//! Read your writes: a watch cache is a moment behind what we have just written. Until it has caught up, decisions are made on the
+//! answers to our own requests, so that nothing is created or published twice.
+//!
+//! Forgetting an entry too early costs a request that is answered with 409 or changes nothing; it never breaks anything.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use cloud_provider::view::{ServiceKey, ServiceView, Uid};
+use runtime::cache::Cache;
+
+use super::service_patch::ServicePatch;
+use super::view::LbView;
+
+/// All LoadBalancer objects in our namespace, by name.
+pub type LbCache = Cache<String, LbView>;
+
+/// A watch that has not shown our write after this time never will: the object is gone again.
+const FORGET_AFTER: Duration = Duration::from_secs(30);
+
+/// An empty cache for a reflector to fill. Whatever we keep of an object, somebody decides on.
+pub fn lb_cache() -> LbCache {
+    Cache::new(|old, new| old != &LbView { resource_version: old.resource_version.clone(), ..new.clone() })
+}
+
+/// Whether a resource version is at least as new as another (comparable as numbers, Kubernetes 1.35 and in fact ever since).
+fn at_least(version: &str, other: &str) -> bool {
+    match (version.parse::<u128>(), other.parse::<u128>()) {
+        (Ok(version), Ok(other)) => version >= other,
+        _ => version == other,
+    }
+}
+
+/// LoadBalancer objects as the watch shows them, or as our last request left them if that is newer.
+#[derive(Debug)]
+pub struct Objects {
+    cache: LbCache,
+    written: Mutex<HashMap<String, Written>>,
+}
+
+#[derive(Debug, Clone)]
+struct Written {
+    view: LbView,
+    at: Instant,
+    /// The cache had the object when we wrote it, or has had it since: if it has none now, the object is gone.
+    shown: bool,
+}
+
+impl Objects {
+    /// On top of this cache.
+    pub fn new(cache: LbCache) -> Self {
+        Self { cache, written: Mutex::default() }
+    }
+
+    /// The object of this name.
+    pub fn get(&self, name: &str) -> Option<Arc<LbView>> {
+        let cached = self.cache.get(&name.to_owned());
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = written.get_mut(name) else { return cached };
+        let outdated = match &cached {
+            Some(cached) => at_least(&cached.resource_version, &entry.view.resource_version),
+            None => entry.shown,
+        };
+        if outdated || entry.at.elapsed() > FORGET_AFTER {
+            written.remove(name);
+            return cached;
+        }
+        entry.shown |= cached.is_some();
+        Some(Arc::new(entry.view.clone()))
+    }
+
+    /// Remembers the answer to a write, or to a read that showed more than the cache.
+    pub fn wrote(&self, view: LbView) {
+        let shown = self.cache.get(&view.name).is_some_and(|cached| cached.uid == view.uid);
+        let entry = Written { at: Instant::now(), shown, view };
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.view.name.clone(), entry);
+    }
+
+    /// The API said that there is no such object, whatever we remember.
+    pub fn forget(&self, name: &str) {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+}
+
+/// Services as the cache shows them, with the patches that it does not show yet.
+#[derive(Debug, Default)]
+pub struct PatchedServices {
+    patches: Mutex<HashMap<ServiceKey, Patched>>,
+}
+
+#[derive(Debug)]
+struct Patched {
+    uid: Uid,
+    resource_version: String,
+    patch: ServicePatch,
+    at: Instant,
+}
+
+impl PatchedServices {
+    /// The Service as it is after our last patch.
+    pub fn see(&self, service: &ServiceView) -> ServiceView {
+        let mut patches = self.patches.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = patches.get(&service.key) else { return service.clone() };
+        let outdated = entry.uid != service.uid
+            || at_least(&service.resource_version, &entry.resource_version)
+            || entry.at.elapsed() > FORGET_AFTER;
+        if outdated {
+            patches.remove(&service.key);
+            return service.clone();
+        }
+        entry.patch.apply(service)
+    }
+
+    /// Remembers a patch and the version of the Service that has it.
+    pub fn patched(&self, service: &ServiceView, patch: ServicePatch, resource_version: String) {
+        let entry = Patched { uid: service.uid.clone(), resource_version, patch, at: Instant::now() };
+        self.patches.lock().unwrap_or_else(PoisonError::into_inner).insert(service.key.clone(), entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::build;
+    use super::*;
+
+    fn at(version: &str) -> LbView {
+        LbView { resource_version: version.into(), ..build::lb("a").done() }
+    }
+
+    fn objects() -> (LbCache, Objects) {
+        let cache = lb_cache();
+        (cache.clone(), Objects::new(cache))
+    }
+
+    fn version(objects: &Objects) -> Option<String> {
+        objects.get("a").map(|view| view.resource_version.clone())
+    }
+
+    #[test]
+    fn an_object_that_we_created_is_there_before_the_watch_shows_it() {
+        let (cache, objects) = objects();
+        objects.wrote(at("5"));
+        assert_eq!(version(&objects).as_deref(), Some("5"));
+        cache.apply("a".into(), at("7"));
+        assert_eq!(version(&objects).as_deref(), Some("7"));
+        cache.remove(&"a".to_owned());
+        assert_eq!(version(&objects), None, "gone is gone");
+    }
+
+    #[test]
+    fn an_older_state_from_the_watch_does_not_hide_our_write() {
+        let (cache, objects) = objects();
+        cache.apply("a".into(), at("9"));
+        objects.wrote(at("10"));
+        assert_eq!(version(&objects).as_deref(), Some("10"), "9 is older than 10");
+        cache.remove(&"a".to_owned());
+        assert_eq!(version(&objects), None, "the watch had shown it, so it is gone now");
+    }
+
+    #[test]
+    fn what_the_api_denies_is_forgotten() {
+        let (_, objects) = objects();
+        objects.wrote(at("5"));
+        objects.forget("a");
+        assert_eq!(version(&objects), None);
+    }
+
+    #[test]
+    fn a_patch_counts_until_the_cache_shows_it_or_a_successor() {
+        let services = PatchedServices::default();
+        let web = build::service("default/web").done();
+        let patch = super::super::service_patch::publish(&web, "10.0.0.1", None);
+        services.patched(&web, patch.clone(), "101".into());
+        assert_eq!(services.see(&web), patch.apply(&web));
+        let newer = ServiceView { resource_version: "102".into(), ..web.clone() };
+        assert_eq!(services.see(&newer), newer);
+        services.patched(&web, patch, "101".into());
+        let successor = ServiceView { uid: Uid("other".into()), ..web };
+        assert_eq!(services.see(&successor), successor);
+    }
+}

@@ -1,0 +1,429 @@
+//! The trait: look at the caches, let `plan.rs` decide, let `apply.rs` send, and remember what was sent.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use cloud_provider::cache::ServiceCache;
+use cloud_provider::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
+use cloud_provider::view::{ServiceKey, ServiceView};
+use futures::stream::{BoxStream, StreamExt, select_all};
+use runtime::reflect::Status;
+use tokio::sync::watch;
+
+use super::apply::{self, Created, RequestError, Requests, Updated};
+use super::desired::{Change, NUDGED, cluster_name_warning};
+use super::network::wanted_network;
+use super::own_writes::{LbCache, Objects, PatchedServices};
+use super::pacing::{Operation, Pacing};
+use super::plan::{self, Action, DeletePlan, Plan, Verdict, World};
+use super::sharing::{self, Occupant};
+use super::wakes::{ObjectWakes, ServiceWakes, object_name, with_network};
+use crate::config::LoadBalancerConfig;
+use crate::metrics::Metrics;
+use crate::nad_mapping::MappingSource;
+
+/// How often one call decides anew because the world was not as the caches showed it.
+const ROUNDS: usize = 3;
+
+/// While a cache has not got its first list.
+const CACHE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Load balancers on Harvester.
+#[derive(Debug)]
+pub struct HarvesterLoadBalancers {
+    config: LoadBalancerConfig,
+    services: ServiceCache,
+    lbs: LbCache,
+    /// How the reflector of `lbs` is doing.
+    watched: watch::Receiver<Status>,
+    objects: Objects,
+    patched: PatchedServices,
+    mapping: MappingSource,
+    requests: Requests,
+    pacing: Pacing,
+    memory: Mutex<Memory>,
+    metrics: Arc<Metrics>,
+}
+
+/// What is not worth losing while the process lives, and no harm if it is lost.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Our POSTs without a published address, for the metrics.
+    created: HashMap<String, Instant>,
+    /// When an object that waits for an address was last sent, or first seen waiting.
+    sent: HashMap<String, Instant>,
+    /// Objects that a deletion found.
+    deleted: HashSet<String>,
+    /// By primary: secondaries whose patch is on its way, so that two applicants cannot take one port (W-20).
+    claims: HashMap<ServiceKey, Vec<Occupant>>,
+}
+
+impl HarvesterLoadBalancers {
+    /// Nothing is sent or watched before the first call.
+    pub fn new(
+        config: LoadBalancerConfig,
+        services: ServiceCache,
+        (lbs, watched): (LbCache, watch::Receiver<Status>),
+        mapping: MappingSource,
+        requests: Requests,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            config,
+            services,
+            objects: Objects::new(lbs.clone()),
+            lbs,
+            watched,
+            patched: PatchedServices::default(),
+            mapping,
+            requests,
+            pacing: Pacing::default(),
+            memory: Mutex::default(),
+            metrics,
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A decision on a cache without content would create what exists and delete what is used (W-18).
+    fn not_synced(&self, with_mapping: bool) -> Option<Waiting> {
+        let not_yet = |what: &str| format!("the first list of {what} has not arrived yet");
+        let (message, needs_user) = if !self.services.is_synced() {
+            (not_yet("Services"), false)
+        } else if !self.lbs.is_synced() {
+            match &self.watched.borrow().error {
+                None => (not_yet("LoadBalancers on Harvester"), false),
+                // Wrong cloud-config, missing rights, Harvester away: nobody else tells the user.
+                Some((_, error)) => (
+                    format!("cannot list LoadBalancers in namespace {} of Harvester: {error}", self.config.namespace),
+                    true,
+                ),
+            }
+        } else if with_mapping && !self.mapping.is_known() {
+            (not_yet("the NAD mapping"), false)
+        } else {
+            return None;
+        };
+        Some(Waiting { message, needs_user, retry_after: Some(CACHE_PAUSE) })
+    }
+
+    fn service(&self, key: &ServiceKey) -> Option<Arc<ServiceView>> {
+        self.services.get(key).map(|service| Arc::new(self.patched.see(&service)))
+    }
+
+    fn sharers(&self, primary: &ServiceKey) -> Vec<Arc<ServiceView>> {
+        let sharers = sharing::sharers(primary, self.services.all());
+        sharers.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
+    }
+
+    /// Observes and decides. A secondary that is about to be patched holds its ports from here on.
+    fn decide(&self, service: &ServiceView, name: &str) -> Plan {
+        let lb = self.objects.get(name);
+        let primary = sharing::primary_of(service, |key| self.service(key));
+        let shared = primary.as_ref().ok().and_then(Clone::clone);
+        let primary_lb = shared.as_ref().and_then(|primary| self.objects.get(&object_name(&self.config, primary)));
+        let sharers = self.sharers(&service.key);
+        let mapping = self.mapping.get();
+
+        let mut memory = self.memory();
+        let occupants = match &shared {
+            Some(primary) => {
+                let claims = memory.claims.get(&primary.key).cloned().unwrap_or_default();
+                plan::occupants(primary, &self.sharers(&primary.key), claims)
+            }
+            None => plan::occupants(service, &sharers, Vec::new()),
+        };
+        let idle = match &lb {
+            Some(lb) if lb.usable_address.is_none() && !lb.terminating => {
+                Some(memory.sent.entry(name.to_owned()).or_insert_with(Instant::now).elapsed())
+            }
+            _ => {
+                memory.sent.remove(name);
+                None
+            }
+        };
+        let world = World {
+            config: &self.config,
+            name,
+            lb: lb.as_deref(),
+            mapping: mapping.as_deref(),
+            primary,
+            primary_lb: primary_lb.as_deref(),
+            sharers: &sharers,
+            occupants: &occupants,
+            now: k8s_openapi::jiff::Timestamp::now().as_second(),
+            idle,
+        };
+        let plan = plan::ensure(service, &world);
+        if let Some(primary) = &shared
+            && plan.actions.iter().any(|action| matches!(action, Action::Patch(_)))
+        {
+            memory.claims.entry(primary.key.clone()).or_default().push(Occupant::from(service));
+        }
+        plan
+    }
+
+    fn release_claims(&self, service: &ServiceKey) {
+        self.memory().claims.retain(|_, claims| {
+            claims.retain(|claim| claim.key != *service);
+            !claims.is_empty()
+        });
+    }
+
+    /// Sends what was decided.
+    async fn perform(&self, service: &ServiceView, name: &str, action: Action) -> Result<Done, ProviderError> {
+        match action {
+            Action::Create(object) => self.create(name, &object).await,
+            Action::Update { uid, changes } => self.update(name, &uid, &changes, false).await,
+            Action::Readmit { uid } => self.update(name, &uid, &[], true).await,
+            Action::Delete { uid } => {
+                if let Err(waiting) = self.pacing.admit(Operation::Delete, name, true) {
+                    return Ok(Done::Later(waiting));
+                }
+                match self.requests.delete(name, &uid).await.map_err(failed)? {
+                    apply::Deleted::Terminating(view) => self.objects.wrote(*view),
+                    apply::Deleted::Accepted => {}
+                    apply::Deleted::Gone => self.objects.forget(name),
+                }
+                Ok(Done::Unseen)
+            }
+            Action::Patch(patch) => {
+                let sent = self.requests.patch_service(&service.key, &service.uid, &patch).await;
+                let version = sent.map_err(failed)?;
+                if patch.role == "primary"
+                    && !patch.address.is_empty()
+                    && let Some(created) = self.memory().created.remove(name)
+                {
+                    self.metrics.allocated(created.elapsed());
+                }
+                self.patched.patched(service, patch, version);
+                Ok(Done::Seen)
+            }
+        }
+    }
+
+    async fn create(
+        &self,
+        name: &str,
+        object: &harvester_api::load_balancer::LoadBalancer,
+    ) -> Result<Done, ProviderError> {
+        let pooled = object.spec.ipam.as_deref() != Some("dhcp");
+        if let Err(waiting) = self.pacing.admit(Operation::Create, name, pooled) {
+            return Ok(Done::Later(waiting));
+        }
+        if let Some(warning) = cluster_name_warning(&self.config.cluster_name) {
+            tracing::warn!(lb = name, cluster_name = self.config.cluster_name.as_str(), "{warning}");
+        }
+        match self.requests.create(object).await.map_err(failed)? {
+            Created::New(view) => {
+                self.objects.wrote(*view);
+                let now = Instant::now();
+                let mut memory = self.memory();
+                memory.created.insert(name.to_owned(), now);
+                memory.sent.insert(name.to_owned(), now);
+                Ok(Done::Unseen)
+            }
+            // Made by a former leader, or by us in a life that ended between request and answer: look at it and go on.
+            Created::AlreadyExists => {
+                match self.requests.read(name).await.map_err(failed)? {
+                    Some(view) => self.objects.wrote(view),
+                    None => self.objects.forget(name),
+                }
+                Ok(Done::DecideAnew)
+            }
+        }
+    }
+
+    async fn update(&self, name: &str, uid: &str, changes: &[Change], readmit: bool) -> Result<Done, ProviderError> {
+        let resent = readmit || changes.iter().any(|change| matches!(change, Change::Annotation(NUDGED, _)));
+        if resent {
+            self.memory().sent.insert(name.to_owned(), Instant::now());
+        }
+        match self.requests.update(name, uid, changes, readmit).await.map_err(failed)? {
+            Updated::Written(view) | Updated::Unchanged(view) => {
+                self.objects.wrote(view);
+                Ok(Done::Unseen)
+            }
+            Updated::Different(view) => {
+                match view {
+                    Some(view) => self.objects.wrote(view),
+                    None => self.objects.forget(name),
+                }
+                Ok(Done::DecideAnew)
+            }
+        }
+    }
+
+    async fn delete_once(&self, service: &ServiceView, name: &str) -> Result<Option<Deleted>, ProviderError> {
+        let lb = self.objects.get(name);
+        match plan::delete(service, &self.config, lb.as_deref(), &self.sharers(&service.key)) {
+            DeletePlan::Verify => match self.requests.read(name).await.map_err(failed)? {
+                None => {
+                    self.objects.forget(name);
+                    let mut memory = self.memory();
+                    memory.created.remove(name);
+                    memory.sent.remove(name);
+                    Ok(Some(Deleted::Gone { existed: memory.deleted.remove(name) }))
+                }
+                Some(view) => {
+                    self.objects.wrote(view);
+                    Ok(None)
+                }
+            },
+            DeletePlan::Send { uid } => {
+                let pooled = lb.as_ref().is_none_or(|lb| lb.effective_ipam() != "dhcp");
+                if let Err(waiting) = self.pacing.admit(Operation::Delete, name, pooled) {
+                    return Ok(Some(Deleted::Waiting(waiting)));
+                }
+                let answer = self.requests.delete(name, &uid).await.map_err(failed)?;
+                self.memory().deleted.insert(name.to_owned());
+                match answer {
+                    apply::Deleted::Gone => {
+                        self.objects.forget(name);
+                        self.memory().deleted.remove(name);
+                        return Ok(Some(Deleted::Gone { existed: true }));
+                    }
+                    apply::Deleted::Terminating(view) => self.objects.wrote(*view),
+                    apply::Deleted::Accepted => {}
+                }
+                let message = format!("load balancer {}/{name} is being deleted on Harvester", self.config.namespace);
+                let waiting = Waiting { message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
+                self.metrics.waits(&service.key, Some("terminating"));
+                Ok(Some(Deleted::Waiting(waiting)))
+            }
+            DeletePlan::Waiting(waiting, reason) => {
+                if reason == "terminating" {
+                    self.memory().deleted.insert(name.to_owned());
+                }
+                self.metrics.waits(&service.key, Some(reason));
+                Ok(Some(Deleted::Waiting(waiting)))
+            }
+            DeletePlan::Refused(refusal) => Err(refused(&refusal)),
+        }
+    }
+}
+
+/// How an action ended.
+enum Done {
+    /// The user's object changed.
+    Seen,
+    /// Only the host's did.
+    Unseen,
+    /// The world is not what the caches showed.
+    DecideAnew,
+    /// Not now.
+    Later(Waiting),
+}
+
+fn failed(error: RequestError) -> ProviderError {
+    let message = error.to_string();
+    let source = match error {
+        RequestError::Write { source, .. }
+        | RequestError::Read { source, .. }
+        | RequestError::Delete { source, .. }
+        | RequestError::Patch { source, .. } => source.into(),
+        RequestError::Malformed { source, .. } => source.into(),
+    };
+    ProviderError { message, source: Some(source), permanent: false }
+}
+
+fn refused(refusal: &plan::Refusal) -> ProviderError {
+    ProviderError::new(refusal.to_string()).permanent()
+}
+
+#[async_trait]
+impl LoadBalancers for HarvesterLoadBalancers {
+    async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
+        if let Some(waiting) = self.not_synced(!wanted_network(service).is_empty()) {
+            self.metrics.waits(&service.key, Some("cache"));
+            return Ok(Ensured::Waiting(waiting));
+        }
+        let name = object_name(&self.config, service);
+        let mut changed = false;
+        'rounds: for _ in 0..ROUNDS {
+            let current = self.patched.see(service);
+            let Plan { actions, verdict } = self.decide(&current, &name);
+            let mut outcome = Ok(());
+            let mut decide_anew = false;
+            for action in actions {
+                match self.perform(&current, &name, action).await {
+                    Ok(Done::Seen) => changed = true,
+                    Ok(Done::Unseen) => {}
+                    Ok(Done::DecideAnew) => {
+                        decide_anew = true;
+                        break;
+                    }
+                    Ok(Done::Later(waiting)) => {
+                        self.release_claims(&service.key);
+                        self.metrics.waits(&service.key, Some("turn"));
+                        return Ok(Ensured::Waiting(waiting));
+                    }
+                    Err(error) => {
+                        outcome = Err(error);
+                        break;
+                    }
+                }
+            }
+            self.release_claims(&service.key);
+            outcome?;
+            if decide_anew {
+                continue 'rounds;
+            }
+            let reason = if let Verdict::Waiting(_, reason) = &verdict { Some(*reason) } else { None };
+            self.metrics.waits(&service.key, reason);
+            return match verdict {
+                Verdict::Ready => Ok(Ensured::Ready { changed }),
+                Verdict::Waiting(waiting, _) => Ok(Ensured::Waiting(waiting)),
+                Verdict::Refused(refusal) => Err(refused(&refusal)),
+            };
+        }
+        let message = format!("load balancer {}/{name} changes faster than it can be read", self.config.namespace);
+        Ok(Ensured::Waiting(Waiting { message, needs_user: false, retry_after: Some(CACHE_PAUSE) }))
+    }
+
+    async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
+        if let Some(waiting) = self.not_synced(false) {
+            return Ok(Deleted::Waiting(waiting));
+        }
+        let name = object_name(&self.config, service);
+        for _ in 0..ROUNDS {
+            if let Some(deleted) = self.delete_once(service, &name).await? {
+                if let Deleted::Gone { .. } = deleted {
+                    self.metrics.waits(&service.key, None);
+                }
+                return Ok(deleted);
+            }
+        }
+        let message = format!("load balancer {}/{name} changes faster than it can be read", self.config.namespace);
+        Ok(Deleted::Waiting(Waiting { message, needs_user: false, retry_after: Some(CACHE_PAUSE) }))
+    }
+
+    fn wakes(&self) -> BoxStream<'static, ServiceKey> {
+        let (services, lbs, config) = (self.services.clone(), self.lbs.clone(), self.config.clone());
+        let mut objects = ObjectWakes::default();
+        let by_object = self.lbs.subscribe().filter_map(move |name| {
+            let owner = objects.touched(&name, lbs.get(&name).as_deref(), &config, &services.all());
+            std::future::ready(owner)
+        });
+
+        let services = self.services.clone();
+        let mut dependents = ServiceWakes::default();
+        let by_service = self.services.subscribe().flat_map(move |key| {
+            let woken = dependents.touched(&key, services.get(&key).as_deref(), &services.all());
+            futures::stream::iter(woken)
+        });
+
+        let services = self.services.clone();
+        let by_mapping =
+            self.mapping.subscribe().flat_map(move |_: String| futures::stream::iter(with_network(&services.all())));
+        select_all([by_object.boxed(), by_service.boxed(), by_mapping.boxed()]).boxed()
+    }
+}
+
+#[cfg(test)]
+#[path = "provider_tests.rs"]
+mod tests;

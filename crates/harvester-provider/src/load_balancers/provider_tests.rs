@@ -1,0 +1,395 @@
+//! The trait against a scripted API server: bodies of requests, their number, and what follows an answer.
+
+use std::collections::BTreeMap;
+
+use harvester_api::load_balancer::LoadBalancer;
+use prometheus_client::registry::Registry;
+use runtime::scenario::{Scenario, Seen};
+use serde_json::{Value, json};
+
+use super::super::build::{config, key, service};
+use super::super::own_writes::lb_cache;
+use super::super::view::LbView;
+use super::*;
+
+const IP: &str = "10.20.4.1";
+const LBS: &str = "/apis/loadbalancer.harvesterhci.io/v1beta1/namespaces/guests/loadbalancers";
+
+/// LoadBalancer objects on the server, the caches of the provider, and the provider.
+struct Lab {
+    server: Scenario,
+    stored: Arc<Mutex<BTreeMap<String, Value>>>,
+    conflicts: Arc<Mutex<usize>>,
+    services: ServiceCache,
+    lbs: LbCache,
+    provider: HarvesterLoadBalancers,
+}
+
+impl Lab {
+    fn new(services: Vec<ServiceView>) -> Self {
+        let stored: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
+        let conflicts: Arc<Mutex<usize>> = Arc::default();
+        let (objects, refuse) = (Arc::clone(&stored), Arc::clone(&conflicts));
+        let server = Scenario::answering(move |request| {
+            answer(request, &mut objects.lock().unwrap(), &mut refuse.lock().unwrap())
+        });
+        let services = cloud_provider::cache::services_with(services);
+        let lbs = lb_cache();
+        lbs.replace(BTreeMap::new());
+        let requests = Requests::new(server.client(), server.client(), "guests");
+        let metrics = Arc::new(Metrics::register(&mut Registry::default()));
+        let mapping = MappingSource::in_memory(None);
+        let provider = HarvesterLoadBalancers::new(
+            config(),
+            services.clone(),
+            (lbs.clone(), watched()),
+            mapping,
+            requests,
+            metrics,
+        );
+        Self { server, stored, conflicts, services, lbs, provider }
+    }
+
+    fn name(&self) -> String {
+        object_name(&config(), &self.service())
+    }
+
+    fn service(&self) -> ServiceView {
+        self.services.get(&key("default/web")).unwrap().as_ref().clone()
+    }
+
+    /// The host changes an object; the watch does not show it yet.
+    fn host(&self, change: impl FnOnce(&mut Value)) {
+        let mut stored = self.stored.lock().unwrap();
+        let object = stored.get_mut(&self.name()).expect("an object");
+        change(object);
+        bump(object);
+    }
+
+    fn host_books(&self) {
+        self.host(|object| {
+            object["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
+            object["metadata"]["annotations"]["loadbalancer.harvesterhci.io/network"] = json!("guests/mgmt");
+            object["spec"]["fromTheFuture"] = json!({"a": 1});
+            object["status"] = json!({
+                "allocatedAddress": {"ip": IP, "ipPool": "edge", "mask": "255.255.0.0", "gateway": "<nil>"},
+                "conditions": [{"type": "Ready", "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}]
+            });
+        });
+    }
+
+    /// The watch catches up.
+    fn watch(&self) {
+        let stored = self.stored.lock().unwrap();
+        let view = |object: &Value| LbView::from(&serde_json::from_value::<LoadBalancer>(object.clone()).unwrap());
+        self.lbs.replace(stored.iter().map(|(name, object)| (name.clone(), view(object))).collect());
+    }
+
+    fn guest(&self, change: impl FnOnce(&mut ServiceView)) {
+        let mut service = self.service();
+        change(&mut service);
+        service.resource_version = "9000".into();
+        self.services.apply(service.key.clone(), service);
+    }
+
+    async fn ensure(&self) -> Result<Ensured, ProviderError> {
+        self.provider.ensure(&self.service()).await
+    }
+
+    async fn delete(&self) -> Deleted {
+        self.provider.delete(&self.service()).await.unwrap()
+    }
+
+    /// The requests since the last call, as `METHOD resource`.
+    fn sent(&self) -> Vec<Seen> {
+        let seen = self.server.requests();
+        self.server.clear();
+        seen
+    }
+
+    /// Up to a served Service whose mailbox is written.
+    async fn served(&self) {
+        self.ensure().await.unwrap();
+        self.host_books();
+        self.watch();
+        self.ensure().await.unwrap();
+        self.guest(|service| {
+            service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), IP.into());
+            service.ingress = vec![IP.parse().unwrap()];
+        });
+        self.ensure().await.unwrap();
+        self.watch();
+        self.sent();
+    }
+}
+
+fn watched() -> watch::Receiver<Status> {
+    watch::Sender::default().subscribe()
+}
+
+fn methods(seen: &[Seen]) -> Vec<&str> {
+    seen.iter().map(|seen| seen.method.as_str()).collect()
+}
+
+fn bump(object: &mut Value) {
+    let version: u64 = object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(100);
+    object["metadata"]["resourceVersion"] = json!((version + 1).to_string());
+}
+
+fn answer(request: &Seen, stored: &mut BTreeMap<String, Value>, conflicts: &mut usize) -> (u16, Value) {
+    if request.path.starts_with("/api/v1/namespaces/default/services/") {
+        assert_eq!(request.method, "PATCH");
+        let kind = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata"});
+        let mut answer = kind;
+        answer["metadata"] = json!({"name": "web", "resourceVersion": "500"});
+        return (200, answer);
+    }
+    let name =
+        request.path.strip_prefix(LBS).expect("a request about load balancers").trim_start_matches('/').to_owned();
+    let missing = || (404, Scenario::status(404, "NotFound", &format!("loadbalancers \"{name}\" not found")));
+    match request.method.as_str() {
+        "POST" => {
+            let name = request.body["metadata"]["name"].as_str().unwrap().to_owned();
+            if stored.contains_key(&name) {
+                return (
+                    409,
+                    Scenario::status(409, "AlreadyExists", &format!("loadbalancers \"{name}\" already exists")),
+                );
+            }
+            let mut object = request.body.clone();
+            object["metadata"]["uid"] = json!(format!("uid-{name}"));
+            bump(&mut object);
+            stored.insert(name, object.clone());
+            (201, object)
+        }
+        "GET" => stored.get(&name).map_or_else(missing, |object| (200, object.clone())),
+        "PUT" => {
+            let Some(object) = stored.get_mut(&name) else { return missing() };
+            let stale = request.body["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"];
+            if stale || *conflicts > 0 {
+                *conflicts = conflicts.saturating_sub(1);
+                bump(object);
+                return (409, Scenario::status(409, "Conflict", "the object has been modified"));
+            }
+            *object = request.body.clone();
+            bump(object);
+            (200, object.clone())
+        }
+        "DELETE" => {
+            let Some(object) = stored.get_mut(&name) else { return missing() };
+            assert_eq!(request.body["preconditions"]["uid"], object["metadata"]["uid"]);
+            if object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
+                stored.remove(&name);
+                return (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}));
+            }
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            bump(object);
+            (200, object.clone())
+        }
+        other => panic!("unexpected {other}"),
+    }
+}
+
+/// ../golden 01-pool: what is sent for a new Service, and nothing twice although the caches are behind.
+#[tokio::test]
+async fn a_new_pool_service_costs_one_post_one_patch_and_one_put() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    assert!(matches!(lab.ensure().await.unwrap(), Ensured::Waiting(waiting) if !waiting.needs_user));
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["POST"]);
+    assert_eq!(sent[0].path, LBS);
+    assert_eq!(sent[0].body["metadata"]["name"], lab.name().as_str());
+    assert_eq!(sent[0].body["status"], json!({"allocatedAddress": {}}));
+
+    lab.ensure().await.unwrap();
+    assert_eq!(methods(&lab.sent()), Vec::<&str>::new(), "the watch has not shown our object yet");
+
+    lab.host_books();
+    lab.watch();
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::Ready { changed: true });
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["PATCH"]);
+    assert_eq!(sent[0].content_type, "application/merge-patch+json");
+    assert_eq!(sent[0].path, "/api/v1/namespaces/default/services/web");
+    assert_eq!(
+        sent[0].body,
+        json!({"metadata": {"uid": "uid-of-default-web", "annotations": {"kube-vip.io/loadbalancerIPs": IP}}})
+    );
+
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::Ready { changed: false });
+    assert_eq!(methods(&lab.sent()), Vec::<&str>::new(), "the cache has not shown our patch yet");
+
+    lab.guest(|service| {
+        service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), IP.into());
+        service.ingress = vec![IP.parse().unwrap()];
+    });
+    let before = lab.stored.lock().unwrap()[&lab.name()].clone();
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::Ready { changed: false }, "bookkeeping is no news for the user");
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["GET", "PUT"]);
+    let mut expected = before;
+    expected["status"]["address"] = json!(IP);
+    assert_eq!(sent[1].body, expected, "everything else is sent as it was read");
+
+    lab.ensure().await.unwrap();
+    lab.watch();
+    lab.ensure().await.unwrap();
+    assert_eq!(methods(&lab.sent()), Vec::<&str>::new());
+}
+
+#[tokio::test]
+async fn an_object_of_a_former_leader_is_adopted() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.ensure().await.unwrap();
+    lab.host_books();
+    lab.sent();
+    // A new process whose first list is older than the object.
+    let successor = Lab::new(vec![service("default/web").done()]);
+    *successor.stored.lock().unwrap() = lab.stored.lock().unwrap().clone();
+    assert_eq!(successor.ensure().await.unwrap(), Ensured::Ready { changed: true });
+    assert_eq!(methods(&successor.sent()), ["POST", "GET", "PATCH"]);
+}
+
+#[tokio::test]
+async fn a_conflict_with_the_host_is_answered_by_a_fresh_read() {
+    let lab = Lab::new(vec![service("default/web").short(&[("ip", IP)]).ingress(IP).done()]);
+    lab.ensure().await.unwrap();
+    lab.host_books();
+    lab.watch();
+    lab.sent();
+    *lab.conflicts.lock().unwrap() = 2;
+    lab.ensure().await.unwrap();
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["GET", "PUT", "GET", "PUT", "GET", "PUT"]);
+    assert_eq!(lab.stored.lock().unwrap()[&lab.name()]["status"]["address"], IP);
+}
+
+#[tokio::test]
+async fn an_object_that_is_deleted_behind_our_back_is_not_written() {
+    let lab = Lab::new(vec![service("default/web").short(&[("ip", IP)]).ingress(IP).done()]);
+    lab.ensure().await.unwrap();
+    lab.host_books();
+    lab.watch();
+    lab.host(|object| object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    lab.sent();
+    assert!(
+        matches!(lab.ensure().await.unwrap(), Ensured::Waiting(waiting) if waiting.message.contains("is being deleted"))
+    );
+    assert_eq!(methods(&lab.sent()), ["GET"]);
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_host_reaches_the_user_in_its_words() {
+    let message = "admission webhook \"validator\" denied the request: shows guest cluster demo is being removed";
+    let server = Scenario::answering(move |_| (500, Scenario::status(500, "InternalError", message)));
+    let lab = Lab::new(vec![service("default/web").done()]);
+    let requests = Requests::new(server.client(), server.client(), "guests");
+    let provider = HarvesterLoadBalancers { requests, ..lab.provider };
+    let error = provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap_err();
+    let name = object_name(&config(), &lab.services.get(&key("default/web")).unwrap());
+    assert!(!error.permanent);
+    assert_eq!(runtime::error::chain(&error), format!("create or update lb guests/{name} failed, error: {message}"));
+}
+
+/// W-18.
+#[tokio::test]
+async fn nothing_is_decided_on_caches_without_content() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    let provider = HarvesterLoadBalancers { lbs: lb_cache(), ..lab.provider };
+    let web = lab.services.get(&key("default/web")).unwrap();
+    assert!(matches!(provider.ensure(&web).await.unwrap(), Ensured::Waiting(_)));
+    assert!(matches!(provider.delete(&web).await.unwrap(), Deleted::Waiting(_)));
+    assert_eq!(lab.server.requests(), []);
+}
+
+#[tokio::test]
+async fn a_harvester_that_cannot_be_read_is_told_to_the_user() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    let error = Some((tokio::time::Instant::now(), "connection refused".to_owned()));
+    let watched = watch::Sender::new(Status { synced: false, polling: false, error }).subscribe();
+    let provider = HarvesterLoadBalancers { lbs: lb_cache(), watched, ..lab.provider };
+    let web = lab.services.get(&key("default/web")).unwrap();
+    let Ensured::Waiting(waiting) = provider.ensure(&web).await.unwrap() else { panic!() };
+    assert!(waiting.needs_user);
+    assert_eq!(waiting.message, "cannot list LoadBalancers in namespace guests of Harvester: connection refused");
+}
+
+#[tokio::test]
+async fn a_deletion_is_finished_when_the_api_says_that_the_object_is_gone() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    assert!(matches!(lab.delete().await, Deleted::Waiting(waiting) if !waiting.needs_user));
+    assert_eq!(methods(&lab.sent()), ["DELETE"]);
+    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
+    assert_eq!(methods(&lab.sent()), Vec::<&str>::new(), "the host is releasing the address");
+
+    lab.stored.lock().unwrap().clear();
+    lab.watch();
+    assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
+    assert_eq!(methods(&lab.sent()), ["GET"]);
+}
+
+/// W-04.
+#[tokio::test]
+async fn an_object_whose_address_was_never_published_is_deleted_too() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.ensure().await.unwrap();
+    lab.sent();
+    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
+    assert_eq!(methods(&lab.sent()), ["DELETE"]);
+    assert!(lab.stored.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_object_that_no_cache_shows_is_found_and_deleted() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.ensure().await.unwrap();
+    lab.provider.objects.forget(&lab.name());
+    lab.sent();
+    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
+    assert_eq!(methods(&lab.sent()), ["GET", "DELETE"]);
+}
+
+#[tokio::test]
+async fn a_service_that_never_had_an_object_costs_one_read() {
+    let lab = Lab::new(vec![service("default/web").short(&[("primary", "default/gone")]).done()]);
+    assert_eq!(lab.delete().await, Deleted::Gone { existed: false });
+    assert_eq!(methods(&lab.sent()), ["GET"]);
+}
+
+/// W-20: the two decide at the same time, before any cache shows the other.
+#[tokio::test]
+async fn of_two_applicants_for_one_port_exactly_one_gets_it() {
+    let primary = service("default/web").short(&[("ip", IP)]).ingress(IP).done();
+    let applicant = |name| service(name).short(&[("primary", "default/web")]).ports(&["TCP/443"]).done();
+    let lab = Lab::new(vec![primary, applicant("default/a"), applicant("default/b")]);
+    let (a, b) = (applicant("default/a"), applicant("default/b"));
+    let (a, b) = tokio::join!(lab.provider.ensure(&a), lab.provider.ensure(&b));
+    let winners = [&a, &b].into_iter().filter(|result| result.is_ok()).count();
+    assert_eq!(winners, 1, "{a:?} {b:?}");
+    let loser = a.err().or(b.err()).unwrap();
+    assert!(loser.permanent && loser.message.contains("error: port 443 has been used in service default/"), "{loser}");
+}
+
+#[tokio::test]
+async fn a_change_of_the_object_wakes_its_service_and_a_new_ingress_who_depends_on_it() {
+    let sharer = service("default/a").short(&[("primary", "default/web")]).done();
+    let lab = Lab::new(vec![service("default/web").done(), sharer]);
+    let mut wakes = lab.provider.wakes();
+    let mut drain = async || {
+        let mut woken = std::collections::BTreeSet::new();
+        while let Ok(Some(key)) = tokio::time::timeout(Duration::from_millis(20), wakes.next()).await {
+            woken.insert(key.to_string());
+        }
+        woken.into_iter().collect::<Vec<_>>()
+    };
+    drain().await;
+    lab.ensure().await.unwrap();
+    lab.watch();
+    assert_eq!(drain().await, ["default/web"]);
+    lab.guest(|service| service.ingress = vec![IP.parse().unwrap()]);
+    assert_eq!(drain().await, ["default/a", "default/web"]);
+    lab.stored.lock().unwrap().clear();
+    lab.watch();
+    assert_eq!(drain().await, ["default/web"]);
+}

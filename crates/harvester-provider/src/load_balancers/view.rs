@@ -1,0 +1,98 @@
+//! What the decisions need to know about a LoadBalancer object on Harvester; nothing else looks at the cached object.
+
+use std::collections::BTreeMap;
+
+use harvester_api::keys::cloudprovider;
+use harvester_api::load_balancer::LoadBalancer;
+
+/// A LoadBalancer object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LbView {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// `metadata.creationTimestamp`, Unix seconds.
+    pub created: Option<i64>,
+    /// `metadata.deletionTimestamp` is set: the host is releasing the address.
+    pub terminating: bool,
+    /// The host's controller has put its finalizer on it: it is done with its own writes, and a deletion releases the address.
+    pub has_host_finalizer: bool,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `metadata.annotations`.
+    pub annotations: BTreeMap<String, String>,
+    /// `spec.ipam`.
+    pub ipam: Option<String>,
+    /// `spec.workloadType`.
+    pub workload_type: Option<String>,
+    /// `status.allocatedAddress.ip`, if it may be used: Ready, not going away, from the wanted pool.
+    pub usable_address: Option<String>,
+    /// Condition `Ready`; `None` until the host has looked at the object.
+    pub ready: Option<Ready>,
+    /// `status.address`, if not empty.
+    pub address: Option<String>,
+}
+
+/// Condition `Ready`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ready {
+    /// It is `True`.
+    pub status: bool,
+    /// The only explanation there is.
+    pub message: String,
+}
+
+impl From<&LoadBalancer> for LbView {
+    fn from(lb: &LoadBalancer) -> Self {
+        let metadata = &lb.metadata;
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            created: metadata.creation_timestamp.as_ref().map(|time| time.0.as_second()),
+            terminating: lb.terminating(),
+            has_host_finalizer: lb.has_host_finalizer(),
+            labels: metadata.labels.clone().unwrap_or_default(),
+            annotations: metadata.annotations.clone().unwrap_or_default(),
+            ipam: lb.spec.ipam.clone().filter(|ipam| !ipam.is_empty()),
+            workload_type: lb.spec.workload_type.clone(),
+            usable_address: lb.usable_address().map(str::to_owned),
+            ready: lb.ready_condition().map(|condition| Ready {
+                status: condition.status == "True",
+                message: condition.message.clone().unwrap_or_default(),
+            }),
+            address: lb.address().map(str::to_owned),
+        }
+    }
+}
+
+impl LbView {
+    /// An annotation, empty where it is missing.
+    pub fn annotation(&self, key: &str) -> &str {
+        self.annotations.get(key).map_or("", String::as_str)
+    }
+
+    /// `spec.ipam` as the host understands it: absent behaves as `pool`.
+    pub fn effective_ipam(&self) -> &str {
+        self.ipam.as_deref().unwrap_or("pool")
+    }
+
+    /// The Service that the labels name, if they name one.
+    pub fn service(&self) -> Option<(&str, &str)> {
+        let label = |key| self.labels.get(key).map(String::as_str).filter(|value| !value.is_empty());
+        Some((label(cloudprovider::SERVICE_NAMESPACE)?, label(cloudprovider::SERVICE_NAME)?))
+    }
+
+    /// The host has finished with it for now, so a write of ours costs nobody a conflict (host-throughput.md 1.5). An object that
+    /// is not Ready for a reason that stays is settled without a finalizer.
+    pub fn is_settled(&self) -> bool {
+        match &self.ready {
+            Some(ready) if ready.status => self.has_host_finalizer,
+            Some(ready) => !super::host_words::is_transient(&ready.message),
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Which Services to look at again when something changes: pure (W-16).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use cloud_provider::view::{Protocol, ServiceKey, ServiceView};
+use harvester_api::keys::{cloudprovider, kube_vip, loadbalancer};
+
+use super::network::wanted_network;
+use super::sharing::named_primary;
+use super::view::LbView;
+use crate::config::LoadBalancerConfig;
+
+/// What others depend on in a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Digest {
+    primary: Option<ServiceKey>,
+    chained: bool,
+    is_ours: bool,
+    deleting: bool,
+    ingress: Vec<IpAddr>,
+    network: String,
+    shows: Option<String>,
+    label: Option<String>,
+    ports: BTreeSet<(Protocol, u16)>,
+}
+
+impl From<&ServiceView> for Digest {
+    fn from(service: &ServiceView) -> Self {
+        Self {
+            primary: named_primary(service).and_then(Result::ok),
+            chained: service.annotations.get(cloudprovider::PRIMARY_SERVICE).is_some_and(|value| !value.is_empty()),
+            is_ours: service.is_load_balancer && !service.has_class,
+            deleting: service.deleting,
+            ingress: service.ingress.clone(),
+            network: wanted_network(service).to_owned(),
+            shows: service.annotations.get(kube_vip::LOADBALANCER_IPS).cloned(),
+            label: service.labels.get(cloudprovider::PRIMARY_SERVICE).cloned(),
+            ports: service.ports.clone(),
+        }
+    }
+}
+
+/// Remembers what Services looked like, to tell who depends on a change.
+#[derive(Debug, Default)]
+pub struct ServiceWakes {
+    seen: BTreeMap<ServiceKey, Digest>,
+}
+
+impl ServiceWakes {
+    /// `key` changed, appeared or is gone: itself if its ingress changed (the framework does not look at the status), who shares
+    /// its address, the Service whose address it shares, and who else shares that.
+    pub fn touched(
+        &mut self,
+        key: &ServiceKey,
+        now: Option<&ServiceView>,
+        all: &[Arc<ServiceView>],
+    ) -> BTreeSet<ServiceKey> {
+        let new = now.map(Digest::from);
+        let old = match &new {
+            Some(new) => self.seen.insert(key.clone(), new.clone()),
+            None => self.seen.remove(key),
+        };
+        if old == new {
+            return BTreeSet::new();
+        }
+        let mut primaries: BTreeSet<ServiceKey> =
+            [&old, &new].into_iter().flatten().filter_map(|digest| digest.primary.clone()).collect();
+        let mut wake = primaries.clone();
+        primaries.insert(key.clone());
+        let names_one =
+            |service: &ServiceView| matches!(named_primary(service), Some(Ok(primary)) if primaries.contains(&primary));
+        wake.extend(all.iter().filter(|service| names_one(service)).map(|service| service.key.clone()));
+        wake.remove(key);
+        let ingress =
+            |digest: &Option<Digest>| digest.as_ref().map(|digest| digest.ingress.clone()).unwrap_or_default();
+        if ingress(&old) != ingress(&new) {
+            wake.insert(key.clone());
+        }
+        wake
+    }
+}
+
+/// Remembers whose object a name was, for when it is gone.
+#[derive(Debug, Default)]
+pub struct ObjectWakes {
+    owners: BTreeMap<String, ServiceKey>,
+}
+
+impl ObjectWakes {
+    /// The Service of the object called `name`, which changed, appeared or is gone. Several guest clusters may share a namespace:
+    /// objects of others wake nobody.
+    pub fn touched(
+        &mut self,
+        name: &str,
+        now: Option<&LbView>,
+        config: &LoadBalancerConfig,
+        all: &[Arc<ServiceView>],
+    ) -> Option<ServiceKey> {
+        let Some(lb) = now else { return self.owners.remove(name) };
+        let owner = self.owners.get(name).cloned().or_else(|| owner(lb, config, all))?;
+        self.owners.insert(name.to_owned(), owner.clone());
+        Some(owner)
+    }
+}
+
+fn owner(lb: &LbView, config: &LoadBalancerConfig, all: &[Arc<ServiceView>]) -> Option<ServiceKey> {
+    let ours = config.cluster_name.as_str();
+    if lb
+        .annotations
+        .get(loadbalancer::CLUSTER)
+        .or_else(|| lb.labels.get(cloudprovider::CLUSTER))
+        .is_some_and(|cluster| cluster != ours)
+    {
+        return None;
+    }
+    if let Some((namespace, name)) = lb.service() {
+        return Some(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() });
+    }
+    all.iter().find(|service| object_name(config, service) == lb.name).map(|service| service.key.clone())
+}
+
+/// Name of the Service's own LoadBalancer object (ccm.md 3.1).
+pub fn object_name(config: &LoadBalancerConfig, service: &ServiceView) -> String {
+    config.cluster_name.load_balancer_name(&service.key.namespace, &service.key.name, &service.uid.0)
+}
+
+/// Services that depend on the NAD mapping.
+pub fn with_network(all: &[Arc<ServiceView>]) -> BTreeSet<ServiceKey> {
+    all.iter().filter(|service| !wanted_network(service).is_empty()).map(|service| service.key.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::build::{config, key, lb, service};
+    use super::*;
+
+    fn names(keys: BTreeSet<ServiceKey>) -> Vec<String> {
+        keys.into_iter().map(|key| key.to_string()).collect()
+    }
+
+    fn arcs(services: &[ServiceView]) -> Vec<Arc<ServiceView>> {
+        services.iter().cloned().map(Arc::new).collect()
+    }
+
+    #[test]
+    fn a_new_ingress_wakes_the_service_itself_and_who_shares_its_address() {
+        let sharer = |name| service(name).short(&[("primary", "default/web")]).done();
+        let before = service("default/web").done();
+        let after = service("default/web").ingress("10.0.0.1").done();
+        let all = arcs(&[after.clone(), sharer("default/a"), sharer("x/b"), service("default/c").done()]);
+        let mut wakes = ServiceWakes::default();
+        wakes.touched(&before.key, Some(&before), &all);
+        assert_eq!(names(wakes.touched(&after.key, Some(&after), &all)), ["default/a", "default/web", "x/b"]);
+        assert!(wakes.touched(&after.key, Some(&after), &all).is_empty(), "nothing changed");
+        assert_eq!(names(wakes.touched(&after.key, None, &all[1..])), ["default/a", "default/web", "x/b"]);
+    }
+
+    #[test]
+    fn a_sharer_that_leaves_wakes_its_primary_and_the_other_applicants() {
+        let sharer = |name| service(name).short(&[("primary", "default/web")]).done();
+        let all = arcs(&[service("default/web").done(), sharer("default/a"), sharer("default/b")]);
+        let mut wakes = ServiceWakes::default();
+        let a = sharer("default/a");
+        wakes.touched(&a.key, Some(&a), &all);
+        let turned = service("default/a").done();
+        assert_eq!(names(wakes.touched(&a.key, Some(&turned), &all)), ["default/b", "default/web"]);
+    }
+
+    #[test]
+    fn a_label_or_annotation_that_nobody_depends_on_wakes_nobody() {
+        let web = service("default/web").done();
+        let mut wakes = ServiceWakes::default();
+        wakes.touched(&web.key, Some(&web), &[]);
+        let mut other = web.clone();
+        other.annotations.insert("example/x".into(), "1".into());
+        assert!(wakes.touched(&web.key, Some(&other), &[]).is_empty());
+    }
+
+    #[test]
+    fn an_object_wakes_the_service_that_its_labels_name_also_when_it_is_gone() {
+        let mut wakes = ObjectWakes::default();
+        let mut view = lb("x").done();
+        assert_eq!(wakes.touched("x", Some(&view), &config(), &[]), Some(key("default/web")));
+        assert_eq!(wakes.touched("x", None, &config(), &[]), Some(key("default/web")));
+        assert_eq!(wakes.touched("x", None, &config(), &[]), None);
+        view.annotations.insert(loadbalancer::CLUSTER.into(), "other".into());
+        assert_eq!(wakes.touched("x", Some(&view), &config(), &[]), None, "another cluster's");
+    }
+
+    #[test]
+    fn an_object_without_labels_is_found_by_its_name() {
+        let web = service("default/web").done();
+        let name = object_name(&config(), &web);
+        let view = LbView { labels: BTreeMap::new(), annotations: BTreeMap::new(), ..lb(&name).done() };
+        let mut wakes = ObjectWakes::default();
+        assert_eq!(wakes.touched(&name, Some(&view), &config(), &arcs(&[web])), Some(key("default/web")));
+    }
+
+    #[test]
+    fn a_new_mapping_wakes_services_with_a_network() {
+        let all = arcs(&[service("default/web").done(), service("default/net").short(&[("net", "a/b")]).done()]);
+        assert_eq!(names(with_network(&all)), ["default/net"]);
+    }
+}

@@ -1,0 +1,111 @@
+//! What an operator sees of this provider (W-53).
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use cloud_provider::view::ServiceKey;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// Metrics of the provider.
+#[derive(Debug)]
+pub struct Metrics {
+    /// From our POST to a published address.
+    pub allocation_seconds: Histogram,
+    waiting: Family<[(&'static str, &'static str); 1], Gauge>,
+    /// Guest agents that did not answer.
+    pub guest_agent_failures: Counter,
+    /// Networks in the NAD mapping.
+    pub nad_mapping_networks: Gauge,
+    /// Host names learnt from guest agents.
+    pub known_hostnames: Gauge<f64, AtomicU64>,
+    reasons: Mutex<HashMap<ServiceKey, &'static str>>,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn register(registry: &mut Registry) -> Self {
+        let buckets = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+        let metrics = Self {
+            allocation_seconds: Histogram::new(buckets),
+            waiting: Family::default(),
+            guest_agent_failures: Counter::default(),
+            nad_mapping_networks: Gauge::default(),
+            known_hostnames: Gauge::default(),
+            reasons: Mutex::default(),
+        };
+        registry.register(
+            "harvester_loadbalancer_allocation_seconds",
+            "Time from creating a LoadBalancer on Harvester to publishing its address",
+            metrics.allocation_seconds.clone(),
+        );
+        registry.register(
+            "harvester_loadbalancer_waiting",
+            "Services that wait for something, by reason",
+            metrics.waiting.clone(),
+        );
+        registry.register(
+            "harvester_guest_agent_failures",
+            "Questions for a host name that a guest agent did not answer",
+            metrics.guest_agent_failures.clone(),
+        );
+        registry.register(
+            "harvester_nad_mapping_networks",
+            "Networks in ConfigMap kube-system/harvester-nad-mapping",
+            metrics.nad_mapping_networks.clone(),
+        );
+        registry.register(
+            "harvester_known_hostnames",
+            "Host names of VMs learnt from guest agents",
+            metrics.known_hostnames.clone(),
+        );
+        metrics
+    }
+
+    /// An address was published so long after the POST.
+    pub fn allocated(&self, after: Duration) {
+        self.allocation_seconds.observe(after.as_secs_f64());
+    }
+
+    /// What a Service waits for now; `None`: nothing.
+    pub fn waits(&self, service: &ServiceKey, reason: Option<&'static str>) {
+        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match reason {
+            Some(reason) => reasons.insert(service.clone(), reason),
+            None => reasons.remove(service),
+        };
+        if before == reason {
+            return;
+        }
+        if let Some(before) = before {
+            self.waiting.get_or_create(&[("reason", before)]).dec();
+        }
+        if let Some(reason) = reason {
+            self.waiting.get_or_create(&[("reason", reason)]).inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_waits_for_one_thing_at_a_time() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let key = ServiceKey { namespace: "a".into(), name: "b".into() };
+        metrics.waits(&key, Some("allocation"));
+        metrics.waits(&key, Some("allocation"));
+        metrics.waits(&key, Some("terminating"));
+        let waiting = |reason| metrics.waiting.get_or_create(&[("reason", reason)]).get();
+        assert_eq!((waiting("allocation"), waiting("terminating")), (0, 1));
+        metrics.waits(&key, None);
+        assert_eq!(waiting("terminating"), 0);
+    }
+}

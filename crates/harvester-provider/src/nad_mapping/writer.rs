@@ -1,0 +1,216 @@
+//! Keeps the ConfigMap equal to what the VMs say. Runs on the leader only.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harvester_api::names::ClusterName;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Client;
+use kube::api::{Api, ObjectMeta, PostParams};
+use runtime::cache::Touched;
+
+use super::{KEY, MappingSource, NAME, NAMESPACE, compute, value};
+use crate::instances::provider::VmiCache;
+use crate::metrics::Metrics;
+
+/// A start of many VMs changes the mapping once.
+const DEBOUNCE: Duration = Duration::from_millis(500);
+/// After a failed write.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
+
+/// Why the ConfigMap could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to sync NAD mapping ConfigMap")]
+pub struct WriteError(#[from] kube::Error);
+
+/// Writes the mapping of one cluster.
+pub struct Writer {
+    client: Client,
+    cluster: ClusterName,
+    vmis: VmiCache,
+    mapping: MappingSource,
+    metrics: Arc<Metrics>,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Nothing is sent before [`Self::run`].
+    pub fn new(
+        client: Client,
+        cluster: ClusterName,
+        vmis: VmiCache,
+        mapping: MappingSource,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { client, cluster, vmis, mapping, metrics }
+    }
+
+    /// Follows the VMIs, and the ConfigMap itself: somebody may change or delete it.
+    pub async fn run(self) -> Infallible {
+        if self.cluster.is_default() {
+            tracing::warn!(
+                "no NAD mapping without a name for this cluster: guest cluster name configuration is empty/default, we cannot \
+                 identify the cluster; set --cluster-name"
+            );
+            return std::future::pending().await;
+        }
+        self.vmis.wait_synced().await;
+        let (mut machines, mut config_map) = (self.vmis.subscribe(), self.mapping.subscribe());
+        loop {
+            let pause = match self.sync().await {
+                Ok(()) => None,
+                Err(error) => {
+                    tracing::warn!(error = runtime::error::chain(&error), "NAD mapping not written, trying again");
+                    Some(TRY_AGAIN)
+                }
+            };
+            touched(&mut machines, &mut config_map, pause).await;
+        }
+    }
+
+    /// Writes the mapping if it differs from what is there.
+    pub async fn sync(&self) -> Result<(), WriteError> {
+        let vmis = self.vmis.all();
+        let Some(mapping) = compute(&self.cluster, vmis.iter().map(Arc::as_ref)) else { return Ok(()) };
+        self.metrics.nad_mapping_networks.set(i64::try_from(mapping.len()).unwrap_or(i64::MAX));
+        let wanted = value(&mapping);
+        if self.mapping.is_known() && self.mapping.value().as_deref() == Some(&wanted) {
+            return Ok(());
+        }
+        let config_maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
+        match config_maps.get_opt(NAME).await? {
+            None => {
+                let metadata = ObjectMeta {
+                    name: Some(NAME.to_owned()),
+                    namespace: Some(NAMESPACE.to_owned()),
+                    ..ObjectMeta::default()
+                };
+                let data = Some(BTreeMap::from([(KEY.to_owned(), wanted)]));
+                let config_map = ConfigMap { metadata, data, ..ConfigMap::default() };
+                config_maps.create(&PostParams::default(), &config_map).await?;
+            }
+            Some(config_map) if config_map.data.as_ref().and_then(|data| data.get(KEY)) == Some(&wanted) => {
+                return Ok(());
+            }
+            Some(mut config_map) => {
+                config_map.data.get_or_insert_default().insert(KEY.to_owned(), wanted);
+                config_maps.replace(NAME, &PostParams::default(), &config_map).await?;
+            }
+        }
+        tracing::info!(networks = mapping.len(), "NAD mapping written to ConfigMap {NAMESPACE}/{NAME}");
+        Ok(())
+    }
+}
+
+/// Waits until something changed (or `limit` is over), and a moment longer for what changes together with it.
+async fn touched(machines: &mut Touched<String>, config_map: &mut Touched<String>, limit: Option<Duration>) {
+    let any = async {
+        tokio::select! {
+            _ = machines.next() => {}
+            _ = config_map.next() => {}
+        }
+    };
+    match limit {
+        Some(limit) => drop(tokio::time::timeout(limit, any).await),
+        None => any.await,
+    }
+    let more = async {
+        loop {
+            tokio::select! {
+                key = machines.next() => if key.is_none() { return std::future::pending::<()>().await },
+                key = config_map.next() => if key.is_none() { return std::future::pending::<()>().await },
+            }
+        }
+    };
+    drop(tokio::time::timeout(DEBOUNCE, more).await);
+}
+
+#[cfg(test)]
+mod tests {
+    use harvester_api::keys::harvester::GUEST_CLUSTER_NAME;
+    use prometheus_client::registry::Registry;
+    use runtime::cache::Cache;
+    use runtime::scenario::Scenario;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::instances::view::{InterfaceView, NetworkView, VmiView, build};
+    use crate::nad_mapping::NadMapping;
+
+    fn machine() -> VmiView {
+        let mut vmi = build::vmi("a");
+        vmi.labels.insert(GUEST_CLUSTER_NAME.into(), "demo".into());
+        for (nic, network, interface) in [("nic-0", "guests/mgmt", "enp1s0"), ("nic-1", "guests/data", "enp2s0")] {
+            vmi.networks.push(NetworkView { name: nic.into(), multus: Some(network.into()) });
+            let addresses = Vec::new();
+            vmi.interfaces.push(InterfaceView { name: nic.into(), addresses, interface_name: interface.into() });
+        }
+        vmi
+    }
+
+    const VALUE: &str = r#"{"guests/data":"enp2s0","guests/mgmt":"enp1s0"}"#;
+
+    async fn sync(there: Option<Value>, watched: Option<NadMapping>, vmis: &[VmiView]) -> Scenario {
+        let server = Scenario::answering(move |request| match (request.method.as_str(), &there) {
+            ("GET", None) => (404, Scenario::status(404, "NotFound", "configmaps \"harvester-nad-mapping\" not found")),
+            ("GET", Some(object)) => (200, object.clone()),
+            _ => (200, request.body.clone()),
+        });
+        let cache = Cache::in_memory(|old, new| old != new, vmis.iter().map(|vmi| (vmi.name.clone(), vmi.clone())));
+        let metrics = Arc::new(Metrics::register(&mut Registry::default()));
+        let cluster = ClusterName::from_record("demo");
+        let writer = Writer::new(server.client(), cluster, cache, MappingSource::in_memory(watched), metrics);
+        writer.sync().await.unwrap();
+        server
+    }
+
+    fn known() -> NadMapping {
+        serde_json::from_str::<BTreeMap<String, String>>(VALUE).map(NadMapping::Known).unwrap()
+    }
+
+    /// ../golden 00-node-init.
+    #[tokio::test]
+    async fn the_first_mapping_is_created_with_nothing_but_its_key() {
+        let writes = sync(None, None, &[machine()]).await.writes();
+        assert_eq!(writes.len(), 1);
+        assert_eq!(
+            (writes[0].method.as_str(), writes[0].path.as_str()),
+            ("POST", "/api/v1/namespaces/kube-system/configmaps")
+        );
+        assert_eq!(writes[0].body["metadata"], json!({"name": "harvester-nad-mapping", "namespace": "kube-system"}));
+        assert_eq!(writes[0].body["data"], json!({"interface-nad-mapping": VALUE}));
+    }
+
+    #[tokio::test]
+    async fn an_unchanged_mapping_costs_no_request() {
+        assert_eq!(sync(None, Some(known()), &[machine()]).await.requests(), []);
+    }
+
+    #[tokio::test]
+    async fn what_others_put_into_the_config_map_stays() {
+        let there = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": NAME, "namespace": NAMESPACE, "resourceVersion": "7", "labels": {"a": "b"}},
+            "data": {"other": "x", KEY: ""}
+        });
+        let writes = sync(Some(there), Some(NadMapping::Empty), &[machine()]).await.writes();
+        assert_eq!(writes.len(), 1);
+        assert_eq!(writes[0].method, "PUT");
+        assert_eq!(writes[0].body["metadata"]["resourceVersion"], "7");
+        assert_eq!(writes[0].body["metadata"]["labels"], json!({"a": "b"}));
+        assert_eq!(writes[0].body["data"], json!({"other": "x", KEY: VALUE}));
+    }
+
+    /// W-15.
+    #[tokio::test]
+    async fn without_anything_to_tell_the_last_mapping_is_kept() {
+        assert_eq!(sync(None, Some(known()), &[]).await.requests(), []);
+    }
+}

@@ -1,0 +1,173 @@
+//! The provider as the command starts it: caches, watches, and the two traits on top of them.
+
+use std::sync::Arc;
+
+use cloud_provider::cache::ServiceCache;
+use cloud_provider::provider::{Instances, LoadBalancers};
+use harvester_api::load_balancer::LoadBalancer;
+use harvester_api::virtual_machine::VirtualMachine;
+use harvester_api::virtual_machine_instance::VirtualMachineInstance;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Api, Client};
+use prometheus_client::registry::Registry;
+use runtime::health::Check;
+use runtime::reflect::Reflector;
+use runtime::tasks::Tasks;
+
+use crate::config::ProviderConfig;
+use crate::instances;
+use crate::instances::provider::{HarvesterInstances, VmCache, VmiCache, machine_caches};
+use crate::instances::view::{VmView, VmiView};
+use crate::load_balancers;
+use crate::load_balancers::own_writes::{LbCache, lb_cache};
+use crate::load_balancers::provider::HarvesterLoadBalancers;
+use crate::load_balancers::view::LbView;
+use crate::metrics::Metrics;
+use crate::nad_mapping::writer::Writer;
+use crate::nad_mapping::{self, MappingSource, NadMapping};
+
+/// The provider for Harvester. Made at start; watches and writes only after [`HarvesterProvider::start`], which the leader calls.
+#[derive(Debug)]
+pub struct HarvesterProvider {
+    load_balancers: Arc<HarvesterLoadBalancers>,
+    instances: Arc<HarvesterInstances>,
+    caches: Caches,
+    watches: Watches,
+    writer: Option<Writer>,
+}
+
+#[derive(Debug, Clone)]
+struct Caches {
+    services: ServiceCache,
+    lbs: LbCache,
+    vms: VmCache,
+    vmis: VmiCache,
+}
+
+#[derive(Debug)]
+struct Watches {
+    lbs: Reflector<LoadBalancer, String, LbView>,
+    vms: Reflector<VirtualMachine, String, VmView>,
+    vmis: Reflector<VirtualMachineInstance, String, VmiView>,
+    mapping: Reflector<ConfigMap, String, NadMapping>,
+}
+
+impl HarvesterProvider {
+    /// `guest` and `harvester` are clients of the two clusters, `services` the cache that the controllers share (filled by whoever
+    /// owns it). Sends nothing.
+    pub fn new(
+        config: &ProviderConfig,
+        guest: &Client,
+        harvester: &Client,
+        services: &ServiceCache,
+        registry: &mut Registry,
+    ) -> Self {
+        let metrics = Arc::new(Metrics::register(registry));
+        let lbs = lb_cache();
+        let (vms, vmis) = machine_caches();
+        let mapping = MappingSource::cache();
+        let namespace = config.namespace.as_str();
+        let watches = Watches {
+            lbs: Reflector::new(
+                "loadbalancers",
+                Api::namespaced(harvester.clone(), namespace),
+                lbs.clone(),
+                name,
+                |lb| Some(LbView::from(lb)),
+            ),
+            vms: Reflector::new(
+                "virtualmachines",
+                Api::namespaced(harvester.clone(), namespace),
+                vms.clone(),
+                name,
+                |vm| Some(VmView::from(vm)),
+            ),
+            vmis: Reflector::new(
+                "virtualmachineinstances",
+                Api::namespaced(harvester.clone(), namespace),
+                vmis.clone(),
+                name,
+                |vmi| Some(VmiView::from(vmi)),
+            ),
+            // The one object, not all ConfigMaps of the cluster (W-38).
+            mapping: Reflector::new(
+                "nad-mapping",
+                Api::namespaced(guest.clone(), nad_mapping::NAMESPACE),
+                mapping.clone(),
+                name,
+                |config_map| Some(NadMapping::from_config_map(config_map)),
+            )
+            .fields(&format!("metadata.name={}", nad_mapping::NAME)),
+        };
+        let mapping = MappingSource::new(mapping, watches.mapping.status());
+
+        let load_balancers = HarvesterLoadBalancers::new(
+            config.load_balancers(),
+            services.clone(),
+            (lbs.clone(), watches.lbs.status()),
+            mapping.clone(),
+            load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace),
+            Arc::clone(&metrics),
+        );
+        let instances = HarvesterInstances::new(
+            config,
+            services.clone(),
+            (vms.clone(), vmis.clone()),
+            instances::requests::Requests::new(harvester.clone(), namespace),
+            Arc::clone(&metrics),
+        );
+        let writer = (!config.disable_vmi_controller)
+            .then(|| Writer::new(guest.clone(), config.cluster_name.clone(), vmis.clone(), mapping, metrics));
+        let caches = Caches { services: services.clone(), lbs, vms, vmis };
+        Self { load_balancers: Arc::new(load_balancers), instances: Arc::new(instances), caches, watches, writer }
+    }
+
+    /// The load balancers, for the service controller.
+    pub fn load_balancers(&self) -> Arc<dyn LoadBalancers> {
+        Arc::clone(&self.load_balancers) as Arc<dyn LoadBalancers>
+    }
+
+    /// The instances, for the node controllers.
+    pub fn instances(&self) -> Arc<dyn Instances> {
+        Arc::clone(&self.instances) as Arc<dyn Instances>
+    }
+
+    /// Health checks of the watches, by name (W-41). The NAD mapping is not among them: without the right to read it the rest works.
+    pub fn checks(&self) -> Vec<(&'static str, Check)> {
+        vec![
+            ("harvester-loadbalancers", self.watches.lbs.check()),
+            ("harvester-virtualmachines", self.watches.vms.check()),
+            ("harvester-virtualmachineinstances", self.watches.vmis.check()),
+        ]
+    }
+
+    /// Waits for the first complete lists. The futures may be taken before [`Self::start`] consumes the provider.
+    pub fn synced(&self) -> impl Future<Output = ()> + Send + 'static {
+        let caches = self.caches.clone();
+        async move {
+            tokio::join!(
+                caches.services.wait_synced(),
+                caches.lbs.wait_synced(),
+                caches.vms.wait_synced(),
+                caches.vmis.wait_synced()
+            );
+        }
+    }
+
+    /// Starts the watches and the background work. For the leader only: a standby must neither load the host nor write.
+    pub fn start(self, tasks: &mut Tasks) {
+        tasks.spawn_endless("watch of loadbalancers", self.watches.lbs.run());
+        tasks.spawn_endless("watch of virtualmachines", self.watches.vms.run());
+        tasks.spawn_endless("watch of virtualmachineinstances", self.watches.vmis.run());
+        tasks.spawn_endless("watch of the NAD mapping", self.watches.mapping.run());
+        tasks.spawn_endless("guest agents", self.instances.run());
+        if let Some(writer) = self.writer {
+            tasks.spawn_endless("NAD mapping", writer.run());
+        }
+    }
+}
+
+fn name(metadata: &ObjectMeta) -> String {
+    metadata.name.clone().unwrap_or_default()
+}
