@@ -1,1 +1,72 @@
-//! Helpers that the end-to-end tests share.
+//! The fixture of the end-to-end tests: the whole product, as it is shipped, on real components in network namespaces.
+//!
+//! | module | what lives there |
+//! | --- | --- |
+//! | [`bed`] | [`Bed`]: LAN with DHCP and client, guest control plane, nodes with kube-proxy and echo pods, Harvester side, the product |
+//! | [`product`] | the product's processes with the rights, arguments and environment of `deploy/*.yaml` |
+//! | [`case`] | [`Case`]: one test's place on a shared bed; Services, and waiting for what a user sees |
+//! | [`machines`] | virtual machines and Node objects without a host behind them |
+//! | [`cost`] | API writes of the product, from the audit logs |
+//! | [`facts`] | what is left of an object when identities, times and random names are taken away |
+//!
+//! # How to write a test
+//!
+//! Tests of one file share a bed where they do not break anything that others use; each works in a Kubernetes namespace of its own.
+//! A test that kills or cuts what others need builds its own.
+//!
+//! ```no_run
+//! use e2e::{Bed, Case, Shared, service};
+//! static BED: Shared<Bed> = Shared::new();
+//!
+//! # #[allow(clippy::unwrap_used)]
+//! #[tokio::test]
+//! async fn a_pool_service_answers() {
+//!     if e2e::skip() {
+//!         return;
+//!     }
+//!     let bed = BED.get(|| Bed::builder().start()).await.unwrap();
+//!     let case = bed.case("pool").await.unwrap();             // prints the product's logs if this test panics
+//!     let web = case.expose(service("web").tcp(80)).await.unwrap(); // Service, endpoints on every node
+//!     let address = web.address().await.unwrap();             // status.loadBalancer.ingress[0].ip
+//!     let reply = web.reply(address, 80).await.unwrap();      // from the client host, waits for the data plane
+//!     assert_eq!(testbed::echo::field(&reply, "pod"), Some("echo-node1"));
+//! }
+//! ```
+//!
+//! Everything that waits has a generous deadline ([`PATIENCE`]) and says what it saw last. Nothing has to be cleaned up: a bed has no
+//! name outside its process, and the kernel ends it with the process (see [`testbed`]). `TESTBED_KEEP_LOGS=1` keeps logs and data.
+
+use std::time::Duration;
+
+pub mod bed;
+pub mod case;
+pub mod cost;
+pub mod facts;
+pub mod machines;
+pub mod product;
+
+pub use bed::{Bed, BedBuilder, CLUSTER, NETWORK, VM_NAMESPACE};
+pub use case::{Case, EventFact, Exposed, ServiceSpec, service};
+pub use cost::{Costs, Mark};
+pub use machines::NodeSketch;
+pub use product::Handle;
+pub use testbed::{Shared, wait_for};
+
+/// A deadline for what the product does at once on an idle machine: long enough for a busy one.
+pub const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Requires root, so that nobody takes a skipped run for a passed one.
+pub const REQUIRE_ROOT_VARIABLE: &str = "HCP_REQUIRE_ROOT";
+
+/// True, with a message, where these tests cannot run: namespaces need root. Panics instead if [`REQUIRE_ROOT_VARIABLE`] is `1`.
+pub fn skip() -> bool {
+    if rustix::process::geteuid().is_root() {
+        return false;
+    }
+    assert!(
+        std::env::var(REQUIRE_ROOT_VARIABLE).as_deref() != Ok("1"),
+        "end-to-end tests need root, and {REQUIRE_ROOT_VARIABLE}=1 forbids to skip them"
+    );
+    eprintln!("skipped: end-to-end tests need root for network namespaces ({REQUIRE_ROOT_VARIABLE}=1 makes this a failure)");
+    true
+}

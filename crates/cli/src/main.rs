@@ -1,9 +1,18 @@
 //! Flags to configuration, and the wiring of both commands. No logic lives here.
 
+use std::process::ExitCode;
+
+mod announcer;
 mod ccm;
 mod values;
 
 /// Version, with the commit it was built from where that is known.
 pub const VERSION: &str = env!("HCP_VERSION");
 
-fn main() {}
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    match arguments.get(1).map(String::as_str) {
+        Some("announcer" | "manager") => announcer::main(&arguments[1..]),
+        _ => ccm::main(&arguments),
+    }
+}

@@ -4,5 +4,16 @@
 //! from a watch cache), decide (a pure function) and act (one place that sends requests, reports, and wakes the key again).
 
 pub mod cache;
+pub mod controllers;
+pub mod lifecycle;
+pub mod node;
+pub mod observe;
+mod own_write;
 pub mod provider;
+pub mod service;
+pub mod start;
 pub mod view;
+mod worker;
+
+#[cfg(test)]
+mod test_support;

@@ -133,3 +133,21 @@ pub struct ProviderError {
     /// Retrying is pointless until the user changes the object (or something wakes the key).
     pub permanent: bool,
 }
+
+impl ProviderError {
+    /// An error without a cause.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), source: None, permanent: false }
+    }
+
+    /// An error with its cause.
+    pub fn caused(message: impl Into<String>, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { message: message.into(), source: Some(source.into()), permanent: false }
+    }
+
+    /// Retrying is pointless until something changes.
+    pub fn permanent(mut self) -> Self {
+        self.permanent = true;
+        self
+    }
+}

@@ -116,6 +116,8 @@ pub struct Taint {
     pub value: Option<String>,
     /// `effect`, for example `NoSchedule`.
     pub effect: String,
+    /// `timeAdded` as it is in the object; kept when the list is written back.
+    pub time_added: Option<String>,
 }
 
 /// One entry of `status.addresses`.

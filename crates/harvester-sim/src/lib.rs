@@ -1,1 +1,18 @@
-//! Stand-in for the Harvester side: pools, LoadBalancer controller, webhooks, virtual machines.
+//! Stand-in for the Harvester side, for development and the demo: pools and their books, the LoadBalancer controller, the
+//! webhooks, and virtual machines, on a real API server. Specification: harvester-side.md, pace: host-throughput.md.
+//!
+//! It refuses what Harvester refuses and answers in Harvester's words. Nothing of it is part of the shipped product.
+
+pub mod admission;
+pub mod allocator;
+pub mod apply;
+pub mod credentials;
+pub mod faults;
+pub mod guest;
+pub mod host;
+pub mod install;
+pub mod ranges;
+pub mod selector;
+pub mod serve;
+pub mod sim;
+pub mod version;

@@ -1,5 +1,102 @@
-//! The cloud controller manager's command line.
+//! The cloud controller manager's command: flags, their validation, the wiring, and how a failed start is reported.
 
-pub mod controllers;
+mod config;
 pub mod flags;
-pub mod startup_error;
+mod run;
+mod startup_error;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use runtime::error::chain;
+use runtime::logging::{self, Format};
+
+use crate::VERSION;
+
+/// Runs the command; `arguments` includes the program's name.
+pub fn main(arguments: &[String]) -> ExitCode {
+    let flags = match flags::parse(arguments) {
+        Ok(flags) => flags,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            // A reader that has seen enough (`| head`) is no error of ours.
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            logging::init(Format::Text, 0);
+            let asked =
+                arguments.iter().any(|a| a == "--show-full-help-on-error" || a == "--show-full-help-on-error=true");
+            let text = error.render().to_string();
+            // The first paragraph says it all; the usage that follows would tear the frame apart.
+            let first = text.split("\n\n").next().unwrap_or_default();
+            return refuse(first.trim_start_matches("error: "), asked);
+        }
+    };
+    if let Some(form) = &flags.version {
+        println!(
+            "{}",
+            if form == "raw" {
+                format!("harvester-cloud-provider {VERSION} {}", std::env::consts::ARCH)
+            } else {
+                VERSION.to_owned()
+            }
+        );
+        return ExitCode::SUCCESS;
+    }
+    let format = flags.logging_format.parse().unwrap_or_default();
+    logging::init(format, logging::verbosity(arguments.iter().map(String::as_str)));
+    let full_help = flags.harvester.show_full_help_on_error;
+    let configuration = match config::configure(&flags) {
+        Ok(configuration) => configuration,
+        Err(error) => return refuse(&chain(&error), full_help),
+    };
+    for warning in &configuration.warnings {
+        tracing::warn!("{warning}");
+    }
+    let ignored = flags::without_effect(arguments);
+    if !ignored.is_empty() {
+        tracing::info!("flags without effect here: {} (see --help)", ignored.join(", "));
+    }
+    tracing::info!("cloudprovider.harvesterhci.io effective configurations: {}", effective(&flags, &configuration));
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(run::run(&flags, configuration)),
+        Err(error) => Err(error.into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => refuse(&chain(error.as_ref()), full_help),
+    }
+}
+
+/// The one line that tells what the flags came to (ccm.md 1.4 step 6).
+fn effective(flags: &flags::Flags, configuration: &config::Configuration) -> String {
+    let provider = &configuration.provider;
+    format!(
+        "--cluster-name={} --controllers={} --management-network={} --node-ip-cidr={} --node-exclude-ip-ranges={} \
+         --disable-annotation-alpha-provided-ip-addr={} --disable-vmi-controller={} --show-full-help-on-error={}",
+        provider.cluster_name.as_str(),
+        flags.cloud.controllers.join(","),
+        provider.management_network.as_ref().map(ToString::to_string).unwrap_or_default(),
+        list(&provider.node_ip_cidr),
+        list(&provider.node_exclude_ip_ranges),
+        provider.ignore_node_annotations,
+        provider.disable_vmi_controller,
+        flags.harvester.show_full_help_on_error,
+    )
+}
+
+fn list(prefixes: &[ipnet::IpNet]) -> String {
+    prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn refuse(error: &str, full_help: bool) -> ExitCode {
+    for line in startup_error::lines(error, full_help) {
+        tracing::error!("{line}");
+    }
+    if full_help {
+        eprintln!("{}", flags::command().render_long_help());
+    }
+    ExitCode::FAILURE
+}

@@ -1,0 +1,332 @@
+//! The annotations that announcer and users exchange on a Service, and how their values are read. announcer.md 2.1.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use jiff::Timestamp;
+use l2::Mac;
+use serde::{Deserialize, Serialize};
+
+/// Comma-separated addresses; `0.0.0.0` or `::` asks for DHCP.
+pub const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
+/// MAC of the macvlan.
+pub const HWADDR: &str = "kube-vip.io/hwaddr";
+/// The last address that DHCP gave.
+pub const REQUESTED_IP: &str = "kube-vip.io/requestedIP";
+/// The node that announces.
+pub const VIP_HOST: &str = "kube-vip.io/vipHost";
+/// Interface for this Service, or `auto`.
+pub const SERVICE_INTERFACE: &str = "kube-vip.io/serviceInterface";
+/// `true`: not ours.
+pub const IGNORE: &str = "kube-vip.io/ignore";
+/// Host name for the DHCP server.
+pub const LOADBALANCER_HOSTNAME: &str = "kube-vip.io/loadbalancerHostname";
+/// `true`: ask the DHCP server to answer by broadcast.
+pub const DHCP_BROADCAST: &str = "kube-vip.io/dhcp-broadcast";
+/// `rp_filter` of the macvlan.
+pub const RP_FILTER: &str = "kube-vip.io/rp_filter";
+/// Name of the macvlan instead of `vip-<uid8>`.
+pub const MACVLAN_NAME: &str = "kube-vip.io/macvlanName";
+/// An 802.1Q sub-interface, which we do not make.
+pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
+/// Ours: what a successor needs to go on with the DHCP lease (see [`LeaseFacts`]).
+pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
+
+/// The reverse-path filter of a macvlan (`Documentation/networking/ip-sysctl`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RpFilter {
+    /// 0.
+    Off,
+    /// 1: only packets that would be answered through the same interface. A VIP's never are.
+    Strict,
+    /// 2, our default: answers leave by the route, which is another interface.
+    #[default]
+    Loose,
+}
+
+impl RpFilter {
+    /// The kernel's number.
+    pub fn value(self) -> u32 {
+        match self {
+            Self::Off => 0,
+            Self::Strict => 1,
+            Self::Loose => 2,
+        }
+    }
+}
+
+/// An annotation that says something we cannot follow. The text is what the user reads in the Event.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("annotation {annotation} is {value:?}: {accepted}")]
+pub struct Problem {
+    /// Which annotation or field.
+    pub annotation: &'static str,
+    /// What it says.
+    pub value: String,
+    /// What would be accepted, and what we do meanwhile.
+    pub accepted: &'static str,
+}
+
+impl Problem {
+    /// Values come from users and end in Events and logs: a long one is cut.
+    pub(crate) fn new(annotation: &'static str, value: &str, accepted: &'static str) -> Self {
+        let mut value: String = value.chars().take(100).collect();
+        if value.len() < 100 {
+            value.shrink_to_fit();
+        }
+        Self { annotation, value, accepted }
+    }
+}
+
+/// One entry of an address list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wanted {
+    /// This address.
+    Static(IpAddr),
+    /// Any that a DHCPv4 server gives.
+    Dhcp4,
+}
+
+/// announcer.md 3.3: IPs are made canonical, unspecified means DHCP, at most two entries where DHCP is involved. What cannot be served is a
+/// [`Problem`] and does not stop the others.
+pub fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>, Vec<Problem>) {
+    let mut wanted = Vec::new();
+    let mut problems = Vec::new();
+    let mut dhcp = false;
+    let mut entries = 0;
+    for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        entries += 1;
+        let Ok(address) = entry.parse::<IpAddr>() else {
+            problems.push(Problem::new(
+                source,
+                entry,
+                "accepted are IP addresses separated by commas, 0.0.0.0 for DHCP; host names are not supported",
+            ));
+            continue;
+        };
+        let address = address.to_canonical();
+        let entry = if address.is_unspecified() {
+            dhcp = true;
+            match address {
+                IpAddr::V4(_) => Wanted::Dhcp4,
+                IpAddr::V6(_) => {
+                    problems.push(Problem::new(
+                        source,
+                        "::",
+                        "DHCPv6 is not supported yet: give an IPv6 address, or 0.0.0.0 for DHCPv4",
+                    ));
+                    continue;
+                }
+            }
+        } else if is_usable(address) {
+            Wanted::Static(address)
+        } else {
+            problems.push(Problem::new(
+                source,
+                entry,
+                "accepted are unicast addresses that other hosts can reach: no loopback, multicast, broadcast or IPv6 link-local ones",
+            ));
+            continue;
+        };
+        if !wanted.contains(&entry) {
+            wanted.push(entry);
+        }
+    }
+    if dhcp && entries > 2 {
+        problems.push(Problem::new(
+            source,
+            list,
+            "accepted are at most two entries where one of them asks for DHCP; nothing is announced",
+        ));
+        wanted.clear();
+    }
+    (wanted, problems)
+}
+
+fn is_usable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            !(v4.is_loopback()
+                || v4.is_multicast()
+                || v4.is_broadcast()
+                || v4.octets()[0] == 0
+                || v4.octets()[0] >= 240)
+        }
+        IpAddr::V6(v6) => !(v6.is_loopback() || v6.is_multicast() || v6.is_unicast_link_local()),
+    }
+}
+
+/// A MAC that an interface can have.
+pub fn parse_mac(text: &str) -> Result<Mac, Problem> {
+    let accepted = "accepted is a unicast MAC address such as 00:00:6c:1a:2b:3c; the address is not announced until it is mended or removed";
+    text.trim().parse::<Mac>().ok().filter(|mac| mac.is_unicast()).ok_or_else(|| Problem::new(HWADDR, text, accepted))
+}
+
+/// The IPv4 address of `v4`, `v6` or `v4,v6`.
+pub fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
+    let bad = || {
+        Problem::new(
+            REQUESTED_IP,
+            text,
+            "accepted is one IPv4 address, one IPv6 address, or both; the DHCP server is asked for any address",
+        )
+    };
+    let mut found = None;
+    let mut entries = 0;
+    for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        entries += 1;
+        match entry.parse::<IpAddr>().map_err(|_| bad())?.to_canonical() {
+            IpAddr::V4(v4) if found.is_none() => found = Some(v4).filter(|v4| !v4.is_unspecified()),
+            IpAddr::V4(_) => return Err(bad()),
+            IpAddr::V6(_) => {}
+        }
+    }
+    if entries > 2 { Err(bad()) } else { Ok(found) }
+}
+
+/// announcer.md 2.1 `rp_filter`.
+pub fn parse_rp_filter(text: &str) -> Result<RpFilter, Problem> {
+    match text.trim() {
+        "0" => Ok(RpFilter::Off),
+        "1" => Ok(RpFilter::Strict),
+        "2" => Ok(RpFilter::Loose),
+        _ => Err(Problem::new(RP_FILTER, text, "accepted are 0 (off), 1 (strict) and 2 (loose); 2 is used")),
+    }
+}
+
+/// What the node that holds a DHCP lease leaves for its successor: with the MAC and this, it goes on by INIT-REBOOT, and within the lease even
+/// before the server has answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseFacts {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// Option 54 of the last ACK.
+    pub server: Ipv4Addr,
+    /// When the lease ends unless renewed; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+}
+
+impl LeaseFacts {
+    /// Our own annotation; whatever somebody else made of it is as good as none.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// What to write.
+    pub fn to_annotation(&self) -> String {
+        serde_json::to_string(self).expect("three plain fields are always valid JSON")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn addresses(list: &str) -> (Vec<String>, usize) {
+        let (wanted, problems) = parse_addresses(LOADBALANCER_IPS, list);
+        let texts = wanted
+            .iter()
+            .map(|wanted| match wanted {
+                Wanted::Static(address) => address.to_string(),
+                Wanted::Dhcp4 => "dhcp".into(),
+            })
+            .collect();
+        (texts, problems.len())
+    }
+
+    #[test]
+    fn address_lists() {
+        for (list, expected, problems) in [
+            ("10.0.0.5", &["10.0.0.5"][..], 0),
+            (" 10.0.0.5 , fd00::0:1 ", &["10.0.0.5", "fd00::1"], 0),
+            ("10.0.0.5,10.0.0.5", &["10.0.0.5"], 0),
+            ("::ffff:10.0.0.5", &["10.0.0.5"], 0),
+            ("0.0.0.0", &["dhcp"], 0),
+            ("0.0.0.0,fd00::1", &["dhcp", "fd00::1"], 0),
+            ("0.0.0.0,10.0.0.1,10.0.0.2", &[], 1),
+            ("::", &[], 1),
+            ("", &[], 0),
+            (" , ", &[], 0),
+            ("web.example", &[], 1),
+            ("web.example,10.0.0.5", &["10.0.0.5"], 1),
+            ("127.0.0.1", &[], 1),
+            ("255.255.255.255", &[], 1),
+            ("224.0.0.1", &[], 1),
+            ("0.1.2.3", &[], 1),
+            ("fe80::1", &[], 1),
+            ("010.0.0.5", &[], 1),
+            ("10.0.0.5/24", &[], 1),
+        ] {
+            assert_eq!(
+                addresses(list),
+                (expected.iter().map(|text| (*text).to_owned()).collect(), problems),
+                "{list:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_problem_names_annotation_value_and_remedy() {
+        let (_, problems) = parse_addresses(LOADBALANCER_IPS, "web.example");
+        let text = problems[0].to_string();
+        assert!(text.contains(LOADBALANCER_IPS) && text.contains("web.example") && text.contains("accepted"), "{text}");
+    }
+
+    #[test]
+    fn the_mac_must_be_one_that_an_interface_can_have() {
+        assert_eq!(parse_mac(" 00:00:6C:01:02:03 ").unwrap().to_string(), "00:00:6c:01:02:03");
+        for text in
+            ["", "00:00:6c:01:02", "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "00:00:00:00:00:00", "zz:00:6c:01:02:03"]
+        {
+            assert!(parse_mac(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_requested_address() {
+        assert_eq!(parse_requested("10.0.0.5").unwrap(), Some(Ipv4Addr::new(10, 0, 0, 5)));
+        assert_eq!(parse_requested("fd00::1,10.0.0.5").unwrap(), Some(Ipv4Addr::new(10, 0, 0, 5)));
+        assert_eq!(parse_requested("fd00::1").unwrap(), None);
+        assert_eq!(parse_requested("").unwrap(), None);
+        assert_eq!(parse_requested("0.0.0.0").unwrap(), None);
+        for text in ["x", "10.0.0.5,10.0.0.6", "10.0.0.5,fd00::1,fd00::2"] {
+            assert!(parse_requested(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lease_facts_survive_the_annotation() {
+        let facts = LeaseFacts {
+            address: Ipv4Addr::new(10, 0, 0, 5),
+            server: Ipv4Addr::new(10, 0, 0, 1),
+            expires: Some("2026-01-02T03:04:05Z".parse().unwrap()),
+        };
+        assert_eq!(LeaseFacts::parse(&facts.to_annotation()), Some(facts));
+        assert_eq!(LeaseFacts::parse("nonsense"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_annotation_makes_a_parser_panic(text in "\\PC*", list in "[0-9a-f:., x/]*") {
+            for text in [&text, &list] {
+                let (wanted, _) = parse_addresses(LOADBALANCER_IPS, text);
+                prop_assert!(wanted.iter().all(|wanted| !matches!(wanted, Wanted::Static(address) if address.is_unspecified())));
+                let _ = parse_mac(text);
+                let _ = parse_requested(text);
+                let _ = parse_rp_filter(text);
+                let _ = LeaseFacts::parse(text);
+            }
+        }
+
+        #[test]
+        fn every_usable_address_is_found_in_any_order(addresses in proptest::collection::btree_set(any::<std::net::Ipv6Addr>(), 1..4)) {
+            let usable: Vec<IpAddr> = addresses.iter().map(|v6| IpAddr::V6(*v6).to_canonical()).filter(|ip| is_usable(*ip) && !ip.is_unspecified()).collect();
+            let list = usable.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let (wanted, problems) = parse_addresses(LOADBALANCER_IPS, &list);
+            prop_assert_eq!(wanted, usable.into_iter().map(Wanted::Static).collect::<Vec<_>>());
+            prop_assert!(problems.is_empty());
+        }
+    }
+}

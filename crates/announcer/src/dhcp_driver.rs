@@ -1,0 +1,305 @@
+//! Runs one sans-IO DHCP client behind packet sockets on its macvlan. One task per VIP: a silent server holds up nobody else.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use dhcp_client::{Client, Config, Expiry, Lease, LostReason, Output, RememberedLease, Report};
+use jiff::Timestamp;
+use l2::{PacketSocket, Traffic};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::annotations::LeaseFacts;
+use crate::engine::{DhcpEvent, DhcpStart, Heard, Leased};
+use crate::listen;
+use crate::text::chain;
+
+/// decisions.md 22, as for static addresses.
+const PROBES: u8 = 3;
+const PROBE_GAP: Duration = Duration::from_millis(10);
+/// Ethernet with VLAN tags and the largest message that we accept (option 57: 1500).
+const FRAME: usize = 1600;
+
+/// Asks the task to end, giving the lease back or not.
+pub type StopSender = oneshot::Sender<bool>;
+
+/// Starts the task. `events` go where the engine hears them; the task ends when told to, or when the sender is dropped, keeping the lease.
+pub fn spawn(start: DhcpStart, events: mpsc::UnboundedSender<DhcpEvent>) -> (StopSender, tokio::task::JoinHandle<()>) {
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(async move {
+        let driver = Driver::new(&start, events.clone());
+        let result = match driver {
+            Ok(driver) => driver.run(stopped).await,
+            Err(error) => Err(error),
+        };
+        // A receiver that is gone means that nobody wants to know.
+        let _ = events.send(match result {
+            Ok(()) => DhcpEvent::Stopped,
+            Err(error) => DhcpEvent::Failed(error),
+        });
+    });
+    (stop, task)
+}
+
+struct Probing {
+    socket: PacketSocket,
+    address: Ipv4Addr,
+    sent: u8,
+    next: Instant,
+}
+
+struct Driver {
+    link: u32,
+    mac: l2::Mac,
+    client: Client,
+    socket: PacketSocket,
+    probing: Option<Probing>,
+    events: mpsc::UnboundedSender<DhcpEvent>,
+    state: &'static str,
+}
+
+/// What woke the driver.
+enum Woken {
+    Stop(Option<bool>),
+    Frame(std::io::Result<usize>),
+    Arp(std::io::Result<usize>),
+    Timer,
+}
+
+impl Driver {
+    fn new(start: &DhcpStart, events: mpsc::UnboundedSender<DhcpEvent>) -> Result<Self, String> {
+        let now = Instant::now();
+        let config = client_config(start, now, Timestamp::now());
+        let client = Client::new(config, now, rand::random()).map_err(|error| chain(&error))?;
+        let socket = PacketSocket::open(start.link, Traffic::DhcpClient).map_err(|error| chain(&error))?;
+        Ok(Self { link: start.link, mac: start.mac, client, socket, probing: None, events, state: "" })
+    }
+
+    async fn run(mut self, mut stop: oneshot::Receiver<bool>) -> Result<(), String> {
+        let mut buffer = [0; FRAME];
+        let mut arp_buffer = [0; FRAME];
+        self.step(dhcp_client::Input::Start).await?;
+        loop {
+            let probe = self.probing.as_ref().map(|probing| probing.next);
+            let deadline = self.client.deadline().into_iter().chain(probe).min();
+            // What has arrived is read before a timer is judged (failover-protocol.md R1).
+            let woken = tokio::select! {
+                biased;
+                release = &mut stop => Woken::Stop(release.ok()),
+                result = self.socket.recv(&mut buffer) => Woken::Frame(result),
+                result = heard(self.probing.as_ref(), &mut arp_buffer) => Woken::Arp(result),
+                () = sleep_until(deadline) => Woken::Timer,
+            };
+            match woken {
+                Woken::Stop(Some(true)) => {
+                    self.step(dhcp_client::Input::Release).await?;
+                    return Ok(());
+                }
+                Woken::Stop(_) => return Ok(()),
+                Woken::Frame(Ok(length)) => self.step(dhcp_client::Input::Frame(&buffer[..length])).await?,
+                Woken::Arp(Ok(length)) => self.arp(&arp_buffer[..length]).await?,
+                Woken::Frame(Err(error)) | Woken::Arp(Err(error)) => {
+                    return Err(format!("the interface of the DHCP client is down or gone: {error}"));
+                }
+                Woken::Timer => self.timer().await?,
+            }
+        }
+    }
+
+    async fn timer(&mut self) -> Result<(), String> {
+        let now = Instant::now();
+        if let Some(probing) = self.probing.as_mut().filter(|probing| probing.next <= now) {
+            let address = probing.address;
+            if probing.sent < PROBES {
+                probing.sent += 1;
+                // From now, not from when it was due: an answer needs its time.
+                probing.next = now + PROBE_GAP;
+                let frame = listen::probe(self.mac, address.into());
+                probing
+                    .socket
+                    .send(&frame)
+                    .await
+                    .map_err(|error| format!("failed to send an ARP probe for {address}: {error}"))?;
+            } else {
+                self.probing = None;
+                return self.step(dhcp_client::Input::ProbeFree(address)).await;
+            }
+        }
+        self.step(dhcp_client::Input::Timer).await
+    }
+
+    async fn arp(&mut self, frame: &[u8]) -> Result<(), String> {
+        let (Some(probing), Some((address, mac, what))) = (&self.probing, listen::interpret(frame)) else {
+            return Ok(());
+        };
+        let probed = probing.address;
+        // RFC 5227 2.1.1: somebody has it, or wants it too.
+        if address != IpAddr::V4(probed)
+            || mac == self.mac
+            || !matches!(what, Heard::Claim | Heard::Answer | Heard::Probe)
+        {
+            return Ok(());
+        }
+        self.probing = None;
+        self.step(dhcp_client::Input::ProbeConflict { address: probed, mac: mac.octets().into() }).await
+    }
+
+    async fn step(&mut self, input: dhcp_client::Input<'_>) -> Result<(), String> {
+        let now = Instant::now();
+        for output in self.client.step(now, input) {
+            match output {
+                // A full queue loses a frame as the wire may; the client sends again.
+                Output::Send(frame) => {
+                    if let Err(error) = self.socket.send(&frame).await {
+                        return Err(format!("failed to send a DHCP message: {error}"));
+                    }
+                }
+                Output::Probe(address) => {
+                    if self.probing.as_ref().is_none_or(|probing| probing.address != address) {
+                        let socket = PacketSocket::open(self.link, Traffic::Arp).map_err(|error| chain(&error))?;
+                        self.probing = Some(Probing { socket, address, sent: 0, next: now });
+                    }
+                }
+                Output::Bound(lease) => self.tell(DhcpEvent::Bound(leased(&lease, now, Timestamp::now()))),
+                Output::Renewed(lease) => self.tell(DhcpEvent::Renewed(leased(&lease, now, Timestamp::now()))),
+                Output::Lost { lease, reason } => {
+                    self.probing = None;
+                    self.tell(DhcpEvent::Lost { address: lease.address, why: lost(&reason) });
+                }
+                Output::Report(report) => {
+                    self.tell(DhcpEvent::Report { reason: reason(&report), text: report.to_string() });
+                }
+            }
+        }
+        let state = self.client.state().as_str();
+        if state != self.state {
+            self.state = state;
+            self.tell(DhcpEvent::State(state));
+        }
+        Ok(())
+    }
+
+    fn tell(&self, event: DhcpEvent) {
+        let _ = self.events.send(event);
+    }
+}
+
+async fn heard(probing: Option<&Probing>, buffer: &mut [u8]) -> std::io::Result<usize> {
+    match probing {
+        Some(probing) => probing.socket.recv(buffer).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What the client is told. The wall clock is needed once: facts on a Service outlive the process that wrote them.
+fn client_config(start: &DhcpStart, now: Instant, wall: Timestamp) -> Config {
+    let mut config = Config::new(start.mac.octets().into());
+    config.hostname.clone_from(&start.hostname);
+    config.broadcast_flag = start.broadcast;
+    config.requested_ip = start.requested;
+    config.remembered = match (&start.lease, start.requested) {
+        (Some(facts), _) => Some(RememberedLease {
+            address: facts.address,
+            server_id: Some(facts.server),
+            server_mac: None,
+            expiry: Some(expiry(facts, now, wall)),
+            network: None,
+        }),
+        // What kube-vip leaves: no word about the server or the end of the lease. The server decides.
+        (None, Some(address)) => {
+            Some(RememberedLease { address, server_id: None, server_mac: None, expiry: None, network: None })
+        }
+        (None, None) => None,
+    };
+    config
+}
+
+fn expiry(facts: &LeaseFacts, now: Instant, wall: Timestamp) -> Expiry {
+    let Some(expires) = facts.expires else { return Expiry::Never };
+    let left = u64::try_from(expires.as_millisecond().saturating_sub(wall.as_millisecond())).unwrap_or(0);
+    Expiry::At(now.checked_add(Duration::from_millis(left)).unwrap_or(now))
+}
+
+fn leased(lease: &Lease, now: Instant, wall: Timestamp) -> Leased {
+    let expires = match lease.expiry {
+        Expiry::Never => None,
+        Expiry::At(at) => Some(at),
+    };
+    let end = expires.and_then(|at| {
+        let left = i64::try_from(at.saturating_duration_since(now).as_millis()).ok()?;
+        // Whole seconds, cut off: a successor must stop before the server thinks it does.
+        Timestamp::from_second(wall.as_millisecond().checked_add(left)?.div_euclid(1000)).ok()
+    });
+    Leased { facts: LeaseFacts { address: lease.address, server: lease.server_id, expires: end }, expires }
+}
+
+fn lost(reason: &LostReason) -> String {
+    reason.to_string()
+}
+
+/// Reason of the Event.
+fn reason(report: &Report) -> &'static str {
+    match report {
+        Report::NoAnswer { .. } => "DHCPNoAnswer",
+        Report::Nak { .. } => "DHCPRefused",
+        Report::Declined { .. } => "AddressConflict",
+        Report::OtherAddress { .. } => "DHCPOtherAddress",
+        _ => "DHCPTrouble",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_remembered_comes_back_with_the_time_that_is_left() {
+        let (now, wall) = (Instant::now(), "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+        let facts = |expires: Option<&str>| LeaseFacts {
+            address: "10.0.0.5".parse().unwrap(),
+            server: "10.0.0.1".parse().unwrap(),
+            expires: expires.map(|text| text.parse().unwrap()),
+        };
+        assert_eq!(expiry(&facts(Some("2026-01-01T00:01:00Z")), now, wall), Expiry::At(now + Duration::from_mins(1)));
+        assert!(expiry(&facts(Some("2025-12-31T23:59:00Z")), now, wall).is_past(now));
+        assert_eq!(expiry(&facts(None), now, wall), Expiry::Never);
+    }
+
+    #[test]
+    fn a_lease_becomes_facts_that_never_end_later() {
+        let (now, wall) = (Instant::now(), "2026-01-01T00:00:00.9Z".parse::<Timestamp>().unwrap());
+        let lease = Lease {
+            address: "10.0.0.5".parse().unwrap(),
+            network: None,
+            routers: Vec::new(),
+            server_id: "10.0.0.1".parse().unwrap(),
+            server_mac: None,
+            since: now,
+            renew_at: None,
+            rebind_at: None,
+            expiry: Expiry::At(now + Duration::from_millis(60_050)),
+        };
+        let leased = leased(&lease, now, wall);
+        assert_eq!(leased.facts.expires, Some("2026-01-01T00:01:00Z".parse().unwrap()));
+    }
+
+    #[test]
+    fn kube_vips_annotations_are_enough_to_ask_for_the_same_address() {
+        let start = DhcpStart {
+            link: 1,
+            mac: l2::Mac::new([0, 0, 0x6c, 1, 2, 3]),
+            hostname: None,
+            broadcast: false,
+            requested: Some("10.0.0.5".parse().unwrap()),
+            lease: None,
+        };
+        let config = client_config(&start, Instant::now(), Timestamp::now());
+        assert_eq!(config.remembered.unwrap().server_id, None);
+    }
+}

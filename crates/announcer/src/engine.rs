@@ -1,0 +1,479 @@
+//! The engine: what happened goes in, what to do comes out. No I/O, no clock, no await; a test or a simulation can run it as well as a node.
+//!
+//! It keeps one small machine per VIP (`vip.rs`) in step with the plan (`plan.rs`), extends what is up, sweeps what is nobody's (`sweep.rs`), decides
+//! what stands on each Service (`records.rs`) and how to leave (`stop.rs`).
+
+mod dhcp;
+mod io;
+mod records;
+mod stop;
+mod sweep;
+mod vip;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+pub use io::{
+    Action, DhcpEvent, DhcpStart, Heard, Input, Leased, Put, Record, Recorded, Tell, VipStatus, WireDone, WireOp,
+};
+use l2::netlink::InetConf;
+use records::ServiceRecord;
+use stop::Stopping;
+use vip::{Phase, Vip};
+
+use crate::config::Config;
+use crate::network::Network;
+use crate::ownership::{GlobalLease, LeaseState, Owner, Ownership};
+use crate::plan::{self, Plan, VipId, World};
+use crate::view::{ServiceKey, ServiceView, Uid};
+
+/// How often the kernel's deadlines are put off.
+pub const REFRESH: Duration = Duration::from_secs(1);
+/// A refresh this late means that the process or the machine stood still: others may have acted meanwhile (failover-protocol.md R6).
+const PAUSE: Duration = Duration::from_secs(2);
+/// How long a restarted process keeps what it finds before it knows whose it is. Bounded, so that a process that never learns it does not keep an
+/// address for ever; long enough for an API server to come back (decisions.md 26 uses the same time).
+const UNDECIDED_LIMIT: Duration = Duration::from_mins(5);
+/// The network is read again this often even if nothing was reported.
+const OBSERVE_INTERVAL: Duration = Duration::from_mins(1);
+/// The same text about the same Service is not told again within this time.
+const TELL_INTERVAL: Duration = Duration::from_mins(10);
+
+/// One node's announcer, as a state machine.
+#[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
+pub struct Engine {
+    config: Config,
+    fence: Duration,
+    ownership: GlobalLease,
+    services: BTreeMap<ServiceKey, ServiceView>,
+    synced: bool,
+    network: Option<Network>,
+    plan: Plan,
+    vips: BTreeMap<VipId, Vip>,
+    /// VIPs given up because somebody claimed them while our own record was in doubt; taken up again when it is not.
+    yielded: BTreeMap<VipId, Instant>,
+    /// Macvlans whose clients are sending their RELEASE.
+    leaving: BTreeMap<Uid, dhcp::Leaving>,
+    /// What was set on interfaces that carry VIPs, to be put back; absent while the answer is on its way.
+    prepared: BTreeMap<u32, Option<InetConf>>,
+    listening: BTreeSet<u32>,
+    records: BTreeMap<ServiceKey, ServiceRecord>,
+    told: BTreeMap<(ServiceKey, String), Instant>,
+    swept: BTreeSet<(u32, Option<ipnet::IpNet>)>,
+    stopping: Option<Stopping>,
+    started: Instant,
+    next_refresh: Instant,
+    refreshing: bool,
+    next_observe: Instant,
+    /// Observations asked for so far, and whether one is on its way, and whether another is needed after it.
+    observes: u64,
+    observing: bool,
+    observe_again: bool,
+    dirty: bool,
+    out: Vec<Action>,
+}
+
+impl Engine {
+    /// An engine that knows nothing yet. The first step asks for the network.
+    pub fn new(now: Instant, config: Config) -> Self {
+        Self {
+            fence: config.fence(),
+            ownership: GlobalLease { node: config.node_name.clone(), state: LeaseState::Unknown },
+            config,
+            services: BTreeMap::new(),
+            synced: false,
+            network: None,
+            plan: Plan::default(),
+            vips: BTreeMap::new(),
+            yielded: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            prepared: BTreeMap::new(),
+            listening: BTreeSet::new(),
+            records: BTreeMap::new(),
+            told: BTreeMap::new(),
+            swept: BTreeSet::new(),
+            stopping: None,
+            started: now,
+            next_refresh: now,
+            refreshing: false,
+            next_observe: now,
+            observes: 0,
+            observing: false,
+            observe_again: false,
+            dirty: true,
+            out: Vec::new(),
+        }
+    }
+
+    /// Takes in what happened at `now`, then judges the timers, and says what to do, in this order.
+    pub fn step(&mut self, now: Instant, input: Input) -> Vec<Action> {
+        self.take(now, input);
+        self.timers(now);
+        self.settle(now)
+    }
+
+    /// As [`Engine::step`] without looking at the timers: for all but the last of several inputs that wait (failover-protocol.md R1: what was heard
+    /// counts before any time-out).
+    pub fn hear(&mut self, now: Instant, input: Input) -> Vec<Action> {
+        self.take(now, input);
+        self.settle(now)
+    }
+
+    fn settle(&mut self, now: Instant) -> Vec<Action> {
+        if std::mem::take(&mut self.dirty) {
+            self.reconcile(now);
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    fn take(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Service(key, view) => {
+                self.dirty = true;
+                match view {
+                    Some(view) => {
+                        self.services.insert(key, *view);
+                    }
+                    None => {
+                        self.services.remove(&key);
+                    }
+                }
+            }
+            Input::Synced => {
+                self.synced = true;
+                self.dirty = true;
+            }
+            Input::Lease(state) => {
+                if self.ownership.state != state {
+                    if self.stopping.is_none() {
+                        self.yielded.clear();
+                    }
+                    self.ownership.state = state;
+                    self.dirty = true;
+                }
+            }
+            Input::NetworkChanged => self.observe(now),
+            Input::Wire(done) => self.wire_done(now, done),
+            Input::Heard { link, address, mac, what } => self.heard(now, link, address, mac, what),
+            Input::Dhcp(uid, event) => self.dhcp_event(now, &uid, event),
+            Input::Recorded(key, recorded) => self.recorded(now, &key, &recorded),
+            Input::Stop => self.stop(now),
+            Input::Released(released) => self.released(now, released),
+            Input::Successor(node) => self.successor(now, &node),
+            Input::Tick => {}
+        }
+    }
+
+    /// When to step with [`Input::Tick`] if nothing happens before.
+    pub fn deadline(&self) -> Instant {
+        let vips = self.vips.values().filter_map(Vip::deadline);
+        let leaving = self.leaving.values().map(|leaving| leaving.until);
+        let records = self.records.values().filter_map(ServiceRecord::deadline);
+        let yielded = self.yielded.values().copied();
+        let stopping = self.stopping.as_ref().map(Stopping::deadline);
+        vips.chain(leaving)
+            .chain(records)
+            .chain(yielded)
+            .chain(stopping)
+            .fold(self.next_refresh.min(self.next_observe), Instant::min)
+    }
+
+    /// All VIPs of this node as they stand.
+    pub fn status(&self) -> Vec<VipStatus> {
+        self.vips.iter().map(|(id, vip)| vip.status(id)).collect()
+    }
+
+    /// Whether anything can be decided: the Services are known and the Lease was read.
+    pub fn is_ready(&self) -> bool {
+        self.synced && self.ownership.state != LeaseState::Unknown
+    }
+
+    /// What the election said last.
+    pub fn lease(&self) -> &LeaseState {
+        &self.ownership.state
+    }
+
+    fn timers(&mut self, now: Instant) {
+        if now >= self.next_refresh {
+            let late = now - self.next_refresh;
+            self.next_refresh = now + REFRESH;
+            if late > PAUSE && self.network.is_some() {
+                tracing::warn!(
+                    late_ms = late.as_millis(),
+                    "stood still: asking on the wire whether the addresses are still ours"
+                );
+                self.doubt_all(now);
+            }
+            self.refresh(now);
+        }
+        if now >= self.next_observe {
+            self.observe(now);
+        }
+        let due: Vec<VipId> = self
+            .vips
+            .iter()
+            .filter(|(_, vip)| vip.deadline().is_some_and(|at| at <= now))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in due {
+            self.vip_timer(now, &id);
+        }
+        self.leaving_timers(now);
+        if self.records.values().any(|record| record.deadline().is_some_and(|at| at <= now)) {
+            self.dirty = true;
+        }
+        let before = self.yielded.len();
+        self.yielded.retain(|_, until| *until > now);
+        self.dirty |= before != self.yielded.len();
+        self.stop_timer(now);
+    }
+
+    /// Puts off the kernel's deadline of everything that is up, in one request list.
+    fn refresh(&mut self, now: Instant) {
+        // A kernel that is slower than a second per pass must not get a second pass on top.
+        if self.refreshing || matches!(self.stopping, Some(Stopping::Done)) {
+            return;
+        }
+        let mut puts: Vec<Put> = self.vips.values().filter_map(|vip| vip.put(now, self.fence)).collect();
+        puts.extend(self.keep_orphans(now));
+        if !puts.is_empty() {
+            self.refreshing = true;
+            self.out.push(Action::Wire(WireOp::Put(puts)));
+        }
+    }
+
+    fn observe(&mut self, now: Instant) {
+        self.next_observe = now + OBSERVE_INTERVAL;
+        if self.observing {
+            self.observe_again = true;
+            return;
+        }
+        self.observing = true;
+        self.observes += 1;
+        self.out.push(Action::Wire(WireOp::Observe));
+    }
+
+    fn wire_done(&mut self, now: Instant, done: WireDone) {
+        match done {
+            WireDone::Observed(result) => {
+                self.observing = false;
+                match result {
+                    Ok(network) => self.observed(now, network),
+                    Err(error) => {
+                        tracing::warn!(error, "cannot read the network of this node, trying again");
+                        self.next_observe = now + REFRESH;
+                    }
+                }
+                if std::mem::take(&mut self.observe_again) {
+                    self.observe(now);
+                }
+            }
+            WireDone::Put(results) => {
+                self.refreshing = false;
+                for (link, net, result) in results {
+                    self.put_done(now, link, net, result);
+                }
+            }
+            WireDone::Macvlan(uid, result) => self.macvlan_done(now, &uid, result),
+            WireDone::Prepared(link, result) => match result {
+                Ok(conf) => {
+                    self.prepared.insert(link, Some(conf));
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        link,
+                        error,
+                        "cannot set arp_ignore and arp_announce: another interface may answer for the addresses too"
+                    );
+                    self.prepared.remove(&link);
+                }
+            },
+        }
+    }
+
+    fn observed(&mut self, now: Instant, network: Network) {
+        let before = self.network.replace(network);
+        self.swept.clear();
+        self.dirty = true;
+        let observation = self.observes;
+        self.check_macvlans(observation);
+        let network = self.network.as_ref().expect("it was just set");
+        let returned: BTreeSet<u32> = network
+            .links
+            .iter()
+            .filter(|link| link.is_usable())
+            .filter(|link| {
+                before.as_ref().and_then(|before| before.link(link.index)).is_some_and(|old| !old.is_usable())
+            })
+            .map(|link| link.index)
+            .collect();
+        let mut missing = Vec::new();
+        for vip in self.vips.values_mut() {
+            let (Some(carrier), Phase::Up { .. }) = (vip.carrier, &vip.phase) else { continue };
+            if observation > vip.seen_from && !network.has(carrier.link, carrier.net) {
+                missing.extend(vip.put(now, self.fence));
+            }
+            if returned.contains(&carrier.link) {
+                // Switches have forgotten the port, and what we said while the cable was out was lost.
+                vip.announce_now(now);
+            }
+        }
+        for put in &missing {
+            tracing::warn!(address = %put.net, "somebody removed the address, or the kernel did at its deadline: it is set again");
+        }
+        if !missing.is_empty() {
+            self.out.push(Action::Wire(WireOp::Put(missing)));
+        }
+    }
+
+    /// Brings everything in line with the plan.
+    fn reconcile(&mut self, now: Instant) {
+        if matches!(self.stopping, Some(Stopping::Done)) {
+            return;
+        }
+        if let (true, Some(network)) = (self.synced, &self.network) {
+            let leases = self.leases();
+            self.plan = plan::plan(&World {
+                services: &self.services,
+                ownership: &self.ownership,
+                network,
+                config: &self.config,
+                leases: &leases,
+            });
+            self.withdraw_unplanned(now);
+            self.begin_planned(now);
+            self.tell_problems(now);
+            self.sweep(now);
+            self.update_records(now);
+        }
+        self.prepare_links();
+        self.listen();
+    }
+
+    fn withdraw_unplanned(&mut self, now: Instant) {
+        let gone: Vec<VipId> = self.vips.keys().filter(|id| !self.plan.vips.contains_key(*id)).cloned().collect();
+        for id in gone {
+            let keep_lease = matches!(&id, VipId::Dhcp(uid) if self.plan.elsewhere.contains(uid));
+            let why = if keep_lease || self.ownership.owner_is_other() {
+                "another node owns it"
+            } else {
+                "no Service wants it any more"
+            };
+            self.withdraw(now, &id, !keep_lease, why);
+        }
+    }
+
+    fn begin_planned(&mut self, now: Instant) {
+        let planned: Vec<VipId> = self.plan.vips.keys().cloned().collect();
+        for id in planned {
+            let vip = &self.plan.vips[&id];
+            if !self.vips.contains_key(&id) {
+                // While undecided nothing is begun: what a former life left is kept as it is (`keep_orphans`).
+                if vip.owner != Owner::Mine
+                    || self.yielded.contains_key(&id)
+                    || self.stopping.is_some()
+                    || self.is_leaving(&id)
+                {
+                    continue;
+                }
+                self.vips.insert(id.clone(), Vip::new());
+            }
+            self.follow_plan(now, &id);
+        }
+    }
+
+    fn tell_problems(&mut self, now: Instant) {
+        let problems: Vec<(ServiceKey, String)> = self.plan.told.iter().cloned().collect();
+        for (key, text) in problems {
+            if self.services.get(&key).is_some_and(|view| self.ownership.of(view) == Owner::Mine) {
+                self.tell(now, &key, true, "CannotAnnounce", text);
+            }
+        }
+    }
+
+    /// An Event, unless the same was told a short while ago.
+    fn tell(&mut self, now: Instant, key: &ServiceKey, warning: bool, reason: &'static str, text: String) {
+        if self.may_tell(now, key, &text, TELL_INTERVAL) {
+            self.out.push(Action::Tell(key.clone(), Tell { warning, reason, text }));
+        }
+    }
+
+    fn may_tell(&mut self, now: Instant, key: &ServiceKey, what: &str, interval: Duration) -> bool {
+        self.told.retain(|_, until| *until > now);
+        let entry = (key.clone(), what.to_owned());
+        if self.told.contains_key(&entry) {
+            return false;
+        }
+        self.told.insert(entry, now + interval);
+        true
+    }
+
+    fn tell_members(&mut self, now: Instant, id: &VipId, reason: &'static str, text: &str) {
+        let members = self.vips.get(id).map(|vip| vip.members.clone()).unwrap_or_default();
+        for member in members {
+            self.tell(now, &member, true, reason, text.to_owned());
+        }
+    }
+
+    /// Interfaces that carry VIPs answer only for their own addresses (decisions.md 27); the others are put back as they were.
+    fn prepare_links(&mut self) {
+        let used: BTreeSet<u32> = self.vips.values().filter_map(|vip| vip.place).collect();
+        for link in &used {
+            if !self.prepared.contains_key(link) {
+                self.prepared.insert(*link, None);
+                self.out.push(Action::Wire(WireOp::Prepare { link: *link }));
+            }
+        }
+        let unused: Vec<(u32, InetConf)> = self
+            .prepared
+            .iter()
+            .filter(|(link, _)| !used.contains(link))
+            .filter_map(|(link, conf)| Some((*link, (*conf)?)))
+            .collect();
+        for (link, conf) in unused {
+            self.prepared.remove(&link);
+            self.out.push(Action::Wire(WireOp::Restore { link, conf }));
+        }
+    }
+
+    fn listen(&mut self) {
+        let mut wanted: BTreeSet<u32> = self
+            .vips
+            .values()
+            .flat_map(|vip| vip.place.into_iter().chain(vip.carrier.map(|carrier| carrier.link)))
+            .collect();
+        wanted.extend(self.orphans().into_iter().map(|orphan| orphan.interface));
+        if let Some(network) = &self.network {
+            wanted.retain(|index| {
+                network.link(*index).is_some()
+                    || self.vips.values().any(|vip| vip.carrier.is_some_and(|carrier| carrier.link == *index))
+            });
+        }
+        if wanted != self.listening {
+            self.listening.clone_from(&wanted);
+            self.out.push(Action::Listen(wanted));
+        }
+    }
+
+    /// The published facts of a VIP's Services: whether clients have been told of `address` before.
+    fn was_in_use(&self, members: &[ServiceKey], address: IpAddr) -> bool {
+        members
+            .iter()
+            .filter_map(|key| self.services.get(key))
+            .any(|view| view.published.has(address) && view.published.vip_host.is_some())
+    }
+
+    fn is_confirmed(&self, members: &[ServiceKey]) -> bool {
+        members.iter().filter_map(|key| self.services.get(key)).any(|view| self.ownership.confirmed(view))
+    }
+}
+
+impl GlobalLease {
+    fn owner_is_other(&self) -> bool {
+        matches!(&self.state, LeaseState::Other(holder) if !holder.is_empty() && *holder != self.node)
+    }
+}
+
+#[cfg(test)]
+mod tests;

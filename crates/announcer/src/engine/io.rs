@@ -1,0 +1,280 @@
+//! What goes into the engine and what comes out of it. Data only.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use l2::Mac;
+use l2::netlink::{InetConf, Macvlan};
+
+use crate::annotations::LeaseFacts;
+use crate::network::Network;
+use crate::ownership::LeaseState;
+use crate::plan::VipId;
+use crate::view::{Port, ServiceKey, ServiceView, Uid};
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A Service changed; absent: it is gone, or not ours to announce any more.
+    Service(ServiceKey, Option<Box<ServiceView>>),
+    /// The first complete list of Services has been fed in.
+    Synced,
+    /// The election says something new.
+    Lease(LeaseState),
+    /// The kernel reported a change that we did not make.
+    NetworkChanged,
+    /// Answer to a [`WireOp`].
+    Wire(WireDone),
+    /// Somebody spoke about an address on the interface with this index.
+    Heard {
+        /// Where.
+        link: u32,
+        /// About what.
+        address: IpAddr,
+        /// Who.
+        mac: Mac,
+        /// What.
+        what: Heard,
+    },
+    /// The DHCP client of a Service.
+    Dhcp(Uid, DhcpEvent),
+    /// What became of an [`Action::Record`].
+    Recorded(ServiceKey, Recorded),
+    /// The process has been asked to end.
+    Stop,
+    /// Answer to [`Action::ReleaseLease`]: whether the Lease now says that nobody holds it.
+    Released(bool),
+    /// While stopping: another node has taken the Lease.
+    Successor(String),
+    /// Time passed.
+    Tick,
+}
+
+/// What was said about an address on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// Somebody says unasked that it has it.
+    Claim,
+    /// Somebody answers that it has it.
+    Answer,
+    /// Somebody wants to know whether it is free, to use it.
+    Probe,
+}
+
+/// What a DHCP client reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DhcpEvent {
+    /// This address may be used.
+    Bound(Leased),
+    /// The same address for longer.
+    Renewed(Leased),
+    /// The address must not be used any more.
+    Lost {
+        /// Which.
+        address: Ipv4Addr,
+        /// Why, in words.
+        why: String,
+    },
+    /// Something people should know.
+    Report {
+        /// Reason of the Event.
+        reason: &'static str,
+        /// Its text.
+        text: String,
+    },
+    /// Where the client is, for metrics.
+    State(&'static str),
+    /// The client could not be started or broke off; it may be started again.
+    Failed(String),
+    /// It has ended, as asked for.
+    Stopped,
+}
+
+/// A granted lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leased {
+    /// What to remember on the Service.
+    pub facts: LeaseFacts,
+    /// End of use; absent: never.
+    pub expires: Option<Instant>,
+}
+
+/// One request to the kernel. They are performed one after the other, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WireOp {
+    /// Read everything.
+    Observe,
+    /// Set addresses, or extend those that are there.
+    Put(Vec<Put>),
+    /// Remove an address.
+    Remove {
+        /// From which interface.
+        link: u32,
+        /// With its prefix length.
+        net: IpNet,
+    },
+    /// Make a macvlan, or adopt the one that is there if it is right.
+    Macvlan(Uid, Macvlan),
+    /// Delete an interface.
+    Delete {
+        /// Which.
+        link: u32,
+    },
+    /// Set `arp_ignore` and `arp_announce` of an interface that will carry VIPs.
+    Prepare {
+        /// Which.
+        link: u32,
+    },
+    /// Put them back.
+    Restore {
+        /// Which.
+        link: u32,
+        /// To what.
+        conf: InetConf,
+    },
+}
+
+/// An address for the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Put {
+    /// On which interface.
+    pub link: u32,
+    /// With its prefix length.
+    pub net: IpNet,
+    /// How long it lives unless extended.
+    pub valid: Duration,
+}
+
+/// What became of a [`WireOp`]; those without an answer of interest have none. Errors are texts for people.
+#[derive(Debug)]
+pub enum WireDone {
+    /// `Observe`.
+    Observed(Result<Network, String>),
+    /// `Put`, address by address.
+    Put(Vec<(u32, IpNet, Result<(), String>)>),
+    /// `Macvlan`: its index and MAC.
+    Macvlan(Uid, Result<(u32, Mac), String>),
+    /// `Prepare`: what to put back one day.
+    Prepared(u32, Result<InetConf, String>),
+}
+
+/// What became of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recorded {
+    /// It is written, or was so already.
+    Done,
+    /// The Service is gone.
+    Gone,
+    /// It could not be written; it is tried again.
+    Failed,
+}
+
+/// What this node writes on a Service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Record {
+    /// The Service that is meant, not a later one of its name.
+    pub uid: Uid,
+    /// `vipHost`.
+    pub vip_host: String,
+    /// `hwaddr`, for DHCP.
+    pub hwaddr: Option<String>,
+    /// `requestedIP`, for DHCP.
+    pub requested_ip: Option<String>,
+    /// Lease facts, for DHCP.
+    pub lease: Option<LeaseFacts>,
+    /// `status.loadBalancer.ingress`; absent: not to be touched yet.
+    pub ingress: Option<Vec<(IpAddr, Vec<Port>)>>,
+}
+
+/// How to start a DHCP client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DhcpStart {
+    /// Index of the macvlan.
+    pub link: u32,
+    /// Its MAC.
+    pub mac: Mac,
+    /// Option 12 and, as kube-vip has it, 61.
+    pub hostname: Option<String>,
+    /// Ask for broadcast answers.
+    pub broadcast: bool,
+    /// The address to come back to.
+    pub requested: Option<Ipv4Addr>,
+    /// The lease to come back to.
+    pub lease: Option<LeaseFacts>,
+}
+
+/// What a person should know about a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tell {
+    /// A warning rather than news.
+    pub warning: bool,
+    /// Reason of the Event.
+    pub reason: &'static str,
+    /// Text.
+    pub text: String,
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Ask the kernel.
+    Wire(WireOp),
+    /// Say that the address is here: for IPv4 a gratuitous reply and a gratuitous request, for IPv6 an unsolicited advertisement.
+    Announce {
+        /// On which interface.
+        link: u32,
+        /// With which MAC.
+        mac: Mac,
+        /// The address.
+        address: IpAddr,
+    },
+    /// Ask whether anybody has the address.
+    Probe {
+        /// On which interface.
+        link: u32,
+        /// From which MAC.
+        mac: Mac,
+        /// The address.
+        address: IpAddr,
+    },
+    /// Hear on these interfaces, and on no other.
+    Listen(BTreeSet<u32>),
+    /// Start the DHCP client of a Service.
+    StartDhcp(Uid, DhcpStart),
+    /// Stop it, giving the lease back or keeping it for a successor.
+    StopDhcp {
+        /// Whose.
+        uid: Uid,
+        /// Whether to send RELEASE.
+        release: bool,
+    },
+    /// Write on a Service.
+    Record(ServiceKey, Record),
+    /// Write nothing on it any more.
+    Forget(ServiceKey),
+    /// An Event on a Service.
+    Tell(ServiceKey, Tell),
+    /// Hand the Lease back and go on telling who takes it.
+    ReleaseLease,
+    /// All is done that had to be done before the end.
+    Exit,
+}
+
+/// One VIP as it stands, for metrics and people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VipStatus {
+    /// Which.
+    pub id: VipId,
+    /// Its address, if it has one by now.
+    pub address: Option<IpAddr>,
+    /// The first of its Services.
+    pub service: Option<ServiceKey>,
+    /// On the interface and answering.
+    pub up: bool,
+    /// State of the DHCP client.
+    pub dhcp_state: Option<&'static str>,
+    /// End of the DHCP lease.
+    pub expires: Option<Instant>,
+}

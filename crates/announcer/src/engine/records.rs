@@ -1,0 +1,190 @@
+//! What stands on each Service, and when it has to be written. Nothing is asked for that stands there already.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::vip::Phase;
+use super::{Action, Engine, Record, Recorded};
+use crate::plan::VipId;
+use crate::view::{Port, Published, ServiceKey, ServiceView};
+
+/// How long after our write the cached Service may still be the old one, before somebody must have changed it back.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// What was asked for one Service.
+#[derive(Debug, Default)]
+pub(super) struct ServiceRecord {
+    asked: Option<Record>,
+    in_flight: bool,
+    done_at: Option<Instant>,
+    recheck: Option<Instant>,
+    /// Who announced it when we first looked.
+    previous: Option<String>,
+    /// The change of owner has been told.
+    told: bool,
+}
+
+impl ServiceRecord {
+    pub fn deadline(&self) -> Option<Instant> {
+        self.recheck
+    }
+}
+
+impl Engine {
+    pub(super) fn update_records(&mut self, now: Instant) {
+        let gone: Vec<ServiceKey> =
+            self.records.keys().filter(|key| !self.plan.of_service.contains_key(*key)).cloned().collect();
+        for key in gone {
+            self.records.remove(&key);
+            self.out.push(Action::Forget(key));
+        }
+        let planned: Vec<(ServiceKey, Vec<VipId>)> =
+            self.plan.of_service.iter().map(|(key, ids)| (key.clone(), ids.clone())).collect();
+        for (key, ids) in planned {
+            let Some(view) = self.services.get(&key) else { continue };
+            let wanted = self.wanted_record(view, &ids);
+            self.tell_owner(now, &key, &ids);
+            if let Some(wanted) = wanted.filter(|_| !self.config.disable_service_updates) {
+                self.ask_record(now, key, wanted);
+            }
+        }
+    }
+
+    fn ask_record(&mut self, now: Instant, key: ServiceKey, wanted: Record) {
+        let stands = self.services.get(&key).is_some_and(|view| stands(&view.published, &wanted));
+        let record = self.records.entry(key.clone()).or_default();
+        record.recheck = None;
+        if stands {
+            // Somebody may change it back later: then it is asked for again.
+            if !record.in_flight {
+                record.asked = None;
+            }
+            return;
+        }
+        if record.asked.as_ref() == Some(&wanted) {
+            if record.in_flight {
+                return;
+            }
+            // The watch may lag behind our own write.
+            if let Some(settled) = record.done_at.map(|done| done + SETTLE)
+                && now < settled
+            {
+                record.recheck = Some(settled);
+                return;
+            }
+        }
+        record.asked = Some(wanted.clone());
+        record.in_flight = true;
+        self.out.push(Action::Record(key, wanted));
+    }
+
+    pub(super) fn recorded(&mut self, now: Instant, key: &ServiceKey, recorded: &Recorded) {
+        let Some(record) = self.records.get_mut(key) else { return };
+        match recorded {
+            Recorded::Failed => return,
+            Recorded::Gone => record.in_flight = false,
+            Recorded::Done => {
+                record.in_flight = false;
+                record.done_at = Some(now);
+            }
+        }
+        let written: Vec<IpAddr> =
+            record.asked.iter().flat_map(|asked| &asked.ingress).flatten().map(|(ip, _)| *ip).collect();
+        for vip in self.vips.values_mut() {
+            if vip.members.contains(key) && vip.address().is_some_and(|address| written.contains(&address)) {
+                vip.status_written(now);
+            }
+        }
+        let ids: Vec<VipId> = self.vips.keys().cloned().collect();
+        for id in ids {
+            self.vip_timer(now, &id);
+        }
+        self.dirty = true;
+    }
+
+    /// announcer.md 3.8. Nothing at all while nothing is up; no status before every address that is being probed is settled, so that a Service with
+    /// two families costs one write; never an address that is not up, unless clients know it already.
+    fn wanted_record(&self, view: &ServiceView, ids: &[VipId]) -> Option<Record> {
+        let vips: Vec<_> = ids.iter().filter_map(|id| Some((id, self.vips.get(id)?))).collect();
+        let up = vips.iter().any(|(_, vip)| vip.is_up());
+        let probing = vips.iter().any(|(_, vip)| matches!(vip.phase, Phase::Probing(_)));
+        let settling = probing || vips.iter().any(|(_, vip)| vip.phase == Phase::Adding);
+        // While the probes run there is time to write who will announce; the status then is one request away.
+        if !up && !probing {
+            return None;
+        }
+        let mut record = Record { uid: view.uid.clone(), vip_host: self.config.node_name.clone(), ..Record::default() };
+        let own = vips.iter().find(|(id, _)| matches!(id, VipId::Dhcp(uid) if *uid == view.uid));
+        if let Some(dhcp) = own.filter(|(_, vip)| vip.is_up()).and_then(|(_, vip)| vip.dhcp.as_ref()) {
+            record.hwaddr = Some(dhcp.mac.to_string());
+            record.requested_ip = dhcp.leased.as_ref().map(|leased| leased.facts.address.to_string());
+            record.lease.clone_from(&dhcp.facts);
+        } else if !up && own.is_some() {
+            // One write for a DHCP Service, when everything is known.
+            return None;
+        }
+        if !settling {
+            let mut ingress: Vec<(IpAddr, Vec<Port>)> = Vec::new();
+            for id in ids {
+                let vip = self.vips.get(id);
+                let address = match id {
+                    VipId::Static(address) => Some(*address),
+                    VipId::Dhcp(_) => vip.and_then(super::vip::Vip::address),
+                };
+                let Some(address) = address else { continue };
+                if vip.is_some_and(super::vip::Vip::is_up) || view.published.has(address) {
+                    ingress.push((address, view.ports.clone()));
+                }
+            }
+            record.ingress = Some(ingress);
+        }
+        Some(record)
+    }
+
+    fn tell_owner(&mut self, now: Instant, key: &ServiceKey, ids: &[VipId]) {
+        let Some(view) = self.services.get(key) else { return };
+        let record = self
+            .records
+            .entry(key.clone())
+            .or_insert_with(|| ServiceRecord { previous: view.published.vip_host.clone(), ..ServiceRecord::default() });
+        let up: Vec<String> = ids
+            .iter()
+            .filter_map(|id| self.vips.get(id).filter(|vip| vip.is_up())?.address())
+            .map(|address| address.to_string())
+            .collect();
+        if up.is_empty() {
+            return;
+        }
+        if std::mem::replace(&mut record.told, true) {
+            return;
+        }
+        let previous = record.previous.take();
+        if previous.as_deref() == Some(self.config.node_name.as_str()) {
+            return;
+        }
+        let before = previous.map_or(String::new(), |node| format!(", before by node {node}"));
+        let text = format!("address {} is announced by node {}{before}", up.join(", "), self.config.node_name);
+        self.tell(now, key, false, "AddressAnnounced", text);
+    }
+}
+
+/// Whether the Service says what it should. Of the status only what we write is compared: the API server adds `ipMode`.
+pub fn stands(published: &Published, wanted: &Record) -> bool {
+    let text = |published: &Option<String>, wanted: &Option<String>| {
+        wanted
+            .as_ref()
+            .is_none_or(|wanted| published.as_ref().is_some_and(|published| published.eq_ignore_ascii_case(wanted)))
+    };
+    published.vip_host.as_deref() == Some(wanted.vip_host.as_str())
+        && text(&published.hwaddr, &wanted.hwaddr)
+        && text(&published.requested_ip, &wanted.requested_ip)
+        && wanted.lease.as_ref().is_none_or(|lease| published.lease.as_ref() == Some(lease))
+        && wanted.ingress.as_ref().is_none_or(|wanted| {
+            published.ingress.len() == wanted.len()
+                && published
+                    .ingress
+                    .iter()
+                    .zip(wanted)
+                    .all(|(entry, (ip, ports))| entry.ip == Some(*ip) && entry.ports == *ports)
+        })
+}

@@ -1,0 +1,135 @@
+//! How to leave, in the order that costs clients least.
+//!
+//! kube-vip takes the addresses off and then releases the Lease: nobody answers until a follower has polled, seconds later. Here the Lease is
+//! released *first*, while everything is still served: a successor of our kind sees that at once, sets the addresses and announces them; its claim is
+//! heard on the wire and the address withdrawn in the same moment (make before break). Two nodes answer for a few milliseconds, with the same
+//! Service behind both. A kube-vip that takes over polls within 2.2 retry periods and announces later still; until it holds the Lease we serve.
+//!
+//! If nobody takes the Lease in that time there is no successor (one node, or all pods replaced at once): the addresses stay, with a deadline, for
+//! the next process to adopt (decisions.md 26).
+
+use std::time::{Duration, Instant};
+
+use super::vip::Phase;
+use super::{Action, Engine, LeaseState, WireOp};
+use crate::plan::VipId;
+
+/// decisions.md 26.
+const LEFT_BEHIND: Duration = Duration::from_mins(5);
+/// For the request that releases the Lease.
+const RELEASE_LIMIT: Duration = Duration::from_secs(4);
+/// Between seeing the successor's name and withdrawing, if its claim is not heard before: it is setting its addresses just now.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// How far the end has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stopping {
+    Releasing { until: Instant },
+    Waiting { until: Instant },
+    Lingering { until: Instant },
+    Done,
+}
+
+impl Stopping {
+    pub fn deadline(&self) -> Instant {
+        match self {
+            Self::Releasing { until } | Self::Waiting { until } | Self::Lingering { until } => *until,
+            // Never again; the engine's refresh is sooner in any case.
+            Self::Done => Instant::now() + Duration::from_hours(1),
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn stop(&mut self, now: Instant) {
+        if self.stopping.is_some() {
+            return;
+        }
+        if !matches!(self.ownership.state, LeaseState::Held { .. }) {
+            // Nothing of ours is here, or it is not known whose it is and its deadline runs.
+            self.exit();
+            return;
+        }
+        self.stopping = Some(Stopping::Releasing { until: now + RELEASE_LIMIT });
+        self.out.push(Action::ReleaseLease);
+    }
+
+    pub(super) fn released(&mut self, now: Instant, released: bool) {
+        if !matches!(self.stopping, Some(Stopping::Releasing { .. })) {
+            return;
+        }
+        if self.vips.is_empty() {
+            self.exit();
+        } else if released {
+            // A follower of kube-vip polls every 1 to 2.2 retry periods.
+            let patience = self.config.lease.retry_period.mul_f64(2.2) + Duration::from_secs(1);
+            self.stopping = Some(Stopping::Waiting { until: now + patience });
+        } else {
+            // Others will take it by expiry: by then the kernel must have removed what is here.
+            self.leave(now, self.fence);
+        }
+    }
+
+    pub(super) fn successor(&mut self, now: Instant, node: &str) {
+        if !matches!(self.stopping, Some(Stopping::Waiting { .. })) {
+            return;
+        }
+        if node == self.config.node_name {
+            // The next process of this node is there already and adopts.
+            self.leave(now, self.fence);
+        } else {
+            tracing::info!(node, "the Lease has a new holder");
+            self.stopping = Some(Stopping::Lingering { until: now + LINGER });
+        }
+    }
+
+    pub(super) fn stop_timer(&mut self, now: Instant) {
+        let Some(stopping) = self.stopping else { return };
+        if stopping != Stopping::Done && self.vips.is_empty() && !matches!(stopping, Stopping::Releasing { .. }) {
+            // The successor has claimed all of them.
+            self.exit();
+            return;
+        }
+        if stopping == Stopping::Done || now < stopping.deadline() {
+            return;
+        }
+        match stopping {
+            Stopping::Releasing { .. } => self.leave(now, self.fence),
+            Stopping::Waiting { .. } => {
+                tracing::info!(
+                    "nobody takes the Lease: leaving the addresses for the next process, for {} s",
+                    LEFT_BEHIND.as_secs()
+                );
+                self.leave(now, LEFT_BEHIND);
+            }
+            Stopping::Lingering { .. } => {
+                let all: Vec<VipId> = self.vips.keys().cloned().collect();
+                for id in all {
+                    self.withdraw(now, &id, false, "another node owns it");
+                }
+                self.exit();
+            }
+            Stopping::Done => {}
+        }
+    }
+
+    /// Leaves everything as it is, with a last deadline.
+    fn leave(&mut self, now: Instant, valid: Duration) {
+        let puts: Vec<_> = self.vips.values().filter_map(|vip| vip.put(now, valid)).collect();
+        if !puts.is_empty() {
+            self.out.push(Action::Wire(WireOp::Put(puts)));
+        }
+        for (id, vip) in &mut self.vips {
+            vip.phase = Phase::Idle;
+            if let (VipId::Dhcp(uid), Some(_)) = (id, &vip.dhcp) {
+                self.out.push(Action::StopDhcp { uid: uid.clone(), release: false });
+            }
+        }
+        self.exit();
+    }
+
+    fn exit(&mut self) {
+        self.stopping = Some(Stopping::Done);
+        self.out.push(Action::Exit);
+    }
+}

@@ -1,0 +1,129 @@
+//! What a former life, or kube-vip, left on this node: kept while it is not known whose it is, removed when it is nobody's here.
+//!
+//! announcer.md 10.1 rows 2 and 3: without this a crashed announcer's addresses answer for ever beside those of the new owner.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use l2::Mac;
+use l2::netlink::{Address, LinkKind};
+
+use super::{Action, Engine, Put, UNDECIDED_LIMIT, WireOp};
+use crate::annotations::Wanted;
+use crate::network::{is_own_macvlan, looks_like_a_vip};
+
+/// How long an address on an adopted macvlan may wait for its client to confirm the lease. Its kernel deadline is not put off meanwhile.
+const CONFIRM_LIMIT: Duration = Duration::from_mins(1);
+
+impl Engine {
+    /// Addresses with our mark that no VIP of ours carries (yet).
+    pub(super) fn orphans(&self) -> Vec<Address> {
+        let carried: BTreeSet<(u32, IpNet)> =
+            self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| (carrier.link, carrier.net)).collect();
+        let Some(network) = &self.network else { return Vec::new() };
+        network
+            .addresses
+            .iter()
+            .filter(|address| address.is_ours() && !carried.contains(&(address.interface, address.net)))
+            .filter(|address| !self.swept.contains(&(address.interface, Some(address.net))))
+            .copied()
+            .collect()
+    }
+
+    /// A restart must not cost an address: until it is known whose it is, its deadline is put off, for a bounded time. Not on macvlans: there the end
+    /// of a DHCP lease counts, which is not known yet.
+    pub(super) fn keep_orphans(&self, now: Instant) -> Vec<Put> {
+        let undecided = !self.synced || self.plan.undecided;
+        if !undecided || self.stopping.is_some() || now >= self.started + UNDECIDED_LIMIT {
+            return Vec::new();
+        }
+        let Some(network) = &self.network else { return Vec::new() };
+        self.orphans()
+            .into_iter()
+            .filter(|orphan| {
+                network.link(orphan.interface).is_some_and(|link| !matches!(link.kind, LinkKind::Macvlan { .. }))
+            })
+            .map(|orphan| Put { link: orphan.interface, net: orphan.net, valid: self.fence })
+            .collect()
+    }
+
+    /// Somebody else announces what we only kept: it is theirs.
+    pub(super) fn orphan_claimed(&mut self, link: u32, address: IpAddr, mac: Mac) {
+        let own_mac = self.network.as_ref().and_then(|network| network.link(link)).and_then(|link| link.mac);
+        if own_mac == Some(mac) {
+            return;
+        }
+        let claimed: Vec<Address> = self
+            .orphans()
+            .into_iter()
+            .filter(|orphan| orphan.interface == link && orphan.net.addr() == address)
+            .collect();
+        for orphan in claimed {
+            tracing::warn!(%address, %mac, "somebody else announces an address that a former life left here: removing it");
+            self.swept.insert((link, Some(orphan.net)));
+            self.out.push(Action::Wire(WireOp::Remove { link, net: orphan.net }));
+        }
+    }
+
+    /// Removes what nobody gave us. Only when the Services are known and it is decided who owns them.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        let Some(network) = self.network.as_ref().filter(|_| !self.plan.undecided) else { return };
+        let names: BTreeSet<&str> =
+            self.vips.values().filter_map(|vip| vip.dhcp.as_ref()).map(super::dhcp::Dhcp::link_name).collect();
+        let leaving: BTreeSet<u32> = self.leaving.values().map(super::dhcp::Leaving::link).collect();
+        let uids: BTreeSet<&str> = self.services.values().map(|view| view.uid.0.as_str()).collect();
+        let ours = |link: &l2::netlink::Link| {
+            is_own_macvlan(link)
+                || (matches!(link.kind, LinkKind::Macvlan { .. })
+                    && link.alias.as_deref().is_some_and(|alias| uids.contains(alias)))
+        };
+        let mut actions = Vec::new();
+        let mut doomed = BTreeSet::new();
+        for link in network.links.iter().filter(|link| ours(link)) {
+            if names.contains(link.name.as_str()) || leaving.contains(&link.index) {
+                continue;
+            }
+            doomed.insert(link.index);
+            if self.swept.insert((link.index, None)) {
+                tracing::info!(interface = link.name, "removing a macvlan that is not ours to have");
+                actions.push(Action::Wire(WireOp::Delete { link: link.index }));
+            }
+        }
+        let wanted: BTreeSet<IpAddr> = self
+            .services
+            .values()
+            .flat_map(|view| {
+                let given = view.wanted.iter().filter_map(|wanted| match wanted {
+                    Wanted::Static(address) => Some(*address),
+                    Wanted::Dhcp4 => None,
+                });
+                given
+                    .chain(view.published.ingress.iter().filter_map(|ingress| ingress.ip))
+                    .chain(view.last_leased().map(IpAddr::V4))
+            })
+            .collect();
+        let carried: BTreeSet<(u32, IpNet)> =
+            self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| (carrier.link, carrier.net)).collect();
+        for address in &network.addresses {
+            let Some(link) = network.link(address.interface) else { continue };
+            let candidate =
+                address.is_ours() || (looks_like_a_vip(address, link) && wanted.contains(&address.net.addr()));
+            let confirming = names.contains(link.name.as_str()) && now < self.started + CONFIRM_LIMIT;
+            if !candidate
+                || confirming
+                || carried.contains(&(address.interface, address.net))
+                || doomed.contains(&address.interface)
+                || leaving.contains(&address.interface)
+            {
+                continue;
+            }
+            if self.swept.insert((address.interface, Some(address.net))) {
+                tracing::info!(address = %address.net, interface = link.name, "removing an address that is not ours to have");
+                actions.push(Action::Wire(WireOp::Remove { link: address.interface, net: address.net }));
+            }
+        }
+        self.out.extend(actions);
+    }
+}

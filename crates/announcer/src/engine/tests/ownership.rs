@@ -1,0 +1,126 @@
+use super::*;
+
+const STRANGER: [u8; 6] = [2, 9, 9, 9, 9, 9];
+
+fn serving() -> Node {
+    let mut node = Node::leading(&[view("web", &["10.0.0.5"])]);
+    node.pass_ms(2000);
+    node.take_log();
+    node.told.clear();
+    node
+}
+
+#[test]
+fn reading_another_holder_withdraws_at_once() {
+    let mut node = serving();
+    node.feed(Input::Lease(theirs()));
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+    node.pass(Duration::from_mins(1));
+    assert_eq!(node.take_log(), ["remove eth0 10.0.0.5/32", "restore eth0"]);
+}
+
+#[test]
+fn an_api_that_cannot_be_reached_changes_nothing() {
+    let mut node = serving();
+    node.api = false;
+    node.feed(Input::Lease(DOUBTFUL));
+    node.pass(Duration::from_hours(1));
+    assert!(node.kernel.has("eth0", "10.0.0.5/32"));
+    assert_eq!(node.take_log(), Vec::<String>::new());
+}
+
+#[test]
+fn a_claim_heard_while_the_record_is_in_doubt_withdraws_at_once() {
+    let mut node = serving();
+    node.feed(Input::Lease(DOUBTFUL));
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+    node.pass_ms(5000);
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+    // The API is back and the Lease is still ours: so is the address.
+    node.feed(Input::Lease(MINE));
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+}
+
+#[test]
+fn an_answer_is_no_claim() {
+    let mut node = serving();
+    node.feed(Input::Lease(DOUBTFUL));
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Probe);
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+}
+
+#[test]
+fn an_owner_whose_record_stands_defends_the_address_and_says_so() {
+    let mut node = serving();
+    for _ in 0..50 {
+        node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+        node.pass_ms(100);
+    }
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+    assert_eq!(node.reasons(), ["AddressConflict"]);
+    let announced = node.take_log().iter().filter(|line| line.starts_with("announce")).count();
+    assert_eq!(announced, 1, "not more than once in ten seconds (RFC 5227 2.4)");
+}
+
+#[test]
+fn a_take_over_announces_without_probing_because_the_loser_may_still_answer() {
+    let mut node = Node::started(&[published("web", "10.0.0.5", "node-2")], theirs(), network());
+    node.pass_ms(1000);
+    node.take_log();
+    node.feed(Input::Lease(MINE));
+    let log = node.take_log();
+    assert_eq!(log[..3], ["prepare eth0", "add eth0 10.0.0.5/32", "announce eth0 10.0.0.5"]);
+    assert_eq!(log[3..], ["tell web AddressAnnounced", "record web 10.0.0.5"], "one write: the status is as it was");
+    assert!(node.told[0].1.text.contains("before by node node-2"), "{:?}", node.told);
+    let view = &node.engine.services[&ServiceKey::new("default", "web")];
+    assert_eq!(view.published.vip_host.as_deref(), Some("node-1"));
+}
+
+#[test]
+fn a_process_that_stood_still_asks_on_the_wire_before_it_goes_on() {
+    let mut node = serving();
+    // Ten seconds without a step, and no address has expired yet.
+    node.now += Duration::from_secs(10);
+    node.feed(Input::Tick);
+    assert_eq!(node.take_log(), ["probe eth0 10.0.0.5"]);
+    node.pass_ms(100);
+    assert!(node.kernel.valid("10.0.0.5/32", node.now).unwrap() > Duration::from_secs(11));
+}
+
+#[test]
+fn a_process_that_stood_still_withdraws_if_somebody_else_answers_meanwhile() {
+    let mut node = serving();
+    node.now += Duration::from_secs(10);
+    node.feed(Input::Tick);
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+}
+
+#[test]
+fn the_kernel_removes_the_address_of_a_process_that_hangs() {
+    let mut node = serving();
+    node.now += Duration::from_secs(13);
+    assert!(node.kernel.expire(node.now));
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+}
+
+#[test]
+fn a_lease_that_nobody_holds_moves_nothing() {
+    let mut node = serving();
+    node.feed(Input::Lease(LeaseState::Other(String::new())));
+    node.pass(Duration::from_secs(5));
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+}
+
+#[test]
+fn a_record_that_somebody_replaces_is_written_again() {
+    let mut node = serving();
+    let mut view = node.engine.services[&ServiceKey::new("default", "web")].clone();
+    view.published = Published::default();
+    node.upsert(view);
+    node.pass_ms(1500);
+    let view = &node.engine.services[&ServiceKey::new("default", "web")];
+    assert_eq!(view.published.vip_host.as_deref(), Some("node-1"));
+}

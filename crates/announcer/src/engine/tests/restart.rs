@@ -1,0 +1,115 @@
+use super::*;
+use crate::network::fixtures::{address, macvlan, own_address};
+
+fn left_behind(nets: &[(u32, &str)]) -> Network {
+    let mut network = network();
+    network.addresses.extend(nets.iter().map(|(link, net)| own_address(*link, net)));
+    network
+}
+
+fn with_deadlines(node: &mut Node, nets: &[(u32, &str)]) {
+    for (link, net) in nets {
+        node.kernel.deadlines.push((*link, net.parse().unwrap(), node.now + Duration::from_secs(12)));
+    }
+}
+
+#[test]
+fn a_restart_adopts_without_a_lost_packet_and_writes_nothing() {
+    let nets = [(2, "10.0.0.5/32")];
+    let mut node = Node::new(&[], left_behind(&nets));
+    with_deadlines(&mut node, &nets);
+    node.start_with(&[published("web", "10.0.0.5", "node-1")], MINE);
+    node.pass(Duration::from_secs(30));
+    assert!(node.kernel.has("eth0", "10.0.0.5/32"));
+    let log = node.take_log();
+    assert!(
+        !log.iter().any(|line| line.starts_with("remove") || line.starts_with("probe") || line.starts_with("add")),
+        "{log:?}"
+    );
+    assert_eq!(node.records, 0);
+    assert!(node.told.is_empty());
+}
+
+#[test]
+fn what_is_found_is_kept_while_it_is_not_known_whose_it_is_but_not_for_ever() {
+    let nets = [(2, "10.0.0.5/32")];
+    let mut node = Node::new(&[], left_behind(&nets));
+    with_deadlines(&mut node, &nets);
+    // The API is away: neither Services nor Lease.
+    node.feed(Input::Tick);
+    node.pass(Duration::from_secs(299));
+    assert!(node.kernel.has("eth0", "10.0.0.5/32"));
+    node.pass(Duration::from_secs(15));
+    assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
+}
+
+#[test]
+fn what_is_found_goes_at_once_when_somebody_else_announces_it() {
+    let nets = [(2, "10.0.0.5/32")];
+    let mut node = Node::new(&[], left_behind(&nets));
+    with_deadlines(&mut node, &nets);
+    node.feed(Input::Tick);
+    node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
+    assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
+}
+
+#[test]
+fn nothing_is_swept_before_services_and_owner_are_known() {
+    let mut node = Node::new(&[], left_behind(&[(2, "10.0.0.5/32"), (2, "10.0.0.99/32")]));
+    node.start_with(&[published("web", "10.0.0.5", "node-1")], LeaseState::Unknown);
+    node.pass_ms(3000);
+    assert_eq!(node.kernel.own().len(), 2);
+    node.feed(Input::Lease(MINE));
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+}
+
+#[test]
+fn everything_of_a_former_life_goes_when_another_node_owns_it() {
+    let mut network = left_behind(&[(2, "10.0.0.5/32")]);
+    network.links.push(macvlan(50, "vip-deadbeef", 2, None));
+    // What kube-vip leaves carries no mark.
+    network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.6/32") });
+    network.addresses.push(own_address(50, "10.0.0.77/32"));
+    let mut node =
+        Node::started(&[published("a", "10.0.0.5", "node-1"), published("b", "10.0.0.6", "node-1")], theirs(), network);
+    node.pass_ms(10);
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+    assert!(!node.kernel.has("eth0", "10.0.0.6/32"));
+    assert!(node.kernel.network.link_by_name("vip-deadbeef").is_none());
+    assert!(node.kernel.has("eth0", "10.0.0.1/24"), "the node's own address is none of our business");
+}
+
+#[test]
+fn addresses_of_others_are_never_touched() {
+    let mut network = network();
+    network.links.push(crate::network::fixtures::link(7, "kube-ipvs0"));
+    network.addresses.push(address(7, "10.0.0.5/32"));
+    network.addresses.push(Address { protocol: None, ..own_address(7, "10.0.0.6/32") });
+    // A host address that no Service asks for.
+    network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.200/32") });
+    let before = network.addresses.len();
+    let mut node = Node::started(&[published("a", "10.0.0.5", "node-2")], theirs(), network);
+    node.pass_ms(100);
+    assert_eq!(node.kernel.network.addresses.len(), before);
+}
+
+#[test]
+fn what_kube_vip_left_is_adopted() {
+    let mut network = network();
+    network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.5/32") });
+    let mut node = Node::started(&[published("web", "10.0.0.5", "node-1")], MINE, network);
+    node.pass_ms(1000);
+    let log = node.take_log();
+    assert!(!log.iter().any(|line| line.starts_with("remove") || line.starts_with("probe")), "{log:?}");
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"], "it carries our mark from now on");
+}
+
+#[test]
+fn the_periodic_sweep_finds_what_appears_later() {
+    let mut node = Node::leading(&[]);
+    node.kernel.network.addresses.push(own_address(3, "10.0.0.99/32"));
+    node.pass(Duration::from_secs(61));
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+}
+
+use l2::netlink::Address;

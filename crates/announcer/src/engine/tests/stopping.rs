@@ -1,0 +1,82 @@
+use super::*;
+
+fn serving() -> Node {
+    let mut node = Node::leading(&[view("web", &["10.0.0.5"]), view("lan", &["dhcp"])]);
+    let leased = Leased { facts: facts("10.0.0.50"), expires: Some(node.now + Duration::from_mins(10)) };
+    node.feed(Input::Dhcp(uid("lan"), DhcpEvent::Bound(leased)));
+    node.pass_ms(2000);
+    node.take_log();
+    node
+}
+
+#[test]
+fn the_lease_is_released_first_and_each_address_goes_when_the_successor_claims_it() {
+    let mut node = serving();
+    node.feed(Input::Stop);
+    assert_eq!(node.take_log(), ["release lease"]);
+    node.feed(Input::Released(true));
+    node.feed(Input::Lease(LeaseState::Other(String::new())));
+    node.pass_ms(1500);
+    assert_eq!(node.kernel.own().len(), 2, "served until somebody else does");
+    node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
+    assert_eq!(node.kernel.own(), ["vip-lan00000 10.0.0.50/32"]);
+    // The successor's macvlan has the same MAC; it is heard on the parent.
+    let mac = node.engine.vips[&VipId::Dhcp(uid("lan"))].carrier.unwrap().mac;
+    node.heard(2, "10.0.0.50", mac.octets(), Heard::Claim);
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+    assert!(node.exited);
+    assert!(node.take_log().contains(&"stop dhcp lan00000-uid release false".to_owned()));
+}
+
+#[test]
+fn a_successor_that_announces_late_is_waited_for_only_shortly() {
+    let mut node = serving();
+    node.feed(Input::Stop);
+    node.feed(Input::Released(true));
+    node.feed(Input::Successor("node-2".into()));
+    node.pass_ms(499);
+    assert_eq!(node.kernel.own().len(), 2);
+    node.pass_ms(10);
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+    assert!(node.exited);
+}
+
+#[test]
+fn without_a_successor_the_addresses_stay_for_the_next_process() {
+    let mut node = serving();
+    node.feed(Input::Stop);
+    node.feed(Input::Released(true));
+    node.pass_ms(5300);
+    assert!(!node.exited);
+    node.pass_ms(200);
+    assert!(node.exited);
+    let left = node.kernel.valid("10.0.0.5/32", node.now).unwrap();
+    assert!(left > Duration::from_secs(298) && left <= Duration::from_mins(5), "{left:?}");
+    assert!(node.kernel.network.link_by_name("vip-lan00000").is_some());
+    assert!(!node.take_log().iter().any(|line| line.contains("release true") || line.starts_with("remove")));
+}
+
+#[test]
+fn a_lease_that_cannot_be_released_leaves_no_address_behind_for_long() {
+    let mut node = serving();
+    node.feed(Input::Stop);
+    node.feed(Input::Released(false));
+    assert!(node.exited);
+    assert!(node.kernel.valid("10.0.0.5/32", node.now).unwrap() <= Duration::from_secs(12));
+}
+
+#[test]
+fn a_follower_ends_at_once() {
+    let mut node = Node::started(&[view("web", &["10.0.0.5"])], theirs(), network());
+    node.feed(Input::Stop);
+    assert!(node.exited);
+}
+
+#[test]
+fn nothing_new_is_begun_while_stopping() {
+    let mut node = serving();
+    node.feed(Input::Stop);
+    node.upsert(view("late", &["10.0.0.9"]));
+    node.pass_ms(1000);
+    assert!(!node.kernel.has("eth0", "10.0.0.9/32"));
+}

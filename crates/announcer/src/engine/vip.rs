@@ -1,0 +1,486 @@
+//! The life of one VIP: probe, add, announce, defend, withdraw.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use l2::Mac;
+
+use super::dhcp::Dhcp;
+use super::{Action, Engine, Heard, Put, VipStatus, WireOp};
+use crate::network::looks_like_a_vip;
+use crate::plan::VipId;
+use crate::view::ServiceKey;
+
+/// decisions.md 22: RFC 5227's frames with short timers.
+const PROBES: u8 = 3;
+const PROBE_GAP: Duration = Duration::from_millis(10);
+/// failover-protocol.md 1.5; the last one covers a receiver that was just busy.
+const BURST_MS: [u64; 5] = [0, 20, 60, 150, 500];
+/// How long an address that somebody else uses is left alone. Different per node, so that two that found one another do not meet again.
+const CONFLICT_RETRY: Duration = Duration::from_secs(10);
+const FAILED_RETRY: Duration = Duration::from_secs(5);
+/// RFC 5227 2.4: defend, but not more often than this.
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+/// The first announcement waits for the status (decisions.md 21), because kube-proxy drops nothing for an address that it does not know yet: clients
+/// would be refused. Not longer than this, since the API may be away.
+const STATUS_WAIT: Duration = Duration::from_secs(1);
+
+/// Where an address is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Carrier {
+    pub link: u32,
+    pub mac: Mac,
+    pub net: IpNet,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Probe {
+    sent: u8,
+    next: Instant,
+}
+
+impl Probe {
+    fn begin(now: Instant) -> Self {
+        Self { sent: 0, next: now }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waits for an interface or for a lease.
+    Idle,
+    /// Asks whether anybody uses the address.
+    Probing(Probe),
+    /// The kernel has been asked to set it.
+    Adding,
+    /// It is on the interface. In doubt (after a pause) it is asked about again, and not extended meanwhile.
+    Up { doubt: Option<Probe> },
+    /// In use by somebody else, or refused by the kernel.
+    Blocked { until: Instant },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Announcing {
+    Silent,
+    AwaitingStatus { until: Instant },
+    Burst { begun: Instant, step: usize },
+    Periodic { next: Instant },
+}
+
+/// One VIP of this node.
+#[derive(Debug)]
+pub(super) struct Vip {
+    pub members: Vec<ServiceKey>,
+    /// The interface that the plan chose; for DHCP the macvlan's parent.
+    pub place: Option<u32>,
+    pub carrier: Option<Carrier>,
+    pub phase: Phase,
+    announcing: Announcing,
+    pub dhcp: Option<Dhcp>,
+    defended: Option<Instant>,
+    /// Observations asked for before this one do not show the address yet.
+    pub seen_from: u64,
+}
+
+impl Vip {
+    pub fn new() -> Self {
+        Self {
+            members: Vec::new(),
+            place: None,
+            carrier: None,
+            phase: Phase::Idle,
+            announcing: Announcing::Silent,
+            dhcp: None,
+            defended: None,
+            seen_from: 0,
+        }
+    }
+
+    /// It is nowhere any more.
+    pub fn put_down(&mut self) {
+        self.carrier = None;
+        self.phase = Phase::Idle;
+        self.announcing = Announcing::Silent;
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up { .. })
+    }
+
+    /// The address that clients use, once it is known.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.carrier.map(|carrier| carrier.net.addr())
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        let phase = match self.phase {
+            Phase::Probing(probe) | Phase::Up { doubt: Some(probe) } => Some(probe.next),
+            Phase::Blocked { until } => Some(until),
+            Phase::Idle | Phase::Adding | Phase::Up { doubt: None } => None,
+        };
+        let announcing = match self.announcing {
+            Announcing::Silent => None,
+            Announcing::AwaitingStatus { until } => Some(until),
+            Announcing::Burst { begun, step } => Some(begun + Duration::from_millis(BURST_MS[step])),
+            Announcing::Periodic { next } => Some(next),
+        };
+        let dhcp = self.dhcp.as_ref().and_then(Dhcp::deadline);
+        [phase, announcing, dhcp].into_iter().flatten().min()
+    }
+
+    /// What keeps the kernel from removing the address, if it should be there.
+    pub fn put(&self, now: Instant, fence: Duration) -> Option<Put> {
+        let carrier = self.carrier?;
+        if !matches!(self.phase, Phase::Adding | Phase::Up { doubt: None }) {
+            return None;
+        }
+        let lease = self.dhcp.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires);
+        let valid = match lease.map(|expires| expires.saturating_duration_since(now)) {
+            // The kernel counts whole seconds, and one is the least: a lease that ends before is over.
+            Some(left) if left < Duration::from_secs(1) => return None,
+            Some(left) => left.min(fence),
+            None => fence,
+        };
+        Some(Put { link: carrier.link, net: carrier.net, valid })
+    }
+
+    /// Says at once where the address is.
+    pub fn announce_now(&mut self, now: Instant) {
+        if self.is_up() {
+            self.announcing = Announcing::Burst { begun: now, step: 0 };
+        }
+    }
+
+    /// The status is written: what waited for it may go on.
+    pub fn status_written(&mut self, now: Instant) {
+        if matches!(self.announcing, Announcing::AwaitingStatus { .. }) {
+            self.announce_now(now);
+        }
+    }
+
+    pub fn status(&self, id: &VipId) -> VipStatus {
+        VipStatus {
+            id: id.clone(),
+            address: self.address(),
+            service: self.members.first().cloned(),
+            up: self.is_up(),
+            dhcp_state: self.dhcp.as_ref().map(|dhcp| dhcp.state),
+            expires: self.dhcp.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires),
+        }
+    }
+}
+
+impl Engine {
+    /// Takes what the plan says about one VIP.
+    pub(super) fn follow_plan(&mut self, now: Instant, id: &VipId) {
+        let planned = &self.plan.vips[id];
+        let vip = self.vips.get_mut(id).expect("it was just made or is there");
+        vip.members.clone_from(&planned.members);
+        let place = planned.place.as_ref().ok().copied();
+        match id {
+            VipId::Static(address) => self.place_static(now, id, *address, place),
+            VipId::Dhcp(uid) => self.place_dhcp(now, uid, place),
+        }
+    }
+
+    fn place_static(&mut self, now: Instant, id: &VipId, address: IpAddr, place: Option<u32>) {
+        let network = self.network.as_ref().expect("planned only with a network");
+        let link = place.and_then(|index| network.link(index));
+        let carrier = link.map(|link| Carrier {
+            link: link.index,
+            // Without an Ethernet address nothing is asked or announced; the address still works where routes lead to it.
+            mac: link.mac.unwrap_or(Mac::ZERO),
+            net: network.prefix(&self.config, link, address),
+        });
+        let vip = self.vips.get_mut(id).expect("it is there");
+        vip.place = place;
+        self.carry(now, id, carrier);
+    }
+
+    /// Puts the address where it should be from now on, and removes it from where it was.
+    pub(super) fn carry(&mut self, now: Instant, id: &VipId, carrier: Option<Carrier>) {
+        let vip = self.vips.get_mut(id).expect("it is there");
+        let old = vip.carrier;
+        if old == carrier {
+            if vip.phase == Phase::Idle && carrier.is_some() {
+                self.begin(now, id);
+            }
+            return;
+        }
+        let was_ours = matches!(vip.phase, Phase::Adding | Phase::Up { .. });
+        vip.carrier = carrier;
+        vip.announcing = Announcing::Silent;
+        vip.phase = Phase::Idle;
+        if let Some(old) = old.filter(|old| carrier.is_none_or(|new| (new.link, new.net) != (old.link, old.net)))
+            && was_ours
+        {
+            self.out.push(Action::Wire(WireOp::Remove { link: old.link, net: old.net }));
+        }
+        let moved = was_ours && old.zip(carrier).is_some_and(|(old, new)| old.net.addr() == new.net.addr());
+        match carrier {
+            // It only changes its place: nobody else has had the time to take it.
+            Some(_) if moved => self.add(now, id),
+            Some(_) => self.begin(now, id),
+            None => {}
+        }
+    }
+
+    /// First use is probed. What clients have been told of before is taken over: the former owner may still answer, and yields to our claim. What is
+    /// on the interface already was ours in a former life, or kube-vip's.
+    fn begin(&mut self, now: Instant, id: &VipId) {
+        let vip = &self.vips[id];
+        let Some(carrier) = vip.carrier else { return };
+        let adopted = self.network.as_ref().is_some_and(|network| {
+            network.link(carrier.link).is_some_and(|link| {
+                network.addresses.iter().any(|address| {
+                    address.interface == carrier.link && address.net == carrier.net && looks_like_a_vip(address, link)
+                })
+            })
+        });
+        // The DHCP client has probed what it was given.
+        let known = vip.dhcp.is_some() || self.was_in_use(&vip.members, carrier.net.addr());
+        if adopted || known || carrier.mac == Mac::ZERO {
+            self.add(now, id);
+        } else {
+            self.vips.get_mut(id).expect("it is there").phase = Phase::Probing(Probe::begin(now));
+            self.vip_timer(now, id);
+        }
+    }
+
+    fn add(&mut self, now: Instant, id: &VipId) {
+        let fence = self.fence;
+        let vip = self.vips.get_mut(id).expect("it is there");
+        vip.phase = Phase::Adding;
+        match vip.put(now, fence) {
+            Some(put) => {
+                // The settings come first: with others the node would answer for the address on every interface.
+                self.prepare_links();
+                self.out.push(Action::Wire(WireOp::Put(vec![put])));
+            }
+            None => vip.phase = Phase::Idle,
+        }
+    }
+
+    pub(super) fn put_done(&mut self, now: Instant, link: u32, net: IpNet, result: Result<(), String>) {
+        let found = self
+            .vips
+            .iter()
+            .find(|(_, vip)| vip.carrier.is_some_and(|carrier| carrier.link == link && carrier.net == net));
+        let Some(id) = found.map(|(id, _)| id.clone()) else { return };
+        match result {
+            Ok(()) => {
+                if self.vips[&id].phase == Phase::Adding {
+                    self.came_up(now, &id);
+                }
+            }
+            Err(error) => {
+                let vip = self.vips.get_mut(&id).expect("it was just found");
+                tracing::warn!(address = %net, error, "cannot set the address");
+                vip.phase = Phase::Blocked { until: now + FAILED_RETRY };
+                vip.announcing = Announcing::Silent;
+                self.tell_members(
+                    now,
+                    &id,
+                    "CannotAnnounce",
+                    &format!("address {}: {error}; trying again", net.addr()),
+                );
+                self.observe(now);
+            }
+        }
+    }
+
+    fn came_up(&mut self, now: Instant, id: &VipId) {
+        let observes = self.observes;
+        let vip = &self.vips[id];
+        let address = vip.address().expect("what came up is carried somewhere");
+        let told = self.config.disable_service_updates || self.was_in_use(&vip.members, address);
+        let vip = self.vips.get_mut(id).expect("it is there");
+        vip.phase = Phase::Up { doubt: None };
+        vip.seen_from = observes;
+        vip.announcing = if told {
+            Announcing::Burst { begun: now, step: 0 }
+        } else {
+            Announcing::AwaitingStatus { until: now + STATUS_WAIT }
+        };
+        tracing::info!(%address, services = ?vip.members.iter().map(ToString::to_string).collect::<Vec<_>>(), "VIP is up");
+        self.dirty = true;
+        self.vip_timer(now, id);
+    }
+
+    /// Everything of one VIP that is due.
+    pub(super) fn vip_timer(&mut self, now: Instant, id: &VipId) {
+        self.probe_timer(now, id);
+        self.announce_timer(now, id);
+        let Some(vip) = self.vips.get_mut(id) else { return };
+        if matches!(vip.phase, Phase::Blocked { until } if until <= now) {
+            vip.phase = Phase::Idle;
+            self.dirty = true;
+        }
+        if vip.dhcp.as_mut().is_some_and(|dhcp| dhcp.wake(now)) {
+            self.dirty = true;
+        }
+    }
+
+    fn probe_timer(&mut self, now: Instant, id: &VipId) {
+        let Some(vip) = self.vips.get_mut(id) else { return };
+        let Some(Carrier { link, mac, net }) = vip.carrier else { return };
+        let (Phase::Probing(probe) | Phase::Up { doubt: Some(probe) }) = &mut vip.phase else { return };
+        if probe.next > now {
+            return;
+        }
+        if probe.sent < PROBES {
+            probe.sent += 1;
+            // From now, not from when it was due: the answer needs its time (failover-protocol.md R1).
+            probe.next = now + PROBE_GAP;
+            self.out.push(Action::Probe { link, mac, address: net.addr() });
+            return;
+        }
+        if let Phase::Probing(_) = vip.phase {
+            self.add(now, id);
+        } else {
+            vip.phase = Phase::Up { doubt: None };
+            if let Some(put) = vip.put(now, self.fence) {
+                self.out.push(Action::Wire(WireOp::Put(vec![put])));
+            }
+        }
+    }
+
+    fn announce_timer(&mut self, now: Instant, id: &VipId) {
+        let Some(vip) = self.vips.get_mut(id) else { return };
+        let Some(Carrier { link, mac, net }) = vip.carrier else { return };
+        if let Announcing::AwaitingStatus { until } = vip.announcing
+            && until <= now
+        {
+            vip.announce_now(now);
+        }
+        let due = match vip.announcing {
+            Announcing::Burst { begun, step } if begun + Duration::from_millis(BURST_MS[step]) <= now => {
+                let next = step + 1;
+                vip.announcing = if next < BURST_MS.len() {
+                    Announcing::Burst { begun, step: next }
+                } else {
+                    match self.config.announce_interval {
+                        Some(interval) => Announcing::Periodic { next: now + interval },
+                        None => Announcing::Silent,
+                    }
+                };
+                true
+            }
+            Announcing::Periodic { next } if next <= now => {
+                let interval = self.config.announce_interval.unwrap_or(Duration::from_secs(3));
+                vip.announcing = Announcing::Periodic { next: now + interval };
+                true
+            }
+            _ => false,
+        };
+        if due && mac != Mac::ZERO {
+            self.out.push(Action::Announce { link, mac, address: net.addr() });
+        }
+    }
+
+    /// After a pause: whoever has taken an address meanwhile answers for it (decisions.md 25).
+    pub(super) fn doubt_all(&mut self, now: Instant) {
+        for vip in self.vips.values_mut() {
+            if let Phase::Up { doubt } = &mut vip.phase {
+                *doubt = Some(Probe::begin(now));
+            }
+        }
+    }
+
+    /// Somebody spoke about an address.
+    pub(super) fn heard(&mut self, now: Instant, link: u32, address: IpAddr, mac: Mac, what: Heard) {
+        let found = self.vips.iter().find(|(_, vip)| {
+            vip.carrier.is_some_and(|carrier| {
+                carrier.net.addr() == address && (carrier.link == link || vip.place == Some(link))
+            })
+        });
+        let Some(id) = found.map(|(id, _)| id.clone()) else {
+            if what == Heard::Claim {
+                self.orphan_claimed(link, address, mac);
+            }
+            return;
+        };
+        let vip = &self.vips[&id];
+        let carrier = vip.carrier.expect("it was found by it");
+        let confirmed = self.is_confirmed(&vip.members);
+        // A DHCP address has the same MAC on every node. Our own frames are not heard, but some switches send them back: such an echo must not
+        // disturb an owner whose record stands.
+        if mac == carrier.mac && (carrier.link == link || confirmed) {
+            return;
+        }
+        match vip.phase {
+            Phase::Probing(_) => self.conflict(now, &id, mac),
+            Phase::Up { doubt: Some(_) } if what != Heard::Probe => {
+                self.yield_to(now, &id, mac);
+            }
+            Phase::Up { .. } | Phase::Adding if what == Heard::Claim => {
+                if self.stopping.is_some() || !confirmed {
+                    self.yield_to(now, &id, mac);
+                } else {
+                    self.defend(now, &id, mac);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        let vip = self.vips.get_mut(id).expect("it is there");
+        let carrier = vip.carrier.expect("only a carried address is probed");
+        let retry = CONFLICT_RETRY + Duration::from_millis(10) * u32::from(carrier.mac.octets()[5]);
+        vip.phase = Phase::Blocked { until: now + retry };
+        let link =
+            self.network.as_ref().and_then(|network| network.link(carrier.link)).map_or("?", |link| link.name.as_str());
+        let text = format!(
+            "address {} is already used by {mac} on the network of interface {link}: it is not announced. Free it there, or give this Service another one; tried again every {} s",
+            carrier.net.addr(),
+            retry.as_secs()
+        );
+        tracing::warn!(address = %carrier.net.addr(), %mac, "address conflict");
+        self.tell_members(now, id, "AddressConflict", &text);
+        self.dirty = true;
+    }
+
+    fn defend(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        let vip = self.vips.get_mut(id).expect("it is there");
+        let carrier = vip.carrier.expect("only a carried address is defended");
+        if matches!(vip.announcing, Announcing::Burst { .. })
+            || vip.defended.is_some_and(|at| now < at + DEFEND_INTERVAL)
+        {
+            return;
+        }
+        vip.defended = Some(now);
+        let text = format!(
+            "{mac} claims address {} too: two hosts answer for it. This node owns it and defends it",
+            carrier.net.addr()
+        );
+        tracing::warn!(address = %carrier.net.addr(), %mac, "somebody else claims the address, defending it");
+        self.out.push(Action::Announce { link: carrier.link, mac: carrier.mac, address: carrier.net.addr() });
+        self.tell_members(now, id, "AddressConflict", &text);
+    }
+
+    /// decisions.md 18: withdraw first, ask later. It is taken up again when the Lease is known to be ours.
+    fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        tracing::warn!(vip = %id, %mac, "somebody else announces the address and our Lease is in doubt: withdrawing it");
+        self.withdraw(now, id, false, "another node announces it");
+        self.yielded.insert(id.clone(), now + self.config.lease.duration);
+        self.dirty = true;
+    }
+
+    /// Takes a VIP off the node. What is not there counts as removed.
+    pub(super) fn withdraw(&mut self, now: Instant, id: &VipId, release: bool, why: &str) {
+        let Some(mut vip) = self.vips.remove(id) else { return };
+        if let Some(address) = vip.address() {
+            tracing::info!(%address, why, "VIP withdrawn");
+        }
+        match (id, vip.dhcp.take()) {
+            (VipId::Dhcp(uid), Some(dhcp)) => self.leave_dhcp(now, uid, &dhcp, release),
+            _ => {
+                if let (Some(carrier), Phase::Adding | Phase::Up { .. }) = (vip.carrier, vip.phase) {
+                    self.out.push(Action::Wire(WireOp::Remove { link: carrier.link, net: carrier.net }));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What can be read at `/metrics`: kube-vip's names (announcer.md 7.1) and ours for what it does not tell.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::engine::VipStatus;
+use crate::ownership::LeaseState;
+
+type Number = Gauge<f64, AtomicU64>;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ServiceLabels {
+    namespace: String,
+    name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DhcpLabels {
+    namespace: String,
+    name: String,
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LeaderLabels {
+    node: String,
+    lease_name: String,
+}
+
+/// The metrics of the announcer.
+#[derive(Debug)]
+pub struct Metrics {
+    leader_labels: LeaderLabels,
+    events: Family<[(&'static str, &'static str); 1], Gauge>,
+    active: Family<[(&'static str, String); 1], Gauge>,
+    leader: Family<LeaderLabels, Gauge>,
+    transitions: Family<[(&'static str, String); 1], Counter>,
+    vips: Family<[(&'static str, &'static str); 1], Gauge>,
+    announcements: Counter,
+    conflicts: Counter,
+    dhcp_state: Family<DhcpLabels, Gauge>,
+    dhcp_expiry: Family<ServiceLabels, Number>,
+    confirmed: Gauge,
+}
+
+impl Metrics {
+    /// Registers all of them.
+    pub fn register(registry: &mut Registry, node: &str, lease_name: &str, version: &str) -> Self {
+        let metrics = Self {
+            leader_labels: LeaderLabels { node: node.to_owned(), lease_name: lease_name.to_owned() },
+            events: Family::default(),
+            active: Family::default(),
+            leader: Family::default(),
+            transitions: Family::default(),
+            vips: Family::default(),
+            announcements: Counter::default(),
+            conflicts: Counter::default(),
+            dhcp_state: Family::default(),
+            dhcp_expiry: Family::default(),
+            confirmed: Gauge::default(),
+        };
+        let build: Family<[(&'static str, String); 3], Gauge> = Family::default();
+        build
+            .get_or_create(&[("version", version.to_owned()), ("build", String::new()), ("node", node.to_owned())])
+            .set(1);
+        registry.register("kube_vip_build_info", "Version of the announcer", build);
+        // A counter whose name kube-vip never gave the usual ending; as a gauge it keeps that name.
+        registry.register(
+            "kube_vip_manager_all_services_events",
+            "Changes of Services by type",
+            metrics.events.clone(),
+        );
+        registry.register("kube_vip_active_services", "Services with an address on this node", metrics.active.clone());
+        registry.register("kube_vip_is_leader", "Whether this node holds the Lease", metrics.leader.clone());
+        registry.register(
+            "kube_vip_leader_election_transitions",
+            "How often this node has become or ceased to be the holder",
+            metrics.transitions.clone(),
+        );
+        registry.register("hcp_announcer_vips", "VIPs of this node by state", metrics.vips.clone());
+        registry.register(
+            "hcp_announcer_announcements",
+            "Gratuitous ARP and unsolicited neighbour advertisements sent",
+            metrics.announcements.clone(),
+        );
+        registry.register(
+            "hcp_announcer_address_conflicts",
+            "Times another host was found to use an address of ours",
+            metrics.conflicts.clone(),
+        );
+        registry.register(
+            "hcp_announcer_dhcp_state",
+            "State of the DHCP client of a Service: 1 for the state it is in",
+            metrics.dhcp_state.clone(),
+        );
+        registry.register(
+            "hcp_announcer_dhcp_lease_remaining_seconds",
+            "Time until the DHCP lease of a Service ends unless renewed",
+            metrics.dhcp_expiry.clone(),
+        );
+        registry.register(
+            "hcp_announcer_lease_confirmed",
+            "Whether the Lease is held and was renewed in time",
+            metrics.confirmed.clone(),
+        );
+        metrics
+    }
+
+    /// A Service changed.
+    pub fn service_event(&self, kind: &'static str) {
+        self.events.get_or_create(&[("type", kind)]).inc();
+    }
+
+    /// Frames were sent that say where an address is.
+    pub fn announced(&self, frames: u64) {
+        self.announcements.inc_by(frames);
+    }
+
+    /// Somebody else uses an address.
+    pub fn conflict(&self) {
+        self.conflicts.inc();
+    }
+
+    /// The election says something new.
+    pub fn lease(&self, before: &LeaseState, now: &LeaseState) {
+        let held = |state: &LeaseState| matches!(state, LeaseState::Held { .. });
+        self.leader.get_or_create(&self.leader_labels).set(i64::from(held(now)));
+        self.confirmed.set(i64::from(*now == LeaseState::Held { confirmed: true }));
+        if held(before) != held(now) {
+            self.transitions.get_or_create(&[("lease_name", self.leader_labels.lease_name.clone())]).inc();
+        }
+    }
+
+    /// The VIPs as they stand. What is gone goes from the metrics too.
+    pub fn vips(&self, status: &[VipStatus], now: Instant) {
+        let count = |up: bool| i64::try_from(status.iter().filter(|vip| vip.up == up).count()).unwrap_or(i64::MAX);
+        self.vips.get_or_create(&[("state", "up")]).set(count(true));
+        self.vips.get_or_create(&[("state", "pending")]).set(count(false));
+        self.active.clear();
+        let services: BTreeSet<_> = status.iter().filter(|vip| vip.up).filter_map(|vip| vip.service.clone()).collect();
+        for service in services {
+            self.active.get_or_create(&[("namespace", service.namespace)]).inc();
+        }
+        self.dhcp_state.clear();
+        self.dhcp_expiry.clear();
+        for vip in status {
+            let (Some(service), Some(state)) = (&vip.service, vip.dhcp_state) else { continue };
+            let labels = DhcpLabels { namespace: service.namespace.clone(), name: service.name.clone(), state };
+            self.dhcp_state.get_or_create(&labels).set(1);
+            if let Some(expires) = vip.expires {
+                let labels = ServiceLabels { namespace: service.namespace.clone(), name: service.name.clone() };
+                self.dhcp_expiry.get_or_create(&labels).set(expires.saturating_duration_since(now).as_secs_f64());
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Who may announce a Service. The rest of the announcer asks [`Ownership`] and does not know which mode answers.
+
+use crate::view::ServiceView;
+
+/// The answer for one Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// This node announces it.
+    Mine,
+    /// Another node does, or may: nothing of it stays here.
+    Theirs,
+    /// Not known yet. What is here stays, nothing new is begun.
+    Undecided,
+}
+
+/// Decides per Service. `global` gives all Services the same answer; `service` and `node` will not.
+pub trait Ownership {
+    /// Who owns `service`.
+    fn of(&self, service: &ServiceView) -> Owner;
+
+    /// Whether the record behind [`Owner::Mine`] is known to stand at this moment: only then a claim of somebody else on the wire is refuted.
+    /// Otherwise whoever claims probably read a newer record (decisions.md 18).
+    fn confirmed(&self, service: &ServiceView) -> bool;
+
+    /// Who owns it if it is not this node, for logs and Events.
+    fn holder(&self, service: &ServiceView) -> Option<&str>;
+}
+
+/// What the election says, without its clock.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum LeaseState {
+    /// The Lease was not read yet.
+    #[default]
+    Unknown,
+    /// We hold it. `confirmed`: renewed recently enough for others to honour it.
+    Held {
+        /// See there.
+        confirmed: bool,
+    },
+    /// Somebody else holds it; an empty name: nobody does.
+    Other(String),
+}
+
+/// kube-vip's one Lease for all Services.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GlobalLease {
+    /// Our name in the Lease.
+    pub node: String,
+    /// What the election said last.
+    pub state: LeaseState,
+}
+
+impl GlobalLease {
+    fn owner(&self) -> Owner {
+        match &self.state {
+            LeaseState::Held { .. } => Owner::Mine,
+            // A Lease that nobody holds, or our own name before the election has taken it again: nobody else has begun to announce.
+            LeaseState::Other(holder) if !holder.is_empty() && *holder != self.node => Owner::Theirs,
+            LeaseState::Unknown | LeaseState::Other(_) => Owner::Undecided,
+        }
+    }
+}
+
+impl Ownership for GlobalLease {
+    fn of(&self, _: &ServiceView) -> Owner {
+        self.owner()
+    }
+
+    fn confirmed(&self, _: &ServiceView) -> bool {
+        self.state == LeaseState::Held { confirmed: true }
+    }
+
+    fn holder(&self, _: &ServiceView) -> Option<&str> {
+        match &self.state {
+            LeaseState::Other(holder) if !holder.is_empty() => Some(holder),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_named_other_holder_makes_it_theirs() {
+        let owner = |state| GlobalLease { node: "node-1".into(), state }.owner();
+        assert_eq!(owner(LeaseState::Unknown), Owner::Undecided);
+        assert_eq!(owner(LeaseState::Other(String::new())), Owner::Undecided);
+        assert_eq!(owner(LeaseState::Other("node-1".into())), Owner::Undecided);
+        assert_eq!(owner(LeaseState::Other("node-2".into())), Owner::Theirs);
+        assert_eq!(owner(LeaseState::Held { confirmed: true }), Owner::Mine);
+        // decisions.md 18: an API that cannot be reached moves nothing.
+        assert_eq!(owner(LeaseState::Held { confirmed: false }), Owner::Mine);
+    }
+}

@@ -1,0 +1,180 @@
+//! Which VIPs this node should have, from Services, ownership, leases and the network. Pure: the same world gives the same plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::annotations::Wanted;
+use crate::config::Config;
+use crate::network::{InterfaceError, Network};
+use crate::ownership::{Owner, Ownership};
+use crate::view::{DhcpWishes, ServiceKey, ServiceView, Uid};
+
+/// What tells one VIP from another on this node.
+///
+/// announcer.md 10.5 item 3: the requested string is never an identity. Two Services that ask for `0.0.0.0` have two VIPs; a Service that asks for
+/// the address which another one's DHCP lease has shares that one's VIP.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VipId {
+    /// A given address, on an interface of the node.
+    Static(IpAddr),
+    /// An address that DHCP gives, on the macvlan of this Service.
+    Dhcp(Uid),
+}
+
+impl std::fmt::Display for VipId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Static(address) => write!(f, "{address}"),
+            Self::Dhcp(uid) => write!(f, "dhcp {uid}"),
+        }
+    }
+}
+
+/// One VIP that should be here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedVip {
+    /// The Services that use it, oldest first. The first decides where it is.
+    pub members: Vec<ServiceKey>,
+    /// Whether it may be set up, or only kept. Never [`Owner::Theirs`].
+    pub owner: Owner,
+    /// Index of the interface that carries it, or its macvlan's parent.
+    pub place: Result<u32, InterfaceError>,
+    /// For DHCP: what its Service wants of it; absent if that Service is gone and only others still use the address.
+    pub dhcp: Option<DhcpWishes>,
+}
+
+/// What should be here.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// VIPs.
+    pub vips: BTreeMap<VipId, PlannedVip>,
+    /// Which VIPs each Service has here, in the order in which it asks for them.
+    pub of_service: BTreeMap<ServiceKey, Vec<VipId>>,
+    /// DHCP Services that live on, elsewhere: their lease must not be given back.
+    pub elsewhere: BTreeSet<Uid>,
+    /// What the authors of Services should know.
+    pub told: BTreeSet<(ServiceKey, String)>,
+    /// Services of which nothing could be decided yet.
+    pub undecided: bool,
+}
+
+/// What the plan is made from.
+pub struct World<'a> {
+    /// All Services that are ours to announce.
+    pub services: &'a BTreeMap<ServiceKey, ServiceView>,
+    /// Who owns them.
+    pub ownership: &'a dyn Ownership,
+    /// The node.
+    pub network: &'a Network,
+    /// The configuration.
+    pub config: &'a Config,
+    /// DHCP VIPs that run here, with the address they have or had last.
+    pub leases: &'a BTreeMap<Uid, Option<Ipv4Addr>>,
+}
+
+/// announcer.md 3.5 and 3.9.
+pub fn plan(world: &World<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let mut services: Vec<(&ServiceView, Owner)> =
+        world.services.values().map(|view| (view, world.ownership.of(view))).collect();
+    services.sort_by_key(|(view, _)| (view.created, view.uid.clone()));
+    plan.undecided = services.iter().any(|(_, owner)| *owner == Owner::Undecided);
+
+    // DHCP first: whose leases the static ones may share.
+    for (view, owner) in services.iter().filter(|(view, _)| view.wants_dhcp()) {
+        if *owner == Owner::Theirs {
+            plan.elsewhere.insert(view.uid.clone());
+            continue;
+        }
+        let place = world.network.choose(&view.interface, world.config, None).map(|link| link.index);
+        let vip = PlannedVip { members: vec![view.key.clone()], owner: *owner, place, dhcp: Some(view.dhcp.clone()) };
+        plan.vips.insert(VipId::Dhcp(view.uid.clone()), vip);
+    }
+    let leased = leased_addresses(world, &services);
+
+    for (view, owner) in &services {
+        if *owner == Owner::Theirs {
+            continue;
+        }
+        for problem in &view.problems {
+            plan.told.insert((view.key.clone(), problem.to_string()));
+        }
+        let mut ids = Vec::new();
+        for wanted in &view.wanted {
+            let id = match wanted {
+                Wanted::Dhcp4 => VipId::Dhcp(view.uid.clone()),
+                Wanted::Static(address) => match leased.get(address) {
+                    Some(uid) => VipId::Dhcp(uid.clone()),
+                    None => VipId::Static(*address),
+                },
+            };
+            join(&mut plan, world, view, *owner, &id);
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        if !ids.is_empty() {
+            plan.of_service.insert(view.key.clone(), ids);
+        }
+    }
+    let faults: Vec<(ServiceKey, String)> = plan
+        .vips
+        .values()
+        .filter_map(|vip| Some((vip, vip.place.as_ref().err()?)))
+        .flat_map(|(vip, error)| vip.members.iter().map(|member| (member.clone(), error.to_string())))
+        .collect();
+    plan.told.extend(faults);
+    plan
+}
+
+/// Makes `view` a member of the VIP, which it may be the first to want.
+fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id: &VipId) {
+    let address = match id {
+        VipId::Static(address) => Some(*address),
+        VipId::Dhcp(_) => None,
+    };
+    let vip = plan.vips.entry(id.clone()).or_insert_with(|| PlannedVip {
+        members: Vec::new(),
+        owner,
+        place: world.network.choose(&view.interface, world.config, address).map(|link| link.index),
+        dhcp: None,
+    });
+    if vip.members.contains(&view.key) {
+        return;
+    }
+    if let (VipId::Static(address), Some(first), Ok(place)) = (id, vip.members.first(), &vip.place) {
+        let wish = world.network.choose(&view.interface, world.config, Some(*address)).map(|link| link.index);
+        if wish.is_ok_and(|wish| wish != *place) {
+            let name = world.network.link(*place).map_or("another interface", |link| link.name.as_str());
+            plan.told.insert((
+                view.key.clone(),
+                format!("address {address} is shared with {first}, which has it on {name}: the interface that this Service asks for is not used"),
+            ));
+        }
+    }
+    vip.members.push(view.key.clone());
+}
+
+/// announcer.md 3.9: a secondary of a DHCP primary names the primary's real address; on the node's interface it would be announced with a second
+/// MAC. The address counts from the running client, and before that (after a restart, at a take-over) from what is written on the Service.
+fn leased_addresses(world: &World<'_>, services: &[(&ServiceView, Owner)]) -> BTreeMap<IpAddr, Uid> {
+    let remembered = services
+        .iter()
+        .filter(|(_, owner)| *owner != Owner::Theirs)
+        .filter_map(|(view, _)| Some((view.uid.clone(), view.last_leased()?)))
+        .filter(|(uid, _)| !matches!(world.leases.get(uid), Some(Some(_))));
+    // A client that runs here goes on for its secondaries after its own Service is gone; not after that Service has asked for something else.
+    let changed: BTreeSet<&Uid> =
+        services.iter().filter(|(view, _)| !view.wants_dhcp()).map(|(view, _)| &view.uid).collect();
+    let running = world
+        .leases
+        .iter()
+        .filter(|(uid, _)| !changed.contains(uid))
+        .filter_map(|(uid, address)| Some((uid.clone(), (*address)?)));
+    let mut leased: BTreeMap<IpAddr, Uid> = remembered.map(|(uid, address)| (address.into(), uid)).collect();
+    leased.extend(running.map(|(uid, address)| (address.into(), uid)));
+    leased
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,139 @@
+use super::*;
+use crate::annotations::LeaseFacts;
+use crate::network::fixtures::{config, network};
+use crate::ownership::{GlobalLease, LeaseState};
+use crate::view::{InterfaceWish, Port, Published};
+
+pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
+    ServiceView {
+        key: ServiceKey::new("default", name),
+        uid: Uid(format!("{name:0<8}-uid")),
+        created: 0,
+        wanted: wanted
+            .iter()
+            .map(|text| match *text {
+                "dhcp" => Wanted::Dhcp4,
+                address => Wanted::Static(address.parse().unwrap()),
+            })
+            .collect(),
+        interface: InterfaceWish::Default,
+        dhcp: DhcpWishes::default(),
+        ports: vec![Port { port: 80, protocol: "TCP".into() }],
+        local_traffic: false,
+        published: Published::default(),
+        problems: BTreeSet::new(),
+    }
+}
+
+fn planned(views: &[ServiceView], state: LeaseState, leases: &[(&str, Option<&str>)]) -> Plan {
+    let services = views.iter().map(|view| (view.key.clone(), view.clone())).collect();
+    let leases =
+        leases.iter().map(|(uid, address)| (Uid((*uid).into()), address.map(|text| text.parse().unwrap()))).collect();
+    plan(&World {
+        services: &services,
+        ownership: &GlobalLease { node: "node-1".into(), state },
+        network: &network(),
+        config: &config(&[]),
+        leases: &leases,
+    })
+}
+
+const MINE: LeaseState = LeaseState::Held { confirmed: true };
+
+fn ids(plan: &Plan) -> Vec<String> {
+    plan.vips
+        .iter()
+        .map(|(id, vip)| {
+            format!("{id}: {}", vip.members.iter().map(|key| key.name.as_str()).collect::<Vec<_>>().join("+"))
+        })
+        .collect()
+}
+
+#[test]
+fn one_vip_per_address_however_many_services_use_it() {
+    let older = ServiceView { created: 1, ..view("z", &["10.0.0.5"]) };
+    let newer = ServiceView { created: 2, ..view("a", &["10.0.0.5", "fd00::5"]) };
+    let plan = planned(&[older, newer], MINE, &[]);
+    assert_eq!(ids(&plan), ["10.0.0.5: z+a", "fd00::5: a"]);
+    assert_eq!(plan.of_service[&ServiceKey::new("default", "a")].len(), 2);
+}
+
+#[test]
+fn two_dhcp_services_share_nothing() {
+    let plan = planned(&[view("a", &["dhcp"]), view("b", &["dhcp"])], MINE, &[]);
+    assert_eq!(ids(&plan), ["dhcp a0000000-uid: a", "dhcp b0000000-uid: b"]);
+}
+
+#[test]
+fn a_secondary_joins_the_macvlan_of_its_dhcp_primary() {
+    let secondary = view("second", &["10.0.0.50"]);
+    // By the running client.
+    let plan = planned(&[view("first", &["dhcp"]), secondary.clone()], MINE, &[("first000-uid", Some("10.0.0.50"))]);
+    assert_eq!(ids(&plan), ["dhcp first000-uid: first+second"]);
+    // After a restart, before the client knows anything: by what is written on the primary.
+    let mut primary = view("first", &["dhcp"]);
+    primary.dhcp.requested = Some("10.0.0.50".parse().unwrap());
+    let plan = planned(&[primary.clone(), secondary.clone()], MINE, &[("first000-uid", None)]);
+    assert_eq!(ids(&plan), ["dhcp first000-uid: first+second"]);
+    primary.dhcp.requested = None;
+    primary.dhcp.lease = Some(LeaseFacts {
+        address: "10.0.0.50".parse().unwrap(),
+        server: "10.0.0.254".parse().unwrap(),
+        expires: None,
+    });
+    assert_eq!(ids(&planned(&[primary.clone(), secondary.clone()], MINE, &[])), ["dhcp first000-uid: first+second"]);
+    // The client has another address by now: the secondary's old one is not that VIP any more.
+    let plan = planned(&[primary, secondary], MINE, &[("first000-uid", Some("10.0.0.60"))]);
+    assert_eq!(ids(&plan), ["10.0.0.50: second", "dhcp first000-uid: first"]);
+}
+
+#[test]
+fn the_address_of_a_deleted_dhcp_primary_goes_with_its_last_secondary() {
+    let running = [("first000-uid", Some("10.0.0.50"))];
+    assert_eq!(ids(&planned(&[view("second", &["10.0.0.50"])], MINE, &running)), ["dhcp first000-uid: second"]);
+    assert!(planned(&[], MINE, &running).vips.is_empty());
+}
+
+#[test]
+fn a_service_that_pins_its_leased_address_stops_asking_dhcp() {
+    let plan = planned(&[view("first", &["10.0.0.50"])], MINE, &[("first000-uid", Some("10.0.0.50"))]);
+    assert_eq!(ids(&plan), ["10.0.0.50: first"]);
+}
+
+#[test]
+fn what_belongs_to_another_node_is_not_planned_and_its_lease_is_kept() {
+    let plan = planned(&[view("a", &["dhcp"]), view("b", &["10.0.0.5"])], LeaseState::Other("node-2".into()), &[]);
+    assert!(plan.vips.is_empty() && plan.of_service.is_empty() && !plan.undecided);
+    assert_eq!(plan.elsewhere, BTreeSet::from([Uid("a0000000-uid".into())]));
+}
+
+#[test]
+fn undecided_is_said() {
+    let plan = planned(&[view("b", &["10.0.0.5"])], LeaseState::Unknown, &[]);
+    assert!(plan.undecided);
+    assert_eq!(plan.vips[&VipId::Static("10.0.0.5".parse().unwrap())].owner, Owner::Undecided);
+}
+
+#[test]
+fn a_missing_interface_is_told_to_every_member() {
+    let on = |name: &str| ServiceView { interface: InterfaceWish::Named("eth9".into()), ..view(name, &["10.0.0.5"]) };
+    let plan = planned(&[on("a"), on("b")], MINE, &[]);
+    assert_eq!(plan.told.len(), 2);
+    assert!(plan.told.iter().all(|(_, text)| text.contains("eth9")));
+}
+
+#[test]
+fn the_oldest_service_decides_where_a_shared_address_is() {
+    let older = ServiceView { created: 1, interface: InterfaceWish::Named("eth1".into()), ..view("z", &["10.0.0.5"]) };
+    let newer = ServiceView { created: 2, ..view("a", &["10.0.0.5"]) };
+    let plan = planned(&[older, newer], MINE, &[]);
+    assert_eq!(plan.vips[&VipId::Static("10.0.0.5".parse().unwrap())].place, Ok(3));
+    let told: Vec<&ServiceKey> = plan.told.iter().map(|(key, _)| key).collect();
+    assert_eq!(told, [&ServiceKey::new("default", "a")]);
+}
+
+#[test]
+fn the_same_world_gives_the_same_plan() {
+    let views = [view("a", &["10.0.0.5"]), view("b", &["10.0.0.5", "dhcp"])];
+    assert_eq!(planned(&views, MINE, &[]), planned(&views, MINE, &[]));
+}

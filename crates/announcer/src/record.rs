@@ -1,0 +1,306 @@
+//! Writes on Services what the engine wants there. The only place that changes an object of the cluster, except for Leases and Events.
+//!
+//! GET, compare, PUT; then the status. Objects stay unstructured, so that fields which we do not know survive (decisions.md 4); PUT and not PATCH,
+//! because the roles of the existing charts grant no patch (decisions.md 3).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::{Api, Client};
+use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::annotations as keys;
+use crate::engine::{Input, Record, Recorded};
+use crate::text::chain;
+use crate::view::{Port, ServiceKey};
+
+/// Requests at a time.
+const WORKERS: usize = 8;
+const BACKOFF: Backoff = Backoff { min: Duration::from_millis(20), max: Duration::from_secs(30) };
+
+/// Why a Service could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// GET.
+    #[error("failed to read Service {0}")]
+    Read(ServiceKey, #[source] kube::Error),
+    /// PUT of the object.
+    #[error("failed to write the annotations of Service {0}")]
+    Annotations(ServiceKey, #[source] kube::Error),
+    /// PUT of the status.
+    #[error("failed to write the status of Service {0}")]
+    Status(ServiceKey, #[source] kube::Error),
+}
+
+impl RecordError {
+    fn cause(&self) -> &kube::Error {
+        match self {
+            Self::Read(_, cause) | Self::Annotations(_, cause) | Self::Status(_, cause) => cause,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Wanted {
+    record: Record,
+    /// As the API returned it after our last write, so that the status can be written without reading again.
+    object: Option<DynamicObject>,
+}
+
+/// What is wanted on each Service, and who writes it. Cheap to clone.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    queue: WorkQueue<ServiceKey>,
+    wanted: Arc<Mutex<BTreeMap<ServiceKey, Wanted>>>,
+    inputs: mpsc::UnboundedSender<Input>,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Reports to `inputs`.
+    pub fn new(client: Client, metrics: QueueMetrics, inputs: mpsc::UnboundedSender<Input>) -> Self {
+        Self { client, queue: WorkQueue::new(BACKOFF, metrics), wanted: Arc::default(), inputs }
+    }
+
+    /// Writes this, instead of what was wanted before.
+    pub fn want(&self, key: ServiceKey, record: Record) {
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let object = wanted.remove(&key).and_then(|old| old.object);
+        wanted.insert(key.clone(), Wanted { record, object });
+        drop(wanted);
+        self.queue.add(key);
+    }
+
+    /// Writes nothing there any more.
+    pub fn forget(&self, key: &ServiceKey) {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.queue.forget(key);
+    }
+
+    /// Writes until `stop`.
+    pub async fn run(self, stop: runtime::shutdown::Token) {
+        let workers = (0..WORKERS).map(|_| async {
+            while let Some(job) = self.queue.next().await {
+                self.work(job.key()).await;
+            }
+        });
+        tokio::select! {
+            () = stop.cancelled() => self.queue.shut_down(),
+            _ = futures::future::join_all(workers) => {}
+        }
+    }
+
+    async fn work(&self, key: &ServiceKey) {
+        let next = {
+            let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            wanted.get_mut(key).map(|wanted| (wanted.record.clone(), wanted.object.take()))
+        };
+        let Some((record, object)) = next else { return };
+        let fresh = object.is_none();
+        let recorded = match self.write(key, &record, object).await {
+            Ok(Some(object)) => {
+                self.queue.forget(key);
+                let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+                match wanted.get_mut(key) {
+                    // Another record has come meanwhile: the queue has the key again.
+                    Some(wanted) if wanted.record != record => {
+                        wanted.object = Some(object);
+                        return;
+                    }
+                    // The status is still to come, within milliseconds.
+                    Some(wanted) if record.ingress.is_none() => wanted.object = Some(object),
+                    _ => {}
+                }
+                Recorded::Done
+            }
+            Ok(None) => {
+                self.forget(key);
+                Recorded::Gone
+            }
+            Err(error) => {
+                let code = runtime::error::api_code(error.cause());
+                // An object that we remembered may be old: read it and try at once.
+                if code == Some(409) && !fresh {
+                    self.queue.add(key.clone());
+                    return;
+                }
+                let delay = self.queue.add_rate_limited(key.clone());
+                if code == Some(409) {
+                    tracing::debug!(service = %key, "somebody else wrote the Service meanwhile, reading it again");
+                } else {
+                    tracing::warn!(error = %chain(&error), retry_ms = delay.as_millis(), "cannot write on a Service");
+                }
+                Recorded::Failed
+            }
+        };
+        let _ = self.inputs.send(Input::Recorded(key.clone(), recorded));
+    }
+
+    /// The object as it is now, or `None` if the Service that is meant is gone.
+    async fn write(
+        &self,
+        key: &ServiceKey,
+        record: &Record,
+        object: Option<DynamicObject>,
+    ) -> Result<Option<DynamicObject>, RecordError> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &key.namespace, &ApiResource::erase::<Service>(&()));
+        let object = match object {
+            Some(object) => Some(object),
+            None => api.get_opt(&key.name).await.map_err(|error| RecordError::Read(key.clone(), error))?,
+        };
+        let Some(mut object) = object.filter(|object| object.metadata.uid.as_deref() == Some(record.uid.0.as_str()))
+        else {
+            return Ok(None);
+        };
+        let gone = |error: &kube::Error| runtime::error::api_code(error) == Some(404);
+        if annotate(&mut object, record) {
+            object = match api.replace(&key.name, &PostParams::default(), &object).await {
+                Ok(object) => object,
+                Err(error) if gone(&error) => return Ok(None),
+                Err(error) => return Err(RecordError::Annotations(key.clone(), error)),
+            };
+        }
+        if let Some(ingress) = &record.ingress
+            && publish(&mut object, ingress)
+        {
+            object = match api.replace_status(&key.name, &PostParams::default(), &object).await {
+                Ok(object) => object,
+                Err(error) if gone(&error) => return Ok(None),
+                Err(error) => return Err(RecordError::Status(key.clone(), error)),
+            };
+        }
+        object.metadata.managed_fields = None;
+        Ok(Some(object))
+    }
+}
+
+/// Sets the annotations; true if one changed.
+fn annotate(object: &mut DynamicObject, record: &Record) -> bool {
+    let lease = record.lease.as_ref().map(keys::LeaseFacts::to_annotation);
+    let wanted = [
+        (keys::VIP_HOST, Some(&record.vip_host)),
+        (keys::HWADDR, record.hwaddr.as_ref()),
+        (keys::REQUESTED_IP, record.requested_ip.as_ref()),
+        (keys::DHCP_LEASE, lease.as_ref()),
+    ];
+    let annotations = object.metadata.annotations.get_or_insert_default();
+    let mut changed = false;
+    for (name, value) in wanted {
+        let Some(value) = value else { continue };
+        if annotations.get(name) != Some(value) {
+            annotations.insert(name.to_owned(), value.clone());
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// Sets `status.loadBalancer.ingress`; true if it changed. An entry that is there already keeps what we do not write (`ipMode`).
+fn publish(object: &mut DynamicObject, ingress: &[(IpAddr, Vec<Port>)]) -> bool {
+    let old = object.data["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
+    let new: Vec<Value> = ingress
+        .iter()
+        .map(|(ip, ports)| {
+            let same = |entry: &&Value| entry["ip"].as_str().and_then(|text| text.parse::<IpAddr>().ok()) == Some(*ip);
+            let mut entry = old.iter().find(same).cloned().unwrap_or_else(|| json!({"ip": ip.to_string()}));
+            let ports: Vec<Value> =
+                ports.iter().map(|port| json!({"port": port.port, "protocol": port.protocol})).collect();
+            let none = ports.is_empty() && entry["ports"].is_null();
+            if !none && !same_ports(&entry["ports"], &ports) {
+                entry["ports"] = Value::Array(ports);
+            }
+            entry
+        })
+        .collect();
+    if new == old {
+        return false;
+    }
+    if !object.data["status"].is_object() {
+        object.data["status"] = json!({});
+    }
+    if !object.data["status"]["loadBalancer"].is_object() {
+        object.data["status"]["loadBalancer"] = json!({});
+    }
+    object.data["status"]["loadBalancer"]["ingress"] = Value::Array(new);
+    true
+}
+
+fn same_ports(old: &Value, new: &[Value]) -> bool {
+    old.as_array().is_some_and(|old| {
+        old.len() == new.len()
+            && old.iter().zip(new).all(|(old, new)| old["port"] == new["port"] && old["protocol"] == new["protocol"])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(status: &Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "web", "namespace": "default", "uid": "u", "annotations": {"mine": "1"}},
+            "spec": {"type": "LoadBalancer", "future": {"field": true}},
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn ports() -> Vec<Port> {
+        vec![Port { port: 80, protocol: "TCP".into() }]
+    }
+
+    #[test]
+    fn what_others_wrote_survives() {
+        let mut object = object(&json!({"conditions": [{"type": "x"}]}));
+        let record = Record { vip_host: "node-1".into(), ..Record::default() };
+        assert!(annotate(&mut object, &record));
+        assert!(publish(&mut object, &[("10.0.0.5".parse().unwrap(), ports())]));
+        assert_eq!(object.metadata.annotations.as_ref().unwrap()["mine"], "1");
+        assert_eq!(object.data["spec"]["future"]["field"], true);
+        assert_eq!(object.data["status"]["conditions"][0]["type"], "x");
+        assert_eq!(
+            object.data["status"]["loadBalancer"]["ingress"],
+            json!([{"ip": "10.0.0.5", "ports": [{"port": 80, "protocol": "TCP"}]}])
+        );
+        assert!(!annotate(&mut object, &record) && !publish(&mut object, &[("10.0.0.5".parse().unwrap(), ports())]));
+    }
+
+    #[test]
+    fn the_mode_that_the_api_server_adds_is_no_difference() {
+        let ingress = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.5", "ipMode": "VIP", "ports": [{"port": 80, "protocol": "TCP"}]}]}});
+        let mut object = object(&ingress);
+        assert!(!publish(&mut object, &[("10.0.0.5".parse().unwrap(), ports())]));
+        assert!(publish(&mut object, &[("10.0.0.5".parse().unwrap(), Vec::new())]));
+        assert_eq!(object.data["status"]["loadBalancer"]["ingress"][0]["ipMode"], "VIP");
+    }
+
+    #[test]
+    fn an_address_that_is_not_ours_any_more_leaves_the_status() {
+        let mut object = object(&json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.4"}]}}));
+        assert!(publish(&mut object, &[("10.0.0.5".parse().unwrap(), Vec::new())]));
+        assert_eq!(object.data["status"]["loadBalancer"]["ingress"], json!([{"ip": "10.0.0.5"}]));
+    }
+
+    #[test]
+    fn absent_facts_leave_the_annotations_alone() {
+        let mut object = object(&json!({}));
+        let dhcp = Record { vip_host: "n".into(), hwaddr: Some("00:00:6c:00:00:01".into()), ..Record::default() };
+        assert!(annotate(&mut object, &dhcp));
+        assert!(!annotate(&mut object, &Record { vip_host: "n".into(), ..Record::default() }));
+        assert_eq!(object.metadata.annotations.unwrap()[keys::HWADDR], "00:00:6c:00:00:01");
+    }
+}

@@ -1,0 +1,338 @@
+//! What the announcer needs to know about a Service. Made here from the object, and nothing else looks at the object.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use k8s_openapi::api::core::v1::Service;
+use l2::Mac;
+
+use crate::annotations::{self as keys, LeaseFacts, Problem, RpFilter, Wanted};
+use crate::config::ClassRules;
+
+/// Namespace and name of a Service. Displayed as `namespace/name`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceKey {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl ServiceKey {
+    /// Both parts.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ServiceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// `metadata.uid`: tells a Service from a later one of the same name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Uid(pub String);
+
+impl Uid {
+    /// announcer.md 0.3: name of the macvlan of a Service.
+    pub fn link_name(&self) -> String {
+        format!("vip-{}", self.0.chars().take(8).collect::<String>())
+    }
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which interface a Service asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum InterfaceWish {
+    /// Whatever the configuration says.
+    #[default]
+    Default,
+    /// The one whose subnet contains the address.
+    Auto,
+    /// This one.
+    Named(String),
+}
+
+/// What a Service wants of its macvlan and its DHCP client.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DhcpWishes {
+    /// `hwaddr`.
+    pub mac: Option<Mac>,
+    /// `macvlanName`.
+    pub link_name: Option<String>,
+    /// `requestedIP`.
+    pub requested: Option<Ipv4Addr>,
+    /// `loadbalancerHostname`.
+    pub hostname: Option<String>,
+    /// `dhcp-broadcast`.
+    pub broadcast: bool,
+    /// `rp_filter`.
+    pub rp_filter: RpFilter,
+    /// What the last holder of the lease left.
+    pub lease: Option<LeaseFacts>,
+}
+
+/// One port as it stands in `status.loadBalancer.ingress[].ports`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port {
+    /// Port number.
+    pub port: i32,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+}
+
+/// One entry of `status.loadBalancer.ingress`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ingress {
+    /// `ip`, if there is one that can be read.
+    pub ip: Option<IpAddr>,
+    /// `ports`.
+    pub ports: Vec<Port>,
+}
+
+/// What announcers have written on the Service so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Published {
+    /// `vipHost`.
+    pub vip_host: Option<String>,
+    /// `hwaddr` as written.
+    pub hwaddr: Option<String>,
+    /// `requestedIP` as written.
+    pub requested_ip: Option<String>,
+    /// Our lease facts.
+    pub lease: Option<LeaseFacts>,
+    /// `status.loadBalancer.ingress`.
+    pub ingress: Vec<Ingress>,
+}
+
+impl Published {
+    /// Whether clients may have been told of `address` already.
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.ingress.iter().any(|ingress| ingress.ip == Some(address))
+    }
+}
+
+/// A Service that is ours to announce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceView {
+    /// Namespace and name.
+    pub key: ServiceKey,
+    /// `metadata.uid`.
+    pub uid: Uid,
+    /// Age, for "the oldest decides": creation time in seconds, then the UID.
+    pub created: i64,
+    /// What it asks for, first things first.
+    pub wanted: Vec<Wanted>,
+    /// Where.
+    pub interface: InterfaceWish,
+    /// How, if by DHCP.
+    pub dhcp: DhcpWishes,
+    /// Its ports, in the order of the spec.
+    pub ports: Vec<Port>,
+    /// `externalTrafficPolicy: Local`.
+    pub local_traffic: bool,
+    /// What is written on it.
+    pub published: Published,
+    /// What its author should know.
+    pub problems: BTreeSet<Problem>,
+}
+
+/// An interface name that Linux accepts.
+pub fn is_interface_name(text: &str) -> bool {
+    (1..=15).contains(&text.len())
+        && text != "."
+        && text != ".."
+        && text.chars().all(|c| c.is_ascii_graphic() && c != '/' && c != ':')
+}
+
+/// announcer.md 3.2.3: legacy handling takes Services without a class (unless told not to) and those of our class; strict handling only our class.
+pub fn class_matches(rules: &ClassRules, class: Option<&str>) -> bool {
+    match class {
+        Some(class) => class == rules.name,
+        None if rules.legacy => !rules.only,
+        None => rules.name.is_empty(),
+    }
+}
+
+impl ServiceView {
+    /// The view of `service`, or `None` where it is not ours to announce (announcer.md 3.2): another type or class, told to be ignored, or on its
+    /// way out. A Service that is being deleted counts as gone at once: its address goes back to the pool when the finalizer is released, and must
+    /// not be on our interface any more by then.
+    pub fn of(service: &Service, rules: &ClassRules) -> Option<Self> {
+        let spec = service.spec.as_ref()?;
+        let annotation =
+            |key: &str| service.metadata.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
+        let ours = spec.type_.as_deref() == Some("LoadBalancer")
+            && service.metadata.deletion_timestamp.is_none()
+            && annotation(keys::IGNORE) != Some("true")
+            && class_matches(rules, spec.load_balancer_class.as_deref());
+        if !ours {
+            return None;
+        }
+        let published = published(service, &annotation);
+        let mut problems = BTreeSet::new();
+        let (wanted, found) = wanted(annotation(keys::LOADBALANCER_IPS), spec.load_balancer_ip.as_deref(), &published);
+        problems.extend(found);
+        let interface = match annotation(keys::SERVICE_INTERFACE).map(str::trim) {
+            None | Some("") => InterfaceWish::Default,
+            Some("auto") => InterfaceWish::Auto,
+            Some(name) => {
+                if !is_interface_name(name) {
+                    problems.insert(Problem::new(
+                        keys::SERVICE_INTERFACE,
+                        name,
+                        "accepted is the name of a network interface (1 to 15 characters) or the word auto; the address is not announced meanwhile",
+                    ));
+                }
+                InterfaceWish::Named(name.to_owned())
+            }
+        };
+        if let Some(vlan) = annotation(keys::SERVICE_VLAN) {
+            problems.insert(Problem::new(
+                keys::SERVICE_VLAN,
+                vlan,
+                "VLAN interfaces are not made here: name an existing one with kube-vip.io/serviceInterface",
+            ));
+        }
+        let mut wanted = wanted;
+        let dhcp = dhcp_wishes(&annotation, &published, &mut problems);
+        if annotation(keys::HWADDR).is_some_and(|text| !text.trim().is_empty()) && dhcp.mac.is_none() {
+            // Another MAC would get another address from the server: better none than a wrong one.
+            wanted.retain(|wanted| *wanted != Wanted::Dhcp4);
+        }
+        Some(Self {
+            key: ServiceKey::new(
+                service.metadata.namespace.clone().unwrap_or_default(),
+                service.metadata.name.clone().unwrap_or_default(),
+            ),
+            uid: Uid(service.metadata.uid.clone().unwrap_or_default()),
+            created: service.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+            wanted,
+            interface,
+            dhcp,
+            ports: spec
+                .ports
+                .iter()
+                .flatten()
+                .map(|port| Port { port: port.port, protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()) })
+                .collect(),
+            local_traffic: spec.external_traffic_policy.as_deref() == Some("Local"),
+            published,
+            problems,
+        })
+    }
+
+    /// Whether it asks for DHCP.
+    pub fn wants_dhcp(&self) -> bool {
+        self.wanted.contains(&Wanted::Dhcp4)
+    }
+
+    /// The address that its DHCP lease had when last heard of.
+    pub fn last_leased(&self) -> Option<Ipv4Addr> {
+        self.dhcp.lease.as_ref().map(|lease| lease.address).or(self.dhcp.requested).filter(|_| self.wants_dhcp())
+    }
+}
+
+/// announcer.md 3.3: the annotation alone where it exists; else the status, except where `spec.loadBalancerIP` differs from a status address of the
+/// same family (which keeps `0.0.0.0` in force after the first lease); else the spec.
+fn wanted(annotation: Option<&str>, spec: Option<&str>, published: &Published) -> (Vec<Wanted>, Vec<Problem>) {
+    if let Some(list) = annotation {
+        return keys::parse_addresses(keys::LOADBALANCER_IPS, list);
+    }
+    let spec = spec.map(str::trim).filter(|text| !text.is_empty());
+    let status: Vec<IpAddr> = published.ingress.iter().filter_map(|ingress| ingress.ip).collect();
+    if status.is_empty() {
+        return spec.map_or_else(Default::default, |text| keys::parse_addresses("spec.loadBalancerIP", text));
+    }
+    let overriding = spec
+        .and_then(|text| text.parse::<IpAddr>().ok())
+        .map(|address| address.to_canonical())
+        .filter(|address| status.iter().any(|ip| ip.is_ipv4() == address.is_ipv4()) && !status.contains(address));
+    let chosen: Vec<String> = match overriding {
+        Some(address) => std::iter::once(address)
+            .chain(status.into_iter().filter(|ip| ip.is_ipv4() != address.is_ipv4()))
+            .map(|ip| ip.to_string())
+            .collect(),
+        None => status.iter().map(ToString::to_string).collect(),
+    };
+    keys::parse_addresses("spec.loadBalancerIP", &chosen.join(","))
+}
+
+fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str>) -> Published {
+    let ingress =
+        service.status.as_ref().and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
+    Published {
+        vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
+        hwaddr: annotation(keys::HWADDR).map(str::to_owned),
+        requested_ip: annotation(keys::REQUESTED_IP).map(str::to_owned),
+        lease: annotation(keys::DHCP_LEASE).and_then(LeaseFacts::parse),
+        ingress: ingress
+            .into_iter()
+            .flatten()
+            .map(|entry| Ingress {
+                ip: entry.ip.as_deref().and_then(|ip| ip.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()),
+                ports: entry
+                    .ports
+                    .iter()
+                    .flatten()
+                    .map(|port| Port { port: port.port, protocol: port.protocol.clone() })
+                    .collect(),
+            })
+            .collect(),
+    }
+}
+
+fn dhcp_wishes<'a>(
+    annotation: &impl Fn(&str) -> Option<&'a str>,
+    published: &Published,
+    problems: &mut BTreeSet<Problem>,
+) -> DhcpWishes {
+    let mut take = |problem: Problem| {
+        problems.insert(problem);
+    };
+    let present = |key: &str| annotation(key).map(str::trim).filter(|text| !text.is_empty());
+    DhcpWishes {
+        mac: present(keys::HWADDR).and_then(|text| keys::parse_mac(text).map_err(&mut take).ok()),
+        requested: present(keys::REQUESTED_IP)
+            .and_then(|text| keys::parse_requested(text).map_err(&mut take).ok().flatten()),
+        rp_filter: present(keys::RP_FILTER)
+            .and_then(|text| keys::parse_rp_filter(text).map_err(&mut take).ok())
+            .unwrap_or_default(),
+        link_name: present(keys::MACVLAN_NAME).and_then(|text| {
+            if is_interface_name(text) {
+                return Some(text.to_owned());
+            }
+            take(Problem::new(
+                keys::MACVLAN_NAME,
+                text,
+                "accepted is the name of a network interface (1 to 15 characters); the usual name is used",
+            ));
+            None
+        }),
+        hostname: present(keys::LOADBALANCER_HOSTNAME).and_then(|text| {
+            // Option 12 and option 61 are at most 255 bytes; a DNS name is shorter than that.
+            if text.len() <= 253 {
+                return Some(text.to_owned());
+            }
+            take(Problem::new(
+                keys::LOADBALANCER_HOSTNAME,
+                text,
+                "accepted is a host name of at most 253 bytes; none is sent",
+            ));
+            None
+        }),
+        broadcast: annotation(keys::DHCP_BROADCAST) == Some("true"),
+        lease: published.lease.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,15 @@
+//! The seam to the kernel: one place where [`WireOp`]s are performed.
+
+#[cfg(test)]
+pub(crate) mod fake;
+mod netlink;
+
+pub use netlink::{NetlinkWire, obstacles};
+
+use crate::engine::{WireDone, WireOp};
+
+/// Performs requests to the kernel, one after the other. What is not there any more counts as removed; setting up twice is setting up once.
+pub trait Wire: Send + Sync + 'static {
+    /// Performs one request; the answer is fed back into the engine.
+    fn perform(&self, op: WireOp) -> impl Future<Output = Option<WireDone>> + Send;
+}

@@ -1,0 +1,186 @@
+//! The kernel itself, through rtnetlink.
+
+use ipnet::IpNet;
+use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, MacvlanMode};
+use l2::{Mac, Netlink};
+
+use super::Wire;
+use crate::engine::{Put, WireDone, WireOp};
+use crate::network::Network;
+use crate::text::chain;
+
+/// decisions.md 27: an interface that carries VIPs answers for its own addresses only, and never asks in the name of a VIP.
+const PARENT: InetConfChange = InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: None };
+
+/// [`Wire`] on this machine's network namespace.
+#[derive(Debug, Clone)]
+pub struct NetlinkWire {
+    netlink: Netlink,
+}
+
+impl NetlinkWire {
+    /// Uses this socket.
+    pub fn new(netlink: Netlink) -> Self {
+        Self { netlink }
+    }
+
+    async fn observe(&self) -> Result<Network, String> {
+        let read = async {
+            Ok::<_, l2::netlink::NetlinkError>(Network {
+                links: self.netlink.links().await?,
+                addresses: self.netlink.addresses(None).await?,
+                default_route: self.netlink.default_route_interface().await?,
+            })
+        };
+        read.await.map_err(|error| chain(&error))
+    }
+
+    /// All at once: the requests go out in one burst and are answered in order, so 200 addresses cost one round and not 200.
+    async fn put(&self, puts: Vec<Put>) -> Vec<(u32, IpNet, Result<(), String>)> {
+        let all = puts.into_iter().map(|put| async move {
+            let result = self.netlink.set_address(put.link, put.net, AddressLifetime::For(put.valid)).await;
+            (put.link, put.net, result.map_err(|error| chain(&error)))
+        });
+        futures::future::join_all(all).await
+    }
+
+    /// announcer.md 10.5 item 12: what is there is adopted if it is right, made anew if it is wrong.
+    async fn macvlan(&self, wanted: &Macvlan) -> Result<(u32, Mac), String> {
+        let made = async {
+            if let Some(found) = self.netlink.link_by_name(&wanted.name).await? {
+                let mut adopted = found.clone();
+                // kube-vip leaves the kernel's default mode and no alias: both are mended or harmless, and the address on it stays up.
+                if let LinkKind::Macvlan { mode, .. } = &mut adopted.kind
+                    && *mode == MacvlanMode::Vepa
+                {
+                    *mode = MacvlanMode::Bridge;
+                }
+                if adopted.alias.is_none() {
+                    adopted.alias = Some(wanted.alias.clone());
+                }
+                match wanted.mismatch(&adopted) {
+                    None => {
+                        if found.alias.is_none() {
+                            self.netlink.set_alias(found.index, &wanted.alias).await?;
+                        }
+                        let current = self.netlink.inet_conf(found.index).await?;
+                        self.netlink.set_inet_conf(found.index, wanted.inet_conf.difference(current)).await?;
+                        if !found.up {
+                            self.netlink.set_up(found.index).await?;
+                        }
+                        return Ok::<_, l2::netlink::NetlinkError>((found.index, wanted.mac));
+                    }
+                    Some(mismatch) => {
+                        tracing::info!(interface = wanted.name, why = %mismatch, "making the macvlan anew");
+                        self.netlink.delete_link(found.index).await?;
+                    }
+                }
+            }
+            Ok((self.netlink.add_macvlan(wanted).await?, wanted.mac))
+        };
+        made.await.map_err(|error| chain(&error))
+    }
+
+    async fn prepare(&self, link: u32) -> Result<InetConf, String> {
+        let prepared = async {
+            let before = self.netlink.inet_conf(link).await?;
+            self.netlink.set_inet_conf(link, PARENT.difference(before)).await?;
+            Ok::<_, l2::netlink::NetlinkError>(before)
+        };
+        let before = prepared.await.map_err(|error| chain(&error))?;
+        Ok(original(before, default_conf()))
+    }
+}
+
+/// What an interface had before us. If it has our values already, a former life of ours has set them (or an administrator did so for all
+/// interfaces, and then the default says the same): the namespace's default is the best guess.
+fn original(before: InetConf, default: Option<InetConf>) -> InetConf {
+    match default {
+        Some(default) if PARENT.difference(before).is_empty() => {
+            InetConf { arp_ignore: default.arp_ignore, arp_announce: default.arp_announce, ..before }
+        }
+        _ => before,
+    }
+}
+
+fn default_conf() -> Option<InetConf> {
+    let read = |name: &str| {
+        std::fs::read_to_string(format!("/proc/sys/net/ipv4/conf/default/{name}")).ok()?.trim().parse().ok()
+    };
+    Some(InetConf { arp_ignore: read("arp_ignore")?, arp_announce: read("arp_announce")?, rp_filter: 0 })
+}
+
+impl Wire for NetlinkWire {
+    async fn perform(&self, op: WireOp) -> Option<WireDone> {
+        match op {
+            WireOp::Observe => Some(WireDone::Observed(self.observe().await)),
+            WireOp::Put(puts) => Some(WireDone::Put(self.put(puts).await)),
+            WireOp::Remove { link, net } => {
+                if let Err(error) = self.netlink.remove_address(link, net).await {
+                    tracing::warn!(error = %chain(&error), "an address is left behind until its deadline");
+                }
+                None
+            }
+            WireOp::Macvlan(uid, wanted) => Some(WireDone::Macvlan(uid, self.macvlan(&wanted).await)),
+            WireOp::Delete { link } => {
+                if let Err(error) = self.netlink.delete_link(link).await {
+                    tracing::warn!(error = %chain(&error), "a macvlan is left behind until the next sweep");
+                }
+                None
+            }
+            WireOp::Prepare { link } => Some(WireDone::Prepared(link, self.prepare(link).await)),
+            WireOp::Restore { link, conf } => {
+                let change = |value: i32| u32::try_from(value).ok();
+                let back = InetConfChange {
+                    arp_ignore: change(conf.arp_ignore),
+                    arp_announce: change(conf.arp_announce),
+                    rp_filter: None,
+                };
+                // The interface may be gone, and its settings with it.
+                if let Err(error) = self.netlink.set_inet_conf(link, back).await {
+                    tracing::debug!(error = %chain(&error), "cannot put interface settings back");
+                }
+                None
+            }
+        }
+    }
+}
+
+/// What cannot work because of the settings of all interfaces (decisions.md 27): the larger value of the two takes effect.
+pub fn obstacles(all: InetConf) -> Vec<String> {
+    let mut found = Vec::new();
+    if all.arp_ignore >= 2 {
+        found.push(format!(
+            "net.ipv4.conf.all.arp_ignore is {}: hosts outside a VIP's subnet, or all, get no answer for it; set it to 0 or 1",
+            all.arp_ignore
+        ));
+    }
+    if all.rp_filter == 1 {
+        found.push(
+            "net.ipv4.conf.all.rp_filter is 1 (strict): it is raised to 2 on the macvlans of DHCP addresses, but a Service with annotation kube-vip.io/rp_filter 0 or 1 gets no traffic".to_owned(),
+        );
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_a_former_life_are_not_taken_for_the_original_ones() {
+        let conf = |arp_ignore, arp_announce| InetConf { arp_ignore, arp_announce, rp_filter: 2 };
+        assert_eq!(original(conf(0, 0), Some(conf(0, 0))), conf(0, 0));
+        assert_eq!(original(conf(0, 1), Some(conf(0, 0))), conf(0, 1));
+        assert_eq!(original(conf(1, 2), Some(conf(0, 0))), conf(0, 0));
+        assert_eq!(original(conf(1, 2), Some(conf(1, 2))), conf(1, 2));
+        assert_eq!(original(conf(1, 2), None), conf(1, 2));
+    }
+
+    #[test]
+    fn settings_that_defeat_us_are_named() {
+        assert!(obstacles(InetConf { arp_ignore: 1, arp_announce: 2, rp_filter: 2 }).is_empty());
+        assert!(obstacles(InetConf { arp_ignore: 8, ..InetConf::default() })[0].contains("arp_ignore is 8"));
+        assert_eq!(obstacles(InetConf { rp_filter: 1, ..InetConf::default() }).len(), 1);
+    }
+}

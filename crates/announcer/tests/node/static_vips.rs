@@ -1,0 +1,119 @@
+use std::time::Duration;
+
+use announcer::engine::Input;
+use announcer::ownership::LeaseState;
+
+use crate::bench::{on_a_bench, shell};
+
+const IPS: &str = "kube-vip.io/loadbalancerIPs";
+
+#[test]
+fn an_address_is_set_published_with_two_writes_and_kept() {
+    on_a_bench(async |bench| {
+        bench.start();
+        bench.create("web", &[(IPS, "10.77.0.50,fd00::50")]);
+        bench.eventually("both families are published", |bench| bench.api.published("web").len() == 2).await;
+        assert_eq!(bench.vips(), ["eth0 10.77.0.50/32", "eth0 fd00::50/128"]);
+        assert_eq!(*bench.api.writes.lock().unwrap(), ["web", "web/status"]);
+        assert_eq!(bench.api.annotation("web", "kube-vip.io/vipHost"), "node-1");
+        bench.eventually("others can reach it", |bench| bench.neighbour("10.77.0.50").contains("lladdr")).await;
+        bench.always("it stays beyond its deadline", Duration::from_secs(3), |bench| bench.vips().len() == 2).await;
+        assert_eq!(bench.api.writes.lock().unwrap().len(), 2);
+        bench.delete("web");
+        bench.eventually("nothing is left", |bench| bench.vips().is_empty()).await;
+    });
+}
+
+#[test]
+fn the_kernel_holds_a_deadline() {
+    on_a_bench(async |bench| {
+        bench.create("web", &[(IPS, "10.77.0.50")]);
+        bench.start();
+        bench.eventually("it is set", |bench| bench.vips().len() == 1).await;
+        let text = shell("ip", "-o addr show dev eth0 to 10.77.0.50");
+        let seconds = text
+            .split("valid_lft ")
+            .nth(1)
+            .and_then(|rest| rest.split("sec").next())
+            .and_then(|text| text.parse::<u32>().ok());
+        assert!(seconds.is_some_and(|seconds| (10..=12).contains(&seconds)), "{text}");
+    });
+}
+
+#[test]
+fn an_address_in_use_is_not_taken_before_it_is_free() {
+    on_a_bench(async |bench| {
+        bench.at_server("ip", "addr add 10.77.0.50/24 dev s0");
+        bench.create("web", &[(IPS, "10.77.0.50")]);
+        bench.start();
+        bench.eventually("the conflict is told", |bench| bench.told("AddressConflict").is_some()).await;
+        assert!(bench.told("AddressConflict").unwrap().contains("10.77.0.50"));
+        assert!(bench.vips().is_empty() && bench.api.published("web").is_empty());
+        bench.at_server("ip", "addr del 10.77.0.50/24 dev s0");
+        bench.eventually("it is taken", |bench| bench.api.published("web") == ["10.77.0.50"]).await;
+    });
+}
+
+#[test]
+fn an_ipv6_address_in_use_is_not_taken() {
+    on_a_bench(async |bench| {
+        bench.at_server("ip", "addr add fd00::50/64 dev s0 nodad");
+        // Multicast works as soon as the link-local address of the cable's end does.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        bench.create("web", &[(IPS, "fd00::50")]);
+        bench.start();
+        bench.eventually("the conflict is told", |bench| bench.told("AddressConflict").is_some()).await;
+        assert!(bench.vips().is_empty());
+    });
+}
+
+#[test]
+fn a_killed_process_leaves_nothing_uncovered_and_the_next_one_adopts() {
+    on_a_bench(async |bench| {
+        bench.create("web", &[(IPS, "10.77.0.50")]);
+        bench.start();
+        bench.eventually("it is published", |bench| bench.api.published("web").len() == 1).await;
+        let writes = bench.api.writes.lock().unwrap().len();
+        bench.kill().await;
+        bench.always("the kernel answers on", Duration::from_secs(2), |bench| bench.vips().len() == 1).await;
+        bench.start();
+        bench.always("it is never taken off", Duration::from_secs(3), |bench| bench.vips().len() == 1).await;
+        assert_eq!(bench.api.writes.lock().unwrap().len(), writes, "a restart writes nothing");
+    });
+}
+
+#[test]
+fn what_another_node_owns_goes_at_once() {
+    on_a_bench(async |bench| {
+        bench.create("web", &[(IPS, "10.77.0.50")]);
+        bench.start();
+        bench.eventually("it is set", |bench| bench.vips().len() == 1).await;
+        bench.feed(Input::Lease(LeaseState::Other("node-2".into())));
+        bench.eventually("it is gone", |bench| bench.vips().is_empty()).await;
+    });
+}
+
+#[test]
+fn an_address_that_an_administrator_removes_is_back() {
+    on_a_bench(async |bench| {
+        bench.create("web", &[(IPS, "10.77.0.50")]);
+        bench.start();
+        bench.eventually("it is set", |bench| bench.api.published("web").len() == 1).await;
+        shell("ip", "addr del 10.77.0.50/32 dev eth0");
+        bench.eventually("it is back", |bench| bench.vips().len() == 1).await;
+    });
+}
+
+#[test]
+fn without_a_successor_the_address_stays_for_minutes() {
+    on_a_bench(async |bench| {
+        bench.create("web", &[(IPS, "10.77.0.50")]);
+        bench.start();
+        bench.eventually("it is set", |bench| bench.api.published("web").len() == 1).await;
+        bench.feed(Input::Stop);
+        bench.feed(Input::Released(true));
+        bench.wait_for_exit().await;
+        let text = shell("ip", "-o addr show dev eth0 to 10.77.0.50");
+        assert!(text.contains("valid_lft 29") || text.contains("valid_lft 300"), "{text}");
+    });
+}

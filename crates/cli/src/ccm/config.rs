@@ -1,0 +1,229 @@
+//! From flags to a checked configuration (ccm.md 1.3-1.5). The first mistake ends the start with a text that names the flag, the
+//! value and what is accepted.
+
+use std::path::{Path, PathBuf};
+
+use cloud_provider::controllers::{Controllers, UnknownController};
+use harvester_api::cloud_config::{CloudConfig, CloudConfigFileError};
+use harvester_api::names::{ClusterName, NetworkName, NetworkNameError};
+use harvester_api::node_ip::{ExcludeRangeError, NodeIpCidr, NodeIpCidrError, parse_exclude_ranges};
+use harvester_provider::ProviderConfig;
+use runtime::leader::{Timing, TimingError};
+
+use super::flags::Flags;
+
+/// Everything that the cloud controller manager needs to know before it talks to anybody.
+#[derive(Debug)]
+pub struct Configuration {
+    /// For the provider.
+    pub provider: ProviderConfig,
+    /// Credentials and endpoints of Harvester.
+    pub cloud_config: CloudConfig,
+    /// Which controllers run.
+    pub controllers: Controllers,
+    /// `None` without leader election.
+    pub election: Option<Timing>,
+    /// Certificate and key files for serving; without them one is made in memory.
+    pub serving_files: Option<(PathBuf, PathBuf)>,
+    /// What an operator should know although it works.
+    pub warnings: Vec<String>,
+}
+
+/// Why the configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigurationError {
+    /// `--cloud-provider` is something else.
+    #[error("--cloud-provider: unknown cloud provider {0:?}; accepted: harvester")]
+    CloudProvider(String),
+    /// `--controllers`.
+    #[error("--controllers")]
+    Controllers(#[from] UnknownController),
+    /// A worker count of zero.
+    #[error("{flag} must be a positive number, got 0")]
+    Workers {
+        /// Name of the flag.
+        flag: &'static str,
+    },
+    /// `--leader-elect-resource-lock`.
+    #[error("--leader-elect-resource-lock={0}: resourceLock value must be \"leases\"")]
+    ResourceLock(String),
+    /// The durations of the election do not fit together.
+    #[error("leader election flags")]
+    Election(#[source] TimingError),
+    /// One of the two files is missing.
+    #[error("--tls-cert-file and --tls-private-key-file go together; only {0} was given")]
+    ServingFiles(&'static str),
+    /// `--management-network`.
+    #[error("invalid configuration for --management-network")]
+    ManagementNetwork(#[source] NetworkNameError),
+    /// `--node-ip-cidr`.
+    #[error(transparent)]
+    NodeIpCidr(#[from] NodeIpCidrError),
+    /// `--node-exclude-ip-ranges`.
+    #[error(transparent)]
+    ExcludeRanges(#[from] ExcludeRangeError),
+    /// The cloud-config.
+    #[error("Cloud provider harvester could not be initialized: could not init cloud provider \"harvester\"")]
+    CloudConfig(#[source] CloudConfigFileError),
+}
+
+/// Checks the flags and reads the cloud-config.
+pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
+    if flags.cloud.cloud_provider != "harvester" {
+        return Err(ConfigurationError::CloudProvider(flags.cloud.cloud_provider.clone()));
+    }
+    let controllers = Controllers::parse(flags.cloud.controllers.iter().map(String::as_str))?;
+    for (flag, count) in [
+        ("--concurrent-service-syncs", flags.cloud.concurrent_service_syncs),
+        ("--concurrent-node-syncs", flags.cloud.concurrent_node_syncs),
+    ] {
+        if count == 0 {
+            return Err(ConfigurationError::Workers { flag });
+        }
+    }
+    let (cluster_name, name_warnings) = ClusterName::normalise(&flags.cloud.cluster_name);
+    let mut warnings: Vec<String> = name_warnings.iter().map(ToString::to_string).collect();
+
+    let management_network = match flags.harvester.management_network.as_str() {
+        "" => None,
+        value => Some(NetworkName::parse("managementNetwork", value).map_err(ConfigurationError::ManagementNetwork)?),
+    };
+    if management_network.is_none() {
+        warnings.push(
+            "--management-network is not set: node addresses come from the first network of each virtual machine and load balancers \
+             from the first matching pool; name it where machines have several networks"
+                .to_owned(),
+        );
+    }
+    let node_ip_cidr = NodeIpCidr::parse(&flags.harvester.node_ip_cidr)?.unwrap_or_default();
+    let node_exclude_ip_ranges = parse_exclude_ranges(&flags.harvester.node_exclude_ip_ranges)?;
+    let election = election(flags)?;
+    let serving_files = serving_files(flags)?;
+
+    let cloud_config =
+        read_cloud_config(flags.cloud.cloud_config.as_deref()).map_err(ConfigurationError::CloudConfig)?;
+    warnings.extend(cloud_config.warnings.iter().map(ToString::to_string));
+    Ok(Configuration {
+        provider: ProviderConfig {
+            cluster_name,
+            management_network,
+            node_ip_cidr: node_ip_cidr.prefixes,
+            node_exclude_ip_ranges,
+            ignore_node_annotations: flags.harvester.disable_annotation_alpha_provided_ip_addr,
+            disable_vmi_controller: flags.harvester.disable_vmi_controller,
+            namespace: cloud_config.namespace.clone(),
+        },
+        cloud_config,
+        controllers,
+        election,
+        serving_files,
+        warnings,
+    })
+}
+
+fn election(flags: &Flags) -> Result<Option<Timing>, ConfigurationError> {
+    let election = &flags.election;
+    if election.leader_elect_resource_lock != "leases" {
+        return Err(ConfigurationError::ResourceLock(election.leader_elect_resource_lock.clone()));
+    }
+    let timing = Timing {
+        lease_duration: election.leader_elect_lease_duration,
+        renew_deadline: election.leader_elect_renew_deadline,
+        retry_period: election.leader_elect_retry_period,
+    };
+    timing.validate().map_err(ConfigurationError::Election)?;
+    Ok(election.leader_elect.then_some(timing))
+}
+
+fn serving_files(flags: &Flags) -> Result<Option<(PathBuf, PathBuf)>, ConfigurationError> {
+    match (&flags.serving.tls_cert_file, &flags.serving.tls_private_key_file) {
+        (Some(certificate), Some(key)) => Ok(Some((certificate.clone(), key.clone()))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(ConfigurationError::ServingFiles("--tls-cert-file")),
+        (None, Some(_)) => Err(ConfigurationError::ServingFiles("--tls-private-key-file")),
+    }
+}
+
+fn read_cloud_config(path: Option<&Path>) -> Result<CloudConfig, CloudConfigFileError> {
+    let path = path.filter(|path| !path.as_os_str().is_empty()).ok_or(CloudConfigFileError::NotGiven)?;
+    let bytes =
+        std::fs::read(path).map_err(|source| CloudConfigFileError::Unreadable { path: path.to_owned(), source })?;
+    CloudConfig::parse(&bytes).map_err(|source| CloudConfigFileError::Invalid { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::error::chain;
+
+    use super::super::flags::parse;
+    use super::*;
+
+    const CLOUD_CONFIG: &str = "\
+apiVersion: v1
+kind: Config
+clusters: [{name: h, cluster: {server: 'https://10.0.0.1:6443', insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: secret}}]
+contexts: [{name: c, context: {cluster: h, user: u, namespace: guests}}]
+current-context: c
+";
+
+    fn configured(arguments: &[&str], cloud_config: &str) -> Result<Configuration, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cloud-config");
+        std::fs::write(&path, cloud_config).unwrap();
+        let file = format!("--cloud-config={}", path.display());
+        let flags = parse(["harvester-cloud-provider", &file].iter().chain(arguments)).unwrap();
+        configure(&flags).map_err(|error| chain(&error))
+    }
+
+    #[test]
+    fn a_good_command_line_is_normalised() {
+        let arguments = ["--cluster-name=\"prod\"", "--management-network=vlan100", "--node-ip-cidr= 192.168.0.0/24, "];
+        let configuration = configured(&arguments, CLOUD_CONFIG).unwrap();
+        assert_eq!(configuration.provider.cluster_name.as_str(), "prod");
+        assert_eq!(configuration.provider.namespace, "guests");
+        assert_eq!(configuration.provider.management_network.unwrap().to_string(), "default/vlan100");
+        assert_eq!(configuration.provider.node_ip_cidr.len(), 1);
+        assert_eq!(configuration.warnings.len(), 1, "the quotes: {:?}", configuration.warnings);
+        assert!(configuration.election.is_some());
+    }
+
+    #[test]
+    fn each_mistake_names_its_flag() {
+        for (argument, expected) in [
+            ("--cloud-provider=aws", "unknown cloud provider \"aws\""),
+            ("--controllers=loadbalancer", "\"loadbalancer\" is not in the list of known controllers"),
+            ("--concurrent-service-syncs=0", "--concurrent-service-syncs must be a positive number"),
+            ("--leader-elect-resource-lock=endpoints", "resourceLock value must be \"leases\""),
+            ("--leader-elect-lease-duration=5s", "leader election flags: "),
+            ("--tls-cert-file=/tls.crt", "only --tls-cert-file was given"),
+            ("--management-network=a/b/c", "invalid configuration for --management-network: "),
+            ("--node-ip-cidr=127.0.0.0/8", "loopback addresses not allowed"),
+            ("--node-exclude-ip-ranges=x", "--node-exclude-ip-ranges"),
+        ] {
+            let error = configured(&[argument], CLOUD_CONFIG).unwrap_err();
+            assert!(error.contains(expected), "{argument}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_cloud_config_that_cannot_be_used_says_what_is_wrong_with_it() {
+        let missing = parse(["harvester-cloud-provider"]).unwrap();
+        let error = chain(&configure(&missing).unwrap_err());
+        assert!(error.contains("can't init from an empty reader (io.Reader), check the --cloud-config"), "{error}");
+        let unreadable = parse(["harvester-cloud-provider", "--cloud-config=/does/not/exist"]).unwrap();
+        let error = chain(&configure(&unreadable).unwrap_err());
+        assert!(error.contains("Couldn't open cloud provider configuration /does/not/exist: No such file"), "{error}");
+        for (content, expected) in [
+            ("", "the file is empty"),
+            ("{", "not valid YAML"),
+            (&CLOUD_CONFIG.replace("current-context: c", "current-context: d"), "\"d\""),
+        ] {
+            let error = configured(&[], content).unwrap_err();
+            assert!(error.contains(expected), "{content:?}: {error}");
+        }
+        let without_namespace = configured(&[], &CLOUD_CONFIG.replace(", namespace: guests", "")).unwrap();
+        assert_eq!(without_namespace.provider.namespace, "default");
+        assert!(without_namespace.warnings.iter().any(|w| w.contains("has no namespace")));
+    }
+}

@@ -1,0 +1,224 @@
+//! Wires the cloud controller manager: every replica serves and keeps its caches warm, the one that leads runs provider and controllers.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use cloud_provider::start::{Caches, CloudProvider, ControllerMetrics, Settings};
+use harvester_provider::HarvesterProvider;
+use kube::Client;
+use kube::config::KubeConfigOptions;
+use runtime::client::{self, ApiMetrics, Source};
+use runtime::events::Recorder;
+use runtime::health::{Health, Matters};
+use runtime::http::{Access, Server, Tls};
+use runtime::leader::{Election, LeaderConfig, Leadership, OnLoss, unique_identity};
+use runtime::metrics::Metrics;
+use runtime::shutdown::{self, Token};
+use runtime::tasks::Tasks;
+use tokio::sync::watch;
+
+use super::config::Configuration;
+use super::flags::Flags;
+use crate::VERSION;
+
+/// How long requests under way may take after SIGTERM. The successor starts when the lease is released, which comes after.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Component of the Events on the Lease, as client-go's controller managers name it.
+const COMPONENT: &str = "cloud-controller-manager";
+
+/// Runs until SIGTERM (`Ok`) or until something that the process cannot do without ends (`Err`).
+pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<()> {
+    let stop = shutdown::on_signals().context("cannot listen for signals")?;
+    let metrics = Metrics::new(VERSION);
+    let requests = metrics.register(ApiMetrics::register);
+    let guest = guest_client(flags, &requests).await?;
+    let harvester = harvester_client(&configuration, &requests).await?;
+    tracing::info!(
+        cluster = configuration.provider.cluster_name.as_str(),
+        server = configuration.cloud_config.endpoints[0].server,
+        "New CloudProvider Harvester on namespace {}",
+        configuration.provider.namespace
+    );
+
+    // Two levels of stopping: first what leads, then what it stands on, because the lease must outlive the last write.
+    let below = Token::new();
+    let health = Health::new();
+    let mut tasks = Tasks::new(below.clone());
+    let (recorder, writer) = Recorder::new(guest.clone(), COMPONENT);
+    // Ends when the last recorder is dropped, so that what the end itself has to report is written too.
+    tasks.spawn("event writer", async move {
+        writer.await;
+        Ok::<(), Infallible>(())
+    });
+    serve(flags, &configuration, &guest, &health, &metrics, &mut tasks).await?;
+    let caches = Caches::watch(&guest, &health, &mut tasks);
+    let leadership = elect(flags, &configuration, &guest, &recorder, &health, &mut tasks, &below);
+
+    let leading = Leading {
+        provider: metrics.register(|registry| {
+            HarvesterProvider::new(&configuration.provider, &guest, &harvester, &caches.services, registry)
+        }),
+        settings: settings(flags, &configuration),
+        metrics: ControllerMetrics::register(&metrics),
+        guest,
+        recorder,
+        caches,
+        health,
+    };
+    let above = async {
+        let result = leading.run(leadership, &stop).await;
+        below.cancel();
+        result
+    };
+    let foundation = async {
+        let result = tasks.run(PATIENCE).await;
+        stop.cancel();
+        result
+    };
+    let (above, foundation) = tokio::join!(above, foundation);
+    foundation?;
+    above
+}
+
+/// The guest cluster, from one place for everything (W-36).
+async fn guest_client(flags: &Flags, requests: &ApiMetrics) -> anyhow::Result<Client> {
+    let flag = flags.cloud.kubeconfig.as_ref().map(|path| path.to_string_lossy().into_owned());
+    let source = Source::choose(flag.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
+    let config = source.load(flags.cloud.master.as_deref()).await.context("no access to the guest cluster")?;
+    Ok(client::connect(config, &client::Settings::new("guest", VERSION).metrics(requests))?)
+}
+
+async fn harvester_client(configuration: &Configuration, requests: &ApiMetrics) -> anyhow::Result<Client> {
+    let endpoint = configuration.cloud_config.endpoints.first().expect("a parsed cloud-config has an endpoint");
+    let kubeconfig = configuration.cloud_config.kubeconfig(endpoint);
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .context("cloud-config: cannot use the credentials of the current context")?;
+    let client = client::connect(config, &client::Settings::new("harvester", VERSION).metrics(requests));
+    client.context("cloud-config: cannot build a client for the Harvester API")
+}
+
+async fn serve(
+    flags: &Flags,
+    configuration: &Configuration,
+    guest: &Client,
+    health: &Health,
+    metrics: &Metrics,
+    tasks: &mut Tasks,
+) -> anyhow::Result<()> {
+    if flags.serving.secure_port == 0 {
+        return Ok(());
+    }
+    let tls = match &configuration.serving_files {
+        Some((certificate, key)) => Tls::Files { certificate: certificate.clone(), key: key.clone() },
+        None => Tls::SelfSigned,
+    };
+    let always_allow = flags.serving.authorization_always_allow_paths.clone();
+    let server = Server {
+        address: SocketAddr::new(flags.serving.bind_address, flags.serving.secure_port),
+        tls,
+        access: Access::delegated(guest.clone(), always_allow),
+        health: health.clone(),
+        metrics: metrics.clone(),
+    };
+    let bound = server.bind().await.context("cannot serve health and metrics (--bind-address, --secure-port)")?;
+    let stop = tasks.stop();
+    tasks.spawn("serving", async move {
+        bound.run(stop).await;
+        Ok::<(), Infallible>(())
+    });
+    Ok(())
+}
+
+/// Takes part in the election; without one this replica leads from the start.
+fn elect(
+    flags: &Flags,
+    configuration: &Configuration,
+    guest: &Client,
+    recorder: &Recorder,
+    health: &Health,
+    tasks: &mut Tasks,
+    stop: &Token,
+) -> watch::Receiver<Leadership> {
+    let Some(timing) = configuration.election else {
+        return watch::Sender::new(Leadership::Leading { since: tokio::time::Instant::now(), confirmed: true })
+            .subscribe();
+    };
+    let config = LeaderConfig {
+        namespace: flags.election.leader_elect_resource_namespace.clone(),
+        name: flags.election.leader_elect_resource_name.clone(),
+        identity: unique_identity(),
+        component: COMPONENT.to_owned(),
+        timing,
+        on_loss: OnLoss::End,
+        watch: true,
+    };
+    let election = Election::new(guest.clone(), config, Some(recorder));
+    health.register("leaderElection", Matters::Alive, election.health());
+    let leadership = election.leadership();
+    tasks.spawn("leader election", election.run(stop.clone()));
+    leadership
+}
+
+fn settings(flags: &Flags, configuration: &Configuration) -> Settings {
+    Settings {
+        controllers: configuration.controllers.clone(),
+        service_workers: flags.cloud.concurrent_service_syncs,
+        node_workers: flags.cloud.concurrent_node_syncs,
+        node_refresh_every: flags.cloud.node_status_update_frequency,
+        node_monitor_period: flags.cloud.node_monitor_period,
+        follow_topology: !flags.harvester.disable_vmi_controller,
+        delete_nodes: true,
+    }
+}
+
+/// What only the leading replica runs.
+struct Leading {
+    guest: Client,
+    recorder: Recorder,
+    caches: Caches,
+    provider: HarvesterProvider,
+    settings: Settings,
+    metrics: ControllerMetrics,
+    health: Health,
+}
+
+impl Leading {
+    /// Waits for leadership, then works until `stop`. Nothing is started when `stop` comes first.
+    async fn run(self, mut leadership: watch::Receiver<Leadership>, stop: &Token) -> anyhow::Result<()> {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            won = leadership.wait_for(Leadership::is_leading) => {
+                // The election ends only by stopping the process.
+                if won.is_err() { stop.cancelled().await; return Ok(()) }
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = self.caches.wait_synced() => {}
+        }
+        for (name, check) in self.provider.checks() {
+            self.health.register(name, Matters::Ready, check);
+        }
+        let mut tasks = Tasks::new(stop.clone());
+        let controllers = CloudProvider {
+            client: self.guest,
+            recorder: self.recorder,
+            caches: self.caches,
+            load_balancers: self.provider.load_balancers(),
+            instances: self.provider.instances(),
+            settings: self.settings,
+            metrics: self.metrics,
+        };
+        self.provider.start(&mut tasks);
+        let until = stop.clone();
+        tasks.spawn("controllers", async move {
+            controllers.run(&self.health, until).await;
+            Ok::<(), Infallible>(())
+        });
+        Ok(tasks.run(PATIENCE).await?)
+    }
+}

@@ -1,0 +1,193 @@
+//! The node lifecycle controller: marks Nodes whose machine is switched off and deletes Nodes whose machine is gone.
+//!
+//! A Node is deleted for one reason only: it is not Ready, and its machine was proven absent in several passes in a row. Whatever is
+//! not known changes nothing.
+
+mod decide;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::Client;
+use runtime::error::{api_code, chain, is_conflict};
+use runtime::events::Recorder;
+use runtime::shutdown::Token;
+use tokio::time::{Instant, MissedTickBehavior};
+
+pub use decide::SHUTDOWN;
+use decide::{Action, Memory, Question};
+
+use crate::cache::NodeCache;
+use crate::node::{Writer, reference, taints_value};
+use crate::provider::Instances;
+use crate::view::{NodeView, Taint};
+
+/// Source component of the Events.
+pub const COMPONENT: &str = "cloud-node-lifecycle-controller";
+
+/// Machines that are asked for at the same time.
+const PARALLEL: usize = 8;
+
+/// A deletion that was refused for lack of rights is tried again, and told again, after this time.
+const AFTER_REFUSAL: Duration = Duration::from_mins(10);
+
+/// How often to look, and what is allowed.
+#[derive(Debug, Clone)]
+pub struct LifecycleSettings {
+    /// `--node-monitor-period`.
+    pub period: Duration,
+    /// Delete Nodes at all. Off, a missing machine is only logged.
+    pub delete_nodes: bool,
+}
+
+impl Default for LifecycleSettings {
+    fn default() -> Self {
+        Self { period: Duration::from_secs(5), delete_nodes: true }
+    }
+}
+
+/// The controller. One instance leads; [`LifecycleController::run`] is called once.
+pub struct LifecycleController {
+    provider: Arc<dyn Instances>,
+    cache: NodeCache,
+    writer: Writer,
+    recorder: Recorder,
+    settings: LifecycleSettings,
+    memory: HashMap<String, Memory>,
+    refused: Option<Instant>,
+}
+
+impl std::fmt::Debug for LifecycleController {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LifecycleController").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl LifecycleController {
+    /// A controller that has not started.
+    pub fn new(
+        client: Client,
+        provider: Arc<dyn Instances>,
+        cache: NodeCache,
+        recorder: &Recorder,
+        settings: LifecycleSettings,
+    ) -> Self {
+        Self {
+            provider,
+            cache,
+            writer: Writer::new(client),
+            recorder: recorder.for_component(COMPONENT),
+            settings,
+            memory: HashMap::new(),
+            refused: None,
+        }
+    }
+
+    /// Works until `stop`.
+    pub async fn run(mut self, stop: Token) {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = self.cache.wait_synced() => {}
+        }
+        let mut period = tokio::time::interval(self.settings.period);
+        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = period.tick() => self.pass().await,
+            }
+        }
+    }
+
+    async fn pass(&mut self) {
+        let nodes = self.cache.all();
+        self.memory.retain(|name, _| nodes.iter().any(|node| node.name == *name));
+        let answers: Vec<(Arc<NodeView>, decide::Answer)> = futures::stream::iter(nodes)
+            .map(|node| {
+                let provider = Arc::clone(&self.provider);
+                async move {
+                    let answer = ask(provider.as_ref(), &node).await;
+                    (node, answer)
+                }
+            })
+            .buffer_unordered(PARALLEL)
+            .collect()
+            .await;
+        for (node, answer) in answers {
+            let memory = self.memory.entry(node.name.clone()).or_default();
+            match decide::decide(&node, answer, memory) {
+                Action::Nothing => {}
+                Action::Watch(evidence) => {
+                    tracing::info!(
+                        node = node.name,
+                        evidence,
+                        "the machine of a Node that is not Ready seems to be gone; looking again"
+                    );
+                }
+                Action::SetTaints(taints) => self.set_taints(&node, &taints).await,
+                Action::Delete(evidence) => self.delete(&node, &evidence).await,
+            }
+        }
+    }
+
+    async fn set_taints(&self, node: &NodeView, taints: &[Taint]) {
+        let patch = serde_json::json!({
+            "metadata": {"resourceVersion": node.resource_version},
+            "spec": {"taints": taints_value(taints)},
+        });
+        match self.writer.patch(&node.name, patch).await {
+            Ok(_) if decide::is_shut_down(node) => tracing::info!(node = node.name, "shutdown taint removed"),
+            Ok(_) => tracing::info!(node = node.name, "the machine is switched off: shutdown taint added"),
+            // The next pass does it again.
+            Err(error) if is_conflict(&error) || api_code(&error) == Some(404) => {}
+            Err(error) => {
+                tracing::warn!(node = node.name, error = chain(&error), "failed to change the shutdown taint");
+            }
+        }
+    }
+
+    async fn delete(&mut self, node: &NodeView, evidence: &str) {
+        if !self.settings.delete_nodes {
+            tracing::debug!(node = node.name, evidence, "the machine is gone; deletion of Nodes is switched off");
+            return;
+        }
+        if self.refused.is_some_and(|at| at.elapsed() < AFTER_REFUSAL) {
+            return;
+        }
+        let object = reference(node);
+        let message = format!("Deleting node {} because it does not exist in the cloud provider", node.name);
+        tracing::info!(node = node.name, evidence, "deleting the Node: its machine is gone");
+        self.recorder.normal(&object, "DeletingNode", &message);
+        let Err(error) = self.writer.delete(&node.name, &node.uid).await else {
+            self.refused = None;
+            return;
+        };
+        // Gone already, or another Node of this name: look again.
+        if api_code(&error) == Some(404) || is_conflict(&error) {
+            self.memory.remove(&node.name);
+            return;
+        }
+        if api_code(&error) == Some(403) {
+            self.refused = Some(Instant::now());
+        }
+        let text = chain(&error);
+        tracing::warn!(node = node.name, error = text, "failed to delete the Node");
+        self.recorder.warning(&object, "DeletingNodeFailed", &format!("Failed deleting node {}: {text}", node.name));
+    }
+}
+
+async fn ask(provider: &dyn Instances, node: &NodeView) -> decide::Answer {
+    let mut answer = decide::Answer::default();
+    while let Some(question) = decide::next_question(node, &answer) {
+        match question {
+            Question::Existence => answer.existence = Some(provider.existence(node).await),
+            Question::Power => answer.power = Some(provider.power(node).await),
+        }
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! The controller against a scripted API server and a scripted cloud.
+
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use runtime::events::Entry;
+use runtime::scenario::{Scenario, Seen};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::cache;
+use crate::provider::{Existence, InstanceMetadata, NodeWake, Power, ProviderError};
+use crate::test_support::node;
+use crate::view::Ready;
+
+struct Cloud {
+    existence: Mutex<Existence>,
+    power: Power,
+}
+
+#[async_trait]
+impl Instances for Cloud {
+    async fn metadata(&self, _: &NodeView) -> Result<InstanceMetadata, ProviderError> {
+        unreachable!("the lifecycle controller never asks")
+    }
+
+    async fn existence(&self, _: &NodeView) -> Existence {
+        self.existence.lock().unwrap().clone()
+    }
+
+    async fn power(&self, _: &NodeView) -> Power {
+        self.power.clone()
+    }
+
+    fn wakes(&self) -> BoxStream<'static, NodeWake> {
+        futures::stream::pending().boxed()
+    }
+}
+
+struct Test {
+    controller: LifecycleController,
+    cloud: Arc<Cloud>,
+    cache: NodeCache,
+    scenario: Scenario,
+    events: mpsc::Receiver<Entry>,
+}
+
+fn gone() -> Existence {
+    Existence::Gone("404 for guests/n".into())
+}
+
+impl Test {
+    fn new(existence: Existence, power: Power, answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static) -> Self {
+        let scenario = Scenario::answering(answer);
+        let cloud = Arc::new(Cloud { existence: Mutex::new(existence), power });
+        let cache = cache::nodes_with([
+            NodeView { ready: Some(Ready::Unknown), provider_id: Some("harvester://vm".into()), ..node("n") },
+            node("ready"),
+        ]);
+        let (recorder, events) = Recorder::to_channel("test");
+        let provider: Arc<dyn Instances> = Arc::<Cloud>::clone(&cloud);
+        let settings = LifecycleSettings::default();
+        let controller = LifecycleController::new(scenario.client(), provider, cache.clone(), &recorder, settings);
+        Self { controller, cloud, cache, scenario, events }
+    }
+
+    fn told(&mut self) -> Vec<String> {
+        let events = std::iter::from_fn(|| self.events.try_recv().ok());
+        events.map(|event| format!("{} {}", event.reason, event.message)).collect()
+    }
+}
+
+fn deleted(_: &Seen) -> (u16, Value) {
+    (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+}
+
+#[tokio::test]
+async fn a_node_without_machine_is_deleted_by_uid_at_the_second_look() {
+    let mut test = Test::new(gone(), Power::On, deleted);
+    test.controller.pass().await;
+    assert_eq!((test.scenario.requests().len(), test.told().len()), (0, 0));
+    test.controller.pass().await;
+    let requests = test.scenario.requests();
+    assert_eq!(requests.len(), 1, "and the Ready one is left alone");
+    assert_eq!((requests[0].method.as_str(), requests[0].path.as_str()), ("DELETE", "/api/v1/nodes/n"));
+    assert_eq!(requests[0].body["preconditions"], json!({"uid": "uid-n"}));
+    assert_eq!(test.told(), ["DeletingNode Deleting node n because it does not exist in the cloud provider"]);
+}
+
+#[tokio::test]
+async fn an_answer_in_doubt_starts_the_count_anew() {
+    let mut test = Test::new(gone(), Power::On, deleted);
+    test.controller.pass().await;
+    *test.cloud.existence.lock().unwrap() = Existence::Unknown("Harvester is away".into());
+    test.controller.pass().await;
+    *test.cloud.existence.lock().unwrap() = gone();
+    test.controller.pass().await;
+    assert_eq!(test.scenario.requests().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_right_to_delete_it_is_told_once_and_tried_again_later() {
+    let mut test =
+        Test::new(gone(), Power::On, |_| (403, Scenario::status(403, "Forbidden", "nodes \"n\" is forbidden")));
+    for _ in 0..5 {
+        test.controller.pass().await;
+    }
+    assert_eq!(test.scenario.requests().len(), 1);
+    assert_eq!(
+        test.told(),
+        [
+            "DeletingNode Deleting node n because it does not exist in the cloud provider",
+            "DeletingNodeFailed Failed deleting node n: nodes \"n\" is forbidden",
+        ]
+    );
+    tokio::time::advance(AFTER_REFUSAL + Duration::from_secs(1)).await;
+    test.controller.pass().await;
+    assert_eq!(test.scenario.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn deletion_can_be_switched_off() {
+    let mut test = Test::new(gone(), Power::On, deleted);
+    test.controller.settings.delete_nodes = false;
+    for _ in 0..3 {
+        test.controller.pass().await;
+    }
+    assert_eq!((test.scenario.requests().len(), test.told().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_node_registered_anew_under_the_same_name_is_safe() {
+    let mut test = Test::new(gone(), Power::On, |_| {
+        (409, Scenario::status(409, "Conflict", "the UID in the precondition does not match"))
+    });
+    for _ in 0..3 {
+        test.controller.pass().await;
+    }
+    assert_eq!(test.scenario.requests().len(), 1, "the count starts anew");
+    assert_eq!(test.told().len(), 1, "and it is no failure");
+}
+
+#[tokio::test]
+async fn a_machine_that_is_off_marks_its_node_with_a_precondition() {
+    let mut test = Test::new(Existence::Exists, Power::Off, |_| (200, json!({"metadata": {"name": "n"}})));
+    test.controller.pass().await;
+    let requests = test.scenario.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!(
+        requests[0].body,
+        json!({"metadata": {"resourceVersion": "1"}, "spec": {"taints": [{"key": SHUTDOWN, "effect": "NoSchedule"}]}})
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_looks_at_once_and_then_every_period() {
+    let test = Test::new(gone(), Power::On, deleted);
+    let stop = Token::new();
+    let task = tokio::spawn(test.controller.run(stop.clone()));
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(test.scenario.requests().len(), 0);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(test.scenario.requests().len(), 1);
+    test.cache.remove(&"n".to_owned());
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(test.scenario.requests().len(), 1);
+    stop.cancel();
+    task.await.unwrap();
+}

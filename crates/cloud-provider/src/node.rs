@@ -1,0 +1,293 @@
+//! The node controller: every Node shows what the cloud knows about its machine, and is not used before it does.
+//!
+//! `plan` says what to write, `addresses` which addresses a Node shows; this file is the loop around them.
+
+mod addresses;
+mod metrics;
+mod plan;
+mod writer;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use runtime::error::{chain, is_conflict};
+use runtime::events::Recorder;
+use runtime::shutdown::Token;
+use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
+use tokio::time::Instant;
+use tracing::Instrument;
+
+pub use addresses::{NodeIpError, PROVIDED_NODE_IP, desired_addresses};
+pub use metrics::NodeMetrics;
+pub(crate) use plan::taints_value;
+pub use plan::{UNINITIALIZED, is_uninitialized};
+pub(crate) use writer::Writer;
+
+use crate::cache::NodeCache;
+use crate::own_write::OwnWrite;
+use crate::provider::{Instances, NodeWake};
+use crate::view::{NodeAddress, NodeView};
+use crate::worker::{Next, work};
+
+/// Source component of the Events.
+pub const COMPONENT: &str = "cloud-node-controller";
+
+/// A machine that has no address yet is reported by a wake-up; this is for everything else.
+const BACKOFF: Backoff = Backoff { min: Duration::from_millis(500), max: Duration::from_mins(1) };
+
+/// The kubelet writes its Node too: the watch brings the new state at once, or this does.
+const AFTER_CONFLICT: Duration = Duration::from_millis(100);
+const CONFLICTS: u32 = 20;
+
+/// How many workers there are, how often all nodes are looked at, and where metrics go.
+#[derive(Debug, Clone)]
+pub struct NodeSettings {
+    /// `--concurrent-node-syncs`.
+    pub workers: usize,
+    /// `--node-status-update-frequency`.
+    pub refresh_every: Duration,
+    /// Zone and region labels of an initialised Node follow its machine.
+    pub follow_topology: bool,
+    /// Metrics of the queue `Nodes`.
+    pub queue_metrics: QueueMetrics,
+    /// Metrics of the controller.
+    pub metrics: NodeMetrics,
+}
+
+impl Default for NodeSettings {
+    fn default() -> Self {
+        Self {
+            workers: 1,
+            refresh_every: Duration::from_mins(5),
+            follow_topology: true,
+            queue_metrics: QueueMetrics::default(),
+            metrics: NodeMetrics::default(),
+        }
+    }
+}
+
+/// The controller. One instance leads; [`NodeController::run`] is called once.
+pub struct NodeController {
+    provider: Arc<dyn Instances>,
+    cache: NodeCache,
+    writer: Writer,
+    recorder: Recorder,
+    queue: WorkQueue<String>,
+    settings: NodeSettings,
+    /// Nodes whose machine has to be asked for, although the Node itself may look right.
+    stale: Mutex<BTreeSet<String>>,
+    memory: Mutex<HashMap<String, Memory>>,
+}
+
+impl std::fmt::Debug for NodeController {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeController").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// What is kept about a Node between passes.
+#[derive(Debug, Default)]
+struct Memory {
+    written: OwnWrite<NodeView>,
+    /// The addresses that were right when last compared with the machine's.
+    settled: Option<Vec<NodeAddress>>,
+    /// The refusal that the user has heard last.
+    refused: Option<String>,
+    conflicts: u32,
+}
+
+impl NodeController {
+    /// A controller that has not started.
+    pub fn new(
+        client: Client,
+        provider: Arc<dyn Instances>,
+        cache: NodeCache,
+        recorder: &Recorder,
+        settings: NodeSettings,
+    ) -> Self {
+        Self {
+            provider,
+            cache,
+            writer: Writer::new(client),
+            recorder: recorder.for_component(COMPONENT),
+            queue: WorkQueue::new(BACKOFF, settings.queue_metrics.clone()),
+            settings,
+            stale: Mutex::default(),
+            memory: Mutex::default(),
+        }
+    }
+
+    /// Works until `stop`; passes under way are finished.
+    pub async fn run(self, stop: Token) {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = self.cache.wait_synced() => {}
+        }
+        let controller = &self;
+        let workers = work(&self.queue, self.settings.workers, |name: String| {
+            let span = tracing::info_span!("node", %name);
+            async move { controller.process(&name).await }.instrument(span)
+        });
+        let feed = async {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = controller.feed() => {}
+            }
+            controller.queue.shut_down();
+        };
+        futures::future::join(workers, feed).await;
+    }
+
+    async fn feed(&self) {
+        let mut touched = self.cache.subscribe();
+        let mut wakes = self.provider.wakes();
+        let mut refresh = tokio::time::interval(self.settings.refresh_every);
+        loop {
+            tokio::select! {
+                Some(name) = touched.next() => self.queue.add(name),
+                Some(wake) = wakes.next() => match wake {
+                    NodeWake::Node(name) => self.ask_for([name]),
+                    NodeWake::All => self.ask_for(self.cache.keys()),
+                },
+                _ = refresh.tick() => self.ask_for(self.cache.keys()),
+                else => return,
+            }
+        }
+    }
+
+    /// Looks at these Nodes and at their machines.
+    fn ask_for(&self, names: impl IntoIterator<Item = String>) {
+        for name in names {
+            self.stale.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
+            self.queue.add(name);
+        }
+    }
+
+    async fn process(&self, name: &str) -> Next {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(name).unwrap_or_default();
+        let Some(node) = memory.written.newest(self.cache.get(&name.to_owned())) else {
+            self.stale.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            return Next::OnChange;
+        };
+        let next = self.pass(node, &mut memory).await;
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), memory);
+        next
+    }
+
+    async fn pass(&self, node: NodeView, memory: &mut Memory) -> Next {
+        if node.deleting {
+            return Next::OnChange;
+        }
+        let stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner).remove(&node.name);
+        let tampered = memory.settled.as_ref().is_some_and(|addresses| *addresses != node.addresses);
+        let uninitialized = is_uninitialized(&node);
+        let plan = if stale || tampered || uninitialized {
+            let machine = match self.provider.metadata(&node).await {
+                Ok(machine) => machine,
+                Err(error) => {
+                    let text = format!("failed to get instance metadata for node {}: {}", node.name, chain(&error));
+                    return self.refused(&node, text, error.permanent, memory);
+                }
+            };
+            match plan::plan(&node, &machine, self.settings.follow_topology) {
+                Ok(plan) => plan,
+                Err(error) => return self.refused(&node, chain(&error), false, memory),
+            }
+        } else {
+            plan::Plan { labels: plan::reconcile_labels(&node), ..plan::Plan::default() }
+        };
+        let started = Instant::now();
+        match self.apply(node, &plan, memory).await {
+            Ok(node) => {
+                memory.conflicts = 0;
+                if stale || tampered || uninitialized {
+                    memory.settled = Some(node.addresses.clone());
+                }
+                if uninitialized {
+                    memory.refused = None;
+                    tracing::info!(provider_id = node.provider_id, took = ?started.elapsed(), "initialised");
+                    self.recorder.normal(&reference(&node), "Synced", "Node synced successfully");
+                    self.settings.metrics.initialised(&node);
+                }
+                Next::OnChange
+            }
+            Err((node, error)) => {
+                if stale {
+                    self.stale.lock().unwrap_or_else(PoisonError::into_inner).insert(node.name.clone());
+                }
+                if is_conflict(&error) && memory.conflicts < CONFLICTS {
+                    memory.conflicts += 1;
+                    tracing::debug!("somebody else wrote the Node, looking again");
+                    return Next::After(AFTER_CONFLICT);
+                }
+                if runtime::error::api_code(&error) == Some(404) {
+                    return Next::OnChange;
+                }
+                let text = format!("failed to update node {}: {}", node.name, chain(&error));
+                self.refused(&node, text, false, memory)
+            }
+        }
+    }
+
+    /// Addresses first: no Node becomes schedulable with addresses that are wrong (framework spec 7.7).
+    async fn apply(
+        &self,
+        node: NodeView,
+        plan: &plan::Plan,
+        memory: &mut Memory,
+    ) -> Result<NodeView, (NodeView, kube::Error)> {
+        let mut node = node;
+        if let Some(patch) = plan.status_patch(&node.resource_version) {
+            match self.writer.patch_status(&node.name, patch).await {
+                Ok(written) => node = note(node, written, memory),
+                Err(error) => return Err((node, error)),
+            }
+            tracing::info!(addresses = ?node.addresses.iter().map(|address| &address.address).collect::<Vec<_>>(), "addresses updated");
+        }
+        if let Some(patch) = plan.node_patch(&node.resource_version) {
+            match self.writer.patch(&node.name, patch).await {
+                Ok(written) => node = note(node, written, memory),
+                Err(error) => return Err((node, error)),
+            }
+        }
+        Ok(node)
+    }
+
+    /// A step is missing. The user of a Node that cannot be used hears which one, once; for a Node that works it is a log line.
+    fn refused(&self, node: &NodeView, text: String, permanent: bool, memory: &mut Memory) -> Next {
+        if memory.refused.as_ref() == Some(&text) {
+            tracing::debug!("{text}");
+        } else {
+            tracing::warn!("{text}");
+            if is_uninitialized(node) {
+                let message = format!("Node cannot be initialized: {text}");
+                self.recorder.warning(&reference(node), "NodeInitializationFailed", &message);
+            }
+            memory.refused = Some(text);
+        }
+        if permanent { Next::OnChange } else { Next::BackOff }
+    }
+}
+
+fn note(before: NodeView, written: NodeView, memory: &mut Memory) -> NodeView {
+    memory.written.note(before.resource_version, written.clone());
+    written
+}
+
+/// What Events about a Node refer to.
+pub(crate) fn reference(node: &NodeView) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Node".into()),
+        name: Some(node.name.clone()),
+        uid: Some(node.uid.0.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,298 @@
+//! What has to be written to a Node, from nothing but its view and what the cloud says about its machine.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::addresses::{NodeIpError, desired_addresses};
+use crate::provider::InstanceMetadata;
+use crate::view::{NodeAddress, NodeView, Taint};
+
+/// The kubelet's mark on a Node that no cloud provider has looked at; whatever its effect (framework spec 2.1).
+pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+/// The well-known labels, each with its beta predecessor.
+const ZONE: (&str, &str) = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone");
+const REGION: (&str, &str) = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region");
+const INSTANCE_TYPE: (&str, &str) = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type");
+
+/// What to write, in this order: addresses first, so that no Node is schedulable with addresses that are wrong.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Plan {
+    /// New `status.addresses`.
+    pub(super) addresses: Option<Vec<NodeAddress>>,
+    /// New or changed labels.
+    pub(super) labels: BTreeMap<&'static str, String>,
+    /// New `spec.providerID`.
+    pub(super) provider_id: Option<String>,
+    /// New `spec.taints`.
+    pub(super) taints: Option<Vec<Taint>>,
+}
+
+/// Why a Node cannot be initialised. The texts are the Go framework's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PlanError {
+    #[error("cloud provider does not set node provider ID for node {0}")]
+    NoProviderId(String),
+    #[error("failed to get node modifiers from cloud provider: provided node ip for node {node:?} is not valid")]
+    ProvidedNodeIp { node: String, source: NodeIpError },
+}
+
+/// Whether the Node waits to be initialised.
+pub fn is_uninitialized(node: &NodeView) -> bool {
+    node.taints.iter().any(|taint| taint.key == UNINITIALIZED)
+}
+
+/// Framework spec 2.2 to 2.6. `follow_topology`: an initialised Node gets zone and region of its machine when they change (the Go
+/// provider taints it again for that; the end state is the same).
+pub(super) fn plan(node: &NodeView, machine: &InstanceMetadata, follow_topology: bool) -> Result<Plan, PlanError> {
+    let provided = |source| PlanError::ProvidedNodeIp { node: node.name.clone(), source };
+    let desired = desired_addresses(node, &machine.addresses).map_err(provided)?;
+    let addresses = (!desired.is_empty() && desired != node.addresses).then_some(desired);
+    if !is_uninitialized(node) {
+        let mut labels = if follow_topology {
+            labels(node, [(ZONE, &machine.zone), (REGION, &machine.region)])
+        } else {
+            BTreeMap::new()
+        };
+        for (label, value) in reconcile_labels(node) {
+            // What the machine says wins over an old beta label (ccm.md W-24).
+            let machine_says =
+                |pair: (&str, &str), value: &str| follow_topology && label == pair.0 && !value.is_empty();
+            if !machine_says(ZONE, &machine.zone) && !machine_says(REGION, &machine.region) {
+                labels.insert(label, value);
+            }
+        }
+        return Ok(Plan { addresses, labels, ..Plan::default() });
+    }
+    let provider_id = match &node.provider_id {
+        Some(_) => None,
+        None if machine.provider_id.is_empty() => return Err(PlanError::NoProviderId(node.name.clone())),
+        None => Some(machine.provider_id.clone()),
+    };
+    let labels =
+        labels(node, [(ZONE, &machine.zone), (REGION, &machine.region), (INSTANCE_TYPE, &machine.instance_type)]);
+    let taints = node.taints.iter().filter(|taint| taint.key != UNINITIALIZED).cloned().collect();
+    Ok(Plan { addresses, labels, provider_id, taints: Some(taints) })
+}
+
+/// What an initialised Node needs although nothing is asked of the cloud: framework spec 2.5, beta labels are the source of the
+/// others.
+pub(super) fn reconcile_labels(node: &NodeView) -> BTreeMap<&'static str, String> {
+    let mut changes = BTreeMap::new();
+    for (label, beta) in [ZONE, REGION, INSTANCE_TYPE] {
+        if let Some(value) = node.labels.get(beta).filter(|value| node.labels.get(label) != Some(*value)) {
+            changes.insert(label, value.clone());
+        }
+    }
+    changes
+}
+
+fn labels<const N: usize>(
+    node: &NodeView,
+    values: [((&'static str, &'static str), &String); N],
+) -> BTreeMap<&'static str, String> {
+    let mut changes = BTreeMap::new();
+    for ((label, beta), value) in values {
+        for label in [label, beta] {
+            if !value.is_empty() && node.labels.get(label) != Some(value) {
+                changes.insert(label, value.clone());
+            }
+        }
+    }
+    changes
+}
+
+impl Plan {
+    /// The merge patch of `nodes/status`, if there is something to write.
+    pub(super) fn status_patch(&self, version: &str) -> Option<Value> {
+        let addresses = self.addresses.as_ref()?;
+        let addresses: Vec<Value> = addresses
+            .iter()
+            .map(|address| json!({"type": address.kind.as_str(), "address": address.address}))
+            .collect();
+        Some(json!({"metadata": {"resourceVersion": version}, "status": {"addresses": addresses}}))
+    }
+
+    /// The merge patch of `nodes`, if there is something to write. The version is the precondition that makes replacing the list of
+    /// taints safe.
+    pub(super) fn node_patch(&self, version: &str) -> Option<Value> {
+        let mut patch = json!({"metadata": {"resourceVersion": version}});
+        if !self.labels.is_empty() {
+            patch["metadata"]["labels"] = json!(self.labels);
+        }
+        if let Some(id) = &self.provider_id {
+            patch["spec"]["providerID"] = json!(id);
+        }
+        if let Some(taints) = &self.taints {
+            patch["spec"]["taints"] = taints_value(taints);
+        }
+        let empty = self.labels.is_empty() && self.provider_id.is_none() && self.taints.is_none();
+        (!empty).then_some(patch)
+    }
+}
+
+/// `spec.taints` as it is written, complete: the list is replaced as a whole.
+pub(crate) fn taints_value(taints: &[Taint]) -> Value {
+    let entry = |taint: &Taint| {
+        let mut entry = json!({"key": taint.key, "effect": taint.effect});
+        if let Some(value) = &taint.value {
+            entry["value"] = json!(value);
+        }
+        if let Some(time) = &taint.time_added {
+            entry["timeAdded"] = json!(time);
+        }
+        entry
+    };
+    taints.iter().map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::addresses::PROVIDED_NODE_IP;
+    use crate::test_support::node;
+    use crate::view::NodeAddressKind;
+
+    fn taint(key: &str) -> Taint {
+        Taint { key: key.into(), value: None, effect: "NoSchedule".into(), time_added: None }
+    }
+
+    fn tainted() -> NodeView {
+        let mut view = node("n");
+        view.taints = vec![taint(UNINITIALIZED), taint("other")];
+        view
+    }
+
+    fn internal(address: &str) -> NodeAddress {
+        NodeAddress { kind: NodeAddressKind::InternalIp, address: address.into() }
+    }
+
+    fn machine() -> InstanceMetadata {
+        InstanceMetadata {
+            provider_id: "harvester://vm".into(),
+            addresses: vec![internal("10.0.0.1")],
+            zone: "rack-1".into(),
+            region: "lab".into(),
+            ..InstanceMetadata::default()
+        }
+    }
+
+    #[test]
+    fn initialising_writes_addresses_then_id_labels_and_the_other_taints_in_one_request() {
+        let plan = plan(&tainted(), &machine(), true).unwrap();
+        assert_eq!(
+            plan.status_patch("7"),
+            Some(
+                json!({"metadata": {"resourceVersion": "7"}, "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}})
+            )
+        );
+        assert_eq!(
+            plan.node_patch("8"),
+            Some(json!({
+                "metadata": {"resourceVersion": "8", "labels": {
+                    "topology.kubernetes.io/zone": "rack-1", "failure-domain.beta.kubernetes.io/zone": "rack-1",
+                    "topology.kubernetes.io/region": "lab", "failure-domain.beta.kubernetes.io/region": "lab",
+                }},
+                "spec": {"providerID": "harvester://vm", "taints": [{"key": "other", "effect": "NoSchedule"}]},
+            }))
+        );
+    }
+
+    #[test]
+    fn a_provider_id_is_never_overwritten_and_one_is_needed() {
+        let mut known = tainted();
+        known.provider_id = Some("test-provider-id".into());
+        assert_eq!(plan(&known, &machine(), true).unwrap().provider_id, None);
+        let nothing = InstanceMetadata { provider_id: String::new(), ..machine() };
+        assert!(plan(&known, &nothing, true).is_ok());
+        assert_eq!(
+            plan(&tainted(), &nothing, true).unwrap_err().to_string(),
+            "cloud provider does not set node provider ID for node n"
+        );
+    }
+
+    #[test]
+    fn an_empty_zone_sets_no_label_and_takes_none_away() {
+        let mut view = tainted();
+        view.labels.insert(ZONE.0.into(), "by-hand".into());
+        let nowhere = InstanceMetadata { zone: String::new(), region: String::new(), ..machine() };
+        assert_eq!(plan(&view, &nowhere, true).unwrap().labels, BTreeMap::new());
+        let typed = InstanceMetadata { instance_type: "t1.micro".into(), ..nowhere };
+        let labels = plan(&view, &typed, true).unwrap().labels;
+        assert_eq!(
+            labels.into_iter().collect::<Vec<_>>(),
+            [(INSTANCE_TYPE.1, "t1.micro".into()), (INSTANCE_TYPE.0, "t1.micro".into())]
+        );
+    }
+
+    #[test]
+    fn a_node_ip_that_the_machine_does_not_have_keeps_the_node_tainted() {
+        let mut view = tainted();
+        view.annotations.insert(PROVIDED_NODE_IP.into(), "10.0.0.2".into());
+        let error = plan(&view, &machine(), true).unwrap_err();
+        assert_eq!(
+            runtime::error::chain(&error),
+            "failed to get node modifiers from cloud provider: provided node ip for node \"n\" is not valid: \
+             failed to get node address from cloud provider that matches ip: 10.0.0.2"
+        );
+    }
+
+    #[test]
+    fn an_initialised_node_that_is_right_needs_no_request() {
+        let mut view = node("n");
+        view.addresses = vec![internal("10.0.0.1"), internal("fd00::1")];
+        for (label, value) in [(ZONE.0, "rack-1"), (ZONE.1, "rack-1"), (REGION.0, "lab"), (REGION.1, "lab")] {
+            view.labels.insert(label.into(), value.into());
+        }
+        // W-50: two addresses of one type are no change.
+        let both = InstanceMetadata { addresses: view.addresses.clone(), ..machine() };
+        let unchanged = plan(&view, &both, true).unwrap();
+        assert_eq!((unchanged.status_patch("1"), unchanged.node_patch("1")), (None, None));
+        assert_eq!(unchanged, Plan::default());
+    }
+
+    #[test]
+    fn order_counts_and_addresses_that_are_not_known_now_are_not_wiped() {
+        let mut view = node("n");
+        view.addresses = vec![internal("10.0.0.1"), internal("fd00::1")];
+        let swapped = InstanceMetadata { addresses: vec![internal("fd00::1"), internal("10.0.0.1")], ..machine() };
+        assert!(plan(&view, &swapped, false).unwrap().addresses.is_some());
+        let unknown = InstanceMetadata { addresses: Vec::new(), ..machine() };
+        assert_eq!(plan(&view, &unknown, false).unwrap(), Plan::default());
+    }
+
+    #[test]
+    fn a_machine_that_moved_to_another_zone_takes_all_four_labels_along_if_that_is_wanted() {
+        let mut view = node("n");
+        for (label, value) in [(ZONE.0, "rack-1"), (ZONE.1, "rack-1"), (REGION.0, "lab"), (REGION.1, "lab")] {
+            view.labels.insert(label.into(), value.into());
+        }
+        let moved = InstanceMetadata { zone: "rack-2".into(), addresses: Vec::new(), ..machine() };
+        let labels = plan(&view, &moved, true).unwrap().labels;
+        assert_eq!(labels.into_iter().collect::<Vec<_>>(), [(ZONE.1, "rack-2".into()), (ZONE.0, "rack-2".into())]);
+        assert_eq!(plan(&view, &moved, false).unwrap(), Plan::default());
+    }
+
+    /// Framework spec 5.2, Test_reconcileNodeLabels.
+    #[test]
+    fn beta_labels_are_the_source_of_the_others() {
+        let with = |labels: &[(&str, &str)]| {
+            let mut view = node("n");
+            view.labels = labels.iter().map(|(label, value)| ((*label).into(), (*value).into())).collect();
+            reconcile_labels(&view).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(with(&[(ZONE.1, "z"), (REGION.1, "r"), (INSTANCE_TYPE.1, "t")]).len(), 3);
+        assert_eq!(with(&[(ZONE.1, "z"), (ZONE.0, "z")]), []);
+        assert_eq!(with(&[(ZONE.1, "z"), (ZONE.0, "other")]), [(ZONE.0, "z".into())]);
+        assert_eq!(with(&[(ZONE.0, "z")]), []);
+    }
+
+    #[test]
+    fn an_old_beta_label_does_not_win_over_the_machine() {
+        let mut view = node("n");
+        view.labels = [(ZONE.0.into(), "rack-1".into()), (ZONE.1.into(), "old".into())].into();
+        let labels = plan(&view, &InstanceMetadata { region: String::new(), ..machine() }, true).unwrap().labels;
+        assert_eq!(labels.into_iter().collect::<Vec<_>>(), [(ZONE.1, "rack-1".into())]);
+    }
+}

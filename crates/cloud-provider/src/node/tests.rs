@@ -1,0 +1,257 @@
+//! The controller against a scripted API server and a scripted cloud: requests, Events and retries.
+
+use std::collections::VecDeque;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use runtime::events::Entry;
+use runtime::scenario::{Scenario, Seen};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::cache;
+use crate::provider::{Existence, InstanceMetadata, Power, ProviderError};
+use crate::test_support::node;
+use crate::view::{NodeAddressKind, Taint};
+
+struct Cloud {
+    machine: Mutex<VecDeque<Result<InstanceMetadata, ProviderError>>>,
+    asked: Mutex<Vec<String>>,
+    wakes: Mutex<Option<mpsc::UnboundedReceiver<NodeWake>>>,
+}
+
+fn machine() -> InstanceMetadata {
+    InstanceMetadata {
+        provider_id: "harvester://vm".into(),
+        addresses: vec![NodeAddress { kind: NodeAddressKind::InternalIp, address: "10.0.0.1".into() }],
+        zone: "rack-1".into(),
+        ..InstanceMetadata::default()
+    }
+}
+
+#[async_trait]
+impl Instances for Cloud {
+    async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError> {
+        self.asked.lock().unwrap().push(node.name.clone());
+        self.machine.lock().unwrap().pop_front().unwrap_or_else(|| Ok(machine()))
+    }
+
+    async fn existence(&self, _: &NodeView) -> Existence {
+        unreachable!("the node controller never asks")
+    }
+
+    async fn power(&self, _: &NodeView) -> Power {
+        unreachable!("the node controller never asks")
+    }
+
+    fn wakes(&self) -> BoxStream<'static, NodeWake> {
+        let receiver = self.wakes.lock().unwrap().take().expect("asked once");
+        futures::stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|wake| (wake, receiver)) })
+            .boxed()
+    }
+}
+
+struct Test {
+    controller: NodeController,
+    cloud: Arc<Cloud>,
+    cache: NodeCache,
+    scenario: Scenario,
+    events: mpsc::Receiver<Entry>,
+    wake: mpsc::UnboundedSender<NodeWake>,
+}
+
+/// A Node after a merge patch, as far as the controller can tell.
+fn patched(request: &Seen) -> (u16, Value) {
+    let version: u64 = request.body["metadata"]["resourceVersion"].as_str().expect("a precondition").parse().unwrap();
+    let name = request.path.split('/').nth(4).unwrap();
+    let object = json!({
+        "metadata": {"name": name, "uid": format!("uid-{name}"), "resourceVersion": (version + 1).to_string(),
+            "creationTimestamp": "2026-01-01T00:00:00Z", "labels": request.body["metadata"]["labels"]},
+        "spec": {"taints": request.body["spec"]["taints"], "providerID": "harvester://vm"},
+        "status": {"addresses": request.body["status"]["addresses"]},
+    });
+    (200, object)
+}
+
+fn tainted(name: &str) -> NodeView {
+    let mut view = node(name);
+    let taint = |key: &str| Taint { key: key.into(), value: None, effect: "NoSchedule".into(), time_added: None };
+    view.taints = vec![taint(UNINITIALIZED), taint("other")];
+    view
+}
+
+/// Right as [`machine`] is.
+fn settled(name: &str) -> NodeView {
+    let mut view = node(name);
+    view.provider_id = Some("harvester://vm".into());
+    view.addresses = machine().addresses;
+    for label in ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"] {
+        view.labels.insert(label.into(), "rack-1".into());
+    }
+    view
+}
+
+impl Test {
+    fn new(nodes: impl IntoIterator<Item = NodeView>) -> Self {
+        Self::with(nodes, patched)
+    }
+
+    fn with(
+        nodes: impl IntoIterator<Item = NodeView>,
+        answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Self {
+        let scenario = Scenario::answering(answer);
+        let (wake, receiver) = mpsc::unbounded_channel();
+        let cloud =
+            Arc::new(Cloud { machine: Mutex::default(), asked: Mutex::default(), wakes: Mutex::new(Some(receiver)) });
+        let cache = cache::nodes_with(nodes);
+        let (recorder, events) = Recorder::to_channel("test");
+        let provider: Arc<dyn Instances> = Arc::<Cloud>::clone(&cloud);
+        let controller =
+            NodeController::new(scenario.client(), provider, cache.clone(), &recorder, NodeSettings::default());
+        Self { controller, cloud, cache, scenario, events, wake }
+    }
+
+    fn will_answer(&self, answers: impl IntoIterator<Item = Result<InstanceMetadata, ProviderError>>) {
+        self.cloud.machine.lock().unwrap().extend(answers);
+    }
+
+    fn asked(&self) -> usize {
+        std::mem::take(&mut *self.cloud.asked.lock().unwrap()).len()
+    }
+
+    fn told(&mut self) -> Vec<String> {
+        let events = std::iter::from_fn(|| self.events.try_recv().ok());
+        events.map(|event| format!("{} {} {}", event.component, event.reason, event.message)).collect()
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.scenario.requests().iter().map(|seen| format!("{} {}", seen.method, seen.path)).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_new_node_gets_its_addresses_before_the_taint_goes() {
+    let mut test = Test::new([tainted("n")]);
+    assert_eq!(test.controller.process("n").await, Next::OnChange);
+    assert_eq!(test.requests(), ["PATCH /api/v1/nodes/n/status", "PATCH /api/v1/nodes/n"]);
+    let bodies: Vec<Value> = test.scenario.requests().into_iter().map(|seen| seen.body).collect();
+    assert_eq!(bodies[0]["metadata"]["resourceVersion"], "1");
+    assert_eq!(bodies[1]["metadata"]["resourceVersion"], "2");
+    assert_eq!(test.told(), ["cloud-node-controller Synced Node synced successfully"]);
+
+    // Until the watch shows it, our own write counts: nothing is written twice.
+    test.scenario.clear();
+    assert_eq!(test.controller.process("n").await, Next::OnChange);
+    assert_eq!(test.requests(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_node_whose_addresses_are_right_already_is_initialised_by_one_request() {
+    let test = Test::new([NodeView { addresses: machine().addresses, ..tainted("n") }]);
+    test.controller.process("n").await;
+    assert_eq!(test.requests(), ["PATCH /api/v1/nodes/n"]);
+}
+
+#[tokio::test]
+async fn a_status_write_that_fails_leaves_the_node_tainted() {
+    let test = Test::with([tainted("n")], |_| (500, Scenario::status(500, "InternalError", "etcd is away")));
+    assert_eq!(test.controller.process("n").await, Next::BackOff);
+    assert_eq!(test.requests(), ["PATCH /api/v1/nodes/n/status"]);
+}
+
+#[tokio::test]
+async fn a_refused_node_stays_tainted_and_its_user_hears_once_which_step_is_missing() {
+    let mut test = Test::new([tainted("n")]);
+    let missing = || ProviderError::caused("VM guests/n has no address yet", std::io::Error::other("no guest agent"));
+    test.will_answer([Err(missing()), Err(missing()), Err(ProviderError::new("VM guests/n not found").permanent())]);
+    assert_eq!(test.controller.process("n").await, Next::BackOff);
+    assert_eq!(
+        test.told(),
+        [
+            "cloud-node-controller NodeInitializationFailed Node cannot be initialized: failed to get instance metadata for node n: \
+          VM guests/n has no address yet: no guest agent"
+        ]
+    );
+    assert_eq!(test.controller.process("n").await, Next::BackOff);
+    assert_eq!(test.told(), Vec::<String>::new());
+    assert_eq!(test.controller.process("n").await, Next::OnChange, "nothing to retry until something changes");
+    assert_eq!(test.told().len(), 1);
+    assert_eq!(test.requests(), Vec::<String>::new());
+    test.controller.process("n").await;
+    assert_eq!(test.told(), ["cloud-node-controller Synced Node synced successfully"]);
+}
+
+#[tokio::test]
+async fn a_conflict_with_the_kubelet_is_tried_again_at_once_and_not_told() {
+    let mut test =
+        Test::with([tainted("n")], |_| (409, Scenario::status(409, "Conflict", "the object has been modified")));
+    assert_eq!(test.controller.process("n").await, Next::After(AFTER_CONFLICT));
+    assert_eq!(test.told(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_initialised_node_asks_nothing_of_the_cloud_unless_it_was_woken_or_tampered_with() {
+    let test = Test::new([settled("n")]);
+    test.controller.process("n").await;
+    assert_eq!((test.asked(), test.requests().len()), (0, 0));
+    test.controller.ask_for(["n".to_owned()]);
+    test.controller.process("n").await;
+    test.controller.process("n").await;
+    assert_eq!((test.asked(), test.requests().len()), (1, 0));
+
+    let mut tampered = settled("n");
+    tampered.addresses.clear();
+    test.cache.apply("n".into(), tampered);
+    test.controller.process("n").await;
+    assert_eq!((test.asked(), test.requests()), (1, vec!["PATCH /api/v1/nodes/n/status".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_wake_up_whose_write_failed_is_not_forgotten() {
+    let test = Test::with([NodeView { addresses: Vec::new(), ..settled("n") }], |_| {
+        (409, Scenario::status(409, "Conflict", "the object has been modified"))
+    });
+    test.controller.ask_for(["n".to_owned()]);
+    test.controller.process("n").await;
+    test.controller.process("n").await;
+    assert_eq!((test.asked(), test.requests().len()), (2, 2));
+}
+
+#[tokio::test]
+async fn a_beta_label_is_copied_without_asking_the_cloud() {
+    let mut view = node("n");
+    view.labels.insert("failure-domain.beta.kubernetes.io/zone".into(), "z".into());
+    let test = Test::new([view]);
+    test.controller.process("n").await;
+    assert_eq!(test.asked(), 0);
+    assert_eq!(
+        test.scenario.requests()[0].body,
+        json!({"metadata": {"resourceVersion": "1", "labels": {"topology.kubernetes.io/zone": "z"}}})
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_nodes_are_looked_at_at_start_then_every_five_minutes_and_on_a_wake_up() {
+    let test = Test::new((0..50).map(|number| settled(&format!("n{number}"))));
+    let Test { controller, cloud, scenario, wake, .. } = test;
+    let asked = || std::mem::take(&mut *cloud.asked.lock().unwrap()).len();
+    let stop = Token::new();
+    let task = tokio::spawn(controller.run(stop.clone()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(asked(), 50);
+    tokio::time::sleep(Duration::from_secs(298)).await;
+    assert_eq!(asked(), 0);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(asked(), 50);
+    wake.send(NodeWake::Node("n7".into())).unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(asked(), 1);
+    wake.send(NodeWake::All).unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(asked(), 50);
+    assert_eq!(scenario.requests().len(), 0, "nodes that are right cost nothing");
+    stop.cancel();
+    task.await.unwrap();
+}

@@ -1,0 +1,39 @@
+//! Every request about Nodes that the controllers send.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client};
+use serde_json::Value;
+
+use crate::observe;
+use crate::view::{NodeView, Uid};
+
+/// Writes to Nodes of the guest cluster.
+pub(crate) struct Writer {
+    api: Api<Node>,
+}
+
+impl Writer {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { api: Api::all(client) }
+    }
+
+    /// Merge patch of the Node; returns it after that.
+    pub(crate) async fn patch(&self, name: &str, patch: Value) -> Result<NodeView, kube::Error> {
+        let node = self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(observe::node(&node))
+    }
+
+    /// Merge patch of its status; returns it after that.
+    pub(crate) async fn patch_status(&self, name: &str, patch: Value) -> Result<NodeView, kube::Error> {
+        let node = self.api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(observe::node(&node))
+    }
+
+    /// Deletes the Node of this UID and no other: one that was registered anew under the same name stays.
+    pub(crate) async fn delete(&self, name: &str, uid: &Uid) -> Result<(), kube::Error> {
+        let preconditions = Preconditions { uid: Some(uid.0.clone()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        self.api.delete(name, &params).await.map(|_| ())
+    }
+}

@@ -1,0 +1,157 @@
+//! Makes views from API objects. The only place that looks at the objects themselves.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::view::{NodeAddress, NodeAddressKind, NodeView, Protocol, Ready, ServiceKey, ServiceView, Taint, Uid};
+
+/// The key of a Service.
+pub fn service_key(meta: &ObjectMeta) -> ServiceKey {
+    ServiceKey { namespace: meta.namespace.clone().unwrap_or_default(), name: meta.name.clone().unwrap_or_default() }
+}
+
+/// The view of a Service.
+pub fn service(service: &Service) -> ServiceView {
+    let meta = &service.metadata;
+    let spec = service.spec.as_ref();
+    let ports = spec.and_then(|spec| spec.ports.as_ref()).into_iter().flatten();
+    let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
+    let ips = ingress.into_iter().flatten().filter_map(|entry| entry.ip.as_ref());
+    ServiceView {
+        key: service_key(meta),
+        uid: Uid(meta.uid.clone().unwrap_or_default()),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
+        is_load_balancer: spec.is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer")),
+        has_class: spec.is_some_and(|spec| spec.load_balancer_class.is_some()),
+        deleting: meta.deletion_timestamp.is_some(),
+        finalizers: meta.finalizers.clone().unwrap_or_default(),
+        annotations: meta.annotations.clone().unwrap_or_default(),
+        labels: meta.labels.clone().unwrap_or_default(),
+        ports: ports
+            .filter_map(|port| Some((protocol(port.protocol.as_deref()), u16::try_from(port.port).ok()?)))
+            .collect(),
+        load_balancer_ip: spec.and_then(|spec| spec.load_balancer_ip.clone()).filter(|ip| !ip.is_empty()),
+        ingress: ips.filter_map(|ip| ip.parse::<IpAddr>().ok()).collect(),
+    }
+}
+
+fn protocol(text: Option<&str>) -> Protocol {
+    match text {
+        Some("UDP") => Protocol::Udp,
+        Some("SCTP") => Protocol::Sctp,
+        _ => Protocol::Tcp,
+    }
+}
+
+/// The key of a Node.
+pub fn node_key(meta: &ObjectMeta) -> String {
+    meta.name.clone().unwrap_or_default()
+}
+
+/// The view of a Node.
+pub fn node(node: &Node) -> NodeView {
+    let meta = &node.metadata;
+    let spec = node.spec.as_ref();
+    let status = node.status.as_ref();
+    let taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+    let addresses = status.and_then(|status| status.addresses.as_ref()).into_iter().flatten();
+    let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    NodeView {
+        name: node_key(meta),
+        uid: Uid(meta.uid.clone().unwrap_or_default()),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
+        created: meta.creation_timestamp.as_ref().map(|time| time.0.as_second()),
+        provider_id: spec.and_then(|spec| spec.provider_id.clone()).filter(|id| !id.is_empty()),
+        annotations: meta.annotations.clone().unwrap_or_default(),
+        labels: meta.labels.clone().unwrap_or_default(),
+        taints: taints.map(taint).collect(),
+        ready: ready.map(|condition| match condition.status.as_str() {
+            "True" => Ready::True,
+            "False" => Ready::False,
+            _ => Ready::Unknown,
+        }),
+        addresses: addresses
+            .map(|address| NodeAddress { kind: address.type_.as_str().into(), address: address.address.clone() })
+            .collect(),
+        deleting: meta.deletion_timestamp.is_some(),
+    }
+}
+
+fn taint(taint: &k8s_openapi::api::core::v1::Taint) -> Taint {
+    Taint {
+        key: taint.key.clone(),
+        value: taint.value.clone(),
+        effect: taint.effect.clone(),
+        time_added: taint.time_added.as_ref().map(|time| time.0.to_string()),
+    }
+}
+
+impl From<&str> for NodeAddressKind {
+    fn from(text: &str) -> Self {
+        match text {
+            "InternalIP" => Self::InternalIp,
+            "ExternalIP" => Self::ExternalIp,
+            "Hostname" => Self::Hostname,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+}
+
+impl NodeAddressKind {
+    /// The value of the `type` field.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::InternalIp => "InternalIP",
+            Self::ExternalIp => "ExternalIP",
+            Self::Hostname => "Hostname",
+            Self::Other(other) => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_service_is_reduced_to_what_is_decided_on() {
+        let object = json!({
+            "metadata": {"namespace": "default", "name": "web", "uid": "u", "resourceVersion": "7", "finalizers": ["f"],
+                "annotations": {"a": "1"}, "labels": {"l": "2"}, "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"type": "LoadBalancer", "loadBalancerClass": "x", "loadBalancerIP": "", "ports": [
+                {"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 80}]},
+            "status": {"loadBalancer": {"ingress": [{"hostname": "h"}, {"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}},
+        });
+        let view = service(&from_value(object).unwrap());
+        assert_eq!(view.key.to_string(), "default/web");
+        assert!(view.is_load_balancer && view.has_class && view.deleting);
+        assert_eq!(view.load_balancer_ip, None, "empty means not set");
+        assert_eq!(view.ports, [(Protocol::Tcp, 53), (Protocol::Tcp, 80), (Protocol::Udp, 53)].into());
+        assert_eq!(view.ingress, ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
+    }
+
+    #[test]
+    fn a_node_without_a_ready_condition_is_neither_ready_nor_not_ready() {
+        let with = |conditions: Value| {
+            let object = json!({"metadata": {"name": "n"}, "spec": {"providerID": "", "taints": [
+                {"key": "k", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"}]},
+                "status": {"conditions": conditions, "addresses": [{"type": "InternalDNS", "address": "x"}]}});
+            node(&from_value(object).unwrap())
+        };
+        assert_eq!(with(json!([{"type": "MemoryPressure", "status": "True"}])).ready, None);
+        assert_eq!(with(json!([{"type": "Ready", "status": "False"}])).ready, Some(Ready::False));
+        assert_eq!(with(json!([{"type": "Ready", "status": "Unknown"}])).ready, Some(Ready::Unknown));
+        let view = with(json!([{"type": "Ready", "status": "True"}]));
+        assert_eq!((view.ready, view.provider_id.clone()), (Some(Ready::True), None));
+        assert_eq!(view.addresses[0].kind.as_str(), "InternalDNS");
+        assert_eq!(
+            (view.taints[0].value.clone(), view.taints[0].time_added.as_deref()),
+            (None, Some("2026-01-02T03:04:05Z"))
+        );
+    }
+}

@@ -1,0 +1,364 @@
+//! The service controller: a load balancer for every Service that wants one, and none for those that do not.
+//!
+//! `decide` says what a Service needs, `story` what its user is told, `apply` sends the requests; this file is the loop around them.
+//! Nothing here waits for the cloud: a pass that cannot go on ends, and a wake-up starts the next one.
+
+mod apply;
+mod decide;
+mod metrics;
+mod story;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::Client;
+use runtime::error::{chain, is_conflict};
+use runtime::events::Recorder;
+use runtime::shutdown::Token;
+use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use apply::{Writer, reference};
+pub use decide::{FINALIZER, has_finalizer, wants_load_balancer};
+use decide::{Release, Step};
+pub use metrics::ServiceMetrics;
+use story::{Failing, Story, Tell};
+
+use crate::cache::ServiceCache;
+use crate::own_write::OwnWrite;
+use crate::provider::{Deleted, Ensured, LoadBalancers, Waiting};
+use crate::view::{ServiceKey, ServiceView};
+use crate::worker::{Next, work};
+
+/// Source component of the Events.
+pub const COMPONENT: &str = "service-controller";
+
+/// Framework spec 1.1.
+const BACKOFF: Backoff = Backoff { min: Duration::from_secs(5), max: Duration::from_mins(5) };
+
+/// Somebody else wrote the Service: the watch brings the new state at once, or this does.
+const AFTER_CONFLICT: Duration = Duration::from_millis(250);
+
+/// After so many conflicts in a row, somebody and we write against each other: back off.
+const CONFLICTS: u32 = 8;
+
+/// Every Service is looked at again after this time: a lost wake-up costs latency, never truth. It sends nothing where all is well.
+const RESYNC: Duration = Duration::from_mins(10);
+
+/// How many workers there are, and where metrics go.
+#[derive(Debug, Clone)]
+pub struct ServiceSettings {
+    /// `--concurrent-service-syncs`.
+    pub workers: usize,
+    /// Metrics of the queue `service`.
+    pub queue_metrics: QueueMetrics,
+    /// Metrics of the controller.
+    pub metrics: ServiceMetrics,
+}
+
+impl Default for ServiceSettings {
+    fn default() -> Self {
+        Self { workers: 1, queue_metrics: QueueMetrics::default(), metrics: ServiceMetrics::default() }
+    }
+}
+
+/// The controller. One instance leads; [`ServiceController::run`] is called once.
+pub struct ServiceController {
+    provider: Arc<dyn LoadBalancers>,
+    cache: ServiceCache,
+    writer: Writer,
+    recorder: Recorder,
+    queue: WorkQueue<ServiceKey>,
+    settings: ServiceSettings,
+    memory: Mutex<HashMap<ServiceKey, Memory>>,
+}
+
+impl std::fmt::Debug for ServiceController {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServiceController").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// What is kept about a Service between passes. Lost with the process, and nothing depends on it.
+#[derive(Debug, Default)]
+struct Memory {
+    /// The last view of a pass that wanted or had a load balancer.
+    served: Option<ServiceView>,
+    written: OwnWrite<ServiceView>,
+    story: Story,
+    conflicts: u32,
+}
+
+impl Memory {
+    fn is_empty(&self) -> bool {
+        self.served.is_none() && self.written.is_settled()
+    }
+}
+
+impl ServiceController {
+    /// A controller that has not started.
+    pub fn new(
+        client: Client,
+        provider: Arc<dyn LoadBalancers>,
+        cache: ServiceCache,
+        recorder: &Recorder,
+        settings: ServiceSettings,
+    ) -> Self {
+        Self {
+            provider,
+            cache,
+            writer: Writer::new(client),
+            recorder: recorder.for_component(COMPONENT),
+            queue: WorkQueue::new(BACKOFF, settings.queue_metrics.clone()),
+            settings,
+            memory: Mutex::default(),
+        }
+    }
+
+    /// Works until `stop`; passes under way are finished.
+    pub async fn run(self, stop: Token) {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = self.cache.wait_synced() => {}
+        }
+        let controller = &self;
+        let workers = work(&self.queue, self.settings.workers, |key: ServiceKey| {
+            let span = tracing::info_span!("service", %key);
+            async move { controller.process(&key).await }.instrument(span)
+        });
+        let feed = async {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = controller.feed() => {}
+            }
+            controller.queue.shut_down();
+        };
+        futures::future::join(workers, feed).await;
+    }
+
+    /// Everything that puts keys into the queue.
+    async fn feed(&self) {
+        let mut touched = self.cache.subscribe();
+        let mut wakes = self.provider.wakes();
+        let mut resync = tokio::time::interval_at(Instant::now() + RESYNC, RESYNC);
+        loop {
+            tokio::select! {
+                Some(key) = touched.next() => self.add_if_ours(key),
+                Some(key) = wakes.next() => self.queue.add(key),
+                _ = resync.tick() => self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key)),
+                else => return,
+            }
+        }
+    }
+
+    /// Most Services of a cluster are of no interest to us.
+    fn add_if_ours(&self, key: ServiceKey) {
+        let ours = self.cache.get(&key).is_some_and(|view| wants_load_balancer(&view) || has_finalizer(&view));
+        // A key that is being worked on is not in the memory; its own change must not be lost.
+        if ours || self.remembers(&key) {
+            self.queue.add(key);
+        }
+    }
+
+    fn remembers(&self, key: &ServiceKey) -> bool {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).contains_key(key)
+    }
+
+    async fn process(&self, key: &ServiceKey) -> Next {
+        // The entry stays while it is worked on, so that a change meanwhile is known to be ours.
+        let mut memory = {
+            let mut memories = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(memories.entry(key.clone()).or_default())
+        };
+        let next = self.pass(key, &mut memory).await;
+        let mut memories = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        if memory.is_empty() {
+            memories.remove(key);
+        } else {
+            memories.insert(key.clone(), memory);
+        }
+        next
+    }
+
+    async fn pass(&self, key: &ServiceKey, memory: &mut Memory) -> Next {
+        // At most twice: the load balancer of a former Service of this name, then the Service itself.
+        loop {
+            let current = memory.written.newest(self.cache.get(key));
+            let remembered = memory.served.clone();
+            match decide::decide(current.as_ref(), remembered.as_ref()) {
+                Step::Nothing => {
+                    memory.served = None;
+                    return Next::OnChange;
+                }
+                Step::Ensure { add_finalizer } => {
+                    let service = current.expect("only a Service that exists is ensured");
+                    return self.ensure(service, add_finalizer, memory).await;
+                }
+                Step::Cleanup(release) => {
+                    let service = current.expect("only a Service that exists is released");
+                    return self.clean_up(&service, release, memory).await;
+                }
+                Step::DeleteRemembered(old) => match self.delete(old, Failing::Delete, memory).await {
+                    Ok(_) => memory.served = None,
+                    Err(next) => return next,
+                },
+            }
+        }
+    }
+
+    async fn ensure(&self, service: ServiceView, add_finalizer: bool, memory: &mut Memory) -> Next {
+        let mut service = service;
+        // Remembered before anything is sent: whatever fails from here on, the load balancer is cleaned up later.
+        memory.served = Some(service.clone());
+        if add_finalizer {
+            match self.writer.add_finalizer(&service).await {
+                Ok(written) => {
+                    memory.written.note(service.resource_version, written.clone());
+                    memory.served = Some(written.clone());
+                    service = written;
+                    self.tell(&service, memory.story.began());
+                }
+                // Gone before we were there; the watch brings the news.
+                Err(kube::Error::Api(status)) if status.is_not_found() => return Next::After(AFTER_CONFLICT),
+                Err(error) => {
+                    return self.failed(
+                        &service,
+                        "failed to add load balancer cleanup finalizer",
+                        &error,
+                        false,
+                        memory,
+                    );
+                }
+            }
+        }
+        let start = Instant::now();
+        let answer = self.provider.ensure(&service).await;
+        let result = match &answer {
+            Ok(Ensured::Ready { changed: false }) => "unchanged",
+            Ok(Ensured::Ready { changed: true }) => "changed",
+            Ok(Ensured::Waiting(_)) => "waiting",
+            Err(_) => "failed",
+        };
+        self.settings.metrics.called("ensure", result, start.elapsed());
+        match answer {
+            Ok(answer) => {
+                memory.conflicts = 0;
+                self.tell(&service, memory.story.ensured(Instant::now(), &answer));
+                match answer {
+                    Ensured::Ready { changed } => {
+                        if changed {
+                            tracing::info!("load balancer is ready");
+                        }
+                        Next::OnChange
+                    }
+                    Ensured::Waiting(waiting) => wait(&waiting),
+                }
+            }
+            Err(error) => {
+                let permanent = error.permanent;
+                self.failed(&service, "failed to ensure load balancer", &error, permanent, memory)
+            }
+        }
+    }
+
+    async fn clean_up(&self, service: &ServiceView, release: Release, memory: &mut Memory) -> Next {
+        let existed = match self.delete(service, Failing::Sync, memory).await {
+            Ok(existed) => existed,
+            Err(next) => return next,
+        };
+        let remove_finalizer = release == Release::Ours || existed;
+        match self.writer.release(service, remove_finalizer).await {
+            Ok(written) => {
+                if let Some(written) = written {
+                    memory.written.note(service.resource_version.clone(), written);
+                }
+                memory.served = None;
+                memory.conflicts = 0;
+                Next::OnChange
+            }
+            Err(error) => {
+                memory.served = Some(service.clone());
+                self.failed(service, "failed to remove load balancer cleanup finalizer", &error, false, memory)
+            }
+        }
+    }
+
+    /// Deletes the load balancer. `Ok` when it is gone, with whether there was one; `Err` says when to try again.
+    async fn delete(&self, service: &ServiceView, failing: Failing, memory: &mut Memory) -> Result<bool, Next> {
+        let start = Instant::now();
+        let answer = self.provider.delete(service).await;
+        let result = match &answer {
+            Ok(Deleted::Gone { .. }) => "gone",
+            Ok(Deleted::Waiting(_)) => "waiting",
+            Err(_) => "failed",
+        };
+        self.settings.metrics.called("delete", result, start.elapsed());
+        match answer {
+            Ok(answer) => {
+                self.tell(service, memory.story.deleted(Instant::now(), &answer, failing));
+                match answer {
+                    Deleted::Gone { existed } => {
+                        if existed {
+                            tracing::info!("load balancer is deleted");
+                        }
+                        Ok(existed)
+                    }
+                    Deleted::Waiting(waiting) => {
+                        memory.served.get_or_insert_with(|| service.clone());
+                        Err(wait(&waiting))
+                    }
+                }
+            }
+            Err(error) => {
+                memory.served.get_or_insert_with(|| service.clone());
+                Err(match failing {
+                    Failing::Sync => self.failed(service, "failed to delete load balancer", &error, false, memory),
+                    Failing::Delete => {
+                        let text = chain(&error);
+                        tracing::warn!(error = text, "failed to delete the load balancer of a Service that is gone");
+                        self.tell(service, memory.story.failed(&text, failing));
+                        Next::BackOff
+                    }
+                })
+            }
+        }
+    }
+
+    /// The one place that turns a failure into log, Event and retry.
+    fn failed(
+        &self,
+        service: &ServiceView,
+        step: &str,
+        error: &(dyn std::error::Error + 'static),
+        permanent: bool,
+        memory: &mut Memory,
+    ) -> Next {
+        if is_conflict(error) && memory.conflicts < CONFLICTS {
+            memory.conflicts += 1;
+            tracing::debug!(error = chain(error), "somebody else wrote the object, looking again");
+            return Next::After(AFTER_CONFLICT);
+        }
+        let text = format!("{step}: {}", chain(error));
+        tracing::warn!("{text}");
+        self.tell(service, memory.story.failed(&text, Failing::Sync));
+        if permanent { Next::OnChange } else { Next::BackOff }
+    }
+
+    fn tell(&self, service: &ServiceView, told: Vec<Tell>) {
+        for Tell { kind, reason, message } in told {
+            self.recorder.record(&reference(service), kind, reason, &message);
+        }
+    }
+}
+
+fn wait(waiting: &Waiting) -> Next {
+    tracing::debug!(reason = waiting.message, needs_user = waiting.needs_user, "waiting");
+    // A wait without a time of its own is ended by a wake-up; the resync is its safety net.
+    waiting.retry_after.map_or(Next::OnChange, Next::After)
+}
+
+#[cfg(test)]
+mod tests;

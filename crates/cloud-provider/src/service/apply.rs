@@ -1,0 +1,61 @@
+//! Every request that the service controller sends.
+
+use k8s_openapi::api::core::v1::{ObjectReference, Service};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::Value;
+
+use super::decide;
+use crate::observe;
+use crate::view::ServiceView;
+
+/// Writes to Services of the guest cluster.
+pub(super) struct Writer {
+    client: Client,
+}
+
+impl Writer {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Adds our finalizer; returns the Service after it.
+    pub(super) async fn add_finalizer(&self, service: &ServiceView) -> Result<ServiceView, kube::Error> {
+        self.patch_status(service, decide::add_finalizer_patch(service)).await
+    }
+
+    /// Lets the Service go; returns it after that, or nothing if there was nothing to do or the Service is gone.
+    pub(super) async fn release(
+        &self,
+        service: &ServiceView,
+        remove_finalizer: bool,
+    ) -> Result<Option<ServiceView>, kube::Error> {
+        let Some(patch) = decide::release_patch(service, remove_finalizer) else { return Ok(None) };
+        match self.patch_status(service, patch).await {
+            Ok(service) => Ok(Some(service)),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Finalizers travel through the status subresource too: the API server takes them there, and the charts grant
+    /// `patch services/status` (framework spec 1.10).
+    async fn patch_status(&self, service: &ServiceView, patch: Value) -> Result<ServiceView, kube::Error> {
+        let api: Api<Service> = Api::namespaced(self.client.clone(), &service.key.namespace);
+        let patched = api.patch_status(&service.key.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(observe::service(&patched))
+    }
+}
+
+/// What Events about a Service refer to.
+pub(super) fn reference(service: &ServiceView) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Service".into()),
+        namespace: Some(service.key.namespace.clone()),
+        name: Some(service.key.name.clone()),
+        uid: Some(service.uid.0.clone()),
+        resource_version: Some(service.resource_version.clone()).filter(|version| !version.is_empty()),
+        ..ObjectReference::default()
+    }
+}

@@ -1,0 +1,219 @@
+//! What has to happen for a Service, from nothing but its view and what we remember of it.
+
+use serde_json::{Value, json};
+
+use crate::view::ServiceView;
+
+/// The finalizer that keeps a Service until its load balancer is gone.
+pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+
+/// The one thing to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step<'a> {
+    /// Not ours, or all done.
+    Nothing,
+    /// Bring the load balancer nearer to what the Service asks for.
+    Ensure {
+        /// The finalizer has to be there before the first call to the cloud.
+        add_finalizer: bool,
+    },
+    /// The Service wants a load balancer no more: delete it, then release the Service.
+    Cleanup(Release),
+    /// The Service that had this view is gone, without having waited for us. Delete its load balancer.
+    DeleteRemembered(&'a ServiceView),
+}
+
+/// How to let go of a Service after its load balancer is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Release {
+    /// The finalizer is ours, or there is none.
+    Ours,
+    /// Somebody else serves the Service now and may use the same finalizer: it is ours only if there was something to delete.
+    IfExisted,
+}
+
+/// Framework spec 1.2: type LoadBalancer and no class; and unlike there, a Service that is being deleted wants nothing (1.14).
+pub fn wants_load_balancer(service: &ServiceView) -> bool {
+    service.is_load_balancer && !service.has_class && !service.deleting
+}
+
+/// Whether `service` carries our finalizer.
+pub fn has_finalizer(service: &ServiceView) -> bool {
+    service.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
+}
+
+/// Framework spec 1.5 and 1.14: we have promised to clean up and nobody wants the load balancer any more.
+fn needs_cleanup(service: &ServiceView) -> bool {
+    has_finalizer(service) && (service.deleting || !service.is_load_balancer)
+}
+
+/// Framework spec 1.6 to 1.8. `remembered` is the view of the last pass that had or wanted a load balancer.
+pub(super) fn decide<'a>(current: Option<&ServiceView>, remembered: Option<&'a ServiceView>) -> Step<'a> {
+    let Some(current) = current else {
+        return remembered.map_or(Step::Nothing, Step::DeleteRemembered);
+    };
+    if let Some(old) = remembered.filter(|old| old.uid != current.uid) {
+        return Step::DeleteRemembered(old);
+    }
+    if wants_load_balancer(current) {
+        return Step::Ensure { add_finalizer: !has_finalizer(current) };
+    }
+    match (remembered.is_some(), needs_cleanup(current)) {
+        (false, true) if current.has_class => Step::Cleanup(Release::IfExisted),
+        (true, _) | (false, true) => Step::Cleanup(Release::Ours),
+        (false, false) => Step::Nothing,
+    }
+}
+
+/// Adds the finalizer: the whole list with the version it was made from, so that nobody else's finalizer is lost.
+pub(super) fn add_finalizer_patch(service: &ServiceView) -> Value {
+    let mut finalizers = service.finalizers.clone();
+    finalizers.push(FINALIZER.to_owned());
+    json!({"metadata": metadata(service, &finalizers)})
+}
+
+/// Removes the finalizer and clears the status, in one request. `None` if neither is there. A status is not cleared where the
+/// object is about to disappear, and not where it is somebody else's.
+pub(super) fn release_patch(service: &ServiceView, remove_finalizer: bool) -> Option<Value> {
+    let others: Vec<String> = service.finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).cloned().collect();
+    let remove = remove_finalizer && others.len() < service.finalizers.len();
+    let disappears = service.deleting && others.is_empty();
+    let clear = !service.ingress.is_empty() && !service.has_class && !disappears;
+    let mut patch = match (remove, clear) {
+        (false, false) => return None,
+        (true, _) => json!({"metadata": metadata(service, &others)}),
+        (false, true) => json!({"metadata": metadata(service, &service.finalizers)}),
+    };
+    if clear {
+        patch["status"] = json!({"loadBalancer": {"ingress": null}});
+    }
+    Some(patch)
+}
+
+fn metadata(service: &ServiceView, finalizers: &[String]) -> Value {
+    let mut metadata = json!({"finalizers": finalizers});
+    if !service.resource_version.is_empty() {
+        metadata["resourceVersion"] = json!(service.resource_version);
+    }
+    metadata
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::service;
+    use crate::view::Uid;
+
+    fn with(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
+        let mut view = service("default/web");
+        change(&mut view);
+        view
+    }
+
+    fn finalized(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
+        with(|view| {
+            view.finalizers = vec![FINALIZER.into()];
+            change(view);
+        })
+    }
+
+    /// Framework spec 5.1, TestSyncLoadBalancerIfNeeded and TestNeedsCleanup, and the corners of 1.14.
+    #[test]
+    fn what_a_service_needs_follows_from_type_class_deletion_finalizer_and_memory() {
+        let cluster_ip = |view: &mut ServiceView| view.is_load_balancer = false;
+        let class = |view: &mut ServiceView| view.has_class = true;
+        let deleting = |view: &mut ServiceView| view.deleting = true;
+        let known = with(|_| {});
+        let add = Step::Ensure { add_finalizer: true };
+        let keep = Step::Ensure { add_finalizer: false };
+        let ours = Step::Cleanup(Release::Ours);
+        for (sentence, current, remembered, expected) in [
+            ("a ClusterIP service is none of our business", with(cluster_ip), None, Step::Nothing),
+            ("a new load balancer gets the finalizer first", with(|_| {}), None, add),
+            ("with the finalizer it is ensured right away", finalized(|_| {}), None, keep),
+            ("a service with a class is somebody else's", with(class), None, Step::Nothing),
+            ("with a class and a finalizer too, while it lives", finalized(class), None, Step::Nothing),
+            ("a class that appears on a service of ours: delete ours", finalized(class), Some(&known), ours.clone()),
+            ("our finalizer on a ClusterIP service, after a restart", finalized(cluster_ip), None, ours.clone()),
+            ("from LoadBalancer to ClusterIP", finalized(cluster_ip), Some(&known), ours.clone()),
+            ("the same before the finalizer was written", with(cluster_ip), Some(&known), ours.clone()),
+            ("deletion with our finalizer", finalized(deleting), None, ours.clone()),
+            ("deletion held by a foreign finalizer, never ours", with(deleting), None, Step::Nothing),
+            ("deletion of what we served without finalizer", with(deleting), Some(&known), ours.clone()),
+            (
+                "LoadBalancer to ClusterIP and back within one pass",
+                finalized(|_| {}),
+                Some(&known),
+                Step::Ensure { add_finalizer: false },
+            ),
+            (
+                "deletion of a service with a class: the finalizer may be another's",
+                finalized(|view| (view.has_class, view.deleting) = (true, true)),
+                None,
+                Step::Cleanup(Release::IfExisted),
+            ),
+        ] {
+            assert_eq!(decide(Some(&current), remembered), expected, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_vanished_is_cleaned_up_by_what_we_remember() {
+        let known = with(|_| {});
+        assert_eq!(decide(None, Some(&known)), Step::DeleteRemembered(&known));
+        assert_eq!(decide(None, None), Step::Nothing);
+    }
+
+    #[test]
+    fn a_service_of_the_same_name_waits_until_the_old_ones_load_balancer_is_deleted() {
+        let old = with(|view| view.uid = Uid("old".into()));
+        assert_eq!(decide(Some(&with(|_| {})), Some(&old)), Step::DeleteRemembered(&old));
+    }
+
+    #[test]
+    fn a_finalizer_is_added_to_the_others_under_the_version_that_was_read() {
+        let patch = add_finalizer_patch(&with(|view| view.finalizers = vec!["foo".into()]));
+        assert_eq!(patch, json!({"metadata": {"finalizers": ["foo", FINALIZER], "resourceVersion": "1"}}));
+    }
+
+    #[test]
+    fn releasing_a_service_is_one_request_and_none_where_nothing_is_left() {
+        let ip = |view: &mut ServiceView| view.ingress = vec!["10.0.0.1".parse().unwrap()];
+        let meta = |finalizers: &[&str]| json!({"finalizers": finalizers, "resourceVersion": "1"});
+        let cleared = json!({"loadBalancer": {"ingress": null}});
+        for (sentence, view, expected) in [
+            ("nothing there", with(|_| {}), None),
+            ("the finalizer", finalized(|_| {}), Some(json!({"metadata": meta(&[])}))),
+            ("finalizer and status", finalized(ip), Some(json!({"metadata": meta(&[]), "status": cleared}))),
+            ("the status alone", with(ip), Some(json!({"metadata": meta(&[]), "status": cleared}))),
+            (
+                "an object that disappears keeps its status",
+                finalized(|view| {
+                    ip(view);
+                    view.deleting = true;
+                }),
+                Some(json!({"metadata": meta(&[])})),
+            ),
+            (
+                "one that another finalizer holds does not disappear",
+                finalized(|view| {
+                    ip(view);
+                    view.deleting = true;
+                    view.finalizers.insert(0, "foo".into());
+                }),
+                Some(json!({"metadata": meta(&["foo"]), "status": cleared})),
+            ),
+            (
+                "the status under a class is somebody else's",
+                finalized(|view| {
+                    ip(view);
+                    view.has_class = true;
+                }),
+                Some(json!({"metadata": meta(&[])})),
+            ),
+        ] {
+            assert_eq!(release_patch(&view, true), expected, "{sentence}");
+        }
+        assert_eq!(release_patch(&finalized(|_| {}), false), None, "a finalizer that is not ours stays");
+    }
+}

@@ -1,0 +1,269 @@
+//! What the user is told about a Service, and what not: reasons and messages are the Go framework's, but nothing is said twice and
+//! nothing about passes that changed nothing (framework spec 1.12, 7.7).
+
+use std::time::Duration;
+
+use runtime::events::EventKind;
+use tokio::time::Instant;
+
+use crate::provider::{Deleted, Ensured, Waiting};
+
+/// A wait that needs the user is repeated after this time: Events expire after an hour.
+const REPEAT: Duration = Duration::from_mins(10);
+
+/// An Event to emit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tell {
+    pub(super) kind: EventKind,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+impl Tell {
+    fn normal(reason: &'static str, message: &str) -> Self {
+        Self { kind: EventKind::Normal, reason, message: message.to_owned() }
+    }
+
+    fn warning(reason: &'static str, message: String) -> Self {
+        Self { kind: EventKind::Warning, reason, message }
+    }
+
+    fn ensuring() -> Self {
+        Self::normal("EnsuringLoadBalancer", "Ensuring load balancer")
+    }
+
+    fn ensured() -> Self {
+        Self::normal("EnsuredLoadBalancer", "Ensured load balancer")
+    }
+
+    fn deleting() -> Self {
+        Self::normal("DeletingLoadBalancer", "Deleting load balancer")
+    }
+
+    fn deleted() -> Self {
+        Self::normal("DeletedLoadBalancer", "Deleted load balancer")
+    }
+}
+
+/// What the user has heard about one Service so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Story {
+    /// We said that we are at it, or that it failed; `EnsuredLoadBalancer` is due when it works.
+    working: bool,
+    /// It works; small corrections from now on are not news.
+    ready: bool,
+    deleting: bool,
+    warned: Option<(String, Instant)>,
+}
+
+/// How a failed step is reported: with the Service there, or with only our memory of it (framework spec 1.8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failing {
+    Sync,
+    Delete,
+}
+
+impl Failing {
+    fn tell(self, text: &str) -> Tell {
+        match self {
+            Self::Sync => Tell::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {text}")),
+            Self::Delete => Tell::warning("DeleteLoadBalancerFailed", format!("Error deleting load balancer: {text}")),
+        }
+    }
+}
+
+impl Story {
+    /// The finalizer was written: work begins.
+    pub(super) fn began(&mut self) -> Vec<Tell> {
+        self.working = true;
+        vec![Tell::ensuring()]
+    }
+
+    /// The provider's answer to `ensure`.
+    pub(super) fn ensured(&mut self, now: Instant, answer: &Ensured) -> Vec<Tell> {
+        match answer {
+            Ensured::Ready { changed } => {
+                let tell = match (self.working, self.ready, changed) {
+                    (true, _, _) => vec![Tell::ensured()],
+                    (false, false, true) => vec![Tell::ensuring(), Tell::ensured()],
+                    (false, _, _) => Vec::new(),
+                };
+                *self = Self { ready: true, ..Self::default() };
+                tell
+            }
+            Ensured::Waiting(waiting) => {
+                self.ready = false;
+                let told = self.waiting(now, waiting, Failing::Sync, "failed to ensure load balancer");
+                self.working |= !told.is_empty();
+                told
+            }
+        }
+    }
+
+    /// The provider's answer to `delete`.
+    pub(super) fn deleted(&mut self, now: Instant, answer: &Deleted, failing: Failing) -> Vec<Tell> {
+        match answer {
+            Deleted::Gone { existed } => {
+                let tell = match (self.deleting, existed) {
+                    (true, _) => vec![Tell::deleted()],
+                    (false, true) => vec![Tell::deleting(), Tell::deleted()],
+                    (false, false) => Vec::new(),
+                };
+                *self = Self::default();
+                tell
+            }
+            Deleted::Waiting(waiting) => {
+                let mut tell = Vec::new();
+                if !std::mem::replace(&mut self.deleting, true) {
+                    tell.push(Tell::deleting());
+                }
+                tell.extend(self.waiting(now, waiting, failing, "failed to delete load balancer"));
+                tell
+            }
+        }
+    }
+
+    /// A step failed. Every failure is told; the recorder counts repetitions, and the back-off makes them rare.
+    pub(super) fn failed(&mut self, text: &str, failing: Failing) -> Vec<Tell> {
+        self.working = failing == Failing::Sync && !self.deleting;
+        self.ready = false;
+        self.warned = None;
+        vec![failing.tell(text)]
+    }
+
+    fn waiting(&mut self, now: Instant, waiting: &Waiting, failing: Failing, step: &str) -> Vec<Tell> {
+        if !waiting.needs_user {
+            return Vec::new();
+        }
+        let said = self.warned.as_ref();
+        if said.is_some_and(|(message, at)| *message == waiting.message && now - *at < REPEAT) {
+            return Vec::new();
+        }
+        self.warned = Some((waiting.message.clone(), now));
+        let text = match failing {
+            Failing::Sync => format!("{step}: {}", waiting.message),
+            Failing::Delete => waiting.message.clone(),
+        };
+        vec![failing.tell(&text)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READY: Ensured = Ensured::Ready { changed: false };
+    const CHANGED: Ensured = Ensured::Ready { changed: true };
+
+    fn waiting(message: &str, needs_user: bool) -> Waiting {
+        Waiting { message: message.into(), needs_user, retry_after: None }
+    }
+
+    fn reasons(tell: &[Tell]) -> Vec<&'static str> {
+        tell.iter().map(|tell| tell.reason).collect()
+    }
+
+    #[test]
+    fn a_new_service_costs_two_events() {
+        let now = Instant::now();
+        let mut story = Story::default();
+        assert_eq!(story.began(), [Tell::normal("EnsuringLoadBalancer", "Ensuring load balancer")]);
+        assert_eq!(story.ensured(now, &Ensured::Waiting(waiting("allocating", false))), []);
+        assert_eq!(story.ensured(now, &CHANGED), [Tell::normal("EnsuredLoadBalancer", "Ensured load balancer")]);
+        // The address was published by the announcer, the provider notes it on its object: no news for the user.
+        assert_eq!(story.ensured(now, &CHANGED), []);
+        assert_eq!(story.ensured(now, &READY), []);
+    }
+
+    #[test]
+    fn a_restart_over_a_healthy_service_says_nothing() {
+        let now = Instant::now();
+        assert_eq!(Story::default().ensured(now, &READY), []);
+        // Nor if the provider was not ready to tell at first.
+        let mut story = Story::default();
+        assert_eq!(story.ensured(now, &Ensured::Waiting(waiting("starting", false))), []);
+        assert_eq!(story.ensured(now, &READY), []);
+    }
+
+    #[test]
+    fn a_restart_in_the_middle_of_the_work_says_when_it_is_done() {
+        assert_eq!(
+            reasons(&Story::default().ensured(Instant::now(), &CHANGED)),
+            ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]
+        );
+    }
+
+    #[test]
+    fn a_change_that_takes_its_time_is_told_again() {
+        let now = Instant::now();
+        let mut story = Story::default();
+        story.ensured(now, &READY);
+        story.ensured(now, &Ensured::Waiting(waiting("moving", false)));
+        assert_eq!(reasons(&story.ensured(now, &CHANGED)), ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]);
+    }
+
+    #[test]
+    fn what_the_user_has_to_do_is_a_warning_told_once_per_message_and_repeated_before_events_expire() {
+        let start = Instant::now();
+        let mut story = Story::default();
+        story.began();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let no_pool = Ensured::Waiting(waiting("no pool matches", true));
+        let told = story.ensured(at(0), &no_pool);
+        assert_eq!(
+            told,
+            [Tell::warning(
+                "SyncLoadBalancerFailed",
+                "Error syncing load balancer: failed to ensure load balancer: no pool matches".into()
+            )]
+        );
+        assert_eq!(story.ensured(at(5), &no_pool), []);
+        assert_eq!(
+            reasons(&story.ensured(at(6), &Ensured::Waiting(waiting("pool exhausted", true)))),
+            ["SyncLoadBalancerFailed"]
+        );
+        assert_eq!(story.ensured(at(605), &Ensured::Waiting(waiting("pool exhausted", true))), []);
+        assert_eq!(story.ensured(at(607), &Ensured::Waiting(waiting("pool exhausted", true))).len(), 1);
+        assert_eq!(reasons(&story.ensured(at(608), &CHANGED)), ["EnsuredLoadBalancer"]);
+    }
+
+    #[test]
+    fn every_failure_is_a_warning_and_recovery_is_told() {
+        let now = Instant::now();
+        let mut story = Story::default();
+        story.ensured(now, &READY);
+        let text = "failed to ensure load balancer: x";
+        assert_eq!(
+            story.failed(text, Failing::Sync),
+            [Tell::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {text}"))]
+        );
+        assert_eq!(reasons(&story.ensured(now, &READY)), ["EnsuredLoadBalancer"]);
+    }
+
+    #[test]
+    fn deletion_is_told_once_at_each_end_and_not_at_all_for_nothing() {
+        let now = Instant::now();
+        let mut story = Story::default();
+        let under_way = Deleted::Waiting(waiting("terminating", false));
+        assert_eq!(reasons(&story.deleted(now, &under_way, Failing::Sync)), ["DeletingLoadBalancer"]);
+        assert_eq!(story.deleted(now, &under_way, Failing::Sync), []);
+        assert_eq!(
+            reasons(&story.deleted(now, &Deleted::Gone { existed: true }, Failing::Sync)),
+            ["DeletedLoadBalancer"]
+        );
+        let gone = Deleted::Gone { existed: true };
+        assert_eq!(
+            reasons(&Story::default().deleted(now, &gone, Failing::Sync)),
+            ["DeletingLoadBalancer", "DeletedLoadBalancer"]
+        );
+        assert_eq!(Story::default().deleted(now, &Deleted::Gone { existed: false }, Failing::Sync), []);
+    }
+
+    #[test]
+    fn a_service_that_is_gone_has_its_own_reason_for_a_failed_deletion() {
+        assert_eq!(
+            Story::default().failed("API away", Failing::Delete),
+            [Tell::warning("DeleteLoadBalancerFailed", "Error deleting load balancer: API away".into())]
+        );
+    }
+}

@@ -1,0 +1,414 @@
+//! The controller against a scripted API server and a scripted provider: requests, Events and retries.
+
+use std::collections::VecDeque;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use runtime::events::Entry;
+use runtime::scenario::{Scenario, Seen};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::cache;
+use crate::provider::ProviderError;
+use crate::test_support::service;
+use crate::view::Uid;
+
+/// A provider that answers from a script; with the script at its end, all is well and gone.
+#[derive(Default)]
+struct Cloud {
+    ensure: Mutex<VecDeque<Result<Ensured, ProviderError>>>,
+    delete: Mutex<VecDeque<Result<Deleted, ProviderError>>>,
+    calls: Mutex<Vec<String>>,
+    wakes: Mutex<Option<mpsc::UnboundedReceiver<ServiceKey>>>,
+}
+
+#[async_trait]
+impl LoadBalancers for Cloud {
+    async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
+        let call = format!("ensure {} v{} {}", service.key, service.resource_version, service.finalizers.len());
+        self.calls.lock().unwrap().push(call);
+        self.ensure.lock().unwrap().pop_front().unwrap_or(Ok(Ensured::Ready { changed: false }))
+    }
+
+    async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
+        self.calls.lock().unwrap().push(format!("delete {} {}", service.key, service.uid));
+        self.delete.lock().unwrap().pop_front().unwrap_or(Ok(Deleted::Gone { existed: false }))
+    }
+
+    fn wakes(&self) -> BoxStream<'static, ServiceKey> {
+        match self.wakes.lock().unwrap().take() {
+            Some(receiver) => futures::stream::unfold(receiver, |mut receiver| async {
+                receiver.recv().await.map(|key| (key, receiver))
+            })
+            .boxed(),
+            None => futures::stream::pending().boxed(),
+        }
+    }
+}
+
+struct Test {
+    controller: Arc<ServiceController>,
+    cloud: Arc<Cloud>,
+    cache: ServiceCache,
+    scenario: Scenario,
+    events: mpsc::Receiver<Entry>,
+}
+
+/// Applies a merge patch to a Service of this name, as far as the controller can tell.
+fn patched(request: &Seen) -> (u16, Value) {
+    let name = request.path.split('/').nth(6).expect("a path of a Service");
+    let version: u64 = request.body["metadata"]["resourceVersion"].as_str().expect("a precondition").parse().unwrap();
+    let object = json!({
+        "metadata": {"namespace": "default", "name": name, "uid": "u1", "resourceVersion": (version + 1).to_string(),
+            "finalizers": request.body["metadata"]["finalizers"]},
+        "spec": {"type": "LoadBalancer"},
+    });
+    (200, object)
+}
+
+impl Test {
+    fn new(services: impl IntoIterator<Item = ServiceView>) -> Self {
+        Self::with(services, Cloud::default(), patched)
+    }
+
+    fn with(
+        services: impl IntoIterator<Item = ServiceView>,
+        cloud: Cloud,
+        answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Self {
+        let scenario = Scenario::answering(answer);
+        let cloud = Arc::new(cloud);
+        let cache = cache::services_with(services);
+        let (recorder, events) = Recorder::to_channel("test");
+        let provider: Arc<dyn LoadBalancers> = Arc::<Cloud>::clone(&cloud);
+        let settings = ServiceSettings::default();
+        let controller = ServiceController::new(scenario.client(), provider, cache.clone(), &recorder, settings);
+        Self { controller: Arc::new(controller), cloud, cache, scenario, events }
+    }
+
+    async fn pass(&self) -> Next {
+        self.controller.process(&service("default/web").key).await
+    }
+
+    fn will_ensure(&self, answers: impl IntoIterator<Item = Result<Ensured, ProviderError>>) {
+        self.cloud.ensure.lock().unwrap().extend(answers);
+    }
+
+    fn will_delete(&self, answers: impl IntoIterator<Item = Result<Deleted, ProviderError>>) {
+        self.cloud.delete.lock().unwrap().extend(answers);
+    }
+
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.cloud.calls.lock().unwrap())
+    }
+
+    fn told(&mut self) -> Vec<String> {
+        let events = std::iter::from_fn(|| self.events.try_recv().ok());
+        events.map(|event| format!("{} {}", event.reason, event.message)).collect()
+    }
+
+    fn bodies(&self) -> Vec<Value> {
+        self.scenario.writes().into_iter().map(|seen| seen.body).collect()
+    }
+}
+
+fn changed(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
+    let mut view = service("default/web");
+    change(&mut view);
+    view
+}
+
+fn finalized(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
+    changed(|view| {
+        view.finalizers = vec![FINALIZER.into()];
+        change(view);
+    })
+}
+
+fn waiting(message: &str, retry_after: Option<Duration>) -> Waiting {
+    Waiting { message: message.into(), needs_user: false, retry_after }
+}
+
+#[tokio::test]
+async fn a_new_service_costs_one_patch_and_two_events() {
+    let mut test = Test::new([service("default/web")]);
+    test.will_ensure([Ok(Ensured::Waiting(waiting("allocating", None))), Ok(Ensured::Ready { changed: true })]);
+    assert_eq!(test.pass().await, Next::OnChange);
+    // The cache has not caught up with our own write yet: no second patch, and the provider sees the state after it.
+    assert_eq!(test.pass().await, Next::OnChange);
+    test.cache.apply(service("default/web").key, finalized(|view| view.resource_version = "2".into()));
+    assert_eq!(test.pass().await, Next::OnChange);
+
+    assert_eq!(test.calls(), ["ensure default/web v2 1"; 3]);
+    let writes = test.scenario.writes();
+    assert_eq!(writes.len(), 1);
+    assert_eq!(
+        (writes[0].method.as_str(), writes[0].path.as_str()),
+        ("PATCH", "/api/v1/namespaces/default/services/web/status")
+    );
+    assert_eq!(writes[0].content_type, "application/merge-patch+json");
+    assert_eq!(writes[0].body, json!({"metadata": {"finalizers": [FINALIZER], "resourceVersion": "1"}}));
+    assert_eq!(
+        test.told(),
+        ["EnsuringLoadBalancer Ensuring load balancer", "EnsuredLoadBalancer Ensured load balancer"]
+    );
+}
+
+#[tokio::test]
+async fn a_restart_over_a_healthy_service_sends_nothing() {
+    let mut test = Test::new([finalized(|view| view.ingress = vec!["10.0.0.1".parse().unwrap()])]);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!(test.calls().len(), 1);
+    assert_eq!((test.scenario.requests().len(), test.told().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn without_the_finalizer_nothing_is_asked_of_the_cloud() {
+    let mut test = Test::with([service("default/web")], Cloud::default(), |_| {
+        (403, Scenario::status(403, "Forbidden", "services/status is forbidden"))
+    });
+    assert_eq!(test.pass().await, Next::BackOff);
+    assert_eq!(test.calls(), Vec::<String>::new());
+    assert_eq!(
+        test.told(),
+        [
+            "SyncLoadBalancerFailed Error syncing load balancer: failed to add load balancer cleanup finalizer: services/status is forbidden"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_conflict_is_no_failure_and_is_not_told() {
+    let mut test = Test::with([service("default/web")], Cloud::default(), |_| {
+        (409, Scenario::status(409, "Conflict", "the object has been modified"))
+    });
+    for _ in 0..CONFLICTS {
+        assert_eq!(test.pass().await, Next::After(AFTER_CONFLICT));
+    }
+    assert_eq!(test.told(), Vec::<String>::new());
+    assert_eq!(test.pass().await, Next::BackOff, "unless it never ends");
+}
+
+#[tokio::test]
+async fn a_service_that_is_gone_before_its_finalizer_is_not_an_error() {
+    let mut test = Test::with([service("default/web")], Cloud::default(), |_| {
+        (404, Scenario::status(404, "NotFound", "services \"web\" not found"))
+    });
+    assert_eq!(test.pass().await, Next::After(AFTER_CONFLICT));
+    test.cache.remove(&service("default/web").key);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!(test.calls(), ["delete default/web u1"]);
+    assert_eq!(test.told(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn errors_are_told_with_their_cause_and_backed_off_and_permanent_ones_wait_for_a_change() {
+    let mut test = Test::new([finalized(|_| {})]);
+    let refused = || ProviderError::caused("failed to create LoadBalancer guests/x", std::io::Error::other("no pool"));
+    test.will_ensure([Err(refused()), Err(refused().permanent())]);
+    assert_eq!(test.pass().await, Next::BackOff);
+    let text = "SyncLoadBalancerFailed Error syncing load balancer: failed to ensure load balancer: failed to create LoadBalancer guests/x: no pool";
+    assert_eq!(test.told(), [text]);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!(test.told(), [text]);
+}
+
+#[tokio::test]
+async fn deletion_waits_for_the_cloud_before_the_finalizer_goes() {
+    let mut test = Test::new([finalized(|view| {
+        view.deleting = true;
+        view.ingress = vec!["10.0.0.1".parse().unwrap()];
+    })]);
+    let second = Duration::from_secs(1);
+    test.will_delete([
+        Ok(Deleted::Waiting(waiting("terminating", Some(second)))),
+        Err(ProviderError::new("Harvester is away")),
+        Ok(Deleted::Gone { existed: true }),
+    ]);
+    assert_eq!(test.pass().await, Next::After(second));
+    assert_eq!(test.pass().await, Next::BackOff);
+    assert_eq!(test.bodies(), Vec::<Value>::new());
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!(
+        test.bodies(),
+        [json!({"metadata": {"finalizers": [], "resourceVersion": "1"}})],
+        "one request, no status write"
+    );
+    assert_eq!(
+        test.told(),
+        [
+            "DeletingLoadBalancer Deleting load balancer",
+            "SyncLoadBalancerFailed Error syncing load balancer: failed to delete load balancer: Harvester is away",
+            "DeletedLoadBalancer Deleted load balancer",
+        ]
+    );
+    // A pass before the watch shows our own write asks nobody.
+    test.calls();
+    assert_eq!(test.pass().await, Next::OnChange);
+    test.cache.remove(&service("default/web").key);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert!(!test.controller.remembers(&service("default/web").key));
+}
+
+#[tokio::test]
+async fn from_load_balancer_to_cluster_ip_is_one_patch_for_finalizer_and_status() {
+    let test = Test::new([finalized(|view| {
+        view.is_load_balancer = false;
+        view.ingress = vec!["10.0.0.1".parse().unwrap()];
+    })]);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!(
+        test.bodies(),
+        [
+            json!({"metadata": {"finalizers": [], "resourceVersion": "1"}, "status": {"loadBalancer": {"ingress": null}}})
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_finalizer_removal_that_finds_nothing_is_done() {
+    let mut test = Test::with([finalized(|view| view.deleting = true)], Cloud::default(), |_| {
+        (404, Scenario::status(404, "NotFound", "services \"web\" not found"))
+    });
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!(test.told(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_service_that_vanished_is_cleaned_up_from_memory_until_it_works() {
+    let mut test = Test::new([finalized(|_| {})]);
+    test.pass().await;
+    test.cache.remove(&service("default/web").key);
+    test.will_delete([Err(ProviderError::new("Harvester is away")), Ok(Deleted::Gone { existed: true })]);
+    assert_eq!(test.pass().await, Next::BackOff);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!(test.calls(), ["ensure default/web v1 1", "delete default/web u1", "delete default/web u1"]);
+    assert_eq!(
+        test.told(),
+        [
+            "DeleteLoadBalancerFailed Error deleting load balancer: Harvester is away",
+            "DeletingLoadBalancer Deleting load balancer",
+            "DeletedLoadBalancer Deleted load balancer",
+        ]
+    );
+    assert_eq!(test.bodies(), Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn a_recreated_service_waits_for_the_deletion_of_the_old_load_balancer() {
+    let test = Test::new([finalized(|_| {})]);
+    test.pass().await;
+    test.cache.apply(service("default/web").key, changed(|view| view.uid = Uid("u2".into())));
+    test.will_delete([Ok(Deleted::Waiting(waiting("terminating", None))), Ok(Deleted::Gone { existed: true })]);
+    test.pass().await;
+    assert_eq!(test.calls(), ["ensure default/web v1 1", "delete default/web u1"]);
+    assert_eq!(test.bodies(), Vec::<Value>::new());
+    test.pass().await;
+    assert_eq!(test.calls(), ["delete default/web u1", "ensure default/web v2 1"]);
+}
+
+#[tokio::test]
+async fn a_service_with_a_class_is_never_touched() {
+    let mut test = Test::new([changed(|view| view.has_class = true)]);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!((test.calls().len(), test.scenario.requests().len(), test.told().len()), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn a_foreign_finalizer_of_the_same_name_stays_where_we_had_nothing() {
+    let test = Test::new([finalized(|view| (view.has_class, view.deleting) = (true, true))]);
+    test.pass().await;
+    assert_eq!(test.calls(), ["delete default/web u1"]);
+    assert_eq!(test.bodies(), Vec::<Value>::new());
+    test.will_delete([Ok(Deleted::Gone { existed: true })]);
+    test.pass().await;
+    assert_eq!(test.bodies(), [json!({"metadata": {"finalizers": [], "resourceVersion": "1"}})]);
+}
+
+/// Runs the whole controller with paused time until nothing is left to do for `time`.
+async fn run_for(test: &mut Test, time: Duration) -> Token {
+    let controller = std::mem::replace(&mut test.controller, Arc::clone(&Test::new([]).controller));
+    let controller = Arc::into_inner(controller).expect("only the test holds it");
+    let stop = Token::new();
+    tokio::spawn(controller.run(stop.clone()));
+    tokio::time::sleep(time).await;
+    stop
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_services_are_tried_after_5_10_20_and_40_seconds() {
+    let mut test = Test::new([finalized(|_| {})]);
+    test.will_ensure((0..20).map(|_| Err(ProviderError::new("away"))));
+    run_for(&mut test, Duration::from_secs(76)).await.cancel();
+    assert_eq!(test.calls().len(), 5, "at 0, 5, 15, 35 and 75 seconds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_has_its_own_time_and_a_wake_up_ends_it_at_once() {
+    let (wake, receiver) = mpsc::unbounded_channel();
+    let cloud = Cloud { wakes: Mutex::new(Some(receiver)), ..Cloud::default() };
+    let mut test = Test::with([finalized(|_| {})], cloud, patched);
+    let patience = Some(Duration::from_secs(2));
+    test.will_ensure((0..3).map(|_| Ok(Ensured::Waiting(waiting("allocating", patience)))));
+    run_for(&mut test, Duration::from_secs(5)).await;
+    assert_eq!(test.calls().len(), 3, "at 0, 2 and 4 seconds: the delay does not grow");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(test.calls().len(), 1);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(test.calls().len(), 0);
+    wake.send(service("default/web").key).unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(test.calls().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_worker_serves_everybody_while_many_wait() {
+    let many: Vec<ServiceView> = (0..200)
+        .map(|number| {
+            let mut view = service(&format!("default/web{number}"));
+            view.finalizers = vec![FINALIZER.into()];
+            view
+        })
+        .collect();
+    let mut test = Test::new(many);
+    test.will_ensure((0..200).map(|_| Ok(Ensured::Waiting(waiting("allocating", None)))));
+    run_for(&mut test, Duration::from_millis(1)).await;
+    assert_eq!(test.calls().len(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_the_announcer_publishes_wakes_the_service_and_services_of_no_interest_do_not() {
+    let mut test = Test::new([finalized(|_| {}), {
+        let mut view = service("default/internal");
+        view.is_load_balancer = false;
+        view
+    }]);
+    run_for(&mut test, Duration::from_secs(1)).await;
+    assert_eq!(test.calls(), ["ensure default/web v1 1"]);
+    test.cache.apply(
+        service("default/web").key,
+        finalized(|view| {
+            view.resource_version = "3".into();
+            view.ingress = vec!["10.0.0.1".parse().unwrap()];
+        }),
+    );
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(test.calls(), ["ensure default/web v3 1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_ends_the_controller() {
+    let mut test = Test::new([finalized(|_| {})]);
+    let stop = run_for(&mut test, Duration::from_secs(1)).await;
+    stop.cancel();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    test.calls();
+    test.cache.apply(
+        service("default/web").key,
+        finalized(|view| view.labels.insert("a".into(), "b".into()).map_or((), drop)),
+    );
+    tokio::time::sleep(Duration::from_secs(700)).await;
+    assert_eq!(test.calls(), Vec::<String>::new());
+}

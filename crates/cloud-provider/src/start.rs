@@ -1,0 +1,332 @@
+//! Puts the pieces together: the shared caches, kept warm by every replica, and the controllers, run by the one that leads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::{Api, Client};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use runtime::events::Recorder;
+use runtime::health::{Health, Matters};
+use runtime::metrics::Metrics;
+use runtime::reflect::Reflector;
+use runtime::shutdown::Token;
+use runtime::tasks::Tasks;
+use runtime::work_queue::WorkQueueMetrics;
+
+use crate::cache::{self, NodeCache, ServiceCache};
+use crate::controllers::{Controller, Controllers};
+use crate::lifecycle::{LifecycleController, LifecycleSettings};
+use crate::node::{NodeController, NodeMetrics, NodeSettings};
+use crate::observe;
+use crate::provider::{Instances, LoadBalancers};
+use crate::service::{ServiceController, ServiceMetrics, ServiceSettings};
+
+/// The caches of the guest cluster that all controllers and the provider share.
+#[derive(Debug, Clone)]
+pub struct Caches {
+    /// All Services.
+    pub services: ServiceCache,
+    /// All Nodes.
+    pub nodes: NodeCache,
+}
+
+impl Caches {
+    /// Starts the watches. Do this before leadership is won: a standby with warm caches takes over at once. Registers the readiness
+    /// checks `services` and `nodes`.
+    pub fn watch(client: &Client, health: &Health, tasks: &mut Tasks) -> Self {
+        let caches = Self { services: cache::services(), nodes: cache::nodes() };
+        let services = Reflector::new(
+            "services",
+            Api::<Service>::all(client.clone()),
+            caches.services.clone(),
+            observe::service_key,
+            |service| Some(observe::service(service)),
+        );
+        let nodes = Reflector::new(
+            "nodes",
+            Api::<Node>::all(client.clone()),
+            caches.nodes.clone(),
+            observe::node_key,
+            |node| Some(observe::node(node)),
+        );
+        health.register("services", Matters::Ready, services.check());
+        health.register("nodes", Matters::Ready, nodes.check());
+        tasks.spawn_endless("watch of Services", services.run());
+        tasks.spawn_endless("watch of Nodes", nodes.run());
+        caches
+    }
+
+    /// Waits until both have been listed.
+    pub async fn wait_synced(&self) {
+        self.services.wait_synced().await;
+        self.nodes.wait_synced().await;
+    }
+}
+
+/// Metrics of all controllers. Registered at start, by standby replicas too.
+#[derive(Debug, Clone)]
+pub struct ControllerMetrics {
+    queues: WorkQueueMetrics,
+    service: ServiceMetrics,
+    node: NodeMetrics,
+    running: Family<[(&'static str, &'static str); 2], Gauge>,
+}
+
+impl ControllerMetrics {
+    /// Registers everything. Once per process: the queues' families are shared through [`ControllerMetrics::queues`].
+    pub fn register(metrics: &Metrics) -> Self {
+        metrics.register(|registry| {
+            let running = Family::default();
+            let help = "Indicates where instances of a controller are currently running";
+            registry.register("running_managed_controllers", help, running.clone());
+            Self {
+                queues: WorkQueueMetrics::register(registry),
+                service: ServiceMetrics::register(registry),
+                node: NodeMetrics::register(registry),
+                running,
+            }
+        })
+    }
+
+    /// The families of `workqueue_*`, for queues of the provider.
+    pub fn queues(&self) -> &WorkQueueMetrics {
+        &self.queues
+    }
+}
+
+/// What users can set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Which controllers run.
+    pub controllers: Controllers,
+    /// `--concurrent-service-syncs`.
+    pub service_workers: usize,
+    /// `--concurrent-node-syncs`.
+    pub node_workers: usize,
+    /// `--node-status-update-frequency`.
+    pub node_refresh_every: Duration,
+    /// `--node-monitor-period`.
+    pub node_monitor_period: Duration,
+    /// Zone and region labels follow the machine. Off with `--disable-vmi-controller`.
+    pub follow_topology: bool,
+    /// Delete Nodes whose machine is gone.
+    pub delete_nodes: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            controllers: Controllers::default(),
+            service_workers: 1,
+            node_workers: 1,
+            node_refresh_every: Duration::from_mins(5),
+            node_monitor_period: Duration::from_secs(5),
+            follow_topology: true,
+            delete_nodes: true,
+        }
+    }
+}
+
+/// Everything that the controllers need.
+pub struct CloudProvider {
+    /// Guest cluster.
+    pub client: Client,
+    /// Reports Events; each controller has its own source component.
+    pub recorder: Recorder,
+    /// The shared caches.
+    pub caches: Caches,
+    /// Load balancers of the cloud.
+    pub load_balancers: Arc<dyn LoadBalancers>,
+    /// Machines of the cloud.
+    pub instances: Arc<dyn Instances>,
+    /// What users can set.
+    pub settings: Settings,
+    /// Metrics.
+    pub metrics: ControllerMetrics,
+}
+
+impl std::fmt::Debug for CloudProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CloudProvider").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl CloudProvider {
+    /// Runs the chosen controllers until `stop`; passes under way are finished. Call it when leadership is won. Adds one health check
+    /// per controller, named like it (framework spec 4.3).
+    pub async fn run(self, health: &Health, stop: Token) {
+        let Self { client, recorder, caches, load_balancers, instances, settings, metrics } = self;
+        let manager = "cloud-controller-manager";
+        for controller in Controller::ALL.into_iter().filter(|controller| settings.controllers.has(*controller)) {
+            if controller == Controller::Route {
+                tracing::debug!("{controller} was asked for: this cloud has no routes, it does nothing");
+                continue;
+            }
+            tracing::info!("starting {controller}");
+            metrics.running.get_or_create(&[("name", controller.metric_name()), ("manager", manager)]).set(1);
+            health.register(controller.name(), Matters::Alive, Arc::new(|| Ok(())));
+        }
+        let chosen = |controller| settings.controllers.has(controller);
+        let service = chosen(Controller::Service).then(|| {
+            let settings = ServiceSettings {
+                workers: settings.service_workers,
+                queue_metrics: metrics.queues.queue("service"),
+                metrics: metrics.service.clone(),
+            };
+            ServiceController::new(client.clone(), load_balancers, caches.services.clone(), &recorder, settings)
+        });
+        let node = chosen(Controller::Node).then(|| {
+            let settings = NodeSettings {
+                workers: settings.node_workers,
+                refresh_every: settings.node_refresh_every,
+                follow_topology: settings.follow_topology,
+                queue_metrics: metrics.queues.queue("Nodes"),
+                metrics: metrics.node.clone(),
+            };
+            NodeController::new(client.clone(), Arc::clone(&instances), caches.nodes.clone(), &recorder, settings)
+        });
+        let lifecycle = chosen(Controller::NodeLifecycle).then(|| {
+            let settings =
+                LifecycleSettings { period: settings.node_monitor_period, delete_nodes: settings.delete_nodes };
+            LifecycleController::new(client.clone(), instances, caches.nodes.clone(), &recorder, settings)
+        });
+        // A controller that was not chosen is not finished either: all end with `stop`. Boxed, because the futures are large.
+        futures::join!(
+            run_or_idle(service.map(|service| Box::pin(service.run(stop.clone()))), &stop),
+            run_or_idle(node.map(|node| Box::pin(node.run(stop.clone()))), &stop),
+            run_or_idle(lifecycle.map(|lifecycle| Box::pin(lifecycle.run(stop.clone()))), &stop),
+        );
+    }
+}
+
+async fn run_or_idle(controller: Option<impl Future<Output = ()>>, stop: &Token) {
+    match controller {
+        Some(controller) => controller.await,
+        None => stop.cancelled().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use futures::StreamExt;
+    use futures::stream::BoxStream;
+    use runtime::scenario::Scenario;
+    use serde_json::json;
+
+    use super::*;
+    use crate::provider::{Deleted, Ensured, Existence, InstanceMetadata, NodeWake, Power, ProviderError, Waiting};
+    use crate::view::{NodeView, ServiceKey, ServiceView};
+
+    /// A cloud in which everything is as it should be.
+    struct Calm;
+
+    #[async_trait]
+    impl LoadBalancers for Calm {
+        async fn ensure(&self, _: &ServiceView) -> Result<Ensured, ProviderError> {
+            Ok(Ensured::Waiting(Waiting { message: "x".into(), needs_user: false, retry_after: None }))
+        }
+        async fn delete(&self, _: &ServiceView) -> Result<Deleted, ProviderError> {
+            Ok(Deleted::Gone { existed: false })
+        }
+        fn wakes(&self) -> BoxStream<'static, ServiceKey> {
+            futures::stream::pending().boxed()
+        }
+    }
+
+    #[async_trait]
+    impl Instances for Calm {
+        async fn metadata(&self, _: &NodeView) -> Result<InstanceMetadata, ProviderError> {
+            Ok(InstanceMetadata { provider_id: "calm://n".into(), ..InstanceMetadata::default() })
+        }
+        async fn existence(&self, _: &NodeView) -> Existence {
+            Existence::Exists
+        }
+        async fn power(&self, _: &NodeView) -> Power {
+            Power::On
+        }
+        fn wakes(&self) -> BoxStream<'static, NodeWake> {
+            futures::stream::pending().boxed()
+        }
+    }
+
+    /// A guest cluster with one new Service and one new Node; watches are refused, so that the test ends.
+    fn guest() -> Scenario {
+        Scenario::answering(|seen| {
+            let service = json!({"metadata": {"namespace": "default", "name": "web", "uid": "u", "resourceVersion": "1"},
+                "spec": {"type": "LoadBalancer"}});
+            let node = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1"}, "spec": {"taints": [
+                {"key": crate::node::UNINITIALIZED, "value": "true", "effect": "NoSchedule"}]}});
+            match (seen.method.as_str(), seen.path.as_str()) {
+                ("GET", _) if seen.query.contains("watch=true") => {
+                    (403, Scenario::status(403, "Forbidden", "no watch"))
+                }
+                ("GET", "/api/v1/services") => (
+                    200,
+                    json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": [service]}),
+                ),
+                ("GET", "/api/v1/nodes") => (
+                    200,
+                    json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": [node]}),
+                ),
+                ("PATCH", path) if path.contains("/services/") => (200, service),
+                ("PATCH", _) => (200, node),
+                _ => (404, Scenario::status(404, "NotFound", "not found")),
+            }
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn from_empty_caches_to_a_finalizer_and_an_initialised_node_and_to_the_end() {
+        let scenario = guest();
+        let client = scenario.client();
+        let stop = Token::new();
+        let health = Health::new();
+        let metrics = Metrics::new("1");
+        let mut tasks = Tasks::new(stop.clone());
+        let caches = Caches::watch(&client, &health, &mut tasks);
+        assert!(health.ask_one("services").unwrap().is_err());
+        let (recorder, mut events) = Recorder::to_channel("test");
+        let settings = Settings {
+            controllers: Controllers::parse(["*", "-cloud-node-lifecycle-controller"]).unwrap(),
+            ..Settings::default()
+        };
+        let provider = CloudProvider {
+            client,
+            recorder,
+            caches: caches.clone(),
+            load_balancers: Arc::new(Calm),
+            instances: Arc::new(Calm),
+            settings,
+            metrics: ControllerMetrics::register(&metrics),
+        };
+        let running = tokio::spawn({
+            let (health, stop) = (health.clone(), stop.clone());
+            async move { provider.run(&health, stop).await }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+
+        let mut writes: Vec<String> =
+            scenario.writes().iter().map(|seen| format!("{} {}", seen.method, seen.path)).collect();
+        writes.sort();
+        assert_eq!(writes, ["PATCH /api/v1/namespaces/default/services/web/status", "PATCH /api/v1/nodes/n"]);
+        let mut told: Vec<String> = std::iter::from_fn(|| events.try_recv().ok()).map(|event| event.reason).collect();
+        told.sort();
+        assert_eq!(told, ["EnsuringLoadBalancer", "Synced"]);
+        assert_eq!(health.ask_one("services"), Some(Ok(())));
+        assert_eq!(health.ask_one("service-lb-controller"), Some(Ok(())));
+        assert_eq!(health.ask_one("cloud-node-lifecycle-controller"), None, "not chosen");
+        let text = metrics.encode();
+        assert!(
+            text.contains("running_managed_controllers{name=\"cloud-node\",manager=\"cloud-controller-manager\"} 1"),
+            "{text}"
+        );
+        assert!(text.contains("workqueue_adds_total{name=\"service\"} 1"), "{text}");
+        assert!(text.contains("workqueue_longest_running_processor_seconds{name=\"Nodes\"} 0"), "{text}");
+        stop.cancel();
+        running.await.unwrap();
+        tasks.run(Duration::from_secs(1)).await.unwrap();
+    }
+}

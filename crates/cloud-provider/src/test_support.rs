@@ -1,0 +1,39 @@
+//! Views with defaults, for tests.
+
+use crate::view::{NodeView, ServiceKey, ServiceView, Uid};
+
+/// A LoadBalancer Service `namespace/name` with nothing else, version 1.
+pub(crate) fn service(key: &str) -> ServiceView {
+    let (namespace, name) = key.split_once('/').expect("a test names namespace/name");
+    ServiceView {
+        key: ServiceKey { namespace: namespace.into(), name: name.into() },
+        uid: Uid("u1".into()),
+        resource_version: "1".into(),
+        is_load_balancer: true,
+        has_class: false,
+        deleting: false,
+        finalizers: Vec::new(),
+        annotations: std::collections::BTreeMap::new(),
+        labels: std::collections::BTreeMap::new(),
+        ports: std::collections::BTreeSet::new(),
+        load_balancer_ip: None,
+        ingress: Vec::new(),
+    }
+}
+
+/// A Node with nothing but a name, version 1.
+pub(crate) fn node(name: &str) -> NodeView {
+    NodeView {
+        name: name.into(),
+        uid: Uid(format!("uid-{name}")),
+        resource_version: "1".into(),
+        created: Some(1_700_000_000),
+        provider_id: None,
+        annotations: std::collections::BTreeMap::new(),
+        labels: std::collections::BTreeMap::new(),
+        taints: Vec::new(),
+        ready: Some(crate::view::Ready::True),
+        addresses: Vec::new(),
+        deleting: false,
+    }
+}

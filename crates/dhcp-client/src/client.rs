@@ -1,0 +1,366 @@
+//! The state machine: what it is told, what it answers, and what each input does. Its parts: `client/requests.rs` sends and sends again,
+//! `client/replies.rs` reads what servers say.
+//!
+//! Two facts are kept apart. `in_use` is the lease whose address is on an interface somewhere because we said so; only this module's `lose`, `release`
+//! and a new grant end it, and every step checks its end first, so no path can use an address too long. `phase` is the exchange with servers that goes on
+//! meanwhile. So a successor or a returned link can ask anew while the address goes on working.
+
+mod replies;
+mod requests;
+
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use rand::{SeedableRng, rngs::SmallRng};
+
+use self::requests::Exchange;
+use crate::{Config, ConfigError, Lease, LostReason, Mac, RememberedLease, Report, State, message};
+
+/// Something that happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input<'a> {
+    /// Begin, or go on after `LinkLost` or `Release`. Does nothing while running.
+    Start,
+    /// A whole Ethernet frame that arrived on the interface. Anything may be passed in; what is not a reply to us is ignored.
+    Frame(&'a [u8]),
+    /// Nobody else uses the address that [`Output::Probe`] asked about.
+    ProbeFree(Ipv4Addr),
+    /// Somebody else uses the address: result of a probe, or a conflict seen later that cannot be defended (RFC 5227 2.4).
+    ProbeConflict {
+        /// The address in question.
+        address: Ipv4Addr,
+        /// Who uses it.
+        mac: Mac,
+    },
+    /// The Service is gone: give the address back. Send the resulting frame before removing the address from the interface.
+    Release,
+    /// The interface is down or gone: say nothing more until `Start` or `Restart`. A lease stays valid and still ends at its time.
+    LinkLost,
+    /// The link is back, or there is another reason to doubt: confirm the lease (INIT-REBOOT), or look for one at once.
+    Restart,
+    /// The deadline has come. Harmless at any other time.
+    Timer,
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Send this Ethernet frame through a packet socket on the interface.
+    Send(Vec<u8>),
+    /// Find out by RFC 5227 probes whether somebody else uses this address, then say `ProbeFree` or `ProbeConflict`. A repetition
+    /// while a probe is running can be ignored.
+    Probe(Ipv4Addr),
+    /// The address may be used from now on: put it on the interface, announce it, publish it.
+    Bound(Lease),
+    /// Same address, new times: store the facts, extend the address's lifetime.
+    Renewed(Lease),
+    /// The address of this lease must not be used any more: remove it at once. The client is already looking for another.
+    Lost {
+        /// What was lost.
+        lease: Lease,
+        /// Why.
+        reason: LostReason,
+    },
+    /// Tell people.
+    Report(Report),
+}
+
+/// RFC 2131 3.1.5: after a DECLINE, wait at least this long.
+const DECLINE_WAIT: Duration = Duration::from_secs(10);
+
+/// A probe takes 30 ms; an adapter that has not answered after this long has lost the question.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is going on with the servers.
+#[derive(Debug, Clone)]
+enum Phase {
+    /// Not started.
+    Idle,
+    /// Nothing is sent before `until`.
+    Pausing {
+        until: Instant,
+    },
+    Selecting {
+        exchange: Exchange,
+    },
+    Requesting {
+        exchange: Exchange,
+        offer: Offer,
+    },
+    Rebooting {
+        exchange: Exchange,
+        address: Ipv4Addr,
+        /// A NAK by a server that did not grant the lease, applied unless the one that did answers before the next transmission.
+        foreign_nak: Option<Nak>,
+    },
+    /// `lease` is granted, but not in use before the probe says so.
+    Probing {
+        lease: Lease,
+        asked_at: Instant,
+    },
+    Bound,
+    Renewing {
+        exchange: Exchange,
+    },
+    Rebinding {
+        exchange: Exchange,
+    },
+    Declined {
+        until: Instant,
+    },
+    Released,
+    Stopped,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Offer {
+    address: Ipv4Addr,
+    server_id: Ipv4Addr,
+    server_mac: Mac,
+}
+
+#[derive(Debug, Clone)]
+struct Nak {
+    server: Ipv4Addr,
+    message: Option<String>,
+}
+
+/// A DHCP client for one address on one interface.
+///
+/// Readings of the clock may come from any clock that never goes back; on a machine that can be suspended, feed it boot time, because the server's
+/// clock goes on while ours stands still.
+#[derive(Debug)]
+pub struct Client {
+    config: Config,
+    rng: SmallRng,
+    phase: Phase,
+    in_use: Option<Lease>,
+    /// To be confirmed by INIT-REBOOT at the next start; kept until something newer is known.
+    remembered: Option<RememberedLease>,
+    /// Option 50 of the next DISCOVER.
+    wish: Option<Ipv4Addr>,
+    /// Refusals since the last time we were bound.
+    naks: u32,
+    /// Since when we have been looking for an address, for the `secs` field.
+    looking_since: Instant,
+}
+
+impl Client {
+    /// A client that waits for [`Input::Start`]. `seed` decides transaction ids and jitter: random in production, fixed in tests.
+    pub fn new(config: Config, now: Instant, seed: u64) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self {
+            rng: SmallRng::seed_from_u64(seed),
+            phase: Phase::Idle,
+            in_use: None,
+            remembered: config.remembered.clone(),
+            wish: config.requested_ip,
+            naks: 0,
+            looking_since: now,
+            config,
+        })
+    }
+
+    /// Feed one thing that happened; get what to do about it, in this order. Never blocks, never reads a clock.
+    pub fn step(&mut self, now: Instant, input: Input<'_>) -> Vec<Output> {
+        let mut out = Vec::new();
+        // Before anything else, so that not even a reply that arrives together with the end can extend a lease that is over.
+        self.expire(now, &mut out);
+        match input {
+            Input::Start => self.start(now, &mut out),
+            Input::Frame(frame) => {
+                if let Some(reply) = message::parse(frame, self.config.mac) {
+                    self.reply(now, reply, &mut out);
+                }
+            }
+            Input::ProbeFree(address) => self.probe_free(now, address, &mut out),
+            Input::ProbeConflict { address, mac } => self.conflict(now, address, mac, &mut out),
+            Input::Release => self.release(now, &mut out),
+            Input::LinkLost => self.link_lost(),
+            Input::Restart => self.restart(now, &mut out),
+            Input::Timer => {}
+        }
+        // Whatever woke us: what is due is done, so a flood of frames cannot starve a renewal.
+        if self.phase_deadline().is_some_and(|at| at <= now) {
+            self.timer(now, &mut out);
+        }
+        out
+    }
+
+    /// When to call `step` with [`Input::Timer`] if nothing happens before. There is none only before the start, after the end (`Released`), while the
+    /// link is lost without a lease, and with an infinite lease.
+    pub fn deadline(&self) -> Option<Instant> {
+        let granted = match &self.phase {
+            Phase::Probing { lease, .. } => Some(lease),
+            _ => self.in_use.as_ref(),
+        };
+        let expiry = granted.and_then(|lease| lease.expiry.instant());
+        [self.phase_deadline(), expiry].into_iter().flatten().min()
+    }
+
+    /// Where the client is.
+    pub fn state(&self) -> State {
+        match &self.phase {
+            Phase::Idle if self.remembered.is_some() => State::InitReboot,
+            Phase::Idle | Phase::Pausing { .. } => State::Init,
+            Phase::Selecting { .. } => State::Selecting,
+            Phase::Requesting { .. } => State::Requesting,
+            Phase::Rebooting { .. } => State::Rebooting,
+            Phase::Probing { .. } => State::Probing,
+            Phase::Bound => State::Bound,
+            Phase::Renewing { .. } => State::Renewing,
+            Phase::Rebinding { .. } => State::Rebinding,
+            Phase::Declined { .. } => State::Declined,
+            Phase::Released => State::Released,
+            Phase::Stopped => State::Stopped,
+        }
+    }
+
+    /// The lease whose address may be used now. It can be there in any state but `Released`: also while it is being confirmed.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.in_use.as_ref()
+    }
+
+    fn phase_deadline(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Idle | Phase::Released | Phase::Stopped => None,
+            Phase::Pausing { until } | Phase::Declined { until } => Some(*until),
+            Phase::Selecting { exchange }
+            | Phase::Requesting { exchange, .. }
+            | Phase::Rebooting { exchange, .. }
+            | Phase::Renewing { exchange }
+            | Phase::Rebinding { exchange } => Some(exchange.next_at),
+            Phase::Probing { asked_at, .. } => Some(*asked_at + PROBE_PATIENCE),
+            Phase::Bound => self.in_use.as_ref().and_then(|lease| lease.renew_at),
+        }
+    }
+
+    fn start(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if !matches!(self.phase, Phase::Idle | Phase::Released | Phase::Stopped) {
+            return;
+        }
+        if self.in_use.is_none()
+            && let Some(lease) = self.remembered.as_ref().and_then(|lease| Lease::resume(lease, now))
+        {
+            // RFC 2131 3.2: a lease that has not ended may be used while it is being confirmed. A fail-over waits for no DHCP server.
+            self.remembered = None;
+            self.in_use = Some(lease.clone());
+            out.push(Output::Bound(lease));
+        }
+        match (&self.in_use, &self.remembered) {
+            (Some(lease), _) => self.reboot(now, lease.address, out),
+            // A server that forgot a lease long over stays silent to INIT-REBOOT, but may well offer the same address again.
+            (None, Some(old)) if old.is_past(now) => {
+                self.wish = Some(old.address);
+                self.look_again(now, out);
+            }
+            (None, Some(old)) => self.reboot(now, old.address, out),
+            (None, None) => self.look_again(now, out),
+        }
+    }
+
+    fn restart(&mut self, now: Instant, out: &mut Vec<Output>) {
+        match &self.phase {
+            Phase::Idle | Phase::Stopped => self.start(now, out),
+            // The ten seconds of a DECLINE, and the end, stand.
+            Phase::Released | Phase::Declined { .. } => {}
+            Phase::Probing { lease, .. } => self.probe(now, lease.clone(), out),
+            Phase::Rebooting { address, .. } => self.reboot(now, *address, out),
+            Phase::Pausing { .. }
+            | Phase::Selecting { .. }
+            | Phase::Requesting { .. }
+            | Phase::Bound
+            | Phase::Renewing { .. }
+            | Phase::Rebinding { .. } => match &self.in_use {
+                Some(lease) => self.reboot(now, lease.address, out),
+                None => self.discover(now, out),
+            },
+        }
+    }
+
+    fn link_lost(&mut self) {
+        match &self.phase {
+            Phase::Idle | Phase::Released => return,
+            // Not in use yet, but booked for us: ask for it again, and probe it then.
+            Phase::Probing { lease, .. } => {
+                self.remembered = Some(RememberedLease { expiry: None, ..lease.remember() });
+            }
+            _ => {}
+        }
+        self.phase = Phase::Stopped;
+    }
+
+    /// The end of a lease, whatever else is going on.
+    fn expire(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if self.in_use.as_ref().is_some_and(|lease| lease.expiry.is_past(now)) {
+            self.lose(LostReason::Expired, out);
+            match self.phase {
+                // These look for an address already, or must not; the others were there only for the lease.
+                Phase::Selecting { .. } | Phase::Requesting { .. } | Phase::Stopped => {}
+                _ => self.look_again(now, out),
+            }
+        }
+        if let Phase::Probing { lease, .. } = &self.phase
+            && lease.expiry.is_past(now)
+        {
+            self.wish = Some(lease.address);
+            self.look_again(now, out);
+        }
+    }
+
+    /// Stop using the address. What comes next is for the caller.
+    fn lose(&mut self, reason: LostReason, out: &mut Vec<Output>) {
+        if let Some(lease) = self.in_use.take() {
+            // Clients know this address: whatever the reason, ask for it first.
+            self.wish = Some(lease.address);
+            out.push(Output::Lost { lease, reason });
+        }
+    }
+
+    fn use_lease(&mut self, lease: Lease) {
+        self.naks = 0;
+        self.remembered = None;
+        self.in_use = Some(lease);
+        self.phase = Phase::Bound;
+    }
+
+    fn probe(&mut self, now: Instant, lease: Lease, out: &mut Vec<Output>) {
+        out.push(Output::Probe(lease.address));
+        self.phase = Phase::Probing { lease, asked_at: now };
+    }
+
+    fn probe_free(&mut self, now: Instant, address: Ipv4Addr, out: &mut Vec<Output>) {
+        match &self.phase {
+            Phase::Probing { lease, .. } if lease.address == address => {
+                let lease = lease.clone();
+                debug_assert!(!lease.expiry.is_past(now), "`expire` runs first in every step");
+                self.use_lease(lease.clone());
+                out.push(Output::Bound(lease));
+            }
+            _ => {}
+        }
+    }
+
+    fn conflict(&mut self, now: Instant, address: Ipv4Addr, mac: Mac, out: &mut Vec<Output>) {
+        if mac == self.config.mac {
+            // The node that had this lease before us, with our MAC: the lease is the same one, and who of us serves it is not decided here.
+            return self.probe_free(now, address, out);
+        }
+        let lease = match (&self.phase, &self.in_use) {
+            (Phase::Probing { lease, .. }, _) | (_, Some(lease)) if lease.address == address => lease.clone(),
+            _ => return,
+        };
+        self.lose(LostReason::Conflict { mac }, out);
+        // Asking for it again would only meet the same neighbour.
+        self.wish = None;
+        self.remembered = None;
+        if matches!(self.phase, Phase::Stopped) {
+            return;
+        }
+        self.decline(now, &lease, mac, out);
+        self.phase = Phase::Declined { until: now + DECLINE_WAIT };
+        out.push(Output::Report(Report::Declined { server: lease.server_id, address, mac, retry_in: DECLINE_WAIT }));
+    }
+}

@@ -1,0 +1,215 @@
+//! Receiving: which reply counts in which phase, and what it changes.
+
+use std::{net::Ipv4Addr, time::Instant};
+
+use ipnet::Ipv4Net;
+
+use super::{Client, Exchange, Nak, Offer, Output, Phase};
+use crate::{
+    Expiry, Lease, LostReason, Report,
+    config::is_host_address,
+    lease::{self, ASSUMED_LEASE},
+    message::{Reply, ReplyKind},
+    timing,
+};
+
+impl Client {
+    /// Only what answers the open question counts: its transaction id, and where one server was asked, that server. Everything else is
+    /// somebody else's, late, or repeated. `chaddr` has been checked already.
+    pub(super) fn reply(&mut self, now: Instant, reply: Reply, out: &mut Vec<Output>) {
+        let asked_server = match (&self.phase, &self.in_use) {
+            (Phase::Requesting { offer, .. }, _) => Some(offer.server_id),
+            (Phase::Renewing { .. }, Some(lease)) => Some(lease.server_id),
+            _ => None,
+        };
+        if reply.server_id.zip(asked_server).is_some_and(|(answering, asked)| answering != asked) {
+            return;
+        }
+        match reply.kind {
+            ReplyKind::Offer => {
+                let exchange = match &self.phase {
+                    Phase::Selecting { exchange } | Phase::Rebinding { exchange } => *exchange,
+                    // While a running lease is being confirmed, DISCOVER goes beside it.
+                    Phase::Rebooting { exchange, .. } if self.in_use.is_some() => *exchange,
+                    _ => return,
+                };
+                if reply.xid != exchange.xid {
+                    return;
+                }
+                match acceptable_offer(&reply) {
+                    Ok(offer) => self.take_offer(now, exchange, offer, out),
+                    Err(why) => unusable(&reply, why, out),
+                }
+            }
+            ReplyKind::Ack | ReplyKind::Nak => {
+                let (address, asked_at) = match (&self.phase, &self.in_use) {
+                    (Phase::Requesting { exchange, offer }, _) => {
+                        (offer.address, (reply.xid == exchange.xid).then_some(exchange.started))
+                    }
+                    (Phase::Rebooting { exchange, address, .. }, _) => (*address, exchange.sent_at(reply.xid)),
+                    (Phase::Renewing { exchange } | Phase::Rebinding { exchange }, Some(lease)) => {
+                        (lease.address, exchange.sent_at(reply.xid))
+                    }
+                    _ => return,
+                };
+                let Some(asked_at) = asked_at else { return };
+                if reply.kind == ReplyKind::Nak {
+                    return self.nak(now, reply, address, out);
+                }
+                match self.granted(now, &reply, asked_at, asked_server, out) {
+                    Ok(lease) => self.take_lease(now, lease, address, out),
+                    Err(why) => unusable(&reply, why, out),
+                }
+            }
+        }
+    }
+
+    fn take_offer(&mut self, now: Instant, exchange: Exchange, offer: Offer, out: &mut Vec<Output>) {
+        match (&self.in_use, self.wish) {
+            (Some(lease), _) if lease.address != offer.address => {
+                out.push(Output::Report(Report::OfferIgnored {
+                    kept: lease.address,
+                    offered: offer.address,
+                    server: offer.server_id,
+                }));
+                return;
+            }
+            (None, Some(wanted)) if wanted != offer.address => {
+                out.push(Output::Report(Report::OtherAddress {
+                    wanted,
+                    given: offer.address,
+                    server: offer.server_id,
+                }));
+            }
+            _ => {}
+        }
+        self.request(now, exchange, offer, out);
+    }
+
+    /// The lease that an ACK grants. `asked_server` stands in for a missing option 54.
+    fn granted(
+        &mut self,
+        now: Instant,
+        reply: &Reply,
+        asked_at: Instant,
+        asked_server: Option<Ipv4Addr>,
+        out: &mut Vec<Output>,
+    ) -> Result<Lease, &'static str> {
+        check_address(reply)?;
+        let server_id = reply.server_id.or(asked_server).unwrap_or(reply.sender);
+        let address = reply.your_address;
+        let lease_seconds = match reply.lease_seconds {
+            Some(0) => return Err("its lease time is zero"),
+            Some(seconds) => seconds,
+            None => {
+                out.push(Output::Report(Report::NoLeaseTime { server: server_id, assumed: ASSUMED_LEASE }));
+                u32::try_from(ASSUMED_LEASE.as_secs()).expect("an hour fits")
+            }
+        };
+        let times = lease::times(lease_seconds, reply.renewal_seconds, reply.rebinding_seconds);
+        let expiry = times.map_or(Expiry::Never, |times| Expiry::At(asked_at + times.length));
+        if expiry.is_past(now) {
+            return Err("its lease was over when it arrived");
+        }
+        Ok(Lease {
+            address,
+            network: network(reply),
+            routers: reply.routers.clone(),
+            server_id,
+            server_mac: Some(reply.sender_mac).filter(|mac| mac.is_unicast()),
+            since: asked_at,
+            renew_at: times.map(|times| asked_at + timing::fuzz(times.renew, &mut self.rng)),
+            rebind_at: times.map(|times| asked_at + times.rebind),
+            expiry,
+        })
+    }
+
+    /// Use what was granted. Probed first, unless this very address is in use already: then the probe would meet ourselves, or the node that had it
+    /// before us.
+    fn take_lease(&mut self, now: Instant, mut lease: Lease, asked: Ipv4Addr, out: &mut Vec<Output>) {
+        match &self.in_use {
+            Some(old) if old.address == lease.address => {
+                // Some servers leave options out of a renewal.
+                lease.network = lease.network.or(old.network);
+                self.use_lease(lease.clone());
+                out.push(Output::Renewed(lease));
+            }
+            Some(_) => {
+                self.lose(LostReason::AddressChanged { server: lease.server_id, to: lease.address }, out);
+                self.probe(now, lease, out);
+            }
+            None => {
+                if lease.address != asked {
+                    let (given, server) = (lease.address, lease.server_id);
+                    out.push(Output::Report(Report::OtherAddress { wanted: asked, given, server }));
+                }
+                self.probe(now, lease, out);
+            }
+        }
+    }
+
+    fn nak(&mut self, now: Instant, reply: Reply, address: Ipv4Addr, out: &mut Vec<Output>) {
+        let nak = Nak { server: reply.server(), message: reply.message };
+        if let (Phase::Rebooting { foreign_nak, .. }, Some(lease)) = (&mut self.phase, &self.in_use)
+            && nak.server != lease.server_id
+        {
+            // Another server on this LAN may refuse every address that is not from its own range. It is believed, but only if
+            // the server that gave us the lease says nothing until we would ask again.
+            *foreign_nak = Some(nak);
+            return;
+        }
+        self.refused(now, address, nak, out);
+    }
+
+    /// A server takes the address back: it goes at once (RFC 2131 4.4.5), and the search begins again.
+    pub(super) fn refused(&mut self, now: Instant, address: Ipv4Addr, nak: Nak, out: &mut Vec<Output>) {
+        let Nak { server, message } = nak;
+        self.lose(LostReason::Nak { server, message: message.clone() }, out);
+        // A lease the server forgot can be had again by asking; one it offered and then refused cannot.
+        self.wish = if matches!(self.phase, Phase::Requesting { .. }) { None } else { Some(address) };
+        self.remembered = None;
+        self.naks = self.naks.saturating_add(1);
+        let retry_in = timing::pause_after_nak(self.naks, &mut self.rng);
+        out.push(Output::Report(Report::Nak { server, address, message, retry_in }));
+        if retry_in.is_zero() {
+            self.look_again(now, out);
+        } else {
+            self.phase = Phase::Pausing { until: now + retry_in };
+        }
+    }
+}
+
+/// RFC 2131 3.1 step 3 leaves the choice to the client. The first usable offer wins: waiting for a better one costs every start time.
+fn acceptable_offer(reply: &Reply) -> Result<Offer, &'static str> {
+    let server_id = reply.server_id.ok_or("its offer names no server (option 54)")?;
+    check_address(reply)?;
+    if reply.lease_seconds == Some(0) {
+        return Err("its offer has a lease time of zero");
+    }
+    Ok(Offer { address: reply.your_address, server_id, server_mac: reply.sender_mac })
+}
+
+fn unusable(reply: &Reply, why: &'static str, out: &mut Vec<Output>) {
+    out.push(Output::Report(Report::UnusableReply { server: reply.server(), why }));
+}
+
+fn network(reply: &Reply) -> Option<Ipv4Net> {
+    let network = Ipv4Net::with_netmask(reply.your_address, reply.netmask?).ok()?;
+    (network.prefix_len() > 0).then_some(network)
+}
+
+fn check_address(reply: &Reply) -> Result<(), &'static str> {
+    let address = reply.your_address;
+    if !is_host_address(address) {
+        return Err("its address cannot be a host's");
+    }
+    if reply.server_id == Some(address) {
+        return Err("it gives its own address away");
+    }
+    match network(reply) {
+        Some(net) if net.prefix_len() < 31 && (address == net.network() || address == net.broadcast()) => {
+            Err("its address is the network's own or its broadcast address")
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,310 @@
+//! Sending: which message in which phase, to whom, and when again.
+
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use rand::RngExt;
+
+use super::{Client, Offer, Output, Phase};
+use crate::{
+    Lease, Mac, Report,
+    frame::{self, CLIENT_PORT, Datagram, SERVER_PORT},
+    message::{self, Request},
+    timing,
+};
+
+/// Transmissions of a REQUEST for an offer (0, 1, 3 and 7 s) before looking for another offer at 15 s.
+const REQUEST_ATTEMPTS: u32 = 4;
+
+/// Transmissions of INIT-REBOOT (0 and 1 s), or of REBIND, before DISCOVER. Few, because a server that has lost its book and is not authoritative
+/// stays silent to both for ever, while DISCOVER with option 50 leads to the same address.
+const CONFIRM_ATTEMPTS: u32 = 2;
+
+/// Silence of this many transmissions is worth telling; a lost packet or two is not.
+const QUIET_ATTEMPTS: u32 = 2;
+
+/// Late answers to this many transmissions back still count.
+const QUESTIONS_KEPT: usize = 3;
+
+/// One attempt to get something from the servers, over all its transmissions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Exchange {
+    /// Transaction of its DISCOVERs and of the REQUEST for an offer, which RFC 2131 4.4.1 makes the same.
+    pub xid: u32,
+    /// First transmission. The lease of an ACK to a REQUEST for an offer counts from here: later would be wrong if the server answered the first one.
+    pub started: Instant,
+    pub attempts: u32,
+    pub next_at: Instant,
+    /// The `secs` field of the last DISCOVER, which the REQUEST for its offer repeats (RFC 2131 3.1 step 3).
+    pub secs: u16,
+    /// The latest transmissions that ask to confirm or extend a lease, oldest first. Each is a transaction of its own, because these attempts can last
+    /// longer than a lease: counted from the first one, a new lease could be over before it arrives; counted from the last one, it would be used too
+    /// long if the server had answered an earlier one.
+    questions: [Option<Question>; QUESTIONS_KEPT],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Question {
+    xid: u32,
+    sent_at: Instant,
+}
+
+impl Exchange {
+    /// When the question was sent that a reply with this transaction id answers.
+    pub fn sent_at(&self, xid: u32) -> Option<Instant> {
+        self.questions.iter().flatten().find(|question| question.xid == xid).map(|question| question.sent_at)
+    }
+
+    fn remember(&mut self, question: Question) {
+        self.questions.rotate_left(1);
+        self.questions[QUESTIONS_KEPT - 1] = Some(question);
+    }
+}
+
+/// Where a message goes: from which address to which server, by which MAC.
+struct Route {
+    source: Ipv4Addr,
+    destination: Ipv4Addr,
+    mac: Mac,
+}
+
+impl Route {
+    const BROADCAST: Self =
+        Self { source: Ipv4Addr::UNSPECIFIED, destination: Ipv4Addr::BROADCAST, mac: Mac::BROADCAST };
+
+    /// To the server that granted the lease, from the leased address: a datagram without a source never reaches a server's UDP socket
+    /// (announcer.md 6.2).
+    fn to_server(lease: &Lease) -> Self {
+        Self { source: lease.address, destination: lease.server_id, mac: lease.server_mac.unwrap_or(Mac::BROADCAST) }
+    }
+}
+
+impl Client {
+    /// DISCOVER, at once: RFC 2131 4.4.1 has hosts wait 1 to 10 s because they may all be switched on together; this is one address that somebody is
+    /// waiting for.
+    pub(super) fn discover(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let exchange = self.exchange(now);
+        self.phase = Phase::Selecting { exchange };
+        self.transmit(now, out);
+    }
+
+    /// Lost an address or the hope for one: a new search.
+    pub(super) fn look_again(&mut self, now: Instant, out: &mut Vec<Output>) {
+        self.looking_since = now;
+        self.discover(now, out);
+    }
+
+    pub(super) fn request(&mut self, now: Instant, exchange: Exchange, offer: Offer, out: &mut Vec<Output>) {
+        // The same transaction as the offer, a new question.
+        let exchange = Exchange { started: now, attempts: 0, ..exchange };
+        self.phase = Phase::Requesting { exchange, offer };
+        self.transmit(now, out);
+    }
+
+    pub(super) fn reboot(&mut self, now: Instant, address: Ipv4Addr, out: &mut Vec<Output>) {
+        self.wish = Some(address);
+        self.looking_since = now;
+        let exchange = self.exchange(now);
+        self.phase = Phase::Rebooting { exchange, address, foreign_nak: None };
+        self.transmit(now, out);
+    }
+
+    /// The phase's time has come.
+    pub(super) fn timer(&mut self, now: Instant, out: &mut Vec<Output>) {
+        match &mut self.phase {
+            Phase::Idle | Phase::Released | Phase::Stopped => {}
+            Phase::Pausing { .. } | Phase::Declined { .. } => self.discover(now, out),
+            Phase::Requesting { exchange, offer } if exchange.attempts >= REQUEST_ATTEMPTS => {
+                if self.in_use.is_some() {
+                    let address = offer.address;
+                    self.reboot(now, address, out);
+                } else {
+                    self.discover(now, out);
+                }
+            }
+            Phase::Rebooting { foreign_nak, exchange, address } => {
+                let (address, exhausted) = (*address, exchange.attempts >= CONFIRM_ATTEMPTS);
+                match foreign_nak.take() {
+                    Some(nak) => self.refused(now, address, nak, out),
+                    None if exhausted && self.in_use.is_none() => self.discover(now, out),
+                    None => self.transmit(now, out),
+                }
+            }
+            Phase::Selecting { .. } | Phase::Requesting { .. } | Phase::Rebinding { .. } => self.transmit(now, out),
+            Phase::Probing { lease, asked_at } => {
+                let (lease, waited) = (lease.clone(), now.saturating_duration_since(*asked_at));
+                out.push(Output::Report(Report::ProbeUnanswered { address: lease.address, waited }));
+                self.probe(now, lease, out);
+            }
+            Phase::Bound => {
+                self.looking_since = now;
+                let exchange = self.exchange(now);
+                self.phase =
+                    if self.is_rebind_due(now) { Phase::Rebinding { exchange } } else { Phase::Renewing { exchange } };
+                self.transmit(now, out);
+            }
+            Phase::Renewing { exchange } => {
+                let asked = *exchange;
+                if self.is_rebind_due(now) {
+                    self.report_silence(now, &asked, Duration::ZERO, out);
+                    let exchange = self.exchange(now);
+                    self.phase = Phase::Rebinding { exchange };
+                }
+                self.transmit(now, out);
+            }
+        }
+    }
+
+    fn is_rebind_due(&self, now: Instant) -> bool {
+        self.in_use.as_ref().and_then(|lease| lease.rebind_at).is_some_and(|at| at <= now)
+    }
+
+    /// Send what the phase asks for and set its next deadline.
+    fn transmit(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let secs_now = self.secs(now);
+        // What is left of the phase; the wait for the next transmission is cut to it.
+        let (exchange, request, route, wait) = match (&self.phase, &self.in_use) {
+            (Phase::Selecting { exchange }, _) => {
+                let exchange = Exchange { secs: secs_now, ..*exchange };
+                let wait = timing::back_off(exchange.attempts + 1, &mut self.rng);
+                (exchange, Request::Discover { wish: self.wish }, Route::BROADCAST, wait)
+            }
+            (Phase::Requesting { exchange, offer }, _) => {
+                let request = Request::Select { offered: offer.address, server_id: offer.server_id };
+                let wait = timing::back_off(exchange.attempts + 1, &mut self.rng);
+                (*exchange, request, Route::BROADCAST, wait)
+            }
+            (Phase::Rebooting { exchange, address, .. }, held) => {
+                let exchange = Exchange { secs: secs_now, ..*exchange };
+                let wait = timing::back_off(exchange.attempts + 1, &mut self.rng);
+                let wait = match held.as_ref().and_then(|lease| lease.remaining(now)) {
+                    // The address is in use and ends soon: do not sleep through its last minute.
+                    Some(remaining) => wait.min((remaining / 2).max(Duration::from_secs(1))),
+                    None => wait,
+                };
+                (exchange, Request::Confirm { address: *address }, Route::BROADCAST, wait)
+            }
+            (Phase::Renewing { exchange }, Some(lease)) => {
+                let mut route = Route::to_server(lease);
+                if exchange.attempts % 2 == 1 {
+                    // Silence may mean that the server's MAC changed; asking everybody on the link costs one frame.
+                    route.mac = Mac::BROADCAST;
+                }
+                let wait = extend_wait(now, lease, lease.rebind_at);
+                (Exchange { secs: secs_now, ..*exchange }, Request::Extend { address: lease.address }, route, wait)
+            }
+            (Phase::Rebinding { exchange }, Some(lease)) => {
+                let route = Route { source: lease.address, ..Route::BROADCAST };
+                let wait = extend_wait(now, lease, lease.expiry.instant());
+                (Exchange { secs: secs_now, ..*exchange }, Request::Extend { address: lease.address }, route, wait)
+            }
+            _ => return,
+        };
+        let mut exchange = exchange;
+        let xid = if matches!(request, Request::Confirm { .. } | Request::Extend { .. }) {
+            let xid = self.rng.random();
+            exchange.remember(Question { xid, sent_at: now });
+            xid
+        } else {
+            exchange.xid
+        };
+        self.push_message(&request, &route, xid, exchange.secs, out);
+        let confirms = matches!(self.phase, Phase::Rebooting { .. } | Phase::Rebinding { .. });
+        if confirms && exchange.attempts >= CONFIRM_ATTEMPTS {
+            // The lease still runs, so keep asking for its extension (a NAK would end it), and beside it ask for the address as if it were new.
+            let request = Request::Discover { wish: self.in_use.as_ref().map(|lease| lease.address) };
+            self.push_message(&request, &Route::BROADCAST, exchange.xid, exchange.secs, out);
+        }
+        if exchange.attempts >= QUIET_ATTEMPTS {
+            self.report_silence(now, &exchange, wait, out);
+        }
+        let sent = Exchange { attempts: exchange.attempts.saturating_add(1), next_at: now + wait, ..exchange };
+        match &mut self.phase {
+            Phase::Selecting { exchange }
+            | Phase::Requesting { exchange, .. }
+            | Phase::Rebooting { exchange, .. }
+            | Phase::Renewing { exchange }
+            | Phase::Rebinding { exchange } => *exchange = sent,
+            _ => {}
+        }
+    }
+
+    /// Refuse an address that somebody else uses. Broadcast from no address, because we have none (RFC 2131 table 5).
+    pub(super) fn decline(&mut self, now: Instant, lease: &Lease, used_by: Mac, out: &mut Vec<Output>) {
+        let request = Request::Decline { address: lease.address, server_id: lease.server_id, used_by };
+        let xid = self.exchange(now).xid;
+        self.push_message(&request, &Route::BROADCAST, xid, 0, out);
+    }
+
+    /// Give back whatever a server holds for us, also what it may have booked a moment ago: nobody will ask for it again.
+    pub(super) fn release(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let remembered = self.remembered.take();
+        let route = match (&self.phase, &self.in_use) {
+            (Phase::Released, _) => return,
+            (Phase::Probing { lease, .. }, _) | (_, Some(lease)) => Some(Route::to_server(lease)),
+            (Phase::Requesting { offer, .. }, None) => {
+                Some(Route { source: offer.address, destination: offer.server_id, mac: offer.server_mac })
+            }
+            // The Service went while nobody ran a client for it.
+            (_, None) => remembered.filter(|old| !old.is_past(now)).and_then(|old| {
+                let mac = old.server_mac.unwrap_or(Mac::BROADCAST);
+                Some(Route { source: old.address, destination: old.server_id?, mac })
+            }),
+        };
+        if let Some(route) = route {
+            let request = Request::Release { address: route.source, server_id: route.destination };
+            let xid = self.exchange(now).xid;
+            self.push_message(&request, &route, xid, 0, out);
+        }
+        self.in_use = None;
+        self.phase = Phase::Released;
+    }
+
+    fn report_silence(&self, now: Instant, asked: &Exchange, next_in: Duration, out: &mut Vec<Output>) {
+        out.push(Output::Report(Report::NoAnswer {
+            state: self.state(),
+            silent_for: now.saturating_duration_since(asked.started),
+            attempts: asked.attempts,
+            next_in,
+        }));
+    }
+
+    fn push_message(&self, request: &Request, route: &Route, xid: u32, secs: u16, out: &mut Vec<Output>) {
+        let payload = message::encode(&self.config, request, xid, secs);
+        let frame = frame::build(&Datagram {
+            source_mac: self.config.mac,
+            destination_mac: route.mac,
+            source: route.source,
+            destination: route.destination,
+            source_port: CLIENT_PORT,
+            destination_port: SERVER_PORT,
+            payload: &payload,
+        });
+        out.push(Output::Send(frame.expect("a message of ours has at most a few hundred bytes")));
+    }
+
+    /// A new transaction. Its id is new too, so that a late answer to an older question is not taken for one to this.
+    fn exchange(&mut self, now: Instant) -> Exchange {
+        Exchange {
+            xid: self.rng.random(),
+            started: now,
+            attempts: 0,
+            next_at: now,
+            secs: 0,
+            questions: [None; QUESTIONS_KEPT],
+        }
+    }
+
+    fn secs(&self, now: Instant) -> u16 {
+        u16::try_from(now.saturating_duration_since(self.looking_since).as_secs()).unwrap_or(u16::MAX)
+    }
+}
+
+/// `until` is none only for leases that are never renewed.
+fn extend_wait(now: Instant, lease: &Lease, until: Option<Instant>) -> Duration {
+    let length = lease.expiry.instant().map_or(Duration::MAX, |at| at.saturating_duration_since(lease.since));
+    let remaining = until.map_or(Duration::MAX, |at| at.saturating_duration_since(now));
+    timing::extend_wait(remaining, length)
+}

@@ -1,0 +1,145 @@
+//! A lease and the rules for its times.
+
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use ipnet::Ipv4Net;
+
+use crate::{Mac, RememberedLease};
+
+/// Until when an address may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// Up to this moment, by the clock whose readings the client is given.
+    At(Instant),
+    /// The server said: for ever.
+    Never,
+}
+
+impl Expiry {
+    /// The moment, if there is one.
+    pub fn instant(self) -> Option<Instant> {
+        match self {
+            Self::At(at) => Some(at),
+            Self::Never => None,
+        }
+    }
+
+    /// Whether the address may not be used any more.
+    pub fn is_past(self, now: Instant) -> bool {
+        self.instant().is_some_and(|at| at <= now)
+    }
+}
+
+/// An address that may be used, and everything that somebody else needs to go on with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The leased address.
+    pub address: Ipv4Addr,
+    /// The address with the netmask of option 1, if the server sent one.
+    pub network: Option<Ipv4Net>,
+    /// Option 3. The announcer needs no route, people who look for a mistake do.
+    pub routers: Vec<Ipv4Addr>,
+    /// Option 54: who granted it.
+    pub server_id: Ipv4Addr,
+    /// From which MAC the ACK came: the server's, or its relay's. Renewals go there. None if remembered without it.
+    pub server_mac: Option<Mac>,
+    /// When the granting request was sent: all times count from here (RFC 2131 4.4.1), so we always stop before the server thinks we do.
+    pub since: Instant,
+    /// Renew from here on (T1). None: never (infinite), or not known (a remembered lease that is being confirmed).
+    pub renew_at: Option<Instant>,
+    /// Rebind from here on (T2).
+    pub rebind_at: Option<Instant>,
+    /// End of use.
+    pub expiry: Expiry,
+}
+
+impl Lease {
+    /// How long the address may still be used; none if for ever.
+    pub fn remaining(&self, now: Instant) -> Option<Duration> {
+        self.expiry.instant().map(|at| at.saturating_duration_since(now))
+    }
+
+    /// The facts to keep for a successor.
+    pub fn remember(&self) -> RememberedLease {
+        RememberedLease {
+            address: self.address,
+            server_id: Some(self.server_id),
+            server_mac: self.server_mac,
+            expiry: Some(self.expiry),
+            network: self.network,
+        }
+    }
+
+    /// A remembered lease that is still ours, if enough is known of it. `server_id` is required because without it the address could not be released.
+    pub(crate) fn resume(remembered: &RememberedLease, now: Instant) -> Option<Self> {
+        let expiry = remembered.expiry.filter(|_| !remembered.is_past(now))?;
+        Some(Self {
+            address: remembered.address,
+            network: remembered.network,
+            routers: Vec::new(),
+            server_id: remembered.server_id?,
+            server_mac: remembered.server_mac,
+            since: now,
+            renew_at: None,
+            rebind_at: None,
+            expiry,
+        })
+    }
+}
+
+/// The times of a lease, counted from the moment the request was sent. `None` is an infinite lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Times {
+    pub renew: Duration,
+    pub rebind: Duration,
+    pub length: Duration,
+}
+
+/// A server that forgot option 51, which RFC 2131 makes mandatory, gets kube-vip's assumption (announcer.md 6.4).
+pub(crate) const ASSUMED_LEASE: Duration = Duration::from_hours(1);
+
+/// Option 51 of a lease without end.
+pub(crate) const INFINITE_SECONDS: u32 = u32::MAX;
+
+/// RFC 2131 4.4.5; T1 and T2 from options 58 and 59 where they make sense (0 < T1 < T2 < lease), else 0.5 and 0.875 of the lease.
+/// An odd pair must not stop renewals, so each is replaced on its own.
+pub(crate) fn times(lease_seconds: u32, renewal_seconds: Option<u32>, rebinding_seconds: Option<u32>) -> Option<Times> {
+    if lease_seconds == INFINITE_SECONDS {
+        return None;
+    }
+    let seconds = |value: u32| Duration::from_secs(u64::from(value));
+    let lease = seconds(lease_seconds);
+    let rebind = rebinding_seconds.map(seconds).filter(|t2| !t2.is_zero() && *t2 < lease).unwrap_or(lease * 7 / 8);
+    let renew = renewal_seconds
+        .map(seconds)
+        .filter(|t1| !t1.is_zero() && *t1 < rebind)
+        .unwrap_or((lease / 2).min(rebind * 4 / 7));
+    Some(Times { renew, rebind, length: lease })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t1_and_t2_come_from_the_server_where_they_make_sense() {
+        let ms = |times: Times| (times.renew.as_millis(), times.rebind.as_millis(), times.length.as_millis());
+        let cases = [
+            ("defaults", 3600, None, None, (1_800_000, 3_150_000, 3_600_000)),
+            ("both honoured", 3600, Some(600), Some(1200), (600_000, 1_200_000, 3_600_000)),
+            ("T1 alone", 3600, Some(60), None, (60_000, 3_150_000, 3_600_000)),
+            ("an early T2 alone pulls T1 before it", 3600, None, Some(700), (400_000, 700_000, 3_600_000)),
+            ("zero counts as missing", 3600, Some(0), Some(0), (1_800_000, 3_150_000, 3_600_000)),
+            ("T1 after T2", 3600, Some(2000), Some(1500), (857_142, 1_500_000, 3_600_000)),
+            ("both after the end", 3600, Some(4000), Some(5000), (1_800_000, 3_150_000, 3_600_000)),
+            ("a lease of one second", 1, None, None, (500, 875, 1_000)),
+        ];
+        for (name, lease, t1, t2, expected) in cases {
+            assert_eq!(ms(times(lease, t1, t2).unwrap()), expected, "{name}");
+        }
+        assert_eq!(times(INFINITE_SECONDS, Some(10), Some(20)), None, "an infinite lease has no times");
+    }
+}

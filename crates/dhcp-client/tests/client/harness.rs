@@ -1,0 +1,384 @@
+//! A client, a clock that only tests move, what it sent, and what a server answers.
+
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use dhcp_client::{
+    Client, Config, Expiry, Input, Lease, LostReason, Mac, Output, RememberedLease, Report, State,
+    frame::{self, CLIENT_PORT, Datagram, SERVER_PORT},
+};
+use dhcproto::{
+    Decodable, Encodable,
+    v4::{DhcpOption, Message, MessageType, Opcode, OptionCode},
+};
+
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
+pub const OTHER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 101);
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const OTHER_SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub const RELAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
+pub const LEASE_SECONDS: u32 = 3600;
+
+pub fn mac() -> Mac {
+    Mac::from([0, 0, 0x6c, 0xaa, 0xbb, 0xcc])
+}
+
+pub fn server_mac() -> Mac {
+    Mac::from([2, 0, 0, 0, 0, 1])
+}
+
+pub fn neighbour_mac() -> Mac {
+    Mac::from([2, 0, 0, 0, 0, 9])
+}
+
+pub fn seconds(value: f64) -> Duration {
+    Duration::from_secs_f64(value)
+}
+
+/// The client under test and the time.
+pub struct Bench {
+    pub client: Client,
+    pub began: Instant,
+    pub now: Instant,
+}
+
+impl Bench {
+    pub fn new(config: Config) -> Self {
+        let now = Instant::now();
+        Self { client: Client::new(config, now, 7).expect("a good configuration"), began: now, now }
+    }
+
+    pub fn plain() -> Self {
+        Self::new(Config::new(mac()))
+    }
+
+    /// A client whose Service had a lease before: `remaining` seconds of it are left.
+    pub fn remembering(remaining: f64) -> Self {
+        let now = Instant::now();
+        let config =
+            Config { remembered: Some(remembered(Some(Expiry::At(now + seconds(remaining))))), ..Config::new(mac()) };
+        Self { client: Client::new(config, now, 7).expect("a good configuration"), began: now, now }
+    }
+
+    /// Bound to `ADDRESS` since now, by the ordinary way.
+    pub fn bound(lease_seconds: u32) -> Self {
+        let mut bench = Self::plain();
+        bench.acquire(|answer| answer.lease(lease_seconds));
+        bench
+    }
+
+    /// The four messages and the probe, without delay.
+    pub fn acquire(&mut self, change: impl Fn(Answer) -> Answer) -> Lease {
+        let discover = self.input(Input::Start).only(MessageType::Discover);
+        let request = self.answer(change(Answer::offer(&discover))).only(MessageType::Request);
+        let outs = self.answer(change(Answer::ack(&request)));
+        let address = outs.probe().expect("a granted address is probed");
+        self.input(Input::ProbeFree(address)).bound().expect("a free address is bound").clone()
+    }
+
+    pub fn input(&mut self, input: Input<'_>) -> Outs {
+        Outs(self.client.step(self.now, input))
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "a built answer reads better without a borrow")]
+    pub fn answer(&mut self, answer: Answer) -> Outs {
+        let frame = answer.frame();
+        self.input(Input::Frame(&frame))
+    }
+
+    pub fn advance(&mut self, by: f64) -> Outs {
+        self.now += seconds(by);
+        self.input(Input::Timer)
+    }
+
+    /// Sleep until the client wants to be woken.
+    pub fn sleep(&mut self) -> Outs {
+        self.now = self.client.deadline().expect("there is a deadline").max(self.now);
+        self.input(Input::Timer)
+    }
+
+    /// Sleep, wake and sleep until the client is in this state.
+    pub fn sleep_until(&mut self, state: State) -> Outs {
+        for _ in 0..1000 {
+            let outs = self.sleep();
+            if self.client.state() == state {
+                return outs;
+            }
+        }
+        panic!("never came to {state}, still {}", self.client.state());
+    }
+
+    pub fn elapsed(&self) -> f64 {
+        (self.now - self.began).as_secs_f64()
+    }
+
+    #[track_caller]
+    pub fn assert_elapsed(&self, expected: f64) {
+        assert_eq!(self.now - self.began, seconds(expected), "time since the beginning");
+    }
+
+    #[track_caller]
+    pub fn assert_state(&self, state: State, address_in_use: Option<Ipv4Addr>) {
+        assert_eq!(self.client.state(), state);
+        assert_eq!(self.client.lease().map(|lease| lease.address), address_in_use, "address in use");
+    }
+}
+
+pub fn remembered(expiry: Option<Expiry>) -> RememberedLease {
+    RememberedLease { address: ADDRESS, server_id: Some(SERVER), server_mac: Some(server_mac()), expiry, network: None }
+}
+
+/// What a step answered.
+#[derive(Debug)]
+pub struct Outs(pub Vec<Output>);
+
+impl Outs {
+    pub fn sent(&self) -> Vec<Sent> {
+        self.0
+            .iter()
+            .filter_map(|out| if let Output::Send(frame) = out { Some(Sent::from(frame)) } else { None })
+            .collect()
+    }
+
+    /// The only message sent, which is of this type.
+    #[track_caller]
+    pub fn only(&self, kind: MessageType) -> Sent {
+        let sent = self.sent();
+        assert_eq!(sent.iter().map(Sent::kind).collect::<Vec<_>>(), [kind], "in {self:?}");
+        sent.into_iter().next().expect("just counted")
+    }
+
+    pub fn probe(&self) -> Option<Ipv4Addr> {
+        self.0.iter().find_map(|out| if let Output::Probe(address) = out { Some(*address) } else { None })
+    }
+
+    pub fn bound(&self) -> Option<&Lease> {
+        self.0.iter().find_map(|out| if let Output::Bound(lease) = out { Some(lease) } else { None })
+    }
+
+    pub fn renewed(&self) -> Option<&Lease> {
+        self.0.iter().find_map(|out| if let Output::Renewed(lease) = out { Some(lease) } else { None })
+    }
+
+    pub fn lost(&self) -> Option<(&Lease, &LostReason)> {
+        self.0
+            .iter()
+            .find_map(|out| if let Output::Lost { lease, reason } = out { Some((lease, reason)) } else { None })
+    }
+
+    pub fn reports(&self) -> Vec<&Report> {
+        self.0.iter().filter_map(|out| if let Output::Report(report) = out { Some(report) } else { None }).collect()
+    }
+
+    #[track_caller]
+    pub fn assert_nothing(&self) {
+        assert!(self.0.is_empty(), "expected silence: {self:?}");
+    }
+}
+
+/// A message of the client, taken apart by an independent decoder.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    pub source_mac: Mac,
+    pub destination_mac: Mac,
+    pub source: Ipv4Addr,
+    pub destination: Ipv4Addr,
+    pub payload_bytes: usize,
+    pub message: Message,
+}
+
+impl From<&Vec<u8>> for Sent {
+    fn from(bytes: &Vec<u8>) -> Self {
+        let datagram = frame::parse(bytes).expect("our own frames are right");
+        assert_eq!((datagram.source_port, datagram.destination_port), (CLIENT_PORT, SERVER_PORT));
+        Self {
+            source_mac: datagram.source_mac,
+            destination_mac: datagram.destination_mac,
+            source: datagram.source,
+            destination: datagram.destination,
+            payload_bytes: datagram.payload.len(),
+            message: Message::from_bytes(datagram.payload).expect("our own messages are right"),
+        }
+    }
+}
+
+impl Sent {
+    pub fn kind(&self) -> MessageType {
+        self.message.opts().msg_type().expect("every message of ours has a type")
+    }
+
+    pub fn requested(&self) -> Option<Ipv4Addr> {
+        match self.message.opts().get(OptionCode::RequestedIpAddress) {
+            Some(DhcpOption::RequestedIpAddress(address)) => Some(*address),
+            _ => None,
+        }
+    }
+
+    pub fn server_id(&self) -> Option<Ipv4Addr> {
+        match self.message.opts().get(OptionCode::ServerIdentifier) {
+            Some(DhcpOption::ServerIdentifier(address)) => Some(*address),
+            _ => None,
+        }
+    }
+
+    pub fn client_id(&self) -> Option<&[u8]> {
+        match self.message.opts().get(OptionCode::ClientIdentifier) {
+            Some(DhcpOption::ClientIdentifier(id)) => Some(id),
+            _ => None,
+        }
+    }
+
+    pub fn has(&self, code: OptionCode) -> bool {
+        self.message.opts().contains(code)
+    }
+
+    #[track_caller]
+    pub fn assert_broadcast_from(&self, source: Ipv4Addr) {
+        assert_eq!(
+            (self.source, self.destination, self.destination_mac),
+            (source, Ipv4Addr::BROADCAST, Mac::BROADCAST)
+        );
+    }
+}
+
+/// A server's message. Starts right; tests change it.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub source_mac: Mac,
+    pub source: Ipv4Addr,
+    pub message: Message,
+}
+
+impl Answer {
+    fn to(sent: &Sent, kind: MessageType) -> Self {
+        let mut message = Message::new_with_id(
+            sent.message.xid(),
+            Ipv4Addr::UNSPECIFIED,
+            Ipv4Addr::UNSPECIFIED,
+            Ipv4Addr::UNSPECIFIED,
+            Ipv4Addr::UNSPECIFIED,
+            sent.message.chaddr(),
+        );
+        message.set_opcode(Opcode::BootReply);
+        message.opts_mut().insert(DhcpOption::MessageType(kind));
+        message.opts_mut().insert(DhcpOption::ServerIdentifier(SERVER));
+        Self { source_mac: server_mac(), source: SERVER, message }
+    }
+
+    pub fn offer(sent: &Sent) -> Self {
+        Self::to(sent, MessageType::Offer).address(ADDRESS).lease(LEASE_SECONDS)
+    }
+
+    pub fn ack(sent: &Sent) -> Self {
+        let address = sent.requested().unwrap_or(sent.message.ciaddr());
+        Self::to(sent, MessageType::Ack).address(address).lease(LEASE_SECONDS)
+    }
+
+    pub fn nak(sent: &Sent) -> Self {
+        Self::to(sent, MessageType::Nak).option(DhcpOption::Message("lease not found".into()))
+    }
+
+    pub fn address(mut self, address: Ipv4Addr) -> Self {
+        self.message.set_yiaddr(address);
+        self
+    }
+
+    pub fn lease(self, seconds: u32) -> Self {
+        self.option(DhcpOption::AddressLeaseTime(seconds))
+    }
+
+    pub fn server(mut self, server: Ipv4Addr) -> Self {
+        self.source = server;
+        self.option(DhcpOption::ServerIdentifier(server))
+    }
+
+    pub fn option(mut self, option: DhcpOption) -> Self {
+        self.message.opts_mut().insert(option);
+        self
+    }
+
+    pub fn without(mut self, code: OptionCode) -> Self {
+        self.message.opts_mut().remove(code);
+        self
+    }
+
+    pub fn with(mut self, change: impl FnOnce(&mut Message)) -> Self {
+        change(&mut self.message);
+        self
+    }
+
+    pub fn frame(&self) -> Vec<u8> {
+        self.frame_with_payload(&self.message.to_vec().expect("an answer of the tests can be encoded"))
+    }
+
+    pub fn frame_with_payload(&self, payload: &[u8]) -> Vec<u8> {
+        frame::build(&Datagram {
+            source_mac: self.source_mac,
+            destination_mac: mac(),
+            source: self.source,
+            destination: Ipv4Addr::BROADCAST,
+            source_port: SERVER_PORT,
+            destination_port: CLIENT_PORT,
+            payload,
+        })
+        .expect("an answer of the tests fits")
+    }
+}
+
+/// What an adapter knows of the client, and what must hold after every step whatever happens.
+#[derive(Debug, Default)]
+pub struct Watch {
+    pub in_use: Option<Lease>,
+    started: bool,
+}
+
+impl Watch {
+    /// Follow one step; the error says which promise is broken.
+    pub fn after_step(&mut self, client: &Client, now: Instant, input: &Input<'_>, outs: &Outs) -> Result<(), String> {
+        self.started |= matches!(input, Input::Start | Input::Restart);
+        if outs.0.len() > 8 {
+            return Err(format!("{} outputs in one step", outs.0.len()));
+        }
+        for out in &outs.0 {
+            match (out, &self.in_use) {
+                (Output::Bound(lease), None) => self.in_use = Some(lease.clone()),
+                (Output::Bound(_), Some(_)) => return Err("bound while another address is in use".into()),
+                (Output::Renewed(lease), Some(old)) if old.address == lease.address => {
+                    self.in_use = Some(lease.clone());
+                }
+                (Output::Renewed(_), _) => return Err("renewed what is not in use".into()),
+                (Output::Lost { lease, .. }, Some(old)) if old.address == lease.address => self.in_use = None,
+                (Output::Lost { .. }, _) => return Err("lost what is not in use".into()),
+                (Output::Send(_) | Output::Probe(_) | Output::Report(_), _) => {}
+            }
+        }
+        if matches!(input, Input::Release) {
+            self.in_use = None;
+        }
+        if self.in_use.as_ref() != client.lease() {
+            return Err(format!("outputs say {:?} is in use, the client {:?}", self.in_use, client.lease()));
+        }
+        if let Some(lease) = client.lease()
+            && lease.expiry.is_past(now)
+        {
+            return Err("an address is used past its lease".into());
+        }
+        match (client.deadline(), client.state()) {
+            (Some(at), state) if at <= now => {
+                return Err(format!("{state}: the deadline is not in the future: a busy loop"));
+            }
+            (Some(_), _) | (None, State::Released) => {}
+            (None, State::Init | State::InitReboot) if !self.started => {}
+            (None, State::Stopped) if client.lease().is_none_or(|lease| lease.expiry == Expiry::Never) => {}
+            (None, State::Bound) if client.lease().is_some_and(|lease| lease.expiry == Expiry::Never) => {}
+            (None, state) => return Err(format!("{state} without a deadline: stalled")),
+        }
+        let silent = matches!(client.state(), State::Stopped) || !self.started;
+        if silent && outs.sent().iter().any(|sent| sent.kind() != MessageType::Release) {
+            return Err(format!("sends in {}", client.state()));
+        }
+        Ok(())
+    }
+}

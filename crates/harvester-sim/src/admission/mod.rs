@@ -1,0 +1,6 @@
+//! What the host's webhooks refuse and change, as pure functions. harvester-side.md 5
+
+pub mod ip_pool;
+pub mod load_balancer;
+pub mod network;
+pub mod review;

@@ -1,0 +1,161 @@
+//! What the commands do: turn flags into calls of the library, and say what was done.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use harvester_api::ip_pool::{IpPool, IpPoolSpec, PoolSelector, ScopeTuple};
+use harvester_sim::credentials::{CredentialsRequest, TokenSource, credentials};
+use harvester_sim::faults::Faults;
+use harvester_sim::guest::machine::{Machine, Nic};
+use harvester_sim::guest::machines::{Machines, MigrationOutcome};
+use harvester_sim::host::world::Profile;
+use harvester_sim::install::{Install, install};
+use harvester_sim::sim::{Listen, Sim, SimConfig};
+use kube::api::PostParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::args::{
+    Cli, Command, CredentialsArgs, InstallArgs, OnOff, PaceArg, PoolCommand, RunArgs, VmArgs, VmCommand, VmCreateArgs,
+};
+
+/// Does what the command line says.
+pub async fn run(cli: Cli) -> anyhow::Result<()> {
+    let client = connect(cli.kubeconfig.as_deref()).await?;
+    match cli.command {
+        Command::Install(args) => install_host(&client, args).await,
+        Command::Run(args) => serve(client, args).await,
+        Command::Vm(args) => machine(&Machines::new(client), args).await,
+        Command::Pool(PoolCommand::Create { name, ranges, network, priority, scopes }) => {
+            let scope = if scopes.is_empty() { vec![everybody()] } else { scopes };
+            let spec =
+                IpPoolSpec { ranges, selector: PoolSelector { priority, network, scope }, ..IpPoolSpec::default() };
+            let pool = IpPool::new(&name, spec);
+            let created = Api::all(client).create(&PostParams::default(), &pool).await;
+            created.map(drop).with_context(|| format!("failed to create IPPool {name}"))
+        }
+        Command::Credentials(args) => print_credentials(&client, args).await,
+    }
+}
+
+async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let file =
+                Kubeconfig::read_from(path).with_context(|| format!("failed to read kubeconfig {}", path.display()))?;
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
+        }
+        None => Config::infer().await.context("no --kubeconfig given, and no other found")?,
+    };
+    Ok(Client::try_from(config)?)
+}
+
+fn everybody() -> ScopeTuple {
+    ScopeTuple { project: "*".to_owned(), namespace: "*".to_owned(), guest_cluster: "*".to_owned() }
+}
+
+async fn install_host(client: &Client, args: InstallArgs) -> anyhow::Result<()> {
+    let InstallArgs { namespaces, project, networks } = args;
+    Ok(install(client, &Install { namespaces, project, networks }).await?)
+}
+
+async fn serve(client: Client, args: RunArgs) -> anyhow::Result<()> {
+    let config = SimConfig {
+        version: args.host_version,
+        profile: match args.profile {
+            PaceArg::Fast => Profile::Fast,
+            PaceArg::Real => Profile::Real,
+        },
+        webhooks: args.webhook_bind.map(|bind| Listen { bind, host: args.webhook_url_host }),
+        subresources: args.subresources_bind.map(|bind| Listen { bind, host: args.subresources_host }),
+        control: args.control_bind,
+        faults: Faults {
+            allocation_delay_ms: args.fault_allocation_delay_ms,
+            refuse_creates: args.fault_refuse_creates,
+            webhook_outage: args.fault_webhook_outage,
+            conflicts: args.fault_conflicts,
+            never_ready: args.fault_never_ready,
+            agents_silent: args.fault_agents_silent,
+        },
+    };
+    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    let mut sim = Sim::start(client, config).await?;
+    println!("ready");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+        ended = sim.failed() => anyhow::bail!("a part of the stand-in ended by itself: {ended:?}"),
+    }
+    sim.stop().await;
+    Ok(())
+}
+
+async fn machine(machines: &Machines, args: VmArgs) -> anyhow::Result<()> {
+    let namespace = args.namespace.as_str();
+    match args.command {
+        VmCommand::Create(args) => machines.save(&described(namespace, args)).await?,
+        VmCommand::Delete { name, tear_down } => machines.delete(namespace, &name, tear_down).await?,
+        VmCommand::Power { name, state } => machines.power(namespace, &name, state == OnOff::On).await?,
+        VmCommand::Agent { name, state } => machines.agent(namespace, &name, state == OnOff::On).await?,
+        VmCommand::Address { name, nic, addresses } => machines.addresses(namespace, &name, &nic, &addresses).await?,
+        VmCommand::Migrate { name, to, region, zone, duration_ms, fail } => {
+            machines.start_migration(namespace, &name, &to).await?;
+            // The migration itself is pretended, and so is the time that it takes.
+            tokio::time::sleep(Duration::from_millis(duration_ms)).await;
+            let moved = MigrationOutcome::Moved { region: region.as_deref(), zone: zone.as_deref() };
+            let outcome = if fail { MigrationOutcome::Failed } else { moved };
+            machines.finish_migration(namespace, &name, outcome).await?;
+        }
+    }
+    Ok(())
+}
+
+fn described(namespace: &str, args: VmCreateArgs) -> Machine {
+    let nics = args.nics.iter().enumerate().map(|(index, nic)| {
+        let addresses: Vec<_> = nic.addresses.iter().map(String::as_str).collect();
+        Nic::new(&args.name, index, &nic.network, &nic.interface, &addresses)
+    });
+    Machine {
+        namespace: namespace.to_owned(),
+        nics: nics.collect(),
+        name: args.name,
+        cluster: args.cluster,
+        node_driver: !args.hand_made,
+        hostname: args.hostname,
+        host: args.host,
+        zone: args.zone,
+        region: args.region,
+        powered: true,
+        agent: true,
+        migration: None,
+    }
+}
+
+async fn print_credentials(client: &Client, args: CredentialsArgs) -> anyhow::Result<()> {
+    let ca_pem =
+        std::fs::read_to_string(&args.ca_file).with_context(|| format!("failed to read {}", args.ca_file.display()))?;
+    let request = CredentialsRequest {
+        namespace: args.namespace,
+        name: args.name,
+        server: args.server,
+        ca_pem,
+        token: if args.request_token { TokenSource::Request } else { TokenSource::Secret },
+    };
+    print!("{}", credentials(client, &request).await?);
+    Ok(())
+}
+
+/// The chain of causes on one line. What the API server says is shown as it says it, without the client library's wrapping.
+pub fn in_words(error: &anyhow::Error) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        if let Some(kube::Error::Api(status)) = cause.downcast_ref::<kube::Error>() {
+            words.push(status.message.clone());
+            break;
+        }
+        words.push(cause.to_string());
+    }
+    words.join(": ")
+}

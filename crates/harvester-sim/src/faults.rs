@@ -1,0 +1,100 @@
+//! Faults on demand: what is switched on, for one namespace or for all. Set by command line, in process, or over HTTP.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+/// Key for [`FaultSwitch`]: every namespace that has no entry of its own.
+pub const ALL_NAMESPACES: &str = "*";
+
+/// What goes wrong. The default is: nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Faults {
+    /// A new load balancer is left alone for this long before anything is allocated, in milliseconds.
+    pub allocation_delay_ms: u64,
+    /// The validating webhook refuses every create of a load balancer with this text.
+    pub refuse_creates: Option<String>,
+    /// The webhooks answer 503: creates and updates fail, `failed calling webhook`.
+    pub webhook_outage: bool,
+    /// This many updates of load balancers by others meet a conflict: the object changes under their hands. Counts down.
+    pub conflicts: u32,
+    /// Nothing is ever allocated. A text becomes the message of `Ready=False`; the empty text means that no status is written.
+    pub never_ready: Option<String>,
+    /// No guest agent answers.
+    pub agents_silent: bool,
+}
+
+/// The faults of a running stand-in.
+#[derive(Debug)]
+pub struct FaultSwitch {
+    faults: Mutex<BTreeMap<String, Faults>>,
+    changed: watch::Sender<()>,
+}
+
+impl FaultSwitch {
+    /// With these faults in all namespaces.
+    pub fn new(initial: Faults) -> Self {
+        let faults = Mutex::new(BTreeMap::from([(ALL_NAMESPACES.to_owned(), initial)]));
+        Self { faults, changed: watch::Sender::new(()) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Faults>> {
+        self.faults.lock().expect("nothing panics while it holds the lock")
+    }
+
+    /// What applies to a namespace: its own entry, else the one for all.
+    pub fn get(&self, namespace: &str) -> Faults {
+        let faults = self.lock();
+        faults.get(namespace).or_else(|| faults.get(ALL_NAMESPACES)).cloned().unwrap_or_default()
+    }
+
+    /// Sets the faults of a namespace, or of all others with [`ALL_NAMESPACES`].
+    pub fn set(&self, namespace: &str, faults: Faults) {
+        self.lock().insert(namespace.to_owned(), faults);
+        self.changed.send_replace(());
+    }
+
+    /// Everything that is set.
+    pub fn all(&self) -> BTreeMap<String, Faults> {
+        self.lock().clone()
+    }
+
+    /// Uses up one of [`Faults::conflicts`]; `false` when none is left.
+    pub fn take_conflict(&self, namespace: &str) -> bool {
+        let mut faults = self.lock();
+        let key = if faults.contains_key(namespace) { namespace } else { ALL_NAMESPACES };
+        let Some(entry) = faults.get_mut(key).filter(|entry| entry.conflicts > 0) else {
+            return false;
+        };
+        entry.conflicts -= 1;
+        true
+    }
+
+    /// Tells of every later [`Self::set`].
+    pub fn subscribe(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespaces_own_entry_wins_over_the_one_for_all() {
+        let switch = FaultSwitch::new(Faults { conflicts: 1, ..Faults::default() });
+        switch.set("a", Faults { webhook_outage: true, ..Faults::default() });
+        assert!(switch.get("a").webhook_outage && !switch.get("b").webhook_outage);
+        assert!(!switch.take_conflict("a"));
+        assert!(switch.take_conflict("b") && !switch.take_conflict("b"), "conflicts are used up");
+    }
+
+    #[test]
+    fn a_misspelt_fault_is_refused() {
+        assert!(serde_json::from_str::<Faults>(r#"{"webhookOutage": true}"#).unwrap().webhook_outage);
+        assert!(serde_json::from_str::<Faults>(r#"{"webhook_outage": true}"#).is_err());
+    }
+}

@@ -1,0 +1,11 @@
+//! The host's controllers: load balancers, pools, and the clean-up when a guest cluster is torn down. harvester-side.md 2.5, 4
+//!
+//! `plan` decides, `load_balancers`, `pools` and `machines` act; `queue` and `bucket` give them the host's pace.
+
+pub mod bucket;
+pub mod load_balancers;
+pub mod machines;
+pub mod plan;
+pub mod pools;
+pub mod queue;
+pub mod world;

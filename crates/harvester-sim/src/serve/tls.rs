@@ -1,0 +1,94 @@
+//! A certificate authority in memory, and HTTPS with certificates of it. The API server learns the authority from the webhook
+//! configurations and the APIService, so nothing has to be kept on disk.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
+use tokio_rustls::rustls::{self, ServerConfig};
+
+/// A fresh certificate authority.
+pub struct Authority {
+    /// For `caBundle`.
+    pub certificate_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// Why a certificate could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// Making keys or certificates.
+    #[error("failed to make a certificate for {0}")]
+    Certificate(String, #[source] rcgen::Error),
+    /// Setting up TLS.
+    #[error("failed to set up TLS for {0}")]
+    Tls(String, #[source] rustls::Error),
+}
+
+impl Authority {
+    /// Makes one.
+    pub fn new() -> Result<Self, TlsError> {
+        let failed = |error| TlsError::Certificate("the stand-in's authority".to_owned(), error);
+        let mut params = CertificateParams::new(Vec::new()).map_err(failed)?;
+        params.distinguished_name.push(DnType::CommonName, "harvester-sim");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate_pem = params.self_signed(&key).map_err(failed)?.pem();
+        Ok(Self { certificate_pem, issuer: Issuer::new(params, key) })
+    }
+
+    /// A server certificate for these DNS names and addresses.
+    pub fn acceptor(&self, names: &[String]) -> Result<TlsAcceptor, TlsError> {
+        let failed = |error| TlsError::Certificate(names.join(", "), error);
+        let mut params = CertificateParams::new(names).map_err(failed)?;
+        params.distinguished_name.push(DnType::CommonName, "harvester-sim");
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
+        let failed = |error| TlsError::Tls(names.join(", "), error);
+        let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(failed)?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
+            .map_err(failed)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+/// Serves for ever. Connections end with the task.
+pub async fn serve(listener: TcpListener, acceptor: TlsAcceptor, router: Router) -> io::Result<()> {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, peer) = tokio::select! {
+            accepted = listener.accept() => accepted?,
+            Some(_) = connections.join_next() => continue,
+        };
+        let acceptor = acceptor.clone();
+        let service = TowerToHyperService::new(router.clone());
+        connections.spawn(async move {
+            let stream = match acceptor.accept(stream).await {
+                Ok(stream) => stream,
+                Err(error) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
+            };
+            if let Err(error) = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await
+            {
+                tracing::debug!(%peer, %error, "connection ended");
+            }
+        });
+    }
+}

@@ -1,0 +1,232 @@
+//! One etcd, one API server and one stand-in for all tests of this file, on random ports of the loopback interface, gone with the
+//! test process. Tests keep apart by namespace.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use harvester_sim::install::{Install, Network, install};
+use harvester_sim::sim::{Listen, Sim, SimConfig};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::json;
+
+/// What tests need to know.
+pub struct Host {
+    /// `https://127.0.0.1:…`
+    pub server: String,
+    /// Authority of the API server.
+    pub ca_pem: String,
+    /// `http://127.0.0.1:…` of the control endpoint, without the scheme.
+    pub control: String,
+}
+
+/// Namespaces that the tests use; each exists with a network `<name>/mgmt`.
+pub const NAMESPACES: [&str; 8] = ["booking", "refusals", "rights", "agents", "faults", "repair", "teardown", "pace"];
+
+/// Whether the programs are there; says so when not.
+pub fn available() -> bool {
+    tools().is_some() || {
+        eprintln!("skipped: etcd and kube-apiserver are missing, run dev/tools.sh");
+        false
+    }
+}
+
+/// The host, started by whichever test comes first.
+pub fn host() -> &'static Host {
+    static HOST: OnceLock<Result<Host, String>> = OnceLock::new();
+    let host = HOST.get_or_init(|| {
+        let (tell, told) = std::sync::mpsc::channel();
+        // The processes die with the thread that starts them, so that thread has to live as long as the process.
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+            runtime.block_on(async {
+                let directory = fresh_directory().expect("a directory");
+                let (host, _sim) = match start(&directory).await {
+                    Ok((host, sim)) => (Ok(host), Some(sim)),
+                    Err(why) => (Err(why), None),
+                };
+                tell.send(host).expect("somebody waits");
+                std::future::pending::<()>().await;
+            });
+        });
+        told.recv().unwrap_or_else(|_| Err("the starting thread panicked".to_owned()))
+    });
+    host.as_ref().unwrap_or_else(|why| panic!("no host: {why}"))
+}
+
+impl Host {
+    /// A client of the administrator, for the runtime of the calling test.
+    pub async fn client(&self) -> Client {
+        client(&self.server, &self.ca_pem).await
+    }
+
+    /// A client with a cloud-config.
+    pub async fn client_of(cloud_config: &str) -> Client {
+        let config =
+            harvester_api::cloud_config::CloudConfig::parse(cloud_config.as_bytes()).expect("a good cloud-config");
+        connect(config.kubeconfig(&config.endpoints[0])).await
+    }
+}
+
+fn tools() -> Option<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dev/tools.sh");
+    let output = Command::new(script).arg("--print").output().ok()?;
+    let directory = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| PathBuf::from(directory.trim()))
+}
+
+/// Of this process. Nobody can tidy up after the processes have been killed, so the next run does.
+fn fresh_directory() -> io::Result<PathBuf> {
+    let parent = Path::new(env!("CARGO_TARGET_TMPDIR")).join("harvester-sim");
+    fs::create_dir_all(&parent)?;
+    for entry in fs::read_dir(&parent)? {
+        let entry = entry?;
+        if !Path::new("/proc").join(entry.file_name()).exists() {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    let own = parent.join(std::process::id().to_string());
+    fs::create_dir_all(&own)?;
+    Ok(own)
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
+}
+
+fn spawn(directory: &Path, program: &Path, arguments: &[String]) -> Child {
+    let name = program.file_name().expect("a program").to_string_lossy().into_owned();
+    let log = fs::File::create(directory.join(format!("{name}.log"))).expect("a log file");
+    Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("a second handle"))
+        .stderr(log)
+        .spawn()
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+async fn start(directory: &Path) -> Result<(Host, Sim), String> {
+    let tools = tools().expect("checked before");
+    let [etcd, peer, api] = [free_port(), free_port(), free_port()];
+    let file = |name: &str| directory.join(name).display().to_string();
+    let ca_pem = certificates(directory).expect("certificates");
+    fs::write(file("tokens.csv"), "admin-token,admin,admin,system:masters\n").expect("a token file");
+
+    let url = format!("http://127.0.0.1:{etcd}");
+    let peer = format!("http://127.0.0.1:{peer}");
+    let arguments = [
+        "--name=t".to_owned(),
+        format!("--data-dir={}", file("etcd")),
+        format!("--listen-client-urls={url}"),
+        format!("--advertise-client-urls={url}"),
+        format!("--listen-peer-urls={peer}"),
+        format!("--initial-advertise-peer-urls={peer}"),
+        format!("--initial-cluster=t={peer}"),
+        "--unsafe-no-fsync".to_owned(),
+        "--log-level=warn".to_owned(),
+    ];
+    let mut processes = vec![spawn(directory, &tools.join("etcd"), &arguments)];
+    let arguments = [
+        format!("--etcd-servers={url}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        "--advertise-address=10.255.255.1".to_owned(),
+        format!("--secure-port={api}"),
+        "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+        format!("--tls-cert-file={}", file("server.crt")),
+        format!("--tls-private-key-file={}", file("server.key")),
+        format!("--token-auth-file={}", file("tokens.csv")),
+        "--authorization-mode=RBAC".to_owned(),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        format!("--service-account-key-file={}", file("accounts.pub")),
+        format!("--service-account-signing-key-file={}", file("accounts.key")),
+        // There is no controller manager to make the default accounts.
+        "--disable-admission-plugins=ServiceAccount".to_owned(),
+        "--profiling=false".to_owned(),
+    ];
+    processes.push(spawn(directory, &tools.join("kube-apiserver"), &arguments));
+
+    let server = format!("https://127.0.0.1:{api}");
+    let admin = client(&server, &ca_pem).await;
+    let deadline = Instant::now() + Duration::from_mins(1);
+    loop {
+        let readyz = http::Request::get("/readyz").body(Vec::new()).expect("a request");
+        let ended = processes.iter_mut().any(|process| process.try_wait().expect("our child").is_some());
+        match admin.request_text(readyz).await {
+            Ok(_) => break,
+            Err(error) if ended || Instant::now() > deadline => {
+                let log = fs::read_to_string(file("kube-apiserver.log")).unwrap_or_default();
+                let tail: Vec<_> = log.lines().rev().take(20).collect();
+                panic!(
+                    "API server not ready after 60 s: {error}\n{}",
+                    tail.into_iter().rev().collect::<Vec<_>>().join("\n")
+                );
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+    let own = |name: &&str| (*name).to_owned();
+    let wanted = Install {
+        namespaces: NAMESPACES.iter().map(own).collect(),
+        project: Some("local:p-demo1".to_owned()),
+        networks: NAMESPACES
+            .iter()
+            .map(|name| Network { namespace: own(name), name: "mgmt".to_owned(), vlan: 100 })
+            .collect(),
+    };
+    install(&admin, &wanted).await.expect("installation");
+    install(&admin, &wanted).await.expect("a second installation");
+    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let config = SimConfig {
+        webhooks: Some(Listen::on(loopback)),
+        subresources: Some(Listen::on(loopback)),
+        control: Some((loopback, 0).into()),
+        ..SimConfig::default()
+    };
+    let sim = Sim::start(admin, config).await.expect("the stand-in starts");
+    let control = sim.control_address().expect("asked for").to_string();
+    Ok((Host { server, ca_pem, control }, sim))
+}
+
+async fn client(server: &str, ca_pem: &str) -> Client {
+    use base64::Engine;
+    let ca = base64::engine::general_purpose::STANDARD.encode(ca_pem);
+    let kubeconfig = json!({
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority-data": ca}}],
+        "users": [{"name": "u", "user": {"token": "admin-token"}}],
+    });
+    connect(serde_json::from_value(kubeconfig).expect("a kubeconfig")).await
+}
+
+async fn connect(kubeconfig: Kubeconfig) -> Client {
+    let config =
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.expect("a usable kubeconfig");
+    Client::try_from(config).expect("a client")
+}
+
+/// Authority, server certificate and the key for service accounts; returns the authority.
+fn certificates(directory: &Path) -> io::Result<String> {
+    let mut ca = CertificateParams::new(Vec::new()).expect("no names");
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca_key = KeyPair::generate().expect("a key");
+    let ca_pem = ca.self_signed(&ca_key).expect("a certificate").pem();
+    let issuer = Issuer::new(ca, ca_key);
+    let server_key = KeyPair::generate().expect("a key");
+    let server = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("an address");
+    let server = server.signed_by(&server_key, &issuer).expect("a certificate");
+    fs::write(directory.join("server.crt"), server.pem())?;
+    fs::write(directory.join("server.key"), server_key.serialize_pem())?;
+    let accounts_key = KeyPair::generate().expect("a key");
+    fs::write(directory.join("accounts.key"), accounts_key.serialize_pem())?;
+    fs::write(directory.join("accounts.pub"), accounts_key.public_key_pem())?;
+    Ok(ca_pem)
+}

@@ -1,0 +1,293 @@
+//! One in-memory cache per kind, holding only what somebody decides on, and subscriptions to the keys that changed.
+//!
+//! The cache does not know where its content comes from: [`crate::reflect`] fills it from a watch, tests fill it by hand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::task::{Context, Poll, Waker};
+
+use futures::Stream;
+use tokio::sync::watch;
+
+/// What can be a key: `ServiceKey`, a node name.
+pub trait Key: Clone + Ord + Debug + Send + Sync + 'static {}
+impl<K: Clone + Ord + Debug + Send + Sync + 'static> Key for K {}
+
+/// Tells whether a newer view of an object differs in something that somebody decides on. A difference in nothing but the
+/// `resourceVersion` is stored and not told.
+pub type Differs<V> = fn(&V, &V) -> bool;
+
+/// A shared cache of views by key. Cheap to clone; all clones are the same cache.
+#[derive(Debug)]
+pub struct Cache<K, V> {
+    inner: Arc<Inner<K, V>>,
+}
+
+#[derive(Debug)]
+struct Inner<K, V> {
+    state: RwLock<State<K, V>>,
+    differs: Differs<V>,
+    synced: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct State<K, V> {
+    entries: BTreeMap<K, Arc<V>>,
+    subscribers: Vec<Weak<Mutex<Pending<K>>>>,
+}
+
+#[derive(Debug)]
+struct Pending<K> {
+    keys: BTreeSet<K>,
+    waker: Option<Waker>,
+    closed: bool,
+}
+
+impl<K, V> Clone for Cache<K, V> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
+    /// An empty cache that is not synced yet.
+    pub fn new(differs: Differs<V>) -> Self {
+        let state = State { entries: BTreeMap::new(), subscribers: Vec::new() };
+        Self { inner: Arc::new(Inner { state: RwLock::new(state), differs, synced: watch::Sender::new(false) }) }
+    }
+
+    /// A synced cache with this content, for tests.
+    pub fn in_memory(differs: Differs<V>, entries: impl IntoIterator<Item = (K, V)>) -> Self {
+        let cache = Self::new(differs);
+        cache.replace(entries.into_iter().collect());
+        cache
+    }
+
+    /// The view of `key`, if it exists.
+    pub fn get(&self, key: &K) -> Option<Arc<V>> {
+        self.read(|state| state.entries.get(key).map(Arc::clone))
+    }
+
+    /// All views, ordered by key.
+    pub fn all(&self) -> Vec<Arc<V>> {
+        self.read(|state| state.entries.values().map(Arc::clone).collect())
+    }
+
+    /// All keys, in order.
+    pub fn keys(&self) -> Vec<K> {
+        self.read(|state| state.entries.keys().cloned().collect())
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.read(|state| state.entries.len())
+    }
+
+    /// Whether there is no object.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keys that appear, change or disappear from now on, and first of all every key that is there already: a late subscriber
+    /// has missed nothing.
+    pub fn subscribe(&self) -> Touched<K> {
+        let mut state = self.inner.state.write().unwrap_or_else(PoisonError::into_inner);
+        let pending = Pending { keys: state.entries.keys().cloned().collect(), waker: None, closed: false };
+        let pending = Arc::new(Mutex::new(pending));
+        state.subscribers.retain(|subscriber| subscriber.strong_count() > 0);
+        state.subscribers.push(Arc::downgrade(&pending));
+        Touched { pending }
+    }
+
+    /// Whether the first complete list has arrived.
+    pub fn is_synced(&self) -> bool {
+        *self.inner.synced.borrow()
+    }
+
+    /// Waits until the first complete list has arrived.
+    pub async fn wait_synced(&self) {
+        let mut synced = self.inner.synced.subscribe();
+        // The sender lives in `inner`, which `self` holds.
+        let _ = synced.wait_for(|synced| *synced).await;
+    }
+
+    /// Stores one view and tells the subscribers if it differs.
+    pub fn apply(&self, key: K, view: V) {
+        self.write(|state, differs| {
+            let view = Arc::new(view);
+            let old = state.entries.insert(key.clone(), Arc::clone(&view));
+            if old.is_none_or(|old| differs(&old, &view)) { BTreeSet::from([key]) } else { BTreeSet::new() }
+        });
+    }
+
+    /// Forgets one object and tells the subscribers if it was there.
+    pub fn remove(&self, key: &K) {
+        self.write(|state, _| state.entries.remove(key).map(|_| key.clone()).into_iter().collect());
+    }
+
+    /// Takes a complete list: what is not in it is gone. Marks the cache as synced.
+    pub fn replace(&self, entries: BTreeMap<K, V>) {
+        self.write(|state, differs| {
+            let mut new: BTreeMap<K, Arc<V>> = entries.into_iter().map(|(key, view)| (key, Arc::new(view))).collect();
+            std::mem::swap(&mut state.entries, &mut new);
+            let old = new;
+            let mut touched: BTreeSet<K> = old.keys().filter(|key| !state.entries.contains_key(key)).cloned().collect();
+            for (key, view) in &state.entries {
+                if old.get(key).is_none_or(|old| differs(old, view)) {
+                    touched.insert(key.clone());
+                }
+            }
+            touched
+        });
+        self.inner.synced.send_replace(true);
+    }
+
+    fn read<R>(&self, look: impl FnOnce(&State<K, V>) -> R) -> R {
+        look(&self.inner.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write(&self, change: impl FnOnce(&mut State<K, V>, Differs<V>) -> BTreeSet<K>) {
+        let mut state = self.inner.state.write().unwrap_or_else(PoisonError::into_inner);
+        let touched = change(&mut state, self.inner.differs);
+        if touched.is_empty() {
+            return;
+        }
+        state.subscribers.retain(|subscriber| match subscriber.upgrade() {
+            Some(pending) => {
+                tell(&pending, |pending| pending.keys.extend(touched.iter().cloned()));
+                true
+            }
+            None => false,
+        });
+    }
+}
+
+fn tell<K>(pending: &Mutex<Pending<K>>, change: impl FnOnce(&mut Pending<K>)) {
+    let waker = {
+        let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut pending);
+        pending.waker.take()
+    };
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl<K, V> Drop for Inner<K, V> {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for subscriber in state.subscribers.iter().filter_map(Weak::upgrade) {
+            tell(&subscriber, |pending| pending.closed = true);
+        }
+    }
+}
+
+/// A stream of touched keys. A key that is touched again before it was taken is delivered once: the memory of a slow subscriber
+/// is bounded by the number of keys. Ends when the cache is dropped.
+#[derive(Debug)]
+pub struct Touched<K> {
+    pending: Arc<Mutex<Pending<K>>>,
+}
+
+impl<K: Key> Touched<K> {
+    /// The next touched key; `None` when the cache is gone.
+    pub async fn next(&mut self) -> Option<K> {
+        std::future::poll_fn(|context| self.poll(context)).await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<K>> {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(key) = pending.keys.pop_first() {
+            return Poll::Ready(Some(key));
+        }
+        if pending.closed {
+            return Poll::Ready(None);
+        }
+        pending.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<K: Key> Stream for Touched<K> {
+    type Item = K;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<K>> {
+        self.get_mut().poll(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    /// (resource version, what counts)
+    type View = (u32, &'static str);
+
+    fn cache(entries: &[(&'static str, View)]) -> Cache<&'static str, View> {
+        Cache::in_memory(|old, new| old.1 != new.1, entries.iter().copied())
+    }
+
+    fn drain(touched: &mut Touched<&'static str>) -> Vec<&'static str> {
+        std::iter::from_fn(|| touched.next().now_or_never().flatten()).collect()
+    }
+
+    #[test]
+    fn a_late_subscriber_gets_every_key_that_is_there() {
+        assert_eq!(drain(&mut cache(&[("a", (1, "x")), ("b", (1, "y"))]).clone().subscribe()), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_newer_resource_version_alone_is_stored_and_not_told() {
+        let cache = cache(&[("a", (1, "x"))]);
+        let mut touched = cache.subscribe();
+        drain(&mut touched);
+        cache.apply("a", (2, "x"));
+        assert_eq!(drain(&mut touched), Vec::<&str>::new());
+        assert_eq!(*cache.get(&"a").unwrap(), (2, "x"));
+        cache.apply("a", (3, "y"));
+        assert_eq!(drain(&mut touched), ["a"]);
+    }
+
+    #[test]
+    fn a_new_list_tells_what_changed_and_what_is_gone() {
+        let cache = cache(&[("changed", (1, "x")), ("gone", (1, "x")), ("same", (1, "x"))]);
+        let mut touched = cache.subscribe();
+        drain(&mut touched);
+        cache.replace(BTreeMap::from([("changed", (2, "y")), ("new", (2, "x")), ("same", (2, "x"))]));
+        assert_eq!(drain(&mut touched), ["changed", "gone", "new"]);
+        assert_eq!(cache.keys(), ["changed", "new", "same"]);
+    }
+
+    #[test]
+    fn a_key_touched_twice_is_delivered_once() {
+        let cache = cache(&[]);
+        let mut touched = cache.subscribe();
+        cache.apply("a", (1, "x"));
+        cache.remove(&"a");
+        cache.remove(&"a");
+        assert_eq!(drain(&mut touched), ["a"]);
+    }
+
+    #[tokio::test]
+    async fn a_subscription_ends_with_the_cache() {
+        let cache = cache(&[]);
+        let mut touched = cache.subscribe();
+        let waiting = tokio::spawn(async move { touched.next().await });
+        tokio::task::yield_now().await;
+        drop(cache);
+        assert_eq!(waiting.await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn waiting_for_the_first_list_ends_with_it() {
+        let cache: Cache<&str, View> = Cache::new(|_, _| true);
+        assert!(cache.wait_synced().now_or_never().is_none());
+        cache.replace(BTreeMap::new());
+        cache.wait_synced().await;
+        assert!(cache.is_synced());
+    }
+}

@@ -1,0 +1,230 @@
+//! Kubernetes clients: where the credentials come from, time-outs, and a count of every request.
+//!
+//! All clients are made by [`connect`]. What it returns is a stack of tower layers, so a client whose credentials are replaced while
+//! it runs (a changed cloud-config) becomes one more layer here, and nobody who holds a client notices.
+
+mod layer;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::header::{HeaderValue, USER_AGENT};
+use kube::client::ClientBuilder;
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+
+pub use layer::ApiMetrics;
+use layer::ObserveLayer;
+
+/// Where the credentials of a cluster come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A kubeconfig file, explicitly named.
+    File(PathBuf),
+    /// The pod's service account.
+    InCluster,
+}
+
+impl Source {
+    /// The guest cluster's credentials: the flag wins, then the environment variable `KUBECONFIG`, then the pod's service account
+    /// (ccm.md W-36: the Go provider could end up with two different clusters). Empty counts as not set.
+    pub fn choose(flag: Option<&str>, environment: Option<&str>) -> Self {
+        let given = [flag, environment].into_iter().flatten().find(|path| !path.trim().is_empty());
+        given.map_or(Self::InCluster, |path| Self::File(PathBuf::from(path)))
+    }
+
+    /// Reads the credentials. `master`, where given, replaces the server's URL (`--master`).
+    pub async fn load(&self, master: Option<&str>) -> Result<Config, ClientError> {
+        let mut config = match self {
+            Self::File(path) => {
+                let document = std::fs::read_to_string(path)
+                    .map_err(|source| ClientError::Unreadable { path: path.clone(), source })?;
+                from_document(&document, &path.display().to_string()).await?
+            }
+            Self::InCluster => Config::incluster().map_err(ClientError::InCluster)?,
+        };
+        if let Some(master) = master.filter(|master| !master.is_empty()) {
+            config.cluster_url =
+                master.parse().map_err(|source| ClientError::Master { url: master.to_owned(), source })?;
+        }
+        Ok(config)
+    }
+}
+
+/// Reads a kubeconfig from memory; its current context counts. `origin` is what errors call it. Relative paths inside resolve
+/// against the working directory, as in the Go provider. The context's namespace is `default_namespace`; empty means `default`.
+pub async fn from_document(document: &str, origin: &str) -> Result<Config, ClientError> {
+    let malformed = |source| ClientError::Malformed { origin: origin.to_owned(), source };
+    let kubeconfig = Kubeconfig::from_yaml(document).map_err(malformed)?;
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(malformed)?;
+    if config.default_namespace.is_empty() {
+        config.default_namespace = "default".into();
+    }
+    Ok(config)
+}
+
+/// How a client behaves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What the metrics call the other side, for example `guest` or `harvester`.
+    pub server: &'static str,
+    /// `User-Agent`.
+    pub user_agent: String,
+    /// Limit for the TCP and TLS handshakes.
+    pub connect_timeout: Duration,
+    /// Limit for a request from the first byte to the last of the answer. Watches are exempt.
+    pub request_timeout: Duration,
+    /// Try again by itself after 429, 503 and 504, within the request time-out.
+    pub retry: bool,
+    /// Where requests are counted.
+    pub metrics: Option<ApiMetrics>,
+}
+
+impl Settings {
+    /// 5 s to connect, 10 s per request, user agent `harvester-cloud-provider/<version>`.
+    pub fn new(server: &'static str, version: &str) -> Self {
+        Self {
+            server,
+            user_agent: format!("harvester-cloud-provider/{version}"),
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(10),
+            retry: true,
+            metrics: None,
+        }
+    }
+
+    /// Counts requests there.
+    pub fn metrics(mut self, metrics: &ApiMetrics) -> Self {
+        self.metrics = Some(metrics.clone());
+        self
+    }
+}
+
+/// Makes a client. Nothing is sent yet. Needs a tokio runtime.
+pub fn connect(mut config: Config, settings: &Settings) -> Result<Client, ClientError> {
+    install_crypto_provider();
+    let agent = HeaderValue::from_str(&settings.user_agent)
+        .map_err(|_| ClientError::UserAgent { user_agent: settings.user_agent.clone() })?;
+    config.headers.push((USER_AGENT, agent));
+    config.connect_timeout = Some(settings.connect_timeout);
+    config.default_retry = settings.retry;
+    let server = config.cluster_url.to_string();
+    let builder =
+        ClientBuilder::try_from(config).map_err(|source| ClientError::Build { server, source: Box::new(source) })?;
+    Ok(builder.with_layer(&ObserveLayer::new(settings)).build())
+}
+
+/// Chooses `ring` for TLS in the whole process, unless somebody chose before.
+pub fn install_crypto_provider() {
+    // An error means that another thread was faster.
+    let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The file cannot be read.
+    #[error("cannot read kubeconfig {}", path.display())]
+    Unreadable {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// The document is no usable kubeconfig.
+    #[error("{origin} is not a usable kubeconfig")]
+    Malformed {
+        /// Where it came from.
+        origin: String,
+        /// Cause.
+        source: KubeconfigError,
+    },
+    /// Outside a pod, or without a service account token.
+    #[error("no kubeconfig was given (--kubeconfig, or KUBECONFIG) and there is no service account of a pod")]
+    InCluster(#[source] InClusterError),
+    /// `--master` is no URL.
+    #[error("--master={url} is not a URL")]
+    Master {
+        /// The value.
+        url: String,
+        /// Cause.
+        source: http::uri::InvalidUri,
+    },
+    /// The user agent contains characters that no header may have.
+    #[error("{user_agent:?} cannot be used as User-Agent")]
+    UserAgent {
+        /// The value.
+        user_agent: String,
+    },
+    /// Certificates, keys or the proxy are not usable.
+    #[error("cannot use the credentials for {server}")]
+    Build {
+        /// URL of the API server.
+        server: String,
+        /// Cause.
+        source: Box<kube::Error>,
+    },
+}
+
+impl ClientError {
+    /// The file that could not be read, if that is what went wrong.
+    pub fn unreadable_path(&self) -> Option<&Path> {
+        match self {
+            Self::Unreadable { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::chain;
+
+    const DOCUMENT: &str = "
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: 'https://rancher.example/k8s/clusters/local', insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u, namespace: guests}}]
+current-context: x
+";
+
+    #[test]
+    fn the_flag_wins_over_the_environment_and_both_over_the_service_account() {
+        let file = |path: &str| Source::File(path.into());
+        assert_eq!(Source::choose(Some("/flag"), Some("/env")), file("/flag"));
+        assert_eq!(Source::choose(Some(""), Some("/env")), file("/env"));
+        assert_eq!(Source::choose(None, Some(" ")), Source::InCluster);
+    }
+
+    #[tokio::test]
+    async fn the_current_context_gives_server_and_namespace_and_the_path_of_the_url_is_kept() {
+        let config = from_document(DOCUMENT, "cloud-config").await.unwrap();
+        assert_eq!(config.default_namespace, "guests");
+        assert_eq!(config.cluster_url.path(), "/k8s/clusters/local");
+        let config = from_document(&DOCUMENT.replace(", namespace: guests", ""), "cloud-config").await.unwrap();
+        assert_eq!(config.default_namespace, "default");
+        let config = from_document(&DOCUMENT.replace("guests", "''"), "cloud-config").await.unwrap();
+        assert_eq!(config.default_namespace, "default");
+        assert!(connect(config, &Settings::new("harvester", "1")).is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_a_document_is_said_with_its_origin() {
+        for (document, expected) in [
+            ("", "cloud-config is not a usable kubeconfig: "),
+            ("{", "cloud-config is not a usable kubeconfig: "),
+            (
+                &DOCUMENT.replace("current-context: x", "current-context: y"),
+                "cloud-config is not a usable kubeconfig: ",
+            ),
+        ] {
+            let error = from_document(document, "cloud-config").await.unwrap_err();
+            assert!(chain(&error).starts_with(expected), "{}", chain(&error));
+        }
+        let error = Source::File("/does/not/exist".into()).load(None).await.unwrap_err();
+        assert!(chain(&error).starts_with("cannot read kubeconfig /does/not/exist: No such file"), "{}", chain(&error));
+    }
+}

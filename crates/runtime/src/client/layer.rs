@@ -1,0 +1,333 @@
+//! The layer around every request: a time-out that spares watches, and a count per server, verb, resource and code.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use kube::client::Body;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tower::{BoxError, Layer, Service};
+
+use super::Settings;
+
+/// A watch must at least begin to answer.
+const WATCH_START_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// `hcp_api_requests_total{server,verb,resource,code}` and `hcp_api_request_duration_seconds{server,verb}`.
+#[derive(Debug, Clone)]
+pub struct ApiMetrics {
+    requests: Family<RequestLabels, Counter>,
+    duration: Family<DurationLabels, Histogram, fn() -> Histogram>,
+}
+
+type DurationLabels = [(&'static str, &'static str); 2];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    server: &'static str,
+    verb: &'static str,
+    resource: String,
+    code: String,
+}
+
+impl ApiMetrics {
+    /// Registers the metrics.
+    pub fn register(registry: &mut Registry) -> Self {
+        let buckets = || Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
+        let metrics =
+            Self { requests: Family::default(), duration: Family::new_with_constructor(buckets as fn() -> Histogram) };
+        registry.register(
+            "hcp_api_requests",
+            "API requests by server, verb, resource and HTTP code; code is 'error' where no answer came",
+            metrics.requests.clone(),
+        );
+        registry.register(
+            "hcp_api_request_duration_seconds",
+            "Time until the API server began to answer, without watches",
+            metrics.duration.clone(),
+        );
+        metrics
+    }
+
+    /// How many requests were sent to `server`, by verb, resource and code. For tests and reports.
+    pub fn count(&self, server: &'static str, verb: &'static str, resource: &str, code: &str) -> u64 {
+        let labels = RequestLabels { server, verb, resource: resource.to_owned(), code: code.to_owned() };
+        self.requests.get(&labels).map_or(0, |counter| counter.get())
+    }
+
+    fn record(&self, server: &'static str, call: &Call, code: Option<u16>, took: Duration) {
+        let code = code.map_or_else(|| "error".to_owned(), |code| code.to_string());
+        let labels = RequestLabels { server, verb: call.verb, resource: call.resource.clone(), code };
+        self.requests.get_or_create(&labels).inc();
+        if call.verb != "watch" {
+            self.duration.get_or_create(&[("server", server), ("verb", call.verb)]).observe(took.as_secs_f64());
+        }
+    }
+}
+
+/// What a request does, in Kubernetes' terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Call {
+    verb: &'static str,
+    /// For example `services`, `services/status`, or the path itself where it names no resource.
+    resource: String,
+}
+
+impl Call {
+    fn of(method: &Method, path: &str, query: &str) -> Self {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let (["api", _, rest @ ..] | ["apis", _, _, rest @ ..]) = parts.as_slice() else {
+            return Self { verb: plain_verb(method), resource: path.to_owned() };
+        };
+        let rest = match rest {
+            // `namespaces/x` itself is a resource; `namespaces/x/services` is not about namespaces.
+            ["namespaces", _, inner @ ..] if !inner.is_empty() && !matches!(inner, ["status" | "finalize"]) => inner,
+            rest => rest,
+        };
+        let named = rest.len() > 1;
+        let resource = match rest {
+            [resource, _name, subresource, ..] => format!("{resource}/{subresource}"),
+            [resource, ..] => (*resource).to_owned(),
+            [] => path.to_owned(),
+        };
+        let watching = query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"));
+        let verb = match (method, named) {
+            (&Method::GET, _) if watching => "watch",
+            (&Method::GET, false) if !rest.is_empty() => "list",
+            (&Method::DELETE, false) => "deletecollection",
+            _ => plain_verb(method),
+        };
+        Self { verb, resource }
+    }
+}
+
+fn plain_verb(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "other",
+    }
+}
+
+/// No answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error("no complete answer to {method} {path} within {limit:?}")]
+struct RequestTimeout {
+    method: Method,
+    path: String,
+    limit: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct ObserveLayer {
+    server: &'static str,
+    limit: Duration,
+    metrics: Option<ApiMetrics>,
+}
+
+impl ObserveLayer {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self { server: settings.server, limit: settings.request_timeout, metrics: settings.metrics.clone() }
+    }
+}
+
+impl<S> Layer<S> for ObserveLayer {
+    type Service = Observe<S>;
+
+    fn layer(&self, inner: S) -> Observe<S> {
+        Observe { inner, layer: self.clone() }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Observe<S> {
+    inner: S,
+    layer: ObserveLayer,
+}
+
+impl<S, B> Service<Request<Body>> for Observe<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: HttpBody + Send + 'static,
+{
+    type Response = Response<TimedBody<B>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let call = Call::of(request.method(), request.uri().path(), request.uri().query().unwrap_or_default());
+        let endless = call.verb == "watch";
+        let limit = if endless { WATCH_START_TIMEOUT } else { self.layer.limit };
+        let timeout = RequestTimeout { method: request.method().clone(), path: request.uri().path().to_owned(), limit };
+        let ObserveLayer { server, metrics, .. } = self.layer.clone();
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let start = Instant::now();
+            let deadline = start + limit;
+            let result = tokio::time::timeout_at(deadline, answer).await;
+            let code =
+                result.as_ref().ok().and_then(|answer| answer.as_ref().ok()).map(|answer| answer.status().as_u16());
+            if let Some(metrics) = metrics {
+                metrics.record(server, &call, code, start.elapsed());
+            }
+            let response = match result {
+                Ok(answer) => answer.map_err(Into::into)?,
+                Err(_) => return Err(timeout.into()),
+            };
+            let limit = (!endless).then(|| (Box::pin(sleep_until(deadline)), Some(timeout)));
+            Ok(response.map(|inner| TimedBody { inner: Box::pin(inner), limit }))
+        })
+    }
+}
+
+/// A body that has to be complete by a deadline: an answer that stops half-way must not hold a worker.
+pub(super) struct TimedBody<B> {
+    inner: Pin<Box<B>>,
+    limit: Option<(Pin<Box<Sleep>>, Option<RequestTimeout>)>,
+}
+
+impl<B> fmt::Debug for TimedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimedBody").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+impl<B> HttpBody for TimedBody<B>
+where
+    B: HttpBody,
+    B::Error: Into<BoxError>,
+{
+    type Data = B::Data;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
+        let this = self.get_mut();
+        if let Poll::Ready(frame) = this.inner.as_mut().poll_frame(context) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let Some((sleep, timeout)) = &mut this.limit else { return Poll::Pending };
+        ready!(sleep.as_mut().poll(context));
+        Poll::Ready(timeout.take().map(|timeout| Err(timeout.into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Service as KubeService;
+    use kube::Api;
+    use kube::client::ClientBuilder;
+    use kube::core::Status;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::error::chain;
+
+    #[test]
+    fn requests_are_counted_under_kubernetes_own_verbs_and_resources() {
+        for (method, uri, verb, resource) in [
+            (Method::GET, "/api/v1/namespaces/a/services/b", "get", "services"),
+            (Method::GET, "/api/v1/services?limit=500", "list", "services"),
+            (Method::GET, "/api/v1/namespaces/a/services?&watch=true&x=1", "watch", "services"),
+            (Method::PATCH, "/api/v1/namespaces/a/services/b/status", "patch", "services/status"),
+            (
+                Method::POST,
+                "/apis/loadbalancer.harvesterhci.io/v1beta1/namespaces/a/loadbalancers",
+                "create",
+                "loadbalancers",
+            ),
+            (Method::PUT, "/apis/coordination.k8s.io/v1/namespaces/a/leases/b", "update", "leases"),
+            (Method::DELETE, "/api/v1/nodes/n", "delete", "nodes"),
+            (Method::GET, "/api/v1/namespaces/a", "get", "namespaces"),
+            (Method::GET, "/api/v1/namespaces", "list", "namespaces"),
+            (
+                Method::GET,
+                "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/b/guestosinfo",
+                "get",
+                "virtualmachineinstances/guestosinfo",
+            ),
+            (Method::GET, "/healthz", "get", "/healthz"),
+        ] {
+            let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+            assert_eq!(Call::of(&method, path, query), Call { verb, resource: resource.into() }, "{uri}");
+        }
+    }
+
+    fn client<F, A, B>(answer: F) -> (kube::Client, ApiMetrics)
+    where
+        F: FnMut(Request<Body>) -> A + Send + 'static,
+        A: Future<Output = Result<Response<B>, BoxError>> + Send + 'static,
+        B: HttpBody<Data = hyper::body::Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let metrics = ApiMetrics::register(&mut Registry::default());
+        let settings = Settings::new("guest", "1").metrics(&metrics);
+        let builder = ClientBuilder::new(service_fn(answer), "default");
+        (builder.with_layer(&ObserveLayer::new(&settings)).build(), metrics)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_answer_is_given_up_after_ten_seconds() {
+        let (client, metrics) = client(|_| std::future::pending::<Result<Response<Body>, BoxError>>());
+        let start = Instant::now();
+        let error = Api::<KubeService>::default_namespaced(client).get("web").await.unwrap_err();
+        assert_eq!(start.elapsed(), Duration::from_secs(10));
+        assert_eq!(chain(&error), "no complete answer to GET /api/v1/namespaces/default/services/web within 10s");
+        assert_eq!(metrics.count("guest", "get", "services", "error"), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_stops_half_way_is_given_up_too() {
+        let (client, metrics) = client(|_| async { Ok(Response::new(Silent)) });
+        let start = Instant::now();
+        assert!(Api::<KubeService>::default_namespaced(client).get("web").await.is_err());
+        assert_eq!(start.elapsed(), Duration::from_secs(10));
+        assert_eq!(metrics.count("guest", "get", "services", "200"), 1);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_counted_with_its_code() {
+        let (client, metrics) = client(|_| async {
+            let body = serde_json::to_vec(&Status::failure("no", "Forbidden").with_code(403))?;
+            Ok(Response::builder().status(403).body(Body::from(body))?)
+        });
+        assert!(Api::<KubeService>::default_namespaced(client).get("web").await.is_err());
+        assert_eq!(metrics.count("guest", "get", "services", "403"), 1);
+    }
+
+    /// A body that never ends and never says anything.
+    struct Silent;
+
+    impl HttpBody for Silent {
+        type Data = hyper::body::Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
+            Poll::Pending
+        }
+    }
+}

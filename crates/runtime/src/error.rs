@@ -1,0 +1,86 @@
+//! Turning an error and its causes into one line for a log, an Event or a refusal.
+
+use std::error::Error;
+
+/// `error` and its causes, joined by `: `. A Kubernetes Status is shown as its message alone: the debug form that `kube` adds
+/// is noise for the reader of an Event. A cause whose text its parent already contains is not repeated.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = String::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let (line, stop) = line(error);
+        if !text.ends_with(&line) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&line);
+        }
+        next = if stop { None } else { error.source() };
+    }
+    text
+}
+
+fn line(error: &(dyn Error + 'static)) -> (String, bool) {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) if !status.message.is_empty() => (status.message.clone(), true),
+        // Wrappers without information of their own.
+        Some(kube::Error::Service(cause)) => (chain(cause.as_ref()), true),
+        Some(kube::Error::HyperError(cause)) => (chain(cause), true),
+        _ => (error.to_string(), false),
+    }
+}
+
+/// The first answer of a Kubernetes API server in the chain of causes, if one is there.
+pub fn api_status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::core::Status> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(kube::Error::Api(status)) = error.downcast_ref::<kube::Error>() {
+            return Some(status);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// The HTTP status of that answer.
+pub fn api_code(error: &(dyn Error + 'static)) -> Option<u16> {
+    api_status(error).map(|status| status.code)
+}
+
+/// Somebody else wrote the object since we read it: look again, nothing is wrong. ("Already exists" is 409 too, and is not this.)
+pub fn is_conflict(error: &(dyn Error + 'static)) -> bool {
+    api_status(error).is_some_and(kube::core::Status::is_conflict)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("failed to create LoadBalancer {name}")]
+    struct Failed {
+        name: &'static str,
+        source: kube::Error,
+    }
+
+    fn refused() -> Failed {
+        let status =
+            kube::core::Status::failure("admission webhook denied the request: no pool", "Invalid").with_code(422);
+        Failed { name: "guests/a", source: kube::Error::Api(status.boxed()) }
+    }
+
+    #[test]
+    fn the_cause_follows_what_was_tried_and_status_details_are_left_out() {
+        assert_eq!(
+            chain(&refused()),
+            "failed to create LoadBalancer guests/a: admission webhook denied the request: no pool"
+        );
+    }
+
+    #[test]
+    fn the_code_of_the_answer_is_found_behind_our_own_error() {
+        assert_eq!(api_code(&refused()), Some(422));
+        assert!(!is_conflict(&refused()));
+        assert_eq!(api_code(&std::io::Error::other("x")), None);
+    }
+}

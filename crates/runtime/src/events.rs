@@ -1,0 +1,141 @@
+//! Kubernetes Events as client-go writes them: `v1` Events (the charts grant no `events.k8s.io`), written in the background.
+//!
+//! Nobody waits for an Event and nothing depends on one: the buffer is bounded and drops, a missing right is logged once.
+
+mod correlator;
+mod writer;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use tokio::sync::mpsc;
+
+pub use correlator::{Correlator, Write};
+
+/// Events that wait to be written; more are dropped (client-go's number).
+const BUFFER: usize = 1000;
+
+/// Reports Events for one component. Cheap to clone; [`Recorder::for_component`] gives another source over the same writer.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    component: Arc<str>,
+    sender: mpsc::Sender<Entry>,
+}
+
+/// One Event to report.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// `source.component`.
+    pub component: Arc<str>,
+    /// What it is about.
+    pub object: ObjectReference,
+    /// Normal or Warning.
+    pub kind: EventKind,
+    /// Short, in CamelCase, for machines.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+/// Type of an Event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventKind {
+    /// Information.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+impl EventKind {
+    /// The value of the `type` field.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+impl Recorder {
+    /// A recorder, and the task that writes its Events for as long as a clone of the recorder lives.
+    pub fn new(client: Client, component: &str) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (recorder, entries) = Self::to_channel(component);
+        (recorder, writer::run(client, entries))
+    }
+
+    /// A recorder whose Events go to a channel, for tests.
+    pub fn to_channel(component: &str) -> (Self, mpsc::Receiver<Entry>) {
+        let (sender, entries) = mpsc::channel(BUFFER);
+        (Self { component: component.into(), sender }, entries)
+    }
+
+    /// The same writer under another source component.
+    pub fn for_component(&self, component: &str) -> Self {
+        Self { component: component.into(), sender: self.sender.clone() }
+    }
+
+    /// Reports a Normal Event.
+    pub fn normal(&self, object: &ObjectReference, reason: &str, message: &str) {
+        self.record(object, EventKind::Normal, reason, message);
+    }
+
+    /// Reports a Warning Event.
+    pub fn warning(&self, object: &ObjectReference, reason: &str, message: &str) {
+        self.record(object, EventKind::Warning, reason, message);
+    }
+
+    /// Reports an Event. Never blocks.
+    pub fn record(&self, object: &ObjectReference, kind: EventKind, reason: &str, message: &str) {
+        let entry = Entry {
+            component: Arc::clone(&self.component),
+            object: object.clone(),
+            kind,
+            reason: reason.to_owned(),
+            message: truncated(message),
+        };
+        tracing::debug!(kind = kind.as_str(), reason, object = ?object.name, message, "event");
+        if self.sender.try_send(entry).is_err() {
+            tracing::debug!(reason, "the buffer of Events is full or closed: dropped one");
+        }
+    }
+}
+
+/// The API server refuses messages longer than this.
+const LONGEST_MESSAGE: usize = 1024;
+
+fn truncated(message: &str) -> String {
+    if message.len() <= LONGEST_MESSAGE {
+        return message.to_owned();
+    }
+    let mut end = LONGEST_MESSAGE - '…'.len_utf8();
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}…", &message[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_buffer_drops_instead_of_blocking() {
+        let (recorder, mut entries) = Recorder::to_channel("test");
+        for _ in 0..=BUFFER {
+            recorder.normal(&ObjectReference::default(), "Reason", "message");
+        }
+        let mut count = 0;
+        while entries.try_recv().is_ok() {
+            count += 1;
+        }
+        assert_eq!(count, BUFFER);
+    }
+
+    #[test]
+    fn a_message_that_the_api_server_would_refuse_is_cut_at_a_character() {
+        let cut = truncated(&"ä".repeat(600));
+        assert!(cut.len() <= LONGEST_MESSAGE && cut.ends_with("ä…"));
+        assert_eq!(truncated("short"), "short");
+    }
+}

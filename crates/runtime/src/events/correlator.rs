@@ -1,0 +1,229 @@
+//! What becomes of an Event: a new object, a higher count on one that is there, or nothing, because its object is too talkative.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use tokio::time::Instant;
+
+use super::{Entry, EventKind};
+
+/// client-go's spam limit: a burst per source and object, then one Event per five minutes.
+const BURST: f64 = 25.0;
+const REFILL: Duration = Duration::from_mins(5);
+
+/// Events expire on the server after an hour; what we remember for longer could only be patched in vain.
+const REMEMBER: Duration = Duration::from_hours(1);
+
+/// Objects that are remembered at most, per table.
+const CAPACITY: usize = 4096;
+
+/// A request to send for an Event.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Write {
+    /// Create an Event with this name.
+    Create {
+        /// `metadata.name`.
+        name: String,
+        /// First and last time.
+        time: Timestamp,
+    },
+    /// The same has been said before: raise the count.
+    Count {
+        /// `metadata.name` of the Event.
+        name: String,
+        /// First time.
+        first: Timestamp,
+        /// Last time.
+        last: Timestamp,
+        /// New count.
+        count: i32,
+    },
+}
+
+/// Who says the same about the same object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Same {
+    subject: Subject,
+    kind: EventKind,
+    reason: String,
+    message: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Subject {
+    component: Arc<str>,
+    object: [Option<String>; 5],
+}
+
+impl Subject {
+    fn new(component: &Arc<str>, object: &ObjectReference) -> Self {
+        let ObjectReference { api_version, kind, namespace, name, uid, .. } = object.clone();
+        Self { component: Arc::clone(component), object: [api_version, kind, namespace, name, uid] }
+    }
+}
+
+#[derive(Debug)]
+struct Said {
+    name: String,
+    first: Timestamp,
+    count: i32,
+    at: Instant,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    tokens: f64,
+    at: Instant,
+}
+
+/// Remembers what was said. No clock, no client.
+#[derive(Debug, Default)]
+pub struct Correlator {
+    said: HashMap<Same, Said>,
+    buckets: BTreeMap<Subject, Bucket>,
+}
+
+impl Correlator {
+    /// Decides about one Event. `None`: say nothing, the object has used up its share.
+    pub fn observe(&mut self, now: Instant, wall: Timestamp, entry: &Entry) -> Option<Write> {
+        let subject = Subject::new(&entry.component, &entry.object);
+        if !self.spend(now, &subject) {
+            return None;
+        }
+        self.said.retain(|_, said| now - said.at < REMEMBER);
+        let same = Same { subject, kind: entry.kind, reason: entry.reason.clone(), message: entry.message.clone() };
+        if let Some(said) = self.said.get_mut(&same) {
+            said.count = said.count.saturating_add(1);
+            said.at = now;
+            return Some(Write::Count { name: said.name.clone(), first: said.first, last: wall, count: said.count });
+        }
+        if self.said.len() >= CAPACITY
+            && let Some(oldest) = self.said.iter().min_by_key(|(_, said)| said.at).map(|(same, _)| same.clone())
+        {
+            self.said.remove(&oldest);
+        }
+        // client-go's names: the object, and the time in hexadecimal nanoseconds.
+        let name = format!("{}.{:x}", entry.object.name.as_deref().unwrap_or_default(), wall.as_nanosecond());
+        self.said.insert(same, Said { name: name.clone(), first: wall, count: 1, at: now });
+        Some(Write::Create { name, time: wall })
+    }
+
+    /// The Event could not be created: it must not be counted up.
+    pub fn forget(&mut self, entry: &Entry) {
+        let subject = Subject::new(&entry.component, &entry.object);
+        self.said.remove(&Same {
+            subject,
+            kind: entry.kind,
+            reason: entry.reason.clone(),
+            message: entry.message.clone(),
+        });
+    }
+
+    fn spend(&mut self, now: Instant, subject: &Subject) -> bool {
+        if self.buckets.len() >= CAPACITY {
+            // A full bucket remembers nothing.
+            self.buckets.retain(|_, bucket| refilled(bucket, now) < BURST);
+        }
+        let bucket = self.buckets.entry(subject.clone()).or_insert(Bucket { tokens: BURST, at: now });
+        bucket.tokens = refilled(bucket, now);
+        bucket.at = now;
+        if bucket.tokens < 1.0 {
+            return false;
+        }
+        bucket.tokens -= 1.0;
+        true
+    }
+}
+
+fn refilled(bucket: &Bucket, now: Instant) -> f64 {
+    (bucket.tokens + (now - bucket.at).as_secs_f64() / REFILL.as_secs_f64()).min(BURST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, message: &str) -> Entry {
+        Entry {
+            component: "service-controller".into(),
+            object: ObjectReference { name: Some(name.into()), uid: Some("u1".into()), ..ObjectReference::default() },
+            kind: EventKind::Normal,
+            reason: "EnsuringLoadBalancer".into(),
+            message: message.into(),
+        }
+    }
+
+    struct Run {
+        correlator: Correlator,
+        start: Instant,
+    }
+
+    impl Run {
+        fn new() -> Self {
+            Self { correlator: Correlator::default(), start: Instant::now() }
+        }
+
+        fn at(&mut self, second: u64, entry: &Entry) -> Option<Write> {
+            let wall = Timestamp::from_second(1_700_000_000 + i64::try_from(second).unwrap()).unwrap();
+            self.correlator.observe(self.start + Duration::from_secs(second), wall, entry)
+        }
+    }
+
+    #[test]
+    fn a_new_event_is_named_after_its_object_and_time() {
+        let write = Run::new().at(0, &entry("web", "a"));
+        assert!(matches!(write, Some(Write::Create { name, .. }) if name == "web.17979cfe362a0000"));
+    }
+
+    #[test]
+    fn the_same_again_is_counted_and_keeps_its_first_time() {
+        let mut run = Run::new();
+        let Some(Write::Create { name, time }) = run.at(0, &entry("web", "a")) else { panic!() };
+        let Some(Write::Count { name: again, first, last, count }) = run.at(7, &entry("web", "a")) else { panic!() };
+        assert_eq!((again, first, count), (name, time, 2));
+        assert_eq!(last.as_second() - first.as_second(), 7);
+    }
+
+    #[test]
+    fn another_message_or_object_is_another_event() {
+        let mut run = Run::new();
+        for entry in [entry("web", "a"), entry("web", "b"), entry("db", "a")] {
+            assert!(matches!(run.at(0, &entry), Some(Write::Create { .. })));
+        }
+        let mut recreated = entry("web", "a");
+        recreated.object.uid = Some("u2".into());
+        assert!(matches!(run.at(0, &recreated), Some(Write::Create { .. })));
+    }
+
+    #[test]
+    fn an_event_that_the_server_has_forgotten_is_created_again() {
+        let mut run = Run::new();
+        run.at(0, &entry("web", "a"));
+        assert!(matches!(run.at(3601, &entry("web", "a")), Some(Write::Create { .. })));
+        run.correlator.forget(&entry("web", "a"));
+        assert!(matches!(run.at(3602, &entry("web", "a")), Some(Write::Create { .. })));
+    }
+
+    #[test]
+    fn an_object_may_say_25_things_at_once_and_then_one_in_five_minutes() {
+        let mut run = Run::new();
+        let said = (0..40).filter(|_| run.at(0, &entry("web", "a")).is_some()).count();
+        assert_eq!(said, 25);
+        assert!(run.at(0, &entry("db", "a")).is_some(), "others are not affected");
+        assert!(run.at(299, &entry("web", "b")).is_none());
+        assert!(run.at(300, &entry("web", "b")).is_some());
+        assert!(run.at(301, &entry("web", "b")).is_none());
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut run = Run::new();
+        for number in 0..10_000 {
+            run.at(number / 100, &entry(&format!("web{number}"), "a"));
+        }
+        assert!(run.correlator.said.len() <= CAPACITY);
+    }
+}

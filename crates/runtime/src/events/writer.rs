@@ -1,0 +1,189 @@
+//! The one task that sends Events.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::{Correlator, Entry, Write};
+use crate::error::{api_code, chain};
+
+/// Pauses before an Event is tried again that the API server did not answer. Events are hints: after that it is dropped, and the
+/// next ones have their turn.
+const RETRIES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(8)];
+
+pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<Entry>) {
+    let mut writer = Writer { client, correlator: Correlator::default(), forbidden_logged: false };
+    while let Some(entry) = entries.recv().await {
+        let Some(write) = writer.correlator.observe(Instant::now(), Timestamp::now(), &entry) else {
+            tracing::debug!(reason = entry.reason, object = ?entry.object.name, "too many Events about one object: dropped one");
+            continue;
+        };
+        writer.deliver(&entry, write).await;
+    }
+}
+
+struct Writer {
+    client: Client,
+    correlator: Correlator,
+    forbidden_logged: bool,
+}
+
+impl Writer {
+    async fn deliver(&mut self, entry: &Entry, mut write: Write) {
+        let mut pauses = RETRIES.iter();
+        loop {
+            let Err(error) = self.send(entry, &write).await else { return };
+            match (api_code(&error), &write) {
+                // Expired, or deleted by somebody: say it anew.
+                (Some(404), Write::Count { .. }) => {
+                    self.correlator.forget(entry);
+                    let time = Timestamp::now();
+                    let name =
+                        format!("{}.{:x}", entry.object.name.as_deref().unwrap_or_default(), time.as_nanosecond());
+                    write = Write::Create { name, time };
+                    continue;
+                }
+                // An earlier try has arrived although its answer did not.
+                (Some(409), Write::Create { .. }) => return,
+                (Some(403), _) => {
+                    if !std::mem::replace(&mut self.forbidden_logged, true) {
+                        tracing::warn!(error = %chain(&error), "Events cannot be written; going on without");
+                    }
+                }
+                (Some(code), _) if code < 500 && code != 429 => {
+                    tracing::debug!(error = %chain(&error), reason = entry.reason, "the API server refused an Event");
+                }
+                _ => {
+                    if let Some(pause) = pauses.next() {
+                        tokio::time::sleep(*pause).await;
+                        continue;
+                    }
+                    tracing::debug!(error = %chain(&error), reason = entry.reason, "dropped an Event");
+                }
+            }
+            if matches!(write, Write::Create { .. }) {
+                self.correlator.forget(entry);
+            }
+            return;
+        }
+    }
+
+    async fn send(&self, entry: &Entry, write: &Write) -> Result<(), kube::Error> {
+        // Events about cluster-wide objects live in `default`.
+        let namespace =
+            entry.object.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or("default");
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        match write {
+            Write::Create { name, time } => {
+                api.create(&PostParams::default(), &event(entry, namespace, name, *time)).await?;
+            }
+            Write::Count { name, last, count, .. } => {
+                let patch = json!({"count": count, "lastTimestamp": Time(*last)});
+                api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The object as client-go's recorder makes it.
+fn event(entry: &Entry, namespace: &str, name: &str, time: Timestamp) -> Event {
+    Event {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        },
+        involved_object: entry.object.clone(),
+        type_: Some(entry.kind.as_str().to_owned()),
+        reason: Some(entry.reason.clone()),
+        message: Some(entry.message.clone()),
+        source: Some(EventSource { component: Some(entry.component.to_string()), host: None }),
+        reporting_component: Some(entry.component.to_string()),
+        reporting_instance: Some(String::new()),
+        first_timestamp: Some(Time(time)),
+        last_timestamp: Some(Time(time)),
+        count: Some(1),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ObjectReference;
+
+    use super::*;
+    use crate::events::Recorder;
+    use crate::scenario::Scenario;
+
+    fn service() -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Service".into()),
+            namespace: Some("default".into()),
+            name: Some("web".into()),
+            uid: Some("u1".into()),
+            ..ObjectReference::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn an_event_has_the_shape_that_client_go_gives_it_and_a_repetition_is_a_patch() {
+        let scenario = Scenario::answering(|request| (201, request.body.clone()));
+        let (recorder, task) = Recorder::new(scenario.client(), "service-controller");
+        recorder.normal(&service(), "EnsuringLoadBalancer", "Ensuring load balancer");
+        recorder.normal(&service(), "EnsuringLoadBalancer", "Ensuring load balancer");
+        drop(recorder);
+        task.await;
+
+        let requests = scenario.requests();
+        assert_eq!(requests.len(), 2);
+        let (create, patch) = (&requests[0], &requests[1]);
+        assert_eq!((create.method.as_str(), create.path.as_str()), ("POST", "/api/v1/namespaces/default/events"));
+        assert_eq!(create.body["source"], json!({"component": "service-controller"}));
+        assert_eq!(create.body["involvedObject"]["uid"], json!("u1"));
+        assert_eq!(create.body["count"], json!(1));
+        assert_eq!(create.body["type"], json!("Normal"));
+        assert_eq!(patch.method, "PATCH");
+        assert_eq!(patch.path, format!("{}/{}", create.path, create.body["metadata"]["name"].as_str().unwrap()));
+        assert_eq!(patch.body["count"], json!(2));
+        assert_eq!(patch.body.as_object().unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn without_the_right_to_write_events_life_goes_on() {
+        let scenario = Scenario::answering(|_| (403, Scenario::status(403, "Forbidden", "events is forbidden")));
+        let (recorder, task) = Recorder::new(scenario.client(), "service-controller");
+        recorder.normal(&service(), "A", "a");
+        recorder.normal(&service(), "A", "a");
+        drop(recorder);
+        task.await;
+        let methods: Vec<_> = scenario.requests().iter().map(|request| request.method.clone()).collect();
+        assert_eq!(methods, ["POST", "POST"], "what was never created is not patched");
+    }
+
+    #[tokio::test]
+    async fn an_event_that_is_gone_is_created_anew() {
+        let scenario = Scenario::answering(|request| {
+            if request.method == "PATCH" {
+                (404, Scenario::status(404, "NotFound", "events not found"))
+            } else {
+                (201, request.body.clone())
+            }
+        });
+        let (recorder, task) = Recorder::new(scenario.client(), "service-controller");
+        recorder.warning(&service(), "A", "a");
+        recorder.warning(&service(), "A", "a");
+        drop(recorder);
+        task.await;
+        let methods: Vec<_> = scenario.requests().iter().map(|request| request.method.clone()).collect();
+        assert_eq!(methods, ["POST", "PATCH", "POST"]);
+    }
+}

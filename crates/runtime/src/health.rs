@@ -1,0 +1,183 @@
+//! Named health checks: who registers what is asked for under `/healthz`, `/livez` and `/readyz`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A check answers at once: well, or what is wrong.
+pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// What a failing check means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Matters {
+    /// The process should be restarted: `/healthz` and `/livez`.
+    Alive,
+    /// The process should get no work yet: `/readyz`.
+    Ready,
+    /// Both.
+    Always,
+}
+
+/// The registry of checks. Cheap to clone; all clones are the same registry.
+#[derive(Clone, Default)]
+pub struct Health {
+    checks: Arc<Mutex<BTreeMap<String, (Matters, Check)>>>,
+}
+
+impl fmt::Debug for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Health").field("checks", &self.names()).finish()
+    }
+}
+
+/// Which of the endpoints asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// `/healthz`.
+    Healthz,
+    /// `/livez`.
+    Livez,
+    /// `/readyz`.
+    Readyz,
+}
+
+impl Probe {
+    /// The path's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Healthz => "healthz",
+            Self::Livez => "livez",
+            Self::Readyz => "readyz",
+        }
+    }
+
+    fn includes(self, matters: Matters) -> bool {
+        match self {
+            Self::Healthz | Self::Livez => matters != Matters::Ready,
+            Self::Readyz => matters != Matters::Alive,
+        }
+    }
+}
+
+impl Health {
+    /// A registry without checks: always well.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers a check, or replaces the one of the same name.
+    pub fn register(&self, name: impl Into<String>, matters: Matters, check: Check) {
+        self.checks.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), (matters, check));
+    }
+
+    /// Names of all checks.
+    pub fn names(&self) -> Vec<String> {
+        self.checks.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// Asks the checks of `probe`, without those in `exclude`. The answer is ordered by name.
+    pub fn ask(&self, probe: Probe, exclude: &[String]) -> Report {
+        let checks: Vec<(String, Check)> = {
+            let checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+            let asked =
+                checks.iter().filter(|(name, (matters, _))| probe.includes(*matters) && !exclude.contains(name));
+            asked.map(|(name, (_, check))| (name.clone(), Arc::clone(check))).collect()
+        };
+        let results = checks.into_iter().map(|(name, check)| (name, check())).collect();
+        let unknown: Vec<String> = {
+            let checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+            exclude.iter().filter(|name| !checks.contains_key(*name)).cloned().collect()
+        };
+        let excluded = exclude.iter().filter(|name| !unknown.contains(name)).cloned().collect();
+        Report { probe, results, excluded, unknown }
+    }
+
+    /// Asks one check by name.
+    pub fn ask_one(&self, name: &str) -> Option<Result<(), String>> {
+        let check =
+            self.checks.lock().unwrap_or_else(PoisonError::into_inner).get(name).map(|(_, check)| Arc::clone(check));
+        check.map(|check| check())
+    }
+}
+
+/// The answers of some checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    probe: Probe,
+    results: Vec<(String, Result<(), String>)>,
+    excluded: Vec<String>,
+    unknown: Vec<String>,
+}
+
+impl Report {
+    /// Whether every check passed.
+    pub fn is_well(&self) -> bool {
+        self.results.iter().all(|(_, result)| result.is_ok())
+    }
+
+    /// The text that Kubernetes' own servers give, except that a failing check says why: the reasons contain no secrets, and a
+    /// probe that does not tell is of no use to whoever reads the pod's Events.
+    pub fn text(&self, verbose: bool) -> String {
+        use fmt::Write;
+
+        let mut text = String::new();
+        if self.is_well() && !verbose {
+            return "ok".to_owned();
+        }
+        for (name, result) in &self.results {
+            let _ = match result {
+                Ok(()) => writeln!(text, "[+]{name} ok"),
+                Err(reason) => writeln!(text, "[-]{name} failed: {reason}"),
+            };
+        }
+        for name in &self.excluded {
+            let _ = writeln!(text, "[+]{name} excluded: ok");
+        }
+        if !self.unknown.is_empty() {
+            let unknown: Vec<String> = self.unknown.iter().map(|name| format!("{name:?}")).collect();
+            let _ =
+                writeln!(text, "warn: some health checks cannot be excluded: no matches for {}", unknown.join(", "));
+        }
+        let verdict = if self.is_well() { "passed" } else { "failed" };
+        let _ = writeln!(text, "{} check {verdict}", self.probe.name());
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health() -> Health {
+        let health = Health::new();
+        health.register("leaderElection", Matters::Alive, Arc::new(|| Ok(())));
+        health.register("caches", Matters::Ready, Arc::new(|| Err("services not listed yet".into())));
+        health
+    }
+
+    #[test]
+    fn a_process_without_its_caches_is_alive_and_not_ready() {
+        assert_eq!(health().ask(Probe::Livez, &[]).text(false), "ok");
+        let report = health().ask(Probe::Readyz, &[]);
+        assert!(!report.is_well());
+        assert_eq!(report.text(false), "[-]caches failed: services not listed yet\nreadyz check failed\n");
+    }
+
+    #[test]
+    fn verbose_lists_and_exclude_leaves_out() {
+        assert_eq!(health().ask(Probe::Healthz, &[]).text(true), "[+]leaderElection ok\nhealthz check passed\n");
+        let report = health().ask(Probe::Readyz, &["caches".into(), "other".into()]);
+        assert!(report.is_well());
+        assert_eq!(
+            report.text(true),
+            "[+]caches excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"other\"\nreadyz check passed\n"
+        );
+    }
+
+    #[test]
+    fn one_check_can_be_asked_by_name() {
+        assert_eq!(health().ask_one("leaderElection"), Some(Ok(())));
+        assert!(health().ask_one("caches").unwrap().is_err());
+        assert_eq!(health().ask_one("none"), None);
+    }
+}

@@ -1,0 +1,214 @@
+//! Who may read: everybody, or whom the cluster says (TokenReview and SubjectAccessReview), as delegated authorisation does it in
+//! Kubernetes' own programs. Client certificates are not looked at: the chart has no use for them, and they would need the
+//! `extension-apiserver-authentication` ConfigMap, which the Go provider skips too.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use http::StatusCode;
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::time::Instant;
+
+use crate::error::{api_code, chain};
+
+/// How long an answer of the cluster is kept (`--authentication-token-webhook-cache-ttl` and its kin).
+const KEEP: Duration = Duration::from_secs(10);
+
+/// Answers kept at most: a scanner with random tokens must not fill our memory.
+const CAPACITY: usize = 1024;
+
+/// Who may read.
+#[derive(Debug)]
+pub enum Access {
+    /// Everybody: for plain HTTP on a port that the operator opened on purpose.
+    Open,
+    /// Whom the cluster lets.
+    Delegated(Box<Delegated>),
+}
+
+/// Answers, and when they came.
+type Kept<K, V> = Mutex<HashMap<K, (Instant, V)>>;
+
+/// Asks the cluster.
+pub struct Delegated {
+    client: Client,
+    always_allow: Vec<String>,
+    users: Kept<String, User>,
+    verdicts: Kept<(User, String, String), bool>,
+    forbidden_logged: AtomicBool,
+}
+
+impl std::fmt::Debug for Delegated {
+    // The caches hold tokens: they must not end up in a log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Delegated").field("always_allow", &self.always_allow).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum User {
+    Unknown,
+    Known { name: String, uid: Option<String>, groups: Vec<String> },
+}
+
+/// Why somebody may not read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) text: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, text: format!("{}\n", text.into()) }
+    }
+}
+
+impl Access {
+    /// [`Access::Delegated`], asking with `client`. `always_allow` are the paths that everybody may read
+    /// (`--authorization-always-allow-paths`); one that ends in `*` stands for all that begin so.
+    pub fn delegated(client: Client, always_allow: Vec<String>) -> Self {
+        Self::Delegated(Box::new(Delegated::new(client, always_allow)))
+    }
+
+    pub(super) async fn check(&self, token: Option<&str>, path: &str, verb: &str) -> Result<(), Refusal> {
+        match self {
+            Self::Open => Ok(()),
+            Self::Delegated(delegated) => delegated.check(token, path, verb).await,
+        }
+    }
+}
+
+impl Delegated {
+    fn new(client: Client, always_allow: Vec<String>) -> Self {
+        Self {
+            client,
+            always_allow,
+            users: Mutex::default(),
+            verdicts: Mutex::default(),
+            forbidden_logged: AtomicBool::new(false),
+        }
+    }
+
+    async fn check(&self, token: Option<&str>, path: &str, verb: &str) -> Result<(), Refusal> {
+        if self.always_allow.iter().any(|allowed| covers(allowed, path)) {
+            return Ok(());
+        }
+        let user = match token {
+            Some(token) => self
+                .user(token)
+                .await
+                .map_err(|error| self.cannot_tell(&error, "tokenreviews.authentication.k8s.io"))?,
+            None => User::Known {
+                name: "system:anonymous".into(),
+                uid: None,
+                groups: vec!["system:unauthenticated".into()],
+            },
+        };
+        let User::Known { name, groups, .. } = &user else {
+            return Err(Refusal::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized: the cluster does not know this bearer token",
+            ));
+        };
+        if groups.iter().any(|group| group == "system:masters") {
+            return Ok(());
+        }
+        let verdict = self.allowed(&user, path, verb).await;
+        if verdict.map_err(|error| self.cannot_tell(&error, "subjectaccessreviews.authorization.k8s.io"))? {
+            return Ok(());
+        }
+        Err(Refusal::new(StatusCode::FORBIDDEN, format!("forbidden: user {name:?} may not {verb} path {path:?}")))
+    }
+
+    async fn user(&self, token: &str) -> Result<User, kube::Error> {
+        if let Some(user) = kept(&self.users, &token.to_owned()) {
+            return Ok(user);
+        }
+        let review = TokenReview {
+            spec: TokenReviewSpec { token: Some(token.to_owned()), audiences: None },
+            ..TokenReview::default()
+        };
+        let review = Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &review).await?;
+        let status = review.status.unwrap_or_default();
+        let user = match (status.authenticated, status.user) {
+            (Some(true), Some(user)) => User::Known {
+                name: user.username.unwrap_or_default(),
+                uid: user.uid,
+                groups: user.groups.unwrap_or_default(),
+            },
+            _ => User::Unknown,
+        };
+        keep(&self.users, token.to_owned(), user.clone());
+        Ok(user)
+    }
+
+    async fn allowed(&self, user: &User, path: &str, verb: &str) -> Result<bool, kube::Error> {
+        let key = (user.clone(), path.to_owned(), verb.to_owned());
+        if let Some(allowed) = kept(&self.verdicts, &key) {
+            return Ok(allowed);
+        }
+        let User::Known { name, uid, groups } = user else { return Ok(false) };
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(name.clone()),
+                uid: uid.clone(),
+                groups: Some(groups.clone()),
+                non_resource_attributes: Some(NonResourceAttributes {
+                    path: Some(path.to_owned()),
+                    verb: Some(verb.to_owned()),
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let review =
+            Api::<SubjectAccessReview>::all(self.client.clone()).create(&PostParams::default(), &review).await?;
+        let allowed = review.status.is_some_and(|status| status.allowed);
+        keep(&self.verdicts, key, allowed);
+        Ok(allowed)
+    }
+
+    fn cannot_tell(&self, error: &kube::Error, resource: &str) -> Refusal {
+        if api_code(error) != Some(403) {
+            tracing::warn!(error = %chain(error), "cannot ask the API server who may read the metrics");
+            return Refusal::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("cannot ask the API server whether you may read this: {}", chain(error)),
+            );
+        }
+        let text = format!(
+            "forbidden: this program may not create {resource}, so it cannot find out whether you may read this; grant it that right, \
+             or open the path with --authorization-always-allow-paths"
+        );
+        if !self.forbidden_logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{text}");
+        }
+        Refusal::new(StatusCode::FORBIDDEN, text)
+    }
+}
+
+fn covers(allowed: &str, path: &str) -> bool {
+    match allowed.strip_suffix('*') {
+        Some(prefix) => path.starts_with(prefix),
+        None => allowed == path,
+    }
+}
+
+fn kept<K: std::hash::Hash + Eq, V: Clone>(kept: &Kept<K, V>, key: &K) -> Option<V> {
+    let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.get(key).filter(|(since, _)| since.elapsed() < KEEP).map(|(_, value)| value.clone())
+}
+
+fn keep<K: std::hash::Hash + Eq, V>(kept: &Kept<K, V>, key: K, value: V) {
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.retain(|_, (since, _)| since.elapsed() < KEEP);
+    if kept.len() < CAPACITY {
+        kept.insert(key, (Instant::now(), value));
+    }
+}

@@ -1,0 +1,190 @@
+//! Leader election on a `coordination.k8s.io/v1` Lease, interoperable with client-go: a Go replica and one of ours may share it.
+//!
+//! The rules live in [`Elector`], which has no clock and no client; [`Election`] sends its requests and feeds the answers back.
+
+mod elector;
+mod lease;
+mod task;
+
+use std::time::Duration;
+
+use crate::shutdown::Token;
+
+pub use elector::{Action, Elector, Input, Observation};
+pub use lease::Record;
+pub use task::{Election, LeaderError};
+
+/// Which Lease, who we are, and how patient everybody is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaderConfig {
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Name of the Lease.
+    pub name: String,
+    /// `holderIdentity` while we lead.
+    pub identity: String,
+    /// Source component of the Events on the Lease.
+    pub component: String,
+    /// Durations.
+    pub timing: Timing,
+    /// What follows when the Lease cannot be renewed in time.
+    pub on_loss: OnLoss,
+    /// Watch the Lease too, so that a release is seen at once. Without the right to do so it is polled only.
+    pub watch: bool,
+}
+
+/// The three durations of client-go's election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// Non-holders wait this long after they last saw the record change. Written into the Lease.
+    pub lease_duration: Duration,
+    /// A round of renewal that has not succeeded for this long has failed. Half of it is the time-out of each request.
+    pub renew_deadline: Duration,
+    /// Pause between rounds and between attempts.
+    pub retry_period: Duration,
+}
+
+impl Default for Timing {
+    /// client-go's and the Go provider's: 15 s, 10 s, 2 s.
+    fn default() -> Self {
+        Self {
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Timing {
+    /// The relations that client-go checks before it starts (ccm.md 1.3).
+    pub fn validate(&self) -> Result<(), TimingError> {
+        if self.retry_period.is_zero() {
+            return Err(TimingError::RetryPeriod);
+        }
+        if self.lease_duration <= self.renew_deadline {
+            return Err(TimingError::LeaseDuration { lease: self.lease_duration, renew: self.renew_deadline });
+        }
+        if self.renew_deadline <= self.retry_period.mul_f64(1.2) {
+            return Err(TimingError::RenewDeadline { renew: self.renew_deadline, retry: self.retry_period });
+        }
+        Ok(())
+    }
+}
+
+/// Durations that cannot work together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TimingError {
+    /// The retry period is zero.
+    #[error("the retry period of the leader election must be greater than zero")]
+    RetryPeriod,
+    /// Others could take the Lease before we gave up.
+    #[error(
+        "the lease duration of the leader election ({lease:?}) must be greater than its renew deadline ({renew:?})"
+    )]
+    LeaseDuration {
+        /// Configured lease duration.
+        lease: Duration,
+        /// Configured renew deadline.
+        renew: Duration,
+    },
+    /// Not even one retry fits.
+    #[error(
+        "the renew deadline of the leader election ({renew:?}) must be greater than 1.2 times its retry period ({retry:?})"
+    )]
+    RenewDeadline {
+        /// Configured renew deadline.
+        renew: Duration,
+        /// Configured retry period.
+        retry: Duration,
+    },
+}
+
+/// What a leader does that cannot renew its Lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLoss {
+    /// Stop leading and end the election with an error: nobody may act on what it no longer owns.
+    End,
+    /// Keep the role, unconfirmed, until somebody else is seen to hold the Lease; then follow. For roles whose loss hurts more
+    /// than a doubt (decisions.md 18).
+    KeepTrying,
+}
+
+/// Who leads, as far as this replica knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Leadership {
+    /// The Lease was not read yet, or it names us and was not renewed yet.
+    Unknown,
+    /// Somebody else leads, or nobody (empty holder).
+    Following {
+        /// `holderIdentity` of the Lease.
+        holder: String,
+    },
+    /// We lead.
+    Leading {
+        /// Since when, without a break.
+        since: tokio::time::Instant,
+        /// Whether the last renewal is recent enough for others to honour it. Always true with [`OnLoss::End`].
+        confirmed: bool,
+    },
+}
+
+impl Leadership {
+    /// Whether we lead, confirmed or not.
+    pub fn is_leading(&self) -> bool {
+        matches!(self, Self::Leading { .. })
+    }
+}
+
+/// Runs `work` for as long as we lead, once. The order of an orderly end: `stop` is cancelled, `work` (which gets `stop`) finishes
+/// what is under way, and only then is the Lease handed back, so that no successor works beside us. Losing the Lease drops `work`.
+pub async fn run_while_leading<W: Future<Output = ()>>(
+    election: Election,
+    stop: Token,
+    work: impl FnOnce(Token) -> W,
+) -> Result<(), LeaderError> {
+    let release = Token::new();
+    let mut leadership = election.leadership();
+    let mut election = std::pin::pin!(election.run(release.clone()));
+    let work = async {
+        let leads = tokio::select! {
+            biased;
+            () = stop.cancelled() => false,
+            // The sender lives in the election, which runs beside us.
+            changed = leadership.wait_for(Leadership::is_leading) => changed.is_ok(),
+        };
+        if leads {
+            work(stop.clone()).await;
+        }
+        release.cancel();
+    };
+    tokio::select! {
+        biased;
+        ended = &mut election => return ended,
+        () = work => {}
+    }
+    election.await
+}
+
+/// An identity as client-go's programs use it: `<hostname>_<uuid>`, new with each start.
+pub fn unique_identity() -> String {
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}_{}", hostname.trim(), uuid::Uuid::new_v4())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_that_cannot_work_are_refused_and_named() {
+        let timing = |lease, renew, retry| Timing {
+            lease_duration: Duration::from_secs(lease),
+            renew_deadline: Duration::from_secs(renew),
+            retry_period: Duration::from_secs(retry),
+        };
+        assert_eq!(timing(15, 10, 2).validate(), Ok(()));
+        assert!(timing(10, 10, 2).validate().unwrap_err().to_string().contains("lease duration"));
+        assert!(timing(15, 2, 2).validate().unwrap_err().to_string().contains("1.2 times"));
+        assert!(timing(15, 10, 0).validate().unwrap_err().to_string().contains("retry period"));
+    }
+}

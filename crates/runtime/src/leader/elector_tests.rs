@@ -1,0 +1,333 @@
+//! client-go's rules, one sentence each.
+
+use super::super::Timing;
+use super::*;
+
+const ME: &str = "me";
+
+struct Run {
+    elector: Elector,
+    start: Instant,
+}
+
+impl Run {
+    fn new(on_loss: OnLoss) -> Self {
+        let start = Instant::now();
+        let config = LeaderConfig {
+            namespace: "kube-system".into(),
+            name: "cloud-controller-manager".into(),
+            identity: ME.into(),
+            component: "test".into(),
+            timing: Timing::default(),
+            on_loss,
+            watch: true,
+        };
+        Self { elector: Elector::new(start, config), start }
+    }
+
+    /// `at` in seconds since the start; the wall clock runs along.
+    fn at(&mut self, at: f64, input: Input) -> Option<Action> {
+        self.elector.step(self.start + Duration::from_secs_f64(at), wall(at), input)
+    }
+
+    fn leads(&self) -> bool {
+        self.elector.leadership().is_leading()
+    }
+
+    /// Creates the Lease and leads from second 0.
+    fn leading(on_loss: OnLoss) -> Self {
+        let mut run = Self::new(on_loss);
+        run.at(0.0, Input::Tick);
+        let Some(Action::Create(record)) = run.at(0.0, Input::Read(None)) else { panic!("a missing Lease is created") };
+        assert_eq!(run.at(0.0, Input::Wrote(seen(record, "1"))), None);
+        run
+    }
+}
+
+fn wall(at: f64) -> Timestamp {
+    #[allow(clippy::cast_possible_truncation)]
+    Timestamp::from_millisecond(1_700_000_000_000 + (at * 1000.0) as i64).unwrap()
+}
+
+fn seen(record: Record, version: &str) -> Observation {
+    Observation { record, version: version.into() }
+}
+
+fn held_by(holder: &str, renewed: f64, version: &str) -> Observation {
+    seen(
+        Record {
+            holder: holder.into(),
+            lease_duration: Duration::from_secs(15),
+            acquire_time: Some(wall(0.0)),
+            renew_time: Some(wall(renewed)),
+            transitions: 4,
+        },
+        version,
+    )
+}
+
+#[test]
+fn a_missing_lease_is_created_with_both_times_and_no_transition() {
+    let mut run = Run::new(OnLoss::End);
+    assert_eq!(run.elector.leadership(), Leadership::Unknown);
+    assert_eq!(run.at(0.0, Input::Tick), Some(Action::Read));
+    let expected = Record {
+        holder: ME.into(),
+        lease_duration: Duration::from_secs(15),
+        acquire_time: Some(wall(0.5)),
+        renew_time: Some(wall(0.5)),
+        transitions: 0,
+    };
+    assert_eq!(run.at(0.5, Input::Read(None)), Some(Action::Create(expected.clone())));
+    assert!(!run.leads());
+    run.at(0.6, Input::Wrote(seen(expected, "1")));
+    assert!(run.leads());
+}
+
+#[test]
+fn a_released_lease_is_taken_at_once_and_counts_a_transition() {
+    let mut run = Run::new(OnLoss::End);
+    run.at(0.0, Input::Tick);
+    let Some(Action::Update { record, version }) = run.at(0.0, Input::Read(Some(held_by("", 0.0, "7")))) else {
+        panic!("an empty holder means free")
+    };
+    assert_eq!((record.holder.as_str(), record.transitions, version.as_str()), (ME, 5, "7"));
+    assert_eq!(record.acquire_time, Some(wall(0.0)));
+}
+
+#[test]
+fn a_foreign_lease_is_taken_only_after_it_stood_still_for_its_own_duration_by_our_clock() {
+    let mut run = Run::new(OnLoss::End);
+    run.at(0.0, Input::Tick);
+    // The renew time is ancient: it is another machine's clock and says nothing.
+    assert_eq!(run.at(0.0, Input::Read(Some(held_by("other", -500.0, "7")))), None);
+    assert_eq!(run.elector.leadership(), Leadership::Following { holder: "other".into() });
+    assert_eq!(run.at(1.0, Input::Tick), None, "polled at the retry period");
+    assert_eq!(run.at(2.0, Input::Tick), Some(Action::Read));
+    assert_eq!(run.at(2.0, Input::Read(Some(held_by("other", 1.0, "8")))), None, "it renewed: the clock starts anew");
+    for second in [4, 6, 8, 10, 12, 14, 16] {
+        assert_eq!(run.at(f64::from(second), Input::Tick), Some(Action::Read));
+        assert_eq!(run.at(f64::from(second), Input::Read(Some(held_by("other", 1.0, "8")))), None);
+    }
+    // 2 + 15, not the next full poll.
+    assert_eq!(run.elector.deadline(), Some(run.start + Duration::from_secs(17)));
+    assert_eq!(run.at(17.0, Input::Tick), Some(Action::Read));
+    let taken = run.at(17.0, Input::Read(Some(held_by("other", 1.0, "8"))));
+    assert!(matches!(taken, Some(Action::Update { record, .. }) if record.transitions == 5 && record.holder == ME));
+}
+
+#[test]
+fn a_renewal_at_the_last_moment_keeps_the_lease_with_its_holder() {
+    let mut run = Run::new(OnLoss::End);
+    run.at(0.0, Input::Tick);
+    run.at(0.0, Input::Read(Some(held_by("other", 0.0, "7"))));
+    run.at(15.0, Input::Tick);
+    assert_eq!(run.at(15.0, Input::Read(Some(held_by("other", 14.9, "8")))), None);
+}
+
+#[test]
+fn a_lease_that_names_us_is_ours_to_go_on_with() {
+    // The announcer's identity is its node: a restarted process goes on where it left.
+    let mut run = Run::new(OnLoss::KeepTrying);
+    run.at(0.0, Input::Tick);
+    let Some(Action::Update { record, .. }) = run.at(0.0, Input::Read(Some(held_by(ME, 0.0, "7")))) else {
+        panic!("renewed")
+    };
+    assert_eq!((record.transitions, record.acquire_time), (4, Some(wall(0.0))));
+    assert_eq!(run.elector.leadership(), Leadership::Unknown, "until the renewal has arrived");
+}
+
+#[test]
+fn losing_the_race_for_a_free_lease_means_following() {
+    let mut run = Run::new(OnLoss::End);
+    run.at(0.0, Input::Tick);
+    run.at(0.0, Input::Read(Some(held_by("", 0.0, "7"))));
+    assert_eq!(run.at(0.1, Input::Conflict), Some(Action::Read));
+    assert_eq!(run.at(0.2, Input::Read(Some(held_by("other", 0.1, "8")))), None);
+    assert_eq!(run.elector.leadership(), Leadership::Following { holder: "other".into() });
+}
+
+#[test]
+fn a_lease_that_changes_all_the_time_is_not_read_in_a_tight_loop() {
+    let mut run = Run::new(OnLoss::End);
+    run.at(0.0, Input::Tick);
+    run.at(0.0, Input::Read(Some(held_by("", 0.0, "7"))));
+    assert_eq!(run.at(0.1, Input::Conflict), Some(Action::Read));
+    run.at(0.2, Input::Read(Some(held_by("", 0.1, "8"))));
+    assert_eq!(run.at(0.3, Input::Conflict), None);
+    assert_eq!(run.elector.deadline(), Some(run.start + Duration::from_secs_f64(2.3)));
+}
+
+#[test]
+fn the_leader_renews_every_retry_period_with_one_request_that_keeps_the_time_of_acquisition() {
+    let mut run = Run::leading(OnLoss::End);
+    assert_eq!(run.at(1.9, Input::Tick), None);
+    let Some(Action::Update { record, version }) = run.at(2.0, Input::Tick) else { panic!("renews without reading") };
+    assert_eq!((record.acquire_time, record.renew_time, record.transitions), (Some(wall(0.0)), Some(wall(2.0)), 0));
+    assert_eq!(version, "1");
+    run.at(2.1, Input::Wrote(seen(record, "2")));
+    assert_eq!(run.elector.version(), Some("2"));
+    assert_eq!(run.elector.renewed(), Some(run.start + Duration::from_secs(2)), "counted from when it was sent");
+}
+
+#[test]
+fn a_leader_that_cannot_renew_ends_after_the_renew_deadline_of_its_round() {
+    let mut run = Run::leading(OnLoss::End);
+    for second in [2, 4, 6, 8, 10] {
+        assert!(run.at(f64::from(second), Input::Tick).is_some());
+        assert_eq!(run.at(f64::from(second), Input::Failed), None);
+        assert!(run.leads());
+    }
+    // The round began at 2 s.
+    assert_eq!(run.at(12.0, Input::Tick), None);
+    assert!(run.elector.has_ended() && !run.leads());
+    assert_eq!(run.elector.deadline(), None);
+}
+
+#[test]
+fn a_request_that_hangs_does_not_delay_the_loss() {
+    let mut run = Run::leading(OnLoss::End);
+    assert!(run.at(2.0, Input::Tick).is_some());
+    assert_eq!(run.elector.deadline(), Some(run.start + Duration::from_secs(12)));
+    run.at(12.0, Input::Tick);
+    assert!(run.elector.has_ended());
+}
+
+#[test]
+fn a_process_that_was_stopped_for_longer_than_its_deadline_does_not_believe_it_leads() {
+    let mut run = Run::leading(OnLoss::End);
+    assert_eq!(run.at(60.0, Input::Tick), None);
+    assert!(run.elector.has_ended());
+}
+
+#[test]
+fn a_leader_that_keeps_trying_stays_unconfirmed_until_the_api_answers() {
+    let mut run = Run::leading(OnLoss::KeepTrying);
+    let since = run.start;
+    for second in [2, 4, 6, 8, 10, 12, 14, 30] {
+        run.at(f64::from(second), Input::Tick);
+        run.at(f64::from(second), Input::Failed);
+    }
+    assert_eq!(run.elector.leadership(), Leadership::Leading { since, confirmed: false });
+    let Some(Action::Update { record, .. }) = run.at(32.0, Input::Tick) else { panic!("keeps trying") };
+    assert_eq!(record.transitions, 0);
+    run.at(32.0, Input::Wrote(seen(record, "2")));
+    assert_eq!(run.elector.leadership(), Leadership::Leading { since, confirmed: true });
+}
+
+#[test]
+fn a_leader_that_keeps_trying_follows_as_soon_as_it_reads_another_holder() {
+    let mut run = Run::leading(OnLoss::KeepTrying);
+    for second in [2, 14] {
+        run.at(f64::from(second), Input::Tick);
+        run.at(f64::from(second), Input::Failed);
+    }
+    run.at(20.0, Input::Tick);
+    assert_eq!(run.at(20.0, Input::Conflict), Some(Action::Read));
+    assert_eq!(run.at(20.0, Input::Read(Some(held_by("other", 19.0, "9")))), None);
+    assert_eq!(run.elector.leadership(), Leadership::Following { holder: "other".into() });
+    assert!(!run.elector.has_ended());
+    run.at(22.0, Input::Tick);
+    assert!(matches!(run.at(22.0, Input::Read(Some(held_by("", 21.0, "10")))), Some(Action::Update { .. })));
+}
+
+#[test]
+fn a_stolen_lease_ends_leadership_without_waiting_for_the_deadline() {
+    let mut run = Run::leading(OnLoss::End);
+    run.at(1.0, Input::Watched(Some(held_by("other", 1.0, "2"))));
+    assert!(run.elector.has_ended());
+}
+
+#[test]
+fn a_late_watch_event_from_before_our_own_write_is_ignored() {
+    let mut run = Run::new(OnLoss::End);
+    run.at(0.0, Input::Tick);
+    let Some(Action::Update { record, .. }) = run.at(0.0, Input::Read(Some(held_by("", 0.0, "7")))) else { panic!() };
+    run.at(0.1, Input::Wrote(seen(record, "8")));
+    assert_eq!(run.at(0.2, Input::Watched(Some(held_by("other", 0.0, "6")))), None);
+    assert_eq!(run.at(0.2, Input::Watched(Some(held_by("", 0.0, "7")))), None);
+    assert!(run.leads());
+}
+
+#[test]
+fn a_watching_replica_takes_a_released_lease_without_waiting_for_its_poll() {
+    let mut run = Run::new(OnLoss::End);
+    run.at(0.0, Input::Tick);
+    run.at(0.0, Input::Read(Some(held_by("other", 0.0, "7"))));
+    let action = run.at(0.3, Input::Watched(Some(held_by("", 0.3, "8"))));
+    assert!(matches!(action, Some(Action::Update { version, .. }) if version == "8"));
+}
+
+#[test]
+fn watched_renewals_send_nothing() {
+    let mut run = Run::new(OnLoss::End);
+    run.at(0.0, Input::Tick);
+    run.at(0.0, Input::Read(Some(held_by("other", 0.0, "7"))));
+    assert_eq!(run.at(0.3, Input::Watched(Some(held_by("other", 0.3, "8")))), None);
+}
+
+#[test]
+fn release_names_nobody_for_one_second_and_only_the_holder_releases() {
+    let run = Run::leading(OnLoss::End);
+    let Some(Action::Update { record, version }) = run.elector.release(wall(1.0)) else {
+        panic!("the leader releases")
+    };
+    assert_eq!((record.holder.as_str(), record.lease_duration, version.as_str()), ("", Duration::from_secs(1), "1"));
+    assert_eq!((record.renew_time, record.transitions), (Some(wall(1.0)), 0));
+
+    let mut following = Run::new(OnLoss::End);
+    following.at(0.0, Input::Tick);
+    following.at(0.0, Input::Read(Some(held_by("other", 0.0, "7"))));
+    assert_eq!(following.elector.release(wall(1.0)), None);
+}
+
+/// Two replicas on one Lease with compare-and-swap, requests that fail or are delayed, and pauses: never two leaders.
+mod race {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn two_replicas_never_lead_at_once(script in proptest::collection::vec((0..2_usize, 0..4_u8, 1..4000_u64), 1..400)) {
+            let mut runs = [Run::new(OnLoss::End), Run::new(OnLoss::End)];
+            runs[1].start = runs[0].start;
+            runs[0].elector.config.identity = "a".into();
+            runs[1].elector.config.identity = "b".into();
+            let mut lease: Option<(Record, u64)> = None;
+            let mut pending: [Option<Action>; 2] = [None, None];
+            let mut millis = 0;
+            for (who, luck, pause) in script {
+                millis += pause;
+                #[allow(clippy::cast_precision_loss)]
+                let now = millis as f64 / 1000.0;
+                let input = match (pending[who].take(), luck) {
+                    (None, _) => Input::Tick,
+                    (Some(_), 0) => Input::Failed,
+                    (Some(Action::Read), _) => Input::Read(lease.clone().map(|(record, version)| seen(record, &version.to_string()))),
+                    (Some(Action::Create(record)), _) if lease.is_none() => {
+                        lease = Some((record.clone(), 1));
+                        if luck == 1 { Input::Failed } else { Input::Wrote(seen(record, "1")) }
+                    }
+                    (Some(Action::Update { record, version }), _)
+                        if lease.as_ref().is_some_and(|(_, current)| current.to_string() == version) =>
+                    {
+                        let next = version.parse::<u64>().unwrap() + 1;
+                        lease = Some((record.clone(), next));
+                        if luck == 1 { Input::Failed } else { Input::Wrote(seen(record, &next.to_string())) }
+                    }
+                    (Some(_), _) => Input::Conflict,
+                };
+                pending[who] = runs[who].at(now, input);
+                // Time passes for the other one too: its deadline timer runs.
+                let other = 1 - who;
+                if pending[other].is_none() {
+                    pending[other] = runs[other].at(now, Input::Tick);
+                } else {
+                    runs[other].at(now, Input::Tick);
+                }
+                prop_assert!(!(runs[0].leads() && runs[1].leads()), "both lead at {now} s");
+            }
+        }
+    }
+}

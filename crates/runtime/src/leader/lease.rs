@@ -1,0 +1,90 @@
+//! The election record, and how it is kept in a Lease object. The object is handled unstructured, so that fields of a newer API
+//! server survive our PUT (decisions.md 4).
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject};
+use serde_json::{Value, json};
+
+/// What the holder of a Lease writes into it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Record {
+    /// `holderIdentity`; empty when released.
+    pub holder: String,
+    /// `leaseDurationSeconds`.
+    pub lease_duration: Duration,
+    /// `acquireTime`.
+    pub acquire_time: Option<Timestamp>,
+    /// `renewTime`. Only its change counts, never its value: clocks differ.
+    pub renew_time: Option<Timestamp>,
+    /// `leaseTransitions`.
+    pub transitions: i64,
+}
+
+/// The API resource of Leases.
+pub(super) fn resource() -> ApiResource {
+    ApiResource::erase::<k8s_openapi::api::coordination::v1::Lease>(&())
+}
+
+/// Reads the record; what is missing or malformed is empty, as in client-go, where such a Lease is free to take.
+pub(super) fn read(lease: &DynamicObject) -> Record {
+    let spec = &lease.data["spec"];
+    let text = |field: &str| spec[field].as_str();
+    let seconds = spec["leaseDurationSeconds"].as_u64().unwrap_or(0);
+    Record {
+        holder: text("holderIdentity").unwrap_or_default().to_owned(),
+        lease_duration: Duration::from_secs(seconds),
+        acquire_time: text("acquireTime").and_then(|time| time.parse().ok()),
+        renew_time: text("renewTime").and_then(|time| time.parse().ok()),
+        transitions: spec["leaseTransitions"].as_i64().unwrap_or(0),
+    }
+}
+
+/// Writes the record into `lease`, leaving everything else alone.
+pub(super) fn write(lease: &mut DynamicObject, record: &Record) {
+    if !lease.data.is_object() {
+        lease.data = json!({});
+    }
+    if !lease.data["spec"].is_object() {
+        lease.data["spec"] = json!({});
+    }
+    let spec = &mut lease.data["spec"];
+    spec["holderIdentity"] = json!(record.holder);
+    spec["leaseDurationSeconds"] = json!(record.lease_duration.as_secs());
+    spec["acquireTime"] = time(record.acquire_time);
+    spec["renewTime"] = time(record.renew_time);
+    spec["leaseTransitions"] = json!(record.transitions);
+}
+
+/// MicroTime: six digits, always.
+fn time(time: Option<Timestamp>) -> Value {
+    time.map_or(Value::Null, |time| json!(format!("{time:.6}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_survives_the_lease_and_unknown_fields_survive_the_record() {
+        let mut lease = DynamicObject::new("l", &resource());
+        lease.data = json!({"spec": {"strategy": "OldestEmulationVersion", "future": [1]}});
+        let record = Record {
+            holder: "node_1".into(),
+            lease_duration: Duration::from_secs(15),
+            acquire_time: Some("2026-01-02T03:04:05Z".parse().unwrap()),
+            renew_time: Some("2026-01-02T03:04:05.1Z".parse().unwrap()),
+            transitions: 3,
+        };
+        write(&mut lease, &record);
+        assert_eq!(read(&lease), record);
+        assert_eq!(lease.data["spec"]["future"], json!([1]));
+        assert_eq!(lease.data["spec"]["renewTime"], json!("2026-01-02T03:04:05.100000Z"));
+    }
+
+    #[test]
+    fn an_empty_lease_is_an_empty_record() {
+        assert_eq!(read(&DynamicObject::new("l", &resource())), Record::default());
+    }
+}

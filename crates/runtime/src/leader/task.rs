@@ -1,0 +1,320 @@
+//! Runs an [`Elector`] against a real Lease: sends its requests, watches, keeps the time, tells who leads.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::api::{DynamicObject, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Action, Elector, Input, LeaderConfig, Leadership, Observation, Record, lease};
+use crate::error::chain;
+use crate::events::Recorder;
+use crate::health::Check;
+
+/// One replica's part in an election. [`Election::run`] does the work; [`Election::leadership`] tells the result.
+#[derive(Debug)]
+pub struct Election {
+    api: Api<DynamicObject>,
+    config: LeaderConfig,
+    recorder: Option<Recorder>,
+    leadership: watch::Sender<Leadership>,
+    renewed: Arc<Mutex<Option<Instant>>>,
+}
+
+/// Why [`Election::run`] ended without having been asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaderError {
+    /// The Lease could not be renewed in time, or somebody else holds it. Only with [`super::OnLoss::End`].
+    #[error("leaderelection lost: Lease {namespace}/{name} could not be renewed or is held by somebody else")]
+    Lost {
+        /// Namespace of the Lease.
+        namespace: String,
+        /// Name of the Lease.
+        name: String,
+    },
+}
+
+/// A request on its way, and what the Lease looks like after it.
+type Request = BoxFuture<'static, (Input, Option<DynamicObject>)>;
+
+impl Election {
+    /// An election that has not started. `recorder` reports `<id> became leader` and `<id> stopped leading` on the Lease.
+    pub fn new(client: Client, config: LeaderConfig, recorder: Option<&Recorder>) -> Self {
+        let api = Api::namespaced_with(client, &config.namespace, &lease::resource());
+        let recorder = recorder.map(|recorder| recorder.for_component(&config.component));
+        let leadership = watch::Sender::new(Leadership::Unknown);
+        Self { api, config, recorder, leadership, renewed: Arc::default() }
+    }
+
+    /// Who leads, now and from now on.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.subscribe()
+    }
+
+    /// Fails if we believe to lead and have not renewed for the lease duration and 20 s (ccm.md 7). Replicas that wait are well.
+    pub fn health(&self) -> Check {
+        let renewed = Arc::clone(&self.renewed);
+        let patience = self.config.timing.lease_duration + Duration::from_secs(20);
+        Arc::new(move || match *renewed.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(renewed) if renewed.elapsed() > patience => {
+                Err(format!("the Lease was last renewed {} s ago", renewed.elapsed().as_secs()))
+            }
+            _ => Ok(()),
+        })
+    }
+
+    /// Takes part until `stop`, then hands the Lease back if we hold it. Dropping the future keeps the Lease as it is.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), LeaderError> {
+        let mut elector = Elector::new(Instant::now(), self.config.clone());
+        // The object that the next PUT starts from; always the one whose version the elector knows.
+        let mut latest: Option<DynamicObject> = None;
+        let mut request: Option<Request> = None;
+        let mut events = self.watch();
+        let mut tick = true;
+        loop {
+            let deadline = elector.deadline();
+            let (input, object) = if std::mem::take(&mut tick) {
+                (Input::Tick, None)
+            } else {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => break,
+                    answer = async { request.as_mut().expect("polled only while there is one").await }, if request.is_some() => {
+                        request = None;
+                        answer
+                    }
+                    Some(event) = events.next() => match self.watched(event, &mut events) {
+                        Some(seen) => seen,
+                        None => continue,
+                    },
+                    () = async { tokio::time::sleep_until(deadline.expect("polled only if set")).await }, if deadline.is_some() => (Input::Tick, None),
+                }
+            };
+            let action = elector.step(Instant::now(), Timestamp::now(), input);
+            if let Some(object) =
+                object.filter(|object| object.metadata.resource_version.as_deref() == elector.version())
+            {
+                latest = Some(object);
+            }
+            self.publish(&elector, latest.as_ref());
+            if elector.has_ended() {
+                let LeaderConfig { namespace, name, .. } = self.config;
+                return Err(LeaderError::Lost { namespace, name });
+            }
+            if let Some(action) = action {
+                request = Some(self.perform(action, latest.as_ref()));
+            }
+        }
+        drop(request);
+        self.release(&elector, latest).await;
+        Ok(())
+    }
+
+    fn watch(&self) -> BoxStream<'static, Result<watcher::Event<DynamicObject>, watcher::Error>> {
+        if !self.config.watch {
+            return futures::stream::pending().boxed();
+        }
+        // A server-side time-out keeps a watch that died silently from being believed for long; polling goes on beside it anyway.
+        let config = watcher::Config::default().fields(&format!("metadata.name={}", self.config.name));
+        watcher_with(self.api.clone(), config)
+    }
+
+    fn watched(
+        &self,
+        event: Result<watcher::Event<DynamicObject>, watcher::Error>,
+        events: &mut BoxStream<'static, Result<watcher::Event<DynamicObject>, watcher::Error>>,
+    ) -> Option<(Input, Option<DynamicObject>)> {
+        match event {
+            Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
+                Some((Input::Watched(Some(observe(&object))), Some(object)))
+            }
+            Ok(watcher::Event::Delete(_)) => Some((Input::Watched(None), None)),
+            Ok(watcher::Event::Init | watcher::Event::InitDone) => None,
+            Err(error) => {
+                if crate::error::api_code(&error) == Some(403) {
+                    tracing::info!(
+                        lease = %self.config.name, namespace = %self.config.namespace,
+                        "no right to list and watch Leases here: polling every {:?}", self.config.timing.retry_period
+                    );
+                    *events = futures::stream::pending().boxed();
+                } else {
+                    tracing::debug!(lease = %self.config.name, error = %chain(&error), "watch of the Lease failed, retrying");
+                }
+                None
+            }
+        }
+    }
+
+    fn publish(&self, elector: &Elector, lease: Option<&DynamicObject>) {
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = elector.renewed();
+        let now = elector.leadership();
+        let before = self.leadership.borrow().clone();
+        if before == now {
+            return;
+        }
+        let lease_name = format!("{}/{}", self.config.namespace, self.config.name);
+        match (&before, &now) {
+            (before, Leadership::Leading { .. }) if !before.is_leading() => {
+                tracing::info!(lease = lease_name, identity = self.config.identity, "became leader");
+                self.tell(lease, "became leader");
+            }
+            (Leadership::Leading { .. }, Leadership::Leading { confirmed: false, .. }) => {
+                tracing::warn!(
+                    lease = lease_name,
+                    "cannot renew the Lease: keeping the role until somebody else holds it"
+                );
+            }
+            (Leadership::Leading { .. }, Leadership::Leading { .. }) => {
+                tracing::info!(lease = lease_name, "the Lease is renewed again");
+            }
+            (Leadership::Leading { .. }, _) => {
+                tracing::warn!(lease = lease_name, identity = self.config.identity, "stopped leading");
+                self.tell(lease, "stopped leading");
+            }
+            (_, Leadership::Following { holder }) if !holder.is_empty() => {
+                tracing::info!(lease = lease_name, holder, "following");
+            }
+            _ => {}
+        }
+        self.leadership.send_replace(now);
+    }
+
+    fn tell(&self, lease: Option<&DynamicObject>, what: &str) {
+        let Some(recorder) = &self.recorder else { return };
+        let reference = ObjectReference {
+            api_version: Some("coordination.k8s.io/v1".into()),
+            kind: Some("Lease".into()),
+            namespace: Some(self.config.namespace.clone()),
+            name: Some(self.config.name.clone()),
+            uid: lease.and_then(|lease| lease.metadata.uid.clone()),
+            resource_version: lease.and_then(|lease| lease.metadata.resource_version.clone()),
+            ..ObjectReference::default()
+        };
+        recorder.normal(&reference, "LeaderElection", &format!("{} {what}", self.config.identity));
+    }
+
+    fn perform(&self, action: Action, latest: Option<&DynamicObject>) -> Request {
+        let api = self.api.clone();
+        let name = self.config.name.clone();
+        let patience = self.config.timing.renew_deadline / 2;
+        let object = self.object(&action, latest);
+        async move {
+            let request = async {
+                match (&action, object) {
+                    (Action::Create(_), Some(object)) => {
+                        Some(api.create(&PostParams::default(), &object).await).transpose()
+                    }
+                    (Action::Update { .. }, Some(object)) => {
+                        Some(api.replace(&name, &PostParams::default(), &object).await).transpose()
+                    }
+                    _ => api.get_opt(&name).await,
+                }
+            };
+            let read = action == Action::Read;
+            match tokio::time::timeout(patience, request).await {
+                Ok(Ok(object)) => {
+                    let observation = object.as_ref().map(observe);
+                    let input = match observation {
+                        observation if read => Input::Read(observation),
+                        Some(observation) => Input::Wrote(observation),
+                        None => Input::Failed,
+                    };
+                    (input, object)
+                }
+                Ok(Err(kube::Error::Api(status)))
+                    if !read && (status.code == 409 || status.code == 404 && is_update(&action)) =>
+                {
+                    (Input::Conflict, None)
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(lease = name, error = %chain(&error), "failed to {} the Lease", verb(&action));
+                    (Input::Failed, None)
+                }
+                Err(_) => {
+                    tracing::warn!(
+                        lease = name,
+                        "no answer within {patience:?} to the request to {} the Lease",
+                        verb(&action)
+                    );
+                    (Input::Failed, None)
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn object(&self, action: &Action, latest: Option<&DynamicObject>) -> Option<DynamicObject> {
+        let new = || DynamicObject::new(&self.config.name, &lease::resource()).within(&self.config.namespace);
+        let (mut object, record, version): (DynamicObject, &Record, Option<String>) = match action {
+            Action::Read => return None,
+            Action::Create(record) => (new(), record, None),
+            Action::Update { record, version } => (latest.cloned().unwrap_or_else(new), record, Some(version.clone())),
+        };
+        lease::write(&mut object, record);
+        object.metadata.resource_version = version;
+        object.metadata.managed_fields = None;
+        Some(object)
+    }
+
+    async fn release(&self, elector: &Elector, latest: Option<DynamicObject>) {
+        let Some(mut action) = elector.release(Timestamp::now()) else { return };
+        let mut latest = latest;
+        // A renewal that was on its way may have landed: read once and try again.
+        for _ in 0..2 {
+            match self.perform(action.clone(), latest.as_ref()).await {
+                (Input::Wrote(_), _) => {
+                    tracing::info!(lease = self.config.name, "released the Lease");
+                    break;
+                }
+                (Input::Conflict, _) => match self.perform(Action::Read, None).await {
+                    (Input::Read(Some(seen)), object) if seen.record.holder == self.config.identity => {
+                        let Action::Update { record, .. } = action else { break };
+                        action = Action::Update { record, version: seen.version };
+                        latest = object;
+                    }
+                    _ => break,
+                },
+                _ => break,
+            }
+        }
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.tell(latest.as_ref(), "stopped leading");
+        self.leadership.send_replace(Leadership::Following { holder: String::new() });
+    }
+}
+
+fn watcher_with(
+    api: Api<DynamicObject>,
+    config: watcher::Config,
+) -> BoxStream<'static, Result<watcher::Event<DynamicObject>, watcher::Error>> {
+    watcher(api, config).default_backoff().boxed()
+}
+
+fn observe(lease: &DynamicObject) -> Observation {
+    Observation { record: lease::read(lease), version: lease.metadata.resource_version.clone().unwrap_or_default() }
+}
+
+fn is_update(action: &Action) -> bool {
+    matches!(action, Action::Update { .. })
+}
+
+fn verb(action: &Action) -> &'static str {
+    match action {
+        Action::Read => "read",
+        Action::Create(_) => "create",
+        Action::Update { .. } => "update",
+    }
+}
+
+#[cfg(test)]
+#[path = "task_tests.rs"]
+mod tests;

@@ -1,0 +1,231 @@
+//! Two replicas on a scripted API server that keeps one Lease with compare-and-swap.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+
+use super::super::{OnLoss, Timing};
+use super::*;
+use crate::scenario::{Scenario, Seen};
+
+const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+
+struct Server {
+    scenario: Scenario,
+    away: Arc<AtomicBool>,
+    lease: Arc<Mutex<Option<Value>>>,
+}
+
+impl Server {
+    fn new() -> Self {
+        let away = Arc::new(AtomicBool::new(false));
+        let lease: Arc<Mutex<Option<Value>>> = Arc::default();
+        let scenario = Scenario::answering({
+            let (away, lease) = (Arc::clone(&away), Arc::clone(&lease));
+            move |seen| {
+                if away.load(Ordering::Relaxed) {
+                    return (503, Scenario::status(503, "ServiceUnavailable", "away"));
+                }
+                answer(seen, &mut lease.lock().unwrap())
+            }
+        });
+        Self { scenario, away, lease }
+    }
+
+    fn holder(&self) -> String {
+        let lease = self.lease.lock().unwrap();
+        lease.as_ref().map_or("-", |lease| lease["spec"]["holderIdentity"].as_str().unwrap()).to_owned()
+    }
+}
+
+fn answer(seen: &Seen, lease: &mut Option<Value>) -> (u16, Value) {
+    let version = |lease: &Value| lease["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let next = lease.as_ref().map_or(1, |lease| version(lease).parse::<u64>().unwrap() + 1);
+    let stored = |lease: &mut Option<Value>| {
+        let mut object = seen.body.clone();
+        object["metadata"]["resourceVersion"] = json!(next.to_string());
+        *lease = Some(object.clone());
+        object
+    };
+    match (seen.method.as_str(), &lease) {
+        ("GET", _) if seen.path == PATH => (403, Scenario::status(403, "Forbidden", "cannot list leases")),
+        ("GET", Some(lease)) => (200, lease.clone()),
+        ("GET", None) => (404, Scenario::status(404, "NotFound", "no such lease")),
+        ("POST", None) => (201, stored(lease)),
+        ("PUT", Some(current)) if version(current) == version(&seen.body) => (200, stored(lease)),
+        _ => (409, Scenario::status(409, "Conflict", "the object has been modified")),
+    }
+}
+
+struct Replica {
+    leadership: watch::Receiver<Leadership>,
+    check: Check,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<Result<(), LeaderError>>,
+    events: tokio::sync::mpsc::Receiver<crate::events::Entry>,
+}
+
+fn config(identity: &str, on_loss: OnLoss) -> LeaderConfig {
+    LeaderConfig {
+        namespace: "kube-system".into(),
+        name: "cloud-controller-manager".into(),
+        identity: identity.into(),
+        component: "cloud-controller-manager".into(),
+        timing: Timing::default(),
+        on_loss,
+        watch: true,
+    }
+}
+
+fn start(server: &Server, identity: &str, on_loss: OnLoss) -> Replica {
+    let config = config(identity, on_loss);
+    let (recorder, events) = Recorder::to_channel("test");
+    let election = Election::new(server.scenario.client(), config, Some(&recorder));
+    let (leadership, check, stop) = (election.leadership(), election.health(), CancellationToken::new());
+    let task = tokio::spawn(election.run(stop.clone()));
+    Replica { leadership, check, stop, task, events }
+}
+
+impl Replica {
+    fn leads(&self) -> bool {
+        self.leadership.borrow().is_leading()
+    }
+
+    fn told(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.events.try_recv().ok()).map(|event| event.message).collect()
+    }
+}
+
+async fn seconds(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_leads_the_other_follows_and_takes_over_within_one_poll_of_a_release() {
+    let server = Server::new();
+    let mut first = start(&server, "first", OnLoss::End);
+    seconds(1).await;
+    let mut second = start(&server, "second", OnLoss::End);
+    seconds(60).await;
+    assert!(first.leads() && !second.leads());
+    assert_eq!(*second.leadership.borrow(), Leadership::Following { holder: "first".into() });
+    assert_eq!(first.told(), ["first became leader"]);
+
+    first.stop.cancel();
+    assert!(first.task.await.unwrap().is_ok());
+    assert_eq!(server.holder(), "");
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    assert!(second.leads());
+    assert_eq!(server.holder(), "second");
+    assert_eq!(second.told(), ["second became leader"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_vanished_is_succeeded_after_its_lease_duration_and_one_poll() {
+    let server = Server::new();
+    let first = start(&server, "first", OnLoss::End);
+    seconds(1).await;
+    let second = start(&server, "second", OnLoss::End);
+    seconds(10).await;
+    first.task.abort();
+    seconds(13).await;
+    assert!(!second.leads());
+    seconds(4).await;
+    assert!(second.leads());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_without_api_server_ends_before_anybody_else_may_begin() {
+    let server = Server::new();
+    let mut first = start(&server, "first", OnLoss::End);
+    seconds(5).await;
+    server.away.store(true, Ordering::Relaxed);
+    let lost = tokio::time::timeout(Duration::from_secs(13), &mut first.task).await.expect("within 2 + 10 seconds");
+    assert!(lost.unwrap().unwrap_err().to_string().starts_with("leaderelection lost"));
+    assert_eq!(first.told(), ["first became leader", "first stopped leading"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_keeps_trying_stays_in_its_role_and_health_tells() {
+    let server = Server::new();
+    let mut first = start(&server, "first", OnLoss::KeepTrying);
+    seconds(5).await;
+    server.away.store(true, Ordering::Relaxed);
+    seconds(20).await;
+    assert!(matches!(*first.leadership.borrow_and_update(), Leadership::Leading { confirmed: false, .. }));
+    assert!((first.check)().is_ok());
+    seconds(20).await;
+    assert!((first.check)().unwrap_err().contains("last renewed"));
+    server.away.store(false, Ordering::Relaxed);
+    seconds(3).await;
+    assert!(matches!(*first.leadership.borrow(), Leadership::Leading { confirmed: true, .. }));
+    assert!((first.check)().is_ok());
+    assert_eq!(first.told(), ["first became leader"], "the role never changed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_carries_everything_that_was_in_the_lease() {
+    let server = Server::new();
+    let first = start(&server, "first", OnLoss::End);
+    seconds(1).await;
+    if let Some(lease) = server.lease.lock().unwrap().as_mut() {
+        lease["metadata"]["labels"] = json!({"kept": "yes"});
+        lease["spec"]["future"] = json!(1);
+        lease["metadata"]["resourceVersion"] = json!("100");
+    }
+    seconds(3).await;
+    let lease = server.lease.lock().unwrap().clone().unwrap();
+    assert!(first.leads());
+    assert_eq!((&lease["metadata"]["labels"]["kept"], &lease["spec"]["future"]), (&json!("yes"), &json!(1)));
+    assert_ne!(lease["metadata"]["resourceVersion"], json!("100"), "it was renewed since");
+    let writes = server.scenario.writes();
+    assert_eq!(writes.iter().filter(|seen| seen.method == "POST").count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_handed_back_only_after_the_work_under_way_is_finished() {
+    let server = Server::new();
+    let election = Election::new(server.scenario.client(), config("first", OnLoss::End), None);
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(super::super::run_while_leading(election, stop.clone(), |stop| async move {
+        stop.cancelled().await;
+        seconds(5).await;
+    }));
+    seconds(3).await;
+    assert_eq!(server.holder(), "first");
+    stop.cancel();
+    seconds(4).await;
+    assert_eq!(server.holder(), "first");
+    seconds(2).await;
+    assert_eq!(server.holder(), "");
+    assert!(task.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_ends_with_the_lease_and_a_follower_stops_without_having_worked() {
+    let server = Server::new();
+    let election = Election::new(server.scenario.client(), config("first", OnLoss::End), None);
+    let task =
+        tokio::spawn(super::super::run_while_leading(election, CancellationToken::new(), |_| std::future::pending()));
+    seconds(3).await;
+    let (follower, stop) =
+        (Election::new(server.scenario.client(), config("second", OnLoss::End), None), CancellationToken::new());
+    let follower =
+        tokio::spawn(super::super::run_while_leading(follower, stop.clone(), |_| async { panic!("never leads") }));
+    seconds(3).await;
+    stop.cancel();
+    assert!(follower.await.unwrap().is_ok());
+    server.away.store(true, Ordering::Relaxed);
+    assert!(task.await.unwrap().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn holding_a_lease_costs_one_request_per_retry_period() {
+    let server = Server::new();
+    let first = start(&server, "first", OnLoss::End);
+    seconds(1).await;
+    server.scenario.clear();
+    seconds(60).await;
+    assert!(first.leads());
+    assert_eq!(server.scenario.requests().len(), 30);
+}

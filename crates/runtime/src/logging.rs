@@ -1,0 +1,111 @@
+//! Logs: one structured logger on stderr, text or JSON, its level from the flags that klog users know.
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::time::SystemTime;
+
+/// Format of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl std::str::FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(text: &str) -> Result<Self, UnknownFormat> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(UnknownFormat(other.to_owned())),
+        }
+    }
+}
+
+/// `--logging-format` has another value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown log format {0:?}: accepted are \"text\" and \"json\"")]
+pub struct UnknownFormat(String);
+
+/// The verbosity in klog's spellings `-v=N`, `--v=N`, `-v N`, `--v N`; the last one wins. Anything that is no number counts as 0
+/// (ccm.md 1.1).
+pub fn verbosity<'a>(arguments: impl IntoIterator<Item = &'a str>) -> u8 {
+    let mut found = 0;
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let value = match argument {
+            "-v" | "--v" => arguments.next(),
+            _ => argument.strip_prefix("--v=").or_else(|| argument.strip_prefix("-v=")),
+        };
+        if let Some(value) = value {
+            found = value.parse().unwrap_or(0);
+        }
+    }
+    found
+}
+
+/// What is logged at a verbosity: 5 trace, 3 debug, else info. The libraries below us stay at warn until 6: their debug lines are
+/// one per request, and 8 shows everything.
+fn directives(verbosity: u8) -> String {
+    let (ours, theirs) = match verbosity {
+        0..=2 => ("info", "warn"),
+        3..=4 => ("debug", "warn"),
+        5 => ("trace", "info"),
+        6..=7 => ("trace", "debug"),
+        _ => ("trace", "trace"),
+    };
+    let libraries =
+        ["hyper", "hyper_util", "kube_client", "kube_runtime", "rustls", "tower", "h2", "netlink_proto", "rtnetlink"];
+    libraries.iter().fold(ours.to_owned(), |filter, library| format!("{filter},{library}={theirs}"))
+}
+
+/// Starts logging. `RUST_LOG`, where set, wins over the verbosity. Call once.
+pub fn init(format: Format, verbosity: u8) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(directives(verbosity)));
+    let subscriber =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_timer(SystemTime);
+    // A second call, as tests make it, keeps the first logger.
+    let _ = match format {
+        Format::Text => subscriber.with_ansi(false).try_init(),
+        Format::Json => subscriber.json().flatten_event(true).try_init(),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_verbosity_in_any_of_klogs_spellings_wins() {
+        for (arguments, expected) in [
+            (&["--cloud-config=x"][..], 0),
+            (&["-v=4"], 4),
+            (&["--v=5"], 5),
+            (&["-v", "3"], 3),
+            (&["--v", "6", "-v=2"], 2),
+            (&["--v=high"], 0),
+            (&["-v"], 0),
+            (&["--version=raw"], 0),
+        ] {
+            assert_eq!(verbosity(arguments.iter().copied()), expected, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn every_level_is_a_valid_filter() {
+        for verbosity in 0..=10 {
+            assert!(EnvFilter::try_new(directives(verbosity)).is_ok());
+        }
+        assert!(directives(0).starts_with("info,hyper=warn"));
+    }
+
+    #[test]
+    fn an_unknown_format_is_refused_with_what_is_accepted() {
+        assert_eq!("json".parse(), Ok(Format::Json));
+        let error = "xml".parse::<Format>().unwrap_err().to_string();
+        assert!(error.contains("\"xml\"") && error.contains("\"text\" and \"json\""));
+    }
+}

@@ -1,0 +1,136 @@
+//! Step 4, the end: Services go, and nothing of them stays. And what everything cost.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use testbed::{Audit, wait_for};
+
+use crate::bed::{Bed, CLUSTER, PATIENCE, megabytes};
+use crate::failures::container_id;
+use crate::report::{Figures, ProcessFigure, by_user};
+use crate::story::{self, Story};
+
+/// Deletes all Services of type LoadBalancer and looks everywhere.
+pub async fn clean(story: &mut Story, bed: &Bed) -> Result<()> {
+    story::command("kubectl delete service --all");
+    story
+        .step("delete", async {
+            let services = bed.services().list(&ListParams::default()).await.context("failed to list Services")?;
+            let names: Vec<String> =
+                services.iter().map(ResourceExt::name_any).filter(|name| name != "kubernetes").collect();
+            let mut words = vec!["delete", "service", "--timeout=120s"];
+            words.extend(names.iter().map(String::as_str));
+            bed.kubectl(&words).await?;
+            Ok(((), format!("{} Services deleted", names.len())))
+        })
+        .await?;
+    story
+        .step("nothing-left", async {
+            wait_for("everything of the Services to be gone", PATIENCE, || async {
+                let left = leftovers(bed).await.map_err(|error| format!("{error:#}"))?;
+                if left.is_empty() { Ok(()) } else { Err(left.join(", ")) }
+            })
+            .await?;
+            Ok((
+                (),
+                "nothing left: no LoadBalancer object, no pool allocation, no address, no macvlan, no DHCP lease"
+                    .to_owned(),
+            ))
+        })
+        .await
+}
+
+async fn leftovers(bed: &Bed) -> Result<Vec<String>> {
+    let mut left = Vec::new();
+    let harvester = bed.harvester.client().await?;
+    let balancers: Api<DynamicObject> = Api::all_with(harvester.clone(), &resource("LoadBalancer", "loadbalancers"));
+    for object in balancers.list(&ListParams::default()).await.context("failed to list LoadBalancer objects")? {
+        left.push(format!("LoadBalancer {}", object.name_any()));
+    }
+    let pools: Api<DynamicObject> = Api::all_with(harvester, &resource("IPPool", "ippools"));
+    for pool in pools.list(&ListParams::default()).await.context("failed to list IPPools")? {
+        let allocated = pool.data["status"]["allocated"].as_object();
+        left.extend(
+            allocated
+                .into_iter()
+                .flatten()
+                .map(|(address, holder)| format!("pool {} holds {address} for {holder}", pool.name_any())),
+        );
+    }
+    for machine in bed.machines.iter().filter(|machine| machine.is_on()) {
+        let host = machine.host()?;
+        for (interface, address, _) in host.addresses()? {
+            let ours = matches!(address, std::net::IpAddr::V4(v4) if v4.octets()[..3] == bed.lan.ipv4(0).octets()[..3] && v4 != machine.ipv4());
+            if ours {
+                left.push(format!("{address} on {interface} of {}", machine.name()));
+            }
+        }
+        for link in host.namespace().ip_json("-d link show type macvlan")? {
+            left.push(format!("macvlan {} on {}", link["ifname"].as_str().unwrap_or("?"), machine.name()));
+        }
+    }
+    left.extend(bed.lan.dhcp().leases()?.iter().map(|lease| format!("DHCP lease of {}", lease.address)));
+    Ok(left)
+}
+
+fn resource(kind: &str, plural: &str) -> ApiResource {
+    ApiResource {
+        group: "loadbalancer.harvesterhci.io".into(),
+        version: "v1beta1".into(),
+        api_version: "loadbalancer.harvesterhci.io/v1beta1".into(),
+        kind: kind.into(),
+        plural: plural.into(),
+    }
+}
+
+/// Memory, processor time and requests of everything that is ours.
+pub async fn weigh(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Result<()> {
+    story
+        .step("costs", async {
+            let mut all = Vec::new();
+            for (name, app) in [("cloud controller manager", "harvester-cloud-provider"), ("announcer", "kube-vip")] {
+                for pod in bed.our_pods(app).await? {
+                    all.push(figure(bed, name, &pod)?);
+                }
+            }
+            ensure!(!all.is_empty(), "none of our pods runs");
+            let sim = bed.harvester.with_sim(testbed::Process::usage)?;
+            let text: Vec<String> = all
+                .iter()
+                .map(|process| {
+                    format!("{} on {} {:.1} MB, {} ms CPU", process.name, process.node, process.rss_mb, process.cpu_ms)
+                })
+                .collect();
+            all.push(ProcessFigure {
+                name: "harvester-sim".into(),
+                node: "harvester".into(),
+                rss_mb: megabytes(sim.rss_bytes),
+                cpu_ms: sim.cpu_ms,
+                up_s: 0,
+            });
+            figures.processes = all;
+            let ours = |user: &str| user.ends_with(":harvester-cloud-provider") || user.ends_with(":kube-vip");
+            figures.api_requests.insert("guest", by_user(&bed.control_plane.audit().since(Audit::default())?, ours));
+            let theirs = |user: &str| user.ends_with(&format!(":{CLUSTER}"));
+            figures.api_requests.insert("harvester", by_user(&bed.harvester.audit().since(Audit::default())?, theirs));
+            figures.binary_bytes = std::fs::metadata(&bed.binary)
+                .with_context(|| format!("failed to read {}", bed.binary.display()))?
+                .len();
+            figures.image_bytes = bed.image_bytes;
+            Ok(((), format!("costs: {}; binary {:.1} MB", text.join("; "), megabytes(figures.binary_bytes))))
+        })
+        .await
+}
+
+fn figure(bed: &Bed, name: &str, pod: &Pod) -> Result<ProcessFigure> {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).context("a pod without node")?;
+    let id = container_id(pod).with_context(|| format!("{} does not run", pod.name_any()))?;
+    let usage = bed.machine(&node)?.container_usage(&id)?;
+    let started = pod.status.as_ref().and_then(|status| {
+        let state = status.container_statuses.as_ref()?.first()?.state.as_ref()?;
+        Some(state.running.as_ref()?.started_at.as_ref()?.0.as_second())
+    });
+    let up_s = started.map_or(0, |at| u64::try_from(jiff::Timestamp::now().as_second() - at).unwrap_or(0));
+    Ok(ProcessFigure { name: name.into(), node, rss_mb: megabytes(usage.rss_bytes), cpu_ms: usage.cpu_ms, up_s })
+}

@@ -1,0 +1,182 @@
+//! Step 4, second half: what breaks, and what a client notices.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use testbed::{Probe, Traffic, wait_for};
+
+use crate::bed::{Bed, CLUSTER, NODES, PATIENCE};
+use crate::report::{Figures, Outage};
+use crate::services::Vips;
+use crate::story::{self, Story};
+
+/// Kills a process, then a node.
+pub async fn fail(story: &mut Story, bed: &Bed, vips: Vips, figures: &mut Figures) -> Result<()> {
+    let owner = story
+        .step("owner", async {
+            let owner = only_owner(bed, vips.pool)?;
+            let dhcp = only_owner(bed, vips.dhcp)?;
+            Ok((
+                owner.clone(),
+                format!("{} is answered by {owner}, {} by {dhcp}; by nobody else", vips.pool, vips.dhcp),
+            ))
+        })
+        .await?;
+
+    story::command("kill <cloud controller manager>");
+    figures.ccm_ready_ms = Some(story.step("ccm-restarted", restart_ccm(bed)).await?);
+
+    story::command(&format!("kill -9 <announcer on {owner}>"));
+    figures.announcer_killed = Some(story.step("announcer-killed", kill_announcer(bed, vips, &owner)).await?);
+
+    story::command(&format!("# {owner} loses power"));
+    figures.failover = Some(story.step("failover", power_loss(bed, vips, &owner)).await?);
+
+    story::command(&format!("# {owner} is switched on again"));
+    story.step("node-back", node_back(bed, vips, &owner)).await
+}
+
+/// How long a new process takes until it is ready, and whether it leaves everything as it is.
+async fn restart_ccm(bed: &Bed) -> Result<(u64, String)> {
+    let app = "harvester-cloud-provider";
+    let node =
+        bed.our_pods(app).await?.iter().find_map(|pod| node_of(pod).map(str::to_owned)).context("no pod of the CCM")?;
+    let machine = bed.machine(&node)?;
+    let before = container_on(bed, app, &node).await?;
+    let guest = bed.control_plane.audit().mark();
+    let host = bed.harvester.audit().mark();
+    let url = format!("https://{}:10258/readyz", machine.ipv4());
+    let ready = || bed.lan.client().exec(["curl", "-ksf", "--noproxy", "*", "-m", "1", &url]).is_ok();
+    machine.signal_container(&before, "TERM")?;
+    wait_for("the CCM to end", PATIENCE, || async { if ready() { Err("it is ready".to_owned()) } else { Ok(()) } })
+        .await?;
+    // Asked all the time, not 25 times a second: this is what is measured.
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !ready() {
+        ensure!(
+            std::time::Instant::now() < deadline,
+            "the CCM on {node} was not ready again after {} s",
+            PATIENCE.as_secs()
+        );
+    }
+    let ready_at = Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
+        .ok()
+        .context("the clock runs before the boot")?;
+    let after = wait_for("the container of the CCM to be reported", PATIENCE, || async {
+        let now = container_on(bed, app, &node).await.map_err(|error| format!("{error:#}"))?;
+        if now == before { Err("the old container".to_owned()) } else { Ok(now) }
+    })
+    .await?;
+    let started = machine.started_after_boot(machine.container_pid(&after)?)?;
+    bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", 1).await?;
+    // It leads after at most one retry period, and has then looked at everything.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let writes = [
+        bed.control_plane.audit().writes_by(guest, ":harvester-cloud-provider")?,
+        bed.harvester.audit().writes_by(host, &format!(":{CLUSTER}"))?,
+    ]
+    .concat();
+    ensure!(writes.is_empty(), "a restart of the CCM should write nothing, but sent {writes:?}");
+    let ready_ms = crate::services::millis(ready_at.saturating_sub(started));
+    Ok((ready_ms, format!("CCM on {node} restarted: ready {ready_ms} ms after its start, no write to either API")))
+}
+
+async fn kill_announcer(bed: &Bed, vips: Vips, owner: &str) -> Result<(Outage, String)> {
+    let before = container_on(bed, "kube-vip", owner).await?;
+    let probes = [probe(bed, vips.pool)?, probe(bed, vips.dhcp)?];
+    for probe in &probes {
+        probe.wait_for_answers(20, PATIENCE)?;
+    }
+    bed.machine(owner)?.signal_container(&before, "KILL")?;
+    wait_for("the announcer to run again", PATIENCE, || async {
+        let now = container_on(bed, "kube-vip", owner).await.map_err(|error| format!("{error:#}"))?;
+        if now == before { Err("the old container".to_owned()) } else { Ok(()) }
+    })
+    .await?;
+    bed.pods_ready("kube-system", "app.kubernetes.io/name=kube-vip", NODES.into()).await?;
+    // What a new process might do wrong with addresses that it finds, it does in its first seconds.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let [pool, dhcp] = probes.map(Probe::stop);
+    let after = only_owner(bed, vips.pool)?;
+    ensure!(pool.lost + dhcp.lost == 0, "replies were lost; pool: {pool}; DHCP: {dhcp}");
+    let text = format!(
+        "announcer on {owner} killed and back: {} requests to {} and {} to {}, none lost; owner: {after}",
+        pool.sent, vips.pool, dhcp.sent, vips.dhcp
+    );
+    Ok((Outage::new(owner, &after, &pool), text))
+}
+
+async fn power_loss(bed: &Bed, vips: Vips, owner: &str) -> Result<(Outage, String)> {
+    let probes = [probe(bed, vips.pool)?, probe(bed, vips.dhcp)?];
+    for probe in &probes {
+        probe.wait_for_answers(20, PATIENCE)?;
+    }
+    bed.machine(owner)?.power_off()?;
+    for (probe, vip) in probes.iter().zip([vips.pool, vips.dhcp]) {
+        wait_for(&format!("another node to answer for {vip}"), PATIENCE, || async {
+            // The wire, not the API: a node without the VIP may still forward what is sent to its MAC.
+            let owners = bed.owner_on_the_wire(vip).map_err(|error| format!("{error:#}"))?;
+            if owners.len() == 1 && owners[0] != owner {
+                Ok(())
+            } else {
+                Err(format!("{owners:?} answers; {}", probe.report()))
+            }
+        })
+        .await?;
+        probe.wait_for_answers(50, PATIENCE)?;
+    }
+    let [pool, dhcp] = probes.map(Probe::stop);
+    let after = only_owner(bed, vips.pool)?;
+    let gap = Outage::new(owner, &after, &pool);
+    let text = format!(
+        "{owner} lost power; {after} took over. A client that asks every 10 ms had no answer for {:.2} s from {} and {:.2} s from {}",
+        pool.longest_gap.as_secs_f64(),
+        vips.pool,
+        dhcp.longest_gap.as_secs_f64(),
+        vips.dhcp
+    );
+    Ok((gap, text))
+}
+
+async fn node_back(bed: &Bed, vips: Vips, lost: &str) -> Result<((), String)> {
+    let machine = bed.machine(lost)?;
+    machine.power_on()?;
+    machine.wait_until_ready(&bed.control_plane).await?;
+    bed.pods_ready("kube-system", "app.kubernetes.io/name=kube-vip", NODES.into()).await?;
+    bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", 1).await?;
+    bed.pods_ready("default", "app=web", NODES.into()).await?;
+    let owner = only_owner(bed, vips.pool)?;
+    only_owner(bed, vips.dhcp)?;
+    Ok(((), format!("{lost} is back and Ready, its pods run; {} is still answered by {owner} alone", vips.pool)))
+}
+
+fn probe(bed: &Bed, vip: Ipv4Addr) -> Result<Probe> {
+    bed.lan.client().probe(Traffic::Http(SocketAddr::from((vip, 80))))
+}
+
+/// The one machine that answers for an address; two of them are as bad as none.
+fn only_owner(bed: &Bed, vip: Ipv4Addr) -> Result<String> {
+    let mut owners = bed.owner_on_the_wire(vip)?;
+    ensure!(owners.len() == 1, "{vip} should be answered by one node, but is by {owners:?}");
+    Ok(owners.remove(0))
+}
+
+/// Id of the running container of `app` on a node.
+async fn container_on(bed: &Bed, app: &str, node: &str) -> Result<String> {
+    let pods = bed.our_pods(app).await?;
+    let pod = pods.iter().find(|pod| node_of(pod) == Some(node)).with_context(|| format!("no {app} on {node}"))?;
+    container_id(pod).with_context(|| format!("{app} on {node} does not run"))
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+/// Id of the first container of a pod, if it runs.
+pub fn container_id(pod: &Pod) -> Option<String> {
+    let container = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
+    container.state.as_ref()?.running.as_ref()?;
+    container.container_id.clone()
+}

@@ -1,0 +1,94 @@
+//! Step 3: our manifests and the cloud-config, as a user installs them.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use testbed::{programs, wait_for};
+
+use crate::bed::{Bed, CLUSTER, NODES, PATIENCE, VMS};
+use crate::report::Figures;
+use crate::story::{self, Story};
+
+/// The taint that the provider takes away.
+const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+/// Installs everything and waits until it works.
+pub async fn install(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Result<()> {
+    story
+        .step("harvester", async {
+            bed.furnish_harvester()?;
+            Ok(((), format!("Harvester: {NODES} virtual machines in namespace {VMS}, pool of addresses .100-.149")))
+        })
+        .await?;
+    story.step("nodes-wait", nodes_are_tainted(bed)).await?;
+    story::command("kubectl create secret generic cloud-config -n kube-system --from-file=cloud-config");
+    story::command("kubectl apply -f deploy/");
+    let begin = Instant::now();
+    story
+        .step("install", async {
+            let cloud_config = bed.harvester.cloud_config(VMS, CLUSTER)?;
+            let file = bed.control_plane.dir().write("cloud-config", cloud_config)?;
+            bed.kubectl(&[
+                "create",
+                "secret",
+                "generic",
+                "cloud-config",
+                "-n",
+                "kube-system",
+                &format!("--from-file=cloud-config={}", file.display()),
+            ])
+            .await?;
+            let deploy = programs::workspace().join("deploy");
+            bed.kubectl(&["apply", "-f", &deploy.display().to_string()]).await?;
+            bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", 1).await?;
+            bed.pods_ready("kube-system", "app.kubernetes.io/name=kube-vip", NODES.into()).await?;
+            Ok(((), "cloud controller manager (Deployment) and announcer (DaemonSet) run".to_owned()))
+        })
+        .await?;
+    figures.install_ms = u64::try_from(begin.elapsed().as_millis()).ok();
+    story.step("nodes-initialised", nodes_are_initialised(bed)).await
+}
+
+async fn nodes_are_tainted(bed: &Bed) -> Result<((), String)> {
+    let nodes =
+        Api::<Node>::all(bed.client.clone()).list(&ListParams::default()).await.context("failed to list Nodes")?;
+    for node in &nodes {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+        ensure!(
+            taints.iter().any(|taint| taint.key == TAINT),
+            "{} has no taint {TAINT} although no provider runs",
+            node.name_any()
+        );
+    }
+    Ok(((), format!("{} nodes wait for a cloud provider (taint {TAINT})", nodes.items.len())))
+}
+
+async fn nodes_are_initialised(bed: &Bed) -> Result<((), String)> {
+    let api = Api::<Node>::all(bed.client.clone());
+    let said = wait_for("nodes to be initialised", PATIENCE, || async {
+        let nodes = api.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let said: Vec<String> = nodes
+            .iter()
+            .map(|node| what_is_missing(node).map_err(|missing| format!("{}: {missing}", node.name_any())))
+            .collect::<Result<_, _>>()?;
+        Ok(said)
+    })
+    .await?;
+    Ok(((), format!("nodes initialised: taint gone, {}", said.join("; "))))
+}
+
+/// `Err` says what a node still lacks, `Ok` what it got.
+fn what_is_missing(node: &Node) -> Result<String, String> {
+    let spec = node.spec.clone().unwrap_or_default();
+    if spec.taints.iter().flatten().any(|taint| taint.key == TAINT) {
+        return Err("it has its taint".into());
+    }
+    let provider = spec.provider_id.filter(|id| id.starts_with("harvester://")).ok_or("no provider id")?;
+    let addresses = node.status.clone().unwrap_or_default().addresses.unwrap_or_default();
+    let internal = addresses.iter().find(|address| address.type_ == "InternalIP").ok_or("no InternalIP")?;
+    let zone = node.labels().get("topology.kubernetes.io/zone").ok_or("no zone")?;
+    Ok(format!("{} {provider} {} {zone}", node.name_any(), internal.address))
+}

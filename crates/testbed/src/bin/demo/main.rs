@@ -1,0 +1,187 @@
+//! `demo`: the main job on real components, as a story on the terminal and as `report.json`.
+//!
+//! `demo run` builds a LAN, a guest cluster and a Harvester side in namespaces, installs our manifests, exposes Services in every
+//! mode, breaks things, removes everything. Exit status 0 only if every step held.
+
+mod bed;
+mod cleanup;
+mod failures;
+mod install;
+mod keep;
+mod registry;
+mod report;
+mod services;
+mod story;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use testbed::programs;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::bed::Bed;
+use crate::registry::Registration;
+use crate::report::Figures;
+use crate::story::Story;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "demo",
+    about = "The Harvester cloud provider's main job on real components, in namespaces of this machine. Needs root."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Tell the whole story
+    Run(RunArgs),
+    /// Take down what `run --keep` left up, and what is left of crashed runs
+    Down {
+        /// Also runs that are still going on
+        #[arg(long)]
+        all: bool,
+    },
+    /// Run a command on a host of a kept run: client, router, node1, ... (a shell if none is given)
+    Exec {
+        /// The host
+        host: String,
+        /// The command
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+struct RunArgs {
+    /// The static binary to put into the image
+    #[arg(long, env = "HCP_BINARY", value_name = "FILE")]
+    binary: PathBuf,
+    /// Leave everything up at the end and say how to use it
+    #[arg(long)]
+    keep: bool,
+    /// Where the report goes
+    #[arg(long, value_name = "FILE", default_value = "target/demo/report.json")]
+    report: PathBuf,
+}
+
+fn main() -> std::process::ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) if args.keep && !keep::is_holder() => keep::hold_in_background(),
+        Command::Run(args) => run(&args),
+        Command::Down { all } => registry::down(all).map(|()| true),
+        Command::Exec { host, command } => registry::exec(&host, &command).map(|()| true),
+    };
+    match outcome {
+        Ok(true) => std::process::ExitCode::SUCCESS,
+        Ok(false) => std::process::ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("demo: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+/// True if every step held.
+fn run(args: &RunArgs) -> Result<bool> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("needs root: it makes network namespaces");
+    }
+    if !args.binary.exists() {
+        bail!("{} does not exist; build it with: make release", args.binary.display());
+    }
+    programs::tools()?;
+    testbed::node::cgroups::Version::detect()?;
+    let runtime = tokio::runtime::Runtime::new().context("failed to make a runtime")?;
+    runtime.block_on(tell(args))
+}
+
+async fn tell(args: &RunArgs) -> Result<bool> {
+    let mut registration = Registration::new()?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    let mut story = Story::begin();
+    let mut figures = Figures::default();
+    let mut bed = None;
+    let mut interrupted = false;
+    let ending = tokio::select! {
+        ending = chapters(&mut story, &mut figures, &mut bed, &args.binary) => ending,
+        _ = interrupt.recv() => { interrupted = true; Err(anyhow::anyhow!("interrupted")) }
+        _ = terminate.recv() => { interrupted = true; Err(anyhow::anyhow!("told to end")) }
+    };
+    let held = ending.is_ok() && story.held();
+    if let Err(error) = &ending {
+        story.tell(&format!("the story ends here: {error:#}"));
+        if let Some(bed) = &bed
+            && !interrupted
+        {
+            let file = args.report.with_file_name("diagnostics.txt");
+            match keep::diagnose(bed, &file).await {
+                Ok(()) => story.tell(&format!("state and logs of the cluster: {}", file.display())),
+                Err(error) => story.tell(&format!("no diagnostics: {error:#}")),
+            }
+        }
+    }
+    if args.keep
+        && !interrupted
+        && let Some(bed) = &bed
+    {
+        report::write(&args.report, &story, &figures)?;
+        registration.keep(held, keep::entrances(bed))?;
+        story::chapter("Left up");
+        keep::explain(&story, bed)?;
+        epilogue(&story, args, held);
+        keep::let_go_of_the_terminal()?;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        return Ok(held);
+    }
+    story::chapter("Take down");
+    let torn = story
+        .step("take-down", async {
+            let directory = testbed::run_dir::base()?;
+            // On a thread that may block: guards wait for processes.
+            tokio::task::spawn_blocking(move || drop(bed)).await.context("the thread that takes down panicked")?;
+            keep::nothing_is_left(directory)?;
+            Ok(((), "everything is down; no process, cgroup or directory is left".to_owned()))
+        })
+        .await;
+    report::write(&args.report, &story, &figures)?;
+    let held = held && torn.is_ok();
+    epilogue(&story, args, held);
+    Ok(held)
+}
+
+async fn chapters(story: &mut Story, figures: &mut Figures, slot: &mut Option<Bed>, binary: &Path) -> Result<()> {
+    story::chapter("Bring up a LAN, a guest cluster with real nodes, and the Harvester side");
+    let bed = slot.insert(Bed::up(story, binary).await?);
+    story::chapter("Install");
+    install::install(story, bed, figures).await?;
+    story::chapter("Expose a Deployment: pool, DHCP, shared address");
+    let vips = services::expose(story, bed).await?;
+    story::chapter("Measure");
+    services::measure(story, bed, figures).await?;
+    story::chapter("Break things");
+    failures::fail(story, bed, vips, figures).await?;
+    story::chapter("Delete");
+    cleanup::clean(story, bed).await?;
+    cleanup::weigh(story, bed, figures).await
+}
+
+fn epilogue(story: &Story, args: &RunArgs, held: bool) {
+    let steps = story.steps();
+    let failed: Vec<&str> = steps.iter().filter(|step| !step.ok).map(|step| step.name.as_str()).collect();
+    story::chapter(&format!(
+        "{}: {} steps in {:.0} s{}; report: {}",
+        if held { "Every step held" } else { "NOT every step held" },
+        steps.len(),
+        story.elapsed().as_secs_f64(),
+        if failed.is_empty() { String::new() } else { format!(", failed: {}", failed.join(", ")) },
+        args.report.display()
+    ));
+}

@@ -1,0 +1,241 @@
+//! A kube-apiserver in a namespace, with its authority and the ways to it.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use crate::addresses::{API_PORT, CONTROL_PLANE};
+use crate::cluster::audit::{self, AuditLog};
+use crate::cluster::control_plane::Credentials;
+use crate::cluster::kubeconfig::{Identity, kubeconfig};
+use crate::cluster::pki::Authority;
+use crate::cluster::relay::Relay;
+use crate::net::namespace::Namespace;
+use crate::process::Process;
+use crate::programs;
+use crate::run_dir::RunDir;
+use crate::wait::wait_for;
+
+/// How long an API server may take on a machine where six builds run as well.
+pub(crate) const START_DEADLINE: Duration = Duration::from_secs(90);
+
+/// One API server.
+#[derive(Debug)]
+pub(crate) struct ApiServer {
+    process: Mutex<Option<Process>>,
+    relay: Relay,
+    authority: Authority,
+    settings: Settings,
+    namespace: Arc<Namespace>,
+    dir: Arc<RunDir>,
+}
+
+/// What differs between the guest cluster's and the Harvester side's.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub name: &'static str,
+    pub address: Ipv4Addr,
+    pub etcd_prefix: &'static str,
+    pub service_ranges: &'static str,
+    pub first_service: Ipv4Addr,
+    pub extra: Vec<String>,
+}
+
+impl ApiServer {
+    /// Starts it, without waiting for it: see [`ApiServer::wait_until_ready`].
+    pub fn start(settings: Settings, namespace: Arc<Namespace>, dir: Arc<RunDir>) -> Result<Self> {
+        let authority = Authority::new(&format!("{}-ca", settings.name))?;
+        let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let server = authority.issue(
+            "kube-apiserver",
+            &[],
+            &[settings.address.into(), loopback, settings.first_service.into()],
+            &[
+                "localhost",
+                "kubernetes",
+                "kubernetes.default",
+                "kubernetes.default.svc",
+                "kubernetes.default.svc.cluster.local",
+            ],
+        )?;
+        // system:masters: it also speaks to kubelets, for logs and exec.
+        let kubelet_client = authority.issue("kube-apiserver-kubelet-client", &["system:masters"], &[], &[])?;
+        let front_proxy = authority.issue("front-proxy", &[], &[], &[])?;
+        let service_accounts = authority.issue("service-accounts", &[], &[], &[])?;
+        let relay = Relay::start(&namespace, (settings.address, API_PORT).into())?;
+        let server = {
+            let this = Self { process: Mutex::new(None), relay, authority, settings, namespace, dir };
+            this.write("ca.crt", this.authority.certificate_pem())?;
+            for (name, pair) in [
+                ("server", &server),
+                ("kubelet-client", &kubelet_client),
+                ("front-proxy", &front_proxy),
+                ("service-accounts", &service_accounts),
+            ] {
+                this.write(&format!("{name}.crt"), &pair.certificate_pem)?;
+                this.write(&format!("{name}.key"), &pair.key_pem)?;
+            }
+            this.write("audit-policy.json", audit::POLICY)?;
+            this
+        };
+        server.run()?;
+        Ok(server)
+    }
+
+    /// Starts the process again after [`ApiServer::kill`].
+    pub fn run(&self) -> Result<()> {
+        let file = |name: &str| self.file(name).display().to_string();
+        let settings = &self.settings;
+        let mut command = Command::new(programs::tool("kube-apiserver")?);
+        command
+            .arg(format!("--etcd-servers=http://{CONTROL_PLANE}:2379"))
+            .arg(format!("--etcd-prefix={}", settings.etcd_prefix))
+            .arg(format!("--advertise-address={}", settings.address))
+            .arg(format!("--secure-port={API_PORT}"))
+            .arg(format!("--service-cluster-ip-range={}", settings.service_ranges))
+            .arg(format!("--client-ca-file={}", file("ca.crt")))
+            .arg(format!("--tls-cert-file={}", file("server.crt")))
+            .arg(format!("--tls-private-key-file={}", file("server.key")))
+            .arg("--service-account-issuer=https://kubernetes.default.svc.cluster.local")
+            .arg(format!("--service-account-key-file={}", file("service-accounts.crt")))
+            .arg(format!("--service-account-signing-key-file={}", file("service-accounts.key")))
+            .args([
+                "--authorization-mode=Node,RBAC",
+                "--enable-admission-plugins=NodeRestriction",
+                "--allow-privileged=true",
+            ])
+            .arg(format!("--kubelet-certificate-authority={}", file("ca.crt")))
+            .arg(format!("--kubelet-client-certificate={}", file("kubelet-client.crt")))
+            .arg(format!("--kubelet-client-key={}", file("kubelet-client.key")))
+            .arg("--kubelet-preferred-address-types=InternalIP")
+            .arg(format!("--requestheader-client-ca-file={}", file("ca.crt")))
+            .args(["--requestheader-allowed-names=front-proxy", "--requestheader-username-headers=X-Remote-User"])
+            .args([
+                "--requestheader-group-headers=X-Remote-Group",
+                "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            ])
+            .arg(format!("--proxy-client-cert-file={}", file("front-proxy.crt")))
+            .arg(format!("--proxy-client-key-file={}", file("front-proxy.key")))
+            .arg("--enable-aggregator-routing=true")
+            .arg(format!("--audit-policy-file={}", file("audit-policy.json")))
+            .arg(format!("--audit-log-path={}", file("audit.log")))
+            // Never rotated: tests remember places in the file.
+            .args(["--audit-log-mode=blocking", "--audit-log-maxsize=100000", "--profiling=false", "--v=1"])
+            .args(&settings.extra);
+        *self.slot() = Some(self.namespace.spawn(settings.name, command)?);
+        Ok(())
+    }
+
+    /// Ends it at once.
+    pub fn kill(&self) {
+        drop(self.slot().take());
+    }
+
+    /// Does `act` with the running process.
+    pub fn with_process<T>(&self, act: impl FnOnce(&Process) -> Result<T>) -> Result<T> {
+        act(self.slot().as_ref().with_context(|| format!("{} is not running", self.settings.name))?)
+    }
+
+    /// Waits until it answers `/readyz`, which includes the built-in roles.
+    pub async fn wait_until_ready(&self) -> Result<()> {
+        let client = self.client().await?;
+        wait_for(&format!("{} to be ready", self.settings.name), START_DEADLINE, || async {
+            self.with_process(Process::check).map_err(|error| error.to_string())?;
+            let request =
+                http::Request::get("/readyz").body(Vec::new()).expect("a constant path makes a valid request");
+            match client.request_text(request).await {
+                Ok(text) if text == "ok" => Ok(()),
+                Ok(text) => Err(text),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+        .await
+    }
+
+    /// A client with all rights. Made anew each time: a client's worker belongs to the runtime of the test that made it.
+    pub async fn client(&self) -> Result<Client> {
+        let admin = self.admin()?;
+        client_from(&admin.outside).await
+    }
+
+    /// The administrator's kubeconfigs.
+    pub fn admin(&self) -> Result<Credentials> {
+        let existing = self.credentials_named("admin");
+        if existing.inside.exists() && existing.outside.exists() {
+            Ok(existing)
+        } else {
+            self.user("admin", "admin", &["system:masters"])
+        }
+    }
+
+    /// Kubeconfigs with a client certificate; `file` names them.
+    pub fn user(&self, file: &str, user: &str, groups: &[&str]) -> Result<Credentials> {
+        let pair = self.authority.issue(user, groups, &[], &[])?;
+        self.credentials(file, &Identity::Certificate(pair), None)
+    }
+
+    /// Kubeconfigs for any identity.
+    pub fn credentials(&self, file: &str, identity: &Identity, namespace: Option<&str>) -> Result<Credentials> {
+        let credentials = self.credentials_named(file);
+        for (path, server) in [(&credentials.inside, self.url_inside()), (&credentials.outside, self.url_outside())] {
+            let name = path.file_name().expect("made of a file name").to_string_lossy().into_owned();
+            self.write(&name, kubeconfig(&server, self.authority.certificate_pem(), identity, namespace))?;
+        }
+        Ok(credentials)
+    }
+
+    pub fn url_inside(&self) -> String {
+        format!("https://{}:{API_PORT}", self.settings.address)
+    }
+
+    pub fn url_outside(&self) -> String {
+        format!("https://{}", self.relay.address())
+    }
+
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    pub fn namespace(&self) -> &Arc<Namespace> {
+        &self.namespace
+    }
+
+    pub fn audit(&self) -> AuditLog {
+        AuditLog::new(self.file("audit.log"))
+    }
+
+    /// Path of a file of this server.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(self.settings.name).join(name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf> {
+        self.dir.write(&format!("{}/{name}", self.settings.name), content)
+    }
+
+    fn credentials_named(&self, file: &str) -> Credentials {
+        Credentials {
+            inside: self.file(&format!("{file}.inside.kubeconfig")),
+            outside: self.file(&format!("{file}.kubeconfig")),
+        }
+    }
+
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// A client for a kubeconfig file.
+pub(crate) async fn client_from(path: &Path) -> Result<Client> {
+    let failed = || format!("failed to make a client from {}", path.display());
+    let file = Kubeconfig::read_from(path).with_context(failed)?;
+    let config =
+        kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(failed)?;
+    Client::try_from(config).with_context(failed)
+}

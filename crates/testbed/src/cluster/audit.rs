@@ -1,0 +1,163 @@
+//! What was asked of an API server, by whom: its audit log.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+/// The policy: every request once, without its body.
+pub(crate) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
+
+/// The audit log of one API server.
+#[derive(Debug, Clone)]
+pub struct AuditLog {
+    path: PathBuf,
+}
+
+/// A place in the log: everything up to it is past.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Audit(u64);
+
+/// One request. A watch counts when it begins, everything else when it is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// `system:serviceaccount:kube-system:...` for pods.
+    pub user: String,
+    /// The first word of the user agent tells programs of one user apart.
+    pub user_agent: String,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
+    pub verb: String,
+    /// Plural, with subresource: `services/status`; empty for paths such as `/healthz`.
+    pub resource: String,
+    /// Namespace of the object, if any.
+    pub namespace: Option<String>,
+    /// Name of the object, if known.
+    pub name: Option<String>,
+    /// HTTP status.
+    pub code: u16,
+    /// Path and query.
+    pub uri: String,
+}
+
+impl Request {
+    /// True for requests that change something, or try to.
+    pub fn is_write(&self) -> bool {
+        !matches!(self.verb.as_str(), "get" | "list" | "watch" | "head" | "options")
+    }
+
+    /// The resource, but without Events and without the Leases that processes renew all the time.
+    pub fn is_bookkeeping(&self) -> bool {
+        matches!(self.resource.as_str(), "events" | "leases")
+    }
+}
+
+impl AuditLog {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Now.
+    pub fn mark(&self) -> Audit {
+        Audit(std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len()))
+    }
+
+    /// All requests since `mark`; from the beginning with `Audit::default()`.
+    pub fn since(&self, mark: Audit) -> Result<Vec<Request>> {
+        let failed = || format!("failed to read the audit log {}", self.path.display());
+        let mut file = std::fs::File::open(&self.path).with_context(failed)?;
+        file.seek(SeekFrom::Start(mark.0)).with_context(failed)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).with_context(failed)?;
+        Ok(text.lines().filter_map(parse).collect())
+    }
+
+    /// Requests since `mark` that change something, of users whose name ends with `user`; Events and Leases left out.
+    pub fn writes_by(&self, mark: Audit, user: &str) -> Result<Vec<Request>> {
+        let mut requests = self.since(mark)?;
+        requests.retain(|request| request.is_write() && !request.is_bookkeeping() && request.user.ends_with(user));
+        Ok(requests)
+    }
+}
+
+/// One line; `None` for a line that is not complete yet and for the end of a watch.
+fn parse(line: &str) -> Option<Request> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Line {
+        stage: String,
+        #[serde(rename = "requestURI")]
+        request_uri: String,
+        verb: String,
+        user: User,
+        #[serde(default)]
+        user_agent: String,
+        object_ref: Option<Object>,
+        response_status: Option<Status>,
+    }
+    #[derive(Deserialize)]
+    struct User {
+        #[serde(default)]
+        username: String,
+    }
+    #[derive(Deserialize)]
+    struct Object {
+        #[serde(default)]
+        resource: String,
+        subresource: Option<String>,
+        namespace: Option<String>,
+        name: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Status {
+        #[serde(default)]
+        code: u16,
+    }
+    let line: Line = serde_json::from_str(line).ok()?;
+    let counted = if line.verb == "watch" { "ResponseStarted" } else { "ResponseComplete" };
+    // A watch that is refused never starts.
+    let refused = line.verb == "watch" && line.response_status.as_ref().is_some_and(|status| status.code >= 400);
+    if line.stage != counted && !(refused && line.stage == "ResponseComplete") {
+        return None;
+    }
+    let (resource, namespace, name) = line.object_ref.map_or_else(Default::default, |object| {
+        let resource = match object.subresource {
+            Some(subresource) => format!("{}/{subresource}", object.resource),
+            None => object.resource,
+        };
+        (resource, object.namespace, object.name)
+    });
+    Some(Request {
+        user: line.user.username,
+        user_agent: line.user_agent,
+        verb: line.verb,
+        resource,
+        namespace,
+        name,
+        code: line.response_status.map_or(0, |status| status.code),
+        uri: line.request_uri,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_write_is_a_write_and_a_watch_counts_once() {
+        let line = r#"{"kind":"Event","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/default/services/web/status","verb":"patch","user":{"username":"system:serviceaccount:kube-system:announcer"},"userAgent":"announcer/1","objectRef":{"resource":"services","namespace":"default","name":"web","subresource":"status"},"responseStatus":{"code":200}}"#;
+        let request = parse(line).unwrap();
+        assert_eq!(request.resource, "services/status");
+        assert_eq!(request.code, 200);
+        assert!(request.is_write() && !request.is_bookkeeping());
+
+        let watch = |stage: &str| {
+            format!(
+                r#"{{"stage":"{stage}","requestURI":"/api/v1/nodes?watch=true","verb":"watch","user":{{"username":"u"}},"objectRef":{{"resource":"nodes"}},"responseStatus":{{"code":200}}}}"#
+            )
+        };
+        assert!(parse(&watch("ResponseStarted")).is_some_and(|request| !request.is_write()));
+        assert_eq!(parse(&watch("ResponseComplete")), None);
+        assert_eq!(parse("{\"stage\":"), None);
+    }
+}

@@ -1,0 +1,9 @@
+//! The *hosts* level's wires: namespaces, bridges, hosts, DHCP, and the eyes on them (prober, capture).
+
+pub mod capture;
+pub mod dhcp;
+pub mod host;
+pub mod lan;
+pub mod namespace;
+pub mod probe;
+pub mod segment;

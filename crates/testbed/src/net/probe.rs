@@ -1,0 +1,352 @@
+//! A client that asks all the time and remembers what it missed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tokio::net::{TcpStream, UdpSocket};
+
+use crate::echo;
+use crate::net::namespace::{Namespace, Task};
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// A new connection and one GET each time.
+    Http(SocketAddr),
+    /// A datagram from a new port each time, so that no connection tracking entry keeps it on an old path.
+    Udp(SocketAddr),
+    /// Datagrams from one port all the time, as a long-lived client sends them.
+    UdpFlow(SocketAddr),
+    /// A new TCP connection each time, nothing sent.
+    Connect(SocketAddr),
+}
+
+impl Traffic {
+    /// HTTP to `target`.
+    pub fn http(target: SocketAddr) -> Self {
+        Self::Http(target)
+    }
+}
+
+/// How it asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProbeOptions {
+    /// From one request to the next, whether answered or not.
+    pub interval: Duration,
+    /// A request not answered after this is lost.
+    pub timeout: Duration,
+}
+
+impl Default for ProbeOptions {
+    fn default() -> Self {
+        Self { interval: Duration::from_millis(10), timeout: Duration::from_secs(1) }
+    }
+}
+
+/// What a prober saw.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
+pub struct ProbeReport {
+    /// Requests whose fate is known.
+    pub sent: u64,
+    /// Requests answered in time.
+    pub answered: u64,
+    /// Requests refused or not answered in time.
+    pub lost: u64,
+    /// From the start to the first answer.
+    pub first_answer: Option<Duration>,
+    /// The longest time between two answers that follow each other, counted at the client; an open end counts as well. Zero if
+    /// nothing was lost.
+    pub longest_gap: Duration,
+    /// The longest time in which the prober itself sent nothing: a busy machine. A gap is not known better than this.
+    pub longest_stall: Duration,
+    /// Answers by who gave them: the `node` field of our echo server, else the whole first line.
+    pub answered_by: BTreeMap<String, u64>,
+    /// The latest answer.
+    pub last_answer: Option<String>,
+    /// The latest failure.
+    pub last_failure: Option<String>,
+}
+
+impl fmt::Display for ProbeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} sent, {} answered, {} lost, longest gap {} ms (prober stalled at most {} ms), by {:?}",
+            self.sent,
+            self.answered,
+            self.lost,
+            self.longest_gap.as_millis(),
+            self.longest_stall.as_millis(),
+            self.answered_by
+        )?;
+        if let Some(failure) = &self.last_failure {
+            write!(f, ", last failure: {failure}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Asks until it is stopped or dropped.
+#[derive(Debug)]
+pub struct Probe {
+    journal: Arc<Mutex<Journal>>,
+    options: ProbeOptions,
+    task: Option<Task>,
+}
+
+#[derive(Debug)]
+struct Journal {
+    start: Instant,
+    sends: u64,
+    last_send: Instant,
+    longest_stall: Duration,
+    /// When it was sent, when its fate was known, and the answer. In order of fate.
+    fates: Vec<(Instant, Instant, Result<String, String>)>,
+}
+
+impl Probe {
+    pub(crate) fn start(namespace: &Namespace, traffic: Traffic, options: ProbeOptions) -> Result<Self> {
+        let start = Instant::now();
+        let journal = Arc::new(Mutex::new(Journal {
+            start,
+            sends: 0,
+            last_send: start,
+            longest_stall: Duration::ZERO,
+            fates: Vec::new(),
+        }));
+        let shared = journal.clone();
+        let task = namespace.task("probe", move || ask_for_ever(traffic, options, shared))?;
+        Ok(Self { journal, options, task: Some(task) })
+    }
+
+    /// What it has seen up to now. Requests still open count neither as answered nor as lost.
+    pub fn report(&self) -> ProbeReport {
+        summarize(&lock(&self.journal), Instant::now(), self.options)
+    }
+
+    /// Ends it, after the requests still open have met their fate.
+    pub fn stop(mut self) -> ProbeReport {
+        let asked = lock(&self.journal).sends;
+        let end = Instant::now();
+        while end.elapsed() < self.options.timeout + Duration::from_millis(500)
+            && (lock(&self.journal).fates.len() as u64) < asked
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(self.task.take());
+        summarize(&lock(&self.journal), end, self.options)
+    }
+
+    /// Waits until `n` more requests are answered.
+    pub fn wait_for_answers(&self, n: u64, deadline: Duration) -> Result<()> {
+        let before = self.report().answered;
+        crate::wait::wait_until(&format!("{n} answers"), deadline, || {
+            let report = self.report();
+            if report.answered >= before + n { Ok(()) } else { Err(report.to_string()) }
+        })
+    }
+
+    /// Waits until `node` has answered a request that was sent from now on.
+    pub fn wait_for_answer_by(&self, node: &str, deadline: Duration) -> Result<()> {
+        let since = Instant::now();
+        crate::wait::wait_until(&format!("an answer by {node}"), deadline, || {
+            let journal = lock(&self.journal);
+            let mut later = journal.fates.iter().rev().filter(|(sent, ..)| *sent >= since);
+            if later.any(|(.., fate)| fate.as_ref().is_ok_and(|answer| answerer(answer) == node)) {
+                return Ok(());
+            }
+            drop(journal);
+            Err(self.report().to_string())
+        })
+    }
+}
+
+fn lock(journal: &Mutex<Journal>) -> std::sync::MutexGuard<'_, Journal> {
+    journal.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn answerer(answer: &str) -> &str {
+    echo::field(answer, "node").or_else(|| answer.lines().next()).unwrap_or_default()
+}
+
+async fn ask_for_ever(traffic: Traffic, options: ProbeOptions, journal: Arc<Mutex<Journal>>) {
+    let flow = match traffic {
+        Traffic::UdpFlow(target) => Flow::open(target, options.timeout).await,
+        _ => None,
+    };
+    let mut ticks = tokio::time::interval(options.interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let sent = Instant::now();
+        let number = {
+            let mut journal = lock(&journal);
+            journal.sends += 1;
+            journal.longest_stall = journal.longest_stall.max(sent - journal.last_send);
+            journal.last_send = sent;
+            journal.sends
+        };
+        let journal = journal.clone();
+        let flow = flow.clone();
+        tokio::spawn(async move {
+            let ask = ask(traffic, number, flow.as_ref(), options.timeout);
+            let fate = match tokio::time::timeout(options.timeout, ask).await {
+                Ok(fate) => fate.map_err(|error| format!("{error:#}")),
+                Err(_) => Err("no answer in time".to_owned()),
+            };
+            lock(&journal).fates.push((sent, Instant::now(), fate));
+        });
+    }
+}
+
+async fn ask(traffic: Traffic, number: u64, flow: Option<&Flow>, timeout: Duration) -> Result<String> {
+    match traffic {
+        Traffic::Http(target) => echo::get(target, timeout).await,
+        Traffic::Connect(target) => {
+            let stream = TcpStream::connect(target).await?;
+            Ok(format!("connected to {}", stream.peer_addr()?))
+        }
+        Traffic::Udp(target) => {
+            let socket = udp_to(target).await?;
+            let data = number.to_string();
+            socket.send(data.as_bytes()).await?;
+            let mut buffer = [0; 512];
+            let n = socket.recv(&mut buffer).await?;
+            let answer = String::from_utf8_lossy(&buffer[..n]).into_owned();
+            if echo::field(&answer, "data").is_some_and(|back| back != data) {
+                bail!("asked with {data}, got {answer:?}");
+            }
+            Ok(answer)
+        }
+        Traffic::UdpFlow(_) => flow.context("failed to open a UDP socket")?.ask(number).await,
+    }
+}
+
+async fn udp_to(target: SocketAddr) -> Result<UdpSocket> {
+    let any: IpAddr = if target.is_ipv4() { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).await.context("failed to open a UDP socket")?;
+    socket.connect(target).await.with_context(|| format!("no route to {target}"))?;
+    Ok(socket)
+}
+
+/// One socket, many questions: answers find their question by its number.
+#[derive(Debug, Clone)]
+struct Flow {
+    socket: Arc<UdpSocket>,
+    waiting: Arc<Mutex<BTreeMap<u64, tokio::sync::oneshot::Sender<String>>>>,
+}
+
+impl Flow {
+    async fn open(target: SocketAddr, timeout: Duration) -> Option<Self> {
+        let flow = Self { socket: Arc::new(udp_to(target).await.ok()?), waiting: Arc::default() };
+        let reader = flow.clone();
+        tokio::spawn(async move {
+            let mut buffer = [0; 512];
+            loop {
+                // "Connection refused" from an ICMP error: the questions concerned run into their time-out.
+                let Ok(n) = reader.socket.recv(&mut buffer).await else {
+                    tokio::time::sleep(timeout / 100).await;
+                    continue;
+                };
+                let answer = String::from_utf8_lossy(&buffer[..n]).into_owned();
+                let number = echo::field(&answer, "data").and_then(|data| data.parse().ok());
+                let asker = number.and_then(|number: u64| reader.waiting().remove(&number));
+                if let Some(asker) = asker {
+                    let _ = asker.send(answer);
+                }
+            }
+        });
+        Some(flow)
+    }
+
+    async fn ask(&self, number: u64) -> Result<String> {
+        let (asker, answer) = tokio::sync::oneshot::channel();
+        self.waiting().insert(number, asker);
+        self.socket.send(number.to_string().as_bytes()).await?;
+        answer.await.context("the reader has ended")
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, tokio::sync::oneshot::Sender<String>>> {
+        self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Pure: the same journal always gives the same report.
+fn summarize(journal: &Journal, end: Instant, options: ProbeOptions) -> ProbeReport {
+    let mut report = ProbeReport {
+        sent: journal.fates.len() as u64,
+        longest_stall: journal.longest_stall,
+        ..ProbeReport::default()
+    };
+    let mut last_answer_at = None;
+    for (_, at, fate) in &journal.fates {
+        match fate {
+            Ok(answer) => {
+                report.answered += 1;
+                report.first_answer.get_or_insert(*at - journal.start);
+                *report.answered_by.entry(answerer(answer).to_owned()).or_default() += 1;
+                report.longest_gap = report.longest_gap.max(*at - last_answer_at.unwrap_or(*at));
+                last_answer_at = Some(*at);
+                report.last_answer = Some(answer.clone());
+            }
+            Err(failure) => {
+                report.lost += 1;
+                report.last_failure = Some(failure.clone());
+            }
+        }
+    }
+    // Without a loss there is no gap, only the pace of the prober and of the machine. At the end, answers still under way do not count.
+    if report.lost == 0 {
+        report.longest_gap = Duration::ZERO;
+    } else if let Some(last) = last_answer_at
+        && end.saturating_duration_since(last) > options.timeout
+    {
+        report.longest_gap = report.longest_gap.max(end - last);
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal(fates: &[(u64, bool)]) -> (Journal, Instant) {
+        let start = Instant::now();
+        let fates: Vec<_> = fates
+            .iter()
+            .map(|(at_ms, ok)| {
+                let at = start + Duration::from_millis(*at_ms);
+                (at, at, if *ok { Ok("pod=p node=n1 client=c".to_owned()) } else { Err("refused".to_owned()) })
+            })
+            .collect();
+        (Journal { start, sends: fates.len() as u64, last_send: start, longest_stall: Duration::ZERO, fates }, start)
+    }
+
+    #[test]
+    fn a_gap_lies_between_two_answers() {
+        let (journal, start) = journal(&[(5, true), (15, true), (25, false), (35, false), (245, true), (255, true)]);
+        let report = summarize(&journal, start + Duration::from_millis(260), ProbeOptions::default());
+        assert_eq!((report.sent, report.answered, report.lost), (6, 4, 2));
+        assert_eq!(report.longest_gap, Duration::from_millis(230));
+        assert_eq!(report.first_answer, Some(Duration::from_millis(5)));
+        assert_eq!(report.answered_by["n1"], 4);
+    }
+
+    #[test]
+    fn a_silence_that_lasts_to_the_end_is_a_gap() {
+        let (journal, start) = journal(&[(5, true), (1100, false), (3000, false)]);
+        let report = summarize(&journal, start + Duration::from_secs(3), ProbeOptions::default());
+        assert_eq!(report.longest_gap, Duration::from_millis(2995));
+    }
+
+    #[test]
+    fn without_a_loss_there_is_no_gap_however_slow_the_machine() {
+        let (journal, start) = journal(&[(5, true), (900, true)]);
+        let report = summarize(&journal, start + Duration::from_millis(900), ProbeOptions::default());
+        assert_eq!(report.longest_gap, Duration::ZERO);
+    }
+}

@@ -1,0 +1,233 @@
+//! The product's processes, as their pods would run them: arguments, environment and rights come from `deploy/*.yaml`, so that the
+//! tests fail when a manifest no longer fits the program.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use testbed::process::{Usage, confined, tail};
+use testbed::{Host, Process, programs};
+
+/// ServiceAccount of the cloud controller manager, in `kube-system`.
+pub const CCM_ACCOUNT: &str = "harvester-cloud-provider";
+/// ServiceAccount of the announcer, in `kube-system`.
+pub const ANNOUNCER_ACCOUNT: &str = "kube-vip";
+
+/// How long a process may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// One manifest file of `deploy/`.
+#[derive(Debug)]
+pub struct Manifest(Vec<Value>);
+
+impl Manifest {
+    /// Reads `deploy/<name>`.
+    pub fn read(name: &str) -> Result<Self> {
+        let path = programs::workspace().join("deploy").join(name);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        let documents: Vec<Value> =
+            serde_saphyr::from_multiple(&text).with_context(|| format!("{} is not valid YAML", path.display()))?;
+        Ok(Self(documents.into_iter().filter(|document| !document.is_null()).collect()))
+    }
+
+    /// Everything but the pods: accounts, roles, bindings.
+    pub fn rights(&self) -> Vec<Value> {
+        self.0.iter().filter(|document| !is_workload(document)).cloned().collect()
+    }
+
+    fn container(&self) -> Result<&Value> {
+        let workload = self.0.iter().find(|document| is_workload(document)).context("the manifest has no workload")?;
+        let container = &workload["spec"]["template"]["spec"]["containers"][0];
+        if container.is_null() {
+            bail!("the workload has no container");
+        }
+        Ok(container)
+    }
+
+    /// Arguments of its container.
+    pub fn args(&self) -> Result<Vec<String>> {
+        let args = self.container()?["args"].as_array().cloned().unwrap_or_default();
+        Ok(args.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+    }
+
+    /// Environment of its container; a value from `spec.nodeName` becomes `node`.
+    pub fn env(&self, node: &str) -> Result<Vec<(String, String)>> {
+        let variables = self.container()?["env"].as_array().cloned().unwrap_or_default();
+        variables
+            .iter()
+            .map(|variable| {
+                let name = variable["name"].as_str().context("a variable has no name")?.to_owned();
+                if let Some(value) = variable["value"].as_str() {
+                    return Ok((name, value.to_owned()));
+                }
+                match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
+                    Some("spec.nodeName") => Ok((name, node.to_owned())),
+                    other => bail!("variable {name} comes from {other:?}, which this fixture does not know"),
+                }
+            })
+            .collect()
+    }
+
+    /// Capabilities that are added to its container after all were dropped, in lower case.
+    pub fn capabilities(&self) -> Result<Vec<String>> {
+        let capabilities = &self.container()?["securityContext"]["capabilities"];
+        if capabilities["drop"] != serde_json::json!(["ALL"]) {
+            bail!("the container keeps capabilities: {capabilities}");
+        }
+        let added = capabilities["add"].as_array().cloned().unwrap_or_default();
+        Ok(added.iter().filter_map(Value::as_str).map(str::to_ascii_lowercase).collect())
+    }
+}
+
+fn is_workload(document: &Value) -> bool {
+    matches!(document["kind"].as_str(), Some("Deployment" | "DaemonSet"))
+}
+
+/// A program of ours that can be started many times; at most one process of it runs at a time.
+#[derive(Debug)]
+pub struct Program {
+    name: String,
+    binary: PathBuf,
+    args: Mutex<Vec<String>>,
+    env: Mutex<Vec<(String, String)>>,
+    capabilities: Vec<String>,
+    process: Mutex<Option<Process>>,
+}
+
+impl Program {
+    /// A program that does not run yet.
+    pub fn new(name: &str, args: Vec<String>, env: Vec<(String, String)>, capabilities: Vec<String>) -> Result<Self> {
+        Ok(Self {
+            name: name.into(),
+            binary: programs::own("harvester-cloud-provider", "harvester-cloud-provider")?,
+            args: Mutex::new(args),
+            env: Mutex::new(env),
+            capabilities,
+            process: Mutex::default(),
+        })
+    }
+
+    /// The command as a container with `readOnlyRootFilesystem` and dropped capabilities would run it: root with nothing but the
+    /// capabilities named, `/` and `/proc/sys` read-only.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.args(&*lock(&self.args)).envs(lock(&self.env).iter().cloned());
+        command.env_remove("KUBECONFIG").env("RUST_BACKTRACE", "1");
+        let capabilities: Vec<&str> = self.capabilities.iter().map(String::as_str).collect();
+        let confined = confined(&command, &capabilities);
+        let mut wrapped = Command::new("unshare");
+        wrapped
+            .args(["--mount", "--", "sh", "-c"])
+            .arg(
+                "mount -o remount,bind,ro / && mount --bind /proc/sys /proc/sys && \
+                 mount -o remount,bind,ro /proc/sys && exec \"$@\"",
+            )
+            .arg(&self.name)
+            .arg(confined.get_program())
+            .args(confined.get_args());
+        for (key, value) in confined.get_envs() {
+            match value {
+                Some(value) => wrapped.env(key, value),
+                None => wrapped.env_remove(key),
+            };
+        }
+        wrapped
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A program and the host on which it runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Handle<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) program: &'a Program,
+}
+
+impl Handle<'_> {
+    /// Starts it; fails if it runs already. Output is appended to the log of earlier lives.
+    pub fn start(&self) -> Result<()> {
+        let mut slot = lock(&self.program.process);
+        if slot.as_ref().is_some_and(|process| process.ended().is_none()) {
+            bail!("{} on {} runs already", self.program.name, self.host.name());
+        }
+        *slot = Some(self.host.spawn(&self.program.name, self.program.command())?);
+        Ok(())
+    }
+
+    /// SIGTERM, as the kubelet does, and waits for the end.
+    pub fn stop(&self) -> Result<ExitStatus> {
+        self.with(|process| process.stop(GRACE))
+    }
+
+    /// [`Handle::stop`], [`Handle::start`].
+    pub fn restart(&self) -> Result<()> {
+        self.stop()?;
+        self.start()
+    }
+
+    /// SIGKILL: a crash.
+    pub fn kill(&self) {
+        drop(lock(&self.program.process).take());
+    }
+
+    /// SIGSTOP: it hangs.
+    pub fn pause(&self) -> Result<()> {
+        self.with(Process::pause)
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        self.with(Process::resume)
+    }
+
+    /// Fails with the end of its log if it does not run.
+    pub fn check(&self) -> Result<()> {
+        self.with(Process::check)
+    }
+
+    /// Waits for its end.
+    pub fn wait(&self, deadline: Duration) -> Result<Option<ExitStatus>> {
+        self.with(|process| Ok(process.wait(deadline)))
+    }
+
+    /// Memory and processor time so far.
+    pub fn usage(&self) -> Result<Usage> {
+        self.with(Process::usage)
+    }
+
+    /// Adds an argument, or replaces the one of the same flag (`--flag=value`), from the next start on.
+    pub fn set_arg(&self, arg: &str) {
+        let mut args = lock(&self.program.args);
+        let flag = arg.split_once('=').map_or(arg, |(flag, _)| flag);
+        args.retain(|known| known.split_once('=').map_or(known.as_str(), |(flag, _)| flag) != flag);
+        args.push(arg.to_owned());
+    }
+
+    /// Sets a variable of its environment from the next start on.
+    pub fn set_env(&self, name: &str, value: &str) {
+        let mut env = lock(&self.program.env);
+        env.retain(|(known, _)| known != name);
+        env.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// The host on which it runs.
+    pub fn host(&self) -> &Host {
+        self.host
+    }
+
+    /// The last `lines` of its log over all lives, for messages. Tests assert on what a user sees, not on this.
+    pub fn log_tail(&self, lines: usize) -> String {
+        tail(&self.host.namespace().dir().log(&format!("{}.{}", self.host.name(), self.program.name)), lines)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&Process) -> Result<T>) -> Result<T> {
+        let slot = lock(&self.program.process);
+        act(slot.as_ref().with_context(|| format!("{} on {} was not started", self.program.name, self.host.name()))?)
+    }
+}

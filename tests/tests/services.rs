@@ -1,0 +1,443 @@
+//! What a user of LoadBalancer Services sees: scenarios of cloud-provider-framework.md section 6, and the three ways to an address.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use e2e::case::{ingress, seen};
+use e2e::{Bed, Exposed, Shared, service, wait_for};
+use harvester_api::keys::{cloudprovider, kube_vip};
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+use serde_json::json;
+use testbed::echo::field;
+
+const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+const CLIENT: &str = "192.168.100.50";
+
+static BED: Shared<Bed> = Shared::new();
+
+async fn bed() -> Arc<Bed> {
+    BED.get(|| Bed::builder().start()).await.unwrap()
+}
+
+fn node_port(service: &Service, index: usize) -> Option<i32> {
+    service.spec.as_ref()?.ports.as_ref()?.get(index)?.node_port
+}
+
+fn last_byte(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(address) => address.octets()[3],
+        IpAddr::V6(_) => panic!("{address} is no IPv4 address"),
+    }
+}
+
+/// Exactly one machine answers ARP for the address, and it is the one that the Service names.
+async fn answered_by_its_owner_alone(bed: &Bed, web: &Exposed<'_>, address: IpAddr) {
+    let owner = web.get().await.unwrap().annotations()[kube_vip::VIP_HOST].clone();
+    let n = bed.owner_of(address).unwrap().expect("some node has the address");
+    assert_eq!(bed.lan.host(n).name(), owner, "kube-vip.io/vipHost names the node that has the address");
+    assert_eq!(bed.macs(address).unwrap().len(), 1, "one machine answers");
+}
+
+#[tokio::test]
+async fn a_pool_service_gets_an_address_of_the_pool_and_answers() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("pool").await.unwrap();
+    let web = case.expose(service("web").tcp(80)).await.unwrap();
+    let address = web.address().await.unwrap();
+    assert!(e2e::bed::POOL_RANGE.contains(&last_byte(address)), "{address} is of the pool");
+    let reply = web.reply(address, 80).await.unwrap();
+    assert!(field(&reply, "pod").is_some_and(|pod| pod.starts_with("echo-node")), "{reply}");
+    answered_by_its_owner_alone(&bed, &web, address).await;
+    let n = bed.owner_of(address).unwrap().unwrap();
+    assert_eq!(bed.macs(address).unwrap(), [bed.lan.host(n).mac()], "a static address is on the node's own NIC");
+
+    web.settled().await.unwrap();
+    let lb = web.load_balancer().await.unwrap().unwrap();
+    let allocated = lb.status.clone().unwrap().allocated_address;
+    assert_eq!(allocated.ip, Some(address.to_string()));
+    let owner = format!("{}/{}", e2e::VM_NAMESPACE, lb.name_any());
+    let bookings = bed.bookings(e2e::bed::POOL).await.unwrap();
+    assert!(bookings.contains(&(address.to_string(), owner.clone())), "{owner} in {bookings:?}");
+    let object = web.get().await.unwrap();
+    assert_eq!(object.annotations()[kube_vip::LOADBALANCER_IPS], address.to_string());
+    assert_eq!(object.finalizers(), [FINALIZER]);
+}
+
+#[tokio::test]
+async fn a_dhcp_service_gets_a_lease_under_a_mac_of_its_own_and_answers() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("dhcp").await.unwrap();
+    let web = case.expose(service("web").ipam("dhcp").tcp(80)).await.unwrap();
+    let address = web.address().await.unwrap();
+    assert!((200..=250).contains(&last_byte(address)), "{address} is the DHCP server's");
+    web.reply(address, 80).await.unwrap();
+    let object = web.get().await.unwrap();
+    let annotations = object.annotations();
+    assert_eq!(annotations[kube_vip::LOADBALANCER_IPS], "0.0.0.0", "the request for DHCP stays");
+    assert_eq!(annotations[kube_vip::REQUESTED_IP], address.to_string());
+    let mac = annotations[kube_vip::HWADDR].clone();
+    let leases = bed.lan.dhcp().leases().unwrap();
+    assert!(leases.iter().any(|lease| IpAddr::from(lease.address) == address && lease.mac == mac), "{mac} {leases:?}");
+    assert_eq!(bed.macs(address).unwrap(), [mac], "only the macvlan answers, not the node's own NIC");
+    let n = bed.owner_of(address).unwrap().unwrap();
+    let link = format!("vip-{}", &object.uid().unwrap()[..8]);
+    assert!(bed.lan.host(n).interfaces().unwrap().contains(&link), "{link} on node{n}");
+    web.settled().await.unwrap();
+    let lb = web.load_balancer().await.unwrap().unwrap();
+    assert_eq!(lb.spec.ipam.as_deref(), Some("dhcp"));
+}
+
+#[tokio::test]
+async fn a_second_service_shares_the_first_ones_address() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("share").await.unwrap();
+    let web = case.expose(service("web").tcp(80)).await.unwrap();
+    let address = web.address().await.unwrap();
+    let secure = case.expose(service("secure").sharing_with(&web).tcp(443)).await.unwrap();
+    let names = case.expose(service("names").sharing_with(&web).udp(80)).await.unwrap();
+    for sharer in [&secure, &names] {
+        assert_eq!(sharer.address().await.unwrap(), address);
+        assert!(sharer.load_balancer().await.unwrap().is_none(), "a sharer has no LoadBalancer of its own");
+        let primary = format!("{}.web", case.namespace());
+        assert_eq!(sharer.get().await.unwrap().labels()[cloudprovider::PRIMARY_SERVICE], primary);
+    }
+    web.reply(address, 80).await.unwrap();
+    secure.reply(address, 443).await.unwrap();
+    names.udp_reply(address, 80).await.unwrap();
+    assert_eq!(bed.macs(address).unwrap().len(), 1);
+
+    // The address stays as long as somebody uses it, and goes with the last.
+    secure.delete().await.unwrap();
+    secure.wait_until_gone().await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    web.delete().await.unwrap();
+    web.wait_for_event("SyncLoadBalancerFailed", "is still used by other services").await.unwrap();
+    assert!(web.load_balancer().await.unwrap().is_some(), "the LoadBalancer of a shared address stays");
+    names.udp_reply(address, 80).await.unwrap();
+    names.delete().await.unwrap();
+    names.wait_until_gone().await.unwrap();
+    web.wait_until_gone().await.unwrap();
+    web.wait_until_withdrawn(address).await.unwrap();
+    assert!(web.load_balancer().await.unwrap().is_none());
+}
+
+/// Scenario 1 and 2: the same for both protocols.
+async fn type_and_ports_change(protocol: &str) {
+    let bed = bed().await;
+    let case = bed.case(&format!("ports-{}", protocol.to_lowercase())).await.unwrap();
+    let udp = protocol == "UDP";
+    let with_port = |spec: e2e::ServiceSpec| if udp { spec.udp(80) } else { spec.tcp(80) };
+    let web = case.expose(with_port(service("web").set("type", "ClusterIP"))).await.unwrap();
+    let ask = |address: IpAddr, port: u16| if udp { web.ask_udp(address, port) } else { web.ask(address, port) };
+    let reply = async |address: IpAddr, port: u16| {
+        if udp { web.udp_reply(address, port).await } else { web.reply(address, port).await }
+    };
+
+    // ClusterIP, NodePort: reachable there, and nothing of ours.
+    web.patch(json!({"spec": {"type": "NodePort"}})).await.unwrap();
+    let first_port = node_port(&web.get().await.unwrap(), 0).unwrap();
+    let node = IpAddr::from(bed.lan.host(1).ipv4());
+    reply(node, u16::try_from(first_port).unwrap()).await.unwrap();
+    let object = web.get().await.unwrap();
+    assert!(object.finalizers().is_empty() && ingress(&object).is_empty(), "{}", seen(&object));
+
+    // LoadBalancer: an address, node port kept.
+    web.patch(json!({"spec": {"type": "LoadBalancer"}})).await.unwrap();
+    let address = web.address().await.unwrap();
+    reply(address, 80).await.unwrap();
+    assert_eq!(node_port(&web.get().await.unwrap(), 0), Some(first_port), "the node port is kept");
+
+    // Another node port: address unchanged, the old port closed.
+    let second_port = if first_port == 30_000 { 30_001 } else { first_port - 1 };
+    let port = |port: u16, node_port: i32| {
+        json!({"spec": {"ports": [{"name": "p", "protocol": protocol, "port": port, "targetPort": 8080, "nodePort": node_port}]}})
+    };
+    web.patch(port(80, second_port)).await.unwrap();
+    web.publish(&bed.pods()).await.unwrap();
+    reply(node, u16::try_from(second_port).unwrap()).await.unwrap();
+    wait_for("the old node port to be closed", e2e::PATIENCE, || async {
+        ask(node, u16::try_from(first_port).unwrap()).map_or(Ok(()), |reply| Err(format!("it answers {reply}")))
+    })
+    .await
+    .unwrap();
+    reply(address, 80).await.unwrap();
+
+    // Another port.
+    web.patch(port(81, second_port)).await.unwrap();
+    reply(address, 81).await.unwrap();
+    let object = web.get().await.unwrap();
+    assert_eq!(ingress(&object)[0].ip, Some(address.to_string()), "the address is kept");
+    assert_eq!(node_port(&object, 0), Some(second_port));
+    wait_for("the old port to be closed", e2e::PATIENCE, || async {
+        ask(address, 80).map_or(Ok(()), |reply| Err(format!("it answers {reply}")))
+    })
+    .await
+    .unwrap();
+
+    // No endpoints: refused at once, not silent. And back.
+    web.publish(&[]).await.unwrap();
+    wait_for("connections to be refused", e2e::PATIENCE, || async {
+        match ask(address, 81) {
+            Ok(reply) => Err(format!("it answers {reply}")),
+            Err(error) => match error.root_cause().downcast_ref::<io::Error>() {
+                Some(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+                _ => Err(format!("{error:#}")),
+            },
+        }
+    })
+    .await
+    .unwrap();
+    web.publish(&bed.pods()).await.unwrap();
+    reply(address, 81).await.unwrap();
+
+    // Back to ClusterIP: all given back.
+    web.patch(json!({"spec": {"type": "ClusterIP"}})).await.unwrap();
+    web.wait_for("no node port, no ingress, no finalizer", |object| {
+        let clean = node_port(object, 0).is_none() && ingress(object).is_empty() && object.finalizers().is_empty();
+        if clean { Ok(()) } else { Err(seen(object)) }
+    })
+    .await
+    .unwrap();
+    web.wait_until_withdrawn(address).await.unwrap();
+    assert!(ask(address, 81).is_err());
+    assert!(web.load_balancer().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn scenario_1_type_and_ports_of_a_tcp_service_change() {
+    if !e2e::skip() {
+        type_and_ports_change("TCP").await;
+    }
+}
+
+#[tokio::test]
+async fn scenario_2_type_and_ports_of_a_udp_service_change() {
+    if !e2e::skip() {
+        type_and_ports_change("UDP").await;
+    }
+}
+
+#[tokio::test]
+async fn scenario_3_the_finalizer_comes_and_goes_with_the_type() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("finalizer").await.unwrap();
+    let web = case.expose(service("web").tcp(80)).await.unwrap();
+    let present = |object: &Service| object.finalizers().iter().any(|found| found == FINALIZER);
+    let with = |object: &Service| if present(object) { Ok(()) } else { Err(seen(object)) };
+    let without = |object: &Service| if present(object) { Err(seen(object)) } else { Ok(()) };
+    web.wait_for("the finalizer", with).await.unwrap();
+    web.patch(json!({"spec": {"type": "ClusterIP"}})).await.unwrap();
+    web.wait_for("no finalizer", without).await.unwrap();
+    web.patch(json!({"spec": {"type": "LoadBalancer"}})).await.unwrap();
+    web.wait_for("the finalizer again", with).await.unwrap();
+    let address = web.address().await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    web.delete().await.unwrap();
+    web.wait_until_gone().await.unwrap();
+}
+
+#[tokio::test]
+async fn scenario_6_an_address_works_without_node_ports_and_with_them_later() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("nodeports").await.unwrap();
+    let web = case.expose(service("web").set("allocateLoadBalancerNodePorts", false).tcp(80)).await.unwrap();
+    let address = web.address().await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    assert_eq!(node_port(&web.get().await.unwrap(), 0), None);
+    web.patch(json!({"spec": {"allocateLoadBalancerNodePorts": true}})).await.unwrap();
+    web.wait_for("a node port", |object| node_port(object, 0).ok_or_else(|| seen(object))).await.unwrap();
+    assert_eq!(ingress(&web.get().await.unwrap())[0].ip, Some(address.to_string()));
+    web.reply(address, 80).await.unwrap();
+}
+
+fn health_port(service: &Service) -> Option<i32> {
+    service.spec.as_ref()?.health_check_node_port.filter(|port| *port != 0)
+}
+
+#[tokio::test]
+async fn scenario_11_with_local_policy_pods_see_the_clients_address() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("local").await.unwrap();
+    let web = case.expose(service("web").set("externalTrafficPolicy", "Local").tcp(80)).await.unwrap();
+    let address = web.address().await.unwrap();
+    let reply = web.reply(address, 80).await.unwrap();
+    assert_eq!(field(&reply, "client"), Some(CLIENT), "{reply}");
+    let owner = web.get().await.unwrap().annotations()[kube_vip::VIP_HOST].clone();
+    assert_eq!(field(&reply, "node"), Some(owner.as_str()), "only pods of the announcing node answer");
+    let object = web.get().await.unwrap();
+    let port = u16::try_from(health_port(&object).expect("Local policy has a health check port")).unwrap();
+    let health = SocketAddr::from((bed.lan.host(1).ipv4(), port));
+    wait_for("the health check port", e2e::PATIENCE, || async {
+        bed.lan.client().http_get(health, Duration::from_secs(2)).map_err(|error| format!("{error:#}"))
+    })
+    .await
+    .unwrap();
+    web.patch(json!({"spec": {"type": "ClusterIP", "externalTrafficPolicy": null}})).await.unwrap();
+    web.wait_for("no health check port", |object| health_port(object).map_or(Ok(()), |port| Err(format!("{port}"))))
+        .await
+        .unwrap();
+    web.wait_until_withdrawn(address).await.unwrap();
+}
+
+#[tokio::test]
+async fn scenario_15_the_traffic_policy_changes_both_ways_without_changing_the_address() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("policy").await.unwrap();
+    let web = case.expose(service("web").set("externalTrafficPolicy", "Local").tcp(80)).await.unwrap();
+    let address = web.address().await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    let port = health_port(&web.get().await.unwrap()).unwrap();
+    let sees = async |what: &str, wanted: fn(&str) -> bool| {
+        wait_for(what, e2e::PATIENCE, || async {
+            let reply = web.ask(address, 80).map_err(|error| format!("{error:#}"))?;
+            if field(&reply, "client").is_some_and(wanted) { Ok(()) } else { Err(reply) }
+        })
+        .await
+    };
+
+    web.patch(json!({"spec": {"externalTrafficPolicy": "Cluster", "healthCheckNodePort": null}})).await.unwrap();
+    sees("the client's address to be masqueraded", |client| client != CLIENT).await.unwrap();
+    assert_eq!(health_port(&web.get().await.unwrap()), None);
+    // Every node forwards now: only pods that are not on the announcing node are left.
+    let owner = bed.owner_of(address).unwrap().unwrap();
+    let others: Vec<_> = (1..=2).filter(|n| *n != owner).map(|n| bed.pod(n)).collect();
+    web.publish(&others).await.unwrap();
+    wait_for("an answer from another node", e2e::PATIENCE, || async {
+        let reply = web.ask(address, 80).map_err(|error| format!("{error:#}"))?;
+        if field(&reply, "node") == Some(others[0].node.as_str()) { Ok(()) } else { Err(reply) }
+    })
+    .await
+    .unwrap();
+    web.publish(&bed.pods()).await.unwrap();
+
+    web.patch(json!({"spec": {"externalTrafficPolicy": "Local", "healthCheckNodePort": port}})).await.unwrap();
+    sees("the client's own address again", |client| client == CLIENT).await.unwrap();
+    let object = web.get().await.unwrap();
+    assert_eq!(health_port(&object), Some(port));
+    assert_eq!(ingress(&object)[0].ip, Some(address.to_string()));
+}
+
+#[tokio::test]
+async fn scenario_18_a_service_of_another_class_is_left_alone() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("class").await.unwrap();
+    let mark = bed.mark();
+    let classy = case.expose(service("classy").set("loadBalancerClass", "example.com/x").tcp(80)).await.unwrap();
+    // A later Service of ours that has its address: the other one was seen before it.
+    let ours = case.expose(service("ours").tcp(80)).await.unwrap();
+    ours.settled().await.unwrap();
+    let object = classy.get().await.unwrap();
+    assert!(object.finalizers().is_empty() && ingress(&object).is_empty(), "{}", seen(&object));
+    assert!(object.annotations().is_empty(), "{}", seen(&object));
+    assert!(classy.load_balancer().await.unwrap().is_none());
+    assert_eq!(classy.events().await.unwrap(), []);
+    let costs = bed.costs(mark).unwrap();
+    let writes = costs.ccm_guest.iter().chain(&costs.announcer);
+    let about_it: Vec<_> = writes
+        .filter(|request| request.namespace.as_deref() == Some(case.namespace()) && request.name.as_deref() == Some("classy"))
+        .collect();
+    assert!(about_it.is_empty(), "{about_it:?}");
+}
+
+#[tokio::test]
+async fn scenario_19_the_ip_mode_is_vip_and_a_change_of_it_alone_is_written() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("ipmode").await.unwrap();
+    let web = case.expose(service("web").tcp(80)).await.unwrap();
+    let address = web.settled().await.unwrap();
+    let is_vip = |object: &Service| {
+        let ingress = ingress(object);
+        match ingress.first() {
+            Some(first) if first.ip_mode.as_deref() == Some("VIP") && first.ip == Some(address.to_string()) => Ok(()),
+            _ => Err(format!("{ingress:?}")),
+        }
+    };
+    web.wait_for("ipMode VIP", is_vip).await.unwrap();
+    let ports = ingress(&web.get().await.unwrap())[0].ports.clone().unwrap_or_default();
+    assert_eq!(ports.iter().map(|port| (port.protocol.as_str(), port.port)).collect::<Vec<_>>(), [("TCP", 80)]);
+    let proxy = json!({"status": {"loadBalancer": {"ingress": [{"ip": address.to_string(), "ipMode": "Proxy",
+        "ports": [{"port": 80, "protocol": "TCP"}]}]}}});
+    web.patch_status(proxy).await.unwrap();
+    web.wait_for("ipMode VIP again", is_vip).await.unwrap();
+}
+
+#[tokio::test]
+async fn deleting_a_pool_service_leaves_nothing() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("bye-pool").await.unwrap();
+    let web = case.expose(service("web").tcp(80)).await.unwrap();
+    let address = web.settled().await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    web.delete().await.unwrap();
+    web.wait_until_gone().await.unwrap();
+    web.wait_until_withdrawn(address).await.unwrap();
+    assert!(web.load_balancer().await.unwrap().is_none(), "the Service goes after its LoadBalancer");
+    let bookings = bed.bookings(e2e::bed::POOL).await.unwrap();
+    assert!(bookings.iter().all(|(booked, _)| *booked != address.to_string()), "{bookings:?}");
+    web.wait_for_event("DeletedLoadBalancer", "Deleted load balancer").await.unwrap();
+}
+
+#[tokio::test]
+async fn deleting_a_dhcp_service_leaves_nothing() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("bye-dhcp").await.unwrap();
+    let web = case.expose(service("web").ipam("dhcp").tcp(80)).await.unwrap();
+    let address = web.settled().await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    let object = web.get().await.unwrap();
+    let (mac, link) = (object.annotations()[kube_vip::HWADDR].clone(), format!("vip-{}", &object.uid().unwrap()[..8]));
+    web.delete().await.unwrap();
+    web.wait_until_gone().await.unwrap();
+    web.wait_until_withdrawn(address).await.unwrap();
+    wait_for("the lease to be released and the macvlan to be gone", e2e::PATIENCE, || async {
+        let leases = bed.lan.dhcp().leases().map_err(|error| error.to_string())?;
+        if let Some(lease) = leases.iter().find(|lease| lease.mac == mac) {
+            return Err(format!("{lease:?}"));
+        }
+        for host in bed.lan.hosts() {
+            if host.interfaces().map_err(|error| error.to_string())?.contains(&link) {
+                return Err(format!("{link} on {}", host.name()));
+            }
+        }
+        Ok(())
+    })
+    .await
+    .unwrap();
+    assert!(web.load_balancer().await.unwrap().is_none());
+}

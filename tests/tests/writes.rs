@@ -1,0 +1,258 @@
+//! What the product writes to the two APIs: little for something new, nothing for something that is as it should be.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use e2e::{Bed, Case, Exposed, Mark, Shared, service, wait_for};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use testbed::{Probe, Traffic};
+use tokio::sync::{Mutex, MutexGuard};
+
+static BED: Shared<Bed> = Shared::new();
+/// These tests count the writes of the whole product: one at a time.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
+    let guard = ALONE.lock().await;
+    (guard, BED.get(|| Bed::builder().start()).await.unwrap())
+}
+
+/// Time for writes that should not come.
+async fn let_it_write() {
+    tokio::time::sleep(Duration::from_secs(3)).await;
+}
+
+async fn cost_of_a_new_service(ipam: &str) {
+    let (_alone, bed) = alone().await;
+    let case = bed.case(&format!("budget-{ipam}")).await.unwrap();
+    let mark = bed.mark();
+    let web = case.expose(service("web").ipam(ipam).tcp(80)).await.unwrap();
+    let address = web.settled().await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    let_it_write().await;
+    let costs = bed.costs(mark).unwrap();
+    assert!(costs.ccm_guest.len() <= 2, "guest: finalizer and annotations\n{costs}");
+    assert!(costs.ccm_events.len() <= 2, "Events: ensuring and ensured\n{costs}");
+    assert!(costs.ccm_harvester.len() <= 2, "Harvester: the object and its mailbox\n{costs}");
+    assert!(costs.announcer.len() <= 2, "announcer: annotations and status\n{costs}");
+    // The test counts something.
+    assert!(!costs.ccm_guest.is_empty() && !costs.ccm_events.is_empty(), "{costs}");
+    assert!(!costs.ccm_harvester.is_empty() && !costs.announcer.is_empty(), "{costs}");
+    let refused = [costs.ccm_guest, costs.ccm_harvester, costs.announcer].concat();
+    let refused: Vec<_> = refused.into_iter().filter(|request| request.code >= 400).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_new_pool_service_costs_two_writes_on_each_side_and_two_events() {
+    if !e2e::skip() {
+        cost_of_a_new_service("pool").await;
+    }
+}
+
+#[tokio::test]
+async fn a_new_dhcp_service_costs_no_more_than_a_pool_service() {
+    if !e2e::skip() {
+        cost_of_a_new_service("dhcp").await;
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_concerns_nobody_costs_nothing() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("unrelated").await.unwrap();
+    let web = case.expose(service("web").tcp(80)).await.unwrap();
+    web.settled().await.unwrap();
+    let_it_write().await;
+    let mark = bed.mark();
+    let change = serde_json::json!({"metadata": {"annotations": {"example/x": "1"}, "labels": {"example/y": "2"}}});
+    web.patch(change).await.unwrap();
+    bed.register_node(&e2e::NodeSketch { uninitialized: false, ..e2e::NodeSketch::new("bystander") }).await.unwrap();
+    let_it_write().await;
+    bed.delete_node("bystander").await.unwrap();
+    let_it_write().await;
+    let mut costs = bed.costs(mark).unwrap();
+    // The new Node may get the addresses that the provider knows for it; this test is about Services.
+    costs.ccm_guest.retain(|request| !request.resource.starts_with("nodes"));
+    costs.ccm_events.retain(|request| request.namespace.as_deref() != Some("default"));
+    assert_eq!(costs.total(), 0, "{costs}");
+}
+
+/// Services of every kind, all served.
+struct Healthy<'a> {
+    web: Exposed<'a>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+impl<'a> Healthy<'a> {
+    async fn new(case: &'a Case<'_>) -> Self {
+        let web = case.expose(service("web").tcp(80)).await.unwrap();
+        let lease = case.expose(service("lease").ipam("dhcp").tcp(80)).await.unwrap();
+        let local = case.expose(service("local").set("externalTrafficPolicy", "Local").tcp(80)).await.unwrap();
+        let mut addresses = BTreeSet::new();
+        for exposed in [&web, &lease, &local] {
+            let address = exposed.settled().await.unwrap();
+            exposed.reply(address, 80).await.unwrap();
+            addresses.insert(address);
+        }
+        let shared = case.expose(service("shared").sharing_with(&web).udp(80)).await.unwrap();
+        let address = shared.settled().await.unwrap();
+        shared.udp_reply(address, 80).await.unwrap();
+        let_it_write().await;
+        Self { web, addresses }
+    }
+
+    fn probes(&self, bed: &Bed) -> Vec<Probe> {
+        let targets = self.addresses.iter().map(|address| SocketAddr::from((*address, 80)));
+        let probes: Vec<Probe> = targets.map(|target| bed.lan.client().probe(Traffic::Http(target)).unwrap()).collect();
+        for probe in &probes {
+            probe.wait_for_answers(20, e2e::PATIENCE).unwrap();
+        }
+        probes
+    }
+}
+
+fn nothing_was_lost(probes: Vec<Probe>) {
+    for probe in probes {
+        let report = probe.stop();
+        assert_eq!(report.lost, 0, "{report}");
+        assert!(report.answered > 50, "{report}");
+    }
+}
+
+fn nothing_was_written(bed: &Bed, mark: Mark) {
+    let mut costs = bed.costs(mark).unwrap();
+    // Who leads is an Event about the Lease, as from every Go component; a Lease is bookkeeping.
+    costs.ccm_events.retain(|request| request.namespace.as_deref() != Some("kube-system"));
+    costs.announcer_events.retain(|request| request.namespace.as_deref() != Some("kube-system"));
+    assert_eq!(costs.total(), 0, "{costs}");
+}
+
+async fn holder(bed: &Bed, name: &str) -> String {
+    let leases: Api<Lease> = Api::namespaced(bed.client().await.unwrap(), "kube-system");
+    leases.get(name).await.unwrap().spec.and_then(|spec| spec.holder_identity).unwrap_or_default()
+}
+
+/// Waits until the restarted cloud controller manager leads and has looked at every Service, old and new.
+async fn ccm_works_again(bed: &Bed, mark: Mark, former: &str) {
+    wait_for("the cloud controller manager to lead again", e2e::PATIENCE, || async {
+        bed.ccm().check().map_err(|error| format!("{error:#}"))?;
+        let holder = holder(bed, "cloud-controller-manager").await;
+        if holder.is_empty() || holder == former { Err(format!("the lease is held by {holder:?}")) } else { Ok(()) }
+    })
+    .await
+    .unwrap();
+    let audit = bed.harvester.audit();
+    wait_for("its watch on LoadBalancers", e2e::PATIENCE, || async {
+        let requests = audit.since(mark.harvester).map_err(|error| error.to_string())?;
+        let watches = |request: &&testbed::Request| request.verb == "watch" && request.resource == "loadbalancers";
+        requests.iter().find(watches).map(drop).ok_or_else(|| format!("{} requests", requests.len()))
+    })
+    .await
+    .unwrap();
+}
+
+async fn restart_of_the_ccm(kill: bool) {
+    let (_alone, bed) = alone().await;
+    let case = bed.case(if kill { "ccm-crash" } else { "ccm-restart" }).await.unwrap();
+    let healthy = Healthy::new(&case).await;
+    let probes = healthy.probes(&bed);
+    let former = holder(&bed, "cloud-controller-manager").await;
+    let mark = bed.mark();
+    if kill {
+        bed.ccm().kill();
+    } else {
+        let status = bed.ccm().stop().unwrap();
+        assert_eq!(status.code(), Some(0), "SIGTERM is a clean end");
+    }
+    bed.ccm().start().unwrap();
+    ccm_works_again(&bed, mark, &former).await;
+    let_it_write().await;
+    nothing_was_written(&bed, mark);
+    nothing_was_lost(probes);
+    // It is alive: a new port is served.
+    let late = case.expose(service("late").tcp(80)).await.unwrap();
+    let address = late.settled().await.unwrap();
+    late.reply(address, 80).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_restart_of_the_ccm_writes_nothing_and_loses_no_reply() {
+    if !e2e::skip() {
+        restart_of_the_ccm(false).await;
+    }
+}
+
+#[tokio::test]
+async fn a_crash_of_the_ccm_writes_nothing_and_loses_no_reply() {
+    if !e2e::skip() {
+        restart_of_the_ccm(true).await;
+    }
+}
+
+#[tokio::test]
+async fn a_crash_of_the_owning_announcer_writes_nothing_and_loses_no_reply() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("announcer-crash").await.unwrap();
+    let healthy = Healthy::new(&case).await;
+    let address = healthy.web.address().await.unwrap();
+    let owner = bed.owner_of(address).unwrap().unwrap();
+    let probes = healthy.probes(&bed);
+    let mark = bed.mark();
+    bed.announcer(owner).kill();
+    bed.announcer(owner).start().unwrap();
+    bed.wait_until_announcing(owner).await.unwrap();
+    let_it_write().await;
+    assert_eq!(bed.owner_of(address).unwrap(), Some(owner));
+    nothing_was_written(&bed, mark);
+    nothing_was_lost(probes);
+}
+
+#[tokio::test]
+async fn a_restart_of_an_announcer_that_owns_nothing_writes_nothing_and_loses_no_reply() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("announcer-idle").await.unwrap();
+    let healthy = Healthy::new(&case).await;
+    let owner = bed.owner_of(healthy.web.address().await.unwrap()).unwrap().unwrap();
+    let idle = if owner == 1 { 2 } else { 1 };
+    let probes = healthy.probes(&bed);
+    let mark = bed.mark();
+    bed.announcer(idle).restart().unwrap();
+    bed.wait_until_announcing(idle).await.unwrap();
+    let_it_write().await;
+    nothing_was_written(&bed, mark);
+    nothing_was_lost(probes);
+}
+
+/// Decision 26: where nobody can take over, addresses outlive the process.
+#[tokio::test]
+async fn a_restart_of_the_only_announcer_writes_nothing_and_loses_no_reply() {
+    if e2e::skip() {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    let bed = Bed::builder().nodes(1).start().await.unwrap();
+    let case = bed.case("announcer-only").await.unwrap();
+    let healthy = Healthy::new(&case).await;
+    let probes = healthy.probes(&bed);
+    let mark = bed.mark();
+    let status = bed.announcer(1).stop().unwrap();
+    assert_eq!(status.code(), Some(0), "SIGTERM is a clean end");
+    bed.announcer(1).start().unwrap();
+    bed.wait_until_announcing(1).await.unwrap();
+    let_it_write().await;
+    nothing_was_written(&bed, mark);
+    nothing_was_lost(probes);
+}
