@@ -203,7 +203,7 @@ impl Bed {
         machine
     }
 
-    /// Makes a pool of LAN addresses for everybody on `network`, or gives an existing one this range.
+    /// Makes a pool of LAN addresses for this cluster on `network`, or gives an existing one this range.
     pub async fn set_pool(&self, name: &str, network: &str, range: RangeInclusive<u8>) -> Result<()> {
         let pools: Api<IpPool> = Api::all(self.harvester_client().await?);
         let text = |last: u8| Some(self.lan.ipv4(last).to_string());
@@ -220,9 +220,9 @@ impl Bed {
                 pool.spec.ranges = vec![range.clone()];
                 pools.replace(name, &PostParams::default(), &pool).await
             } else {
-                let everybody =
-                    ScopeTuple { project: "*".into(), namespace: "*".into(), guest_cluster: "*".into() };
-                let selector = PoolSelector { network: network.into(), scope: vec![everybody], ..PoolSelector::default() };
+                // Not `*` three times: that would be the one global pool, which serves every network.
+                let ours = ScopeTuple { project: "*".into(), namespace: VM_NAMESPACE.into(), guest_cluster: "*".into() };
+                let selector = PoolSelector { network: network.into(), scope: vec![ours], ..PoolSelector::default() };
                 let spec = IpPoolSpec { ranges: vec![range.clone()], selector, ..IpPoolSpec::default() };
                 pools.create(&PostParams::default(), &IpPool::new(name, spec)).await
             };

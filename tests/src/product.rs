@@ -16,6 +16,9 @@ pub const CCM_ACCOUNT: &str = "harvester-cloud-provider";
 /// ServiceAccount of the announcer, in `kube-system`.
 pub const ANNOUNCER_ACCOUNT: &str = "kube-vip";
 
+/// Overrides the program that is tested: `make bench` measures the one that is shipped.
+pub const BINARY_VARIABLE: &str = "HCP_BINARY";
+
 /// How long a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -86,6 +89,15 @@ fn is_workload(document: &Value) -> bool {
     matches!(document["kind"].as_str(), Some("Deployment" | "DaemonSet"))
 }
 
+/// The program that is tested.
+pub fn binary() -> Result<PathBuf> {
+    match std::env::var_os(BINARY_VARIABLE) {
+        Some(path) => std::fs::canonicalize(&path)
+            .with_context(|| format!("{BINARY_VARIABLE}={} is not there; make release builds it", path.display())),
+        None => programs::own("harvester-cloud-provider", "harvester-cloud-provider"),
+    }
+}
+
 /// A program of ours that can be started many times; at most one process of it runs at a time.
 #[derive(Debug)]
 pub struct Program {
@@ -102,12 +114,29 @@ impl Program {
     pub fn new(name: &str, args: Vec<String>, env: Vec<(String, String)>, capabilities: Vec<String>) -> Result<Self> {
         Ok(Self {
             name: name.into(),
-            binary: programs::own("harvester-cloud-provider", "harvester-cloud-provider")?,
+            binary: binary()?,
             args: Mutex::new(args),
             env: Mutex::new(env),
             capabilities,
             process: Mutex::default(),
         })
+    }
+
+    /// Another one of the same arguments, environment and rights, for a replica on another host.
+    pub fn twin(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            binary: self.binary.clone(),
+            args: Mutex::new(lock(&self.args).clone()),
+            env: Mutex::new(lock(&self.env).clone()),
+            capabilities: self.capabilities.clone(),
+            process: Mutex::default(),
+        }
+    }
+
+    /// To act with it on a host.
+    pub fn on<'a>(&'a self, host: &'a Host) -> Handle<'a> {
+        Handle { host, program: self }
     }
 
     /// The command as a container with `readOnlyRootFilesystem` and dropped capabilities would run it: root with nothing but the
@@ -147,6 +176,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Handle<'a> {
     pub(crate) host: &'a Host,
     pub(crate) program: &'a Program,
+}
+
+impl<'a> Handle<'a> {
+    /// The program.
+    pub fn program(&self) -> &'a Program {
+        self.program
+    }
 }
 
 impl Handle<'_> {

@@ -1,7 +1,7 @@
 //! The end states that the Go provider v0.2.7 left on a real Harvester, written down in `golden/*.yaml` as the facts that matter:
 //! whoever replaces it finds the same keys, values, finalizers, labels, empty-string annotations and Event texts.
 //!
-//! Differences that are meant: an object of a deleted DHCP Service does not stay behind, a Service that never had an object is
+//! Differences that are meant: a DHCP lease is remembered on its Service, an object of a deleted DHCP Service does not stay behind, a Service that never had an object is
 //! deleted without Events about one, and an unknown IPAM value is refused before Harvester is asked.
 
 use std::collections::BTreeMap;
@@ -48,8 +48,10 @@ impl Flow {
             self.names.call(address, &format!("address of {}", exposed.name()));
         }
         let object = exposed.get().await.unwrap();
-        if let Some(mac) = object.annotations().get(kube_vip::HWADDR) {
-            self.names.call(mac, "mac");
+        for (key, name) in [(kube_vip::HWADDR, "mac"), ("cloudprovider.harvesterhci.io/dhcp-lease", "lease")] {
+            if let Some(value) = object.annotations().get(key) {
+                self.names.call(value, name);
+            }
         }
         self.step(step, everything(exposed).await);
     }
@@ -66,8 +68,8 @@ impl Flow {
         // Events are written in the background.
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
         let lb = exposed.load_balancer().await.unwrap();
-        let events = exposed.events().await.unwrap();
-        self.step(step, json!({"loadBalancer": lb.as_ref().map(facts::load_balancer), "events": facts::events(&events)}));
+        let events = events(exposed).await;
+        self.step(step, json!({"loadBalancer": lb.as_ref().map(facts::load_balancer), "events": events}));
     }
 
     fn done(self) {
@@ -80,8 +82,15 @@ async fn everything(exposed: &Exposed<'_>) -> Value {
     json!({
         "service": facts::service(&exposed.get().await.unwrap()),
         "loadBalancer": lb.as_ref().map(facts::load_balancer),
-        "events": facts::events(&exposed.events().await.unwrap()),
+        "events": events(exposed).await,
     })
+}
+
+/// The recordings have the cloud controller manager's Events; kube-vip had none, our announcer has its own.
+async fn events(exposed: &Exposed<'_>) -> Value {
+    let mut events = exposed.events().await.unwrap();
+    events.retain(|event| event.component == "service-controller");
+    facts::events(&events)
 }
 
 async fn case<'a>(bed: &'a Bed, flow: &mut Flow) -> Case<'a> {

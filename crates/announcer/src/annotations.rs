@@ -86,8 +86,8 @@ pub enum Wanted {
     Dhcp4,
 }
 
-/// announcer.md 3.3: IPs are made canonical, unspecified means DHCP, at most two entries where DHCP is involved. What cannot be served is a
-/// [`Problem`] and does not stop the others.
+/// announcer.md 3.3: IPs are made canonical, unspecified means DHCP, at most two entries where DHCP is involved. What
+/// cannot be served is a [`Problem`] and does not stop the others.
 pub fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>, Vec<Problem>) {
     let mut wanted = Vec::new();
     let mut problems = Vec::new();
@@ -193,8 +193,8 @@ pub fn parse_rp_filter(text: &str) -> Result<RpFilter, Problem> {
     }
 }
 
-/// What the node that holds a DHCP lease leaves for its successor: with the MAC and this, it goes on by INIT-REBOOT, and within the lease even
-/// before the server has answered.
+/// What the node that holds a DHCP lease leaves for its successor: with the MAC and this, it goes on by INIT-REBOOT,
+/// and within the lease even before the server has answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseFacts {
     /// The address.

@@ -1,6 +1,8 @@
-//! kube-vip's configuration, read into one plain struct: environment variables and flags in, or an error that names the variable.
+//! kube-vip's configuration, read into one plain struct: environment variables and flags in, or an error that names the
+//! variable.
 //!
-//! Nothing here looks at the machine; the few facts it needs (host name, files that exist) are arguments or are resolved by the caller.
+//! Nothing here looks at the machine; the few facts it needs (host name, files that exist) are arguments or are
+//! resolved by the caller.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -185,8 +187,8 @@ pub struct Config {
 struct Values(BTreeMap<&'static str, String>);
 
 impl Config {
-    /// Read kube-vip's environment and arguments. `args` are those after the program's name, with or without the leading word `manager`;
-    /// `hostname` is used where neither `vip_nodename` nor `NODE_NAME` says who we are.
+    /// Read kube-vip's environment and arguments. `args` are those after the program's name, with or without the
+    /// leading word `manager`; `hostname` is used where neither `vip_nodename` nor `NODE_NAME` says who we are.
     pub fn from_env_and_args<E, A>(env: E, args: A, hostname: &str) -> Result<Self, ConfigError>
     where
         E: IntoIterator<Item = (String, String)>,
@@ -258,8 +260,8 @@ impl Config {
         self.services_interface.as_deref().or(self.interface.as_deref())
     }
 
-    /// How long the kernel keeps a VIP without a sign of life from us. Shorter than what others wait before they may take over, so that a
-    /// process that hangs or died is silent on the wire before its successor speaks.
+    /// How long the kernel keeps a VIP without a sign of life from us. Shorter than what others wait before they may
+    /// take over, so that a process that hangs or died is silent on the wire before its successor speaks.
     pub fn fence(&self) -> Duration {
         self.lease.duration.saturating_sub(self.lease.retry_period + Duration::from_secs(1)).max(Duration::from_secs(5))
     }
@@ -467,7 +469,8 @@ impl Values {
         let mut names = Vec::new();
         for variable in VARIABLES {
             let Some(value) = self.text(variable.name) else { continue };
-            // Even what changes nothing is held to its grammar: a typing error elsewhere would go unnoticed until it matters.
+            // Even what changes nothing is held to its grammar: a typing error elsewhere would go unnoticed until it
+            // matters.
             let on = if variable.is_boolean() { self.boolean(variable.name)? != Some(false) } else { true };
             if variable.no_effect && on {
                 names.push(format!("{}={value}", variable.name));

@@ -1,4 +1,5 @@
-//! Runs one sans-IO DHCP client behind packet sockets on its macvlan. One task per VIP: a silent server holds up nobody else.
+//! Runs one sans-IO DHCP client behind packet sockets on its macvlan. One task per VIP: a silent server holds up nobody
+//! else.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -22,7 +23,8 @@ const FRAME: usize = 1600;
 /// Asks the task to end, giving the lease back or not.
 pub type StopSender = oneshot::Sender<bool>;
 
-/// Starts the task. `events` go where the engine hears them; the task ends when told to, or when the sender is dropped, keeping the lease.
+/// Starts the task. `events` go where the engine hears them; the task ends when told to, or when the sender is dropped,
+/// keeping the lease.
 pub fn spawn(start: DhcpStart, events: mpsc::UnboundedSender<DhcpEvent>) -> (StopSender, tokio::task::JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(async move {

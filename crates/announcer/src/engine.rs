@@ -1,7 +1,8 @@
-//! The engine: what happened goes in, what to do comes out. No I/O, no clock, no await; a test or a simulation can run it as well as a node.
+//! The engine: what happened goes in, what to do comes out. No I/O, no clock, no await; a test or a simulation can run
+//! it as well as a node.
 //!
-//! It keeps one small machine per VIP (`vip.rs`) in step with the plan (`plan.rs`), extends what is up, sweeps what is nobody's (`sweep.rs`), decides
-//! what stands on each Service (`records.rs`) and how to leave (`stop.rs`).
+//! It keeps one small machine per VIP (`vip.rs`) in step with the plan (`plan.rs`), extends what is up, sweeps what is
+//! nobody's (`sweep.rs`), decides what stands on each Service (`records.rs`) and how to leave (`stop.rs`).
 
 mod dhcp;
 mod io;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 pub use io::{
     Action, DhcpEvent, DhcpStart, Heard, Input, Leased, Put, Record, Recorded, Tell, VipStatus, WireDone, WireOp,
 };
+use ipnet::IpNet;
 use l2::netlink::InetConf;
 use records::ServiceRecord;
 use stop::Stopping;
@@ -30,11 +32,15 @@ use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// How often the kernel's deadlines are put off.
 pub const REFRESH: Duration = Duration::from_secs(1);
-/// A refresh this late means that the process or the machine stood still: others may have acted meanwhile (failover-protocol.md R6).
+/// A refresh this late means that the process or the machine stood still: others may have acted meanwhile
+/// (failover-protocol.md R6).
 const PAUSE: Duration = Duration::from_secs(2);
-/// How long a restarted process keeps what it finds before it knows whose it is. Bounded, so that a process that never learns it does not keep an
-/// address for ever; long enough for an API server to come back (decisions.md 26 uses the same time).
+/// How long a restarted process keeps what it finds before it knows whose it is. Bounded, so that a process that never
+/// learns it does not keep an address for ever; long enough for an API server to come back (decisions.md 26 uses the
+/// same time).
 const UNDECIDED_LIMIT: Duration = Duration::from_mins(5);
+/// Each pod that comes or goes changes links and routes: the network is not read more often than this.
+const OBSERVE_PAUSE: Duration = Duration::from_millis(50);
 /// The network is read again this often even if nothing was reported.
 const OBSERVE_INTERVAL: Duration = Duration::from_mins(1);
 /// The same text about the same Service is not told again within this time.
@@ -60,12 +66,15 @@ pub struct Engine {
     listening: BTreeSet<u32>,
     records: BTreeMap<ServiceKey, ServiceRecord>,
     told: BTreeMap<(ServiceKey, String), Instant>,
-    swept: BTreeSet<(u32, Option<ipnet::IpNet>)>,
+    /// Addresses and interfaces (without one) that we had removed, with the observation that was asked for last: up to
+    /// that one they may still be seen.
+    removed: BTreeMap<(u32, Option<IpNet>), u64>,
     stopping: Option<Stopping>,
     started: Instant,
     next_refresh: Instant,
     refreshing: bool,
     next_observe: Instant,
+    last_observe: Instant,
     /// Observations asked for so far, and whether one is on its way, and whether another is needed after it.
     observes: u64,
     observing: bool,
@@ -92,12 +101,13 @@ impl Engine {
             listening: BTreeSet::new(),
             records: BTreeMap::new(),
             told: BTreeMap::new(),
-            swept: BTreeSet::new(),
+            removed: BTreeMap::new(),
             stopping: None,
             started: now,
             next_refresh: now,
             refreshing: false,
             next_observe: now,
+            last_observe: now,
             observes: 0,
             observing: false,
             observe_again: false,
@@ -113,8 +123,8 @@ impl Engine {
         self.settle(now)
     }
 
-    /// As [`Engine::step`] without looking at the timers: for all but the last of several inputs that wait (failover-protocol.md R1: what was heard
-    /// counts before any time-out).
+    /// As [`Engine::step`] without looking at the timers: for all but the last of several inputs that wait
+    /// (failover-protocol.md R1: what was heard counts before any time-out).
     pub fn hear(&mut self, now: Instant, input: Input) -> Vec<Action> {
         self.take(now, input);
         self.settle(now)
@@ -244,14 +254,30 @@ impl Engine {
     }
 
     fn observe(&mut self, now: Instant) {
-        self.next_observe = now + OBSERVE_INTERVAL;
         if self.observing {
             self.observe_again = true;
             return;
         }
+        let earliest = self.last_observe + OBSERVE_PAUSE;
+        if self.observes > 0 && now < earliest {
+            self.next_observe = self.next_observe.min(earliest);
+            return;
+        }
+        self.last_observe = now;
+        self.next_observe = now + OBSERVE_INTERVAL;
         self.observing = true;
         self.observes += 1;
         self.out.push(Action::Wire(WireOp::Observe));
+    }
+
+    fn remove_address(&mut self, link: u32, net: IpNet) {
+        self.removed.insert((link, Some(net)), self.observes);
+        self.out.push(Action::Wire(WireOp::Remove { link, net }));
+    }
+
+    fn delete_link(&mut self, link: u32) {
+        self.removed.insert((link, None), self.observes);
+        self.out.push(Action::Wire(WireOp::Delete { link }));
     }
 
     fn wire_done(&mut self, now: Instant, done: WireDone) {
@@ -294,9 +320,9 @@ impl Engine {
 
     fn observed(&mut self, now: Instant, network: Network) {
         let before = self.network.replace(network);
-        self.swept.clear();
         self.dirty = true;
         let observation = self.observes;
+        self.removed.retain(|_, asked| *asked >= observation);
         self.check_macvlans(observation);
         let network = self.network.as_ref().expect("it was just set");
         let returned: BTreeSet<u32> = network
@@ -416,7 +442,8 @@ impl Engine {
         }
     }
 
-    /// Interfaces that carry VIPs answer only for their own addresses (decisions.md 27); the others are put back as they were.
+    /// Interfaces that carry VIPs answer only for their own addresses (decisions.md 27); the others are put back as
+    /// they were.
     fn prepare_links(&mut self) {
         let used: BTreeSet<u32> = self.vips.values().filter_map(|vip| vip.place).collect();
         for link in &used {

@@ -1,8 +1,10 @@
-//! Who announces which virtual IP, and the adapters that make it so. Compatible with kube-vip (announcer.md, section 0).
+//! Who announces which virtual IP, and the adapters that make it so. Compatible with kube-vip (announcer.md, section
+//! 0).
 //!
-//! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; [`plan`](mod@plan) says which VIPs should be here, asking
-//! [`ownership`]; [`engine`] is the sans-IO machine that brings them up, keeps, defends and withdraws them. At the edge: [`wire`] (the kernel),
-//! [`dhcp_driver`], [`record`] (what is written on Services), and [`node`](mod@node), which runs the engine on all of them. [`run`] wires it up.
+//! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; [`plan`](mod@plan) says
+//! which VIPs should be here, asking [`ownership`]; [`engine`] is the sans-IO machine that brings them up, keeps,
+//! defends and withdraws them. At the edge: [`wire`] (the kernel), [`dhcp_driver`], [`record`] (what is written on
+//! Services), and [`node`](mod@node), which runs the engine on all of them. [`run`] wires it up.
 
 pub mod annotations;
 pub mod config;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use l2::arp::{self, Arp};
 use l2::ndp::{self, Message, Ndp};
 use l2::{Mac, PacketSocket, Traffic};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::AbortHandle;
 
 use crate::engine::{Heard, Input};
@@ -43,7 +43,8 @@ pub fn interpret(frame: &[u8]) -> Option<(IpAddr, Mac, Heard)> {
     }
 }
 
-/// The frames that say where `address` is. For IPv4 both opcodes: some receivers heed only one of them (failover-protocol.md 5).
+/// The frames that say where `address` is. For IPv4 both opcodes: some receivers heed only one of them
+/// (failover-protocol.md 5).
 pub fn announcement(mac: Mac, address: IpAddr) -> Vec<Vec<u8>> {
     match address {
         IpAddr::V4(v4) => vec![
@@ -83,13 +84,13 @@ impl Drop for Open {
 /// The sockets of this node.
 #[derive(Debug)]
 pub struct Listeners {
-    inputs: mpsc::UnboundedSender<Input>,
+    inputs: mpsc::Sender<Input>,
     open: BTreeMap<(u32, bool), Open>,
 }
 
 impl Listeners {
     /// What is heard goes to `inputs`.
-    pub fn new(inputs: mpsc::UnboundedSender<Input>) -> Self {
+    pub fn new(inputs: mpsc::Sender<Input>) -> Self {
         Self { inputs, open: BTreeMap::new() }
     }
 
@@ -101,7 +102,8 @@ impl Listeners {
         }
     }
 
-    /// Sends a frame about `address`. Nothing depends on one frame: a failure is logged and the next one tried as usual.
+    /// Sends a frame about `address`. Nothing depends on one frame: a failure is logged and the next one tried as
+    /// usual.
     pub fn send(&mut self, link: u32, address: IpAddr, frame: &[u8]) -> bool {
         let Some(socket) = self.socket(link, address.is_ipv6()) else { return false };
         match socket.try_send(frame) {
@@ -132,15 +134,16 @@ impl Listeners {
     }
 }
 
-async fn read(link: u32, socket: Arc<PacketSocket>, inputs: mpsc::UnboundedSender<Input>) {
+async fn read(link: u32, socket: Arc<PacketSocket>, inputs: mpsc::Sender<Input>) {
     let mut buffer = [0; FRAME];
     loop {
         match socket.recv(&mut buffer).await {
             Ok(length) => {
-                if let Some((address, mac, what)) = interpret(&buffer[..length])
-                    && inputs.send(Input::Heard { link, address, mac, what }).is_err()
-                {
-                    return;
+                if let Some((address, mac, what)) = interpret(&buffer[..length]) {
+                    // A storm must not fill the memory. What is lost here would be lost on a full socket too.
+                    if let Err(TrySendError::Closed(_)) = inputs.try_send(Input::Heard { link, address, mac, what }) {
+                        return;
+                    }
                 }
             }
             // ENETDOWN, once per loss of the link; the socket goes on when it is back.

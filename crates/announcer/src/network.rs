@@ -84,8 +84,9 @@ impl Network {
             .min_by_key(|(link, prefix)| (link.index, u8::MAX - prefix))
     }
 
-    /// announcer.md 5.7: annotation, then `vip_servicesinterface`, then `vip_interface`, then the default route. `auto` takes the interface whose
-    /// subnet contains the address, else goes on with `vip_interface`. `address` is absent for DHCP, which `auto` therefore cannot match.
+    /// announcer.md 5.7: annotation, then `vip_servicesinterface`, then `vip_interface`, then the default route. `auto`
+    /// takes the interface whose subnet contains the address, else goes on with `vip_interface`. `address` is absent
+    /// for DHCP, which `auto` therefore cannot match.
     pub fn choose(
         &self,
         wish: &InterfaceWish,
@@ -164,8 +165,8 @@ pub fn is_own_macvlan(link: &Link) -> bool {
             .is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Whether somebody's VIP looks like this: a host prefix that is never chosen as source address. The interface of kube-proxy's IPVS mode carries
-/// every Service address and is none of our business.
+/// Whether somebody's VIP looks like this: a host prefix that is never chosen as source address. The interface of
+/// kube-proxy's IPVS mode carries every Service address and is none of our business.
 pub fn looks_like_a_vip(address: &Address, link: &Link) -> bool {
     address.is_ours()
         || (address.net.prefix_len() == address.net.max_prefix_len()

@@ -21,6 +21,9 @@ use crate::record::Writer;
 use crate::view::{ServiceKey, Uid};
 use crate::wire::Wire;
 
+/// Frames that wait for the engine; more are dropped.
+const FRAMES: usize = 1024;
+
 /// How the loop is doing, for the health checks.
 #[derive(Debug, Default)]
 pub struct Pulse {
@@ -88,9 +91,10 @@ struct Node {
 pub async fn run<W: Wire>(parts: Parts<W>) {
     let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, inputs: (sender, mut receiver) } = parts;
     let (ops, requests) = mpsc::unbounded_channel();
+    let (ears, mut frames) = mpsc::channel(FRAMES);
     let kernel = tokio::spawn(perform(wire, requests, sender.clone()));
     let mut node = Node {
-        listeners: Listeners::new(sender.clone()),
+        listeners: Listeners::new(ears),
         clients: BTreeMap::new(),
         wire: ops,
         uids: BTreeMap::new(),
@@ -104,7 +108,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     let mut input = Input::Tick;
     'steps: loop {
         // All that waits is taken in before a timer is judged.
-        let waiting = receiver.try_recv().ok();
+        let waiting = frames.try_recv().or_else(|_| receiver.try_recv()).ok();
         node.note(&engine, &input);
         let now = Instant::now();
         let actions = if waiting.is_some() { engine.hear(now, input) } else { engine.step(now, input) };
@@ -124,6 +128,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         } else {
             tokio::select! {
                 biased;
+                Some(input) = frames.recv() => input,
                 input = receiver.recv() => input.expect("a sender is kept here"),
                 () = tokio::time::sleep_until(engine.deadline().into()) => Input::Tick,
             }
@@ -243,7 +248,8 @@ impl Node {
     }
 }
 
-/// Tells the engine that the network has changed, unless it is our own doing: each extension of an address is reported too.
+/// Tells the engine that the network has changed, unless it is our own doing: each extension of an address is reported
+/// too.
 pub async fn watch_network(inputs: mpsc::UnboundedSender<Input>) -> Result<(), l2::netlink::NetlinkError> {
     let mut changes = Changes::subscribe()?;
     while let Some(change) = changes.next().await {

@@ -18,8 +18,8 @@ pub trait Ownership {
     /// Who owns `service`.
     fn of(&self, service: &ServiceView) -> Owner;
 
-    /// Whether the record behind [`Owner::Mine`] is known to stand at this moment: only then a claim of somebody else on the wire is refuted.
-    /// Otherwise whoever claims probably read a newer record (decisions.md 18).
+    /// Whether the record behind [`Owner::Mine`] is known to stand at this moment: only then a claim of somebody else
+    /// on the wire is refuted. Otherwise whoever claims probably read a newer record (decisions.md 18).
     fn confirmed(&self, service: &ServiceView) -> bool;
 
     /// Who owns it if it is not this node, for logs and Events.
@@ -54,7 +54,8 @@ impl GlobalLease {
     fn owner(&self) -> Owner {
         match &self.state {
             LeaseState::Held { .. } => Owner::Mine,
-            // A Lease that nobody holds, or our own name before the election has taken it again: nobody else has begun to announce.
+            // A Lease that nobody holds, or our own name before the election has taken it again: nobody else has begun
+            // to announce.
             LeaseState::Other(holder) if !holder.is_empty() && *holder != self.node => Owner::Theirs,
             LeaseState::Unknown | LeaseState::Other(_) => Owner::Undecided,
         }

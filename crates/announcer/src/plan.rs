@@ -1,4 +1,5 @@
-//! Which VIPs this node should have, from Services, ownership, leases and the network. Pure: the same world gives the same plan.
+//! Which VIPs this node should have, from Services, ownership, leases and the network. Pure: the same world gives the
+//! same plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,8 +12,8 @@ use crate::view::{DhcpWishes, ServiceKey, ServiceView, Uid};
 
 /// What tells one VIP from another on this node.
 ///
-/// announcer.md 10.5 item 3: the requested string is never an identity. Two Services that ask for `0.0.0.0` have two VIPs; a Service that asks for
-/// the address which another one's DHCP lease has shares that one's VIP.
+/// announcer.md 10.5 item 3: the requested string is never an identity. Two Services that ask for `0.0.0.0` have two
+/// VIPs; a Service that asks for the address which another one's DHCP lease has shares that one's VIP.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VipId {
     /// A given address, on an interface of the node.
@@ -155,15 +156,17 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
     vip.members.push(view.key.clone());
 }
 
-/// announcer.md 3.9: a secondary of a DHCP primary names the primary's real address; on the node's interface it would be announced with a second
-/// MAC. The address counts from the running client, and before that (after a restart, at a take-over) from what is written on the Service.
+/// announcer.md 3.9: a secondary of a DHCP primary names the primary's real address; on the node's interface it would
+/// be announced with a second MAC. The address counts from the running client, and before that (after a restart, at a
+/// take-over) from what is written on the Service.
 fn leased_addresses(world: &World<'_>, services: &[(&ServiceView, Owner)]) -> BTreeMap<IpAddr, Uid> {
     let remembered = services
         .iter()
         .filter(|(_, owner)| *owner != Owner::Theirs)
         .filter_map(|(view, _)| Some((view.uid.clone(), view.last_leased()?)))
         .filter(|(uid, _)| !matches!(world.leases.get(uid), Some(Some(_))));
-    // A client that runs here goes on for its secondaries after its own Service is gone; not after that Service has asked for something else.
+    // A client that runs here goes on for its secondaries after its own Service is gone; not after that Service has
+    // asked for something else.
     let changed: BTreeSet<&Uid> =
         services.iter().filter(|(view, _)| !view.wants_dhcp()).map(|(view, _)| &view.uid).collect();
     let running = world

@@ -1,7 +1,8 @@
-//! Writes on Services what the engine wants there. The only place that changes an object of the cluster, except for Leases and Events.
+//! Writes on Services what the engine wants there. The only place that changes an object of the cluster, except for
+//! Leases and Events.
 //!
-//! GET, compare, PUT; then the status. Objects stay unstructured, so that fields which we do not know survive (decisions.md 4); PUT and not PATCH,
-//! because the roles of the existing charts grant no patch (decisions.md 3).
+//! GET, compare, PUT; then the status. Objects stay unstructured, so that fields which we do not know survive
+//! (decisions.md 4); PUT and not PATCH, because the roles of the existing charts grant no patch (decisions.md 3).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -208,7 +209,8 @@ fn annotate(object: &mut DynamicObject, record: &Record) -> bool {
     changed
 }
 
-/// Sets `status.loadBalancer.ingress`; true if it changed. An entry that is there already keeps what we do not write (`ipMode`).
+/// Sets `status.loadBalancer.ingress`; true if it changed. An entry that is there already keeps what we do not write
+/// (`ipMode`).
 fn publish(object: &mut DynamicObject, ingress: &[(IpAddr, Vec<Port>)]) -> bool {
     let old = object.data["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
     let new: Vec<Value> = ingress

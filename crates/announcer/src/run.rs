@@ -128,7 +128,10 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
         }
     });
     let stop = everything.clone();
+    // The connection ends with its last handle: one is kept here, so that the end of the engine is no failure.
+    let handle = netlink.clone();
     tasks.spawn("netlink connection", async move {
+        let _handle = handle;
         tokio::select! {
             () = stop.cancelled() => Ok::<(), std::io::Error>(()),
             () = connection => Err(std::io::Error::other("the netlink socket broke")),

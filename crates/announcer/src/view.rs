@@ -153,7 +153,8 @@ pub fn is_interface_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_graphic() && c != '/' && c != ':')
 }
 
-/// announcer.md 3.2.3: legacy handling takes Services without a class (unless told not to) and those of our class; strict handling only our class.
+/// announcer.md 3.2.3: legacy handling takes Services without a class (unless told not to) and those of our class;
+/// strict handling only our class.
 pub fn class_matches(rules: &ClassRules, class: Option<&str>) -> bool {
     match class {
         Some(class) => class == rules.name,
@@ -163,9 +164,9 @@ pub fn class_matches(rules: &ClassRules, class: Option<&str>) -> bool {
 }
 
 impl ServiceView {
-    /// The view of `service`, or `None` where it is not ours to announce (announcer.md 3.2): another type or class, told to be ignored, or on its
-    /// way out. A Service that is being deleted counts as gone at once: its address goes back to the pool when the finalizer is released, and must
-    /// not be on our interface any more by then.
+    /// The view of `service`, or `None` where it is not ours to announce (announcer.md 3.2): another type or class,
+    /// told to be ignored, or on its way out. A Service that is being deleted counts as gone at once: its address goes
+    /// back to the pool when the finalizer is released, and must not be on our interface any more by then.
     pub fn of(service: &Service, rules: &ClassRules) -> Option<Self> {
         let spec = service.spec.as_ref()?;
         let annotation =
@@ -241,8 +242,8 @@ impl ServiceView {
     }
 }
 
-/// announcer.md 3.3: the annotation alone where it exists; else the status, except where `spec.loadBalancerIP` differs from a status address of the
-/// same family (which keeps `0.0.0.0` in force after the first lease); else the spec.
+/// announcer.md 3.3: the annotation alone where it exists; else the status, except where `spec.loadBalancerIP` differs
+/// from a status address of the same family (which keeps `0.0.0.0` in force after the first lease); else the spec.
 fn wanted(annotation: Option<&str>, spec: Option<&str>, published: &Published) -> (Vec<Wanted>, Vec<Problem>) {
     if let Some(list) = annotation {
         return keys::parse_addresses(keys::LOADBALANCER_IPS, list);

@@ -238,7 +238,7 @@ impl LoadBalancer {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Any finalizer of the host is on it; deletion then releases the booking.
+    /// The host controller's finalizer, under its known name, is on it: a deletion then releases the booking.
     pub fn has_host_finalizer(&self) -> bool {
         self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == LB_FINALIZER)
     }

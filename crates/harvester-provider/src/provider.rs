@@ -114,6 +114,7 @@ impl HarvesterProvider {
             config,
             services.clone(),
             (vms.clone(), vmis.clone()),
+            [watches.vms.status(), watches.vmis.status()],
             instances::requests::Requests::new(harvester.clone(), namespace),
             Arc::clone(&metrics),
         );

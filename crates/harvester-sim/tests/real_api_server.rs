@@ -374,20 +374,44 @@ async fn a_lost_booking_is_repaired_with_the_same_address() {
     let answer = control(host(), "POST", "/lose-booking/repair/a", "").await;
     assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
     assert_eq!(until(&lbs, "a", "ready", ready).await.unwrap().usable_address(), Some("10.77.4.10"));
+}
 
+#[tokio::test]
+async fn an_address_that_leaked_can_be_released_by_hand() {
+    if !available() {
+        return;
+    }
+    let client = host().client().await;
+    let ns = "byhand";
+    create_machine(&client, ns, "byhand-vm").await;
+    create_pool(&client, ns, 5, 19).await;
+    let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), ns);
     let pools: Api<IpPool> = Api::all(client.clone());
-    let mut b = lbs.get("b").await.unwrap();
-    b.metadata.finalizers = None;
-    lbs.replace("b", &PostParams::default(), &b).await.expect("the host's finalizer can be taken away");
-    until(&lbs, "b", "ready", ready).await;
-    let release = json!({"metadata": {"annotations": {loadbalancer::MANUALLY_RELEASE_IP: "10.77.4.11: repair/b"}}});
-    let patch = async || pools.patch(ns, &PatchParams::default(), &Patch::Merge(&release)).await.expect("annotated");
-    let tidy = |pool: Option<&IpPool>| {
-        pool.is_some_and(|pool| !pool.annotations().contains_key(loadbalancer::MANUALLY_RELEASE_IP))
+    let ready =
+        |lb: Option<&LoadBalancer>| lb.is_some_and(|lb| lb.usable_address().is_some() && lb.has_host_finalizer());
+    let mut without_ipam = cluster_lb(ns, "leaky", Ipam::Pool);
+    without_ipam.spec.ipam = None;
+    lbs.create(&PostParams::default(), &without_ipam).await.expect("created");
+    until(&lbs, "leaky", "ready", ready).await;
+
+    let by_hand = async || {
+        let release =
+            json!({"metadata": {"annotations": {loadbalancer::MANUALLY_RELEASE_IP: "10.77.5.10: byhand/leaky"}}});
+        pools.patch(ns, &PatchParams::default(), &Patch::Merge(&release)).await.expect("annotated");
+        let tidy = |pool: Option<&IpPool>| {
+            pool.is_some_and(|pool| !pool.annotations().contains_key(loadbalancer::MANUALLY_RELEASE_IP))
+        };
+        until(&pools, ns, "tidied", tidy).await.unwrap().status.unwrap()
     };
-    patch().await;
-    let books = until(&pools, ns, "tidied", tidy).await.unwrap().status.unwrap();
-    assert!(books.allocated.contains_key("10.77.4.11"), "the load balancer still exists");
+    assert!(by_hand().await.allocated.contains_key("10.77.5.10"), "the load balancer still exists");
+    lbs.delete("leaky", &DeleteParams::default()).await.expect("deleted");
+    until(&lbs, "leaky", "gone", |lb| lb.is_none()).await;
+    let books = pools.get(ns).await.unwrap().status.unwrap();
+    assert!(books.allocated.contains_key("10.77.5.10"), "without an explicit ipam the address leaks");
+    let books = by_hand().await;
+    assert!(books.allocated.is_empty() && books.available == 10);
+    pools.delete(ns, &DeleteParams::default()).await.expect("an empty pool may go");
+    until(&pools, ns, "gone", |pool| pool.is_none()).await;
 }
 
 #[tokio::test]

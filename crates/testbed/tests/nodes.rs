@@ -52,6 +52,7 @@ async fn two_machines_run_pods_serve_them_lose_power_and_come_back() {
                 of: 2,
                 external_cloud_provider: false,
                 proxy: ProxyMode::Nftables,
+                proxy_min_sync: Duration::from_secs(1),
                 images: images.archives(),
             };
             Machine::boot(spec, &lan, &control_plane).unwrap()

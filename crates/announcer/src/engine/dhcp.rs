@@ -17,7 +17,8 @@ use crate::view::{DhcpWishes, Uid};
 const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// How long the macvlan waits for its client to have sent the RELEASE.
 const RELEASE_WAIT: Duration = Duration::from_secs(1);
-/// A renewal is written down when it moves the end of the lease by this much: short leases must not cost the API a write per renewal.
+/// A renewal is written down when it moves the end of the lease by this much: short leases must not cost the API a
+/// write per renewal.
 const FACTS_STEP: Duration = Duration::from_mins(1);
 /// How often one kind of trouble is told.
 const REPORT_INTERVAL: Duration = Duration::from_mins(1);
@@ -130,7 +131,8 @@ impl Engine {
         if vip.dhcp.is_none() {
             let wishes = planned.clone().unwrap_or_default();
             let name = wishes.link_name.clone().unwrap_or_else(|| uid.link_name());
-            // Without a MAC on the Service that of a macvlan which is there already is the best guess: kube-vip may have died before it wrote it.
+            // Without a MAC on the Service that of a macvlan which is there already is the best guess: kube-vip may
+            // have died before it wrote it.
             let found = network
                 .link_by_name(&name)
                 .filter(|link| matches!(link.kind, LinkKind::Macvlan { .. }))
@@ -220,7 +222,7 @@ impl Engine {
         let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) else {
             // Given up while it was being made.
             if let Ok((link, _)) = result {
-                self.out.push(Action::Wire(WireOp::Delete { link }));
+                self.delete_link(link);
             }
             return;
         };
@@ -232,7 +234,7 @@ impl Engine {
             // Made for an annotation that has changed since.
             Ok((link, _)) => {
                 dhcp.macvlan = MacvlanState::Absent;
-                self.out.push(Action::Wire(WireOp::Delete { link }));
+                self.delete_link(link);
                 self.dirty = true;
             }
             Err(error) => {
@@ -277,7 +279,7 @@ impl Engine {
             dhcp.macvlan = MacvlanState::Absent;
         }
         if let Some(link) = delete {
-            self.out.push(Action::Wire(WireOp::Delete { link }));
+            self.delete_link(link);
         }
     }
 
@@ -294,7 +296,7 @@ impl Engine {
         let id = VipId::Dhcp(uid.clone());
         if matches!(event, DhcpEvent::Stopped) {
             if let Some(leaving) = self.leaving.remove(uid) {
-                self.out.push(Action::Wire(WireOp::Delete { link: leaving.link }));
+                self.delete_link(leaving.link);
                 self.dirty = true;
             }
             return;
@@ -361,8 +363,8 @@ impl Engine {
         }
     }
 
-    /// Ends a DHCP VIP. The lease is given back only if its Service is gone: otherwise the successor comes back to it with the same MAC, and a
-    /// RELEASE here would hand the address to somebody else.
+    /// Ends a DHCP VIP. The lease is given back only if its Service is gone: otherwise the successor comes back to it
+    /// with the same MAC, and a RELEASE here would hand the address to somebody else.
     pub(super) fn leave_dhcp(&mut self, now: Instant, uid: &Uid, dhcp: &Dhcp, release: bool) {
         let release = release && dhcp.leased.is_some();
         if dhcp.running {
@@ -380,7 +382,7 @@ impl Engine {
                 },
             );
         } else {
-            self.out.push(Action::Wire(WireOp::Delete { link }));
+            self.delete_link(link);
         }
     }
 

@@ -221,7 +221,8 @@ pub struct Tell {
 pub enum Action {
     /// Ask the kernel.
     Wire(WireOp),
-    /// Say that the address is here: for IPv4 a gratuitous reply and a gratuitous request, for IPv6 an unsolicited advertisement.
+    /// Say that the address is here: for IPv4 a gratuitous reply and a gratuitous request, for IPv6 an unsolicited
+    /// advertisement.
     Announce {
         /// On which interface.
         link: u32,

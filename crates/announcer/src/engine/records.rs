@@ -102,8 +102,9 @@ impl Engine {
         self.dirty = true;
     }
 
-    /// announcer.md 3.8. Nothing at all while nothing is up; no status before every address that is being probed is settled, so that a Service with
-    /// two families costs one write; never an address that is not up, unless clients know it already.
+    /// announcer.md 3.8. Nothing at all while nothing is up; no status before every address that is being probed is
+    /// settled, so that a Service with two families costs one write; never an address that is not up, unless clients
+    /// know it already.
     fn wanted_record(&self, view: &ServiceView, ids: &[VipId]) -> Option<Record> {
         let vips: Vec<_> = ids.iter().filter_map(|id| Some((id, self.vips.get(id)?))).collect();
         let up = vips.iter().any(|(_, vip)| vip.is_up());

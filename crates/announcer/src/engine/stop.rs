@@ -1,12 +1,13 @@
 //! How to leave, in the order that costs clients least.
 //!
-//! kube-vip takes the addresses off and then releases the Lease: nobody answers until a follower has polled, seconds later. Here the Lease is
-//! released *first*, while everything is still served: a successor of our kind sees that at once, sets the addresses and announces them; its claim is
-//! heard on the wire and the address withdrawn in the same moment (make before break). Two nodes answer for a few milliseconds, with the same
-//! Service behind both. A kube-vip that takes over polls within 2.2 retry periods and announces later still; until it holds the Lease we serve.
+//! kube-vip takes the addresses off and then releases the Lease: nobody answers until a follower has polled, seconds
+//! later. Here the Lease is released *first*, while everything is still served: a successor of our kind sees that at
+//! once, sets the addresses and announces them; its claim is heard on the wire and the address withdrawn in the same
+//! moment (make before break). Two nodes answer for a few milliseconds, with the same Service behind both. A kube-vip
+//! that takes over polls within 2.2 retry periods and announces later still; until it holds the Lease we serve.
 //!
-//! If nobody takes the Lease in that time there is no successor (one node, or all pods replaced at once): the addresses stay, with a deadline, for
-//! the next process to adopt (decisions.md 26).
+//! If nobody takes the Lease in that time there is no successor (one node, or all pods replaced at once): the addresses
+//! stay, with a deadline, for the next process to adopt (decisions.md 26).
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,8 @@ use crate::plan::VipId;
 const LEFT_BEHIND: Duration = Duration::from_mins(5);
 /// For the request that releases the Lease.
 const RELEASE_LIMIT: Duration = Duration::from_secs(4);
-/// Between seeing the successor's name and withdrawing, if its claim is not heard before: it is setting its addresses just now.
+/// Between seeing the successor's name and withdrawing, if its claim is not heard before: it is setting its addresses
+/// just now.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// How far the end has come.

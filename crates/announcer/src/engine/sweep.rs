@@ -1,6 +1,8 @@
-//! What a former life, or kube-vip, left on this node: kept while it is not known whose it is, removed when it is nobody's here.
+//! What a former life, or kube-vip, left on this node: kept while it is not known whose it is, removed when it is
+//! nobody's here.
 //!
-//! announcer.md 10.1 rows 2 and 3: without this a crashed announcer's addresses answer for ever beside those of the new owner.
+//! announcer.md 10.1 rows 2 and 3: without this a crashed announcer's addresses answer for ever beside those of the new
+//! owner.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,11 +12,12 @@ use ipnet::IpNet;
 use l2::Mac;
 use l2::netlink::{Address, LinkKind};
 
-use super::{Action, Engine, Put, UNDECIDED_LIMIT, WireOp};
+use super::{Engine, Put, UNDECIDED_LIMIT};
 use crate::annotations::Wanted;
 use crate::network::{is_own_macvlan, looks_like_a_vip};
 
-/// How long an address on an adopted macvlan may wait for its client to confirm the lease. Its kernel deadline is not put off meanwhile.
+/// How long an address on an adopted macvlan may wait for its client to confirm the lease. Its kernel deadline is not
+/// put off meanwhile.
 const CONFIRM_LIMIT: Duration = Duration::from_mins(1);
 
 impl Engine {
@@ -27,13 +30,13 @@ impl Engine {
             .addresses
             .iter()
             .filter(|address| address.is_ours() && !carried.contains(&(address.interface, address.net)))
-            .filter(|address| !self.swept.contains(&(address.interface, Some(address.net))))
+            .filter(|address| !self.is_removed(address))
             .copied()
             .collect()
     }
 
-    /// A restart must not cost an address: until it is known whose it is, its deadline is put off, for a bounded time. Not on macvlans: there the end
-    /// of a DHCP lease counts, which is not known yet.
+    /// A restart must not cost an address: until it is known whose it is, its deadline is put off, for a bounded time.
+    /// Not on macvlans: there the end of a DHCP lease counts, which is not known yet.
     pub(super) fn keep_orphans(&self, now: Instant) -> Vec<Put> {
         let undecided = !self.synced || self.plan.undecided;
         if !undecided || self.stopping.is_some() || now >= self.started + UNDECIDED_LIMIT {
@@ -62,8 +65,7 @@ impl Engine {
             .collect();
         for orphan in claimed {
             tracing::warn!(%address, %mac, "somebody else announces an address that a former life left here: removing it");
-            self.swept.insert((link, Some(orphan.net)));
-            self.out.push(Action::Wire(WireOp::Remove { link, net: orphan.net }));
+            self.remove_address(link, orphan.net);
         }
     }
 
@@ -79,16 +81,16 @@ impl Engine {
                 || (matches!(link.kind, LinkKind::Macvlan { .. })
                     && link.alias.as_deref().is_some_and(|alias| uids.contains(alias)))
         };
-        let mut actions = Vec::new();
+        let (mut links, mut addresses) = (Vec::new(), Vec::new());
         let mut doomed = BTreeSet::new();
         for link in network.links.iter().filter(|link| ours(link)) {
             if names.contains(link.name.as_str()) || leaving.contains(&link.index) {
                 continue;
             }
             doomed.insert(link.index);
-            if self.swept.insert((link.index, None)) {
+            if !self.removed.contains_key(&(link.index, None)) {
                 tracing::info!(interface = link.name, "removing a macvlan that is not ours to have");
-                actions.push(Action::Wire(WireOp::Delete { link: link.index }));
+                links.push(link.index);
             }
         }
         let wanted: BTreeSet<IpAddr> = self
@@ -119,11 +121,22 @@ impl Engine {
             {
                 continue;
             }
-            if self.swept.insert((address.interface, Some(address.net))) {
+            if !self.is_removed(address) {
                 tracing::info!(address = %address.net, interface = link.name, "removing an address that is not ours to have");
-                actions.push(Action::Wire(WireOp::Remove { link: address.interface, net: address.net }));
+                addresses.push((address.interface, address.net));
             }
         }
-        self.out.extend(actions);
+        for link in links {
+            self.delete_link(link);
+        }
+        for (link, net) in addresses {
+            self.remove_address(link, net);
+        }
+    }
+
+    /// We had it removed; what was observed is older than that.
+    pub(super) fn is_removed(&self, address: &Address) -> bool {
+        self.removed.contains_key(&(address.interface, Some(address.net)))
+            || self.removed.contains_key(&(address.interface, None))
     }
 }

@@ -24,7 +24,8 @@ pub(super) fn theirs() -> LeaseState {
     LeaseState::Other("node-2".into())
 }
 
-/// A node whose engine, kernel and API are in memory. Actions of interest end up as text in `log`, with milliseconds since the start.
+/// A node whose engine, kernel and API are in memory. Actions of interest end up as text in `log`, with milliseconds
+/// since the start.
 pub(super) struct Node {
     pub engine: Engine,
     pub kernel: FakeKernel,

@@ -17,13 +17,14 @@ const PROBES: u8 = 3;
 const PROBE_GAP: Duration = Duration::from_millis(10);
 /// failover-protocol.md 1.5; the last one covers a receiver that was just busy.
 const BURST_MS: [u64; 5] = [0, 20, 60, 150, 500];
-/// How long an address that somebody else uses is left alone. Different per node, so that two that found one another do not meet again.
+/// How long an address that somebody else uses is left alone. Different per node, so that two that found one another do
+/// not meet again.
 const CONFLICT_RETRY: Duration = Duration::from_secs(10);
 const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// RFC 5227 2.4: defend, but not more often than this.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
-/// The first announcement waits for the status (decisions.md 21), because kube-proxy drops nothing for an address that it does not know yet: clients
-/// would be refused. Not longer than this, since the API may be away.
+/// The first announcement waits for the status (decisions.md 21), because kube-proxy drops nothing for an address that
+/// it does not know yet: clients would be refused. Not longer than this, since the API may be away.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
 
 /// Where an address is.
@@ -189,7 +190,8 @@ impl Engine {
         let link = place.and_then(|index| network.link(index));
         let carrier = link.map(|link| Carrier {
             link: link.index,
-            // Without an Ethernet address nothing is asked or announced; the address still works where routes lead to it.
+            // Without an Ethernet address nothing is asked or announced; the address still works where routes lead to
+            // it.
             mac: link.mac.unwrap_or(Mac::ZERO),
             net: network.prefix(&self.config, link, address),
         });
@@ -215,7 +217,7 @@ impl Engine {
         if let Some(old) = old.filter(|old| carrier.is_none_or(|new| (new.link, new.net) != (old.link, old.net)))
             && was_ours
         {
-            self.out.push(Action::Wire(WireOp::Remove { link: old.link, net: old.net }));
+            self.remove_address(old.link, old.net);
         }
         let moved = was_ours && old.zip(carrier).is_some_and(|(old, new)| old.net.addr() == new.net.addr());
         match carrier {
@@ -226,15 +228,18 @@ impl Engine {
         }
     }
 
-    /// First use is probed. What clients have been told of before is taken over: the former owner may still answer, and yields to our claim. What is
-    /// on the interface already was ours in a former life, or kube-vip's.
+    /// First use is probed. What clients have been told of before is taken over: the former owner may still answer, and
+    /// yields to our claim. What is on the interface already was ours in a former life, or kube-vip's.
     fn begin(&mut self, now: Instant, id: &VipId) {
         let vip = &self.vips[id];
         let Some(carrier) = vip.carrier else { return };
         let adopted = self.network.as_ref().is_some_and(|network| {
             network.link(carrier.link).is_some_and(|link| {
                 network.addresses.iter().any(|address| {
-                    address.interface == carrier.link && address.net == carrier.net && looks_like_a_vip(address, link)
+                    address.interface == carrier.link
+                        && address.net == carrier.net
+                        && looks_like_a_vip(address, link)
+                        && !self.is_removed(address)
                 })
             })
         });
@@ -404,8 +409,8 @@ impl Engine {
         let vip = &self.vips[&id];
         let carrier = vip.carrier.expect("it was found by it");
         let confirmed = self.is_confirmed(&vip.members);
-        // A DHCP address has the same MAC on every node. Our own frames are not heard, but some switches send them back: such an echo must not
-        // disturb an owner whose record stands.
+        // A DHCP address has the same MAC on every node. Our own frames are not heard, but some switches send them
+        // back: such an echo must not disturb an owner whose record stands.
         if mac == carrier.mac && (carrier.link == link || confirmed) {
             return;
         }
@@ -462,7 +467,11 @@ impl Engine {
 
     /// decisions.md 18: withdraw first, ask later. It is taken up again when the Lease is known to be ours.
     fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
-        tracing::warn!(vip = %id, %mac, "somebody else announces the address and our Lease is in doubt: withdrawing it");
+        if self.stopping.is_some() {
+            tracing::info!(vip = %id, %mac, "the successor announces the address: withdrawing it");
+        } else {
+            tracing::warn!(vip = %id, %mac, "somebody else announces the address and our Lease is in doubt: withdrawing it");
+        }
         self.withdraw(now, id, false, "another node announces it");
         self.yielded.insert(id.clone(), now + self.config.lease.duration);
         self.dirty = true;
@@ -478,7 +487,7 @@ impl Engine {
             (VipId::Dhcp(uid), Some(dhcp)) => self.leave_dhcp(now, uid, &dhcp, release),
             _ => {
                 if let (Some(carrier), Phase::Adding | Phase::Up { .. }) = (vip.carrier, vip.phase) {
-                    self.out.push(Action::Wire(WireOp::Remove { link: carrier.link, net: carrier.net }));
+                    self.remove_address(carrier.link, carrier.net);
                 }
             }
         }

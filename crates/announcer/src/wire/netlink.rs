@@ -9,7 +9,8 @@ use crate::engine::{Put, WireDone, WireOp};
 use crate::network::Network;
 use crate::text::chain;
 
-/// decisions.md 27: an interface that carries VIPs answers for its own addresses only, and never asks in the name of a VIP.
+/// decisions.md 27: an interface that carries VIPs answers for its own addresses only, and never asks in the name of a
+/// VIP.
 const PARENT: InetConfChange = InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: None };
 
 /// [`Wire`] on this machine's network namespace.
@@ -35,7 +36,8 @@ impl NetlinkWire {
         read.await.map_err(|error| chain(&error))
     }
 
-    /// All at once: the requests go out in one burst and are answered in order, so 200 addresses cost one round and not 200.
+    /// All at once: the requests go out in one burst and are answered in order, so 200 addresses cost one round and not
+    /// 200.
     async fn put(&self, puts: Vec<Put>) -> Vec<(u32, IpNet, Result<(), String>)> {
         let all = puts.into_iter().map(|put| async move {
             let result = self.netlink.set_address(put.link, put.net, AddressLifetime::For(put.valid)).await;
@@ -49,7 +51,8 @@ impl NetlinkWire {
         let made = async {
             if let Some(found) = self.netlink.link_by_name(&wanted.name).await? {
                 let mut adopted = found.clone();
-                // kube-vip leaves the kernel's default mode and no alias: both are mended or harmless, and the address on it stays up.
+                // kube-vip leaves the kernel's default mode and no alias: both are mended or harmless, and the address
+                // on it stays up.
                 if let LinkKind::Macvlan { mode, .. } = &mut adopted.kind
                     && *mode == MacvlanMode::Vepa
                 {
@@ -92,8 +95,9 @@ impl NetlinkWire {
     }
 }
 
-/// What an interface had before us. If it has our values already, a former life of ours has set them (or an administrator did so for all
-/// interfaces, and then the default says the same): the namespace's default is the best guess.
+/// What an interface had before us. If it has our values already, a former life of ours has set them (or an
+/// administrator did so for all interfaces, and then the default says the same): the namespace's default is the best
+/// guess.
 fn original(before: InetConf, default: Option<InetConf>) -> InetConf {
     match default {
         Some(default) if PARENT.difference(before).is_empty() => {
@@ -146,7 +150,8 @@ impl Wire for NetlinkWire {
     }
 }
 
-/// What cannot work because of the settings of all interfaces (decisions.md 27): the larger value of the two takes effect.
+/// What cannot work because of the settings of all interfaces (decisions.md 27): the larger value of the two takes
+/// effect.
 pub fn obstacles(all: InetConf) -> Vec<String> {
     let mut found = Vec::new();
     if all.arp_ignore >= 2 {

@@ -232,6 +232,8 @@ fn a_conflict_while_bound_loses_the_address_at_once() {
     assert_eq!(outs.lost().expect("lost").1, &LostReason::Conflict { mac: neighbour_mac() });
     outs.only(MessageType::Decline);
     bench.assert_state(State::Declined, None);
+    let discover = bench.sleep().only(MessageType::Discover);
+    assert_eq!(discover.requested(), None, "not the address that the neighbour has");
 }
 
 #[test]

@@ -96,7 +96,10 @@ impl Bench {
     /// Sleep until the client wants to be woken.
     pub fn sleep(&mut self) -> Outs {
         self.now = self.client.deadline().expect("there is a deadline").max(self.now);
-        self.input(Input::Timer)
+        let outs = self.input(Input::Timer);
+        let next = self.client.deadline();
+        assert!(next.is_none_or(|next| next > self.now), "a busy loop in {}", self.client.state());
+        outs
     }
 
     /// Sleep, wake and sleep until the client is in this state.

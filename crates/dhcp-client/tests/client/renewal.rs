@@ -37,6 +37,21 @@ fn t1_renews_by_unicast_from_the_leased_address_to_the_mac_that_acknowledged() {
 }
 
 #[test]
+fn secs_counts_from_the_moment_of_asking() {
+    let mut bench = Bench::bound(LEASE_SECONDS);
+    let renew = bench.sleep().only(MessageType::Request);
+    let began = bench.now;
+    let again = bench.sleep().only(MessageType::Request);
+    assert_eq!(renew.message.secs(), 0);
+    assert_eq!(u64::from(again.message.secs()), (bench.now - began).as_secs());
+    while bench.client.lease().is_some() {
+        bench.sleep();
+    }
+    let next = bench.input(Input::Restart).only(MessageType::Discover);
+    assert_eq!(next.message.secs(), 0, "a new search");
+}
+
+#[test]
 fn every_exchange_has_its_own_transaction_id() {
     let mut bench = Bench::plain();
     let discover = bench.input(Input::Start).only(MessageType::Discover);

@@ -14,7 +14,8 @@ use futures::stream::{BoxStream, StreamExt, select_all};
 use harvester_api::keys::{self, kube_vip, kubernetes};
 use harvester_api::names::ClusterName;
 use runtime::cache::Cache;
-use tokio::sync::mpsc;
+use runtime::reflect::Status;
+use tokio::sync::{mpsc, watch};
 
 use super::addresses::{AddressRules, Addresses, node_addresses};
 use super::hostnames::{Ask, Hostnames};
@@ -51,6 +52,8 @@ pub struct HarvesterInstances {
     services: ServiceCache,
     vms: VmCache,
     vmis: VmiCache,
+    /// How the watches that fill the two caches are doing.
+    watched: [watch::Receiver<Status>; 2],
     requests: Requests,
     memory: Arc<Mutex<Memory>>,
     asks: mpsc::UnboundedSender<Ask>,
@@ -90,6 +93,7 @@ impl HarvesterInstances {
         config: &ProviderConfig,
         services: ServiceCache,
         (vms, vmis): (VmCache, VmiCache),
+        watched: [watch::Receiver<Status>; 2],
         requests: Requests,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -102,6 +106,7 @@ impl HarvesterInstances {
             services,
             vms,
             vmis,
+            watched,
             requests,
             memory: Arc::default(),
             asks,
@@ -194,7 +199,12 @@ impl HarvesterInstances {
     fn lists(&self) -> Result<(), String> {
         match (self.vms.is_synced(), self.vmis.is_synced()) {
             (true, true) => Ok(()),
-            _ => Err(format!("the VMs in namespace {} of Harvester could not be listed yet", self.namespace)),
+            _ => {
+                let story = format!("the VMs in namespace {} of Harvester could not be listed yet", self.namespace);
+                // Wrong cloud-config, missing rights, Harvester away: nobody else tells the user.
+                let error = self.watched.iter().find_map(|watched| Some(watched.borrow().error.as_ref()?.1.clone()));
+                Err(error.map_or(story.clone(), |error| format!("{story}: {error}")))
+            }
         }
     }
 

@@ -42,6 +42,7 @@ fn running(name: &str, ip: Option<&str>) -> VmiView {
 
 struct Lab {
     server: Scenario,
+    watched: watch::Sender<Status>,
     vmis: VmiCache,
     instances: Arc<HarvesterInstances>,
 }
@@ -77,8 +78,10 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
     let services = cloud_provider::cache::services_with([]);
     let requests = Requests::new(server.client(), "guests");
     let vmis = instances.clone();
-    let instances = Arc::new(HarvesterInstances::new(&config, services, (vms, instances), requests, metrics));
-    Lab { server, vmis, instances }
+    let watched = watch::Sender::new(Status::default());
+    let both = [watched.subscribe(), watched.subscribe()];
+    let instances = Arc::new(HarvesterInstances::new(&config, services, (vms, instances), both, requests, metrics));
+    Lab { server, watched, vmis, instances }
 }
 
 /// ../golden 00-node-init, through the guest agent: the first look asks, the answer wakes the node, the second look knows.
@@ -163,6 +166,19 @@ async fn before_the_first_list_nothing_is_known_and_nothing_asked() {
     assert!(matches!(instances.power(&node).await, Power::Unknown(_)));
     assert!(instances.metadata(&node).await.is_err());
     assert_eq!(lab.server.requests(), []);
+}
+
+#[tokio::test]
+async fn a_harvester_that_cannot_be_listed_is_named_with_the_cause() {
+    let mut lab = lab(&[], "x");
+    Arc::get_mut(&mut lab.instances).unwrap().vms = machine_caches().0;
+    let node = node("a", None, true);
+    let early = lab.instances.metadata(&node).await.unwrap_err().message;
+    assert_eq!(early, "the VMs in namespace guests of Harvester could not be listed yet");
+    let error = Some((tokio::time::Instant::now(), "no route to host".to_owned()));
+    lab.watched.send_modify(|status| status.error = error);
+    let later = lab.instances.metadata(&node).await.unwrap_err().message;
+    assert_eq!(later, format!("{early}: no route to host"));
 }
 
 #[tokio::test]

@@ -27,7 +27,8 @@ pub struct Host {
 }
 
 /// Namespaces that the tests use; each exists with a network `<name>/mgmt`.
-pub const NAMESPACES: [&str; 8] = ["booking", "refusals", "rights", "agents", "faults", "repair", "teardown", "pace"];
+pub const NAMESPACES: [&str; 9] =
+    ["booking", "refusals", "rights", "agents", "faults", "repair", "byhand", "teardown", "pace"];
 
 /// Whether the programs are there; says so when not.
 pub fn available() -> bool {

@@ -1,6 +1,7 @@
 //! What was asked of an API server, by whom: its audit log.
 
 use std::io::{Read, Seek, SeekFrom};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -26,6 +27,8 @@ pub struct Request {
     pub user: String,
     /// The first word of the user agent tells programs of one user apart.
     pub user_agent: String,
+    /// Where it came from: tells replicas of one user apart.
+    pub source: Option<IpAddr>,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: String,
     /// Plural, with subresource: `services/status`; empty for paths such as `/healthz`.
@@ -92,6 +95,8 @@ fn parse(line: &str) -> Option<Request> {
         user: User,
         #[serde(default)]
         user_agent: String,
+        #[serde(default, rename = "sourceIPs")]
+        source_ips: Vec<IpAddr>,
         object_ref: Option<Object>,
         response_status: Option<Status>,
     }
@@ -130,6 +135,7 @@ fn parse(line: &str) -> Option<Request> {
     Some(Request {
         user: line.user.username,
         user_agent: line.user_agent,
+        source: line.source_ips.first().copied(),
         verb: line.verb,
         resource,
         namespace,
@@ -145,10 +151,11 @@ mod tests {
 
     #[test]
     fn a_status_write_is_a_write_and_a_watch_counts_once() {
-        let line = r#"{"kind":"Event","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/default/services/web/status","verb":"patch","user":{"username":"system:serviceaccount:kube-system:announcer"},"userAgent":"announcer/1","objectRef":{"resource":"services","namespace":"default","name":"web","subresource":"status"},"responseStatus":{"code":200}}"#;
+        let line = r#"{"kind":"Event","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/default/services/web/status","verb":"patch","user":{"username":"system:serviceaccount:kube-system:announcer"},"userAgent":"announcer/1","sourceIPs":["10.99.1.1"],"objectRef":{"resource":"services","namespace":"default","name":"web","subresource":"status"},"responseStatus":{"code":200}}"#;
         let request = parse(line).unwrap();
         assert_eq!(request.resource, "services/status");
         assert_eq!(request.code, 200);
+        assert_eq!(request.source, Some([10, 99, 1, 1].into()));
         assert!(request.is_write() && !request.is_bookkeeping());
 
         let watch = |stage: &str| {

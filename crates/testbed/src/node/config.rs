@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -83,7 +84,8 @@ pub fn kubelet(config_dir: &Path, ca: &Path, dns: Ipv4Addr) -> Value {
 }
 
 /// The limits of connection tracking cannot be written outside the machine's first network namespace; 0 leaves them alone.
-pub fn kube_proxy(config_dir: &Path, name: &str, mode: &str, pods: &str) -> Value {
+pub fn kube_proxy(config_dir: &Path, name: &str, mode: &str, pods: &str, min_sync: Duration) -> Value {
+    let pace = json!({ "minSyncPeriod": format!("{}ms", min_sync.as_millis()) });
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
@@ -91,6 +93,8 @@ pub fn kube_proxy(config_dir: &Path, name: &str, mode: &str, pods: &str) -> Valu
         "hostnameOverride": name,
         "clientConnection": { "kubeconfig": config_dir.join("kube-proxy.kubeconfig") },
         "clusterCIDR": pods,
+        "iptables": pace,
+        "nftables": pace,
         "conntrack": { "maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s" },
     })
 }

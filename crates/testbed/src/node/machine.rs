@@ -46,6 +46,9 @@ pub struct MachineSpec {
     pub external_cloud_provider: bool,
     /// kube-proxy's mode.
     pub proxy: ProxyMode,
+    /// The least time between two updates of kube-proxy's rules. Its default is a second, which is then the least time from a new
+    /// Service to its first reply: the Service itself causes one update, its address the next.
+    pub proxy_min_sync: Duration,
     /// Archives of images that it imports when it boots.
     pub images: Vec<PathBuf>,
 }
@@ -104,7 +107,10 @@ impl Machine {
             "config/kubelet.json",
             json(config::kubelet(&config, &control_plane.ca_file(), Ipv4Addr::new(10, 96, 0, 10))),
         )?;
-        dir.write("config/kube-proxy.json", json(config::kube_proxy(&config, &spec.name, mode, PODS)))?;
+        dir.write(
+            "config/kube-proxy.json",
+            json(config::kube_proxy(&config, &spec.name, mode, PODS, spec.proxy_min_sync)),
+        )?;
         dir.write("config/kubelet.crt", serving.certificate_pem)?;
         dir.write("config/kubelet.key", serving.key_pem)?;
         copy(&kubelet.inside, &config.join("kubelet.kubeconfig"))?;

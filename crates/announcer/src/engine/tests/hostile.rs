@@ -67,9 +67,10 @@ fn happen(node: &mut Node, event: &Event) {
             let what = [Heard::Claim, Heard::Answer, Heard::Probe][*what];
             node.heard(2, ADDRESSES[*address], mac, what);
         }
+        // No server gives one address to two clients.
         Event::Bound(name, last, seconds) => {
             let leased = Leased {
-                facts: facts(&format!("10.0.0.{last}")),
+                facts: facts(&format!("10.0.0.{}", usize::from(*last) + 10 * name)),
                 expires: Some(node.now + Duration::from_secs(*seconds)),
             };
             node.feed(Input::Dhcp(uid(NAMES[*name]), DhcpEvent::Bound(leased)));

@@ -50,7 +50,7 @@ pub struct Bed {
 
 impl Bed {
     /// Builds images and brings everything up.
-    pub async fn up(story: &mut Story, binary: &Path) -> Result<Self> {
+    pub async fn up(story: &mut Story, binary: &Path, proxy_min_sync: Duration) -> Result<Self> {
         let product = binary.to_owned();
         let image_work = tokio::task::spawn_blocking(move || build_images(&product));
         let lan = story
@@ -86,7 +86,7 @@ impl Bed {
             })
             .await?;
         let control_plane = Arc::new(control_plane);
-        let machines = story.step("nodes", boot(&lan, &control_plane, &images)).await?;
+        let machines = story.step("nodes", boot(&lan, &control_plane, &images, proxy_min_sync)).await?;
         let client = control_plane.client().await?;
         Ok(Self {
             machines,
@@ -183,7 +183,12 @@ impl Bed {
     }
 }
 
-async fn boot(lan: &Lan, control_plane: &ControlPlane, images: &ImageStore) -> Result<(Vec<Machine>, String)> {
+async fn boot(
+    lan: &Lan,
+    control_plane: &ControlPlane,
+    images: &ImageStore,
+    proxy_min_sync: Duration,
+) -> Result<(Vec<Machine>, String)> {
     let mut machines = Vec::new();
     for number in 1..=NODES {
         let spec = MachineSpec {
@@ -192,6 +197,7 @@ async fn boot(lan: &Lan, control_plane: &ControlPlane, images: &ImageStore) -> R
             of: NODES,
             external_cloud_provider: true,
             proxy: ProxyMode::Nftables,
+            proxy_min_sync,
             images: images.archives(),
         };
         machines.push(Machine::boot(spec, lan, control_plane)?);
@@ -199,7 +205,10 @@ async fn boot(lan: &Lan, control_plane: &ControlPlane, images: &ImageStore) -> R
     for machine in &machines {
         machine.wait_until_ready(control_plane).await?;
     }
-    Ok((machines, format!("{NODES} real nodes Ready: kubelet, containerd, CNI, kube-proxy (nftables)")))
+    let pace = proxy_min_sync.as_millis();
+    let text =
+        format!("{NODES} real nodes Ready: kubelet, containerd, CNI, kube-proxy (nftables, minSyncPeriod {pace} ms)");
+    Ok((machines, text))
 }
 
 fn build_images(binary: &Path) -> Result<(ImageStore, u64)> {

@@ -13,7 +13,8 @@ mod report;
 mod services;
 mod story;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
@@ -63,6 +64,9 @@ struct RunArgs {
     /// Leave everything up at the end and say how to use it
     #[arg(long)]
     keep: bool,
+    /// minSyncPeriod of kube-proxy in milliseconds. Its default, 1000, would hide what is measured: every first reply waits for it
+    #[arg(long, value_name = "MS", default_value_t = 100)]
+    kube_proxy_min_sync: u64,
     /// Where the report goes
     #[arg(long, value_name = "FILE", default_value = "target/demo/report.json")]
     report: PathBuf,
@@ -108,7 +112,7 @@ async fn tell(args: &RunArgs) -> Result<bool> {
     let mut bed = None;
     let mut interrupted = false;
     let ending = tokio::select! {
-        ending = chapters(&mut story, &mut figures, &mut bed, &args.binary) => ending,
+        ending = chapters(&mut story, &mut figures, &mut bed, args) => ending,
         _ = interrupt.recv() => { interrupted = true; Err(anyhow::anyhow!("interrupted")) }
         _ = terminate.recv() => { interrupted = true; Err(anyhow::anyhow!("told to end")) }
     };
@@ -157,9 +161,11 @@ async fn tell(args: &RunArgs) -> Result<bool> {
     Ok(held)
 }
 
-async fn chapters(story: &mut Story, figures: &mut Figures, slot: &mut Option<Bed>, binary: &Path) -> Result<()> {
+async fn chapters(story: &mut Story, figures: &mut Figures, slot: &mut Option<Bed>, args: &RunArgs) -> Result<()> {
     story::chapter("Bring up a LAN, a guest cluster with real nodes, and the Harvester side");
-    let bed = slot.insert(Bed::up(story, binary).await?);
+    figures.kube_proxy_min_sync_ms = args.kube_proxy_min_sync;
+    let pace = Duration::from_millis(args.kube_proxy_min_sync);
+    let bed = slot.insert(Bed::up(story, &args.binary, pace).await?);
     story::chapter("Install");
     install::install(story, bed, figures).await?;
     story::chapter("Expose a Deployment: pool, DHCP, shared address");

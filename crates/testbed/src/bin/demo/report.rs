@@ -16,6 +16,8 @@ pub struct Figures {
     pub pool: Option<Series>,
     /// Services with an address by DHCP.
     pub dhcp: Option<Series>,
+    /// The least time between two updates of kube-proxy's rules: a floor for first replies that is not ours.
+    pub kube_proxy_min_sync_ms: u64,
     /// Requests per new Service, from the series.
     pub writes_per_service: BTreeMap<&'static str, Writes>,
     /// The owner of a VIP loses power.

@@ -1,0 +1,247 @@
+//! The bed with what a measurement needs besides: more addresses than the LAN has, a second replica of the cloud controller manager,
+//! and questions that tests do not ask.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use e2e::bed::{Bed, BedBuilder, NETWORK};
+use e2e::cost::Mark;
+use e2e::product::{Handle, Program};
+use e2e::{PATIENCE, wait_for};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use testbed::{Host, SimPod};
+
+use crate::progress::say;
+use crate::requests::Tally;
+
+/// Range of the pool: room for some thousands, outside the LAN's own subnet. The client has a route to it.
+const POOL: &str = "10.200.0.0/20,start=10.200.0.10,end=10.200.15.250";
+const POOL_SUBNET: &str = "10.200.0.0/20";
+/// The Lease of the cloud controller managers.
+pub const CCM_LEASE: &str = "cloud-controller-manager";
+/// The Lease of the announcers.
+pub const ANNOUNCER_LEASE: &str = "plndr-svcs-lock";
+/// Requests of the bench itself under way at one time.
+pub const PARALLEL: usize = 16;
+
+/// See the module's description.
+pub struct Stage {
+    standby: Program,
+    /// The bed.
+    pub bed: Bed,
+    /// The guest API, all rights.
+    pub client: Client,
+    /// Namespace of the measured Services.
+    pub namespace: String,
+}
+
+impl Stage {
+    /// Starts it all.
+    pub async fn set(builder: BedBuilder) -> Result<Self> {
+        let begin = Instant::now();
+        let bed = builder.without_pool().not_started().start().await.context("failed to start the bed")?;
+        bed.harvester.create_pool("bench", NETWORK, &format!("{POOL}"))?;
+        bed.lan.client().ip([format!("route add {POOL_SUBNET} dev eth0")])?;
+        // A client keeps at most 1,024 neighbours otherwise, and what is measured is not the client.
+        for key in ["gc_thresh2", "gc_thresh3"] {
+            let _ = bed.lan.client().namespace().sysctl(&format!("net/ipv4/neigh/default/{key}"), "8192");
+        }
+        let client = bed.client().await?;
+        let namespace = bed.control_plane.test_namespace("bench").await?;
+        let standby = bed.ccm().program().twin();
+        say(format!("  bed up after {:.1} s", begin.elapsed().as_secs_f64()));
+        Ok(Self { standby, bed, client, namespace })
+    }
+
+    /// Starts the product and waits until it works.
+    pub async fn start_product(&self) -> Result<()> {
+        self.bed.ccm().start()?;
+        self.bed.announcers().try_for_each(|announcer| announcer.start())?;
+        self.bed.wait_until_initialized().await?;
+        for n in 1..=self.bed.nodes.len() {
+            self.bed.wait_until_announcing(n).await?;
+        }
+        Ok(())
+    }
+
+    /// The second replica of the cloud controller manager, on the first node.
+    pub fn standby(&self) -> Handle<'_> {
+        self.standby.on(self.bed.lan.host(1))
+    }
+
+    /// The Services that are measured.
+    pub fn services(&self) -> Api<Service> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Endpoints of Services that may not exist yet: they are there before, so that nothing else is waited for.
+    pub async fn publish(&self, names: &[String], pods: &[&SimPod]) -> Result<()> {
+        let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &self.namespace);
+        let slices = names.iter().map(|name| {
+            let endpoints = pods.iter().map(|pod| {
+                json!({"addresses": [pod.ipv4.to_string()], "nodeName": pod.node, "conditions": {"ready": true}})
+            });
+            let slice = json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "metadata": {"name": name, "labels": {
+                    "kubernetes.io/service-name": name, "endpointslice.kubernetes.io/managed-by": "bench",
+                }},
+                "addressType": "IPv4",
+                "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+                "endpoints": endpoints.collect::<Vec<_>>(),
+            });
+            serde_json::from_value::<EndpointSlice>(slice).context("failed to make an EndpointSlice")
+        });
+        let slices = slices.collect::<Result<Vec<_>>>()?;
+        stream::iter(slices)
+            .map(|slice| {
+                let api = api.clone();
+                async move { api.create(&PostParams::default(), &slice).await }
+            })
+            .buffer_unordered(PARALLEL)
+            .try_collect::<Vec<_>>()
+            .await
+            .context("failed to publish endpoints")?;
+        Ok(())
+    }
+
+    /// The address by which the API servers know processes of this host.
+    pub fn management_address(host: &Host) -> Result<IpAddr> {
+        let addresses = host.addresses()?;
+        let found = addresses.iter().find(|(interface, address, _)| interface == "mgmt0" && address.is_ipv4());
+        found.map(|(_, address, _)| *address).with_context(|| format!("{} has no management address", host.name()))
+    }
+
+    /// Who holds a Lease of kube-system.
+    pub async fn holder(&self, lease: &str) -> Result<Option<String>> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-system");
+        let lease = leases.get_opt(lease).await.with_context(|| format!("failed to read Lease {lease}"))?;
+        Ok(lease.and_then(|lease| lease.spec?.holder_identity).filter(|holder| !holder.is_empty()))
+    }
+
+    /// Waits, looking every 10 ms, until somebody else than `former` holds the Lease.
+    pub async fn wait_for_other_holder(&self, lease: &str, former: Option<&str>, deadline: Duration) -> Result<String> {
+        let begin = Instant::now();
+        loop {
+            let holder = self.holder(lease).await?;
+            if let Some(holder) = holder.filter(|holder| Some(holder.as_str()) != former) {
+                return Ok(holder);
+            }
+            if begin.elapsed() > deadline {
+                bail!("Lease {lease} did not get another holder than {former:?} within {deadline:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until a cloud controller manager says that it is ready; asks every few milliseconds.
+    pub async fn wait_until_ccm_is_ready(&self, handle: &Handle<'_>) -> Result<()> {
+        ready(handle, "https://127.0.0.1:10258/readyz").await
+    }
+
+    /// Waits until an announcer says that it is ready; asks every few milliseconds.
+    pub async fn wait_until_announcer_is_ready(&self, handle: &Handle<'_>) -> Result<()> {
+        ready(handle, "http://127.0.0.1:2112/readyz").await
+    }
+
+    /// What the product asked for since a mark.
+    pub fn tally(&self, mark: Mark) -> Result<Tally> {
+        let guest = self.bed.control_plane.audit().since(mark.guest)?;
+        Ok(Tally::of(&guest, &self.bed.harvester.audit().since(mark.harvester)?))
+    }
+
+    /// Waits until the product has asked for nothing but Leases for three seconds.
+    pub async fn wait_until_quiet(&self) -> Result<()> {
+        let begin = Instant::now();
+        let (mut quiet, mut told) = (0, Instant::now());
+        while quiet < 3 {
+            let mark = self.bed.mark();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let tally = self.tally(mark)?;
+            quiet = if tally.work() == 0 { quiet + 1 } else { 0 };
+            if told.elapsed() > crate::progress::EVERY {
+                say(format!("  waiting until the product is quiet: {} requests in the last second", tally.work()));
+                told = Instant::now();
+            }
+            if begin.elapsed() > Duration::from_mins(3) {
+                bail!("the product does not become quiet: {tally:?}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Which of `addresses` a node has.
+    pub fn owned(&self, node: usize, addresses: &[IpAddr]) -> Result<usize> {
+        let here: BTreeSet<IpAddr> = self.bed.lan.host(node).addresses()?.into_iter().map(|(_, address, _)| address).collect();
+        Ok(addresses.iter().filter(|address| here.contains(address)).count())
+    }
+
+    /// The node that owns an address, counted from 1.
+    pub fn owner(&self, address: IpAddr) -> Result<usize> {
+        self.bed.owner_of(address)?.with_context(|| format!("no node has {address}"))
+    }
+
+    /// Waits until a host answers over HTTP at this address.
+    pub async fn wait_for_reply(&self, address: IpAddr) -> Result<()> {
+        let client = self.bed.lan.client();
+        wait_for(&format!("a reply at {address}"), PATIENCE, || async {
+            client.http_get(SocketAddr::from((address, 80)), Duration::from_secs(1)).map_err(|error| format!("{error:#}"))
+        })
+        .await
+        .map(drop)
+    }
+}
+
+/// One shell asks again and again: starting a program for each question would be most of what is measured.
+async fn ready(handle: &Handle<'_>, url: &str) -> Result<()> {
+    let script = format!(
+        "for n in $(seq 4000); do curl -ksf -o /dev/null -m 1 {url} && exit 0; sleep 0.002; done; \
+         echo 'not ready after 4000 questions' >&2; exit 1"
+    );
+    let namespace = handle.host().namespace();
+    // The closure of `exec` blocks: other tasks of the bench go on meanwhile.
+    let asked = tokio::task::block_in_place(|| namespace.exec(["sh", "-c", &script]));
+    asked.map(drop).with_context(|| match handle.check() {
+        Ok(()) => format!("it runs, its log ends with:\n{}", handle.log_tail(10)),
+        Err(error) => format!("{error:#}"),
+    })
+}
+
+/// A Service to be measured.
+pub fn service(name: &str, ipam: &str) -> Service {
+    let object = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"annotations": {harvester_api::keys::cloudprovider::IPAM: ipam}},
+        "spec": {"type": "LoadBalancer", "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+    });
+    let mut service: Service = serde_json::from_value(object).expect("this is a Service");
+    service.metadata = ObjectMeta { name: Some(name.into()), ..service.metadata };
+    service
+}
+
+/// The address in the status of a Service.
+pub fn address(service: &Service) -> Option<IpAddr> {
+    e2e::case::ingress(service).first()?.ip.as_ref()?.parse().ok()
+}
+
+/// Where the pods of the bed are, for Services that shall answer from certain nodes only.
+pub fn pods_not_on(bed: &Bed, node: usize) -> Vec<&SimPod> {
+    bed.pods().into_iter().zip(1..).filter(|(_, n)| *n != node).map(|(pod, _)| pod).collect()
+}
+
+/// An IPv4 address as a capture has it.
+pub fn ipv4(bytes: &[u8]) -> Option<Ipv4Addr> {
+    Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?))
+}
+
+/// Shared between the measuring task and threads in namespaces.
+pub type Shared<T> = Arc<std::sync::Mutex<T>>;
