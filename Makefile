@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e release image tools fmt lint clean
+.PHONY: help demo demo-down test test-unit test-e2e bench release image tools fmt lint clean
 
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
@@ -26,11 +26,15 @@ demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
 test: test-unit test-e2e ## every test, as root
 
 test-unit: ## unit, property and real-kernel tests beside the code
-	@tools=$$(dev/tools.sh) && HCP_TOOLS=$$tools dev/private.sh cargo test --workspace --exclude e2e
+	@tools=$$(dev/tools.sh) && HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test --workspace --exclude e2e
 
 test-e2e: ## capabilities against a real control plane, in namespaces
 	@tools=$$(dev/tools.sh) && cargo build $(TEST_BINARIES) --bins && cargo test -p e2e --no-run && \
-	  HCP_TOOLS=$$tools dev/private.sh cargo test -p e2e
+	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test -p e2e
+
+bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
+	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh target/release/bench $(ARGS)
 
 release: ## the static binary that is shipped
 	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider

@@ -19,7 +19,9 @@ use harvester_sim::install::{Install, Network, install};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use testbed::{ControlPlane, DhcpOptions, HarvesterSide, Host, Lan, NodeSpec, ProxyMode, RunDir, SimNode, SimPod, wait_for};
+use testbed::{
+    ControlPlane, DhcpOptions, HarvesterSide, Host, Lan, NodeSpec, ProxyMode, RunDir, SimNode, SimPod, wait_for,
+};
 
 use crate::PATIENCE;
 use crate::machines::is_initialized;
@@ -63,6 +65,7 @@ pub struct Bed {
 
 /// What a bed shall have.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools)] // switches that have nothing to do with each other
 pub struct BedBuilder {
     nodes: u8,
     dhcp: DhcpOptions,
@@ -145,7 +148,8 @@ impl Bed {
         wait_for("the nodes to be initialised", PATIENCE, || async {
             self.ccm().check().map_err(|error| format!("{error:#}"))?;
             let list = nodes.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
-            let waiting: Vec<String> = list.iter().filter(|node| !is_initialized(node)).map(ResourceExt::name_any).collect();
+            let waiting: Vec<String> =
+                list.iter().filter(|node| !is_initialized(node)).map(ResourceExt::name_any).collect();
             if waiting.is_empty() { Ok(()) } else { Err(format!("still tainted: {}", waiting.join(", "))) }
         })
         .await
@@ -166,10 +170,10 @@ impl Bed {
     pub fn owner_of(&self, address: IpAddr) -> Result<Option<usize>> {
         let mut owner = None;
         for (index, host) in self.lan.hosts().iter().enumerate() {
-            if host.has_address(address)? {
-                if let Some(first) = owner.replace(index + 1) {
-                    anyhow::bail!("node{first} and node{} both have {address}", index + 1);
-                }
+            if host.has_address(address)?
+                && let Some(first) = owner.replace(index + 1)
+            {
+                anyhow::bail!("node{first} and node{} both have {address}", index + 1);
             }
         }
         Ok(owner)
@@ -221,7 +225,8 @@ impl Bed {
                 pools.replace(name, &PostParams::default(), &pool).await
             } else {
                 // Not `*` three times: that would be the one global pool, which serves every network.
-                let ours = ScopeTuple { project: "*".into(), namespace: VM_NAMESPACE.into(), guest_cluster: "*".into() };
+                let ours =
+                    ScopeTuple { project: "*".into(), namespace: VM_NAMESPACE.into(), guest_cluster: "*".into() };
                 let selector = PoolSelector { network: network.into(), scope: vec![ours], ..PoolSelector::default() };
                 let spec = IpPoolSpec { ranges: vec![range.clone()], selector, ..IpPoolSpec::default() };
                 pools.create(&PostParams::default(), &IpPool::new(name, spec)).await
@@ -258,10 +263,15 @@ impl Bed {
             let text = handle.log_tail(4000);
             let lines: Vec<&str> = text.lines().collect();
             let last = lines.len().saturating_sub(8);
-            let relevant: Vec<&str> =
-                lines.iter().enumerate().filter(|(n, line)| *n >= last || line.contains(needle)).map(|(_, line)| *line).collect();
+            let relevant: Vec<&str> = lines
+                .iter()
+                .enumerate()
+                .filter(|(n, line)| *n >= last || line.contains(needle))
+                .map(|(_, line)| *line)
+                .collect();
             let first = relevant.len().saturating_sub(60);
-            story.push_str(&format!("--- {name} ({state}), lines about {needle:?} and the last ones\n{}\n", relevant[first..].join("\n")));
+            let title = format!("--- {name} ({state}), lines about {needle:?} and the last ones\n");
+            story.extend([title, relevant[first..].join("\n"), "\n".to_owned()]);
         }
         story
     }
@@ -271,7 +281,8 @@ impl Bed {
 pub fn get(host: &Host, target: SocketAddr, path: &str) -> Result<String> {
     let path = path.to_owned();
     host.run(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("failed to make a runtime")?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().context("failed to make a runtime")?;
         runtime.block_on(testbed::echo::get_path(target, &path, Duration::from_secs(3)))
     })
 }
@@ -419,7 +430,8 @@ impl BedBuilder {
     }
 
     async fn start_harvester(&self, control_plane: &ControlPlane) -> Result<HarvesterSide> {
-        let builder = self.harvester_flags.iter().fold(HarvesterSide::builder(), |builder, flag| builder.run_flag(flag));
+        let builder =
+            self.harvester_flags.iter().fold(HarvesterSide::builder(), |builder, flag| builder.run_flag(flag));
         builder.start(control_plane).await
     }
 
@@ -437,7 +449,8 @@ impl BedBuilder {
         let client = bed.harvester_client().await?;
         let networks = std::iter::once(NETWORK).chain(self.networks.iter().map(|(network, _)| network.as_str()));
         let networks = networks.zip(1..).map(|(network, vlan)| {
-            let (namespace, name) = network.split_once('/').with_context(|| format!("{network} is not namespace/name"))?;
+            let (namespace, name) =
+                network.split_once('/').with_context(|| format!("{network} is not namespace/name"))?;
             Ok(Network { namespace: namespace.into(), name: name.into(), vlan })
         });
         let wanted = Install {
@@ -477,7 +490,8 @@ impl BedBuilder {
         let kubeconfig = bed.control_plane.service_account("kube-system", ANNOUNCER_ACCOUNT).await?;
         let mut programs = Vec::new();
         for host in bed.lan.hosts() {
-            let program = Program::new("announcer", manifest.args()?, manifest.env(host.name())?, manifest.capabilities()?)?;
+            let program =
+                Program::new("announcer", manifest.args()?, manifest.env(host.name())?, manifest.capabilities()?)?;
             let handle = Handle { host, program: &program };
             handle.set_env("k8s_config_file", &kubeconfig.inside.display().to_string());
             self.announcer_env.iter().for_each(|(name, value)| handle.set_env(name, value));
@@ -492,7 +506,9 @@ async fn grant(bed: &Bed, manifest: &Manifest) -> Result<()> {
     let client = bed.client().await?;
     // The API server makes kube-system a moment after it is ready.
     wait_for("accounts and roles", PATIENCE, || async {
-        harvester_sim::apply::apply_all(&client, &manifest.rights()).await.map_err(|error| format!("{:#}", anyhow::Error::from(error)))
+        harvester_sim::apply::apply_all(&client, &manifest.rights())
+            .await
+            .map_err(|error| format!("{:#}", anyhow::Error::from(error)))
     })
     .await
 }

@@ -113,7 +113,11 @@ impl From<Event> for EventFact {
             kind: event.type_.unwrap_or_default(),
             reason: event.reason.unwrap_or_default(),
             message: event.message.unwrap_or_default(),
-            component: event.source.and_then(|source| source.component).or(event.reporting_component).unwrap_or_default(),
+            component: event
+                .source
+                .and_then(|source| source.component)
+                .or(event.reporting_component)
+                .unwrap_or_default(),
             count: event.count.unwrap_or(1),
         }
     }
@@ -138,7 +142,14 @@ impl Bed {
     }
 
     /// Waits for an Event with this reason whose message contains `part`.
-    pub async fn wait_for_event(&self, namespace: &str, kind: &str, name: &str, reason: &str, part: &str) -> Result<EventFact> {
+    pub async fn wait_for_event(
+        &self,
+        namespace: &str,
+        kind: &str,
+        name: &str,
+        reason: &str,
+        part: &str,
+    ) -> Result<EventFact> {
         wait_for_event(&self.client().await?, namespace, kind, name, reason, part).await
     }
 }
@@ -146,7 +157,8 @@ impl Bed {
 async fn events(client: &Client, namespace: &str, kind: &str, name: &str) -> Result<Vec<EventFact>> {
     let api: Api<Event> = Api::namespaced(client.clone(), namespace);
     let about = ListParams::default().fields(&format!("involvedObject.kind={kind},involvedObject.name={name}"));
-    let mut events = api.list(&about).await.with_context(|| format!("failed to list Events of {kind} {namespace}/{name}"))?.items;
+    let mut events =
+        api.list(&about).await.with_context(|| format!("failed to list Events of {kind} {namespace}/{name}"))?.items;
     // Seconds are too coarse an order; the version of an Event that was never updated is its place in time.
     events.sort_by_key(|event| event.resource_version().and_then(|version| version.parse::<u64>().ok()));
     Ok(events.into_iter().map(EventFact::from).collect())
@@ -356,9 +368,11 @@ impl Exposed<'_> {
     /// Its LoadBalancer on Harvester, found by labels.
     pub async fn load_balancer(&self) -> Result<Option<LoadBalancer>> {
         let api: Api<LoadBalancer> = Api::namespaced(self.case.harvester.clone(), VM_NAMESPACE);
-        let labels = [(cloudprovider::SERVICE_NAMESPACE, &self.case.namespace), (cloudprovider::SERVICE_NAME, &self.name)];
+        let labels =
+            [(cloudprovider::SERVICE_NAMESPACE, &self.case.namespace), (cloudprovider::SERVICE_NAME, &self.name)];
         let ours = labels.map(|(key, value)| format!("{key}={value}")).join(",");
-        let mut found = api.list(&ListParams::default().labels(&ours)).await.context("failed to list LoadBalancers")?.items;
+        let mut found =
+            api.list(&ListParams::default().labels(&ours)).await.context("failed to list LoadBalancers")?.items;
         if found.len() > 1 {
             bail!("Service {self} has {} LoadBalancers", found.len());
         }
@@ -366,7 +380,11 @@ impl Exposed<'_> {
     }
 
     /// Waits until `look` is content with its LoadBalancer; it says what it misses.
-    pub async fn wait_for_load_balancer<T>(&self, what: &str, look: impl Fn(&LoadBalancer) -> Result<T, String>) -> Result<T> {
+    pub async fn wait_for_load_balancer<T>(
+        &self,
+        what: &str,
+        look: impl Fn(&LoadBalancer) -> Result<T, String>,
+    ) -> Result<T> {
         wait_for(&format!("LoadBalancer of Service {self}: {what}"), PATIENCE, || async {
             let lb = self.load_balancer().await.map_err(|error| format!("{error:#}"))?;
             look(&lb.ok_or("it does not exist")?)

@@ -41,7 +41,8 @@ impl Bed {
     /// What the product has written since `mark`.
     pub fn costs(&self, mark: Mark) -> Result<Costs> {
         let mut costs = Costs::default();
-        let (ccm, announcer) = (service_account("kube-system", CCM_ACCOUNT), service_account("kube-system", ANNOUNCER_ACCOUNT));
+        let (ccm, announcer) =
+            (service_account("kube-system", CCM_ACCOUNT), service_account("kube-system", ANNOUNCER_ACCOUNT));
         for request in self.control_plane.audit().since(mark.guest)? {
             if !request.is_write() || request.resource == "leases" || is_question(&request) {
                 continue;
@@ -98,7 +99,11 @@ impl fmt::Display for Costs {
             for request in list {
                 let namespace = request.namespace.as_deref().unwrap_or("-");
                 let name = request.name.as_deref().unwrap_or("-");
-                writeln!(f, "  {} {} {namespace}/{name}: {} ({})", request.verb, request.resource, request.code, request.uri)?;
+                writeln!(
+                    f,
+                    "  {} {} {namespace}/{name}: {} ({})",
+                    request.verb, request.resource, request.code, request.uri
+                )?;
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ pub struct Names(BTreeMap<String, String>);
 
 impl Names {
     /// From now on `text` reads as `<name>`.
-    pub fn call(&mut self, text: impl ToString, name: &str) -> &mut Self {
+    pub fn call(&mut self, text: impl std::fmt::Display, name: &str) -> &mut Self {
         self.0.insert(text.to_string(), format!("<{name}>"));
         self
     }
@@ -26,7 +26,9 @@ impl Names {
         match value {
             Value::String(text) => Value::String(self.text(&text)),
             Value::Array(items) => items.into_iter().map(|item| self.apply(item)).collect(),
-            Value::Object(members) => members.into_iter().map(|(key, value)| (self.text(&key), self.apply(value))).collect(),
+            Value::Object(members) => {
+                members.into_iter().map(|(key, value)| (self.text(&key), self.apply(value))).collect()
+            }
             other => other,
         }
     }
@@ -67,7 +69,8 @@ pub fn load_balancer(lb: &LoadBalancer) -> Value {
 
 /// A Node: what the cloud provider writes.
 pub fn node(node: &Node) -> Value {
-    let taints: Vec<&str> = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).map(|taint| taint.key.as_str()).collect();
+    let taints: Vec<&str> =
+        node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).map(|taint| taint.key.as_str()).collect();
     json!({
         "labels": node.labels(),
         "providerID": node.spec.as_ref().and_then(|spec| spec.provider_id.clone()),
@@ -78,7 +81,10 @@ pub fn node(node: &Node) -> Value {
 
 /// Events as `type reason: message (component)`.
 pub fn events(events: &[EventFact]) -> Value {
-    events.iter().map(|event| format!("{} {}: {} ({})", event.kind, event.reason, event.message, event.component)).collect()
+    events
+        .iter()
+        .map(|event| format!("{} {}: {} ({})", event.kind, event.reason, event.message, event.component))
+        .collect()
 }
 
 /// Panics with both sides as YAML unless they are equal.

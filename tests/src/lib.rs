@@ -33,6 +33,9 @@
 //! }
 //! ```
 //!
+//! The product's binaries are taken as they lie in the target directory: `make test-e2e` builds them first, a bare `cargo test -p e2e`
+//! does so only where they are missing.
+//!
 //! Everything that waits has a generous deadline ([`PATIENCE`]) and says what it saw last. Nothing has to be cleaned up: a bed has no
 //! name outside its process, and the kernel ends it with the process (see [`testbed`]). `TESTBED_KEEP_LOGS=1` keeps logs and data.
 
@@ -67,6 +70,8 @@ pub fn skip() -> bool {
         std::env::var(REQUIRE_ROOT_VARIABLE).as_deref() != Ok("1"),
         "end-to-end tests need root, and {REQUIRE_ROOT_VARIABLE}=1 forbids to skip them"
     );
-    eprintln!("skipped: end-to-end tests need root for network namespaces ({REQUIRE_ROOT_VARIABLE}=1 makes this a failure)");
+    eprintln!(
+        "skipped: end-to-end tests need root for network namespaces ({REQUIRE_ROOT_VARIABLE}=1 makes this a failure)"
+    );
     true
 }

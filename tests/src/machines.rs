@@ -73,7 +73,10 @@ impl Bed {
         let node: Node = serde_json::from_value(node).context("failed to make a Node object")?;
         nodes.create(&PostParams::default(), &node).await.with_context(|| format!("failed to create Node {name}"))?;
         let status = json!({"status": {"addresses": [{"type": "Hostname", "address": name}]}});
-        nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await.context("failed to write a Node's status")?;
+        nodes
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(&status))
+            .await
+            .context("failed to write a Node's status")?;
         self.set_ready(name, sketch.ready).await
     }
 
@@ -95,11 +98,20 @@ impl Bed {
     /// Deletes a Node object.
     pub async fn delete_node(&self, name: &str) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client().await?);
-        nodes.delete(name, &DeleteParams::default()).await.map(drop).with_context(|| format!("failed to delete Node {name}"))
+        nodes
+            .delete(name, &DeleteParams::default())
+            .await
+            .map(drop)
+            .with_context(|| format!("failed to delete Node {name}"))
     }
 
     /// Waits until `look` is content with a Node; it says what it misses.
-    pub async fn wait_for_node<T>(&self, name: &str, what: &str, look: impl Fn(&Node) -> Result<T, String>) -> Result<T> {
+    pub async fn wait_for_node<T>(
+        &self,
+        name: &str,
+        what: &str,
+        look: impl Fn(&Node) -> Result<T, String>,
+    ) -> Result<T> {
         let nodes: Api<Node> = Api::all(self.client().await?);
         wait_for(&format!("Node {name}: {what}"), PATIENCE, || async {
             let node = nodes.get_opt(name).await.map_err(|error| error.to_string())?;

@@ -1,8 +1,10 @@
 //! The end states that the Go provider v0.2.7 left on a real Harvester, written down in `golden/*.yaml` as the facts that matter:
 //! whoever replaces it finds the same keys, values, finalizers, labels, empty-string annotations and Event texts.
 //!
-//! Differences that are meant: a DHCP lease is remembered on its Service, an object of a deleted DHCP Service does not stay behind, a Service that never had an object is
-//! deleted without Events about one, and an unknown IPAM value is refused before Harvester is asked.
+//! Differences that are meant: a DHCP lease is remembered on its Service, an object of a deleted DHCP Service does not stay behind, a
+//! Service that never had an object is deleted without Events about one, and an unknown IPAM value is refused before Harvester is
+//! asked.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -198,7 +200,8 @@ async fn flow_10_names() {
     let long = case.expose(service(&"a".repeat(60)).tcp(80)).await.unwrap();
     flow.created("a name of 60 characters", &long).await;
     flow.deleted("it is deleted", &long).await;
-    let scoped = service("scoped").annotation(cloudprovider::PROJECT, "local/p-x").annotation(cloudprovider::NAMESPACE, "other");
+    let scoped =
+        service("scoped").annotation(cloudprovider::PROJECT, "local/p-x").annotation(cloudprovider::NAMESPACE, "other");
     let scoped = case.expose(scoped.tcp(80)).await.unwrap();
     flow.created("scoped to project and namespace", &scoped).await;
     let badipam = case.expose(service("badipam").ipam("lottery").tcp(80)).await.unwrap();

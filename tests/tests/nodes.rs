@@ -1,4 +1,5 @@
 //! Nodes: what the cloud provider makes of them, and what it never does to them. Without announcers, most of it without hosts.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,7 +63,8 @@ async fn a_new_node_gets_provider_id_addresses_zone_and_region_and_loses_its_tai
         ] {
             assert_eq!(node.labels().get(label).map(String::as_str), Some(value), "{label}");
         }
-        let event = bed.wait_for_event("default", "Node", host.name(), "Synced", "Node synced successfully").await.unwrap();
+        let event =
+            bed.wait_for_event("default", "Node", host.name(), "Synced", "Node synced successfully").await.unwrap();
         assert_eq!((event.kind.as_str(), event.component.as_str()), ("Normal", "cloud-node-controller"));
     }
 }
@@ -154,7 +156,8 @@ async fn a_node_with_another_host_name_than_its_machine_is_found_through_the_gue
     machines.save(&machine).await.unwrap();
     machines.agent(VM_NAMESPACE, "vm-17", false).await.unwrap();
     bed.register_node(&NodeSketch::new("worker-a")).await.unwrap();
-    let event = bed.wait_for_event("default", "Node", "worker-a", "NodeInitializationFailed", "worker-a").await.unwrap();
+    let event =
+        bed.wait_for_event("default", "Node", "worker-a", "NodeInitializationFailed", "worker-a").await.unwrap();
     assert!(event.message.contains("worker-a"), "{}", event.message);
     machines.agent(VM_NAMESPACE, "vm-17", true).await.unwrap();
     bed.wait_for_node("worker-a", "to be initialised", initialized).await.unwrap();

@@ -1,4 +1,5 @@
 //! What a user of LoadBalancer Services sees: scenarios of cloud-provider-framework.md section 6, and the three ways to an address.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -133,6 +134,32 @@ async fn a_second_service_shares_the_first_ones_address() {
     assert!(web.load_balancer().await.unwrap().is_none());
 }
 
+/// announcer.md 3.9: kube-vip puts such an address on the macvlan and on the node's own NIC.
+#[tokio::test]
+async fn a_leased_address_can_be_shared_too_and_has_one_mac() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("share-dhcp").await.unwrap();
+    let web = case.expose(service("web").ipam("dhcp").tcp(80)).await.unwrap();
+    let address = web.address().await.unwrap();
+    let secure = case.expose(service("secure").sharing_with(&web).tcp(443)).await.unwrap();
+    assert_eq!(secure.address().await.unwrap(), address);
+    secure.reply(address, 443).await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    let mac = web.get().await.unwrap().annotations()[kube_vip::HWADDR].clone();
+    assert_eq!(bed.macs(address).unwrap(), [mac.clone()]);
+
+    // The sharer goes: the lease stays.
+    secure.delete().await.unwrap();
+    secure.wait_until_gone().await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    assert_eq!(bed.macs(address).unwrap(), [mac.clone()]);
+    let leases = bed.lan.dhcp().leases().unwrap();
+    assert!(leases.iter().any(|lease| lease.mac == mac), "{leases:?}");
+}
+
 /// Scenario 1 and 2: the same for both protocols.
 async fn type_and_ports_change(protocol: &str) {
     let bed = bed().await;
@@ -161,9 +188,7 @@ async fn type_and_ports_change(protocol: &str) {
 
     // Another node port: address unchanged, the old port closed.
     let second_port = if first_port == 30_000 { 30_001 } else { first_port - 1 };
-    let port = |port: u16, node_port: i32| {
-        json!({"spec": {"ports": [{"name": "p", "protocol": protocol, "port": port, "targetPort": 8080, "nodePort": node_port}]}})
-    };
+    let port = |port: u16, node_port: i32| json!({"spec": {"ports": [{"name": "p", "protocol": protocol, "port": port, "targetPort": 8080, "nodePort": node_port}]}});
     web.patch(port(80, second_port)).await.unwrap();
     web.publish(&bed.pods()).await.unwrap();
     reply(node, u16::try_from(second_port).unwrap()).await.unwrap();
@@ -361,7 +386,9 @@ async fn scenario_18_a_service_of_another_class_is_left_alone() {
     let costs = bed.costs(mark).unwrap();
     let writes = costs.ccm_guest.iter().chain(&costs.announcer);
     let about_it: Vec<_> = writes
-        .filter(|request| request.namespace.as_deref() == Some(case.namespace()) && request.name.as_deref() == Some("classy"))
+        .filter(|request| {
+            request.namespace.as_deref() == Some(case.namespace()) && request.name.as_deref() == Some("classy")
+        })
         .collect();
     assert!(about_it.is_empty(), "{about_it:?}");
 }

@@ -1,4 +1,5 @@
 //! What the product writes to the two APIs: little for something new, nothing for something that is as it should be.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -34,6 +35,7 @@ async fn cost_of_a_new_service(ipam: &str) {
     web.reply(address, 80).await.unwrap();
     let_it_write().await;
     let costs = bed.costs(mark).unwrap();
+    eprintln!("{costs}");
     assert!(costs.ccm_guest.len() <= 2, "guest: finalizer and annotations\n{costs}");
     assert!(costs.ccm_events.len() <= 2, "Events: ensuring and ensured\n{costs}");
     assert!(costs.ccm_harvester.len() <= 2, "Harvester: the object and its mailbox\n{costs}");

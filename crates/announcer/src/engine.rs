@@ -123,11 +123,12 @@ impl Engine {
         self.settle(now)
     }
 
-    /// As [`Engine::step`] without looking at the timers: for all but the last of several inputs that wait
-    /// (failover-protocol.md R1: what was heard counts before any time-out).
+    /// Takes in what happened and no more: for all but the last of several inputs that wait, which has to come by
+    /// [`Engine::step`]. What was heard counts before any time-out (failover-protocol.md R1), and a thousand Services
+    /// that change together are planned once, not a thousand times.
     pub fn hear(&mut self, now: Instant, input: Input) -> Vec<Action> {
         self.take(now, input);
-        self.settle(now)
+        std::mem::take(&mut self.out)
     }
 
     fn settle(&mut self, now: Instant) -> Vec<Action> {
@@ -297,8 +298,15 @@ impl Engine {
             }
             WireDone::Put(results) => {
                 self.refreshing = false;
+                let carried: BTreeMap<(u32, IpNet), VipId> = self
+                    .vips
+                    .iter()
+                    .filter_map(|(id, vip)| Some(((vip.carrier?.link, vip.carrier?.net), id.clone())))
+                    .collect();
                 for (link, net, result) in results {
-                    self.put_done(now, link, net, result);
+                    if let Some(id) = carried.get(&(link, net)) {
+                        self.put_done(now, id, net, result);
+                    }
                 }
             }
             WireDone::Macvlan(uid, result) => self.macvlan_done(now, &uid, result),
@@ -334,10 +342,12 @@ impl Engine {
             })
             .map(|link| link.index)
             .collect();
+        let present: BTreeSet<(u32, IpNet)> =
+            network.addresses.iter().map(|address| (address.interface, address.net)).collect();
         let mut missing = Vec::new();
         for vip in self.vips.values_mut() {
             let (Some(carrier), Phase::Up { .. }) = (vip.carrier, &vip.phase) else { continue };
-            if observation > vip.seen_from && !network.has(carrier.link, carrier.net) {
+            if observation > vip.seen_from && !present.contains(&(carrier.link, carrier.net)) {
                 missing.extend(vip.put(now, self.fence));
             }
             if returned.contains(&carrier.link) {

@@ -23,6 +23,9 @@ use crate::wire::Wire;
 
 /// Frames that wait for the engine; more are dropped.
 const FRAMES: usize = 1024;
+/// However much waits, plan and timers get their turn after this time: without it the deadlines of addresses that are up
+/// would not be put off while a thousand others are being set.
+const HEAR_AT_MOST: Duration = Duration::from_millis(50);
 
 /// How the loop is doing, for the health checks.
 #[derive(Debug, Default)]
@@ -105,13 +108,19 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         inputs: sender,
     };
     let mut next_status = Instant::now();
+    let mut stepped = Instant::now();
     let mut input = Input::Tick;
     'steps: loop {
         // All that waits is taken in before a timer is judged.
         let waiting = frames.try_recv().or_else(|_| receiver.try_recv()).ok();
         node.note(&engine, &input);
         let now = Instant::now();
-        let actions = if waiting.is_some() { engine.hear(now, input) } else { engine.step(now, input) };
+        let actions = if waiting.is_some() && now < stepped + HEAR_AT_MOST {
+            engine.hear(now, input)
+        } else {
+            stepped = now;
+            engine.step(now, input)
+        };
         for action in actions {
             if node.act(action) {
                 break 'steps;

@@ -78,7 +78,7 @@ pub fn plan(world: &World<'_>) -> Plan {
     let mut plan = Plan::default();
     let mut services: Vec<(&ServiceView, Owner)> =
         world.services.values().map(|view| (view, world.ownership.of(view))).collect();
-    services.sort_by_key(|(view, _)| (view.created, view.uid.clone()));
+    services.sort_by(|(a, _), (b, _)| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
     plan.undecided = services.iter().any(|(_, owner)| *owner == Owner::Undecided);
 
     // DHCP first: whose leases the static ones may share.

@@ -43,6 +43,9 @@ const BACKOFF: Backoff = Backoff { min: Duration::from_millis(500), max: Duratio
 const AFTER_CONFLICT: Duration = Duration::from_millis(100);
 const CONFLICTS: u32 = 20;
 
+/// A new Node may be ahead of its machine, and we of our own watches, for a moment: only what lasts longer is told.
+const SETTLING: Duration = Duration::from_secs(2);
+
 /// How many workers there are, how often all nodes are looked at, and where metrics go.
 #[derive(Debug, Clone)]
 pub struct NodeSettings {
@@ -95,6 +98,8 @@ struct Memory {
     written: OwnWrite<NodeView>,
     /// The addresses that were right when last compared with the machine's.
     settled: Option<Vec<NodeAddress>>,
+    /// Since when a step has been missing.
+    refused_since: Option<Instant>,
     /// The refusal that the user has heard last.
     refused: Option<String>,
     conflicts: u32,
@@ -204,6 +209,7 @@ impl NodeController {
         match self.apply(node, &plan, memory).await {
             Ok(node) => {
                 memory.conflicts = 0;
+                memory.refused_since = None;
                 if stale || tampered || uninitialized {
                     memory.settled = Some(node.addresses.clone());
                 }
@@ -259,7 +265,9 @@ impl NodeController {
 
     /// A step is missing. The user of a Node that cannot be used hears which one, once; for a Node that works it is a log line.
     fn refused(&self, node: &NodeView, text: String, permanent: bool, memory: &mut Memory) -> Next {
-        if memory.refused.as_ref() == Some(&text) {
+        let since = *memory.refused_since.get_or_insert_with(Instant::now);
+        let may_pass = !permanent && since.elapsed() < SETTLING;
+        if may_pass || memory.refused.as_ref() == Some(&text) {
             tracing::debug!("{text}");
         } else {
             tracing::warn!("{text}");

@@ -21,6 +21,8 @@ pub struct ProviderConfig {
     pub disable_vmi_controller: bool,
     /// Namespace on Harvester of all VMs and load balancers of this cluster, from the cloud-config's context.
     pub namespace: String,
+    /// URL of the Harvester API, for messages.
+    pub server: String,
 }
 
 /// The part that decides about load balancers.
@@ -32,7 +34,13 @@ pub struct LoadBalancerConfig {
     pub management_network: Option<NetworkName>,
     /// Namespace of the objects.
     pub namespace: String,
+    /// URL of the Harvester API, for messages.
+    pub server: String,
 }
+
+/// What to do where Harvester does not answer as it should.
+pub(crate) const CHECK_CLOUD_CONFIG: &str =
+    "check server, certificate authority, credentials and namespace in the cloud-config";
 
 impl ProviderConfig {
     pub(crate) fn load_balancers(&self) -> LoadBalancerConfig {
@@ -40,6 +48,7 @@ impl ProviderConfig {
             cluster_name: self.cluster_name.clone(),
             management_network: self.management_network.clone(),
             namespace: self.namespace.clone(),
+            server: self.server.clone(),
         }
     }
 

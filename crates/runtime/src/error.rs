@@ -2,6 +2,8 @@
 
 use std::error::Error;
 
+use kube::runtime::watcher;
+
 /// `error` and its causes, joined by `: `. A Kubernetes Status is shown as its message alone: the debug form that `kube` adds
 /// is noise for the reader of an Event. A cause whose text its parent already contains is not repeated.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
@@ -21,6 +23,18 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 }
 
 fn line(error: &(dyn Error + 'static)) -> (String, bool) {
+    // Their texts contain the cause, debug form and all.
+    match error.downcast_ref::<watcher::Error>() {
+        Some(watcher::Error::InitialListFailed(cause)) => return (format!("failed to list: {}", chain(cause)), true),
+        Some(watcher::Error::WatchStartFailed(cause)) => {
+            return (format!("failed to start the watch: {}", chain(cause)), true);
+        }
+        Some(watcher::Error::WatchFailed(cause)) => return (format!("the watch broke: {}", chain(cause)), true),
+        Some(watcher::Error::WatchError(status)) if !status.message.is_empty() => {
+            return (format!("the watch was ended: {}", status.message), true);
+        }
+        _ => {}
+    }
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) if !status.message.is_empty() => (status.message.clone(), true),
         // Wrappers without information of their own.
@@ -75,6 +89,13 @@ mod tests {
             chain(&refused()),
             "failed to create LoadBalancer guests/a: admission webhook denied the request: no pool"
         );
+    }
+
+    #[test]
+    fn a_watch_that_fails_says_why_without_the_details_of_the_status() {
+        let Failed { source, .. } = refused();
+        let error = watcher::Error::InitialListFailed(source);
+        assert_eq!(chain(&error), "failed to list: admission webhook denied the request: no pool");
     }
 
     #[test]

@@ -38,20 +38,20 @@ impl Engine {
             self.records.remove(&key);
             self.out.push(Action::Forget(key));
         }
-        let planned: Vec<(ServiceKey, Vec<VipId>)> =
-            self.plan.of_service.iter().map(|(key, ids)| (key.clone(), ids.clone())).collect();
-        for (key, ids) in planned {
-            let Some(view) = self.services.get(&key) else { continue };
-            let wanted = self.wanted_record(view, &ids);
-            self.tell_owner(now, &key, &ids);
+        let planned = std::mem::take(&mut self.plan.of_service);
+        for (key, ids) in &planned {
+            let Some(view) = self.services.get(key) else { continue };
+            let wanted = self.wanted_record(view, ids);
+            self.tell_owner(now, key, ids);
             if let Some(wanted) = wanted.filter(|_| !self.config.disable_service_updates) {
                 self.ask_record(now, key, wanted);
             }
         }
+        self.plan.of_service = planned;
     }
 
-    fn ask_record(&mut self, now: Instant, key: ServiceKey, wanted: Record) {
-        let stands = self.services.get(&key).is_some_and(|view| stands(&view.published, &wanted));
+    fn ask_record(&mut self, now: Instant, key: &ServiceKey, wanted: Record) {
+        let stands = self.services.get(key).is_some_and(|view| stands(&view.published, &wanted));
         let record = self.records.entry(key.clone()).or_default();
         record.recheck = None;
         if stands {
@@ -75,7 +75,7 @@ impl Engine {
         }
         record.asked = Some(wanted.clone());
         record.in_flight = true;
-        self.out.push(Action::Record(key, wanted));
+        self.out.push(Action::Record(key.clone(), wanted));
     }
 
     pub(super) fn recorded(&mut self, now: Instant, key: &ServiceKey, recorded: &Recorded) {
@@ -90,14 +90,12 @@ impl Engine {
         }
         let written: Vec<IpAddr> =
             record.asked.iter().flat_map(|asked| &asked.ingress).flatten().map(|(ip, _)| *ip).collect();
-        for vip in self.vips.values_mut() {
-            if vip.members.contains(key) && vip.address().is_some_and(|address| written.contains(&address)) {
+        for id in self.plan.of_service.get(key).cloned().unwrap_or_default() {
+            let Some(vip) = self.vips.get_mut(&id) else { continue };
+            if vip.address().is_some_and(|address| written.contains(&address)) {
                 vip.status_written(now);
+                self.vip_timer(now, &id);
             }
-        }
-        let ids: Vec<VipId> = self.vips.keys().cloned().collect();
-        for id in ids {
-            self.vip_timer(now, &id);
         }
         self.dirty = true;
     }

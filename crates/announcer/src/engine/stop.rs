@@ -26,9 +26,16 @@ const LINGER: Duration = Duration::from_millis(500);
 /// How far the end has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stopping {
-    Releasing { until: Instant },
-    Waiting { until: Instant },
-    Lingering { until: Instant },
+    Releasing {
+        until: Instant,
+    },
+    Waiting {
+        until: Instant,
+    },
+    /// Put off with each address that the successor claims: a thousand of them take it some seconds.
+    Lingering {
+        until: Instant,
+    },
     Done,
 }
 
@@ -82,6 +89,13 @@ impl Engine {
         } else {
             tracing::info!(node, "the Lease has a new holder");
             self.stopping = Some(Stopping::Lingering { until: now + LINGER });
+        }
+    }
+
+    /// The successor has claimed an address: it is at work, and may need time for the others.
+    pub(super) fn claimed_by_successor(&mut self, now: Instant) {
+        if let Some(Stopping::Lingering { until }) = &mut self.stopping {
+            *until = (*until).max(now + LINGER);
         }
     }
 

@@ -267,29 +267,19 @@ impl Engine {
         }
     }
 
-    pub(super) fn put_done(&mut self, now: Instant, link: u32, net: IpNet, result: Result<(), String>) {
-        let found = self
-            .vips
-            .iter()
-            .find(|(_, vip)| vip.carrier.is_some_and(|carrier| carrier.link == link && carrier.net == net));
-        let Some(id) = found.map(|(id, _)| id.clone()) else { return };
+    pub(super) fn put_done(&mut self, now: Instant, id: &VipId, net: IpNet, result: Result<(), String>) {
         match result {
             Ok(()) => {
-                if self.vips[&id].phase == Phase::Adding {
-                    self.came_up(now, &id);
+                if self.vips.get(id).is_some_and(|vip| vip.phase == Phase::Adding) {
+                    self.came_up(now, id);
                 }
             }
             Err(error) => {
-                let vip = self.vips.get_mut(&id).expect("it was just found");
+                let Some(vip) = self.vips.get_mut(id) else { return };
                 tracing::warn!(address = %net, error, "cannot set the address");
                 vip.phase = Phase::Blocked { until: now + FAILED_RETRY };
                 vip.announcing = Announcing::Silent;
-                self.tell_members(
-                    now,
-                    &id,
-                    "CannotAnnounce",
-                    &format!("address {}: {error}; trying again", net.addr()),
-                );
+                self.tell_members(now, id, "CannotAnnounce", &format!("address {}: {error}; trying again", net.addr()));
                 self.observe(now);
             }
         }
@@ -469,6 +459,7 @@ impl Engine {
     fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
         if self.stopping.is_some() {
             tracing::info!(vip = %id, %mac, "the successor announces the address: withdrawing it");
+            self.claimed_by_successor(now);
         } else {
             tracing::warn!(vip = %id, %mac, "somebody else announces the address and our Lease is in doubt: withdrawing it");
         }

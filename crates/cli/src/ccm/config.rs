@@ -112,6 +112,7 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
             ignore_node_annotations: flags.harvester.disable_annotation_alpha_provided_ip_addr,
             disable_vmi_controller: flags.harvester.disable_vmi_controller,
             namespace: cloud_config.namespace.clone(),
+            server: cloud_config.endpoints.first().map(|endpoint| endpoint.server.clone()).unwrap_or_default(),
         },
         cloud_config,
         controllers,

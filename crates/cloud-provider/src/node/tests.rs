@@ -165,7 +165,11 @@ async fn a_status_write_that_fails_leaves_the_node_tainted() {
 async fn a_refused_node_stays_tainted_and_its_user_hears_once_which_step_is_missing() {
     let mut test = Test::new([tainted("n")]);
     let missing = || ProviderError::caused("VM guests/n has no address yet", std::io::Error::other("no guest agent"));
-    test.will_answer([Err(missing()), Err(missing()), Err(ProviderError::new("VM guests/n not found").permanent())]);
+    let gone = ProviderError::new("VM guests/n not found").permanent();
+    test.will_answer([Err(missing()), Err(missing()), Err(missing()), Err(gone)]);
+    assert_eq!(test.controller.process("n").await, Next::BackOff);
+    assert_eq!(test.told(), Vec::<String>::new(), "it may pass in a moment");
+    test.controller.memory.lock().unwrap().get_mut("n").unwrap().refused_since = Instant::now().checked_sub(SETTLING);
     assert_eq!(test.controller.process("n").await, Next::BackOff);
     assert_eq!(
         test.told(),

@@ -23,7 +23,7 @@ use super::lookup::{Found, Machines, find, judge, vm_uid};
 use super::power::power;
 use super::requests::Requests;
 use super::view::{VmView, VmiView};
-use crate::config::ProviderConfig;
+use crate::config::{CHECK_CLOUD_CONFIG, ProviderConfig};
 use crate::metrics::Metrics;
 
 /// All VMs of our namespace, by name.
@@ -46,6 +46,7 @@ pub fn machine_caches() -> (VmCache, VmiCache) {
 pub struct HarvesterInstances {
     cluster: ClusterName,
     namespace: String,
+    server: String,
     rules: AddressRules,
     /// `--disable-vmi-controller` not given.
     follows_vmis: bool,
@@ -101,6 +102,7 @@ impl HarvesterInstances {
         Self {
             cluster: config.cluster_name.clone(),
             namespace: config.namespace.clone(),
+            server: config.server.clone(),
             rules: config.addresses(),
             follows_vmis: !config.disable_vmi_controller,
             services,
@@ -197,15 +199,17 @@ impl HarvesterInstances {
 
     /// Nothing may be concluded before the caches have their first lists (W-18).
     fn lists(&self) -> Result<(), String> {
-        match (self.vms.is_synced(), self.vmis.is_synced()) {
-            (true, true) => Ok(()),
-            _ => {
-                let story = format!("the VMs in namespace {} of Harvester could not be listed yet", self.namespace);
-                // Wrong cloud-config, missing rights, Harvester away: nobody else tells the user.
-                let error = self.watched.iter().find_map(|watched| Some(watched.borrow().error.as_ref()?.1.clone()));
-                Err(error.map_or(story.clone(), |error| format!("{story}: {error}")))
-            }
+        if self.vms.is_synced() && self.vmis.is_synced() {
+            return Ok(());
         }
+        let Self { namespace, server, .. } = self;
+        let story = format!("the VMs in namespace {namespace} of Harvester at {server} could not be listed yet");
+        // Wrong cloud-config, missing rights, Harvester away: nobody else tells the user.
+        let error = self.watched.iter().find_map(|watched| Some(watched.borrow().error.as_ref()?.1.clone()));
+        Err(match error {
+            Some(error) => format!("{story}: {error}; {CHECK_CLOUD_CONFIG}"),
+            None => story,
+        })
     }
 
     /// The machine of a node, or why there is none to be had now.

@@ -73,6 +73,7 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
         ignore_node_annotations: false,
         disable_vmi_controller: false,
         namespace: "guests".into(),
+        server: "https://h:6443".into(),
     };
     let metrics = Arc::new(Metrics::register(&mut Registry::default()));
     let services = cloud_provider::cache::services_with([]);
@@ -174,11 +175,11 @@ async fn a_harvester_that_cannot_be_listed_is_named_with_the_cause() {
     Arc::get_mut(&mut lab.instances).unwrap().vms = machine_caches().0;
     let node = node("a", None, true);
     let early = lab.instances.metadata(&node).await.unwrap_err().message;
-    assert_eq!(early, "the VMs in namespace guests of Harvester could not be listed yet");
+    assert_eq!(early, "the VMs in namespace guests of Harvester at https://h:6443 could not be listed yet");
     let error = Some((tokio::time::Instant::now(), "no route to host".to_owned()));
     lab.watched.send_modify(|status| status.error = error);
     let later = lab.instances.metadata(&node).await.unwrap_err().message;
-    assert_eq!(later, format!("{early}: no route to host"));
+    assert!(later.starts_with(&format!("{early}: no route to host; check server")), "{later}");
 }
 
 #[tokio::test]

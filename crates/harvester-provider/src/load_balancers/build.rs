@@ -19,6 +19,7 @@ pub fn config() -> LoadBalancerConfig {
         cluster_name: ClusterName::from_record("demo"),
         management_network: None,
         namespace: "guests".into(),
+        server: "https://h:6443".into(),
     }
 }
 

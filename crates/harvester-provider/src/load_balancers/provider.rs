@@ -20,7 +20,7 @@ use super::pacing::{Operation, Pacing};
 use super::plan::{self, Action, DeletePlan, Plan, Verdict, World};
 use super::sharing::{self, Occupant};
 use super::wakes::{ObjectWakes, ServiceWakes, object_name, with_network};
-use crate::config::LoadBalancerConfig;
+use crate::config::{CHECK_CLOUD_CONFIG, LoadBalancerConfig};
 use crate::metrics::Metrics;
 use crate::nad_mapping::MappingSource;
 
@@ -99,7 +99,10 @@ impl HarvesterLoadBalancers {
                 None => (not_yet("LoadBalancers on Harvester"), false),
                 // Wrong cloud-config, missing rights, Harvester away: nobody else tells the user.
                 Some((_, error)) => (
-                    format!("cannot list LoadBalancers in namespace {} of Harvester: {error}", self.config.namespace),
+                    format!(
+                        "cannot list LoadBalancers in namespace {} of Harvester at {}: {error}; {CHECK_CLOUD_CONFIG}",
+                        self.config.namespace, self.config.server
+                    ),
                     true,
                 ),
             }

@@ -21,6 +21,7 @@ use crate::cluster::control_plane::ControlPlane;
 use crate::echo::{self, Who};
 use crate::net::host::Host;
 use crate::net::namespace::{Namespace, Task};
+use crate::node::config as node_config;
 use crate::process::Process;
 use crate::programs;
 use crate::wait::wait_until;
@@ -233,6 +234,23 @@ impl SimNode {
                 "--conntrack-tcp-timeout-close-wait=0s",
                 "--v=2",
             ]);
+        *self.slot() = Some(host.spawn("kube-proxy", command)?);
+        Ok(())
+    }
+
+    /// [`SimNode::start_proxy`] with another pace than once a second at most, which is kube-proxy's default.
+    pub fn start_proxy_paced(&self, host: &Host, mode: ProxyMode, min_sync: Duration) -> Result<()> {
+        drop(self.slot().take());
+        let mode = match mode {
+            ProxyMode::Nftables => "nftables",
+            ProxyMode::Iptables => "iptables",
+            ProxyMode::None => return Ok(()),
+        };
+        // The pace of nftables has no flag.
+        let config = node_config::kube_proxy(&self.kubeconfig, &self.name, mode, POD_RANGES, min_sync);
+        let config = host.namespace().dir().write(&format!("kube-proxy-{}.json", self.name), config.to_string())?;
+        let mut command = Command::new(programs::tool("kube-proxy")?);
+        command.arg(format!("--config={}", config.display())).arg("--v=2");
         *self.slot() = Some(host.spawn("kube-proxy", command)?);
         Ok(())
     }

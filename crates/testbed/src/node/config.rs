@@ -84,14 +84,14 @@ pub fn kubelet(config_dir: &Path, ca: &Path, dns: Ipv4Addr) -> Value {
 }
 
 /// The limits of connection tracking cannot be written outside the machine's first network namespace; 0 leaves them alone.
-pub fn kube_proxy(config_dir: &Path, name: &str, mode: &str, pods: &str, min_sync: Duration) -> Value {
+pub fn kube_proxy(kubeconfig: &Path, name: &str, mode: &str, pods: &str, min_sync: Duration) -> Value {
     let pace = json!({ "minSyncPeriod": format!("{}ms", min_sync.as_millis()) });
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "mode": mode,
         "hostnameOverride": name,
-        "clientConnection": { "kubeconfig": config_dir.join("kube-proxy.kubeconfig") },
+        "clientConnection": { "kubeconfig": kubeconfig },
         "clusterCIDR": pods,
         "iptables": pace,
         "nftables": pace,

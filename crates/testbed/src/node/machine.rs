@@ -109,7 +109,13 @@ impl Machine {
         )?;
         dir.write(
             "config/kube-proxy.json",
-            json(config::kube_proxy(&config, &spec.name, mode, PODS, spec.proxy_min_sync)),
+            json(config::kube_proxy(
+                &config.join("kube-proxy.kubeconfig"),
+                &spec.name,
+                mode,
+                PODS,
+                spec.proxy_min_sync,
+            )),
         )?;
         dir.write("config/kubelet.crt", serving.certificate_pem)?;
         dir.write("config/kubelet.key", serving.key_pem)?;

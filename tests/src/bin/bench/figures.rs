@@ -25,13 +25,7 @@ impl Quantiles {
         samples.sort_unstable();
         // Nearest rank: the smallest sample that this share of all samples does not exceed.
         let at = |percent: usize| samples.get((samples.len() * percent).div_ceil(100).max(1) - 1).copied().map(ms);
-        Some(Self {
-            samples: samples.len(),
-            min_ms: at(0)?,
-            median_ms: at(50)?,
-            p99_ms: at(99)?,
-            max_ms: at(100)?,
-        })
+        Some(Self { samples: samples.len(), min_ms: at(0)?, median_ms: at(50)?, p99_ms: at(99)?, max_ms: at(100)? })
     }
 }
 

@@ -109,7 +109,10 @@ impl Tally {
                 tally.entry(Side::Announcer, request);
             }
         }
-        harvester.iter().filter(|request| request.user == ccm_there).for_each(|request| tally.entry(Side::CcmHarvester, request));
+        harvester
+            .iter()
+            .filter(|request| request.user == ccm_there)
+            .for_each(|request| tally.entry(Side::CcmHarvester, request));
         tally
     }
 

@@ -18,7 +18,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
-use testbed::{Host, SimPod};
+use testbed::{Host, ProxyMode, SimPod};
 
 use crate::progress::say;
 use crate::requests::Tally;
@@ -49,7 +49,7 @@ impl Stage {
     pub async fn set(builder: BedBuilder) -> Result<Self> {
         let begin = Instant::now();
         let bed = builder.without_pool().not_started().start().await.context("failed to start the bed")?;
-        bed.harvester.create_pool("bench", NETWORK, &format!("{POOL}"))?;
+        bed.harvester.create_pool("bench", NETWORK, POOL)?;
         bed.lan.client().ip([format!("route add {POOL_SUBNET} dev eth0")])?;
         // A client keeps at most 1,024 neighbours otherwise, and what is measured is not the client.
         for key in ["gc_thresh2", "gc_thresh3"] {
@@ -73,6 +73,12 @@ impl Stage {
         Ok(())
     }
 
+    /// Lets kube-proxy change its rules after this time already instead of once a second at most.
+    pub fn pace_proxies(&self, min_sync: Duration) -> Result<()> {
+        let nodes = self.bed.nodes.iter().zip(self.bed.lan.hosts());
+        nodes.into_iter().try_for_each(|(node, host)| node.start_proxy_paced(host, ProxyMode::default(), min_sync))
+    }
+
     /// The second replica of the cloud controller manager, on the first node.
     pub fn standby(&self) -> Handle<'_> {
         self.standby.on(self.bed.lan.host(1))
@@ -87,9 +93,9 @@ impl Stage {
     pub async fn publish(&self, names: &[String], pods: &[&SimPod]) -> Result<()> {
         let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &self.namespace);
         let slices = names.iter().map(|name| {
-            let endpoints = pods.iter().map(|pod| {
-                json!({"addresses": [pod.ipv4.to_string()], "nodeName": pod.node, "conditions": {"ready": true}})
-            });
+            let endpoints = pods.iter().map(
+                |pod| json!({"addresses": [pod.ipv4.to_string()], "nodeName": pod.node, "conditions": {"ready": true}}),
+            );
             let slice = json!({
                 "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
                 "metadata": {"name": name, "labels": {
@@ -181,7 +187,8 @@ impl Stage {
 
     /// Which of `addresses` a node has.
     pub fn owned(&self, node: usize, addresses: &[IpAddr]) -> Result<usize> {
-        let here: BTreeSet<IpAddr> = self.bed.lan.host(node).addresses()?.into_iter().map(|(_, address, _)| address).collect();
+        let here: BTreeSet<IpAddr> =
+            self.bed.lan.host(node).addresses()?.into_iter().map(|(_, address, _)| address).collect();
         Ok(addresses.iter().filter(|address| here.contains(address)).count())
     }
 
@@ -194,7 +201,9 @@ impl Stage {
     pub async fn wait_for_reply(&self, address: IpAddr) -> Result<()> {
         let client = self.bed.lan.client();
         wait_for(&format!("a reply at {address}"), PATIENCE, || async {
-            client.http_get(SocketAddr::from((address, 80)), Duration::from_secs(1)).map_err(|error| format!("{error:#}"))
+            client
+                .http_get(SocketAddr::from((address, 80)), Duration::from_secs(1))
+                .map_err(|error| format!("{error:#}"))
         })
         .await
         .map(drop)

@@ -4,6 +4,19 @@ use crate::view::{InterfaceWish, Port};
 const STRANGER: [u8; 6] = [2, 9, 9, 9, 9, 9];
 
 #[test]
+fn what_waits_is_taken_in_before_anything_is_planned() {
+    let mut node = Node::leading(&[]);
+    let views: Vec<ServiceView> =
+        (5..50).map(|n| view(&format!("web{n}"), &[format!("10.0.0.{n}").as_str()])).collect();
+    for view in &views {
+        let input = Input::Service(view.key.clone(), Some(Box::new(view.clone())));
+        assert!(node.engine.hear(node.now, input).is_empty());
+    }
+    let probes = node.engine.step(node.now, Input::Tick);
+    assert_eq!(probes.iter().filter(|action| matches!(action, Action::Probe { .. })).count(), views.len());
+}
+
+#[test]
 fn a_new_address_is_probed_then_set_then_published_then_announced() {
     let mut node = Node::leading(&[view("web", &["10.0.0.5"])]);
     node.pass_ms(29);

@@ -42,6 +42,20 @@ fn a_successor_that_announces_late_is_waited_for_only_shortly() {
 }
 
 #[test]
+fn a_successor_that_has_many_addresses_to_take_is_waited_for_until_it_has_them() {
+    let mut node = serving();
+    node.feed(Input::Stop);
+    node.feed(Input::Released(true));
+    node.feed(Input::Successor("node-2".into()));
+    node.pass_ms(400);
+    node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
+    node.pass_ms(490);
+    assert_eq!(node.kernel.own(), ["vip-lan00000 10.0.0.50/32"], "it has been at work a moment ago");
+    node.pass_ms(20);
+    assert!(node.exited && node.kernel.own().is_empty());
+}
+
+#[test]
 fn without_a_successor_the_addresses_stay_for_the_next_process() {
     let mut node = serving();
     node.feed(Input::Stop);

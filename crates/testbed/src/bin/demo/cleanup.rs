@@ -1,7 +1,7 @@
 //! Step 4, the end: Services go, and nothing of them stays. And what everything cost.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use testbed::{Audit, wait_for};
@@ -19,9 +19,16 @@ pub async fn clean(story: &mut Story, bed: &Bed) -> Result<()> {
             let services = bed.services().list(&ListParams::default()).await.context("failed to list Services")?;
             let names: Vec<String> =
                 services.iter().map(ResourceExt::name_any).filter(|name| name != "kubernetes").collect();
-            let mut words = vec!["delete", "service", "--timeout=120s"];
+            let mut words = vec!["delete", "service", "--wait=false"];
             words.extend(names.iter().map(String::as_str));
             bed.kubectl(&words).await?;
+            wait_for("the Services to be gone", PATIENCE, || async {
+                let left = bed.services().list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+                let left: Vec<String> =
+                    left.iter().filter(|service| names.contains(&service.name_any())).map(finalizers).collect();
+                if left.is_empty() { Ok(()) } else { Err(left.join(", ")) }
+            })
+            .await?;
             Ok(((), format!("{} Services deleted", names.len())))
         })
         .await?;
@@ -39,6 +46,11 @@ pub async fn clean(story: &mut Story, bed: &Bed) -> Result<()> {
             ))
         })
         .await
+}
+
+/// A Service that is still there, and who keeps it.
+fn finalizers(service: &Service) -> String {
+    format!("{} (kept by {})", service.name_any(), service.finalizers().join(", "))
 }
 
 async fn leftovers(bed: &Bed) -> Result<Vec<String>> {

@@ -1,0 +1,87 @@
+//! `bench`: what the product takes in time, requests, memory and frames, on real components in network namespaces.
+//!
+//! Each part of [`parts::PARTS`] has a bed of its own. The tables go to standard output, everything to a JSON file. Exit status 1 if
+//! something could not be measured. Figures are no tests: nothing here judges whether one is good.
+
+mod creation;
+mod failover;
+mod figures;
+mod parts;
+mod progress;
+mod report;
+mod requests;
+mod restarts;
+mod stage;
+mod steady;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+
+use crate::parts::{Effort, PARTS};
+use crate::progress::say;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "bench",
+    about = "Measures the product on real components, in namespaces of this machine. Needs root."
+)]
+struct Cli {
+    /// Without 1,000 Services and a real host's pace; fewer runs, shorter quiet times
+    #[arg(long)]
+    quick: bool,
+    /// Only this part; may be repeated
+    #[arg(long, value_name = "PART", value_parser = clap::builder::PossibleValuesParser::new(PARTS.map(|(name, ..)| name)))]
+    only: Vec<String>,
+    /// A further argument of the cloud controller manager, to see what it changes
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    ccm_arg: Vec<String>,
+    /// Where the report goes
+    #[arg(long, value_name = "FILE", default_value = "target/bench/report.json")]
+    report: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// True if everything could be measured.
+fn run(cli: &Cli) -> Result<bool> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("needs root: it makes network namespaces");
+    }
+    let binary = e2e::product::binary()?;
+    testbed::programs::tools()?;
+    testbed::wait::report_progress_to(progress::waits);
+    say(format!("measuring {}, load {:.1}", binary.display(), report::load()));
+    let effort = match cli.quick {
+        true => Effort { runs: 4, quiet: Duration::from_secs(20) },
+        false => Effort { runs: 10, quiet: Duration::from_mins(1) },
+    };
+    let runtime = tokio::runtime::Runtime::new().context("failed to make a runtime")?;
+    let mut found = Vec::new();
+    for (name, kind, quick) in PARTS {
+        let wanted = if cli.only.is_empty() { quick || !cli.quick } else { cli.only.iter().any(|only| only == name) };
+        if wanted {
+            found.push(runtime.block_on(parts::run(name, kind, effort, &cli.ccm_arg)));
+            // After each part: a run that is interrupted leaves what it has.
+            report::write(&cli.report, cli.quick, &found)?;
+        }
+    }
+    let failures: usize = found.iter().map(|found| found.failures.len()).sum();
+    say(format!("report: {}; {failures} measurements failed", cli.report.display()));
+    for (found, failure) in found.iter().flat_map(|found| found.failures.iter().map(move |failure| (found, failure))) {
+        say(format!("  {}: {failure}", found.part));
+    }
+    Ok(failures == 0)
+}

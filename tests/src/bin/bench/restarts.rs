@@ -1,0 +1,308 @@
+//! The product's processes end and start again over healthy Services: nothing is to be written, nothing to be lost.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use e2e::cost::Mark;
+use e2e::product::Handle;
+use serde::Serialize;
+use testbed::{Probe, Traffic};
+use tokio::task::block_in_place;
+
+use crate::figures::{Quantiles, megabytes, ms};
+use crate::progress::{EVERY, say};
+use crate::requests::{Counts, Side};
+use crate::stage::{ANNOUNCER_LEASE, CCM_LEASE, Stage};
+use crate::steady::{self, Processes};
+
+/// Addresses that are asked every 10 ms meanwhile.
+const PROBED: usize = 5;
+/// An election that was lost without a word takes the lease's duration and a poll.
+const ELECTION: Duration = Duration::from_secs(40);
+
+/// A cloud controller manager that started over healthy Services.
+#[derive(Debug, Clone, Serialize)]
+pub struct CcmRestart {
+    /// Services that were there.
+    pub services: usize,
+    /// From SIGTERM to its end.
+    pub stop_ms: f64,
+    /// From its start to `/readyz`.
+    pub ready_ms: f64,
+    /// From its start until it leads.
+    pub leader_ms: f64,
+    /// Requests to each API server until it was quiet.
+    pub requests: BTreeMap<&'static str, Counts>,
+    /// Processor time until it was quiet.
+    pub cpu_ms: u64,
+    /// Memory then, in megabytes.
+    pub rss_mb: f64,
+}
+
+impl CcmRestart {
+    /// Writes and Events about objects; the Event about the Lease is not one of them.
+    pub fn writes(&self) -> usize {
+        self.requests.values().map(|counts| counts.writes).sum()
+    }
+}
+
+/// SIGTERM and a new start of the only replica.
+pub async fn of_ccm(stage: &Stage, services: usize) -> Result<CcmRestart> {
+    let ccm = stage.bed.ccm();
+    let former = stage.holder(CCM_LEASE).await?;
+    let mark = stage.bed.mark();
+    let begin = Instant::now();
+    block_in_place(|| ccm.stop())?;
+    let stop_ms = ms(begin.elapsed());
+    let begin = Instant::now();
+    ccm.start()?;
+    let ready = async {
+        stage.wait_until_ccm_is_ready(&ccm).await?;
+        Ok::<_, anyhow::Error>(begin.elapsed())
+    };
+    let leads = async {
+        stage.wait_for_other_holder(CCM_LEASE, former.as_deref(), ELECTION).await?;
+        Ok::<_, anyhow::Error>(begin.elapsed())
+    };
+    let (leads, ready) = tokio::try_join!(leads, ready)?;
+    stage.wait_until_quiet().await?;
+    let tally = stage.tally(mark)?;
+    let usage = ccm.usage()?;
+    let sides = [Side::CcmGuest, Side::CcmHarvester];
+    Ok(CcmRestart {
+        services,
+        stop_ms,
+        ready_ms: ms(ready),
+        leader_ms: ms(leads),
+        requests: sides.into_iter().map(|side| (side.name(), tally.side(side))).collect(),
+        cpu_ms: usage.cpu_ms,
+        rss_mb: megabytes(usage.rss_bytes),
+    })
+}
+
+/// The leading cloud controller manager is told to end while another one waits.
+#[derive(Debug, Clone, Serialize)]
+pub struct Handover {
+    /// Services that were there.
+    pub services: usize,
+    /// From SIGTERM until the standby leads.
+    pub leads_ms: f64,
+    /// Requests of both until the product was quiet.
+    pub requests: BTreeMap<&'static str, Counts>,
+}
+
+/// SIGTERM of the leader; afterwards the roles are back as they were, with the first replica alone.
+pub async fn of_leader(stage: &Stage, services: usize) -> Result<Handover> {
+    let (ccm, standby) = (stage.bed.ccm(), stage.standby());
+    let former = stage.holder(CCM_LEASE).await?.context("no cloud controller manager leads")?;
+    if !former.starts_with(ccm.host().name()) {
+        bail!("the wrong replica leads: {former}");
+    }
+    let mark = stage.bed.mark();
+    let begin = Instant::now();
+    let (stopped, holder) = tokio::join!(
+        async { block_in_place(|| ccm.stop()) },
+        stage.wait_for_other_holder(CCM_LEASE, Some(&former), ELECTION)
+    );
+    let leads_ms = ms(begin.elapsed());
+    stopped?;
+    let holder = holder?;
+    stage.wait_until_quiet().await?;
+    let tally = stage.tally(mark)?;
+    ccm.start()?;
+    stage.wait_until_ccm_is_ready(&ccm).await?;
+    block_in_place(|| standby.stop())?;
+    stage.wait_for_other_holder(CCM_LEASE, Some(&holder), ELECTION).await?;
+    stage.wait_until_quiet().await?;
+    let sides = [Side::CcmGuest, Side::CcmHarvester];
+    let requests = sides.into_iter().map(|side| (side.name(), tally.side(side))).collect();
+    Ok(Handover { services, leads_ms, requests })
+}
+
+/// How an announcer ended before it was started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// SIGKILL: it keeps its addresses.
+    Crash,
+    /// SIGTERM: it hands over.
+    Stop,
+}
+
+/// The announcer that owns all addresses ended and started again.
+#[derive(Debug, Clone, Serialize)]
+pub struct AnnouncerRestart {
+    /// Services that were there.
+    pub services: usize,
+    /// How it ended.
+    pub end: End,
+    /// From SIGTERM to its end.
+    pub stop_ms: Option<f64>,
+    /// From SIGTERM until another node had all addresses.
+    pub moved_ms: Option<f64>,
+    /// From its start to `/readyz`.
+    pub ready_ms: f64,
+    /// Requests of all announcers until the product was quiet.
+    pub requests: Counts,
+    /// Services that another node owns afterwards.
+    pub moved: usize,
+    /// Addresses that were asked every 10 ms.
+    pub probed: usize,
+    /// Requests of the probers.
+    pub sent: u64,
+    /// Not answered within a second.
+    pub lost: u64,
+    /// The longest time without an answer.
+    pub longest_gap_ms: f64,
+    /// The longest time in which a prober itself was not scheduled.
+    pub prober_stall_ms: f64,
+    /// What became of the last request that was lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<String>,
+    /// Processor time of the new process until the product was quiet.
+    pub cpu_ms: u64,
+}
+
+/// Ends the owner of `addresses` in this way and starts it again.
+pub async fn of_announcer(stage: &Stage, addresses: &[IpAddr], end: End) -> Result<AnnouncerRestart> {
+    let first = *addresses.first().context("there are no addresses")?;
+    let owner = stage.owner(first)?;
+    let announcer = stage.bed.announcer(owner);
+    let probed = steady::spread(addresses, PROBED);
+    let probes = probes(stage, &probed)?;
+    let former = stage.holder(ANNOUNCER_LEASE).await?;
+    let mark = stage.bed.mark();
+    let (stop_ms, moved_ms) = match end {
+        End::Crash => {
+            announcer.kill();
+            (None, None)
+        }
+        End::Stop => {
+            let begin = Instant::now();
+            let (stopped, moved) =
+                tokio::join!(async { block_in_place(|| announcer.stop()).map(|_| begin.elapsed()) }, async {
+                    wait_until_moved(stage, owner, addresses).await.map(|()| begin.elapsed())
+                });
+            (Some(ms(stopped?)), Some(ms(moved?)))
+        }
+    };
+    let (ready, cpu_ms, requests) = start_again(stage, &announcer, mark).await?;
+    if end == End::Stop {
+        let holder = stage.holder(ANNOUNCER_LEASE).await?;
+        if holder == former {
+            bail!("{holder:?} holds the Lease of the announcers still");
+        }
+    }
+    let mut restart = AnnouncerRestart {
+        services: addresses.len(),
+        end,
+        stop_ms,
+        moved_ms,
+        ready_ms: ms(ready),
+        requests,
+        moved: addresses.len() - stage.owned(owner, addresses)?,
+        probed: probed.len(),
+        sent: 0,
+        lost: 0,
+        longest_gap_ms: 0.0,
+        prober_stall_ms: 0.0,
+        last_failure: None,
+        cpu_ms,
+    };
+    for probe in probes {
+        let report = probe.stop();
+        restart.sent += report.sent;
+        restart.lost += report.lost;
+        restart.longest_gap_ms = restart.longest_gap_ms.max(ms(report.longest_gap));
+        restart.prober_stall_ms = restart.prober_stall_ms.max(ms(report.longest_stall));
+        restart.last_failure = report.last_failure.or(restart.last_failure);
+    }
+    Ok(restart)
+}
+
+async fn start_again(stage: &Stage, announcer: &Handle<'_>, mark: Mark) -> Result<(Duration, u64, Counts)> {
+    let begin = Instant::now();
+    announcer.start()?;
+    stage.wait_until_announcer_is_ready(announcer).await?;
+    let ready = begin.elapsed();
+    stage.wait_until_quiet().await?;
+    Ok((ready, announcer.usage()?.cpu_ms, stage.tally(mark)?.side(Side::Announcer)))
+}
+
+async fn wait_until_moved(stage: &Stage, from: usize, addresses: &[IpAddr]) -> Result<()> {
+    let others: Vec<usize> = (1..=stage.bed.nodes.len()).filter(|n| *n != from).collect();
+    let (begin, mut told) = (Instant::now(), Instant::now());
+    loop {
+        let mut moved = 0;
+        for n in &others {
+            moved += stage.owned(*n, addresses)?;
+        }
+        if moved == addresses.len() {
+            return Ok(());
+        }
+        if told.elapsed() > EVERY {
+            say(format!("  {moved} of {} addresses have moved", addresses.len()));
+            told = Instant::now();
+        }
+        if begin.elapsed() > Duration::from_mins(2) {
+            bail!("only {moved} of {} addresses have moved after {} s", addresses.len(), begin.elapsed().as_secs());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn probes(stage: &Stage, addresses: &[IpAddr]) -> Result<Vec<Probe>> {
+    let client = stage.bed.lan.client();
+    let probes = addresses.iter().map(|address| client.probe(Traffic::Http(SocketAddr::from((*address, 80)))));
+    let probes = probes.collect::<Result<Vec<_>>>()?;
+    probes.iter().try_for_each(|probe| probe.wait_for_answers(20, e2e::PATIENCE))?;
+    Ok(probes)
+}
+
+/// What starting costs where there is nothing to do.
+#[derive(Debug, Clone, Serialize)]
+pub struct AtRest {
+    /// Size of the program, in bytes.
+    pub binary_bytes: u64,
+    /// From the start of a cloud controller manager to `/readyz`.
+    pub ccm_ready: Option<Quantiles>,
+    /// From the start of an announcer to `/readyz`.
+    pub announcer_ready: Option<Quantiles>,
+    /// Memory of each process after it was quiet, in megabytes.
+    pub rss_mb: BTreeMap<String, f64>,
+}
+
+/// Starts each program `runs` times on a cluster without Services.
+pub async fn at_rest(stage: &Stage, runs: usize) -> Result<AtRest> {
+    let (mut ccm_ready, mut announcer_ready) = (Vec::new(), Vec::new());
+    for run in 0..runs {
+        let ccm = stage.bed.ccm();
+        let begin = Instant::now();
+        ccm.start()?;
+        stage.wait_until_ccm_is_ready(&ccm).await?;
+        ccm_ready.push(begin.elapsed());
+        let announcer = stage.bed.announcer(1);
+        let begin = Instant::now();
+        announcer.start()?;
+        stage.wait_until_announcer_is_ready(&announcer).await?;
+        announcer_ready.push(begin.elapsed());
+        if run + 1 < runs {
+            block_in_place(|| announcer.stop().and_then(|_| ccm.stop()))?;
+        }
+    }
+    for n in 2..=stage.bed.nodes.len() {
+        stage.bed.announcer(n).start()?;
+    }
+    stage.standby().start()?;
+    stage.bed.wait_until_initialized().await?;
+    stage.wait_until_quiet().await?;
+    crate::progress::sleep("at rest", Duration::from_secs(10)).await;
+    let binary = e2e::product::binary()?;
+    let size = std::fs::metadata(&binary).with_context(|| format!("failed to look at {}", binary.display()))?.len();
+    let usage = Processes::of(stage).usage()?;
+    let rss_mb = usage.into_iter().map(|(name, usage)| (name, megabytes(usage.rss_bytes))).collect();
+    let (ccm_ready, announcer_ready) = (Quantiles::of(ccm_ready), Quantiles::of(announcer_ready));
+    Ok(AtRest { binary_bytes: size, ccm_ready, announcer_ready, rss_mb })
+}
