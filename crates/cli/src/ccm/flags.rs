@@ -1,6 +1,8 @@
 //! Every flag that the Go provider accepts (ccm.md 1.2, 1.3). Existing charts and users' `extraArgs` must go on working, so a flag
 //! without a meaning here is accepted and listed as such in `--help`; a flag that nobody ever had is refused.
 
+#![allow(clippy::struct_field_names)] // a field is named like its flag
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -257,7 +259,7 @@ mod tests {
         let flags = parsed(&[]).unwrap();
         assert_eq!(flags.cloud.cluster_name, "kubernetes");
         assert_eq!(flags.cloud.controllers, ["*"]);
-        assert_eq!(flags.cloud.node_status_update_frequency, Duration::from_secs(300));
+        assert_eq!(flags.cloud.node_status_update_frequency, Duration::from_mins(5));
         assert_eq!(flags.serving.secure_port, 10258);
         assert_eq!(flags.election.leader_elect_resource_name, "cloud-controller-manager");
         assert!(flags.election.leader_elect);

@@ -17,8 +17,8 @@ use crate::story::Story;
 pub const IMAGE: &str = "localhost/harvester-cloud-provider:dev";
 /// The workload's image.
 pub const WEB_IMAGE: &str = "localhost/echo:1";
-/// Name of the guest cluster; `deploy/ccm.yaml` says `--cluster-name=kubernetes`.
-pub const CLUSTER: &str = "kubernetes";
+/// Name of the guest cluster.
+pub const CLUSTER: &str = "demo";
 /// Namespace of the virtual machines on Harvester.
 pub const VMS: &str = "guests";
 /// The network of the virtual machines on Harvester: our LAN.

@@ -15,6 +15,9 @@ use crate::story::{self, Story};
 /// The taint that the provider takes away.
 const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
+/// What a user replaces in the manifest.
+const UNNAMED: &str = "--cluster-name=kubernetes";
+
 /// Installs everything and waits until it works.
 pub async fn install(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Result<()> {
     story
@@ -25,7 +28,8 @@ pub async fn install(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Res
         .await?;
     story.step("nodes-wait", nodes_are_tainted(bed)).await?;
     story::command("kubectl create secret generic cloud-config -n kube-system --from-file=cloud-config");
-    story::command("kubectl apply -f deploy/");
+    story::command(&format!("sed s/{UNNAMED}/--cluster-name={CLUSTER}/ deploy/ccm.yaml | kubectl apply -f -"));
+    story::command("kubectl apply -f deploy/announcer.yaml");
     let begin = Instant::now();
     story
         .step("install", async {
@@ -42,7 +46,17 @@ pub async fn install(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Res
             ])
             .await?;
             let deploy = programs::workspace().join("deploy");
-            bed.kubectl(&["apply", "-f", &deploy.display().to_string()]).await?;
+            let manifest = deploy.join("ccm.yaml");
+            let text =
+                std::fs::read_to_string(&manifest).with_context(|| format!("failed to read {}", manifest.display()))?;
+            ensure!(text.contains(UNNAMED), "{} has no flag {UNNAMED}", manifest.display());
+            let named = bed
+                .control_plane
+                .dir()
+                .write("ccm.yaml", text.replace(UNNAMED, &format!("--cluster-name={CLUSTER}")))?;
+            for file in [named, deploy.join("announcer.yaml")] {
+                bed.kubectl(&["apply", "-f", &file.display().to_string()]).await?;
+            }
             bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", 1).await?;
             bed.pods_ready("kube-system", "app.kubernetes.io/name=kube-vip", NODES.into()).await?;
             Ok(((), "cloud controller manager (Deployment) and announcer (DaemonSet) run".to_owned()))
