@@ -1,4 +1,5 @@
 # Two commands matter: `make demo` shows the main job working, `make test` checks everything else. Both get what they miss.
+# Tests run in namespaces without a network, so everything is built before they start.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -9,7 +10,8 @@ TARGET := $(ARCH)-unknown-linux-gnu
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 # Static, because the image holds nothing else; without the paths of the building machine, so that two builds are alike.
 RELEASE_FLAGS := -C target-feature=+crt-static --remap-path-prefix=$(CURDIR)=. --remap-path-prefix=$(HOME)/.cargo=cargo
-BINARY := target/$(TARGET)/release/harvester-cloud-provider
+OUT := $(or $(CARGO_TARGET_DIR),target)
+BINARY := $(OUT)/$(TARGET)/release/harvester-cloud-provider
 TEST_BINARIES := -p harvester-cloud-provider -p harvester-sim -p testbed
 
 help: ## what there is
@@ -18,15 +20,16 @@ help: ## what there is
 
 demo: release ## see the main job working on real components (KEEP=1 leaves it up), as root
 	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p testbed --bins && \
-	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) target/release/demo run $(if $(KEEP),--keep)
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(OUT)/release/demo run $(if $(KEEP),--keep)
 
 demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
-	@cargo build --release -p testbed --bin demo -q && target/release/demo down
+	@cargo build --release -p testbed --bin demo -q && $(OUT)/release/demo down
 
 test: test-unit test-e2e ## every test, as root
 
 test-unit: ## unit, property and real-kernel tests beside the code
-	@tools=$$(dev/tools.sh) && HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test --workspace --exclude e2e
+	@tools=$$(dev/tools.sh) && cargo test --workspace --exclude e2e --no-run && \
+	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test --workspace --exclude e2e
 
 test-e2e: ## capabilities against a real control plane, in namespaces
 	@tools=$$(dev/tools.sh) && cargo build $(TEST_BINARIES) --bins && cargo test -p e2e --no-run && \
@@ -34,7 +37,7 @@ test-e2e: ## capabilities against a real control plane, in namespaces
 
 bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
 	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \
-	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh target/release/bench $(ARGS)
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/release/bench $(ARGS)
 
 release: ## the static binary that is shipped
 	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
