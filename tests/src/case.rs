@@ -69,6 +69,12 @@ impl ServiceSpec {
         self.annotation(cloudprovider::IPAM, value)
     }
 
+    /// `kube-vip.io/loadbalancerIPs`: asks the announcer itself, without a cloud controller manager. `0.0.0.0` is DHCP.
+    #[must_use]
+    pub fn at(self, addresses: &str) -> Self {
+        self.annotation(kube_vip::LOADBALANCER_IPS, addresses)
+    }
+
     /// Shares the address of a Service of the same namespace.
     #[must_use]
     pub fn sharing_with(self, primary: &Exposed<'_>) -> Self {
@@ -258,6 +264,35 @@ impl Exposed<'_> {
     pub async fn patch_status(&self, patch: Value) -> Result<Service> {
         let patched = self.api().patch_status(&self.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
         patched.with_context(|| format!("failed to patch the status of Service {self} with {patch}"))
+    }
+
+    /// An annotation of it, empty if it is not there.
+    pub async fn annotation(&self, key: &str) -> Result<String> {
+        Ok(self.get().await?.annotations().get(key).cloned().unwrap_or_default())
+    }
+
+    /// Sets an annotation, or takes it away.
+    pub async fn annotate(&self, key: &str, value: Option<&str>) -> Result<()> {
+        self.patch(json!({"metadata": {"annotations": {key: value}}})).await.map(drop)
+    }
+
+    /// Waits until its status has exactly these addresses.
+    pub async fn wait_for_addresses(&self, addresses: &[IpAddr]) -> Result<()> {
+        self.wait_for(&format!("{addresses:?} in its status"), |service| {
+            let found: Vec<IpAddr> =
+                ingress(service).iter().filter_map(|ingress| ingress.ip.as_ref()?.parse().ok()).collect();
+            if found == addresses { Ok(()) } else { Err(seen(service)) }
+        })
+        .await
+    }
+
+    /// Waits until it names this node as the one that announces it.
+    pub async fn wait_for_vip_host(&self, node: &str) -> Result<()> {
+        self.wait_for(&format!("to be announced by {node}"), |service| {
+            let host = service.annotations().get(kube_vip::VIP_HOST);
+            if host.is_some_and(|host| host == node) { Ok(()) } else { Err(seen(service)) }
+        })
+        .await
     }
 
     /// Points it at these pods; none at all: no endpoints.

@@ -3,10 +3,12 @@
 //! | module | what lives there |
 //! | --- | --- |
 //! | [`bed`] | [`Bed`]: LAN with DHCP and client, guest control plane, nodes with kube-proxy and echo pods, Harvester side, the product |
+//! | [`beds`] | [`Beds`]: for tests that need a bed to themselves |
 //! | [`product`] | the product's processes with the rights, arguments and environment of `deploy/*.yaml` |
 //! | [`case`] | [`Case`]: one test's place on a shared bed; Services, and waiting for what a user sees |
 //! | [`machines`] | virtual machines and Node objects without a host behind them |
 //! | [`cost`] | API writes of the product, from the audit logs |
+//! | [`wire`] | who answers for an address, where it is, and who may announce |
 //! | [`facts`] | what is left of an object when identities, times and random names are taken away |
 //!
 //! # How to write a test
@@ -42,13 +44,16 @@
 use std::time::Duration;
 
 pub mod bed;
+pub mod beds;
 pub mod case;
 pub mod cost;
 pub mod facts;
 pub mod machines;
 pub mod product;
+pub mod wire;
 
 pub use bed::{Bed, BedBuilder, CLUSTER, NETWORK, VM_NAMESPACE};
+pub use beds::Beds;
 pub use case::{Case, EventFact, Exposed, ServiceSpec, service};
 pub use cost::{Costs, Mark};
 pub use machines::NodeSketch;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
 use serde_json::Value;
 use testbed::process::{Usage, confined, tail};
 use testbed::{Host, Process, programs};
@@ -199,6 +200,11 @@ impl Handle<'_> {
     /// SIGTERM, as the kubelet does, and waits for the end.
     pub fn stop(&self) -> Result<ExitStatus> {
         self.with(|process| process.stop(GRACE))
+    }
+
+    /// SIGTERM, without waiting: see [`Handle::wait`].
+    pub fn terminate(&self) -> Result<()> {
+        self.with(|process| process.signal(Signal::TERM))
     }
 
     /// [`Handle::stop`], [`Handle::start`].

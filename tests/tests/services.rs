@@ -149,13 +149,13 @@ async fn a_leased_address_can_be_shared_too_and_has_one_mac() {
     secure.reply(address, 443).await.unwrap();
     web.reply(address, 80).await.unwrap();
     let mac = web.get().await.unwrap().annotations()[kube_vip::HWADDR].clone();
-    assert_eq!(bed.macs(address).unwrap(), [mac.clone()]);
+    assert_eq!(bed.macs(address).unwrap(), std::slice::from_ref(&mac));
 
     // The sharer goes: the lease stays.
     secure.delete().await.unwrap();
     secure.wait_until_gone().await.unwrap();
     web.reply(address, 80).await.unwrap();
-    assert_eq!(bed.macs(address).unwrap(), [mac.clone()]);
+    assert_eq!(bed.macs(address).unwrap(), std::slice::from_ref(&mac));
     let leases = bed.lan.dhcp().leases().unwrap();
     assert!(leases.iter().any(|lease| lease.mac == mac), "{leases:?}");
 }

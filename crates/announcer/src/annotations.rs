@@ -56,7 +56,7 @@ impl RpFilter {
 
 /// An annotation that says something we cannot follow. The text is what the user reads in the Event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-#[error("annotation {annotation} is {value:?}: {accepted}")]
+#[error("{}{annotation} is {value:?}: {accepted}", if annotation.starts_with("spec.") { "" } else { "annotation " })]
 pub struct Problem {
     /// Which annotation or field.
     pub annotation: &'static str,
@@ -69,11 +69,36 @@ pub struct Problem {
 impl Problem {
     /// Values come from users and end in Events and logs: a long one is cut.
     pub(crate) fn new(annotation: &'static str, value: &str, accepted: &'static str) -> Self {
-        let mut value: String = value.chars().take(100).collect();
-        if value.len() < 100 {
-            value.shrink_to_fit();
-        }
-        Self { annotation, value, accepted }
+        Self { annotation, value: cut(value), accepted }
+    }
+}
+
+/// How much of what a user wrote is repeated to people.
+const QUOTED_LENGTH: usize = 64;
+
+/// The beginning of what a user wrote, for Events and logs.
+pub(crate) fn cut(value: &str) -> String {
+    let mut characters = value.chars();
+    let mut beginning: String = characters.by_ref().take(QUOTED_LENGTH).collect();
+    if characters.next().is_some() {
+        beginning.push_str("...");
+    }
+    beginning
+}
+
+/// One text for an Event: whoever wrote a part of it, no control character gets through to a terminal, and the API takes
+/// it (at most 1024 bytes).
+pub(crate) fn printable(text: &str) -> String {
+    let escaped: String = text
+        .chars()
+        .flat_map(|c| {
+            let (plain, escaped) = if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };
+            plain.into_iter().chain(escaped.into_iter().flatten())
+        })
+        .collect();
+    match escaped.char_indices().find(|(at, c)| at + c.len_utf8() > 1000) {
+        Some((end, _)) => format!("{}...", &escaped[..end]),
+        None => escaped,
     }
 }
 
@@ -272,6 +297,24 @@ mod tests {
         let (_, problems) = parse_addresses(LOADBALANCER_IPS, "web.example");
         let text = problems[0].to_string();
         assert!(text.contains(LOADBALANCER_IPS) && text.contains("web.example") && text.contains("accepted"), "{text}");
+    }
+
+    #[test]
+    fn a_field_of_the_spec_is_not_called_an_annotation() {
+        let (_, problems) = parse_addresses("spec.loadBalancerIP", "foo");
+        assert!(problems[0].to_string().starts_with("spec.loadBalancerIP is \"foo\":"), "{}", problems[0]);
+    }
+
+    #[test]
+    fn what_users_wrote_is_cut_and_escaped() {
+        let value = format!("\u{1b}[31m\n{}", "x".repeat(5000));
+        let (_, problems) = parse_addresses(LOADBALANCER_IPS, &value);
+        let text = problems[0].to_string();
+        assert!(text.len() < 400 && text.contains("...") && !text.contains(char::is_control), "{text}");
+        assert_eq!(cut("eth0"), "eth0");
+        assert_eq!(cut(&"é".repeat(65)), format!("{}...", "é".repeat(64)));
+        assert_eq!(printable("a\u{1b}b\u{9b}c\nd é"), "a\\u{1b}b\\u{9b}c\\nd é");
+        assert!(printable(&"é".repeat(5000)).len() <= 1003);
     }
 
     #[test]

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use dhcp_client::{Client, Config, Expiry, Lease, LostReason, Output, RememberedLease, Report};
 use jiff::Timestamp;
 use l2::{PacketSocket, Traffic};
+use runtime::error::chain;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::annotations::LeaseFacts;
-use crate::engine::{DhcpEvent, DhcpStart, Heard, Leased};
+use crate::clock;
+use crate::engine::{DhcpEvent, DhcpStart, Heard, Input, Leased};
 use crate::listen;
-use crate::text::chain;
+use crate::view::Uid;
 
 /// decisions.md 22, as for static addresses.
 const PROBES: u8 = 3;
@@ -23,22 +25,38 @@ const FRAME: usize = 1600;
 /// Asks the task to end, giving the lease back or not.
 pub type StopSender = oneshot::Sender<bool>;
 
-/// Starts the task. `events` go where the engine hears them; the task ends when told to, or when the sender is dropped,
-/// keeping the lease.
-pub fn spawn(start: DhcpStart, events: mpsc::UnboundedSender<DhcpEvent>) -> (StopSender, tokio::task::JoinHandle<()>) {
+/// Where the engine hears what a client says.
+#[derive(Debug, Clone)]
+pub struct Events {
+    /// Whose client it is.
+    pub uid: Uid,
+    /// Which of them.
+    pub generation: u64,
+    /// To the engine.
+    pub inputs: mpsc::UnboundedSender<Input>,
+}
+
+impl Events {
+    fn tell(&self, event: DhcpEvent) {
+        // A receiver that is gone means that nobody wants to know.
+        let _ = self.inputs.send(Input::Dhcp(self.uid.clone(), self.generation, event));
+    }
+}
+
+/// The client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
+pub fn client(start: DhcpStart, events: Events) -> (StopSender, impl Future<Output = ()> + Send + 'static) {
     let (stop, stopped) = oneshot::channel();
-    let task = tokio::spawn(async move {
+    let task = async move {
         let driver = Driver::new(&start, events.clone());
         let result = match driver {
             Ok(driver) => driver.run(stopped).await,
             Err(error) => Err(error),
         };
-        // A receiver that is gone means that nobody wants to know.
-        let _ = events.send(match result {
+        events.tell(match result {
             Ok(()) => DhcpEvent::Stopped,
             Err(error) => DhcpEvent::Failed(error),
         });
-    });
+    };
     (stop, task)
 }
 
@@ -55,7 +73,7 @@ struct Driver {
     client: Client,
     socket: PacketSocket,
     probing: Option<Probing>,
-    events: mpsc::UnboundedSender<DhcpEvent>,
+    events: Events,
     state: &'static str,
 }
 
@@ -68,8 +86,8 @@ enum Woken {
 }
 
 impl Driver {
-    fn new(start: &DhcpStart, events: mpsc::UnboundedSender<DhcpEvent>) -> Result<Self, String> {
-        let now = Instant::now();
+    fn new(start: &DhcpStart, events: Events) -> Result<Self, String> {
+        let now = clock::now();
         let config = client_config(start, now, Timestamp::now());
         let client = Client::new(config, now, rand::random()).map_err(|error| chain(&error))?;
         let socket = PacketSocket::open(start.link, Traffic::DhcpClient).map_err(|error| chain(&error))?;
@@ -108,7 +126,7 @@ impl Driver {
     }
 
     async fn timer(&mut self) -> Result<(), String> {
-        let now = Instant::now();
+        let now = clock::now();
         if let Some(probing) = self.probing.as_mut().filter(|probing| probing.next <= now) {
             let address = probing.address;
             if probing.sent < PROBES {
@@ -146,7 +164,7 @@ impl Driver {
     }
 
     async fn step(&mut self, input: dhcp_client::Input<'_>) -> Result<(), String> {
-        let now = Instant::now();
+        let now = clock::now();
         for output in self.client.step(now, input) {
             match output {
                 // A full queue loses a frame as the wire may; the client sends again.
@@ -181,7 +199,7 @@ impl Driver {
     }
 
     fn tell(&self, event: DhcpEvent) {
-        let _ = self.events.send(event);
+        self.events.tell(event);
     }
 }
 
@@ -194,7 +212,7 @@ async fn heard(probing: Option<&Probing>, buffer: &mut [u8]) -> std::io::Result<
 
 async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        Some(deadline) => clock::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }
@@ -294,6 +312,7 @@ mod tests {
     #[test]
     fn kube_vips_annotations_are_enough_to_ask_for_the_same_address() {
         let start = DhcpStart {
+            generation: 1,
             link: 1,
             mac: l2::Mac::new([0, 0, 0x6c, 1, 2, 3]),
             hostname: None,

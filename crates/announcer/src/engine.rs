@@ -24,8 +24,9 @@ use records::ServiceRecord;
 use stop::Stopping;
 use vip::{Phase, Vip};
 
+use crate::annotations::printable;
 use crate::config::Config;
-use crate::network::Network;
+use crate::network::{Family, Network};
 use crate::ownership::{GlobalLease, LeaseState, Owner, Ownership};
 use crate::plan::{self, Plan, VipId, World};
 use crate::view::{ServiceKey, ServiceView, Uid};
@@ -57,13 +58,16 @@ pub struct Engine {
     network: Option<Network>,
     plan: Plan,
     vips: BTreeMap<VipId, Vip>,
-    /// VIPs given up because somebody claimed them while our own record was in doubt; taken up again when it is not.
-    yielded: BTreeMap<VipId, Instant>,
+    /// VIPs given up because somebody claimed them while our own record was in doubt, and when it is looked at again
+    /// whether it still is. Absent: it is not, the VIP may be taken up again; until it is up its first step is a probe.
+    yielded: BTreeMap<VipId, Option<Instant>>,
     /// Macvlans whose clients are sending their RELEASE.
     leaving: BTreeMap<Uid, dhcp::Leaving>,
+    /// DHCP clients started so far: the generation of the last one.
+    clients: u64,
     /// What was set on interfaces that carry VIPs, to be put back; absent while the answer is on its way.
     prepared: BTreeMap<u32, Option<InetConf>>,
-    listening: BTreeSet<u32>,
+    listening: BTreeSet<(u32, Family)>,
     records: BTreeMap<ServiceKey, ServiceRecord>,
     told: BTreeMap<(ServiceKey, String), Instant>,
     /// Addresses and interfaces (without one) that we had removed, with the observation that was asked for last: up to
@@ -97,6 +101,7 @@ impl Engine {
             vips: BTreeMap::new(),
             yielded: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            clients: 0,
             prepared: BTreeMap::new(),
             listening: BTreeSet::new(),
             records: BTreeMap::new(),
@@ -157,8 +162,13 @@ impl Engine {
             }
             Input::Lease(state) => {
                 if self.ownership.state != state {
-                    if self.stopping.is_none() {
-                        self.yielded.clear();
+                    match &state {
+                        LeaseState::Held { confirmed: true } => {
+                            self.yielded.values_mut().for_each(|until| *until = until.map(|until| until.min(now)));
+                        }
+                        LeaseState::Held { confirmed: false } => {}
+                        // Whoever takes it from here on takes it over from another owner.
+                        LeaseState::Unknown | LeaseState::Other(_) => self.yielded.clear(),
                     }
                     self.ownership.state = state;
                     self.dirty = true;
@@ -167,7 +177,7 @@ impl Engine {
             Input::NetworkChanged => self.observe(now),
             Input::Wire(done) => self.wire_done(now, done),
             Input::Heard { link, address, mac, what } => self.heard(now, link, address, mac, what),
-            Input::Dhcp(uid, event) => self.dhcp_event(now, &uid, event),
+            Input::Dhcp(uid, generation, event) => self.dhcp_event(now, &uid, generation, event),
             Input::Recorded(key, recorded) => self.recorded(now, &key, &recorded),
             Input::Stop => self.stop(now),
             Input::Released(released) => self.released(now, released),
@@ -181,13 +191,16 @@ impl Engine {
         let vips = self.vips.values().filter_map(Vip::deadline);
         let leaving = self.leaving.values().map(|leaving| leaving.until);
         let records = self.records.values().filter_map(ServiceRecord::deadline);
-        let yielded = self.yielded.values().copied();
-        let stopping = self.stopping.as_ref().map(Stopping::deadline);
+        let yielded = self.yielded.values().copied().flatten();
+        let stopping = self.stopping.as_ref().and_then(Stopping::deadline);
+        // One observation at a time: the next is judged when the kernel has answered.
+        let observe = Some(self.next_observe).filter(|_| !self.observing);
         vips.chain(leaving)
             .chain(records)
             .chain(yielded)
             .chain(stopping)
-            .fold(self.next_refresh.min(self.next_observe), Instant::min)
+            .chain(observe)
+            .fold(self.next_refresh, Instant::min)
     }
 
     /// All VIPs of this node as they stand.
@@ -218,7 +231,7 @@ impl Engine {
             }
             self.refresh(now);
         }
-        if now >= self.next_observe {
+        if !self.observing && now >= self.next_observe {
             self.observe(now);
         }
         let due: Vec<VipId> = self
@@ -231,13 +244,27 @@ impl Engine {
             self.vip_timer(now, &id);
         }
         self.leaving_timers(now);
-        if self.records.values().any(|record| record.deadline().is_some_and(|at| at <= now)) {
-            self.dirty = true;
+        for record in self.records.values_mut() {
+            self.dirty |= record.wake(now);
         }
-        let before = self.yielded.len();
-        self.yielded.retain(|_, until| *until > now);
-        self.dirty |= before != self.yielded.len();
+        self.yielded_timers(now);
         self.stop_timer(now);
+    }
+
+    /// decisions.md 18: a node that cannot reach the API does not know who owns what it gave up. Time alone gives
+    /// nothing back: it would take the address from its new owner again and again.
+    fn yielded_timers(&mut self, now: Instant) {
+        let due: Vec<VipId> = self
+            .yielded
+            .iter()
+            .filter(|(_, until)| until.is_some_and(|until| until <= now))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in due {
+            let confirmed = self.plan.vips.get(&id).is_some_and(|planned| self.is_confirmed(&planned.members));
+            self.dirty |= confirmed;
+            self.yielded.insert(id, (!confirmed).then(|| now + self.config.lease.duration));
+        }
     }
 
     /// Puts off the kernel's deadline of everything that is up, in one request list.
@@ -331,7 +358,7 @@ impl Engine {
         self.dirty = true;
         let observation = self.observes;
         self.removed.retain(|_, asked| *asked >= observation);
-        self.check_macvlans(observation);
+        self.check_macvlans(now, observation);
         let network = self.network.as_ref().expect("it was just set");
         let returned: BTreeSet<u32> = network
             .links
@@ -377,6 +404,8 @@ impl Engine {
                 config: &self.config,
                 leases: &leases,
             });
+            let plan = &self.plan;
+            self.yielded.retain(|id, _| plan.vips.contains_key(id));
             self.withdraw_unplanned(now);
             self.begin_planned(now);
             self.tell_problems(now);
@@ -391,7 +420,7 @@ impl Engine {
         let gone: Vec<VipId> = self.vips.keys().filter(|id| !self.plan.vips.contains_key(*id)).cloned().collect();
         for id in gone {
             let keep_lease = matches!(&id, VipId::Dhcp(uid) if self.plan.elsewhere.contains(uid));
-            let why = if keep_lease || self.ownership.owner_is_other() {
+            let why = if keep_lease || self.ownership.owner() == Owner::Theirs {
                 "another node owns it"
             } else {
                 "no Service wants it any more"
@@ -407,7 +436,7 @@ impl Engine {
             if !self.vips.contains_key(&id) {
                 // While undecided nothing is begun: what a former life left is kept as it is (`keep_orphans`).
                 if vip.owner != Owner::Mine
-                    || self.yielded.contains_key(&id)
+                    || self.yielded.get(&id).is_some_and(Option::is_some)
                     || self.stopping.is_some()
                     || self.is_leaving(&id)
                 {
@@ -423,13 +452,14 @@ impl Engine {
         let problems: Vec<(ServiceKey, String)> = self.plan.told.iter().cloned().collect();
         for (key, text) in problems {
             if self.services.get(&key).is_some_and(|view| self.ownership.of(view) == Owner::Mine) {
-                self.tell(now, &key, true, "CannotAnnounce", text);
+                self.tell(now, &key, true, "CannotAnnounce", &text);
             }
         }
     }
 
     /// An Event, unless the same was told a short while ago.
-    fn tell(&mut self, now: Instant, key: &ServiceKey, warning: bool, reason: &'static str, text: String) {
+    fn tell(&mut self, now: Instant, key: &ServiceKey, warning: bool, reason: &'static str, text: &str) {
+        let text = printable(text);
         if self.may_tell(now, key, &text, TELL_INTERVAL) {
             self.out.push(Action::Tell(key.clone(), Tell { warning, reason, text }));
         }
@@ -448,7 +478,7 @@ impl Engine {
     fn tell_members(&mut self, now: Instant, id: &VipId, reason: &'static str, text: &str) {
         let members = self.vips.get(id).map(|vip| vip.members.clone()).unwrap_or_default();
         for member in members {
-            self.tell(now, &member, true, reason, text.to_owned());
+            self.tell(now, &member, true, reason, text);
         }
     }
 
@@ -475,14 +505,17 @@ impl Engine {
     }
 
     fn listen(&mut self) {
-        let mut wanted: BTreeSet<u32> = self
+        let mut wanted: BTreeSet<(u32, Family)> = self
             .vips
-            .values()
-            .flat_map(|vip| vip.place.into_iter().chain(vip.carrier.map(|carrier| carrier.link)))
+            .iter()
+            .flat_map(|(id, vip)| {
+                let links = vip.place.into_iter().chain(vip.carrier.map(|carrier| carrier.link));
+                links.map(|link| (link, id.family()))
+            })
             .collect();
-        wanted.extend(self.orphans().into_iter().map(|orphan| orphan.interface));
+        wanted.extend(self.orphans().into_iter().map(|orphan| (orphan.interface, Family::of(orphan.net.addr()))));
         if let Some(network) = &self.network {
-            wanted.retain(|index| {
+            wanted.retain(|(index, _)| {
                 network.link(*index).is_some()
                     || self.vips.values().any(|vip| vip.carrier.is_some_and(|carrier| carrier.link == *index))
             });
@@ -503,12 +536,6 @@ impl Engine {
 
     fn is_confirmed(&self, members: &[ServiceKey]) -> bool {
         members.iter().filter_map(|key| self.services.get(key)).any(|view| self.ownership.confirmed(view))
-    }
-}
-
-impl GlobalLease {
-    fn owner_is_other(&self) -> bool {
-        matches!(&self.state, LeaseState::Other(holder) if !holder.is_empty() && *holder != self.node)
     }
 }
 

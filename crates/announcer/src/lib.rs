@@ -7,18 +7,21 @@
 //! Services), and [`node`](mod@node), which runs the engine on all of them. [`run`] wires it up.
 
 pub mod annotations;
+mod clients;
+mod clock;
 pub mod config;
 pub mod dhcp_driver;
 pub mod engine;
+mod handover;
 mod listen;
 pub mod metrics;
 pub mod network;
 pub mod node;
 pub mod ownership;
+mod pace;
 pub mod plan;
 pub mod record;
 mod run;
-mod text;
 pub mod view;
 pub mod wire;
 

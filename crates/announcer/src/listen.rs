@@ -1,4 +1,4 @@
-//! Ears and mouth: one ARP socket per interface with VIPs, and one for neighbour discovery where IPv6 needs it.
+//! Ears and mouth: per interface with VIPs one socket for ARP, one for neighbour discovery, or both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,11 +7,12 @@ use std::sync::Arc;
 use l2::arp::{self, Arp};
 use l2::ndp::{self, Message, Ndp};
 use l2::{Mac, PacketSocket, Traffic};
+use runtime::error::chain;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::AbortHandle;
 
 use crate::engine::{Heard, Input};
-use crate::text::chain;
+use crate::network::Family;
 
 /// Longer frames than ARP and neighbour discovery with our options do not exist.
 const FRAME: usize = 512;
@@ -85,7 +86,7 @@ impl Drop for Open {
 #[derive(Debug)]
 pub struct Listeners {
     inputs: mpsc::Sender<Input>,
-    open: BTreeMap<(u32, bool), Open>,
+    open: BTreeMap<(u32, Family), Open>,
 }
 
 impl Listeners {
@@ -94,18 +95,18 @@ impl Listeners {
         Self { inputs, open: BTreeMap::new() }
     }
 
-    /// Hears on these interfaces and on no other.
-    pub fn set(&mut self, links: &BTreeSet<u32>) {
-        self.open.retain(|(link, _), _| links.contains(link));
-        for link in links {
-            self.socket(*link, false);
+    /// Hears this and nothing else.
+    pub fn set(&mut self, wanted: &BTreeSet<(u32, Family)>) {
+        self.open.retain(|open, _| wanted.contains(open));
+        for (link, family) in wanted {
+            self.socket(*link, *family);
         }
     }
 
     /// Sends a frame about `address`. Nothing depends on one frame: a failure is logged and the next one tried as
     /// usual.
     pub fn send(&mut self, link: u32, address: IpAddr, frame: &[u8]) -> bool {
-        let Some(socket) = self.socket(link, address.is_ipv6()) else { return false };
+        let Some(socket) = self.socket(link, Family::of(address)) else { return false };
         match socket.try_send(frame) {
             Ok(()) => true,
             Err(error) => {
@@ -115,11 +116,14 @@ impl Listeners {
         }
     }
 
-    fn socket(&mut self, link: u32, ipv6: bool) -> Option<Arc<PacketSocket>> {
-        if let Some(open) = self.open.get(&(link, ipv6)).filter(|open| !open.reader.is_finished()) {
+    fn socket(&mut self, link: u32, family: Family) -> Option<Arc<PacketSocket>> {
+        if let Some(open) = self.open.get(&(link, family)).filter(|open| !open.reader.is_finished()) {
             return Some(Arc::clone(&open.socket));
         }
-        let traffic = if ipv6 { Traffic::NeighborDiscovery } else { Traffic::Arp };
+        let traffic = match family {
+            Family::V4 => Traffic::Arp,
+            Family::V6 => Traffic::NeighborDiscovery,
+        };
         let socket = match PacketSocket::open(link, traffic) {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
@@ -129,7 +133,7 @@ impl Listeners {
             }
         };
         let reader = tokio::spawn(read(link, Arc::clone(&socket), self.inputs.clone())).abort_handle();
-        self.open.insert((link, ipv6), Open { socket: Arc::clone(&socket), reader });
+        self.open.insert((link, family), Open { socket: Arc::clone(&socket), reader });
         Some(socket)
     }
 }
@@ -146,8 +150,10 @@ async fn read(link: u32, socket: Arc<PacketSocket>, inputs: mpsc::Sender<Input>)
                     }
                 }
             }
-            // ENETDOWN, once per loss of the link; the socket goes on when it is back.
-            Err(error) if error.raw_os_error() == Some(100) => tracing::debug!(link, "the interface is down"),
+            // Once per loss of the link; the socket goes on when it is back.
+            Err(error) if error.kind() == std::io::ErrorKind::NetworkDown => {
+                tracing::debug!(link, "the interface is down");
+            }
             Err(error) => {
                 tracing::debug!(link, %error, "stopped listening");
                 return;

@@ -1,13 +1,15 @@
 //! What the node's kernel shows us, and the choice of the interface for an address. Pure.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
+use l2::Mac;
 use l2::netlink::{Address, AddressLifetime, Link, LinkKind};
 
-use crate::annotations::SERVICE_INTERFACE;
+use crate::annotations::{HWADDR, MACVLAN_NAME, SERVICE_INTERFACE, cut};
 use crate::config::{Config, PrefixRule};
-use crate::view::InterfaceWish;
+use crate::view::{InterfaceWish, Uid};
 
 /// Interfaces, addresses and the default route at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -18,6 +20,22 @@ pub struct Network {
     pub addresses: Vec<Address>,
     /// Interface of the default route.
     pub default_route: Option<u32>,
+}
+
+/// What speaks about an address on the wire: ARP or neighbour discovery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// ARP.
+    V4,
+    /// Neighbour discovery.
+    V6,
+}
+
+impl Family {
+    /// That of an address.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
 }
 
 /// Why there is no interface for an address. The text is what the user reads in the Event.
@@ -64,11 +82,6 @@ impl Network {
         self.links.iter().find(|link| link.name == name)
     }
 
-    /// Whether this address, with this prefix length, is on this interface.
-    pub fn has(&self, interface: u32, net: IpNet) -> bool {
-        self.addresses.iter().any(|address| address.interface == interface && address.net == net)
-    }
-
     /// The interface whose own subnet contains `address`; a VIP's host prefix is no subnet.
     fn containing(&self, address: IpAddr) -> Option<(&Link, u8)> {
         self.addresses
@@ -78,7 +91,7 @@ impl Network {
                     && own.net.prefix_len() > 0
                     && own.net.contains(&address)
             })
-            .filter(|own| own.preferred != AddressLifetime::For(std::time::Duration::ZERO))
+            .filter(|own| own.preferred != AddressLifetime::For(Duration::ZERO))
             .filter_map(|own| Some((self.link(own.interface)?, own.net.prefix_len())))
             .filter(|(link, _)| !is_own_macvlan(link))
             .min_by_key(|(link, prefix)| (link.index, u8::MAX - prefix))
@@ -112,10 +125,10 @@ impl Network {
         };
         let link = self.link_by_name(name).ok_or_else(|| InterfaceError::Missing {
             source_name,
-            name: name.to_owned(),
+            name: cut(name),
             existing: self.existing(),
         })?;
-        if link.up { Ok(link) } else { Err(InterfaceError::Down { source_name, name: name.to_owned() }) }
+        if link.up { Ok(link) } else { Err(InterfaceError::Down { source_name, name: cut(name) }) }
     }
 
     /// The prefix length for `address` on `link` (`vip_subnet`).
@@ -133,6 +146,27 @@ impl Network {
                 .unwrap_or(host),
         };
         IpNet::new(address, length.min(host)).expect("the length is at most that of the family")
+    }
+
+    /// The interface on which `address` stands although neither we nor kube-vip have set it: it is the node's own, and
+    /// neither to be announced nor to be replaced.
+    pub fn own_interface(&self, address: IpAddr, except: impl Fn(&Address) -> bool) -> Option<&Link> {
+        self.addresses
+            .iter()
+            .filter(|own| own.net.addr() == address && !except(own))
+            .filter_map(|own| Some((own, self.link(own.interface)?)))
+            // The interface of kube-proxy's IPVS mode carries every address that is published.
+            .filter(|(own, link)| !looks_like_a_vip(own, link) && link.name != "kube-ipvs0")
+            .map(|(_, link)| link)
+            .next()
+    }
+
+    /// Whether we have set `address` on a kernel that keeps no marks (before 5.18): with a prefix of a subnet nothing but
+    /// its short deadline tells it from one of the node.
+    pub fn is_ours_without_mark(&self, address: &Address, fence: Duration) -> bool {
+        self.addresses.iter().all(|address| address.protocol.is_none())
+            && address.preferred == AddressLifetime::For(Duration::ZERO)
+            && matches!(address.valid, AddressLifetime::For(left) if left <= fence)
     }
 
     /// What a user may choose from.
@@ -165,20 +199,49 @@ pub fn is_own_macvlan(link: &Link) -> bool {
             .is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
+/// Whether this is the macvlan of the Service with this UID, and of no other: by our alias, or by the name that kube-vip
+/// gives it and the alias that kube-vip does not. Nothing else may be deleted for a Service's sake: the name of the
+/// interface comes from an annotation, and could be that of a bridge.
+pub fn is_macvlan_of(link: &Link, uid: &Uid) -> bool {
+    matches!(link.kind, LinkKind::Macvlan { .. })
+        && match &link.alias {
+            Some(alias) => *alias == uid.0,
+            None => link.name == uid.link_name(),
+        }
+}
+
+/// What the author of the Service reads when its macvlan cannot have the name `name`.
+pub fn name_is_taken(name: &str, uid: &Uid) -> String {
+    if name == uid.link_name() {
+        return format!(
+            "interface {name} exists and is not ours: remove it, or name another one with annotation {MACVLAN_NAME}"
+        );
+    }
+    format!(
+        "annotation {MACVLAN_NAME} is {name:?}: interface {name:?} exists and is not ours; choose another {MACVLAN_NAME}"
+    )
+}
+
+/// What the author of the Service reads when its macvlan cannot have this MAC. Without numbers of interfaces, which
+/// change with each attempt.
+pub fn mac_is_taken(mac: Mac) -> String {
+    format!(
+        "MAC {mac} is already used on this node: remove annotation {HWADDR}, or give this Service another one with it"
+    )
+}
+
 /// Whether somebody's VIP looks like this: a host prefix that is never chosen as source address. The interface of
 /// kube-proxy's IPVS mode carries every Service address and is none of our business.
 pub fn looks_like_a_vip(address: &Address, link: &Link) -> bool {
     address.is_ours()
         || (address.net.prefix_len() == address.net.max_prefix_len()
-            && address.preferred == AddressLifetime::For(std::time::Duration::ZERO)
+            && address.preferred == AddressLifetime::For(Duration::ZERO)
             && link.name != "kube-ipvs0"
             && link.name != "lo")
 }
 
 #[cfg(test)]
 pub(crate) mod fixtures {
-    use std::time::Duration;
-
     use l2::netlink::{MacvlanMode, OUR_ADDRESS_PROTOCOL, OperState};
 
     use super::*;
@@ -187,7 +250,7 @@ pub(crate) mod fixtures {
         Link {
             index,
             name: name.into(),
-            mac: Some(l2::Mac::new([2, 0, 0, 0, 0, u8::try_from(index).unwrap_or(0xfe)])),
+            mac: Some(Mac::new([2, 0, 0, 0, 0, u8::try_from(index).unwrap_or(0xfe)])),
             up: true,
             carrier: true,
             state: OperState::Up,
@@ -310,6 +373,62 @@ mod tests {
         assert!(!is_own_macvlan(&macvlan(9, "vip-1234abc", 2, None)));
         assert!(!is_own_macvlan(&macvlan(9, "vip-1234abcz", 2, None)));
         assert!(!is_own_macvlan(&link(9, "vip-1234abcd")));
+    }
+
+    #[test]
+    fn a_macvlan_is_a_services_own_by_alias_or_by_kube_vips_name() {
+        let uid = Uid("1234abcd-0000".into());
+        for (link, own) in [
+            (macvlan(9, "vip-1234abcd", 2, None), true),
+            (macvlan(9, "lan", 2, Some("1234abcd-0000")), true),
+            (macvlan(9, "lan", 2, None), false),
+            (macvlan(9, "vip-1234abcd", 2, Some("1234abcd-1111")), false),
+            (macvlan(9, "vip-00000000", 2, None), false),
+            (Link { alias: Some("1234abcd-0000".into()), ..link(9, "vip-1234abcd") }, false),
+        ] {
+            assert_eq!(is_macvlan_of(&link, &uid), own, "{link:?}");
+        }
+    }
+
+    #[test]
+    fn the_nodes_own_addresses_are_known_wherever_they_stand() {
+        let mut network = network();
+        network.links.push(link(7, "kube-ipvs0"));
+        network.addresses.push(address(1, "10.9.9.9/32"));
+        network.addresses.push(address(7, "10.0.0.7/32"));
+        network.addresses.push(own_address(2, "10.0.0.5/24"));
+        network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.6/32") });
+        network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.8/24") });
+        for (text, on) in [
+            ("10.0.0.1", Some("eth0")),
+            ("10.1.0.1", Some("eth1")),
+            ("fd00::1", Some("eth1")),
+            ("10.9.9.9", Some("lo")),
+            ("10.0.0.8", Some("eth0")),
+            ("10.0.0.5", None),
+            ("10.0.0.6", None),
+            ("10.0.0.7", None),
+            ("10.0.0.9", None),
+        ] {
+            let found = network.own_interface(text.parse().unwrap(), |_| false);
+            assert_eq!(found.map(|link| link.name.as_str()), on, "{text}");
+        }
+    }
+
+    #[test]
+    fn without_marks_a_short_deadline_is_ours() {
+        let fence = Duration::from_secs(12);
+        let unmarked = |seconds| Address {
+            protocol: None,
+            valid: AddressLifetime::For(Duration::from_secs(seconds)),
+            ..own_address(2, "10.0.0.5/24")
+        };
+        assert!(network().is_ours_without_mark(&unmarked(12), fence));
+        assert!(!network().is_ours_without_mark(&unmarked(3600), fence));
+        assert!(!network().is_ours_without_mark(&address(2, "10.0.0.5/24"), fence));
+        let mut marked = network();
+        marked.addresses[0].protocol = Some(1);
+        assert!(!marked.is_ours_without_mark(&unmarked(12), fence));
     }
 
     #[test]

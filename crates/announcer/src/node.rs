@@ -3,29 +3,28 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use l2::netlink::{Change, Changes};
 use runtime::events::Recorder;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::dhcp_driver::{self, StopSender};
-use crate::engine::{Action, DhcpEvent, DhcpStart, Engine, Input, REFRESH, Tell, WireOp};
+use crate::clients::Clients;
+use crate::clock;
+use crate::dhcp_driver::{self, Events};
+use crate::engine::{Action, Engine, Input, REFRESH, Tell, WireOp};
 use crate::listen::{self, Listeners};
 use crate::metrics::Metrics;
+use crate::pace::Pace;
 use crate::record::Writer;
 use crate::view::{ServiceKey, Uid};
 use crate::wire::Wire;
 
 /// Frames that wait for the engine; more are dropped.
 const FRAMES: usize = 1024;
-/// However much waits, plan and timers get their turn after this time: without it the deadlines of addresses that are up
-/// would not be put off while a thousand others are being set.
-const HEAR_AT_MOST: Duration = Duration::from_millis(50);
 
 /// How the loop is doing, for the health checks.
 #[derive(Debug, Default)]
@@ -58,7 +57,7 @@ pub struct Parts<W> {
     pub engine: Engine,
     /// The kernel.
     pub wire: W,
-    /// Writes on Services; absent where nothing is to be written.
+    /// Writes on Services.
     pub writer: Writer,
     /// Events on Services.
     pub recorder: Recorder,
@@ -72,17 +71,29 @@ pub struct Parts<W> {
     pub inputs: (mpsc::UnboundedSender<Input>, mpsc::UnboundedReceiver<Input>),
 }
 
-struct Running {
-    stop: StopSender,
-    task: JoinHandle<()>,
-    forward: JoinHandle<()>,
+/// The Services by their UIDs: Events need them, and they tell a new Service from a changed one.
+#[derive(Debug, Default)]
+struct Uids(BTreeMap<ServiceKey, Uid>);
+
+impl Uids {
+    /// What happened to a Service, in the words of the watch.
+    fn note(&mut self, key: &ServiceKey, uid: Option<&Uid>) -> &'static str {
+        let Some(uid) = uid else {
+            self.0.remove(key);
+            return "DELETED";
+        };
+        match self.0.insert(key.clone(), uid.clone()) {
+            Some(old) if old == *uid => "MODIFIED",
+            _ => "ADDED",
+        }
+    }
 }
 
 struct Node {
     listeners: Listeners,
-    clients: BTreeMap<Uid, Running>,
+    clients: Clients,
     wire: mpsc::UnboundedSender<WireOp>,
-    uids: BTreeMap<ServiceKey, Uid>,
+    uids: Uids,
     writer: Writer,
     recorder: Recorder,
     metrics: Arc<Metrics>,
@@ -98,33 +109,33 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     let kernel = tokio::spawn(perform(wire, requests, sender.clone()));
     let mut node = Node {
         listeners: Listeners::new(ears),
-        clients: BTreeMap::new(),
+        clients: Clients::default(),
         wire: ops,
-        uids: BTreeMap::new(),
+        uids: Uids::default(),
         writer,
         recorder,
         metrics,
         release,
         inputs: sender,
     };
-    let mut next_status = Instant::now();
-    let mut stepped = Instant::now();
+    let mut next_status = clock::now();
+    let mut pace = Pace::new(clock::now());
     let mut input = Input::Tick;
     'steps: loop {
-        // All that waits is taken in before a timer is judged.
+        // All that waits is taken in before a timer is judged; but not for ever: the deadlines of addresses that are up
+        // have to be put off while a thousand others are being set.
         let waiting = frames.try_recv().or_else(|_| receiver.try_recv()).ok();
         node.note(&engine, &input);
-        let now = Instant::now();
-        let actions = if waiting.is_some() && now < stepped + HEAR_AT_MOST {
-            engine.hear(now, input)
-        } else {
-            stepped = now;
-            engine.step(now, input)
-        };
+        let now = clock::now();
+        let plan = pace.is_due(now, waiting.is_some());
+        let actions = if plan { engine.step(now, input) } else { engine.hear(now, input) };
         for action in actions {
             if node.act(action) {
                 break 'steps;
             }
+        }
+        if plan {
+            pace.planned(now, clock::now());
         }
         pulse.beat.store(l2::clock::since_boot().as_secs(), Ordering::Relaxed);
         pulse.ready.store(engine.is_ready(), Ordering::Relaxed);
@@ -135,20 +146,16 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         input = if let Some(input) = waiting {
             input
         } else {
+            let next = if plan { engine.deadline().max(pace.next()) } else { pace.next() };
             tokio::select! {
                 biased;
                 Some(input) = frames.recv() => input,
                 input = receiver.recv() => input.expect("a sender is kept here"),
-                () = tokio::time::sleep_until(engine.deadline().into()) => Input::Tick,
+                () = clock::sleep_until(next) => Input::Tick,
             }
         };
     }
-    for running in node.clients.into_values() {
-        // Dropping the sender ends the client and keeps the lease.
-        drop(running.stop);
-        let _ = tokio::time::timeout(Duration::from_millis(200), running.task).await;
-        running.forward.abort();
-    }
+    node.clients.end().await;
     // What was asked of the kernel last is done before the process ends.
     drop(node.wire);
     if tokio::time::timeout(Duration::from_secs(5), kernel).await.is_err() {
@@ -172,11 +179,9 @@ async fn perform<W: Wire>(
 impl Node {
     fn note(&mut self, engine: &Engine, input: &Input) {
         match input {
-            Input::Service(key, Some(view)) => {
-                let new = self.uids.insert(key.clone(), view.uid.clone()).is_none();
-                self.metrics.service_event(if new { "ADDED" } else { "MODIFIED" });
+            Input::Service(key, view) => {
+                self.metrics.service_event(self.uids.note(key, view.as_ref().map(|view| &view.uid)));
             }
-            Input::Service(..) => self.metrics.service_event("DELETED"),
             Input::Lease(state) => self.metrics.lease(engine.lease(), state),
             _ => {}
         }
@@ -199,16 +204,12 @@ impl Node {
                 self.listeners.send(link, address, &listen::probe(mac, address));
             }
             Action::Listen(links) => self.listeners.set(&links),
-            Action::StartDhcp(uid, start) => self.start_dhcp(uid, start),
-            Action::StopDhcp { uid, release } => {
-                if let Some(running) = self.clients.remove(&uid) {
-                    if !release {
-                        // Whatever it still says is about a life that is over.
-                        running.forward.abort();
-                    }
-                    let _ = running.stop.send(release);
-                }
+            Action::StartDhcp(uid, start) => {
+                let events = Events { uid: uid.clone(), generation: start.generation, inputs: self.inputs.clone() };
+                let (stop, task) = dhcp_driver::client(start, events);
+                self.clients.start(uid, stop, task);
             }
+            Action::StopDhcp { uid, release } => self.clients.stop(&uid, release),
             Action::Record(key, record) => self.writer.want(key, record),
             Action::Forget(key) => self.writer.forget(&key),
             Action::Tell(key, tell) => self.tell(&key, &tell),
@@ -216,23 +217,6 @@ impl Node {
             Action::Exit => return true,
         }
         false
-    }
-
-    fn start_dhcp(&mut self, uid: Uid, start: DhcpStart) {
-        let (events, mut told) = mpsc::unbounded_channel::<DhcpEvent>();
-        let (stop, task) = dhcp_driver::spawn(start, events);
-        let inputs = self.inputs.clone();
-        let whose = uid.clone();
-        let forward = tokio::spawn(async move {
-            while let Some(event) = told.recv().await {
-                if inputs.send(Input::Dhcp(whose.clone(), event)).is_err() {
-                    return;
-                }
-            }
-        });
-        if let Some(old) = self.clients.insert(uid, Running { stop, task, forward }) {
-            old.forward.abort();
-        }
     }
 
     fn tell(&self, key: &ServiceKey, tell: &Tell) {
@@ -244,7 +228,7 @@ impl Node {
             kind: Some("Service".into()),
             namespace: Some(key.namespace.clone()),
             name: Some(key.name.clone()),
-            uid: self.uids.get(key).map(|uid| uid.0.clone()),
+            uid: self.uids.0.get(key).map(|uid| uid.0.clone()),
             ..ObjectReference::default()
         };
         if tell.warning {
@@ -268,4 +252,19 @@ pub async fn watch_network(inputs: mpsc::UnboundedSender<Input>) -> Result<(), l
         }
     }
     Err(l2::netlink::NetlinkError::Closed { tried: "hear about changes of the network".to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_that_is_made_again_is_a_new_one_and_one_that_is_gone_is_forgotten() {
+        let (key, first, second) = (ServiceKey::new("default", "web"), Uid("1".into()), Uid("2".into()));
+        let mut uids = Uids::default();
+        let words = [Some(&first), Some(&first), Some(&second), None, Some(&second)].map(|uid| uids.note(&key, uid));
+        assert_eq!(words, ["ADDED", "MODIFIED", "ADDED", "DELETED", "ADDED"]);
+        uids.note(&key, None);
+        assert!(uids.0.is_empty());
+    }
 }

@@ -1,4 +1,5 @@
-//! Who may announce a Service. The rest of the announcer asks [`Ownership`] and does not know which mode answers.
+//! Who may announce a Service. The plan asks [`Ownership`] and does not know which mode answers; the engine keeps
+//! kube-vip's one Lease, the only mode so far, and feeds it.
 
 use crate::view::ServiceView;
 
@@ -21,9 +22,6 @@ pub trait Ownership {
     /// Whether the record behind [`Owner::Mine`] is known to stand at this moment: only then a claim of somebody else
     /// on the wire is refuted. Otherwise whoever claims probably read a newer record (decisions.md 18).
     fn confirmed(&self, service: &ServiceView) -> bool;
-
-    /// Who owns it if it is not this node, for logs and Events.
-    fn holder(&self, service: &ServiceView) -> Option<&str>;
 }
 
 /// What the election says, without its clock.
@@ -51,7 +49,8 @@ pub struct GlobalLease {
 }
 
 impl GlobalLease {
-    fn owner(&self) -> Owner {
+    /// Of all Services.
+    pub fn owner(&self) -> Owner {
         match &self.state {
             LeaseState::Held { .. } => Owner::Mine,
             // A Lease that nobody holds, or our own name before the election has taken it again: nobody else has begun
@@ -69,13 +68,6 @@ impl Ownership for GlobalLease {
 
     fn confirmed(&self, _: &ServiceView) -> bool {
         self.state == LeaseState::Held { confirmed: true }
-    }
-
-    fn holder(&self, _: &ServiceView) -> Option<&str> {
-        match &self.state {
-            LeaseState::Other(holder) if !holder.is_empty() => Some(holder),
-            _ => None,
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::annotations::Wanted;
 use crate::config::Config;
-use crate::network::{InterfaceError, Network};
+use crate::network::{Family, InterfaceError, Network};
 use crate::ownership::{Owner, Ownership};
 use crate::view::{DhcpWishes, ServiceKey, ServiceView, Uid};
 
@@ -20,6 +20,16 @@ pub enum VipId {
     Static(IpAddr),
     /// An address that DHCP gives, on the macvlan of this Service.
     Dhcp(Uid),
+}
+
+impl VipId {
+    /// How its address is asked about.
+    pub fn family(&self) -> Family {
+        match self {
+            Self::Static(address) => Family::of(*address),
+            Self::Dhcp(_) => Family::V4,
+        }
+    }
 }
 
 impl std::fmt::Display for VipId {
@@ -92,6 +102,16 @@ pub fn plan(world: &World<'_>) -> Plan {
         plan.vips.insert(VipId::Dhcp(view.uid.clone()), vip);
     }
     let leased = leased_addresses(world, &services);
+    // Its secondaries go on with it at the other node.
+    let retired = services.iter().filter(|(view, owner)| view.retired && *owner == Owner::Theirs);
+    plan.elsewhere.extend(
+        retired
+            .filter(|(view, _)| {
+                let address = view.last_leased().map(|v4| Wanted::Static(v4.into()));
+                address.is_some_and(|address| services.iter().any(|(other, _)| other.wanted.contains(&address)))
+            })
+            .map(|(view, _)| view.uid.clone()),
+    );
 
     for (view, owner) in &services {
         if *owner == Owner::Theirs {
@@ -134,11 +154,16 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
         VipId::Static(address) => Some(*address),
         VipId::Dhcp(_) => None,
     };
+    // A lease whose Service is on its way out stays where and what it was for those that share it.
+    let source = match id {
+        VipId::Dhcp(uid) => world.services.values().find(|view| view.uid == *uid && view.retired).unwrap_or(view),
+        VipId::Static(_) => view,
+    };
     let vip = plan.vips.entry(id.clone()).or_insert_with(|| PlannedVip {
         members: Vec::new(),
         owner,
-        place: world.network.choose(&view.interface, world.config, address).map(|link| link.index),
-        dhcp: None,
+        place: world.network.choose(&source.interface, world.config, address).map(|link| link.index),
+        dhcp: source.retired.then(|| source.dhcp.clone()),
     });
     if vip.members.contains(&view.key) {
         return;
@@ -168,7 +193,7 @@ fn leased_addresses(world: &World<'_>, services: &[(&ServiceView, Owner)]) -> BT
     // A client that runs here goes on for its secondaries after its own Service is gone; not after that Service has
     // asked for something else.
     let changed: BTreeSet<&Uid> =
-        services.iter().filter(|(view, _)| !view.wants_dhcp()).map(|(view, _)| &view.uid).collect();
+        services.iter().filter(|(view, _)| !view.wants_dhcp() && !view.retired).map(|(view, _)| &view.uid).collect();
     let running = world
         .leases
         .iter()

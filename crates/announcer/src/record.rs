@@ -12,17 +12,19 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::{Api, Client};
+use runtime::error::chain;
 use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::annotations as keys;
 use crate::engine::{Input, Record, Recorded};
-use crate::text::chain;
 use crate::view::{Port, ServiceKey};
 
 /// Requests at a time.
 const WORKERS: usize = 8;
+/// At the end: for the writes that are under way.
+const LAST_WRITES: Duration = Duration::from_secs(2);
 const BACKOFF: Backoff = Backoff { min: Duration::from_millis(20), max: Duration::from_secs(30) };
 
 /// Why a Service could not be written.
@@ -97,9 +99,17 @@ impl Writer {
                 self.work(job.key()).await;
             }
         });
+        let mut workers = std::pin::pin!(futures::future::join_all(workers));
         tokio::select! {
             () = stop.cancelled() => self.queue.shut_down(),
-            _ = futures::future::join_all(workers) => {}
+            _ = &mut workers => return,
+        }
+        // A write that is cut off may or may not have reached the API, and an annotation without its status misleads
+        // clients until the next owner has written.
+        if tokio::time::timeout(LAST_WRITES, workers).await.is_err() {
+            tracing::warn!(
+                "the API did not answer in time: what was being written on Services is left to the next owner"
+            );
         }
     }
 
@@ -304,5 +314,41 @@ mod tests {
         assert!(annotate(&mut object, &dhcp));
         assert!(!annotate(&mut object, &Record { vip_host: "n".into(), ..Record::default() }));
         assert_eq!(object.metadata.annotations.unwrap()[keys::HWADDR], "00:00:6c:00:00:01");
+    }
+
+    #[tokio::test]
+    async fn a_write_that_is_under_way_when_the_process_stops_is_finished_with_its_status() {
+        let (arrived, mut requests) = mpsc::unbounded_channel();
+        let (go_on, answers) = tokio::sync::watch::channel(false);
+        let api = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let path = format!("{} {}", request.method(), request.uri().path().rsplit('/').next().unwrap_or_default());
+            let (arrived, mut answers) = (arrived.clone(), answers.clone());
+            async move {
+                let _ = arrived.send(path);
+                let _ = answers.wait_for(|go_on| *go_on).await;
+                let body = serde_json::to_vec(&object(&json!({}))).unwrap();
+                Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(body)))
+            }
+        });
+        let (inputs, mut recorded) = mpsc::unbounded_channel();
+        let writer = Writer::new(Client::new(api, "default"), QueueMetrics::default(), inputs);
+        let stop = runtime::shutdown::Token::new();
+        let running = tokio::spawn(writer.clone().run(stop.clone()));
+        let ingress = vec![("10.0.0.5".parse().unwrap(), ports())];
+        let record = Record {
+            uid: crate::view::Uid("u".into()),
+            vip_host: "node-1".into(),
+            ingress: Some(ingress),
+            ..Record::default()
+        };
+        writer.want(ServiceKey::new("default", "web"), record);
+        assert_eq!(requests.recv().await.unwrap(), "GET web");
+        stop.cancel();
+        // The API is slower than the order to stop.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        go_on.send(true).unwrap();
+        running.await.unwrap();
+        assert_eq!([requests.try_recv(), requests.try_recv()].map(Result::unwrap), ["PUT web", "PUT status"]);
+        assert!(matches!(recorded.try_recv(), Ok(Input::Recorded(_, Recorded::Done))));
     }
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
@@ -13,10 +13,11 @@ use l2::capabilities::{Capability, missing};
 use l2::netlink::inet_conf_of_all;
 use runtime::cache::Cache;
 use runtime::client::{ApiMetrics, ClientError, Settings, Source, connect};
+use runtime::error::chain;
 use runtime::events::Recorder;
 use runtime::health::{Health, Matters};
 use runtime::http::{Access, Server, Tls};
-use runtime::leader::{Election, LeaderConfig, Leadership, OnLoss, Timing};
+use runtime::leader::{Election, LeaderConfig, OnLoss, Timing};
 use runtime::reflect::Reflector;
 use runtime::shutdown::Token;
 use runtime::tasks::{TaskError, Tasks};
@@ -24,13 +25,13 @@ use runtime::work_queue::WorkQueueMetrics;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock;
 use crate::config::{ApiConfig, Config, ElectionMode, Listen};
 use crate::engine::{Engine, Input};
+use crate::handover::{Successor, elect, feed_leadership};
 use crate::metrics::Metrics;
 use crate::node::{self, Parts, Pulse};
-use crate::ownership::LeaseState;
 use crate::record::Writer;
-use crate::text::chain;
 use crate::view::{ServiceKey, ServiceView};
 use crate::wire::{NetlinkWire, obstacles};
 
@@ -38,8 +39,6 @@ use crate::wire::{NetlinkWire, obstacles};
 const COMPONENT: &str = "harvester-announcer";
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
-/// While stopping: how often the Lease is read to see who takes it.
-const SUCCESSOR_POLL: Duration = Duration::from_millis(200);
 /// A port that is taken is often that of our predecessor, which is just ending.
 const BIND_RETRY: Duration = Duration::from_secs(5);
 
@@ -144,7 +143,7 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
     let asked = sender.clone();
     tasks.spawn("shutdown", plain(relay_shutdown(shutdown, asked, everything.clone())));
 
-    let engine = Engine::new(Instant::now(), config);
+    let engine = Engine::new(clock::now(), config);
     let parts = Parts {
         engine,
         wire: NetlinkWire::new(netlink),
@@ -169,16 +168,18 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
 
 fn greet(config: &Config) {
     tracing::info!(node = config.node_name, mode = config.election_mode.as_str(), "announcer starting");
-    if config.election_mode != ElectionMode::Global {
-        tracing::warn!(
-            "election mode {} was asked for, but this version has only global: one node, the holder of Lease {}, announces all addresses",
-            config.election_mode.as_str(),
-            config.lease.name
-        );
+    if let Some(note) = note_on(config.election_mode) {
+        tracing::info!(lease = config.lease.name, "{note}");
     }
     if !config.without_effect.is_empty() {
         tracing::info!("without effect here: {}", config.without_effect.join(", "));
     }
+}
+
+/// No warning: the default is such a mode too, and nobody has asked for it.
+fn note_on(mode: ElectionMode) -> Option<String> {
+    (mode != ElectionMode::Global)
+        .then(|| format!("this version has election mode global only; {} is treated as global", mode.as_str()))
 }
 
 /// decisions.md 2.
@@ -264,74 +265,6 @@ async fn feed_services(cache: Cache<ServiceKey, ServiceView>, inputs: mpsc::Unbo
     }
 }
 
-async fn feed_leadership(
-    mut leadership: tokio::sync::watch::Receiver<Leadership>,
-    inputs: mpsc::UnboundedSender<Input>,
-    stop: Token,
-) {
-    loop {
-        let state = match &*leadership.borrow_and_update() {
-            Leadership::Unknown => LeaseState::Unknown,
-            Leadership::Following { holder } => LeaseState::Other(holder.clone()),
-            Leadership::Leading { confirmed, .. } => LeaseState::Held { confirmed: *confirmed },
-        };
-        let _ = inputs.send(Input::Lease(state));
-        tokio::select! {
-            () = stop.cancelled() => return,
-            changed = leadership.changed() => if changed.is_err() {
-                // The election has ended because we are stopping; the engine knows.
-                stop.cancelled().await;
-                return;
-            },
-        }
-    }
-}
-
-/// Sees who takes the Lease after we have handed it back.
-struct Successor {
-    lease: Api<Lease>,
-    name: String,
-    node: String,
-    inputs: mpsc::UnboundedSender<Input>,
-}
-
-impl Successor {
-    async fn watch(&self) {
-        let mut told = false;
-        loop {
-            let holder = match tokio::time::timeout(Duration::from_secs(2), self.lease.get_opt(&self.name)).await {
-                Ok(Ok(lease)) => Some(lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default()),
-                _ => None,
-            };
-            if !std::mem::replace(&mut told, true) {
-                // Still in our name means that the release did not reach the API.
-                let released = holder.as_ref().is_some_and(|holder| *holder != self.node);
-                let _ = self.inputs.send(Input::Released(released));
-            }
-            if let Some(holder) = holder.filter(|holder| !holder.is_empty()) {
-                let _ = self.inputs.send(Input::Successor(holder));
-                return;
-            }
-            tokio::time::sleep(SUCCESSOR_POLL).await;
-        }
-    }
-}
-
-/// Takes part in the election until the Lease is to be handed back.
-async fn elect(election: Election, after: Successor, release: CancellationToken, stop: Token) {
-    let work = async {
-        if let Err(error) = election.run(release).await {
-            tracing::warn!(error = %chain(&error), "the election ended");
-        }
-        after.watch().await;
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = work => {}
-    }
-}
-
 async fn relay_shutdown(shutdown: Token, inputs: mpsc::UnboundedSender<Input>, stop: Token) {
     tokio::select! {
         () = stop.cancelled() => return,
@@ -384,6 +317,13 @@ fn ipv6_works() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_election_mode_is_noted_whoever_asked_for_it() {
+        assert_eq!(note_on(ElectionMode::Global), None);
+        let note = note_on(ElectionMode::Node).unwrap();
+        assert_eq!(note, "this version has election mode global only; node is treated as global");
+    }
 
     #[test]
     fn an_explicit_kubeconfig_wins() {

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use k8s_openapi::api::core::v1::Service;
 use l2::Mac;
+use l2::netlink::check_interface_name;
 
 use crate::annotations::{self as keys, LeaseFacts, Problem, RpFilter, Wanted};
 use crate::config::ClassRules;
@@ -137,21 +138,17 @@ pub struct ServiceView {
     pub dhcp: DhcpWishes,
     /// Its ports, in the order of the spec.
     pub ports: Vec<Port>,
-    /// `externalTrafficPolicy: Local`.
-    pub local_traffic: bool,
     /// What is written on it.
     pub published: Published,
     /// What its author should know.
     pub problems: BTreeSet<Problem>,
+    /// It wants nothing any more, but is still there: others may use the address that it leased, and only it says with
+    /// which MAC.
+    pub retired: bool,
 }
 
-/// An interface name that Linux accepts.
-pub fn is_interface_name(text: &str) -> bool {
-    (1..=15).contains(&text.len())
-        && text != "."
-        && text != ".."
-        && text.chars().all(|c| c.is_ascii_graphic() && c != '/' && c != ':')
-}
+/// Kept by the controller of the Service until its load balancer is cleaned up.
+const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 /// announcer.md 3.2.3: legacy handling takes Services without a class (unless told not to) and those of our class;
 /// strict handling only our class.
@@ -166,27 +163,32 @@ pub fn class_matches(rules: &ClassRules, class: Option<&str>) -> bool {
 impl ServiceView {
     /// The view of `service`, or `None` where it is not ours to announce (announcer.md 3.2): another type or class,
     /// told to be ignored, or on its way out. A Service that is being deleted counts as gone at once: its address goes
-    /// back to the pool when the finalizer is released, and must not be on our interface any more by then.
+    /// back to the pool when the finalizer is released, and must not be on our interface any more by then. Where its
+    /// address came by DHCP it is kept in view, asking for nothing, for those that share the lease (announcer.md 3.9).
     pub fn of(service: &Service, rules: &ClassRules) -> Option<Self> {
         let spec = service.spec.as_ref()?;
         let annotation =
             |key: &str| service.metadata.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
-        let ours = spec.type_.as_deref() == Some("LoadBalancer")
-            && service.metadata.deletion_timestamp.is_none()
+        let other_type = spec.type_.as_deref() != Some("LoadBalancer");
+        let cleaning = service.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER);
+        let retired = service.metadata.deletion_timestamp.is_some() || (other_type && cleaning);
+        // The API server takes the class away with the type.
+        let ours = (!other_type || retired)
             && annotation(keys::IGNORE) != Some("true")
-            && class_matches(rules, spec.load_balancer_class.as_deref());
+            && (other_type || class_matches(rules, spec.load_balancer_class.as_deref()));
         if !ours {
             return None;
         }
         let published = published(service, &annotation);
         let mut problems = BTreeSet::new();
-        let (wanted, found) = wanted(annotation(keys::LOADBALANCER_IPS), spec.load_balancer_ip.as_deref(), &published);
+        let (mut wanted, found) =
+            wanted(annotation(keys::LOADBALANCER_IPS), spec.load_balancer_ip.as_deref(), &published);
         problems.extend(found);
         let interface = match annotation(keys::SERVICE_INTERFACE).map(str::trim) {
             None | Some("") => InterfaceWish::Default,
             Some("auto") => InterfaceWish::Auto,
             Some(name) => {
-                if !is_interface_name(name) {
+                if check_interface_name(name).is_err() {
                     problems.insert(Problem::new(
                         keys::SERVICE_INTERFACE,
                         name,
@@ -203,11 +205,18 @@ impl ServiceView {
                 "VLAN interfaces are not made here: name an existing one with kube-vip.io/serviceInterface",
             ));
         }
-        let mut wanted = wanted;
         let dhcp = dhcp_wishes(&annotation, &published, &mut problems);
         if annotation(keys::HWADDR).is_some_and(|text| !text.trim().is_empty()) && dhcp.mac.is_none() {
             // Another MAC would get another address from the server: better none than a wrong one.
             wanted.retain(|wanted| *wanted != Wanted::Dhcp4);
+        }
+        if retired {
+            let leased = dhcp.lease.is_some() || dhcp.requested.is_some();
+            if !leased || !wanted.contains(&Wanted::Dhcp4) {
+                return None;
+            }
+            wanted.clear();
+            problems.clear();
         }
         Some(Self {
             key: ServiceKey::new(
@@ -225,9 +234,9 @@ impl ServiceView {
                 .flatten()
                 .map(|port| Port { port: port.port, protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()) })
                 .collect(),
-            local_traffic: spec.external_traffic_policy.as_deref() == Some("Local"),
             published,
             problems,
+            retired,
         })
     }
 
@@ -238,7 +247,12 @@ impl ServiceView {
 
     /// The address that its DHCP lease had when last heard of.
     pub fn last_leased(&self) -> Option<Ipv4Addr> {
-        self.dhcp.lease.as_ref().map(|lease| lease.address).or(self.dhcp.requested).filter(|_| self.wants_dhcp())
+        self.dhcp
+            .lease
+            .as_ref()
+            .map(|lease| lease.address)
+            .or(self.dhcp.requested)
+            .filter(|_| self.wants_dhcp() || self.retired)
     }
 }
 
@@ -308,7 +322,7 @@ fn dhcp_wishes<'a>(
             .and_then(|text| keys::parse_rp_filter(text).map_err(&mut take).ok())
             .unwrap_or_default(),
         link_name: present(keys::MACVLAN_NAME).and_then(|text| {
-            if is_interface_name(text) {
+            if check_interface_name(text).is_ok() {
                 return Some(text.to_owned());
             }
             take(Problem::new(

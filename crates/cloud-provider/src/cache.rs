@@ -16,7 +16,8 @@ pub fn services() -> ServiceCache {
     Cache::new(service_differs)
 }
 
-/// A synced Service cache with this content, for tests.
+/// A synced Service cache with this content.
+#[cfg(any(test, feature = "scenario"))]
 pub fn services_with(views: impl IntoIterator<Item = ServiceView>) -> ServiceCache {
     Cache::in_memory(service_differs, views.into_iter().map(|view| (view.key.clone(), view)))
 }
@@ -26,7 +27,8 @@ pub fn nodes() -> NodeCache {
     Cache::new(node_differs)
 }
 
-/// A synced Node cache with this content, for tests.
+/// A synced Node cache with this content.
+#[cfg(any(test, feature = "scenario"))]
 pub fn nodes_with(views: impl IntoIterator<Item = NodeView>) -> NodeCache {
     Cache::in_memory(node_differs, views.into_iter().map(|view| (view.name.clone(), view)))
 }

@@ -160,11 +160,11 @@ impl LifecycleController {
         let message = format!("Deleting node {} because it does not exist in the cloud provider", node.name);
         tracing::info!(node = node.name, evidence, "deleting the Node: its machine is gone");
         self.recorder.normal(&object, "DeletingNode", &message);
-        let Err(error) = self.writer.delete(&node.name, &node.uid).await else {
+        let Err(error) = self.writer.delete(node).await else {
             self.refused = None;
             return;
         };
-        // Gone already, or another Node of this name: look again.
+        // Gone already, another Node of this name, or written since it was judged: look again.
         if api_code(&error) == Some(404) || is_conflict(&error) {
             self.memory.remove(&node.name);
             return;

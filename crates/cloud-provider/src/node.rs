@@ -31,7 +31,7 @@ use crate::cache::NodeCache;
 use crate::own_write::OwnWrite;
 use crate::provider::{Instances, NodeWake};
 use crate::view::{NodeAddress, NodeView};
-use crate::worker::{Next, work};
+use crate::worker::{self, Next};
 
 /// Source component of the Events.
 pub const COMPONENT: &str = "cloud-node-controller";
@@ -128,23 +128,12 @@ impl NodeController {
 
     /// Works until `stop`; passes under way are finished.
     pub async fn run(self, stop: Token) {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = self.cache.wait_synced() => {}
-        }
         let controller = &self;
-        let workers = work(&self.queue, self.settings.workers, |name: String| {
+        let process = |name: String| {
             let span = tracing::info_span!("node", %name);
             async move { controller.process(&name).await }.instrument(span)
-        });
-        let feed = async {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = controller.feed() => {}
-            }
-            controller.queue.shut_down();
         };
-        futures::future::join(workers, feed).await;
+        worker::run(&self.cache, self.feed(), &self.queue, self.settings.workers, process, &stop).await;
     }
 
     async fn feed(&self) {

@@ -31,7 +31,7 @@ use crate::cache::ServiceCache;
 use crate::own_write::OwnWrite;
 use crate::provider::{Deleted, Ensured, LoadBalancers, Waiting};
 use crate::view::{ServiceKey, ServiceView};
-use crate::worker::{Next, work};
+use crate::worker::{self, Next};
 
 /// Source component of the Events.
 pub const COMPONENT: &str = "service-controller";
@@ -120,23 +120,12 @@ impl ServiceController {
 
     /// Works until `stop`; passes under way are finished.
     pub async fn run(self, stop: Token) {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = self.cache.wait_synced() => {}
-        }
         let controller = &self;
-        let workers = work(&self.queue, self.settings.workers, |key: ServiceKey| {
+        let process = |key: ServiceKey| {
             let span = tracing::info_span!("service", %key);
             async move { controller.process(&key).await }.instrument(span)
-        });
-        let feed = async {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = controller.feed() => {}
-            }
-            controller.queue.shut_down();
         };
-        futures::future::join(workers, feed).await;
+        worker::run(&self.cache, self.feed(), &self.queue, self.settings.workers, process, &stop).await;
     }
 
     /// Everything that puts keys into the queue.
@@ -157,7 +146,6 @@ impl ServiceController {
     /// Most Services of a cluster are of no interest to us.
     fn add_if_ours(&self, key: ServiceKey) {
         let ours = self.cache.get(&key).is_some_and(|view| wants_load_balancer(&view) || has_finalizer(&view));
-        // A key that is being worked on is not in the memory; its own change must not be lost.
         if ours || self.remembers(&key) {
             self.queue.add(key);
         }

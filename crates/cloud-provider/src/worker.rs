@@ -1,8 +1,10 @@
-//! The loop of a worker: take a key, look at it once, and say when to look again. No worker ever waits for anything else.
+//! What controllers with a queue have in common: something feeds it, and workers take a key, look at it once, and say when to look
+//! again. No worker ever waits for anything else.
 
 use std::time::Duration;
 
-use runtime::cache::Key;
+use runtime::cache::{Cache, Key};
+use runtime::shutdown::Token;
 use runtime::work_queue::WorkQueue;
 
 /// When to look at a key again.
@@ -16,8 +18,35 @@ pub(crate) enum Next {
     BackOff,
 }
 
-/// Runs `count` workers until the queue is shut down; passes under way are finished.
-pub(crate) async fn work<K, P>(queue: &WorkQueue<K>, count: usize, process: impl Fn(K) -> P)
+/// Once `cache` is filled, runs `feed` and `count` workers until `stop`; passes under way are finished.
+pub(crate) async fn run<K, V, P>(
+    cache: &Cache<K, V>,
+    feed: impl Future<Output = ()>,
+    queue: &WorkQueue<K>,
+    count: usize,
+    process: impl Fn(K) -> P,
+    stop: &Token,
+) where
+    K: Key,
+    V: Send + Sync + 'static,
+    P: Future<Output = Next>,
+{
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = cache.wait_synced() => {}
+    }
+    let feed = async {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = feed => {}
+        }
+        queue.shut_down();
+    };
+    futures::future::join(work(queue, count, process), feed).await;
+}
+
+/// Runs `count` workers until the queue is shut down.
+async fn work<K, P>(queue: &WorkQueue<K>, count: usize, process: impl Fn(K) -> P)
 where
     K: Key,
     P: Future<Output = Next>,

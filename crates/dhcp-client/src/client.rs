@@ -37,8 +37,10 @@ pub enum Input<'a> {
     /// The Service is gone: give the address back. Send the resulting frame before removing the address from the interface.
     Release,
     /// The interface is down or gone: say nothing more until `Start` or `Restart`. A lease stays valid and still ends at its time.
+    /// RFC 2131 3.7: what happened on the network meanwhile is not known, so the lease is confirmed when the link is back.
     LinkLost,
-    /// The link is back, or there is another reason to doubt: confirm the lease (INIT-REBOOT), or look for one at once.
+    /// The link is back (RFC 2131 3.7), or there is another reason to doubt: confirm the lease (INIT-REBOOT), or look for one at once
+    /// whatever the back-off says.
     Restart,
     /// The deadline has come. Harmless at any other time.
     Timer,

@@ -6,27 +6,17 @@ use ipnet::Ipv4Net;
 
 use crate::{Expiry, Mac};
 
-/// How the client names itself in option 61. It must never change while the lease lives: servers find the lease by it, so it goes
-/// into every message, RENEW, RELEASE and DECLINE included (announcer.md 10.1 row 24: kube-vip leaves it out of those).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ClientId {
-    /// kube-vip's form: the bytes of the host name without a type octet; no option 61 without a host name. The default, because
-    /// a server's lease and reservation, made for kube-vip, are found again only by the same bytes.
-    KubeVip,
-    /// RFC 2132 9.14: hardware type 1 and the MAC.
-    HardwareAddress,
-    /// RFC 2132 9.14: type 0 and this text.
-    Text(String),
-}
-
 /// What one client needs to know. One client serves one address on one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// MAC of the interface: source of every frame and `chaddr` of every message.
     pub mac: Mac,
-    /// Option 61.
-    pub client_id: ClientId,
-    /// Option 12; annotation `kube-vip.io/loadbalancerHostname`. Empty counts as none.
+    /// Option 12, and with it option 61; annotation `kube-vip.io/loadbalancerHostname`. Empty counts as none.
+    ///
+    /// The client id has kube-vip's form: the bytes of the host name without a type octet, and no option 61 without a host name. A
+    /// server's lease and reservation, made for kube-vip, are found again only by the same bytes. It must not change while the
+    /// lease lives, and goes into every message, RENEW, RELEASE and DECLINE included (announcer.md 10.1 row 24: kube-vip leaves it
+    /// out of those).
     pub hostname: Option<String>,
     /// A wish (option 50 of DISCOVER); annotation `kube-vip.io/requestedIP`. The server may offer another address and that one is taken.
     pub requested_ip: Option<Ipv4Addr>,
@@ -39,14 +29,7 @@ pub struct Config {
 impl Config {
     /// A client without a name or a wish.
     pub fn new(mac: Mac) -> Self {
-        Self {
-            mac,
-            client_id: ClientId::KubeVip,
-            hostname: None,
-            requested_ip: None,
-            broadcast_flag: false,
-            remembered: None,
-        }
+        Self { mac, hostname: None, requested_ip: None, broadcast_flag: false, remembered: None }
     }
 
     /// Check every field.
@@ -54,12 +37,10 @@ impl Config {
         if !self.mac.is_unicast() {
             return Err(ConfigError::Mac(self.mac));
         }
-        for (field, text) in [("hostname", self.hostname.as_ref()), ("client_id", self.client_text())] {
-            if let Some(text) = text
-                && (text.len() > MAX_TEXT_BYTES || text.chars().any(char::is_control))
-            {
-                return Err(ConfigError::Text { field, value: text.chars().take(64).collect() });
-            }
+        if let Some(name) = &self.hostname
+            && (name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control))
+        {
+            return Err(ConfigError::Hostname(name.chars().take(64).collect()));
         }
         let remembered = self.remembered.as_ref().map(|lease| lease.address);
         for (field, address) in [("requested_ip", self.requested_ip), ("remembered.address", remembered)] {
@@ -73,28 +54,17 @@ impl Config {
     }
 
     /// The bytes of option 61; none means that the option is left out.
-    pub(crate) fn client_id_bytes(&self) -> Option<Vec<u8>> {
-        match &self.client_id {
-            ClientId::KubeVip => self.hostname().map(|name| name.as_bytes().to_vec()),
-            ClientId::HardwareAddress => Some([&[1][..], &self.mac.octets()].concat()),
-            ClientId::Text(text) => Some([&[0][..], text.as_bytes()].concat()),
-        }
+    pub(crate) fn client_id(&self) -> Option<Vec<u8>> {
+        self.hostname().map(|name| name.as_bytes().to_vec())
     }
 
     pub(crate) fn hostname(&self) -> Option<&str> {
         self.hostname.as_deref().filter(|name| !name.is_empty())
     }
-
-    fn client_text(&self) -> Option<&String> {
-        match &self.client_id {
-            ClientId::Text(text) => Some(text),
-            ClientId::KubeVip | ClientId::HardwareAddress => None,
-        }
-    }
 }
 
-/// One option holds 255 bytes; one of them is the type octet of [`ClientId::Text`]. A DNS name has at most 253.
-const MAX_TEXT_BYTES: usize = 254;
+/// One option holds 255 bytes. A DNS name has at most 253, and a dot at its end.
+const MAX_NAME_BYTES: usize = 254;
 
 /// A lease that was granted in a former life of the Service, perhaps to another node with the same MAC: the facts that the announcer keeps
 /// on the Service. The client comes back to it by INIT-REBOOT.
@@ -128,14 +98,9 @@ pub enum ConfigError {
     /// The interface's MAC is a group address or zero.
     #[error("DHCP client: mac {0} cannot be an interface's address: expected a unicast Ethernet address")]
     Mac(Mac),
-    /// A text does not fit in a DHCP option.
-    #[error("DHCP client: {field} {value:?} is not accepted: expected at most 254 bytes without control characters")]
-    Text {
-        /// Which field.
-        field: &'static str,
-        /// Its first 64 characters.
-        value: String,
-    },
+    /// The host name, here its first 64 characters, does not fit in a DHCP option.
+    #[error("DHCP client: hostname {0:?} is not accepted: expected at most 254 bytes without control characters")]
+    Hostname(String),
     /// An address that no host can have.
     #[error("DHCP client: {field} {value} cannot be leased: expected a host's unicast IPv4 address")]
     Address {
@@ -161,19 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn the_client_id_has_kube_vips_form_unless_told_otherwise() {
-        let named = Config { hostname: Some("web".into()), ..config() };
-        assert_eq!(config().client_id_bytes(), None);
-        assert_eq!(Config { hostname: Some(String::new()), ..config() }.client_id_bytes(), None);
-        assert_eq!(named.client_id_bytes(), Some(b"web".to_vec()));
-        assert_eq!(
-            Config { client_id: ClientId::HardwareAddress, ..named.clone() }.client_id_bytes(),
-            Some(vec![1, 0, 0, 0x6c, 1, 2, 3])
-        );
-        assert_eq!(
-            Config { client_id: ClientId::Text("uid".into()), ..named }.client_id_bytes(),
-            Some(b"\0uid".to_vec())
-        );
+    fn the_client_id_has_kube_vips_form() {
+        let named = |name: &str| Config { hostname: Some(name.into()), ..config() };
+        assert_eq!(config().client_id(), None);
+        assert_eq!(named("").client_id(), None);
+        assert_eq!(named("web").client_id(), Some(b"web".to_vec()));
     }
 
     #[test]
@@ -189,7 +146,6 @@ mod tests {
             (Config { mac: Mac::BROADCAST, ..config() }, "mac ff:ff:ff:ff:ff:ff"),
             (Config { hostname: Some("a".repeat(255)), ..config() }, "hostname"),
             (Config { hostname: Some("a\nb".into()), ..config() }, r#"hostname "a\nb""#),
-            (Config { client_id: ClientId::Text("x".repeat(255)), ..config() }, "client_id"),
             (Config { requested_ip: Some(Ipv4Addr::UNSPECIFIED), ..config() }, "requested_ip 0.0.0.0"),
             (Config { remembered: Some(remembered("224.0.0.1")), ..config() }, "remembered.address 224.0.0.1"),
             (Config { remembered: Some(remembered("127.0.0.1")), ..config() }, "remembered.address 127.0.0.1"),

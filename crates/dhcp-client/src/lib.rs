@@ -9,7 +9,7 @@
 //! use dhcp_client::{Client, Config, Input, Mac, Output};
 //!
 //! let now = Instant::now();
-//! let mac: Mac = "00:00:6c:aa:bb:cc".parse()?;
+//! let mac = Mac::from([0x00, 0x00, 0x6c, 0xaa, 0xbb, 0xcc]);
 //! let mut client = Client::new(Config::new(mac), now, 42)?;
 //! for output in client.step(now, Input::Start) {
 //!     if let Output::Send(frame) = output {
@@ -17,7 +17,7 @@
 //!     }
 //! }
 //! assert!(client.deadline().is_some(), "call step(Input::Timer) then, if nothing happens before");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), dhcp_client::ConfigError>(())
 //! ```
 //!
 //! What an adapter does with each output: [`Output`]. How a successor on another node comes back to the same lease:
@@ -34,8 +34,8 @@ mod state;
 mod timing;
 
 pub use client::{Client, Input, Output};
-pub use config::{ClientId, Config, ConfigError, RememberedLease};
+pub use config::{Config, ConfigError, RememberedLease};
 pub use lease::{Expiry, Lease};
-pub use mac::{Mac, MacError};
+pub use mac::Mac;
 pub use report::{LostReason, Report};
 pub use state::State;

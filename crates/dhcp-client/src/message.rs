@@ -79,7 +79,7 @@ pub(crate) fn encode(config: &Config, request: &Request, xid: u32, secs: u16) ->
 
     let options = message.opts_mut();
     options.insert(DhcpOption::MessageType(kind));
-    if let Some(id) = config.client_id_bytes() {
+    if let Some(id) = config.client_id() {
         options.insert(DhcpOption::ClientIdentifier(id));
     }
     let (requested, server) = match *request {

@@ -5,9 +5,6 @@
 
 /// Keys below `cloudprovider.harvesterhci.io/`: the guest's own vocabulary, on Services, Nodes and LoadBalancers.
 pub mod cloudprovider {
-    /// Common prefix, with the slash.
-    pub const PREFIX: &str = "cloudprovider.harvesterhci.io/";
-
     /// Service: where the address comes from, `pool` (also when absent), `dhcp` or `static`.
     pub const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
     /// Service: network as `namespace/name` of a NetworkAttachmentDefinition; immutable once the LoadBalancer exists.
@@ -19,14 +16,6 @@ pub mod cloudprovider {
     /// Service annotation: `namespace/name` of the Service whose address is shared. As a **label** on the same Service:
     /// `namespace.name`, the index of who shares with whom.
     pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
-    /// Service: a wanted fixed address (decision 9).
-    pub const IP: &str = "cloudprovider.harvesterhci.io/ip";
-    /// Service: a wanted pool by name (decision 9).
-    pub const IP_POOL: &str = "cloudprovider.harvesterhci.io/ippool";
-    /// Service: name of a LoadBalancer that may be left behind, so that the Service can go (decision 12).
-    pub const ABANDON: &str = "cloudprovider.harvesterhci.io/abandon";
-    /// Service: term of the ownership record beside [`super::kube_vip::VIP_HOST`], decimal (decision 20).
-    pub const ANNOUNCER_TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 
     /// LoadBalancer: network at the time of creation, the frozen copy that later changes are compared with.
     pub const LB_NETWORK: &str = "cloudprovider.harvesterhci.io/lb-network";
@@ -38,14 +27,8 @@ pub mod cloudprovider {
     pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/serviceNamespace";
     /// LoadBalancer label: name of the Service.
     pub const SERVICE_NAME: &str = "cloudprovider.harvesterhci.io/serviceName";
-    /// LoadBalancer annotation: UID of the guest cluster (that of its Service `default/kubernetes`); garbage collection deletes
-    /// only what carries ours (decision 11).
-    pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/cluster-uid";
-    /// LoadBalancer annotation: UID of the Service (decision 11).
-    pub const SERVICE_UID: &str = "cloudprovider.harvesterhci.io/service-uid";
-    /// LoadBalancer annotation: we created it with the host controller's finalizer in place, so nothing may be learnt from that
-    /// finalizer (decision 8).
-    pub const FINALIZER_PRESET: &str = "cloudprovider.harvesterhci.io/finalizer-preset";
+    /// LoadBalancer annotation: changes when we wake the host's controller out of its back-off.
+    pub const NUDGED: &str = "cloudprovider.harvesterhci.io/nudged";
 
     /// Node: JSON array of addresses that are not to be shown.
     pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
@@ -53,9 +36,6 @@ pub mod cloudprovider {
 
 /// Keys below `loadbalancer.harvesterhci.io/`: the host's vocabulary, on LoadBalancers and IPPools.
 pub mod loadbalancer {
-    /// Common prefix, with the slash.
-    pub const PREFIX: &str = "loadbalancer.harvesterhci.io/";
-
     /// LoadBalancer: network used for pool selection. Filled in and kept by the host's webhook: preserve it on update.
     pub const NETWORK: &str = "loadbalancer.harvesterhci.io/network";
     /// LoadBalancer: Rancher project, overwritten by the host's webhook.
@@ -87,36 +67,20 @@ pub mod kube_vip {
     pub const VIP_HOST: &str = "kube-vip.io/vipHost";
     /// `true`: not for kube-vip.
     pub const IGNORE: &str = "kube-vip.io/ignore";
-    /// Hostname published instead of the address.
-    pub const LOADBALANCER_HOSTNAME: &str = "kube-vip.io/loadbalancerHostname";
 }
 
 /// Keys that Kubernetes itself defines.
 pub mod kubernetes {
-    /// Finalizer of the service controller on Services.
-    pub const LOAD_BALANCER_CLEANUP: &str = "service.kubernetes.io/load-balancer-cleanup";
     /// Node: addresses given to the kubelet by `--node-ip`.
     pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
     /// Zone: label on Nodes, annotation on VMIs.
     pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
     /// Region: label on Nodes, annotation on VMIs.
     pub const TOPOLOGY_REGION: &str = "topology.kubernetes.io/region";
-    /// Deprecated twin of [`TOPOLOGY_ZONE`] on Nodes.
-    pub const BETA_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
-    /// Deprecated twin of [`TOPOLOGY_REGION`] on Nodes.
-    pub const BETA_REGION: &str = "failure-domain.beta.kubernetes.io/region";
     /// Host name: label on Nodes, annotation on VMIs.
     pub const HOSTNAME: &str = "kubernetes.io/hostname";
     /// Taint of a node that the cloud provider has yet to initialise.
     pub const TAINT_UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-    /// Taint of a node whose machine is switched off.
-    pub const TAINT_SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
-    /// Taint set by an operator when a node is out of service for good.
-    pub const TAINT_OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-    /// Taint of a node that the autoscaler is about to remove.
-    pub const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
-    /// Node label: no load balancer traffic.
-    pub const EXCLUDE_FROM_LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 }
 
 /// Keys that Harvester and Rancher put on virtual machines and namespaces.
@@ -167,11 +131,5 @@ mod tests {
         for foreign in ["", "harvester", "harvester://", "aws:///i-1", "harvester2://x"] {
             assert_eq!(vm_uid(foreign), None, "{foreign}");
         }
-    }
-
-    #[test]
-    fn keys_carry_their_prefix() {
-        assert!(cloudprovider::LB_NETWORK.starts_with(cloudprovider::PREFIX));
-        assert!(loadbalancer::VID.starts_with(loadbalancer::PREFIX));
     }
 }

@@ -99,7 +99,7 @@ pub struct Interface {
     /// Name inside the guest.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
     pub interface_name: String,
-    /// `", "`-joined set of `domain`, `guest-agent`, `multus-status`: use [`Interface::seen_by`].
+    /// `", "`-joined set of `domain`, `guest-agent`, `multus-status`.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
     pub info_source: String,
 }
@@ -211,11 +211,6 @@ impl Interface {
         let single = (self.ip_addresses.is_empty() && !self.ip_address.is_empty()).then_some(self.ip_address.as_str());
         self.ip_addresses.iter().map(String::as_str).chain(single)
     }
-
-    /// Whether this source (`guest-agent`, `domain`, `multus-status`) has contributed.
-    pub fn seen_by(&self, source: &str) -> bool {
-        self.info_source.split(',').any(|entry| entry.trim() == source)
-    }
 }
 
 /// Answer of the subresource `guestosinfo`, trimmed.
@@ -227,15 +222,12 @@ pub struct GuestOsInfo {
 }
 
 impl GuestOsInfo {
-    /// Path of the subresource on the API server.
-    pub fn url_path(namespace: &str, name: &str) -> String {
-        format!("/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}/guestosinfo")
-    }
+    /// Name of the subresource.
+    pub const SUBRESOURCE: &str = "guestosinfo";
 
-    /// The part that a node name can equal: lower case, without domain; `None` if nothing is left. W-25
-    pub fn node_name_candidate(&self) -> Option<String> {
-        let host = self.hostname.trim().split('.').next().unwrap_or_default().to_ascii_lowercase();
-        (!host.is_empty()).then_some(host)
+    /// Path of the machines whose subresource it is: an API group of its own, without the machines themselves.
+    pub fn collection_path(namespace: &str) -> String {
+        format!("/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances")
     }
 }
 
@@ -271,7 +263,6 @@ mod tests {
         assert_eq!(networks, [("nic-0", "guests/mgmt".to_owned()), ("nic-1", "guests/data".to_owned())]);
         let nic = vmi.interface("nic-0").unwrap();
         assert_eq!(nic.addresses().collect::<Vec<_>>(), ["10.20.0.11", "fe80::1"]);
-        assert!(nic.seen_by("guest-agent") && nic.seen_by("domain") && !nic.seen_by("guest"));
         assert_eq!(vmi.interface("nic-1").unwrap().addresses().collect::<Vec<_>>(), ["10.9.0.1"]);
         assert!(vmi.interface("").is_none(), "an interface without a name is no NIC");
         assert!(vmi.agent_connected());
@@ -295,13 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn a_guests_hostname_is_reduced_to_what_a_node_can_be_called() {
-        for (hostname, expected) in
-            [("", None), (".", None), ("Node-1.example.org", Some("node-1")), ("node-1\n", Some("node-1"))]
+    fn an_agent_that_knows_no_hostname_reports_an_empty_one() {
+        for (answer, hostname) in
+            [(json!({"hostname": "node-1", "os": {}}), "node-1"), (json!({"hostname": null}), ""), (json!({}), "")]
         {
-            let info: GuestOsInfo = serde_json::from_value(json!({"hostname": hostname})).unwrap();
-            assert_eq!(info.node_name_candidate().as_deref(), expected, "{hostname:?}");
+            assert_eq!(serde_json::from_value::<GuestOsInfo>(answer).unwrap().hostname, hostname);
         }
-        assert_eq!(serde_json::from_value::<GuestOsInfo>(json!({"hostname": null})).unwrap().hostname, "");
     }
 }

@@ -12,19 +12,23 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::load_balancers::wait_reason::WaitReason;
+
 /// Metrics of the provider.
 #[derive(Debug)]
 pub struct Metrics {
     /// From our POST to a published address.
     pub allocation_seconds: Histogram,
     waiting: Family<[(&'static str, &'static str); 1], Gauge>,
+    /// Objects deleted before the host had finished booking.
+    pub possible_leaks: Counter,
     /// Guest agents that did not answer.
     pub guest_agent_failures: Counter,
     /// Networks in the NAD mapping.
     pub nad_mapping_networks: Gauge,
     /// Host names learnt from guest agents.
     pub known_hostnames: Gauge<f64, AtomicU64>,
-    reasons: Mutex<HashMap<ServiceKey, &'static str>>,
+    reasons: Mutex<HashMap<ServiceKey, WaitReason>>,
 }
 
 impl Metrics {
@@ -34,6 +38,7 @@ impl Metrics {
         let metrics = Self {
             allocation_seconds: Histogram::new(buckets),
             waiting: Family::default(),
+            possible_leaks: Counter::default(),
             guest_agent_failures: Counter::default(),
             nad_mapping_networks: Gauge::default(),
             known_hostnames: Gauge::default(),
@@ -48,6 +53,11 @@ impl Metrics {
             "harvester_loadbalancer_waiting",
             "Services that wait for something, by reason",
             metrics.waiting.clone(),
+        );
+        registry.register(
+            "harvester_loadbalancer_possible_leaks",
+            "LoadBalancers deleted although Harvester had not finished booking, so that their pool address may stay booked",
+            metrics.possible_leaks.clone(),
         );
         registry.register(
             "harvester_guest_agent_failures",
@@ -73,7 +83,7 @@ impl Metrics {
     }
 
     /// What a Service waits for now; `None`: nothing.
-    pub fn waits(&self, service: &ServiceKey, reason: Option<&'static str>) {
+    pub fn waits(&self, service: &ServiceKey, reason: Option<WaitReason>) {
         let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match reason {
             Some(reason) => reasons.insert(service.clone(), reason),
@@ -83,10 +93,10 @@ impl Metrics {
             return;
         }
         if let Some(before) = before {
-            self.waiting.get_or_create(&[("reason", before)]).dec();
+            self.waiting.get_or_create(&[("reason", before.label())]).dec();
         }
         if let Some(reason) = reason {
-            self.waiting.get_or_create(&[("reason", reason)]).inc();
+            self.waiting.get_or_create(&[("reason", reason.label())]).inc();
         }
     }
 }
@@ -100,9 +110,9 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let key = ServiceKey { namespace: "a".into(), name: "b".into() };
-        metrics.waits(&key, Some("allocation"));
-        metrics.waits(&key, Some("allocation"));
-        metrics.waits(&key, Some("terminating"));
+        metrics.waits(&key, Some(WaitReason::Allocation));
+        metrics.waits(&key, Some(WaitReason::Allocation));
+        metrics.waits(&key, Some(WaitReason::Terminating));
         let waiting = |reason| metrics.waiting.get_or_create(&[("reason", reason)]).get();
         assert_eq!((waiting("allocation"), waiting("terminating")), (0, 1));
         metrics.waits(&key, None);

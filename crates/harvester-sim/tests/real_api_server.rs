@@ -269,7 +269,8 @@ async fn machines_show_power_addresses_migration_and_agent() {
     let vmis: Api<VirtualMachineInstance> = Api::namespaced(guest.clone(), ns);
 
     let ask = async || {
-        let request = http::Request::get(GuestOsInfo::url_path(ns, "vm-1")).body(Vec::new()).expect("a request");
+        let path = format!("{}/vm-1/{}", GuestOsInfo::collection_path(ns), GuestOsInfo::SUBRESOURCE);
+        let request = http::Request::get(path).body(Vec::new()).expect("a request");
         guest.request::<GuestOsInfo>(request).await
     };
     // The aggregator needs a moment to find a new service reachable.
@@ -281,7 +282,7 @@ async fn machines_show_power_addresses_migration_and_agent() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
-    assert_eq!(info.node_name_candidate().as_deref(), Some("node-1"));
+    assert_eq!(info.hostname, "node-1.example.org");
     machines.agent(ns, "vm-1", false).await.expect("silenced");
     let (code, text) = refusal(ask().await);
     assert!(code == 500 && text.contains("guest agent"), "{code} {text}");

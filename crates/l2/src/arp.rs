@@ -88,7 +88,7 @@ impl Arp {
         self.sender_ip == ip && (self.operation == Operation::Request || self.target_ip == ip)
     }
 
-    /// The sender answers a question for `ip`.
+    /// The sender answers a question for `ip`: it is alive and has it, which is what a standby asks the owner of a VIP.
     pub fn is_answer_for(&self, ip: Ipv4Addr) -> bool {
         self.operation == Operation::Reply && self.sender_ip == ip && self.target_ip != ip
     }

@@ -94,6 +94,8 @@ impl Ndp {
     }
 
     /// Asks the solicited-node group of `target`; the answer comes to `source` alone. `source` should be link-local.
+    ///
+    /// For a standby that is about to take over: whoever has the address answers, also one that is not the owner it knows.
     pub fn multicast_probe(source: Ipv6Addr, source_mac: Mac, target: Ipv6Addr) -> Self {
         Self {
             source,
@@ -103,7 +105,9 @@ impl Ndp {
         }
     }
 
-    /// Asks one node, whose MAC is known, whether it still has `target`. `source` must not be `::`.
+    /// Asks one node, whose MAC is known, whether it still has `target`. `source` must not be `::`: nobody answers that.
+    ///
+    /// For a standby that watches the owner of a VIP, and for a new owner until the old one is silent: it disturbs nobody else.
     pub fn unicast_probe(source: Ipv6Addr, source_mac: Mac, target: Ipv6Addr) -> Self {
         Self { source, destination: target, target, message: Message::Solicitation { source_mac: Some(source_mac) } }
     }
@@ -119,7 +123,7 @@ impl Ndp {
             }
     }
 
-    /// The sender answers a question for `address`.
+    /// The sender answers a question for `address`: it is alive and has it. A claim says only the second, so the two are told apart.
     pub fn is_answer_for(&self, address: Ipv6Addr) -> bool {
         self.target == address && matches!(self.message, Message::Advertisement { solicited: true, .. })
     }

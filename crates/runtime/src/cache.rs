@@ -58,7 +58,8 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
         Self { inner: Arc::new(Inner { state: RwLock::new(state), differs, synced: watch::Sender::new(false) }) }
     }
 
-    /// A synced cache with this content, for tests.
+    /// A synced cache with this content.
+    #[cfg(any(test, feature = "scenario"))]
     pub fn in_memory(differs: Differs<V>, entries: impl IntoIterator<Item = (K, V)>) -> Self {
         let cache = Self::new(differs);
         cache.replace(entries.into_iter().collect());

@@ -5,7 +5,7 @@
 
 mod layer;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::header::{HeaderValue, USER_AGENT};
@@ -165,16 +165,6 @@ pub enum ClientError {
         /// Cause.
         source: Box<kube::Error>,
     },
-}
-
-impl ClientError {
-    /// The file that could not be read, if that is what went wrong.
-    pub fn unreadable_path(&self) -> Option<&Path> {
-        match self {
-            Self::Unreadable { path, .. } => Some(path),
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]

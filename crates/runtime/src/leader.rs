@@ -1,6 +1,6 @@
 //! Leader election on a `coordination.k8s.io/v1` Lease, interoperable with client-go: a Go replica and one of ours may share it.
 //!
-//! The rules live in [`Elector`], which has no clock and no client; [`Election`] sends its requests and feeds the answers back.
+//! The rules live in `elector`, which has no clock and no client; [`Election`] sends its requests and feeds the answers back.
 
 mod elector;
 mod lease;
@@ -10,8 +10,6 @@ use std::time::Duration;
 
 use crate::shutdown::Token;
 
-pub use elector::{Action, Elector, Input, Observation};
-pub use lease::Record;
 pub use task::{Election, LeaderError};
 
 /// Which Lease, who we are, and how patient everybody is.
@@ -135,13 +133,16 @@ impl Leadership {
     }
 }
 
-/// Runs `work` for as long as we lead, once. The order of an orderly end: `stop` is cancelled, `work` (which gets `stop`) finishes
-/// what is under way, and only then is the Lease handed back, so that no successor works beside us. Losing the Lease drops `work`.
-pub async fn run_while_leading<W: Future<Output = ()>>(
+/// Runs `work` for as long as we lead, once; for elections with [`OnLoss::End`]. The order of an orderly end: `stop` is cancelled,
+/// `work` (which gets `stop`) finishes what is under way, and only then is the Lease handed back, so that no successor works beside
+/// us. Losing the Lease drops `work` at once: what it would still finish is somebody else's already.
+///
+/// Returns what `work` returned, or nothing if `stop` came before we led.
+pub async fn run_while_leading<W: Future>(
     election: Election,
     stop: Token,
     work: impl FnOnce(Token) -> W,
-) -> Result<(), LeaderError> {
+) -> Result<Option<W::Output>, LeaderError> {
     let release = Token::new();
     let mut leadership = election.leadership();
     let mut election = std::pin::pin!(election.run(release.clone()));
@@ -152,17 +153,16 @@ pub async fn run_while_leading<W: Future<Output = ()>>(
             // The sender lives in the election, which runs beside us.
             changed = leadership.wait_for(Leadership::is_leading) => changed.is_ok(),
         };
-        if leads {
-            work(stop.clone()).await;
-        }
-        release.cancel();
+        if leads { Some(work(stop.clone()).await) } else { None }
     };
-    tokio::select! {
+    let outcome = tokio::select! {
         biased;
-        ended = &mut election => return ended,
-        () = work => {}
-    }
-    election.await
+        ended = &mut election => return ended.map(|()| None),
+        outcome = work => outcome,
+    };
+    release.cancel();
+    election.await?;
+    Ok(outcome)
 }
 
 /// An identity as client-go's programs use it: `<hostname>_<uuid>`, new with each start.

@@ -136,7 +136,6 @@ where
     pub async fn run(self) -> Infallible {
         loop {
             self.watch().await;
-            tracing::info!(kind = self.name, "watch refused: reading the list every {:?} instead", self.poll_every);
             let until = Instant::now() + TRY_WATCH_AGAIN;
             while Instant::now() < until {
                 tokio::time::sleep(self.poll_every.mul_f64(0.8 + 0.4 * rand::random::<f64>())).await;
@@ -154,14 +153,23 @@ where
             match event {
                 Ok(event) => {
                     let done = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
+                    // A list does not show yet that a watch which was refused is granted now.
+                    let polling = matches!(event, watcher::Event::InitDone) && self.is_polling();
                     ingest.take(event);
                     if done {
                         pause = FIRST_PAUSE;
-                        self.well(false);
+                        self.well(polling);
                     }
                 }
                 Err(watcher::Error::WatchStartFailed(error)) if api_code(&error) == Some(403) => {
-                    self.status.send_modify(|status| status.polling = true);
+                    let news = self.status.send_if_modified(|status| !std::mem::replace(&mut status.polling, true));
+                    if news {
+                        tracing::info!(
+                            kind = self.name,
+                            "watch refused: reading the list every {:?} instead",
+                            self.poll_every
+                        );
+                    }
                     return;
                 }
                 Err(error) => {
@@ -196,6 +204,10 @@ where
 
     fn stream(&self) -> impl Stream<Item = watcher::Result<watcher::Event<O>>> + use<O, K, V> {
         watcher(self.api.clone(), self.config.clone())
+    }
+
+    fn is_polling(&self) -> bool {
+        self.status.borrow().polling
     }
 
     fn well(&self, polling: bool) {
@@ -314,6 +326,56 @@ mod tests {
         assert_eq!(touched.next().await.unwrap(), "a");
         assert_eq!(*cache.get(&"a".to_owned()).unwrap(), "2");
         assert_eq!(check(), Ok(()));
+        task.abort();
+    }
+
+    /// Collects log lines.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_told_once_and_again_only_after_the_watch_has_worked() {
+        let log = Log::default();
+        let lines = log.clone();
+        let _guard = tracing::subscriber::set_default(
+            tracing_subscriber::fmt().with_writer(move || lines.clone()).with_max_level(tracing::Level::INFO).finish(),
+        );
+        let told = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap().matches("watch refused").count();
+        let granted = Arc::new(AtomicBool::new(false));
+        let allowed = Arc::clone(&granted);
+        let scenario = Scenario::answering(move |request| {
+            if !is_watch(&request.query) {
+                return (200, list(&[("a", "1")]));
+            }
+            if allowed.swap(false, Ordering::Relaxed) {
+                let object = json!({"kind": "ConfigMap", "apiVersion": "v1", "data": {"value": "2"},
+                    "metadata": {"name": "a", "namespace": "kube-system", "resourceVersion": "6"}});
+                return (200, json!({"type": "MODIFIED", "object": object}));
+            }
+            (403, Scenario::status(403, "Forbidden", "cannot watch"))
+        });
+        let (reflector, _) = reflector(&scenario);
+        let mut status = reflector.status();
+        let task = tokio::spawn(reflector.run());
+        status.wait_for(|status| status.polling).await.unwrap();
+        let watches = || scenario.requests().iter().filter(|seen| is_watch(&seen.query)).count();
+        tokio::time::sleep(TRY_WATCH_AGAIN * 3).await;
+        assert!(watches() >= 3, "it was tried again: {}", watches());
+        assert_eq!(told(), 1);
+        granted.store(true, Ordering::Relaxed);
+        tokio::time::sleep(TRY_WATCH_AGAIN * 3).await;
+        assert_eq!(told(), 2, "granted and withdrawn");
         task.abort();
     }
 

@@ -68,7 +68,13 @@ impl<K: Key> WorkQueue<K> {
 
     /// Puts `key` at the end, unless it waits already. A delay that runs for it goes on running.
     pub fn add(&self, key: K) {
-        self.change(|state, now| state.add(now, key));
+        {
+            let mut state = self.lock();
+            let added = state.add(Instant::now(), key);
+            self.inner.metrics.added(u64::from(added));
+            self.inner.metrics.depth(state.waiting());
+        }
+        self.inner.wake.notify_one();
     }
 
     /// Adds `key` when `delay` has passed. Of several delays for one key the shortest counts.
@@ -76,7 +82,8 @@ impl<K: Key> WorkQueue<K> {
         if delay.is_zero() {
             return self.add(key);
         }
-        self.change(|state, now| state.add_at(now + delay, key));
+        self.lock().add_at(Instant::now() + delay, key);
+        self.inner.wake.notify_one();
     }
 
     /// Adds `key` after its back-off, which grows. Returns the delay.
@@ -154,16 +161,6 @@ impl<K: Key> WorkQueue<K> {
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut State<K>, Instant) -> bool) {
-        {
-            let mut state = self.lock();
-            let added = change(&mut state, Instant::now());
-            self.inner.metrics.added(u64::from(added));
-            self.inner.metrics.depth(state.waiting());
-        }
-        self.inner.wake.notify_one();
     }
 }
 

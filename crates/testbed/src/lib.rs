@@ -36,8 +36,10 @@ pub mod run_dir;
 pub mod shared;
 pub mod wait;
 
+pub use cluster::api_server::ApiServer;
 pub use cluster::audit::{Audit, AuditLog, Request};
-pub use cluster::control_plane::{ControlPlane, ControlPlaneBuilder, Credentials};
+pub use cluster::control_plane::{ControlPlane, ControlPlaneBuilder};
+pub use cluster::credentials::Credentials;
 pub use cluster::harvester::{HarvesterBuilder, HarvesterSide, VmSpec};
 pub use cluster::sim_node::{NodeSpec, ProxyMode, SimNode, SimPod};
 pub use net::capture::{Capture, Frame};

@@ -89,10 +89,10 @@ async fn a_load_balancer_address_on_a_simulated_node_answers_from_pods_on_both_n
 async fn an_api_server_comes_back_after_its_death_with_everything_it_knew() {
     let cluster = ControlPlane::builder().controllers("*").start().await.unwrap();
     cluster.kubectl(&["create", "configmap", "remember"]).unwrap();
-    cluster.kill_api_server();
+    cluster.api_server().kill();
     // Not with kubectl: it tries again for most of a minute.
     assert!(cluster.client().await.unwrap().apiserver_version().await.is_err());
-    cluster.start_api_server().await.unwrap();
+    cluster.api_server().start().await.unwrap();
     cluster.kubectl(&["get", "configmap", "remember"]).unwrap();
 }
 

@@ -6,15 +6,21 @@ use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv4Net};
 use l2::Mac;
-use l2::netlink::{InetConfChange, LinkKind, Macvlan};
+use l2::netlink::{InetConfChange, Macvlan};
 
 use super::vip::Carrier;
 use super::{Action, DhcpEvent, DhcpStart, Engine, Leased, Tell, WireOp};
-use crate::annotations::LeaseFacts;
+use crate::annotations::{LeaseFacts, printable};
+use crate::network::{is_macvlan_of, mac_is_taken};
 use crate::plan::VipId;
 use crate::view::{DhcpWishes, Uid};
 
 const FAILED_RETRY: Duration = Duration::from_secs(5);
+/// A macvlan that cannot be made is tried again after 1, 2, 4 ... seconds, at most this many; so is one that vanishes:
+/// whoever removes it may go on doing so.
+const MACVLAN_RETRY_MAX_SECONDS: u64 = 60;
+/// A macvlan that stayed this long has made up for what was before.
+const MACVLAN_STAYED: Duration = Duration::from_mins(2);
 /// How long the macvlan waits for its client to have sent the RELEASE.
 const RELEASE_WAIT: Duration = Duration::from_secs(1);
 /// A renewal is written down when it moves the end of the lease by this much: short leases must not cost the API a
@@ -29,6 +35,7 @@ pub(super) enum MacvlanState {
     Making,
     /// Index, and from which observation on it must be visible.
     Ready(u32, u64),
+    /// Refused, or gone too often.
     Failed {
         until: Instant,
     },
@@ -41,7 +48,11 @@ pub(super) struct Dhcp {
     name: String,
     pub mac: Mac,
     pub macvlan: MacvlanState,
-    running: bool,
+    /// When it was there last, and how often since then it could not be made or did not stay.
+    made: Option<Instant>,
+    troubles: u32,
+    /// Generation of the client that runs.
+    running: Option<u64>,
     pub leased: Option<Leased>,
     /// The lease facts that should stand on the Service.
     pub facts: Option<LeaseFacts>,
@@ -53,6 +64,8 @@ pub(super) struct Dhcp {
 #[derive(Debug)]
 pub(super) struct Leaving {
     link: u32,
+    /// Generation of the client that is leaving.
+    client: u64,
     /// Still on it: must not be set anywhere else meanwhile.
     address: Option<Ipv4Addr>,
     pub until: Instant,
@@ -94,6 +107,12 @@ impl Dhcp {
         }
     }
 
+    /// When the macvlan is tried again.
+    fn macvlan_retry(&mut self, now: Instant) -> Instant {
+        self.troubles = (self.troubles + 1).min(10);
+        now + Duration::from_secs((1 << (self.troubles - 1)).min(MACVLAN_RETRY_MAX_SECONDS))
+    }
+
     pub fn link_name(&self) -> &str {
         &self.name
     }
@@ -133,17 +152,16 @@ impl Engine {
             let name = wishes.link_name.clone().unwrap_or_else(|| uid.link_name());
             // Without a MAC on the Service that of a macvlan which is there already is the best guess: kube-vip may
             // have died before it wrote it.
-            let found = network
-                .link_by_name(&name)
-                .filter(|link| matches!(link.kind, LinkKind::Macvlan { .. }))
-                .and_then(|link| link.mac);
+            let found = network.link_by_name(&name).filter(|link| is_macvlan_of(link, uid)).and_then(|link| link.mac);
             vip.dhcp = Some(Dhcp {
                 mac: wishes.mac.or(found).unwrap_or_else(Mac::random_vip),
                 facts: wishes.lease.clone(),
                 name,
                 wishes,
                 macvlan: MacvlanState::Absent,
-                running: false,
+                made: None,
+                troubles: 0,
+                running: None,
                 leased: None,
                 state: "init",
                 retry: None,
@@ -166,6 +184,13 @@ impl Engine {
         if rebuild && let Some(link) = dhcp.link() {
             tracing::info!(%uid, "the macvlan is made anew: its MAC, name or interface was changed");
             self.drop_macvlan(&id, Some(link));
+        } else if rebuild {
+            // The annotation that was in the way was changed.
+            let dhcp = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()).expect("it is there");
+            if let MacvlanState::Failed { .. } = dhcp.macvlan {
+                dhcp.macvlan = MacvlanState::Absent;
+                dhcp.troubles = 0;
+            }
         } else if restart {
             self.stop_client(uid, false);
         }
@@ -175,6 +200,13 @@ impl Engine {
     /// The next thing that the macvlan or the client needs.
     fn advance_dhcp(&mut self, now: Instant, uid: &Uid, settings: bool) {
         let id = VipId::Dhcp(uid.clone());
+        let mac_in_use = self.mac_in_use(&id);
+        let published: Vec<IpAddr> = self
+            .services
+            .values()
+            .filter(|view| view.uid == *uid)
+            .flat_map(|view| view.published.ingress.iter().filter_map(|ingress| ingress.ip))
+            .collect();
         let Some(vip) = self.vips.get_mut(&id) else { return };
         let (Some(dhcp), Some(parent)) = (vip.dhcp.as_mut(), vip.place) else { return };
         let wanted = Macvlan {
@@ -189,6 +221,10 @@ impl Engine {
             },
         };
         match dhcp.macvlan {
+            MacvlanState::Absent if let Some(text) = mac_in_use => {
+                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
+                self.tell_members(now, &id, "CannotAnnounce", &text);
+            }
             MacvlanState::Absent => {
                 dhcp.macvlan = MacvlanState::Making;
                 self.prepare_links();
@@ -199,21 +235,47 @@ impl Engine {
                     self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted)));
                 }
                 let dhcp = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()).expect("it is there");
-                if !dhcp.running && dhcp.retry.is_none_or(|at| at <= now) {
-                    dhcp.running = true;
+                if dhcp.running.is_none() && dhcp.retry.is_none_or(|at| at <= now) {
+                    // A manifest that was copied with its annotations names a lease of another Service, perhaps in
+                    // another cluster: only what clients have been told of is used before the server has answered. The
+                    // rest is asked for, and probed when it is granted.
+                    let told = |facts: &LeaseFacts| published.contains(&IpAddr::V4(facts.address));
+                    let (trusted, copied) = match dhcp.facts.clone() {
+                        Some(facts) if told(&facts) => (Some(facts), None),
+                        other => (None, other),
+                    };
+                    self.clients += 1;
+                    dhcp.running = Some(self.clients);
                     let start = DhcpStart {
+                        generation: self.clients,
                         link,
                         mac: dhcp.mac,
                         hostname: dhcp.wishes.hostname.clone(),
                         broadcast: dhcp.wishes.broadcast,
-                        requested: dhcp.wishes.requested,
-                        lease: dhcp.leased.as_ref().map(|leased| leased.facts.clone()).or_else(|| dhcp.facts.clone()),
+                        requested: dhcp.wishes.requested.or(copied.map(|facts| facts.address)),
+                        lease: dhcp.leased.as_ref().map(|leased| leased.facts.clone()).or(trusted),
                     };
                     self.out.push(Action::StartDhcp(uid.clone(), start));
                 }
             }
             MacvlanState::Making | MacvlanState::Failed { .. } => {}
         }
+    }
+
+    /// Two macvlans of one interface cannot have the same MAC: whose was there first keeps it.
+    fn mac_in_use(&self, id: &VipId) -> Option<String> {
+        let vip = self.vips.get(id)?;
+        let mac = vip.dhcp.as_ref()?.mac;
+        let other = self.vips.iter().find(|(other, found)| {
+            *other != id
+                && found.place == vip.place
+                && found.dhcp.as_ref().is_some_and(|dhcp| {
+                    dhcp.mac == mac && matches!(dhcp.macvlan, MacvlanState::Making | MacvlanState::Ready(..))
+                })
+        });
+        let (_, other) = other?;
+        let user = other.members.first().map_or(String::new(), |member| format!(" (by Service {member})"));
+        Some(format!("{}{user}", mac_is_taken(mac)))
     }
 
     pub(super) fn macvlan_done(&mut self, now: Instant, uid: &Uid, result: Result<(u32, Mac), String>) {
@@ -229,6 +291,7 @@ impl Engine {
         match result {
             Ok((link, mac)) if mac == dhcp.mac => {
                 dhcp.macvlan = MacvlanState::Ready(link, observes);
+                dhcp.made = Some(now);
                 self.dirty = true;
             }
             // Made for an annotation that has changed since.
@@ -238,7 +301,7 @@ impl Engine {
                 self.dirty = true;
             }
             Err(error) => {
-                dhcp.macvlan = MacvlanState::Failed { until: now + FAILED_RETRY };
+                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
                 let name = dhcp.name.clone();
                 tracing::warn!(macvlan = name, error, "cannot make the macvlan, trying again");
                 self.tell_members(now, &id, "CannotAnnounce", &format!("{error}; trying again"));
@@ -248,7 +311,7 @@ impl Engine {
     }
 
     /// Macvlans go with their parents, or by somebody's hand.
-    pub(super) fn check_macvlans(&mut self, observation: u64) {
+    pub(super) fn check_macvlans(&mut self, now: Instant, observation: u64) {
         let network = self.network.as_ref().expect("called with a fresh observation");
         let gone: Vec<Uid> = self
             .vips
@@ -266,6 +329,16 @@ impl Engine {
             tracing::warn!(%uid, "the macvlan is gone: it is made again as soon as its interface is there");
             let id = VipId::Dhcp(uid);
             self.drop_macvlan(&id, None);
+            let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) else { continue };
+            if dhcp.made.is_some_and(|made| now >= made + MACVLAN_STAYED) {
+                dhcp.troubles = 0;
+            }
+            if dhcp.troubles == 0 {
+                // Most probably its interface went and comes back.
+                dhcp.troubles = 1;
+            } else {
+                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
+            }
         }
     }
 
@@ -286,24 +359,24 @@ impl Engine {
     fn stop_client(&mut self, uid: &Uid, release: bool) {
         let id = VipId::Dhcp(uid.clone());
         if let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut())
-            && std::mem::take(&mut dhcp.running)
+            && dhcp.running.take().is_some()
         {
             self.out.push(Action::StopDhcp { uid: uid.clone(), release });
         }
     }
 
-    pub(super) fn dhcp_event(&mut self, now: Instant, uid: &Uid, event: DhcpEvent) {
+    pub(super) fn dhcp_event(&mut self, now: Instant, uid: &Uid, generation: u64, event: DhcpEvent) {
         let id = VipId::Dhcp(uid.clone());
         if matches!(event, DhcpEvent::Stopped) {
-            if let Some(leaving) = self.leaving.remove(uid) {
-                self.delete_link(leaving.link);
-                self.dirty = true;
+            if self.leaving.get(uid).is_some_and(|leaving| leaving.client == generation) {
+                self.has_left(uid);
             }
             return;
         }
         let fence = self.fence;
         let Some(vip) = self.vips.get_mut(&id) else { return };
-        let Some(dhcp) = vip.dhcp.as_mut() else { return };
+        // What a client that was stopped has left in the queue is about a life that is over.
+        let Some(dhcp) = vip.dhcp.as_mut().filter(|dhcp| dhcp.running == Some(generation)) else { return };
         match event {
             DhcpEvent::Bound(leased) | DhcpEvent::Renewed(leased) => {
                 let Some(link) = dhcp.link() else { return };
@@ -337,7 +410,7 @@ impl Engine {
             DhcpEvent::Report { reason, text } => self.tell_report(now, &id, reason, &text),
             DhcpEvent::State(state) => dhcp.state = state,
             DhcpEvent::Failed(error) => {
-                dhcp.running = false;
+                dhcp.running = None;
                 dhcp.retry = Some(now + FAILED_RETRY);
                 tracing::warn!(%uid, error, "the DHCP client failed, starting it again");
                 self.tell_members(now, &id, "CannotAnnounce", &format!("{error}; trying again"));
@@ -357,7 +430,7 @@ impl Engine {
             .to_owned();
         for member in vip.members.clone() {
             if self.may_tell(now, &member, reason, REPORT_INTERVAL) {
-                let text = format!("{text} (network of interface {parent})");
+                let text = printable(&format!("{text} (network of interface {parent})"));
                 self.out.push(Action::Tell(member, Tell { warning: reason != "DHCPOtherAddress", reason, text }));
             }
         }
@@ -367,16 +440,17 @@ impl Engine {
     /// with the same MAC, and a RELEASE here would hand the address to somebody else.
     pub(super) fn leave_dhcp(&mut self, now: Instant, uid: &Uid, dhcp: &Dhcp, release: bool) {
         let release = release && dhcp.leased.is_some();
-        if dhcp.running {
+        if dhcp.running.is_some() {
             self.out.push(Action::StopDhcp { uid: uid.clone(), release });
         }
         let Some(link) = dhcp.link() else { return };
-        if release && dhcp.running {
+        if let Some(client) = dhcp.running.filter(|_| release) {
             // It is sent from the leased address; the macvlan goes when it is out.
             self.leaving.insert(
                 uid.clone(),
                 Leaving {
                     link,
+                    client,
                     address: dhcp.leased.as_ref().map(|leased| leased.facts.address),
                     until: now + RELEASE_WAIT,
                 },
@@ -390,7 +464,14 @@ impl Engine {
         let due: Vec<Uid> =
             self.leaving.iter().filter(|(_, leaving)| leaving.until <= now).map(|(uid, _)| uid.clone()).collect();
         for uid in due {
-            self.dhcp_event(now, &uid, DhcpEvent::Stopped);
+            self.has_left(&uid);
+        }
+    }
+
+    fn has_left(&mut self, uid: &Uid) {
+        if let Some(leaving) = self.leaving.remove(uid) {
+            self.delete_link(leaving.link);
+            self.dirty = true;
         }
     }
 }

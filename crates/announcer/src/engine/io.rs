@@ -9,7 +9,7 @@ use l2::Mac;
 use l2::netlink::{InetConf, Macvlan};
 
 use crate::annotations::LeaseFacts;
-use crate::network::Network;
+use crate::network::{Family, Network};
 use crate::ownership::LeaseState;
 use crate::plan::VipId;
 use crate::view::{Port, ServiceKey, ServiceView, Uid};
@@ -38,8 +38,8 @@ pub enum Input {
         /// What.
         what: Heard,
     },
-    /// The DHCP client of a Service.
-    Dhcp(Uid, DhcpEvent),
+    /// The DHCP client of a Service that was started with this generation.
+    Dhcp(Uid, u64, DhcpEvent),
     /// What became of an [`Action::Record`].
     Recorded(ServiceKey, Recorded),
     /// The process has been asked to end.
@@ -191,6 +191,8 @@ pub struct Record {
 /// How to start a DHCP client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DhcpStart {
+    /// Tells what it says from what an earlier client of the same Service said.
+    pub generation: u64,
     /// Index of the macvlan.
     pub link: u32,
     /// Its MAC.
@@ -240,8 +242,8 @@ pub enum Action {
         /// The address.
         address: IpAddr,
     },
-    /// Hear on these interfaces, and on no other.
-    Listen(BTreeSet<u32>),
+    /// Hear what is said about addresses of these families on these interfaces, and nothing else.
+    Listen(BTreeSet<(u32, Family)>),
     /// Start the DHCP client of a Service.
     StartDhcp(Uid, DhcpStart),
     /// Stop it, giving the lease back or keeping it for a successor.

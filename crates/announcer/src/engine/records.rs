@@ -28,6 +28,11 @@ impl ServiceRecord {
     pub fn deadline(&self) -> Option<Instant> {
         self.recheck
     }
+
+    /// Whether it has to be looked at again. Cleared whatever comes of that: a VIP that is down by now asks for nothing.
+    pub fn wake(&mut self, now: Instant) -> bool {
+        self.recheck.take_if(|at| *at <= now).is_some()
+    }
 }
 
 impl Engine {
@@ -80,13 +85,15 @@ impl Engine {
 
     pub(super) fn recorded(&mut self, now: Instant, key: &ServiceKey, recorded: &Recorded) {
         let Some(record) = self.records.get_mut(key) else { return };
-        match recorded {
-            Recorded::Failed => return,
-            Recorded::Gone => record.in_flight = false,
-            Recorded::Done => {
-                record.in_flight = false;
-                record.done_at = Some(now);
-            }
+        if *recorded == Recorded::Failed {
+            return;
+        }
+        record.in_flight = false;
+        record.done_at = Some(now);
+        self.dirty = true;
+        if *recorded == Recorded::Gone {
+            // The watch will say so too. Nothing is published that an announcement could have waited for.
+            return;
         }
         let written: Vec<IpAddr> =
             record.asked.iter().flat_map(|asked| &asked.ingress).flatten().map(|(ip, _)| *ip).collect();
@@ -97,7 +104,6 @@ impl Engine {
                 self.vip_timer(now, &id);
             }
         }
-        self.dirty = true;
     }
 
     /// announcer.md 3.8. Nothing at all while nothing is up; no status before every address that is being probed is
@@ -163,7 +169,7 @@ impl Engine {
         }
         let before = previous.map_or(String::new(), |node| format!(", before by node {node}"));
         let text = format!("address {} is announced by node {}{before}", up.join(", "), self.config.node_name);
-        self.tell(now, key, false, "AddressAnnounced", text);
+        self.tell(now, key, false, "AddressAnnounced", &text);
     }
 }
 

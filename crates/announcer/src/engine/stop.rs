@@ -40,11 +40,10 @@ pub(super) enum Stopping {
 }
 
 impl Stopping {
-    pub fn deadline(&self) -> Instant {
+    pub fn deadline(&self) -> Option<Instant> {
         match self {
-            Self::Releasing { until } | Self::Waiting { until } | Self::Lingering { until } => *until,
-            // Never again; the engine's refresh is sooner in any case.
-            Self::Done => Instant::now() + Duration::from_hours(1),
+            Self::Releasing { until } | Self::Waiting { until } | Self::Lingering { until } => Some(*until),
+            Self::Done => None,
         }
     }
 }
@@ -106,7 +105,7 @@ impl Engine {
             self.exit();
             return;
         }
-        if stopping == Stopping::Done || now < stopping.deadline() {
+        if stopping.deadline().is_none_or(|until| now < until) {
             return;
         }
         match stopping {
@@ -146,6 +145,8 @@ impl Engine {
 
     fn exit(&mut self) {
         self.stopping = Some(Stopping::Done);
+        // Nothing is planned any more: interfaces whose last VIP has just gone are put back here.
+        self.prepare_links();
         self.out.push(Action::Exit);
     }
 }

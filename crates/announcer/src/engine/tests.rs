@@ -37,6 +37,9 @@ pub(super) struct Node {
     /// The API answers record requests.
     pub api: bool,
     pub exited: bool,
+    pub listening: BTreeSet<(u32, Family)>,
+    /// Generation of each Service's last DHCP client.
+    pub clients: BTreeMap<Uid, u64>,
 }
 
 impl Node {
@@ -52,6 +55,8 @@ impl Node {
             records: 0,
             api: true,
             exited: false,
+            listening: BTreeSet::new(),
+            clients: BTreeMap::new(),
         }
     }
 
@@ -98,7 +103,9 @@ impl Node {
                 "the engine goes round in circles: {:?}",
                 &self.log[self.log.len().saturating_sub(10)..]
             );
-            for action in self.engine.step(self.now, input) {
+            let actions = self.engine.step(self.now, input);
+            assert!(self.engine.deadline() > self.now, "a timer stays due: the loop would spin");
+            for action in actions {
                 match action {
                     Action::Wire(op) => {
                         let before = self.kernel.journal.len();
@@ -132,6 +139,7 @@ impl Node {
                         self.told.push((key.name, tell));
                     }
                     Action::StartDhcp(uid, start) => {
+                        self.clients.insert(uid.clone(), start.generation);
                         self.note(&format!(
                             "start dhcp {uid} lease {:?}",
                             start.lease.map(|lease| lease.address.to_string())
@@ -143,7 +151,8 @@ impl Node {
                         self.exited = true;
                         self.note("exit");
                     }
-                    Action::Listen(_) | Action::Forget(_) => {}
+                    Action::Listen(wanted) => self.listening = wanted,
+                    Action::Forget(_) => {}
                 }
             }
         }
@@ -180,6 +189,12 @@ impl Node {
 
     pub fn heard(&mut self, link: u32, address: &str, mac: [u8; 6], what: Heard) {
         self.feed(Input::Heard { link, address: address.parse().unwrap(), mac: mac.into(), what });
+    }
+
+    /// The last DHCP client of a Service says something.
+    pub fn dhcp(&mut self, name: &str, event: DhcpEvent) {
+        let generation = self.clients.get(&uid(name)).copied().unwrap_or_default();
+        self.feed(Input::Dhcp(uid(name), generation, event));
     }
 
     /// The log since the last call, without times.

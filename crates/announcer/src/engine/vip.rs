@@ -231,6 +231,9 @@ impl Engine {
     /// First use is probed. What clients have been told of before is taken over: the former owner may still answer, and
     /// yields to our claim. What is on the interface already was ours in a former life, or kube-vip's.
     fn begin(&mut self, now: Instant, id: &VipId) {
+        if self.refuse_own_address(now, id) {
+            return;
+        }
         let vip = &self.vips[id];
         let Some(carrier) = vip.carrier else { return };
         let adopted = self.network.as_ref().is_some_and(|network| {
@@ -243,9 +246,11 @@ impl Engine {
                 })
             })
         });
+        let known = self.was_in_use(&vip.members, carrier.net.addr());
+        // Given up to somebody who claimed it: as long as that one answers, it is not ours to take.
+        let yielded = self.yielded.contains_key(id);
         // The DHCP client has probed what it was given.
-        let known = vip.dhcp.is_some() || self.was_in_use(&vip.members, carrier.net.addr());
-        if adopted || known || carrier.mac == Mac::ZERO {
+        if vip.dhcp.is_some() || carrier.mac == Mac::ZERO || ((adopted || known) && !yielded) {
             self.add(now, id);
         } else {
             self.vips.get_mut(id).expect("it is there").phase = Phase::Probing(Probe::begin(now));
@@ -253,7 +258,33 @@ impl Engine {
         }
     }
 
+    /// An address that stands on this node without our mark or kube-vip's form is the node's own. Set as a VIP it would
+    /// get a lifetime, and go with the Service.
+    fn refuse_own_address(&mut self, now: Instant, id: &VipId) -> bool {
+        let Some(carrier) = self.vips[id].carrier else { return false };
+        let address = carrier.net.addr();
+        let own = self.network.as_ref().and_then(|network| {
+            let link = network.own_interface(address, |found| {
+                self.is_removed(found) || network.is_ours_without_mark(found, self.fence)
+            })?;
+            Some(link.name.clone())
+        });
+        let Some(interface) = own else { return false };
+        let vip = self.vips.get_mut(id).expect("it is there");
+        vip.phase = Phase::Blocked { until: now + CONFLICT_RETRY };
+        vip.announcing = Announcing::Silent;
+        let text = format!(
+            "address {address} is this node's own address on {interface}: it is not announced. Give this Service another one"
+        );
+        tracing::debug!(%address, interface, "refusing to announce an address of this node itself");
+        self.tell_members(now, id, "CannotAnnounce", &text);
+        true
+    }
+
     fn add(&mut self, now: Instant, id: &VipId) {
+        if self.refuse_own_address(now, id) {
+            return;
+        }
         let fence = self.fence;
         let vip = self.vips.get_mut(id).expect("it is there");
         vip.phase = Phase::Adding;
@@ -298,6 +329,7 @@ impl Engine {
         } else {
             Announcing::AwaitingStatus { until: now + STATUS_WAIT }
         };
+        self.yielded.remove(id);
         tracing::info!(%address, services = ?vip.members.iter().map(ToString::to_string).collect::<Vec<_>>(), "VIP is up");
         self.dirty = true;
         self.vip_timer(now, id);
@@ -328,6 +360,10 @@ impl Engine {
             probe.sent += 1;
             // From now, not from when it was due: the answer needs its time (failover-protocol.md R1).
             probe.next = now + PROBE_GAP;
+            // A macvlan's MAC is the same on every node: a frame from it leads switches, and clients with them, to this
+            // node. In doubt we ask in the name of its parent.
+            let parent = vip.dhcp.as_ref().and(vip.place).and_then(|index| self.network.as_ref()?.link(index));
+            let (link, mac) = parent.map_or((link, mac), |parent| (parent.index, parent.mac.unwrap_or(Mac::ZERO)));
             self.out.push(Action::Probe { link, mac, address: net.addr() });
             return;
         }
@@ -351,14 +387,13 @@ impl Engine {
         }
         let due = match vip.announcing {
             Announcing::Burst { begun, step } if begun + Duration::from_millis(BURST_MS[step]) <= now => {
-                let next = step + 1;
-                vip.announcing = if next < BURST_MS.len() {
-                    Announcing::Burst { begun, step: next }
-                } else {
-                    match self.config.announce_interval {
-                        Some(interval) => Announcing::Periodic { next: now + interval },
-                        None => Announcing::Silent,
-                    }
+                // What was missed while the process stood still is not made up for.
+                let later =
+                    (step + 1..BURST_MS.len()).find(|step| begun + Duration::from_millis(BURST_MS[*step]) > now);
+                vip.announcing = match (later, self.config.announce_interval) {
+                    (Some(step), _) => Announcing::Burst { begun, step },
+                    (None, Some(interval)) => Announcing::Periodic { next: now + interval },
+                    (None, None) => Announcing::Silent,
                 };
                 true
             }
@@ -464,7 +499,7 @@ impl Engine {
             tracing::warn!(vip = %id, %mac, "somebody else announces the address and our Lease is in doubt: withdrawing it");
         }
         self.withdraw(now, id, false, "another node announces it");
-        self.yielded.insert(id.clone(), now + self.config.lease.duration);
+        self.yielded.insert(id.clone(), Some(now + self.config.lease.duration));
         self.dirty = true;
     }
 

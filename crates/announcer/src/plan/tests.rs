@@ -19,9 +19,9 @@ pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
         interface: InterfaceWish::Default,
         dhcp: DhcpWishes::default(),
         ports: vec![Port { port: 80, protocol: "TCP".into() }],
-        local_traffic: false,
         published: Published::default(),
         problems: BTreeSet::new(),
+        retired: false,
     }
 }
 
@@ -92,6 +92,28 @@ fn the_address_of_a_deleted_dhcp_primary_goes_with_its_last_secondary() {
     let running = [("first000-uid", Some("10.0.0.50"))];
     assert_eq!(ids(&planned(&[view("second", &["10.0.0.50"])], MINE, &running)), ["dhcp first000-uid: second"]);
     assert!(planned(&[], MINE, &running).vips.is_empty());
+}
+
+#[test]
+fn a_dhcp_primary_on_its_way_out_stays_the_source_of_its_secondaries_after_a_restart() {
+    let mut primary = ServiceView { retired: true, ..view("first", &[]) };
+    primary.dhcp.mac = Some(l2::Mac::new([0, 0, 0x6c, 1, 2, 3]));
+    primary.dhcp.requested = Some("10.0.0.50".parse().unwrap());
+    primary.interface = InterfaceWish::Named("eth1".into());
+    let secondary = view("second", &["10.0.0.50"]);
+    for leases in [&[][..], &[("first000-uid", Some("10.0.0.50"))]] {
+        let plan = planned(&[primary.clone(), secondary.clone()], MINE, leases);
+        assert_eq!(ids(&plan), ["dhcp first000-uid: second"]);
+        let vip = &plan.vips[&VipId::Dhcp(primary.uid.clone())];
+        assert_eq!((vip.place.clone(), vip.dhcp.as_ref()), (Ok(3), Some(&primary.dhcp)));
+        assert_eq!(plan.of_service.len(), 1, "nothing is written on the primary any more");
+        // Alone it has no VIP.
+        assert!(planned(&[primary.clone()], MINE, leases).vips.is_empty());
+    }
+    let theirs = LeaseState::Other("node-2".into());
+    let plan = planned(&[primary.clone(), secondary], theirs.clone(), &[]);
+    assert_eq!(plan.elsewhere, BTreeSet::from([primary.uid.clone()]), "the successor needs the lease");
+    assert!(planned(&[primary], theirs, &[]).elsewhere.is_empty());
 }
 
 #[test]

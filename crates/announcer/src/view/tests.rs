@@ -43,6 +43,47 @@ fn only_living_load_balancers_that_are_not_ignored_are_ours() {
 }
 
 #[test]
+fn a_dhcp_service_on_its_way_out_asks_for_nothing_but_says_what_it_leased() {
+    let leased = |object: &mut Value| {
+        object["metadata"]["annotations"] = json!({
+            keys::LOADBALANCER_IPS: "0.0.0.0", keys::REQUESTED_IP: "10.0.0.50", keys::HWADDR: "00:00:6c:01:02:03",
+        });
+    };
+    let of = |change: &dyn Fn(&mut Value)| ServiceView::of(&service(|object| change(object)), &ClassRules::default());
+    let deleting = of(&|object| {
+        leased(object);
+        object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    });
+    let retyped = of(&|object| {
+        leased(object);
+        object["spec"]["type"] = json!("ClusterIP");
+        object["metadata"]["finalizers"] = json!([FINALIZER]);
+    });
+    for view in [deleting.unwrap(), retyped.unwrap()] {
+        assert!(view.retired && view.wanted.is_empty());
+        assert_eq!(view.last_leased(), Some("10.0.0.50".parse().unwrap()));
+        assert!(view.dhcp.mac.is_some());
+    }
+    assert!(
+        of(&|object| {
+            leased(object);
+            object["spec"]["type"] = json!("ClusterIP");
+        })
+        .is_none(),
+        "without the finalizer it is done with"
+    );
+    assert!(
+        of(&|object| {
+            leased(object);
+            object["metadata"]["annotations"][keys::LOADBALANCER_IPS] = json!("10.0.0.50");
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        })
+        .is_none(),
+        "its address did not come by DHCP"
+    );
+}
+
+#[test]
 fn classes_by_legacy_and_strict_rules() {
     let rules = |name: &str, only, legacy| ClassRules { name: name.into(), only, legacy };
     for (rules, class, expected) in [

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use l2::netlink::{Address, AddressLifetime, InetConf, LinkKind, MacvlanMode};
 
 use crate::engine::{WireDone, WireOp};
-use crate::network::{Network, fixtures};
+use crate::network::{Network, fixtures, is_macvlan_of, name_is_taken};
 
 pub struct FakeKernel {
     pub network: Network,
@@ -28,7 +28,11 @@ impl FakeKernel {
 
     pub fn has(&self, link: &str, net: &str) -> bool {
         let net: IpNet = net.parse().unwrap();
-        self.network.link_by_name(link).is_some_and(|link| self.network.has(link.index, net))
+        self.network.link_by_name(link).is_some_and(|link| self.carries(link.index, net))
+    }
+
+    fn carries(&self, link: u32, net: IpNet) -> bool {
+        self.network.addresses.iter().any(|address| (address.interface, address.net) == (link, net))
     }
 
     /// Addresses that carry our mark.
@@ -73,7 +77,7 @@ impl FakeKernel {
             WireOp::Put(puts) => {
                 let mut results = Vec::new();
                 for put in puts {
-                    let exists = self.network.has(put.link, put.net);
+                    let exists = self.carries(put.link, put.net);
                     if self.refuse || self.network.link(put.link).is_none() {
                         results.push((put.link, put.net, Err("refused".to_owned())));
                         continue;
@@ -101,6 +105,11 @@ impl FakeKernel {
                 }
                 let found = self.network.link_by_name(&wanted.name).cloned();
                 if let Some(found) = found {
+                    if !is_macvlan_of(&found, &uid) {
+                        self.journal.push(format!("refuse {}", wanted.name));
+                        let text = name_is_taken(&wanted.name, &uid);
+                        return Some(WireDone::Macvlan(uid, Err(text)));
+                    }
                     if wanted.mismatch(&found).is_none() {
                         self.journal.push(format!("adopt {}", wanted.name));
                         return Some(WireDone::Macvlan(uid, Ok((found.index, wanted.mac))));

@@ -3,15 +3,20 @@
 use ipnet::IpNet;
 use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, MacvlanMode};
 use l2::{Mac, Netlink};
+use runtime::error::chain;
 
 use super::Wire;
 use crate::engine::{Put, WireDone, WireOp};
-use crate::network::Network;
-use crate::text::chain;
+use crate::network::{Network, is_macvlan_of, mac_is_taken, name_is_taken};
+use crate::view::Uid;
 
 /// decisions.md 27: an interface that carries VIPs answers for its own addresses only, and never asks in the name of a
 /// VIP.
 const PARENT: InetConfChange = InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: None };
+
+/// What the kernel says when two macvlans of one interface want the same MAC.
+const EBUSY: i32 = 16;
+const EADDRINUSE: i32 = 98;
 
 /// [`Wire`] on this machine's network namespace.
 #[derive(Debug, Clone)]
@@ -47,9 +52,12 @@ impl NetlinkWire {
     }
 
     /// announcer.md 10.5 item 12: what is there is adopted if it is right, made anew if it is wrong.
-    async fn macvlan(&self, wanted: &Macvlan) -> Result<(u32, Mac), String> {
+    async fn macvlan(&self, uid: &Uid, wanted: &Macvlan) -> Result<(u32, Mac), String> {
         let made = async {
             if let Some(found) = self.netlink.link_by_name(&wanted.name).await? {
+                if !is_macvlan_of(&found, uid) {
+                    return Ok(Err(name_is_taken(&wanted.name, uid)));
+                }
                 let mut adopted = found.clone();
                 // kube-vip leaves the kernel's default mode and no alias: both are mended or harmless, and the address
                 // on it stays up.
@@ -71,7 +79,7 @@ impl NetlinkWire {
                         if !found.up {
                             self.netlink.set_up(found.index).await?;
                         }
-                        return Ok::<_, l2::netlink::NetlinkError>((found.index, wanted.mac));
+                        return Ok::<_, l2::netlink::NetlinkError>(Ok(found.index));
                     }
                     Some(mismatch) => {
                         tracing::info!(interface = wanted.name, why = %mismatch, "making the macvlan anew");
@@ -79,9 +87,13 @@ impl NetlinkWire {
                     }
                 }
             }
-            Ok((self.netlink.add_macvlan(wanted).await?, wanted.mac))
+            Ok(Ok(self.netlink.add_macvlan(wanted).await?))
         };
-        made.await.map_err(|error| chain(&error))
+        match made.await {
+            Ok(made) => made.map(|index| (index, wanted.mac)),
+            Err(error) if matches!(error.raw_os_error(), Some(EBUSY | EADDRINUSE)) => Err(mac_is_taken(wanted.mac)),
+            Err(error) => Err(chain(&error)),
+        }
     }
 
     async fn prepare(&self, link: u32) -> Result<InetConf, String> {
@@ -125,7 +137,10 @@ impl Wire for NetlinkWire {
                 }
                 None
             }
-            WireOp::Macvlan(uid, wanted) => Some(WireDone::Macvlan(uid, self.macvlan(&wanted).await)),
+            WireOp::Macvlan(uid, wanted) => {
+                let made = self.macvlan(&uid, &wanted).await;
+                Some(WireDone::Macvlan(uid, made))
+            }
             WireOp::Delete { link } => {
                 if let Err(error) = self.netlink.delete_link(link).await {
                     tracing::warn!(error = %chain(&error), "a macvlan is left behind until the next sweep");

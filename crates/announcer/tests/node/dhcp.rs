@@ -192,3 +192,37 @@ fn a_missing_interface_is_named_and_used_when_it_appears() {
         bench.eventually("it has an address", |bench| leased(bench, "lan").is_some()).await;
     });
 }
+
+#[test]
+fn a_bridge_is_not_deleted_for_a_macvlans_name() {
+    on_a_bench(async |bench| {
+        shell("ip", "link add cni0 type bridge");
+        let before = shell("ip", "-o link show cni0");
+        bench.serve(RANGE);
+        bench.create("lan", &[DHCP[0], ("kube-vip.io/macvlanName", "cni0")]);
+        bench.start();
+        bench.eventually("it is told", |bench| bench.told("CannotAnnounce").is_some()).await;
+        let text = bench.told("CannotAnnounce").unwrap();
+        assert!(text.contains("kube-vip.io/macvlanName is \"cni0\"") && text.contains("not ours"), "{text}");
+        bench.delete("lan");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(shell("ip", "-o link show cni0"), before);
+    });
+}
+
+#[test]
+fn a_mac_that_the_node_has_already_is_told_once_and_without_numbers() {
+    on_a_bench(async |bench| {
+        shell("ip", "link add link eth0 name taken address 02:00:00:00:00:77 type macvlan mode bridge");
+        shell("ip", "link set taken up");
+        bench.serve(RANGE);
+        bench.create("lan", &[DHCP[0], ("kube-vip.io/hwaddr", "02:00:00:00:00:77")]);
+        bench.start();
+        bench.eventually("it is told", |bench| bench.told("CannotAnnounce").is_some()).await;
+        let text = bench.told("CannotAnnounce").unwrap();
+        assert!(text.contains("MAC 02:00:00:00:00:77 is already used on this node"), "{text}");
+        assert!(text.contains("kube-vip.io/hwaddr"), "{text}");
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert_eq!(bench.reasons().iter().filter(|reason| *reason == "CannotAnnounce").count(), 1);
+    });
+}

@@ -117,3 +117,20 @@ fn without_a_successor_the_address_stays_for_minutes() {
         assert!(text.contains("valid_lft 29") || text.contains("valid_lft 300"), "{text}");
     });
 }
+
+#[test]
+fn the_nodes_own_address_is_refused_and_keeps_its_life() {
+    on_a_bench(async |bench| {
+        let own = shell("ip", "-4 -o addr show dev eth0");
+        let address = own.split_whitespace().nth(3).and_then(|net| net.split('/').next()).unwrap().to_owned();
+        bench.create("web", &[("kube-vip.io/loadbalancerIPs", address.as_str())]);
+        bench.start();
+        bench.eventually("it is told", |bench| bench.told("CannotAnnounce").is_some()).await;
+        let text = bench.told("CannotAnnounce").unwrap();
+        assert!(text.contains(&format!("{address} is this node's own address on eth0")), "{text}");
+        bench.delete("web");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(shell("ip", "-4 -o addr show dev eth0"), own);
+        assert!(bench.api.published("web").is_empty());
+    });
+}

@@ -153,13 +153,13 @@ fn read_cloud_config(path: Option<&Path>) -> Result<CloudConfig, CloudConfigFile
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use runtime::error::chain;
 
     use super::super::flags::parse;
     use super::*;
 
-    const CLOUD_CONFIG: &str = "\
+    pub(in crate::ccm) const CLOUD_CONFIG: &str = "\
 apiVersion: v1
 kind: Config
 clusters: [{name: h, cluster: {server: 'https://10.0.0.1:6443', insecure-skip-tls-verify: true}}]

@@ -35,8 +35,8 @@ pub struct Flags {
 
 const EXAMPLES: &str = "\
 Examples:
-  harvester-cloud-provider --cloud-config=/etc/kubernetes/cloud-config --cluster-name=prod
-        run as cloud controller manager, in the cluster's own pod
+  harvester-cloud-provider --cloud-config=/etc/kubernetes/cloud-config/cloud-config --cluster-name=prod
+        run as cloud controller manager, in the cluster's own pod, with the Secret mounted as a directory
   harvester-cloud-provider --cloud-config=./cloud-config --kubeconfig=./guest.yaml --cluster-name=prod --leader-elect=false
         the same from a workstation
   harvester-cloud-provider announcer
@@ -214,7 +214,11 @@ const WITHOUT_EFFECT: &[(&str, Kind, &str)] = &[
 /// The command line with every flag.
 pub fn command() -> Command {
     Flags::command().args(WITHOUT_EFFECT.iter().map(|&(name, kind, reason)| {
-        let arg = Arg::new(name).long(name).help_heading("Accepted, without effect").action(ArgAction::Append);
+        let arg = Arg::new(name)
+            .long(name)
+            .help_heading("Accepted, without effect")
+            .next_line_help(true)
+            .action(ArgAction::Append);
         match kind {
             Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(go_bool),
             Kind::Value => arg.allow_hyphen_values(true).value_parser(clap::value_parser!(String)),

@@ -13,11 +13,10 @@ use runtime::client::{self, ApiMetrics, Source};
 use runtime::events::Recorder;
 use runtime::health::{Health, Matters};
 use runtime::http::{Access, Server, Tls};
-use runtime::leader::{Election, LeaderConfig, Leadership, OnLoss, unique_identity};
+use runtime::leader::{Election, LeaderConfig, OnLoss, run_while_leading, unique_identity};
 use runtime::metrics::Metrics;
 use runtime::shutdown::{self, Token};
 use runtime::tasks::Tasks;
-use tokio::sync::watch;
 
 use super::config::Configuration;
 use super::flags::Flags;
@@ -36,6 +35,18 @@ pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<
     let requests = metrics.register(ApiMetrics::register);
     let guest = guest_client(flags, &requests).await?;
     let harvester = harvester_client(&configuration, &requests).await?;
+    Box::pin(manage(flags, &configuration, guest, &harvester, &metrics, stop)).await
+}
+
+/// The command, with clients of the two clusters.
+async fn manage(
+    flags: &Flags,
+    configuration: &Configuration,
+    guest: Client,
+    harvester: &Client,
+    metrics: &Metrics,
+    stop: Token,
+) -> anyhow::Result<()> {
     tracing::info!(
         cluster = configuration.provider.cluster_name.as_str(),
         server = configuration.cloud_config.endpoints[0].server,
@@ -53,32 +64,39 @@ pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<
         writer.await;
         Ok::<(), Infallible>(())
     });
-    serve(flags, &configuration, &guest, &health, &metrics, &mut tasks).await?;
+    serve(flags, configuration, &guest, &health, metrics, &mut tasks).await?;
     let caches = Caches::watch(&guest, &health, &mut tasks);
-    let leadership = elect(flags, &configuration, &guest, &recorder, &health, &mut tasks, &below);
+    let election = election(flags, configuration, &guest, &recorder, &health);
 
     let leading = Leading {
         provider: metrics.register(|registry| {
-            HarvesterProvider::new(&configuration.provider, &guest, &harvester, &caches.services, registry)
+            HarvesterProvider::new(&configuration.provider, &guest, harvester, &caches.services, registry)
         }),
-        settings: settings(flags, &configuration),
-        metrics: ControllerMetrics::register(&metrics),
+        settings: settings(flags, configuration),
+        metrics: ControllerMetrics::register(metrics),
         guest,
         recorder,
         caches,
         health,
     };
     let above = async {
-        let result = leading.run(leadership, &stop).await;
+        let result = match election {
+            // Losing the Lease drops all that leads, at once.
+            Some(election) => match run_while_leading(election, stop.clone(), |stop| leading.run(stop)).await {
+                Ok(worked) => worked.unwrap_or(Ok(())),
+                Err(lost) => Err(lost.into()),
+            },
+            None => leading.run(stop.clone()).await,
+        };
         below.cancel();
         result
     };
-    let foundation = async {
-        let result = tasks.run(PATIENCE).await;
+    // Without its foundation what leads has to end too, in good order while the Lease is held.
+    let fall = async {
+        below.cancelled().await;
         stop.cancel();
-        result
     };
-    let (above, foundation) = tokio::join!(above, foundation);
+    let (above, foundation, ()) = tokio::join!(above, tasks.run(PATIENCE), fall);
     foundation?;
     above
 }
@@ -133,34 +151,26 @@ async fn serve(
     Ok(())
 }
 
-/// Takes part in the election; without one this replica leads from the start.
-fn elect(
+/// Our part in the election; without one this replica leads from the start.
+fn election(
     flags: &Flags,
     configuration: &Configuration,
     guest: &Client,
     recorder: &Recorder,
     health: &Health,
-    tasks: &mut Tasks,
-    stop: &Token,
-) -> watch::Receiver<Leadership> {
-    let Some(timing) = configuration.election else {
-        return watch::Sender::new(Leadership::Leading { since: tokio::time::Instant::now(), confirmed: true })
-            .subscribe();
-    };
+) -> Option<Election> {
     let config = LeaderConfig {
         namespace: flags.election.leader_elect_resource_namespace.clone(),
         name: flags.election.leader_elect_resource_name.clone(),
         identity: unique_identity(),
         component: COMPONENT.to_owned(),
-        timing,
+        timing: configuration.election?,
         on_loss: OnLoss::End,
         watch: true,
     };
     let election = Election::new(guest.clone(), config, Some(recorder));
     health.register("leaderElection", Matters::Alive, election.health());
-    let leadership = election.leadership();
-    tasks.spawn("leader election", election.run(stop.clone()));
-    leadership
+    Some(election)
 }
 
 fn settings(flags: &Flags, configuration: &Configuration) -> Settings {
@@ -187,15 +197,8 @@ struct Leading {
 }
 
 impl Leading {
-    /// Waits for leadership, then works until `stop`. Nothing is started when `stop` comes first.
-    async fn run(self, mut leadership: watch::Receiver<Leadership>, stop: &Token) -> anyhow::Result<()> {
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            won = leadership.wait_for(Leadership::is_leading) => {
-                // The election ends only by stopping the process.
-                if won.is_err() { stop.cancelled().await; return Ok(()) }
-            }
-        }
+    /// Works until `stop`; passes under way are finished. Nothing is started when `stop` comes before the caches are filled.
+    async fn run(self, stop: Token) -> anyhow::Result<()> {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = self.caches.wait_synced() => {}
@@ -222,3 +225,6 @@ impl Leading {
         Ok(tasks.run(PATIENCE).await?)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -77,7 +77,7 @@ fn deleted(_: &Seen) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn a_node_without_machine_is_deleted_by_uid_at_the_second_look() {
+async fn a_node_without_machine_is_deleted_at_the_second_look_as_it_was_judged_and_no_other() {
     let mut test = Test::new(gone(), Power::On, deleted);
     test.controller.pass().await;
     assert_eq!((test.scenario.requests().len(), test.told().len()), (0, 0));
@@ -85,7 +85,7 @@ async fn a_node_without_machine_is_deleted_by_uid_at_the_second_look() {
     let requests = test.scenario.requests();
     assert_eq!(requests.len(), 1, "and the Ready one is left alone");
     assert_eq!((requests[0].method.as_str(), requests[0].path.as_str()), ("DELETE", "/api/v1/nodes/n"));
-    assert_eq!(requests[0].body["preconditions"], json!({"uid": "uid-n"}));
+    assert_eq!(requests[0].body["preconditions"], json!({"uid": "uid-n", "resourceVersion": "1"}));
     assert_eq!(test.told(), ["DeletingNode Deleting node n because it does not exist in the cloud provider"]);
 }
 
@@ -131,10 +131,9 @@ async fn deletion_can_be_switched_off() {
 }
 
 #[tokio::test]
-async fn a_node_registered_anew_under_the_same_name_is_safe() {
-    let mut test = Test::new(gone(), Power::On, |_| {
-        (409, Scenario::status(409, "Conflict", "the UID in the precondition does not match"))
-    });
+async fn a_node_that_was_registered_anew_or_written_meanwhile_is_looked_at_again() {
+    let mut test =
+        Test::new(gone(), Power::On, |_| (409, Scenario::status(409, "Conflict", "the precondition does not match")));
     for _ in 0..3 {
         test.controller.pass().await;
     }

@@ -6,7 +6,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::observe;
-use crate::view::{NodeView, Uid};
+use crate::view::NodeView;
 
 /// Writes to Nodes of the guest cluster.
 pub(crate) struct Writer {
@@ -30,10 +30,12 @@ impl Writer {
         Ok(observe::node(&node))
     }
 
-    /// Deletes the Node of this UID and no other: one that was registered anew under the same name stays.
-    pub(crate) async fn delete(&self, name: &str, uid: &Uid) -> Result<(), kube::Error> {
-        let preconditions = Preconditions { uid: Some(uid.0.clone()), resource_version: None };
+    /// Deletes the Node as it was judged and no other: one that was registered anew under the same name stays, and so does one
+    /// that somebody wrote meanwhile, because it may be Ready again.
+    pub(crate) async fn delete(&self, node: &NodeView) -> Result<(), kube::Error> {
+        let preconditions =
+            Preconditions { uid: Some(node.uid.0.clone()), resource_version: Some(node.resource_version.clone()) };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        self.api.delete(name, &params).await.map(|_| ())
+        self.api.delete(&node.name, &params).await.map(|_| ())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use dhcp_client::{ClientId, Config, Input, State};
+use dhcp_client::{Config, Input, State};
 use dhcproto::{
     Encodable,
     v4::{DhcpOption, HType, MessageType, Opcode, OptionCode},
@@ -40,12 +40,7 @@ fn every_message(config: Config) -> Vec<(&'static str, Sent)> {
 #[test]
 fn the_client_id_is_the_same_in_every_message_or_absent_from_all() {
     let named = Config { hostname: Some("web".into()), ..Config::new(mac()) };
-    let cases = [
-        (Config::new(mac()), None),
-        (named.clone(), Some(b"web".to_vec())),
-        (Config { client_id: ClientId::HardwareAddress, ..named.clone() }, Some(vec![1, 0, 0, 0x6c, 0xaa, 0xbb, 0xcc])),
-        (Config { client_id: ClientId::Text("uid".into()), ..named }, Some(b"\0uid".to_vec())),
-    ];
+    let cases = [(Config::new(mac()), None), (named, Some(b"web".to_vec()))];
     for (config, expected) in cases {
         for (name, sent) in every_message(config) {
             assert_eq!(sent.client_id(), expected.as_deref(), "{name}");
@@ -87,10 +82,9 @@ fn the_broadcast_flag_is_set_only_where_we_have_no_address() {
 
 #[test]
 fn the_longest_texts_fit() {
-    let config =
-        Config { hostname: Some("a".repeat(254)), client_id: ClientId::Text("b".repeat(254)), ..Config::new(mac()) };
+    let config = Config { hostname: Some("a".repeat(254)), ..Config::new(mac()) };
     for (name, sent) in every_message(config) {
-        assert_eq!(sent.client_id().map(<[u8]>::len), Some(255), "{name}");
+        assert_eq!(sent.client_id().map(<[u8]>::len), Some(254), "{name}");
         assert!(sent.payload_bytes < 1200, "{name}: {}", sent.payload_bytes);
     }
 }

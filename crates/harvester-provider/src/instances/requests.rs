@@ -31,10 +31,8 @@ impl Requests {
 
     /// Host name that the guest agent of a VMI reports.
     pub async fn hostname(&self, vmi: &str) -> Result<String, kube::Error> {
-        let path = GuestOsInfo::url_path(&self.namespace, vmi);
-        let collection = path.trim_end_matches("/guestosinfo").trim_end_matches(vmi).trim_end_matches('/');
-        let request =
-            Request::new(collection).get_subresource("guestosinfo", vmi).map_err(kube::Error::BuildRequest)?;
+        let collection = Request::new(GuestOsInfo::collection_path(&self.namespace));
+        let request = collection.get_subresource(GuestOsInfo::SUBRESOURCE, vmi).map_err(kube::Error::BuildRequest)?;
         Ok(self.client.request::<GuestOsInfo>(request).await?.hostname)
     }
 

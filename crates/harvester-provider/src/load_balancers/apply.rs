@@ -2,6 +2,9 @@
 //!
 //! Harvester grants neither patch nor a status endpoint: a change is a read, a change of what was read, and a PUT with its
 //! resourceVersion (harvester-side.md 8.2). Objects are handled as raw JSON, so that members of a newer host survive.
+//!
+//! [`Requests::create`] and [`Requests::delete`] are the only ways to create and delete an object, so every booking and every
+//! release of a pool address passes one of them: the pacing window of host-throughput.md belongs there.
 
 use cloud_provider::view::{ServiceKey, Uid};
 use harvester_api::load_balancer::LoadBalancer;
@@ -12,13 +15,14 @@ use kube::{Client, Resource};
 use serde_json::Value;
 
 use super::desired::{self, Change};
-use super::service_patch::ServicePatch;
+use super::service_patch::{Role, ServicePatch};
 use super::view::LbView;
 
 /// The host writes an object up to three times in its first second: that often a PUT may meet a conflict.
 const ATTEMPTS: usize = 4;
 
-/// A request that failed. The text says what we tried.
+/// A request that failed. The text says what we tried. Texts that end in `, error` are the Go provider's, word for word: users look
+/// for them in Events and logs, and whoever prints the chain adds a colon and the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// POST, GET before PUT, or PUT.
@@ -48,8 +52,8 @@ pub enum RequestError {
     /// PATCH of the Service.
     #[error("failed to update {role} service {service} with ip {address}")]
     Patch {
-        /// `primary` or `secondary`.
-        role: &'static str,
+        /// Of the Service.
+        role: Role,
         /// The Service.
         service: ServiceKey,
         /// What was to be published.
@@ -211,7 +215,11 @@ impl Requests {
         match services.patch_metadata(&key.name, &PatchParams::default(), &body).await {
             Ok(service) => {
                 let (role, address) = (patch.role, &patch.address);
-                tracing::info!(service = %key, "loadbalancer successfully gets {role} service {key} to update ip {address}");
+                if address.is_empty() {
+                    tracing::info!(service = %key, "withdrew the address of an earlier life from service {key}");
+                } else {
+                    tracing::info!(service = %key, "loadbalancer successfully gets {role} service {key} to update ip {address}");
+                }
                 Ok(service.metadata.resource_version.unwrap_or_default())
             }
             Err(source) => {

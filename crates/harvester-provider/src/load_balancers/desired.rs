@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use cloud_provider::view::ServiceView;
-use harvester_api::keys::{cloudprovider, loadbalancer};
+use harvester_api::keys::cloudprovider::{self, NUDGED};
+use harvester_api::keys::loadbalancer;
 use harvester_api::load_balancer::{Ipam, LoadBalancer};
 use harvester_api::names::{self, ClusterName};
 use serde_json::{Map, Value};
@@ -11,9 +12,6 @@ use serde_json::{Map, Value};
 use super::network::wanted_network;
 use super::view::LbView;
 use crate::config::LoadBalancerConfig;
-
-/// Annotation that changes when we wake the host out of its back-off; see [`super::host_words::Resend::Nudge`].
-pub const NUDGED: &str = "cloudprovider.harvesterhci.io/nudged";
 
 /// One change to a LoadBalancer object that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]

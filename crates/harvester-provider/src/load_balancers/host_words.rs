@@ -9,6 +9,7 @@ use harvester_api::keys::loadbalancer;
 use harvester_api::load_balancer::NotReady;
 
 use super::view::LbView;
+use super::wait_reason::WaitReason;
 
 /// How long the host may take to look at a new object before somebody should look at the host (harvester-side.md 6).
 pub const HOST_SILENT: Duration = Duration::from_secs(30);
@@ -27,7 +28,7 @@ pub struct NoAddress {
     /// For the user.
     pub waiting: Waiting,
     /// For the metrics.
-    pub reason: &'static str,
+    pub reason: WaitReason,
     /// Sending the object again may help, every so often.
     pub resend: Option<Resend>,
 }
@@ -51,18 +52,13 @@ impl Resend {
     }
 }
 
-/// The host is busy or repairs its books; it goes on by itself.
-pub fn is_transient(message: &str) -> bool {
-    NotReady::classify(message) == NotReady::Transient
-}
-
 /// What to tell about a LoadBalancer without a usable address. `now` in Unix seconds.
 pub fn no_address(lb: &LbView, cluster: &str, namespace: &str, now: i64) -> NoAddress {
     let message = lb.ready.as_ref().map_or("", |ready| ready.message.as_str());
     let story = format!("ip is not allocated, mode: {}, message: {message}", lb.effective_ipam());
     let progress = |story: String, retry_after| NoAddress {
         waiting: Waiting { message: story, needs_user: false, retry_after },
-        reason: "allocation",
+        reason: WaitReason::Allocation,
         resend: None,
     };
     match &lb.ready {
@@ -81,7 +77,7 @@ pub fn no_address(lb: &LbView, cluster: &str, namespace: &str, now: i64) -> NoAd
                     needs_user: true,
                     retry_after: Some(NUDGE_INTERVAL),
                 },
-                reason: "pool_exhausted",
+                reason: WaitReason::PoolExhausted,
                 resend: Some(Resend::Nudge),
             },
             NotReady::Other => NoAddress {
@@ -94,7 +90,7 @@ pub fn no_address(lb: &LbView, cluster: &str, namespace: &str, now: i64) -> NoAd
                     needs_user: true,
                     retry_after: None,
                 },
-                reason: "refused",
+                reason: WaitReason::Refused,
                 resend: None,
             },
         },
@@ -119,7 +115,7 @@ fn silent_host(lb: &LbView, story: &str, now: i64) -> NoAddress {
             needs_user: silent,
             retry_after: (!silent).then(|| Duration::from_secs(HOST_SILENT.as_secs() - age)),
         },
-        reason: if silent { "host_silent" } else { "allocation" },
+        reason: if silent { WaitReason::HostSilent } else { WaitReason::Allocation },
         resend: None,
     }
 }
@@ -145,7 +141,7 @@ fn no_matching_pool(lb: &LbView, story: &str, cluster: &str, namespace: &str) ->
             needs_user: true,
             retry_after,
         },
-        reason: "no_matching_pool",
+        reason: WaitReason::NoMatchingPool,
         resend,
     }
 }

@@ -1,16 +1,18 @@
 //! Load balancers: observe (`view.rs`), decide (`plan.rs` and its helpers), act (`apply.rs`).
 
 pub mod apply;
+pub mod booking;
 pub mod desired;
 pub mod host_words;
 pub mod network;
 pub mod own_writes;
-pub mod pacing;
 pub mod plan;
 pub mod provider;
+mod quoted;
 pub mod service_patch;
 pub mod sharing;
 pub mod view;
+pub mod wait_reason;
 pub mod wakes;
 
 #[cfg(test)]

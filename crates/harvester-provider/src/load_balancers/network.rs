@@ -3,6 +3,7 @@
 use cloud_provider::view::ServiceView;
 use harvester_api::keys::{cloudprovider, kube_vip};
 
+use super::quoted::Quoted;
 use crate::nad_mapping::{NAME, NAMESPACE, NadMapping};
 
 /// Why a network has no interface. The texts are the Go provider's.
@@ -15,7 +16,7 @@ pub enum NetworkError {
     #[error("there is no common NAD mapping: {NAMESPACE}/{NAME} is empty")]
     NothingInCommon,
     /// This network is not one of those that the nodes have in common.
-    #[error("network {network} not found in NAD mapping for service {service}")]
+    #[error("network {} not found in NAD mapping for service {service}", Quoted(network))]
     NotInMapping {
         /// As the Service names it.
         network: String,

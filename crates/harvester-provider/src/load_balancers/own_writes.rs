@@ -4,11 +4,12 @@
 //! Forgetting an entry too early costs a request that is answered with 409 or changes nothing; it never breaks anything.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cloud_provider::view::{ServiceKey, ServiceView, Uid};
-use runtime::cache::Cache;
+use futures::FutureExt;
+use runtime::cache::{Cache, Touched};
 
 use super::service_patch::ServicePatch;
 use super::view::LbView;
@@ -36,7 +37,22 @@ fn at_least(version: &str, other: &str) -> bool {
 #[derive(Debug)]
 pub struct Objects {
     cache: LbCache,
-    written: Mutex<HashMap<String, Written>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    touched: Touched<String>,
+    written: HashMap<String, Written>,
+    shown: HashMap<String, Shown>,
+}
+
+/// What the watch has shown under a name. An answer of ours may arrive after the watch has shown what followed it.
+#[derive(Debug)]
+struct Shown {
+    /// `None`: it appeared and vanished between two looks.
+    uid: Option<String>,
+    gone: Option<Instant>,
 }
 
 #[derive(Debug, Clone)]
@@ -50,36 +66,77 @@ struct Written {
 impl Objects {
     /// On top of this cache.
     pub fn new(cache: LbCache) -> Self {
-        Self { cache, written: Mutex::default() }
+        let known = Known { touched: cache.subscribe(), written: HashMap::new(), shown: HashMap::new() };
+        Self { cache, known: Mutex::new(known) }
+    }
+
+    /// What is known, with everything that the watch has shown so far.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(Some(name)) = known.touched.next().now_or_never() {
+            let now = self.cache.get(&name).map(|view| view.uid.clone());
+            known.notice(name, now);
+        }
+        known
     }
 
     /// The object of this name.
     pub fn get(&self, name: &str) -> Option<Arc<LbView>> {
+        let mut known = self.known();
         let cached = self.cache.get(&name.to_owned());
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = written.get_mut(name) else { return cached };
+        let Some(entry) = known.written.get_mut(name) else { return cached };
         let outdated = match &cached {
             Some(cached) => at_least(&cached.resource_version, &entry.view.resource_version),
             None => entry.shown,
         };
         if outdated || entry.at.elapsed() > FORGET_AFTER {
-            written.remove(name);
+            known.written.remove(name);
             return cached;
         }
-        entry.shown |= cached.is_some();
+        entry.shown |= cached.is_some_and(|cached| cached.uid == entry.view.uid);
         Some(Arc::new(entry.view.clone()))
     }
 
-    /// Remembers the answer to a write, or to a read that showed more than the cache.
+    /// Remembers the answer to a POST: whatever the watch has shown under this name before was another object.
+    pub fn created(&self, view: LbView) {
+        let mut known = self.known();
+        if known.shown.get(&view.name).is_some_and(|shown| shown.gone.is_some()) {
+            known.shown.remove(&view.name);
+        }
+        known.keep(view);
+    }
+
+    /// Remembers the answer to another write, or to a read that showed more than the cache. If the watch has shown since that the
+    /// object is gone, it stays gone.
     pub fn wrote(&self, view: LbView) {
-        let shown = self.cache.get(&view.name).is_some_and(|cached| cached.uid == view.uid);
-        let entry = Written { at: Instant::now(), shown, view };
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.view.name.clone(), entry);
+        self.known().keep(view);
     }
 
     /// The API said that there is no such object, whatever we remember.
     pub fn forget(&self, name: &str) {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.known().written.remove(name);
+    }
+}
+
+impl Known {
+    /// The watch shows this object under the name now, or none.
+    fn notice(&mut self, name: String, now: Option<String>) {
+        if let Some(uid) = now {
+            self.shown.insert(name, Shown { uid: Some(uid), gone: None });
+            return;
+        }
+        self.shown.retain(|_, shown| shown.gone.is_none_or(|gone| gone.elapsed() <= FORGET_AFTER));
+        let shown = self.shown.entry(name.clone()).or_insert(Shown { uid: None, gone: None });
+        shown.gone = Some(Instant::now());
+        if let Some(entry) = self.written.get_mut(&name) {
+            entry.shown |= shown.uid.as_ref().is_none_or(|uid| *uid == entry.view.uid);
+        }
+    }
+
+    fn keep(&mut self, view: LbView) {
+        let shown = self.shown.get(&view.name);
+        let shown = shown.is_some_and(|shown| shown.uid.as_ref().is_none_or(|uid| *uid == view.uid));
+        self.written.insert(view.name.clone(), Written { at: Instant::now(), shown, view });
     }
 }
 
@@ -116,6 +173,16 @@ impl PatchedServices {
     pub fn patched(&self, service: &ServiceView, patch: ServicePatch, resource_version: String) {
         let entry = Patched { uid: service.uid.clone(), resource_version, patch, at: Instant::now() };
         self.patches.lock().unwrap_or_else(PoisonError::into_inner).insert(service.key.clone(), entry);
+    }
+
+    /// The Service needs no load balancer any more: nobody may ever look at it again, which is when the rest is forgotten.
+    pub fn forget(&self, service: &ServiceKey) {
+        self.patches.lock().unwrap_or_else(PoisonError::into_inner).remove(service);
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.patches.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
@@ -156,6 +223,50 @@ mod tests {
         assert_eq!(version(&objects).as_deref(), Some("10"), "9 is older than 10");
         cache.remove(&"a".to_owned());
         assert_eq!(version(&objects), None, "the watch had shown it, so it is gone now");
+    }
+
+    /// Otherwise a deletion waits for a removal that has long been shown.
+    #[test]
+    fn an_answer_that_arrives_after_the_removal_does_not_bring_the_object_back() {
+        let terminating = LbView { terminating: true, ..at("10") };
+        for (what, answer) in [("DELETE", terminating), ("PUT", at("10"))] {
+            let (cache, objects) = objects();
+            cache.apply("a".into(), at("9"));
+            cache.remove(&"a".to_owned());
+            objects.wrote(answer.clone());
+            assert_eq!(version(&objects), None, "{what}, never looked before");
+
+            let (cache, objects) = self::objects();
+            cache.apply("a".into(), at("9"));
+            assert!(objects.get("a").is_some());
+            cache.remove(&"a".to_owned());
+            objects.wrote(answer.clone());
+            assert_eq!(version(&objects), None, "{what}");
+
+            let (cache, objects) = self::objects();
+            objects.created(at("5"));
+            assert!(objects.get("a").is_some());
+            cache.apply("a".into(), at("9"));
+            cache.remove(&"a".to_owned());
+            objects.wrote(answer);
+            assert_eq!(version(&objects), None, "{what}, of an object of ours");
+        }
+    }
+
+    #[test]
+    fn a_new_object_is_not_mistaken_for_its_predecessor_that_is_gone() {
+        for looked in [false, true] {
+            let (cache, objects) = objects();
+            cache.apply("a".into(), at("9"));
+            assert!(!looked || objects.get("a").is_some());
+            cache.remove(&"a".to_owned());
+            let successor = LbView { uid: "successor".into(), ..at("12") };
+            objects.created(successor.clone());
+            assert_eq!(version(&objects).as_deref(), Some("12"), "looked: {looked}");
+            cache.apply("a".into(), successor);
+            cache.remove(&"a".to_owned());
+            assert_eq!(version(&objects), None);
+        }
     }
 
     #[test]

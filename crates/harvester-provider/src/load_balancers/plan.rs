@@ -8,15 +8,18 @@ use std::time::Duration;
 
 use cloud_provider::provider::Waiting;
 use cloud_provider::view::ServiceView;
-use harvester_api::keys::cloudprovider;
+use harvester_api::keys::cloudprovider::{self, NUDGED};
 use harvester_api::load_balancer::{Ipam, LoadBalancer};
 
-use super::desired::{self, Change, NUDGED};
+use super::booking::{When, when};
+use super::desired::{self, Change};
 use super::host_words::{self, Resend};
 use super::network::{interface_for, wanted_network};
+use super::quoted::Quoted;
 use super::service_patch::{ServicePatch, publish, share};
 use super::sharing::{self, Occupant, PortClash, ShareError, first_clash};
 use super::view::LbView;
+use super::wait_reason::WaitReason;
 use crate::config::LoadBalancerConfig;
 use crate::nad_mapping::NadMapping;
 
@@ -37,12 +40,16 @@ pub struct World<'a> {
     pub primary_lb: Option<&'a LbView>,
     /// Services that want to share this one's address.
     pub sharers: &'a [Arc<ServiceView>],
+    /// The address that the Service shows is another one's; see [`sharing::is_taken`].
+    pub taken: bool,
     /// Who has a place at the address in question, this Service's own or its primary's.
     pub occupants: &'a [Occupant],
     /// Unix seconds.
     pub now: i64,
     /// Time since the object was last sent, or since we first saw it waiting.
     pub idle: Option<Duration>,
+    /// Age of the object, see [`super::booking::age`].
+    pub age: Duration,
 }
 
 /// One request.
@@ -66,6 +73,8 @@ pub enum Action {
     Delete {
         /// Only this one.
         uid: String,
+        /// The host had not finished booking.
+        leaks: bool,
     },
     /// Change labels and annotations of the Service.
     Patch(ServicePatch),
@@ -86,7 +95,7 @@ pub enum Verdict {
     /// The address is published.
     Ready,
     /// Something has to happen elsewhere first; with a reason for the metrics.
-    Waiting(Waiting, &'static str),
+    Waiting(Waiting, WaitReason),
     /// Not as the user wants it.
     Refused(Refusal),
 }
@@ -95,7 +104,7 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Neither `pool` nor `dhcp`.
-    #[error("annotation {key} has the value {0:?}, accepted are pool, dhcp", key = cloudprovider::IPAM)]
+    #[error("annotation {key} has the value {value:?}, accepted are pool, dhcp", key = cloudprovider::IPAM, value = Quoted(.0))]
     UnknownIpam(String),
     /// The host does not change the mode of an object (harvester-side.md 5.2 F).
     #[error(
@@ -112,7 +121,9 @@ pub enum Refusal {
     },
     /// The network is frozen at creation (ccm.md 3.5 step 2).
     #[error(
-        "network annotation of service {service} is not same as the load balancer {lb}, service: '{wanted}', lb: '{found}'"
+        "network annotation of service {service} is not same as the load balancer {lb}, service: '{}', lb: '{}'",
+        Quoted(wanted),
+        Quoted(found)
     )]
     NetworkChanged {
         /// The Service.
@@ -154,11 +165,11 @@ impl Plan {
     }
 }
 
-fn wait(message: String, reason: &'static str) -> Verdict {
+fn wait(message: String, reason: WaitReason) -> Verdict {
     Verdict::Waiting(Waiting { message, needs_user: false, retry_after: None }, reason)
 }
 
-fn user_wait(message: String, reason: &'static str) -> Verdict {
+fn user_wait(message: String, reason: WaitReason) -> Verdict {
     Verdict::Waiting(Waiting { message, needs_user: true, retry_after: None }, reason)
 }
 
@@ -224,8 +235,8 @@ fn wanted_ipam(service: &ServiceView) -> Result<Ipam, Refusal> {
 fn create(service: &ServiceView, ipam: Ipam, world: &World<'_>) -> Plan {
     let mut actions = Vec::new();
     // An address of an earlier life that nobody serves: an announcer must not take it before ours is known (W-34). One that is
-    // served stays until then, its object may only have been lost.
-    if service.ingress.is_empty() {
+    // served stays until then, its object may only have been lost; unless another Service has it by now.
+    if service.ingress.is_empty() || world.taken {
         let stale = ServicePatch::forget_address(service);
         if !stale.is_empty() {
             actions.push(Action::Patch(stale));
@@ -233,7 +244,7 @@ fn create(service: &ServiceView, ipam: Ipam, world: &World<'_>) -> Plan {
     }
     actions.push(Action::Create(Box::new(desired::new_object(world.config, world.name, service, ipam))));
     let message = format!("ip is not allocated, mode: {ipam}, message: load balancer {} was just created", key(world));
-    Plan { actions, verdict: wait(message, "allocation") }
+    Plan { actions, verdict: wait(message, WaitReason::Allocation) }
 }
 
 /// Why an object that is there cannot be used for the Service, now or ever.
@@ -242,7 +253,7 @@ fn unusable(service: &ServiceView, lb: &LbView, ipam: Ipam, world: &World<'_>) -
         // W-06: its address is about to be released. Its disappearance wakes the Service, a new object follows.
         let message =
             format!("load balancer {} is being deleted on Harvester, it is created again when it is gone", key(world));
-        return Some(wait(message, "terminating"));
+        return Some(wait(message, WaitReason::Terminating));
     }
     if let Some(refusal) = foreign(service, lb, world.config) {
         return Some(refusal.into());
@@ -302,16 +313,18 @@ fn clash_with_sharer(service: &ServiceView, world: &World<'_>) -> Option<ShareEr
 /// ccm.md 3.6.
 fn ensure_secondary(service: &ServiceView, primary: &Arc<ServiceView>, world: &World<'_>) -> Plan {
     if primary.deleting {
-        return Plan::only(wait(format!("primary service {} is being deleted", primary.key), "primary"));
+        return Plan::only(wait(format!("primary service {} is being deleted", primary.key), WaitReason::Primary));
     }
-    let Some(ip) = primary.ingress.first() else {
+    // A Service that is no load balancer any more gives its address up as soon as nobody who has it is left: nobody joins.
+    let stays = primary.is_load_balancer && !primary.has_class;
+    let Some(ip) = primary.ingress.first().filter(|_| stays || sharing::has_joined(service, primary)) else {
         let story = format!("primary service {} has no ingress IP", primary.key);
-        return Plan::only(if primary.is_load_balancer && !primary.has_class {
-            wait(story, "primary")
+        return Plan::only(if stays {
+            wait(story, WaitReason::Primary)
         } else {
             user_wait(
                 format!("{story}: it is no Service of type LoadBalancer without loadBalancerClass, name another one"),
-                "primary",
+                WaitReason::Primary,
             )
         });
     };
@@ -326,8 +339,10 @@ fn ensure_secondary(service: &ServiceView, primary: &Arc<ServiceView>, world: &W
             return Plan::only(refusal);
         }
     }
-    if world.lb.is_some() && !world.sharers.is_empty() {
-        return Plan::only(user_wait(still_used(service, world.sharers), "shared"));
+    if let Some(lb) = world.lb
+        && let Some(story) = still_used(service, lb, world.sharers)
+    {
+        return Plan::only(user_wait(story, WaitReason::Shared));
     }
 
     let mut actions = Vec::new();
@@ -337,9 +352,25 @@ fn ensure_secondary(service: &ServiceView, primary: &Arc<ServiceView>, world: &W
     }
     // Its own object from a life as primary. After the annotation: an address must not be released while it is announced.
     if let Some(lb) = world.lb.filter(|lb| !lb.terminating && foreign(service, lb, world.config).is_none()) {
-        actions.push(Action::Delete { uid: lb.uid.clone() });
+        match when(lb, world.age) {
+            When::Now { leaks } => actions.push(Action::Delete { uid: lb.uid.clone(), leaks }),
+            When::In(rest) => {
+                return Plan {
+                    actions,
+                    verdict: Verdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking),
+                };
+            }
+        }
     }
     Plan { actions, verdict: Verdict::Ready }
+}
+
+fn still_booking(lb: &LbView, config: &LoadBalancerConfig, rest: Duration) -> Waiting {
+    let message = format!(
+        "load balancer {}/{} is deleted as soon as Harvester has finished booking its address",
+        config.namespace, lb.name
+    );
+    Waiting { message, needs_user: false, retry_after: Some(rest) }
 }
 
 /// What to do for a Service that is gone or wants no load balancer any more.
@@ -351,9 +382,11 @@ pub enum DeletePlan {
     Send {
         /// Only this one.
         uid: String,
+        /// The host had not finished booking.
+        leaks: bool,
     },
     /// Not now.
-    Waiting(Waiting, &'static str),
+    Waiting(Waiting, WaitReason),
     /// Not ours to delete.
     Refused(Refusal),
 }
@@ -364,6 +397,7 @@ pub fn delete(
     config: &LoadBalancerConfig,
     lb: Option<&LbView>,
     sharers: &[Arc<ServiceView>],
+    age: Duration,
 ) -> DeletePlan {
     let Some(lb) = lb else { return DeletePlan::Verify };
     if let Some(refusal) = foreign(service, lb, config) {
@@ -373,22 +407,32 @@ pub fn delete(
         let message = format!("load balancer {}/{} is being deleted on Harvester", config.namespace, lb.name);
         // The watch tells when it is gone; the look in between is for a watch that is broken.
         let waiting = Waiting { message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
-        return DeletePlan::Waiting(waiting, "terminating");
+        return DeletePlan::Waiting(waiting, WaitReason::Terminating);
     }
-    if !sharers.is_empty() {
-        let waiting = Waiting { message: still_used(service, sharers), needs_user: true, retry_after: None };
-        return DeletePlan::Waiting(waiting, "shared");
+    if let Some(message) = still_used(service, lb, sharers) {
+        let waiting = Waiting { message, needs_user: true, retry_after: None };
+        return DeletePlan::Waiting(waiting, WaitReason::Shared);
     }
-    DeletePlan::Send { uid: lb.uid.clone() }
+    match when(lb, age) {
+        When::Now { leaks } => DeletePlan::Send { uid: lb.uid.clone(), leaks },
+        When::In(rest) => DeletePlan::Waiting(still_booking(lb, config, rest), WaitReason::Booking),
+    }
 }
 
-fn still_used(service: &ServiceView, sharers: &[Arc<ServiceView>]) -> String {
-    let names: Vec<String> = sharers.iter().map(|sharer| sharer.key.to_string()).collect();
-    format!(
-        "could not delete load balancer for service {key}: service {key} is still used by other services [{}]",
-        names.join(" "),
-        key = service.key
-    )
+/// Only who has got the address holds it: an applicant that was refused a port is no user of it.
+fn still_used(service: &ServiceView, lb: &LbView, sharers: &[Arc<ServiceView>]) -> Option<String> {
+    let uses = |sharer: &&Arc<ServiceView>| {
+        sharing::has_joined(sharer, service)
+            || lb.usable_address.as_deref().is_some_and(|ip| sharing::shows(sharer, ip))
+    };
+    let names: Vec<String> = sharers.iter().filter(uses).map(|sharer| sharer.key.to_string()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "could not delete load balancer for service {key}: service {key} is still used by other services [{}]",
+            names.join(" "),
+            key = service.key
+        )
+    })
 }
 
 fn key(world: &World<'_>) -> String {

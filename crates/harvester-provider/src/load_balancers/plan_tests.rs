@@ -7,6 +7,7 @@ use harvester_api::keys::{kube_vip, loadbalancer};
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::super::booking::{BOOKING, age};
 use super::super::build::{self, config, key, lb, service};
 use super::super::view::Ready;
 use super::*;
@@ -46,9 +47,11 @@ impl Scene<'_> {
             primary,
             primary_lb,
             sharers: &sharers,
+            taken: sharing::is_taken(service, &all),
             occupants: &occupants,
             now: self.now,
             idle: self.idle,
+            age: find_lb(&service.key).map(|lb| age(lb, self.now, Duration::ZERO)).unwrap_or_default(),
         };
         ensure(service, &world)
     }
@@ -184,7 +187,7 @@ fn an_object_that_names_another_service_is_not_touched() {
     let plan = plan(&web(), &[], &[("default/web", &foreign)]);
     assert_eq!(plan.actions, []);
     assert!(refusal(&plan).contains("belongs to service default/other"));
-    assert!(matches!(delete(&web(), &config(), Some(&foreign), &[]), DeletePlan::Refused(_)));
+    assert!(matches!(delete(&web(), &config(), Some(&foreign), &[], Duration::ZERO), DeletePlan::Refused(_)));
 }
 
 /// host-throughput.md 1.5 and harvester-side.md 8.2: every write between POST and finalizer costs the host a conflict.
@@ -292,6 +295,27 @@ fn an_address_of_an_earlier_life_is_withdrawn_before_a_new_one_is_asked_for() {
     assert!(!after.annotations.contains_key(kube_vip::SERVICE_INTERFACE));
 }
 
+/// W-34.
+#[test]
+fn an_address_that_is_another_services_by_now_is_withdrawn_although_it_is_served() {
+    let thief = service("default/thief").short(&[("ip", IP)]).ingress(IP).done();
+    let plan = plan(&served(), &[thief], &[]);
+    let [Action::Patch(patch), Action::Create(_)] = plan.actions.as_slice() else { panic!("{plan:?}") };
+    assert!(!patch.apply(&served()).annotations.contains_key(kube_vip::LOADBALANCER_IPS));
+}
+
+/// The deletion of its object no longer waits for those who never got the address, so nobody may join meanwhile.
+#[test]
+fn nobody_joins_a_primary_that_gives_its_address_up() {
+    let mut flipped = served();
+    flipped.is_load_balancer = false;
+    let applicant = secondary("default/web2").ports(&["TCP/443"]);
+    let plan = plan(&applicant.done(), &[flipped.clone()], &[]);
+    assert!(plan.actions.is_empty() && waiting(&plan).needs_user, "{plan:?}");
+    let joined = secondary("default/web2").ports(&["TCP/443"]).short(&[("ip", IP)]).label("default.web").done();
+    assert_eq!(self::plan(&joined, &[flipped], &[]).verdict, Verdict::Ready);
+}
+
 #[test]
 fn a_lost_object_is_created_again_while_its_address_is_served_on() {
     let plan = plan(&served(), &[], &[]);
@@ -397,7 +421,7 @@ fn a_primary_that_becomes_a_secondary_gives_its_own_object_back_after_it_shows_t
     let own = LbView { labels: BTreeMap::new(), ..lb("lb-name").ready("10.20.4.7").done() };
     let turned = secondary("default/web2").short(&[("ip", "10.20.4.7")]).done();
     let plan = plan(&turned, &[served()], &[("default/web", &ready_lb()), ("default/web2", &own)]);
-    let [Action::Patch(_), Action::Delete { uid }] = plan.actions.as_slice() else { panic!("{plan:?}") };
+    let [Action::Patch(_), Action::Delete { uid, leaks: false }] = plan.actions.as_slice() else { panic!("{plan:?}") };
     assert_eq!(uid, "uid-lb-name");
 }
 
@@ -405,7 +429,7 @@ fn a_primary_that_becomes_a_secondary_gives_its_own_object_back_after_it_shows_t
 fn a_primary_with_sharers_cannot_become_a_secondary() {
     let own = LbView { labels: BTreeMap::new(), ..lb("lb-name").ready("10.20.4.7").done() };
     let turned = secondary("default/web2").done();
-    let sharer = service("default/c").short(&[("primary", "default/web2")]).done();
+    let sharer = service("default/c").short(&[("primary", "default/web2"), ("ip", "10.20.4.7")]).done();
     let plan = plan(&turned, &[served(), sharer], &[("default/web2", &own)]);
     assert_eq!(plan.actions, []);
     assert_eq!(
@@ -428,24 +452,93 @@ fn a_former_secondary_becomes_a_primary_with_an_object_of_its_own() {
 /// W-04, W-23, ccm.md 3.9.
 #[test]
 fn deletion_goes_by_the_services_own_object_whatever_was_published() {
-    let send = |lb: &LbView, sharers: &[Arc<ServiceView>]| delete(&web(), &config(), Some(lb), sharers);
-    assert_eq!(delete(&web(), &config(), None, &[]), DeletePlan::Verify);
-    let expected = DeletePlan::Send { uid: "uid-lb-name".into() };
-    assert_eq!(send(&lb("lb-name").done(), &[]), expected, "never Ready");
+    let send = |lb: &LbView, sharers: &[Arc<ServiceView>]| delete(&web(), &config(), Some(lb), sharers, Duration::ZERO);
+    assert_eq!(delete(&web(), &config(), None, &[], Duration::ZERO), DeletePlan::Verify);
+    let expected = DeletePlan::Send { uid: "uid-lb-name".into(), leaks: false };
+    assert_eq!(send(&lb("lb-name").not_ready("no matched IPPool").done(), &[]), expected, "never Ready");
     assert_eq!(send(&ready_lb(), &[]), expected);
     let orphan = secondary("default/web").done();
-    assert_eq!(delete(&orphan, &config(), Some(&ready_lb()), &[]), expected, "the primary does not matter");
+    assert_eq!(
+        delete(&orphan, &config(), Some(&ready_lb()), &[], Duration::ZERO),
+        expected,
+        "the primary does not matter"
+    );
 
     let DeletePlan::Waiting(waiting, _) = send(&LbView { terminating: true, ..ready_lb() }, &[]) else { panic!() };
     assert!(!waiting.needs_user);
 
-    let sharer = Arc::new(secondary("default/web2").done());
-    let DeletePlan::Waiting(waiting, _) = send(&ready_lb(), &[sharer]) else { panic!() };
+    let refused = Arc::new(secondary("default/web3").done());
+    assert_eq!(
+        send(&ready_lb(), std::slice::from_ref(&refused)),
+        expected,
+        "who never got the address holds nobody up"
+    );
+    let sharer = Arc::new(secondary("default/web2").short(&[("ip", IP)]).done());
+    assert!(matches!(send(&ready_lb(), &[refused.clone(), sharer]), DeletePlan::Waiting(..)), "by its annotation");
+    let sharer = Arc::new(secondary("default/web2").label("default.web").done());
+    let DeletePlan::Waiting(waiting, _) = send(&ready_lb(), &[refused, sharer]) else { panic!() };
     assert!(waiting.needs_user);
     assert_eq!(
         waiting.message,
         "could not delete load balancer for service default/web: service default/web is still used by other services [default/web2]"
     );
+}
+
+/// Decision 7; host-throughput.md rule 6.
+#[test]
+fn a_delete_is_held_back_while_the_host_is_booking_but_not_for_ever() {
+    let unlooked = || lb("lb-name").done();
+    let unfinished = || LbView { has_host_finalizer: false, ..ready_lb() };
+    let transient = || lb("lb-name").not_ready("fail to reserve 10.0.0.1 into edge").done();
+    let refused = || lb("lb-name").not_ready("no matched IPPool with requirement").done();
+    let dhcp = || LbView { ipam: Some("dhcp".into()), ..unlooked() };
+    let (now, leak) = (When::Now { leaks: false }, When::Now { leaks: true });
+    let cases = [
+        ("not looked at", unlooked(), 0, When::In(BOOKING)),
+        ("not looked at, waited", unlooked(), 9, When::In(Duration::from_secs(1))),
+        ("never looked at", unlooked(), 10, leak),
+        ("ready without finalizer", unfinished(), 3, When::In(Duration::from_secs(7))),
+        ("ready without finalizer, old", unfinished(), 10, now),
+        ("ready with finalizer", ready_lb(), 0, now),
+        ("busy", transient(), 9, When::In(Duration::from_secs(1))),
+        ("busy for ever", transient(), 10, leak),
+        ("refused", refused(), 0, now),
+        ("no pool", dhcp(), 0, now),
+    ];
+    for (what, lb, seconds, expected) in cases {
+        let age = Duration::from_secs(seconds);
+        assert_eq!(when(&lb, age), expected, "{what}");
+        let plan = delete(&web(), &config(), Some(&lb), &[], age);
+        match expected {
+            When::Now { leaks } => assert_eq!(plan, DeletePlan::Send { uid: lb.uid.clone(), leaks }, "{what}"),
+            When::In(rest) => {
+                let DeletePlan::Waiting(waiting, WaitReason::Booking) = plan else { panic!("{what}: {plan:?}") };
+                assert_eq!((waiting.needs_user, waiting.retry_after), (false, Some(rest)), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_differs_from_the_hosts_holds_no_deletion_up() {
+    let object = lb("lb-name").done();
+    assert_eq!(age(&object, 1_004, Duration::ZERO), Duration::from_secs(4));
+    assert_eq!(age(&object, 10, Duration::ZERO), Duration::ZERO, "the host's clock is ahead");
+    assert_eq!(age(&object, 10, BOOKING), BOOKING);
+    assert_eq!(age(&LbView { created: None, ..object }, 1_004, BOOKING), BOOKING);
+}
+
+#[test]
+fn a_primary_that_becomes_a_secondary_while_the_host_is_booking_gives_its_object_back_later() {
+    let own = LbView { labels: BTreeMap::new(), ..lb("lb-name").done() };
+    let turned = secondary("default/web2").done();
+    let lbs = [("default/web", &ready_lb()), ("default/web2", &own)];
+    let scene = |now| Scene { mapping: None, idle: None, now }.plan(&turned, &[served()], &lbs);
+    let plan = scene(1_000);
+    assert!(matches!(plan.actions.as_slice(), [Action::Patch(_)]), "{plan:?}");
+    assert_eq!(waiting(&plan).retry_after, Some(BOOKING));
+    let plan = scene(1_010);
+    assert!(matches!(plan.actions.as_slice(), [Action::Patch(_), Action::Delete { leaks: true, .. }]), "{plan:?}");
 }
 
 /// A Harvester host, an announcer and an API server that do what they do to the objects; requests are counted.
@@ -494,7 +587,8 @@ impl Model {
                 }
             }
             Action::Readmit { .. } => self.updates += 1,
-            Action::Delete { uid } => {
+            Action::Delete { uid, leaks } => {
+                assert!(!leaks, "deleted while the host was booking for {key}");
                 let wants_none = sharing::named_primary(&self.services[key]).is_some();
                 assert!(wants_none, "deleted while {key} wants an address of its own");
                 self.deletes += 1;

@@ -1,24 +1,29 @@
 //! The trait: look at the caches, let `plan.rs` decide, let `apply.rs` send, and remember what was sent.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use cloud_provider::cache::ServiceCache;
 use cloud_provider::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
+use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::{ServiceKey, ServiceView};
-use futures::stream::{BoxStream, StreamExt, select_all};
+use futures::stream::{BoxStream, Stream, StreamExt, select_all};
+use harvester_api::keys::cloudprovider::NUDGED;
 use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::apply::{self, Created, RequestError, Requests, Updated};
-use super::desired::{Change, NUDGED, cluster_name_warning};
+use super::booking;
+use super::desired::{Change, cluster_name_warning};
 use super::network::wanted_network;
 use super::own_writes::{LbCache, Objects, PatchedServices};
-use super::pacing::{Operation, Pacing};
 use super::plan::{self, Action, DeletePlan, Plan, Verdict, World};
+use super::service_patch::{Role, ServicePatch};
 use super::sharing::{self, Occupant};
+use super::view::LbView;
+use super::wait_reason::WaitReason;
 use super::wakes::{ObjectWakes, ServiceWakes, object_name, with_network};
 use crate::config::{CHECK_CLOUD_CONFIG, LoadBalancerConfig};
 use crate::metrics::Metrics;
@@ -42,8 +47,9 @@ pub struct HarvesterLoadBalancers {
     patched: PatchedServices,
     mapping: MappingSource,
     requests: Requests,
-    pacing: Pacing,
     memory: Mutex<Memory>,
+    /// Services whose last call did not end well: an outage may have been the reason.
+    unsettled: Arc<Mutex<BTreeSet<ServiceKey>>>,
     metrics: Arc<Metrics>,
 }
 
@@ -54,10 +60,43 @@ struct Memory {
     created: HashMap<String, Instant>,
     /// When an object that waits for an address was last sent, or first seen waiting.
     sent: HashMap<String, Instant>,
+    /// When a deletion was first held back because the host is still booking.
+    held: HashMap<String, Instant>,
     /// Objects that a deletion found.
     deleted: HashSet<String>,
     /// By primary: secondaries whose patch is on its way, so that two applicants cannot take one port (W-20).
     claims: HashMap<ServiceKey, Vec<Occupant>>,
+}
+
+#[cfg(test)]
+impl Memory {
+    fn is_empty(&self) -> bool {
+        self.created.is_empty()
+            && self.sent.is_empty()
+            && self.held.is_empty()
+            && self.deleted.is_empty()
+            && self.claims.is_empty()
+    }
+}
+
+impl Memory {
+    fn age(&self, name: &str, lb: Option<&LbView>, now: i64) -> Duration {
+        let held = self.held.get(name).map(Instant::elapsed).unwrap_or_default();
+        lb.map(|lb| booking::age(lb, now, held)).unwrap_or_default()
+    }
+
+    /// Remembers since when a deletion is held back, as long as it is.
+    fn hold(&mut self, name: &str, reason: Option<WaitReason>) {
+        if reason == Some(WaitReason::Booking) {
+            self.held.entry(name.to_owned()).or_insert_with(Instant::now);
+        } else {
+            self.held.remove(name);
+        }
+    }
+}
+
+fn unix_seconds() -> i64 {
+    k8s_openapi::jiff::Timestamp::now().as_second()
 }
 
 impl HarvesterLoadBalancers {
@@ -79,9 +118,18 @@ impl HarvesterLoadBalancers {
             patched: PatchedServices::default(),
             mapping,
             requests,
-            pacing: Pacing::default(),
             memory: Mutex::default(),
+            unsettled: Arc::default(),
             metrics,
+        }
+    }
+
+    fn note(&self, service: &ServiceKey, settled: bool) {
+        let mut unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+        if settled {
+            unsettled.remove(service);
+        } else {
+            unsettled.insert(service.clone());
         }
     }
 
@@ -118,6 +166,10 @@ impl HarvesterLoadBalancers {
         self.services.get(key).map(|service| Arc::new(self.patched.see(&service)))
     }
 
+    fn all_services(&self) -> Vec<Arc<ServiceView>> {
+        self.services.all().into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
+    }
+
     fn sharers(&self, primary: &ServiceKey) -> Vec<Arc<ServiceView>> {
         let sharers = sharing::sharers(primary, self.services.all());
         sharers.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
@@ -149,6 +201,8 @@ impl HarvesterLoadBalancers {
                 None
             }
         };
+        let now = unix_seconds();
+        let age = memory.age(name, lb.as_deref(), now);
         let world = World {
             config: &self.config,
             name,
@@ -157,11 +211,14 @@ impl HarvesterLoadBalancers {
             primary,
             primary_lb: primary_lb.as_deref(),
             sharers: &sharers,
+            taken: lb.is_none() && sharing::is_taken(service, &self.all_services()),
             occupants: &occupants,
-            now: k8s_openapi::jiff::Timestamp::now().as_second(),
+            now,
             idle,
+            age,
         };
         let plan = plan::ensure(service, &world);
+        memory.hold(name, if let Verdict::Waiting(_, reason) = &plan.verdict { Some(*reason) } else { None });
         if let Some(primary) = &shared
             && plan.actions.iter().any(|action| matches!(action, Action::Patch(_)))
         {
@@ -177,17 +234,41 @@ impl HarvesterLoadBalancers {
         });
     }
 
+    /// Nothing of the Service is left on Harvester, and after this call nothing of it is left here.
+    fn forget(&self, service: &ServiceKey, name: &str) {
+        self.objects.forget(name);
+        self.patched.forget(service);
+        self.metrics.waits(service, None);
+        let mut memory = self.memory();
+        memory.created.remove(name);
+        memory.sent.remove(name);
+        memory.held.remove(name);
+        memory.deleted.remove(name);
+    }
+
+    /// Decision 7: only after a DELETE that was accepted.
+    fn count_leak(&self, name: &str) {
+        self.metrics.possible_leaks.inc();
+        tracing::warn!(
+            lb = name,
+            "deleted although Harvester had not finished booking after {} s: its pool address may stay booked, see \
+             status.allocated of the IPPools on Harvester",
+            booking::BOOKING.as_secs()
+        );
+    }
+
     /// Sends what was decided.
     async fn perform(&self, service: &ServiceView, name: &str, action: Action) -> Result<Done, ProviderError> {
         match action {
             Action::Create(object) => self.create(name, &object).await,
             Action::Update { uid, changes } => self.update(name, &uid, &changes, false).await,
             Action::Readmit { uid } => self.update(name, &uid, &[], true).await,
-            Action::Delete { uid } => {
-                if let Err(waiting) = self.pacing.admit(Operation::Delete, name, true) {
-                    return Ok(Done::Later(waiting));
+            Action::Delete { uid, leaks } => {
+                let answer = self.requests.delete(name, &uid).await.map_err(failed)?;
+                if leaks && !matches!(answer, apply::Deleted::Gone) {
+                    self.count_leak(name);
                 }
-                match self.requests.delete(name, &uid).await.map_err(failed)? {
+                match answer {
                     apply::Deleted::Terminating(view) => self.objects.wrote(*view),
                     apply::Deleted::Accepted => {}
                     apply::Deleted::Gone => self.objects.forget(name),
@@ -197,7 +278,7 @@ impl HarvesterLoadBalancers {
             Action::Patch(patch) => {
                 let sent = self.requests.patch_service(&service.key, &service.uid, &patch).await;
                 let version = sent.map_err(failed)?;
-                if patch.role == "primary"
+                if patch.role == Role::Primary
                     && !patch.address.is_empty()
                     && let Some(created) = self.memory().created.remove(name)
                 {
@@ -214,16 +295,12 @@ impl HarvesterLoadBalancers {
         name: &str,
         object: &harvester_api::load_balancer::LoadBalancer,
     ) -> Result<Done, ProviderError> {
-        let pooled = object.spec.ipam.as_deref() != Some("dhcp");
-        if let Err(waiting) = self.pacing.admit(Operation::Create, name, pooled) {
-            return Ok(Done::Later(waiting));
-        }
         if let Some(warning) = cluster_name_warning(&self.config.cluster_name) {
             tracing::warn!(lb = name, cluster_name = self.config.cluster_name.as_str(), "{warning}");
         }
         match self.requests.create(object).await.map_err(failed)? {
             Created::New(view) => {
-                self.objects.wrote(*view);
+                self.objects.created(*view);
                 let now = Instant::now();
                 let mut memory = self.memory();
                 memory.created.insert(name.to_owned(), now);
@@ -263,43 +340,38 @@ impl HarvesterLoadBalancers {
 
     async fn delete_once(&self, service: &ServiceView, name: &str) -> Result<Option<Deleted>, ProviderError> {
         let lb = self.objects.get(name);
-        match plan::delete(service, &self.config, lb.as_deref(), &self.sharers(&service.key)) {
+        let age = self.memory().age(name, lb.as_deref(), unix_seconds());
+        let plan = plan::delete(service, &self.config, lb.as_deref(), &self.sharers(&service.key), age);
+        self.memory().hold(name, if let DeletePlan::Waiting(_, reason) = &plan { Some(*reason) } else { None });
+        match plan {
             DeletePlan::Verify => match self.requests.read(name).await.map_err(failed)? {
                 None => {
-                    self.objects.forget(name);
-                    let mut memory = self.memory();
-                    memory.created.remove(name);
-                    memory.sent.remove(name);
-                    Ok(Some(Deleted::Gone { existed: memory.deleted.remove(name) }))
+                    let existed = self.memory().deleted.contains(name);
+                    Ok(Some(Deleted::Gone { existed }))
                 }
                 Some(view) => {
                     self.objects.wrote(view);
                     Ok(None)
                 }
             },
-            DeletePlan::Send { uid } => {
-                let pooled = lb.as_ref().is_none_or(|lb| lb.effective_ipam() != "dhcp");
-                if let Err(waiting) = self.pacing.admit(Operation::Delete, name, pooled) {
-                    return Ok(Some(Deleted::Waiting(waiting)));
-                }
+            DeletePlan::Send { uid, leaks } => {
                 let answer = self.requests.delete(name, &uid).await.map_err(failed)?;
                 self.memory().deleted.insert(name.to_owned());
+                if leaks && !matches!(answer, apply::Deleted::Gone) {
+                    self.count_leak(name);
+                }
                 match answer {
-                    apply::Deleted::Gone => {
-                        self.objects.forget(name);
-                        self.memory().deleted.remove(name);
-                        return Ok(Some(Deleted::Gone { existed: true }));
-                    }
+                    apply::Deleted::Gone => return Ok(Some(Deleted::Gone { existed: true })),
                     apply::Deleted::Terminating(view) => self.objects.wrote(*view),
                     apply::Deleted::Accepted => {}
                 }
                 let message = format!("load balancer {}/{name} is being deleted on Harvester", self.config.namespace);
                 let waiting = Waiting { message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
-                self.metrics.waits(&service.key, Some("terminating"));
+                self.metrics.waits(&service.key, Some(WaitReason::Terminating));
                 Ok(Some(Deleted::Waiting(waiting)))
             }
             DeletePlan::Waiting(waiting, reason) => {
-                if reason == "terminating" {
+                if reason == WaitReason::Terminating {
                     self.memory().deleted.insert(name.to_owned());
                 }
                 self.metrics.waits(&service.key, Some(reason));
@@ -310,6 +382,49 @@ impl HarvesterLoadBalancers {
     }
 }
 
+impl HarvesterLoadBalancers {
+    /// A Service that stays and is no load balancer any more must not keep its address for a later life: it may be another one's by
+    /// then (W-34). `None`: nothing to withdraw.
+    async fn withdraw_address(&self, service: &ServiceView) -> Result<Option<Waiting>, ProviderError> {
+        let stays = |now: &Arc<ServiceView>| now.uid == service.uid && !now.deleting && !wants_load_balancer(now);
+        let Some(now) = self.service(&service.key).filter(stays) else { return Ok(None) };
+        let patch = ServicePatch::forget_address(&now);
+        if patch.is_empty() {
+            return Ok(None);
+        }
+        match self.requests.patch_service(&now.key, &now.uid, &patch).await {
+            Ok(version) => self.patched.patched(&now, patch, version),
+            // Gone, or a successor of the same name.
+            Err(RequestError::Patch { source, .. })
+                if matches!(runtime::error::api_code(&source), Some(404 | 409 | 422)) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        // The finalizer goes with the version that has the change, which wakes the Service.
+        let message = format!("the address of service {} is withdrawn", now.key);
+        Ok(Some(Waiting { message, needs_user: false, retry_after: Some(CACHE_PAUSE) }))
+    }
+}
+
+/// Harvester answers again: Services that failed meanwhile need not wait for their back-off. A status that went bad and well between
+/// two looks counts too.
+fn recoveries(watched: watch::Receiver<Status>) -> impl Stream<Item = ()> {
+    futures::stream::unfold(watched, |mut watched| async {
+        loop {
+            watched.changed().await.ok()?;
+            let well = {
+                let status = watched.borrow_and_update();
+                status.synced && status.error.is_none()
+            };
+            if well {
+                return Some(((), watched));
+            }
+        }
+    })
+}
+
 /// How an action ended.
 enum Done {
     /// The user's object changed.
@@ -318,8 +433,6 @@ enum Done {
     Unseen,
     /// The world is not what the caches showed.
     DecideAnew,
-    /// Not now.
-    Later(Waiting),
 }
 
 fn failed(error: RequestError) -> ProviderError {
@@ -341,8 +454,50 @@ fn refused(refusal: &plan::Refusal) -> ProviderError {
 #[async_trait]
 impl LoadBalancers for HarvesterLoadBalancers {
     async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
+        let result = self.try_ensure(service).await;
+        self.note(&service.key, matches!(result, Ok(Ensured::Ready { .. })));
+        result
+    }
+
+    async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
+        let result = self.try_delete(service).await;
+        self.note(&service.key, matches!(result, Ok(Deleted::Gone { .. })));
+        result
+    }
+
+    fn wakes(&self) -> BoxStream<'static, ServiceKey> {
+        let (services, lbs, config) = (self.services.clone(), self.lbs.clone(), self.config.clone());
+        let mut objects = ObjectWakes::default();
+        let by_object = self.lbs.subscribe().filter_map(move |name| {
+            let owner = objects.touched(&name, lbs.get(&name).as_deref(), &config, &services.all());
+            std::future::ready(owner)
+        });
+
+        let services = self.services.clone();
+        let mut dependents = ServiceWakes::default();
+        let by_service = self.services.subscribe().flat_map(move |key| {
+            let woken = dependents.touched(&key, services.get(&key).as_deref(), &services.all());
+            futures::stream::iter(woken)
+        });
+
+        let services = self.services.clone();
+        let by_mapping =
+            self.mapping.subscribe().flat_map(move |_: String| futures::stream::iter(with_network(&services.all())));
+
+        let unsettled = Arc::clone(&self.unsettled);
+        let by_recovery = recoveries(self.watched.clone()).flat_map(move |()| {
+            // Who still fails comes back by itself.
+            let woken = std::mem::take(&mut *unsettled.lock().unwrap_or_else(PoisonError::into_inner));
+            futures::stream::iter(woken)
+        });
+        select_all([by_object.boxed(), by_service.boxed(), by_mapping.boxed(), by_recovery.boxed()]).boxed()
+    }
+}
+
+impl HarvesterLoadBalancers {
+    async fn try_ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
         if let Some(waiting) = self.not_synced(!wanted_network(service).is_empty()) {
-            self.metrics.waits(&service.key, Some("cache"));
+            self.metrics.waits(&service.key, Some(WaitReason::Cache));
             return Ok(Ensured::Waiting(waiting));
         }
         let name = object_name(&self.config, service);
@@ -359,11 +514,6 @@ impl LoadBalancers for HarvesterLoadBalancers {
                     Ok(Done::DecideAnew) => {
                         decide_anew = true;
                         break;
-                    }
-                    Ok(Done::Later(waiting)) => {
-                        self.release_claims(&service.key);
-                        self.metrics.waits(&service.key, Some("turn"));
-                        return Ok(Ensured::Waiting(waiting));
                     }
                     Err(error) => {
                         outcome = Err(error);
@@ -388,7 +538,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
         Ok(Ensured::Waiting(Waiting { message, needs_user: false, retry_after: Some(CACHE_PAUSE) }))
     }
 
-    async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
+    async fn try_delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
         if let Some(waiting) = self.not_synced(false) {
             return Ok(Deleted::Waiting(waiting));
         }
@@ -396,34 +546,16 @@ impl LoadBalancers for HarvesterLoadBalancers {
         for _ in 0..ROUNDS {
             if let Some(deleted) = self.delete_once(service, &name).await? {
                 if let Deleted::Gone { .. } = deleted {
-                    self.metrics.waits(&service.key, None);
+                    if let Some(waiting) = self.withdraw_address(service).await? {
+                        return Ok(Deleted::Waiting(waiting));
+                    }
+                    self.forget(&service.key, &name);
                 }
                 return Ok(deleted);
             }
         }
         let message = format!("load balancer {}/{name} changes faster than it can be read", self.config.namespace);
         Ok(Deleted::Waiting(Waiting { message, needs_user: false, retry_after: Some(CACHE_PAUSE) }))
-    }
-
-    fn wakes(&self) -> BoxStream<'static, ServiceKey> {
-        let (services, lbs, config) = (self.services.clone(), self.lbs.clone(), self.config.clone());
-        let mut objects = ObjectWakes::default();
-        let by_object = self.lbs.subscribe().filter_map(move |name| {
-            let owner = objects.touched(&name, lbs.get(&name).as_deref(), &config, &services.all());
-            std::future::ready(owner)
-        });
-
-        let services = self.services.clone();
-        let mut dependents = ServiceWakes::default();
-        let by_service = self.services.subscribe().flat_map(move |key| {
-            let woken = dependents.touched(&key, services.get(&key).as_deref(), &services.all());
-            futures::stream::iter(woken)
-        });
-
-        let services = self.services.clone();
-        let by_mapping =
-            self.mapping.subscribe().flat_map(move |_: String| futures::stream::iter(with_network(&services.all())));
-        select_all([by_object.boxed(), by_service.boxed(), by_mapping.boxed()]).boxed()
     }
 }
 

@@ -158,6 +158,7 @@ fn answer(request: &Seen, stored: &mut BTreeMap<String, Value>, conflicts: &mut 
             }
             let mut object = request.body.clone();
             object["metadata"]["uid"] = json!(format!("uid-{name}"));
+            object["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
             bump(&mut object);
             stored.insert(name, object.clone());
             (201, object)
@@ -330,6 +331,121 @@ async fn a_deletion_is_finished_when_the_api_says_that_the_object_is_gone() {
     assert_eq!(methods(&lab.sent()), ["GET"]);
 }
 
+/// Decision 7.
+#[tokio::test]
+async fn a_young_object_is_deleted_once_the_host_has_finished_booking() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.ensure().await.unwrap();
+    lab.host(|object| object["metadata"]["creationTimestamp"] = json!("2999-01-01T00:00:00Z"));
+    lab.watch();
+    lab.sent();
+    let Deleted::Waiting(waiting) = lab.delete().await else { panic!() };
+    assert!(!waiting.needs_user && waiting.retry_after.is_some_and(|after| after <= booking::BOOKING));
+    assert_eq!(methods(&lab.sent()), Vec::<&str>::new());
+    lab.host_books();
+    lab.watch();
+    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
+    assert_eq!(methods(&lab.sent()), ["DELETE"]);
+    assert_eq!(lab.provider.metrics.possible_leaks.get(), 0);
+}
+
+#[tokio::test]
+async fn a_deletion_that_waited_in_vain_is_counted_as_a_possible_leak() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.ensure().await.unwrap();
+    lab.delete().await;
+    assert_eq!(methods(&lab.sent()), ["POST", "DELETE"]);
+    assert_eq!(lab.provider.metrics.possible_leaks.get(), 1);
+}
+
+/// W-34.
+#[tokio::test]
+async fn a_service_that_stays_without_load_balancer_loses_its_address_once() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    lab.guest(|service| service.is_load_balancer = false);
+    lab.delete().await;
+    lab.stored.lock().unwrap().clear();
+    lab.watch();
+    lab.sent();
+    assert!(matches!(lab.delete().await, Deleted::Waiting(waiting) if !waiting.needs_user));
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["GET", "PATCH"]);
+    assert_eq!(sent[1].body["metadata"]["annotations"], json!({"kube-vip.io/loadbalancerIPs": null}));
+    lab.guest(|service| drop(service.annotations.remove("kube-vip.io/loadbalancerIPs")));
+    assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
+    assert_eq!(methods(&lab.sent()), ["GET"]);
+    assert!(lab.provider.memory().is_empty());
+}
+
+#[tokio::test]
+async fn a_service_that_is_deleted_keeps_its_annotations() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    lab.guest(|service| (service.is_load_balancer, service.deleting) = (false, true));
+    lab.delete().await;
+    lab.stored.lock().unwrap().clear();
+    lab.watch();
+    lab.sent();
+    assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
+    assert_eq!(methods(&lab.sent()), ["GET"]);
+}
+
+/// Services that failed in an outage need not wait for their back-off.
+#[tokio::test]
+async fn a_recovery_of_harvester_wakes_who_is_not_settled() {
+    let lab = Lab::new(vec![service("default/web").done(), service("default/other").done()]);
+    let status = watch::Sender::new(Status { synced: true, polling: false, error: None });
+    let provider = HarvesterLoadBalancers { watched: status.subscribe(), ..lab.provider };
+    let mut wakes = provider.wakes();
+    let mut drain = async || {
+        let mut woken = Vec::new();
+        while let Ok(Some(key)) = tokio::time::timeout(Duration::from_millis(20), wakes.next()).await {
+            woken.push(key.to_string());
+        }
+        woken
+    };
+    drain().await;
+    provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap();
+    assert_eq!(drain().await, Vec::<String>::new());
+    let error = Some((tokio::time::Instant::now(), "connection refused".to_owned()));
+    status.send_modify(|status| status.error = error);
+    assert_eq!(drain().await, Vec::<String>::new(), "still away");
+    status.send_modify(|status| status.error = None);
+    assert_eq!(drain().await, ["default/web"]);
+    status.send_modify(|status| status.polling = true);
+    assert_eq!(drain().await, Vec::<String>::new(), "woken once");
+}
+
+/// A cluster that makes and deletes Services all year must not fill the memory with them.
+#[tokio::test]
+async fn nothing_is_remembered_of_a_service_that_is_gone() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.ensure().await.unwrap();
+    lab.host_books();
+    lab.watch();
+    lab.ensure().await.unwrap();
+    // Deleted before the cache shows our patch, so nobody looks at the Service again.
+    assert_eq!(lab.provider.patched.len(), 1);
+    lab.delete().await;
+    lab.stored.lock().unwrap().clear();
+    lab.watch();
+    assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
+    assert_eq!(lab.provider.patched.len(), 0);
+    assert!(lab.provider.memory().is_empty());
+}
+
+/// The same when the answer to the DELETE is that there is no such object.
+#[tokio::test]
+async fn nothing_is_remembered_of_a_service_whose_object_somebody_else_deleted() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.ensure().await.unwrap();
+    lab.stored.lock().unwrap().clear();
+    assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
+    assert_eq!(methods(&lab.sent()), ["POST", "DELETE"]);
+    assert!(lab.provider.memory().is_empty());
+}
+
 /// W-04.
 #[tokio::test]
 async fn an_object_whose_address_was_never_published_is_deleted_too() {
@@ -378,7 +494,7 @@ async fn a_change_of_the_object_wakes_its_service_and_a_new_ingress_who_depends_
     let lab = Lab::new(vec![service("default/web").done(), sharer]);
     let mut wakes = lab.provider.wakes();
     let mut drain = async || {
-        let mut woken = std::collections::BTreeSet::new();
+        let mut woken = BTreeSet::new();
         while let Ok(Some(key)) = tokio::time::timeout(Duration::from_millis(20), wakes.next()).await {
             woken.insert(key.to_string());
         }

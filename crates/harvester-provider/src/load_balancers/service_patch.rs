@@ -1,6 +1,7 @@
 //! Labels and annotations that a Service gets: pure (ccm.md 3.6 step 5, 3.7). Sent as one merge patch.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 use cloud_provider::view::ServiceView;
@@ -10,6 +11,25 @@ use serde_json::{Value, json};
 use super::network::wanted_network;
 use super::sharing::label_value;
 
+/// Whose address a Service publishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// One of its own.
+    #[default]
+    Primary,
+    /// Another Service's.
+    Secondary,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Primary => "primary",
+            Self::Secondary => "secondary",
+        })
+    }
+}
+
 /// Changes to labels and annotations; `None` removes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServicePatch {
@@ -17,15 +37,15 @@ pub struct ServicePatch {
     pub annotations: BTreeMap<String, Option<String>>,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, Option<String>>,
-    /// `primary` or `secondary`, for messages.
-    pub role: &'static str,
+    /// Whose address it is.
+    pub role: Role,
     /// The address that is published, for messages.
     pub address: String,
 }
 
 /// The patch that publishes the allocated address of a Service with an address of its own; empty if that is done (table 8.3).
 pub fn publish(service: &ServiceView, address: &str, interface: Option<&str>) -> ServicePatch {
-    let mut patch = ServicePatch { role: "primary", address: address.to_owned(), ..ServicePatch::default() };
+    let mut patch = ServicePatch { role: Role::Primary, address: address.to_owned(), ..ServicePatch::default() };
     patch.annotate(service, kube_vip::LOADBALANCER_IPS, address);
     // Never removed: without a resolved network an interface that is there was set by a user, or while the mapping was known.
     if let Some(interface) = interface {
@@ -41,7 +61,7 @@ pub fn publish(service: &ServiceView, address: &str, interface: Option<&str>) ->
 /// The patch that makes a Service a secondary of `primary`; empty if it is one (table 8.5).
 pub fn share(service: &ServiceView, primary: &ServiceView, address: IpAddr) -> ServicePatch {
     let address = address.to_string();
-    let mut patch = ServicePatch { role: "secondary", address: address.clone(), ..ServicePatch::default() };
+    let mut patch = ServicePatch { role: Role::Secondary, address: address.clone(), ..ServicePatch::default() };
     patch.annotate(service, kube_vip::LOADBALANCER_IPS, &address);
     let network = wanted_network(primary);
     if !network.is_empty() {
@@ -78,7 +98,7 @@ impl ServicePatch {
             .filter(|key| stale && service.annotations.contains_key(*key))
             .map(|key| (key.to_owned(), None))
             .collect();
-        Self { annotations, role: "primary", ..Self::default() }
+        Self { annotations, role: Role::Primary, ..Self::default() }
     }
 
     fn annotate(&mut self, service: &ServiceView, key: &str, value: &str) {

@@ -3,26 +3,30 @@
 //! Who shares with whom is read from the annotation, as users write it, not from the label that follows it later (W-20, W-21).
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use cloud_provider::view::{Protocol, ServiceKey, ServiceView};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::names;
 
+use super::quoted::Quoted;
+
 /// Why a Service may not share an address. The texts are the Go provider's, with what to do about it where that helps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
     /// The annotation's value is not `namespace/name` (W-23).
     #[error(
-        "invalid service name {value}: annotation {key} has the value {value:?}, expected namespace/name of another Service; \
-         remove the annotation for an address of its own", key = cloudprovider::PRIMARY_SERVICE
+        "invalid service name {}: annotation {key} has the value {:?}, expected namespace/name of another Service; \
+         remove the annotation for an address of its own",
+        Quoted(value), Quoted(value), key = cloudprovider::PRIMARY_SERVICE
     )]
     InvalidName {
         /// As written.
         value: String,
     },
     /// There is no such Service.
-    #[error("get service {value} failed: services {name:?} not found")]
+    #[error("get service {} failed: services {:?} not found", Quoted(value), Quoted(name))]
     NoPrimary {
         /// As written.
         value: String,
@@ -30,7 +34,7 @@ pub enum ShareError {
         name: String,
     },
     /// The Service shares another one's address itself, or names itself.
-    #[error("service {value} is not a primary service")]
+    #[error("service {} is not a primary service", Quoted(value))]
     NotPrimary {
         /// As written.
         value: String,
@@ -98,12 +102,38 @@ pub fn label_value(primary: &ServiceKey) -> Option<String> {
 
 /// Whether a sharer has its place already: it wears the label, or shows the primary's address. Others have to look for free ports.
 pub fn has_joined(sharer: &ServiceView, primary: &ServiceView) -> bool {
-    let label = sharer.labels.get(cloudprovider::PRIMARY_SERVICE);
-    if label.is_some_and(|label| !label.is_empty()) && label == label_value(&primary.key).as_ref() {
+    if wears_label_of(sharer, &primary.key) {
         return true;
     }
     let shown = sharer.annotations.get(kube_vip::LOADBALANCER_IPS).and_then(|ips| ips.parse().ok());
     shown.is_some() && shown == primary.ingress.first().copied()
+}
+
+/// Whether a Service shows this address as its own. That of a DHCP load balancer is not known yet and nobody's.
+pub fn shows(service: &ServiceView, address: &str) -> bool {
+    let address = address.parse::<IpAddr>().ok().filter(|address| !address.is_unspecified());
+    let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).and_then(|ips| ips.parse().ok());
+    address.is_some() && address == shown
+}
+
+/// Whether an address that a Service shows or is served with belongs to another one by now. A former secondary may go on with its
+/// primary's, as before.
+pub fn is_taken(service: &ServiceView, services: &[Arc<ServiceView>]) -> bool {
+    let publishes = |other: &ServiceView, ip: &IpAddr| other.ingress.contains(ip) || shows(other, &ip.to_string());
+    let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).and_then(|ips| ips.parse::<IpAddr>().ok());
+    let ours: BTreeSet<IpAddr> =
+        service.ingress.iter().copied().chain(shown).filter(|address| !address.is_unspecified()).collect();
+    services
+        .iter()
+        .filter(|other| other.key != service.key && other.is_load_balancer && !other.deleting)
+        .filter(|other| !matches!(named_primary(other), Some(Ok(primary)) if primary == service.key))
+        .filter(|other| !wears_label_of(service, &other.key))
+        .any(|other| ours.iter().any(|ip| publishes(other, ip)))
+}
+
+fn wears_label_of(service: &ServiceView, primary: &ServiceKey) -> bool {
+    let label = service.labels.get(cloudprovider::PRIMARY_SERVICE);
+    label.is_some_and(|label| !label.is_empty()) && label == label_value(primary).as_ref()
 }
 
 /// One user of a shared address.
@@ -172,6 +202,42 @@ mod tests {
             assert!(text.contains("expected namespace/name"), "{text}");
         }
         assert!(primary_text(Some("a/b/c")).unwrap_err().contains("not found"));
+    }
+
+    #[test]
+    fn what_a_user_wrote_is_quoted_within_bounds() {
+        for value in ["x".repeat(100_000), format!("a/{}", "\n".repeat(100_000)), "\u{1b}[2Jroot".to_owned()] {
+            let text = primary_text(Some(&value)).unwrap_err();
+            assert!(text.len() < 800 && !text.contains(char::is_control), "{text}");
+        }
+    }
+
+    /// W-34: an address that stayed on a Service may be another one's by now.
+    #[test]
+    fn an_address_that_another_living_service_publishes_is_taken() {
+        let me = || build::service("default/me").short(&[("ip", "10.0.0.1")]);
+        let other = || build::service("default/other");
+        let mut deleting = other().ingress("10.0.0.1").done();
+        deleting.deleting = true;
+        let mut cluster_ip = other().short(&[("ip", "10.0.0.1")]).done();
+        cluster_ip.is_load_balancer = false;
+        let served = build::service("default/me").ingress("10.0.0.1").done();
+        let cases = [
+            ("served", me().done(), other().ingress("10.0.0.1").done(), true),
+            ("published", me().done(), other().short(&[("ip", "10.0.0.1")]).done(), true),
+            ("by ingress alone", served, other().ingress("10.0.0.1").done(), true),
+            ("another address", me().done(), other().ingress("10.0.0.2").done(), false),
+            ("itself", me().done(), me().ingress("10.0.0.1").done(), false),
+            ("being deleted", me().done(), deleting, false),
+            ("no load balancer", me().done(), cluster_ip, false),
+            ("shares it", me().done(), other().short(&[("primary", "default/me"), ("ip", "10.0.0.1")]).done(), false),
+            ("former primary", me().label("default.other").done(), other().ingress("10.0.0.1").done(), false),
+        ];
+        for (what, me, other, expected) in cases {
+            assert_eq!(is_taken(&me, &[Arc::new(other)]), expected, "{what}");
+        }
+        let dhcp = |name| build::service(name).short(&[("ip", "0.0.0.0")]).done();
+        assert!(!is_taken(&dhcp("default/me"), &[Arc::new(dhcp("default/other"))]), "not known yet");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use harvester_api::keys::cloudprovider;
-use harvester_api::load_balancer::LoadBalancer;
+use harvester_api::load_balancer::{LoadBalancer, NotReady};
 
 /// A LoadBalancer object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl LbView {
     pub fn is_settled(&self) -> bool {
         match &self.ready {
             Some(ready) if ready.status => self.has_host_finalizer,
-            Some(ready) => !super::host_words::is_transient(&ready.message),
+            Some(ready) => NotReady::classify(&ready.message) != NotReady::Transient,
             None => false,
         }
     }

@@ -74,7 +74,8 @@ impl MappingSource {
     }
 
     /// A mapping for tests.
-    pub fn in_memory(mapping: Option<NadMapping>) -> Self {
+    #[cfg(test)]
+    pub(crate) fn in_memory(mapping: Option<NadMapping>) -> Self {
         let cache = Cache::in_memory(|old, new| old != new, mapping.map(|mapping| (NAME.to_owned(), mapping)));
         Self { cache, status: None }
     }

@@ -148,13 +148,15 @@ impl Netlink {
 
     /// Sets an interface up.
     pub async fn set_up(&self, index: u32) -> Result<(), NetlinkError> {
+        self.up(index).await.map_err(|failure| failure.while_trying_to(format!("set interface {index} up")))
+    }
+
+    pub(super) async fn up(&self, index: u32) -> Result<(), Failure> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         message.header.flags = LinkFlags::Up;
         message.header.change_mask = LinkFlags::Up;
-        self.change(RouteNetlinkMessage::SetLink(message), 0)
-            .await
-            .map_err(|failure| failure.while_trying_to(format!("set interface {index} up")))
+        self.change(RouteNetlinkMessage::SetLink(message), 0).await
     }
 
     /// Sets the alias of an interface (at most 255 bytes).

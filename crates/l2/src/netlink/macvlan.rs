@@ -99,7 +99,8 @@ impl Netlink {
             self.change(RouteNetlinkMessage::SetLink(settings(link.index, wanted)), 0)
                 .await
                 .map_err(|failure| failure.while_trying_to(format!("set alias and IP settings of macvlan {name}")))?;
-            self.set_up(link.index).await
+            // By its name: the index is another one with each attempt, and so would be the text.
+            self.up(link.index).await.map_err(|failure| failure.while_trying_to(format!("set macvlan {name} up")))
         };
         match configured.await {
             Ok(()) => Ok(link.index),

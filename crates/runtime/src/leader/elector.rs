@@ -13,16 +13,16 @@ use super::{LeaderConfig, Leadership, OnLoss};
 
 /// A Lease as the API showed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observation {
+pub(super) struct Observation {
     /// What its holder wrote.
-    pub record: Record,
+    pub(super) record: Record,
     /// `metadata.resourceVersion`, the precondition of the next write.
-    pub version: String,
+    pub(super) version: String,
 }
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
+pub(super) enum Input {
     /// Time passed.
     Tick,
     /// Answer to [`Action::Read`]; `None`: there is no such Lease.
@@ -39,7 +39,7 @@ pub enum Input {
 
 /// The one request to send next. Its outcome is fed back before another is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub(super) enum Action {
     /// Read the Lease.
     Read,
     /// Create it.
@@ -55,13 +55,15 @@ pub enum Action {
 
 /// One replica's view of one election.
 #[derive(Debug)]
-pub struct Elector {
+pub(super) struct Elector {
     config: LeaderConfig,
     seen: Option<Seen>,
     leading: Option<Leading>,
     ended: bool,
     /// A request is on its way since then.
     busy: Option<Instant>,
+    /// Since when no request was answered.
+    unanswered: Option<Instant>,
     next: Instant,
     /// Conflicts in a row, so that a Lease that changes all the time is not read in a tight loop.
     conflicts: u32,
@@ -80,19 +82,30 @@ struct Leading {
     since: Instant,
     /// Start of the last request that renewed the Lease: others count from later.
     renewed: Instant,
-    /// When the running round of renewal has failed.
+    /// When the running round of renewal has failed. Counted from `renewed` too: the lease runs from the API server's write, and an
+    /// answer that took seconds must not add them to the time for which we believe in it.
     lost_at: Instant,
     confirmed: bool,
 }
 
 impl Elector {
     /// A replica that knows nothing and reads the Lease at `now`.
-    pub fn new(now: Instant, config: LeaderConfig) -> Self {
-        Self { config, seen: None, leading: None, ended: false, busy: None, next: now, conflicts: 0, known: false }
+    pub(super) fn new(now: Instant, config: LeaderConfig) -> Self {
+        Self {
+            config,
+            seen: None,
+            leading: None,
+            ended: false,
+            busy: None,
+            unanswered: None,
+            next: now,
+            conflicts: 0,
+            known: false,
+        }
     }
 
     /// Takes in what happened; answers with the request to send, if one is due. `wall` is only written, never compared.
-    pub fn step(&mut self, now: Instant, wall: Timestamp, input: Input) -> Option<Action> {
+    pub(super) fn step(&mut self, now: Instant, wall: Timestamp, input: Input) -> Option<Action> {
         match input {
             Input::Tick => {}
             Input::Read(observation) => {
@@ -130,7 +143,8 @@ impl Elector {
                 self.next = now + self.config.timing.retry_period;
             }
             Input::Failed => {
-                self.busy = None;
+                let sent = self.busy.take().unwrap_or(now);
+                self.unanswered.get_or_insert(sent);
                 self.next = now + self.config.timing.retry_period;
             }
         }
@@ -153,7 +167,7 @@ impl Elector {
 
     /// When to call [`Elector::step`] with [`Input::Tick`] if nothing happens before; `None` while a request is on its way and no
     /// deadline runs.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         if self.ended {
             return None;
         }
@@ -163,7 +177,7 @@ impl Elector {
     }
 
     /// Who leads. A Lease that names us while we have not renewed it yet is not known to be ours.
-    pub fn leadership(&self) -> Leadership {
+    pub(super) fn leadership(&self) -> Leadership {
         if let Some(Leading { since, confirmed, .. }) = self.leading {
             return Leadership::Leading { since, confirmed };
         }
@@ -176,23 +190,23 @@ impl Elector {
     }
 
     /// Start of the last request that renewed the Lease, while we lead.
-    pub fn renewed(&self) -> Option<Instant> {
+    pub(super) fn renewed(&self) -> Option<Instant> {
         self.leading.as_ref().map(|leading| leading.renewed)
     }
 
     /// Whether the election is over, because the Lease was lost with [`OnLoss::End`].
-    pub fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
     /// Version of the Lease that the next write will expect.
-    pub fn version(&self) -> Option<&str> {
+    pub(super) fn version(&self) -> Option<&str> {
         self.seen.as_ref().map(|seen| seen.version.as_str())
     }
 
     /// The write that hands the Lease back, if we hold it: an empty holder and one second, so that the next one in line takes it
     /// at once (client-go's ReleaseOnCancel).
-    pub fn release(&self, wall: Timestamp) -> Option<Action> {
+    pub(super) fn release(&self, wall: Timestamp) -> Option<Action> {
         let (Some(_), Some(seen)) = (&self.leading, &self.seen) else { return None };
         if seen.record.holder != self.config.identity {
             return None;
@@ -215,8 +229,14 @@ impl Elector {
     /// Notes what the Lease shows. A holder that is not us ends our leadership, whatever the clock says.
     fn look(&mut self, now: Instant, observation: Option<Observation>) {
         self.known = true;
+        // Nobody could renew while the API was away, so that time counts against nobody: else whoever asks first after an outage
+        // takes the Lease from a holder that is alive and serves. client-go counts it; its holders end in an outage anyway.
+        let outage = match self.unanswered.take() {
+            Some(since) if self.config.on_loss == OnLoss::KeepTrying => now.saturating_duration_since(since),
+            _ => Duration::ZERO,
+        };
         let changed = match (&self.seen, &observation) {
-            (Some(seen), Some(new)) if seen.record == new.record => seen.changed,
+            (Some(seen), Some(new)) if seen.record == new.record => seen.changed + outage,
             _ => now,
         };
         self.seen = observation.map(|Observation { record, version }| Seen { record, version, changed });
@@ -266,7 +286,7 @@ impl Elector {
         let timing = self.config.timing;
         let since = self.leading.as_ref().map_or(now, |leading| leading.since);
         self.next = now + timing.retry_period;
-        let lost_at = self.next + timing.renew_deadline;
+        let lost_at = sent + timing.retry_period + timing.renew_deadline;
         self.leading = Some(Leading { since, renewed: sent, lost_at, confirmed: true });
     }
 

@@ -95,6 +95,32 @@ fn a_released_lease_is_taken_at_once_and_counts_a_transition() {
     assert_eq!(record.acquire_time, Some(wall(0.0)));
 }
 
+/// decisions.md 18: whoever asks first after an outage must not take the Lease from a holder that is alive.
+#[test]
+fn time_in_which_the_api_did_not_answer_counts_against_no_holder_where_losing_is_not_the_end() {
+    for (on_loss, taken_at_once) in [(OnLoss::KeepTrying, false), (OnLoss::End, true)] {
+        let mut run = Run::new(on_loss);
+        run.at(0.0, Input::Tick);
+        assert_eq!(run.at(0.0, Input::Read(Some(held_by("other", 0.0, "7")))), None);
+        for second in [2.0, 5.0, 8.0, 20.0, 40.0] {
+            assert_eq!(run.at(second, Input::Tick), Some(Action::Read));
+            assert_eq!(run.at(second + 0.5, Input::Failed), None);
+        }
+        assert_eq!(run.at(60.0, Input::Tick), Some(Action::Read));
+        let taken = run.at(60.0, Input::Read(Some(held_by("other", 0.0, "7"))));
+        assert_eq!(taken.is_some(), taken_at_once, "{on_loss:?}: {taken:?}");
+        if taken_at_once {
+            continue;
+        }
+        // 2 s had passed before the outage of 58 s: a holder that is dead is replaced 13 s after it.
+        assert_eq!(run.at(72.0, Input::Tick), Some(Action::Read));
+        assert_eq!(run.at(72.0, Input::Read(Some(held_by("other", 0.0, "7")))), None);
+        assert_eq!(run.elector.deadline(), Some(run.start + Duration::from_secs(73)));
+        run.at(73.0, Input::Tick);
+        assert!(run.at(73.0, Input::Read(Some(held_by("other", 0.0, "7")))).is_some());
+    }
+}
+
 #[test]
 fn a_foreign_lease_is_taken_only_after_it_stood_still_for_its_own_duration_by_our_clock() {
     let mut run = Run::new(OnLoss::End);
@@ -191,6 +217,30 @@ fn a_request_that_hangs_does_not_delay_the_loss() {
     assert_eq!(run.elector.deadline(), Some(run.start + Duration::from_secs(12)));
     run.at(12.0, Input::Tick);
     assert!(run.elector.has_ended());
+}
+
+#[test]
+fn a_renewal_counts_from_when_it_was_sent_however_late_its_answer() {
+    for (answered, lost) in [(2.0, 14.0), (4.5, 14.0), (7.0, 14.0)] {
+        let mut run = Run::leading(OnLoss::KeepTrying);
+        let Some(Action::Update { record, .. }) = run.at(2.0, Input::Tick) else { panic!("renews") };
+        run.at(answered, Input::Wrote(seen(record, "2")));
+        let confirmed = |run: &Run| matches!(run.elector.leadership(), Leadership::Leading { confirmed: true, .. });
+        // From here on no request is answered.
+        run.at(lost - 0.1, Input::Tick);
+        assert!(confirmed(&run), "answered at {answered} s");
+        run.at(lost, Input::Tick);
+        assert!(!confirmed(&run), "answered at {answered} s: others may take the Lease at 17 s");
+    }
+}
+
+#[test]
+fn a_renewal_that_is_answered_after_its_deadline_renews_nothing() {
+    let mut run = Run::leading(OnLoss::End);
+    let Some(Action::Update { record, .. }) = run.at(2.0, Input::Tick) else { panic!("renews") };
+    // The process was stopped meanwhile: the answer is the first thing that it sees.
+    run.at(20.0, Input::Wrote(seen(record, "2")));
+    assert!(run.elector.has_ended() && !run.leads());
 }
 
 #[test]

@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 
 /// What the holder of a Lease writes into it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Record {
+pub(super) struct Record {
     /// `holderIdentity`; empty when released.
-    pub holder: String,
+    pub(super) holder: String,
     /// `leaseDurationSeconds`.
-    pub lease_duration: Duration,
+    pub(super) lease_duration: Duration,
     /// `acquireTime`.
-    pub acquire_time: Option<Timestamp>,
+    pub(super) acquire_time: Option<Timestamp>,
     /// `renewTime`. Only its change counts, never its value: clocks differ.
-    pub renew_time: Option<Timestamp>,
+    pub(super) renew_time: Option<Timestamp>,
     /// `leaseTransitions`.
-    pub transitions: i64,
+    pub(super) transitions: i64,
 }
 
 /// The API resource of Leases.

@@ -1,4 +1,4 @@
-//! Runs an [`Elector`] against a real Lease: sends its requests, watches, keeps the time, tells who leads.
+//! Runs an `Elector` against a real Lease: sends its requests, watches, keeps the time, tells who leads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Action, Elector, Input, LeaderConfig, Leadership, Observation, Record, lease};
+use super::elector::{Action, Elector, Input, Observation};
+use super::lease::{self, Record};
+use super::{LeaderConfig, Leadership};
 use crate::error::chain;
 use crate::events::Recorder;
 use crate::health::Check;
@@ -125,7 +127,7 @@ impl Election {
         }
         // A server-side time-out keeps a watch that died silently from being believed for long; polling goes on beside it anyway.
         let config = watcher::Config::default().fields(&format!("metadata.name={}", self.config.name));
-        watcher_with(self.api.clone(), config)
+        watcher(self.api.clone(), config).default_backoff().boxed()
     }
 
     fn watched(
@@ -290,13 +292,6 @@ impl Election {
         self.tell(latest.as_ref(), "stopped leading");
         self.leadership.send_replace(Leadership::Following { holder: String::new() });
     }
-}
-
-fn watcher_with(
-    api: Api<DynamicObject>,
-    config: watcher::Config,
-) -> BoxStream<'static, Result<watcher::Event<DynamicObject>, watcher::Error>> {
-    watcher(api, config).default_backoff().boxed()
 }
 
 fn observe(lease: &DynamicObject) -> Observation {

@@ -190,6 +190,7 @@ async fn the_lease_is_handed_back_only_after_the_work_under_way_is_finished() {
     let task = tokio::spawn(super::super::run_while_leading(election, stop.clone(), |stop| async move {
         stop.cancelled().await;
         seconds(5).await;
+        "finished"
     }));
     seconds(3).await;
     assert_eq!(server.holder(), "first");
@@ -198,23 +199,80 @@ async fn the_lease_is_handed_back_only_after_the_work_under_way_is_finished() {
     assert_eq!(server.holder(), "first");
     seconds(2).await;
     assert_eq!(server.holder(), "");
-    assert!(task.await.unwrap().is_ok());
+    assert_eq!(task.await.unwrap().unwrap(), Some("finished"), "what the work came to is handed on");
+}
+
+/// Adds itself to the number of those that work, for as long as it lives.
+struct Working(Arc<std::sync::atomic::AtomicUsize>);
+
+impl Working {
+    fn begin(count: &Arc<std::sync::atomic::AtomicUsize>) -> Self {
+        assert_eq!(count.fetch_add(1, Ordering::SeqCst), 0, "somebody works already");
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_replicas_with_one_lease_never_work_at_the_same_time() {
+    let server = Server::new();
+    let working: Arc<std::sync::atomic::AtomicUsize> = Arc::default();
+    let mut stops = Vec::new();
+    let mut replicas = tokio::task::JoinSet::new();
+    let mut worked = 0;
+    // By turns a replica is asked to stop, with work that takes its time to finish, and is cut off for longer than its lease.
+    for round in 0..12_u32 {
+        while replicas.len() < 2 {
+            let stop = CancellationToken::new();
+            let election =
+                Election::new(server.scenario.client(), config(&format!("r{}", stops.len()), OnLoss::End), None);
+            let working = Arc::clone(&working);
+            replicas.spawn(super::super::run_while_leading(election, stop.clone(), |stop| async move {
+                let _working = Working::begin(&working);
+                stop.cancelled().await;
+                seconds(3).await;
+            }));
+            stops.push(stop);
+        }
+        seconds(20).await;
+        worked += working.load(Ordering::SeqCst);
+        if round % 2 == 0 {
+            let leader: usize = server.holder()[1..].parse().expect("somebody leads");
+            stops[leader].cancel();
+            let stopped = replicas.join_next().await.unwrap().expect("never two at once");
+            assert_eq!(stopped.unwrap(), Some(()));
+        } else {
+            server.away.store(true, Ordering::Relaxed);
+            let lost = replicas.join_next().await.unwrap().expect("never two at once");
+            assert!(lost.is_err());
+            assert_eq!(working.load(Ordering::SeqCst), 0, "the work ended with the Lease");
+            server.away.store(false, Ordering::Relaxed);
+        }
+    }
+    assert_eq!(worked, 12, "and one of them always does");
 }
 
 #[tokio::test(start_paused = true)]
 async fn work_ends_with_the_lease_and_a_follower_stops_without_having_worked() {
     let server = Server::new();
     let election = Election::new(server.scenario.client(), config("first", OnLoss::End), None);
-    let task =
-        tokio::spawn(super::super::run_while_leading(election, CancellationToken::new(), |_| std::future::pending()));
+    let task = tokio::spawn(super::super::run_while_leading(election, CancellationToken::new(), |_| {
+        std::future::pending::<()>()
+    }));
     seconds(3).await;
     let (follower, stop) =
         (Election::new(server.scenario.client(), config("second", OnLoss::End), None), CancellationToken::new());
-    let follower =
-        tokio::spawn(super::super::run_while_leading(follower, stop.clone(), |_| async { panic!("never leads") }));
+    let follower = tokio::spawn(super::super::run_while_leading(follower, stop.clone(), |_| async {
+        unreachable!("never leads")
+    }));
     seconds(3).await;
     stop.cancel();
-    assert!(follower.await.unwrap().is_ok());
+    assert_eq!(follower.await.unwrap().unwrap(), None::<()>);
     server.away.store(true, Ordering::Relaxed);
     assert!(task.await.unwrap().is_err());
 }

@@ -42,10 +42,9 @@ impl<K: Key> State<K> {
         true
     }
 
-    pub(super) fn add_at(&mut self, at: Instant, key: K) -> bool {
+    pub(super) fn add_at(&mut self, at: Instant, key: K) {
         let entry = self.later.entry(key).or_insert(at);
         *entry = at.min(*entry);
-        false
     }
 
     /// Moves what is due to the queue; returns how many keys were news.

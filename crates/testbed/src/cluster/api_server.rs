@@ -1,18 +1,17 @@
 //! A kube-apiserver in a namespace, with its authority and the ways to it.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::addresses::{API_PORT, CONTROL_PLANE};
 use crate::cluster::audit::{self, AuditLog};
-use crate::cluster::control_plane::Credentials;
+use crate::cluster::credentials::{Credentials, client_from};
 use crate::cluster::kubeconfig::{Identity, kubeconfig};
 use crate::cluster::pki::Authority;
 use crate::cluster::relay::Relay;
@@ -27,7 +26,7 @@ pub(crate) const START_DEADLINE: Duration = Duration::from_secs(90);
 
 /// One API server.
 #[derive(Debug)]
-pub(crate) struct ApiServer {
+pub struct ApiServer {
     process: Mutex<Option<Process>>,
     relay: Relay,
     authority: Authority,
@@ -44,12 +43,11 @@ pub(crate) struct Settings {
     pub etcd_prefix: &'static str,
     pub service_ranges: &'static str,
     pub first_service: Ipv4Addr,
-    pub extra: Vec<String>,
 }
 
 impl ApiServer {
-    /// Starts it, without waiting for it: see [`ApiServer::wait_until_ready`].
-    pub fn start(settings: Settings, namespace: Arc<Namespace>, dir: Arc<RunDir>) -> Result<Self> {
+    /// Makes it and starts it, without waiting for it: see [`ApiServer::wait_until_ready`].
+    pub(crate) fn launch(settings: Settings, namespace: Arc<Namespace>, dir: Arc<RunDir>) -> Result<Self> {
         let authority = Authority::new(&format!("{}-ca", settings.name))?;
         let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
         let server = authority.issue(
@@ -88,8 +86,13 @@ impl ApiServer {
         Ok(server)
     }
 
-    /// Starts the process again after [`ApiServer::kill`].
-    pub fn run(&self) -> Result<()> {
+    /// Starts it again after [`ApiServer::kill`] and waits until it is ready.
+    pub async fn start(&self) -> Result<()> {
+        self.run()?;
+        self.wait_until_ready().await
+    }
+
+    fn run(&self) -> Result<()> {
         let file = |name: &str| self.file(name).display().to_string();
         let settings = &self.settings;
         let mut command = Command::new(programs::tool("kube-apiserver")?);
@@ -126,27 +129,25 @@ impl ApiServer {
             .arg(format!("--audit-policy-file={}", file("audit-policy.json")))
             .arg(format!("--audit-log-path={}", file("audit.log")))
             // Never rotated: tests remember places in the file.
-            .args(["--audit-log-mode=blocking", "--audit-log-maxsize=100000", "--profiling=false", "--v=1"])
-            .args(&settings.extra);
+            .args(["--audit-log-mode=blocking", "--audit-log-maxsize=100000", "--profiling=false", "--v=1"]);
         *self.slot() = Some(self.namespace.spawn(settings.name, command)?);
         Ok(())
     }
 
-    /// Ends it at once.
+    /// Ends it without a word.
     pub fn kill(&self) {
         drop(self.slot().take());
     }
 
-    /// Does `act` with the running process.
-    pub fn with_process<T>(&self, act: impl FnOnce(&Process) -> Result<T>) -> Result<T> {
-        act(self.slot().as_ref().with_context(|| format!("{} is not running", self.settings.name))?)
+    fn check(&self) -> Result<()> {
+        self.slot().as_ref().with_context(|| format!("{} is not running", self.settings.name))?.check()
     }
 
     /// Waits until it answers `/readyz`, which includes the built-in roles.
-    pub async fn wait_until_ready(&self) -> Result<()> {
+    pub(crate) async fn wait_until_ready(&self) -> Result<()> {
         let client = self.client().await?;
         wait_for(&format!("{} to be ready", self.settings.name), START_DEADLINE, || async {
-            self.with_process(Process::check).map_err(|error| error.to_string())?;
+            self.check().map_err(|error| error.to_string())?;
             let request =
                 http::Request::get("/readyz").body(Vec::new()).expect("a constant path makes a valid request");
             match client.request_text(request).await {
@@ -159,13 +160,13 @@ impl ApiServer {
     }
 
     /// A client with all rights. Made anew each time: a client's worker belongs to the runtime of the test that made it.
-    pub async fn client(&self) -> Result<Client> {
+    pub(crate) async fn client(&self) -> Result<Client> {
         let admin = self.admin()?;
         client_from(&admin.outside).await
     }
 
     /// The administrator's kubeconfigs.
-    pub fn admin(&self) -> Result<Credentials> {
+    pub(crate) fn admin(&self) -> Result<Credentials> {
         let existing = self.credentials_named("admin");
         if existing.inside.exists() && existing.outside.exists() {
             Ok(existing)
@@ -175,13 +176,13 @@ impl ApiServer {
     }
 
     /// Kubeconfigs with a client certificate; `file` names them.
-    pub fn user(&self, file: &str, user: &str, groups: &[&str]) -> Result<Credentials> {
+    pub(crate) fn user(&self, file: &str, user: &str, groups: &[&str]) -> Result<Credentials> {
         let pair = self.authority.issue(user, groups, &[], &[])?;
         self.credentials(file, &Identity::Certificate(pair), None)
     }
 
     /// Kubeconfigs for any identity.
-    pub fn credentials(&self, file: &str, identity: &Identity, namespace: Option<&str>) -> Result<Credentials> {
+    pub(crate) fn credentials(&self, file: &str, identity: &Identity, namespace: Option<&str>) -> Result<Credentials> {
         let credentials = self.credentials_named(file);
         for (path, server) in [(&credentials.inside, self.url_inside()), (&credentials.outside, self.url_outside())] {
             let name = path.file_name().expect("made of a file name").to_string_lossy().into_owned();
@@ -190,32 +191,32 @@ impl ApiServer {
         Ok(credentials)
     }
 
-    pub fn url_inside(&self) -> String {
+    pub(crate) fn url_inside(&self) -> String {
         format!("https://{}:{API_PORT}", self.settings.address)
     }
 
-    pub fn url_outside(&self) -> String {
+    pub(crate) fn url_outside(&self) -> String {
         format!("https://{}", self.relay.address())
     }
 
-    pub fn authority(&self) -> &Authority {
+    pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    pub fn namespace(&self) -> &Arc<Namespace> {
+    pub(crate) fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
     }
 
-    pub fn audit(&self) -> AuditLog {
+    pub(crate) fn audit(&self) -> AuditLog {
         AuditLog::new(self.file("audit.log"))
     }
 
     /// Path of a file of this server.
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(self.settings.name).join(name)
     }
 
-    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf> {
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf> {
         self.dir.write(&format!("{}/{name}", self.settings.name), content)
     }
 
@@ -229,13 +230,4 @@ impl ApiServer {
     fn slot(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
         self.process.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
-}
-
-/// A client for a kubeconfig file.
-pub(crate) async fn client_from(path: &Path) -> Result<Client> {
-    let failed = || format!("failed to make a client from {}", path.display());
-    let file = Kubeconfig::read_from(path).with_context(failed)?;
-    let config =
-        kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(failed)?;
-    Client::try_from(config).with_context(failed)
 }

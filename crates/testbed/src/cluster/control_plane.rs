@@ -13,9 +13,10 @@ use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
 
 use crate::addresses::{CONTROL_PLANE, KUBERNETES_SERVICE, MANAGEMENT_PREFIX, SERVICE_RANGES, management_host};
-use crate::cluster::api_server::{self, ApiServer, Settings};
+use crate::cluster::api_server::{ApiServer, START_DEADLINE, Settings};
 use crate::cluster::audit::AuditLog;
-use crate::cluster::harvester::{HarvesterBuilder, HarvesterSide};
+use crate::cluster::controllers::{start_controller_manager, start_scheduler};
+use crate::cluster::credentials::Credentials;
 use crate::cluster::kubeconfig::Identity;
 use crate::net::host::Host;
 use crate::net::namespace::Namespace;
@@ -25,22 +26,6 @@ use crate::programs;
 use crate::run_dir::RunDir;
 use crate::wait::wait_for;
 
-/// Two kubeconfig files of one identity.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Credentials {
-    /// For programs on hosts that joined the control plane.
-    pub inside: PathBuf,
-    /// For the test itself and for `kubectl` in the outer namespace.
-    pub outside: PathBuf,
-}
-
-impl Credentials {
-    /// A client for the test.
-    pub async fn client(&self) -> Result<Client> {
-        api_server::client_from(&self.outside).await
-    }
-}
-
 /// A control plane in a namespace. It stands on a management network of its own, which hosts of any LAN may join.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -48,7 +33,6 @@ pub struct ControlPlane {
     scheduler: Option<Process>,
     controller_manager: Mutex<Option<Process>>,
     controllers: Option<String>,
-    controller_flags: Vec<String>,
     api_server: ApiServer,
     etcd: Process,
     namespace: Arc<Namespace>,
@@ -63,9 +47,7 @@ pub struct ControlPlane {
 #[derive(Debug, Default)]
 pub struct ControlPlaneBuilder {
     controllers: Option<String>,
-    controller_flags: Vec<String>,
     scheduler: bool,
-    api_flags: Vec<String>,
 }
 
 impl ControlPlane {
@@ -144,27 +126,6 @@ impl ControlPlane {
         self.api_server.url_inside()
     }
 
-    /// Ends the API server without a word. etcd stays.
-    pub fn kill_api_server(&self) {
-        self.api_server.kill();
-    }
-
-    /// Starts it again and waits until it is ready.
-    pub async fn start_api_server(&self) -> Result<()> {
-        self.api_server.run()?;
-        self.api_server.wait_until_ready().await
-    }
-
-    /// Freezes the API server: connections stay open, nothing is answered.
-    pub fn pause_api_server(&self) -> Result<()> {
-        self.api_server.with_process(Process::pause)
-    }
-
-    /// Lets a frozen API server go on.
-    pub fn resume_api_server(&self) -> Result<()> {
-        self.api_server.with_process(Process::resume)
-    }
-
     /// Ends the controller manager.
     pub fn kill_controller_manager(&self) {
         drop(self.controller_slot().take());
@@ -173,7 +134,7 @@ impl ControlPlane {
     /// Starts the controller manager with these controllers (`*` for all), again if need be.
     pub fn start_controller_manager(&self, controllers: &str) -> Result<()> {
         self.kill_controller_manager();
-        let process = start_controller_manager(&self.api_server, controllers, &self.controller_flags)?;
+        let process = start_controller_manager(&self.api_server, controllers)?;
         *self.controller_slot() = Some(process);
         Ok(())
     }
@@ -208,7 +169,8 @@ impl ControlPlane {
         management_host(self.joined.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub(crate) fn api_server(&self) -> &ApiServer {
+    /// Its API server, to kill it and to start it again. etcd stays.
+    pub fn api_server(&self) -> &ApiServer {
         &self.api_server
     }
 
@@ -225,24 +187,10 @@ impl ControlPlaneBuilder {
         self
     }
 
-    /// A further flag of the controller manager.
-    #[must_use]
-    pub fn controller_flag(mut self, flag: &str) -> Self {
-        self.controller_flags.push(flag.into());
-        self
-    }
-
     /// With a scheduler.
     #[must_use]
     pub fn scheduler(mut self) -> Self {
         self.scheduler = true;
-        self
-    }
-
-    /// A further flag of the API server.
-    #[must_use]
-    pub fn api_flag(mut self, flag: &str) -> Self {
-        self.api_flags.push(flag.into());
         self
     }
 
@@ -251,14 +199,6 @@ impl ControlPlaneBuilder {
         let control_plane = self.launch()?;
         control_plane.wait_until_ready().await?;
         Ok(control_plane)
-    }
-
-    /// Starts it together with a Harvester side and waits until both are ready: two seconds less than one after the other.
-    pub async fn start_with(self, harvester: HarvesterBuilder) -> Result<(ControlPlane, HarvesterSide)> {
-        let control_plane = self.launch()?;
-        let harvester = harvester.launch(&control_plane)?;
-        tokio::try_join!(control_plane.wait_until_ready(), harvester.wait_until_ready())?;
-        Ok((control_plane, harvester))
     }
 
     /// Starts it without waiting; see [`ControlPlane::wait_until_ready`].
@@ -274,20 +214,17 @@ impl ControlPlaneBuilder {
             etcd_prefix: "/guest",
             service_ranges: SERVICE_RANGES,
             first_service: KUBERNETES_SERVICE,
-            extra: self.api_flags,
         };
-        let api_server = ApiServer::start(settings, namespace.clone(), dir.clone())?;
+        let api_server = ApiServer::launch(settings, namespace.clone(), dir.clone())?;
         // Started beside the API server: both try again until it answers.
         let controllers = self.controllers.as_deref();
-        let controller_manager = controllers
-            .map(|controllers| start_controller_manager(&api_server, controllers, &self.controller_flags))
-            .transpose()?;
+        let controller_manager =
+            controllers.map(|controllers| start_controller_manager(&api_server, controllers)).transpose()?;
         let scheduler = self.scheduler.then(|| start_scheduler(&api_server)).transpose()?;
         Ok(ControlPlane {
             scheduler,
             controller_manager: Mutex::new(controller_manager),
             controllers: self.controllers,
-            controller_flags: self.controller_flags,
             api_server,
             etcd,
             namespace,
@@ -311,44 +248,6 @@ fn start_etcd(namespace: &Namespace, dir: &Path) -> Result<Process> {
     namespace.spawn("etcd", command)
 }
 
-fn start_controller_manager(api_server: &ApiServer, controllers: &str, flags: &[String]) -> Result<Process> {
-    let credentials = api_server.user("kube-controller-manager", "system:kube-controller-manager", &[])?;
-    let file = |name: &str| api_server.file(name).display().to_string();
-    let mut command = Command::new(programs::tool("kube-controller-manager")?);
-    command
-        .arg(format!("--kubeconfig={}", credentials.inside.display()))
-        .arg(format!("--controllers={controllers}"))
-        .arg(format!("--service-account-private-key-file={}", file("service-accounts.key")))
-        .arg(format!("--root-ca-file={}", file("ca.crt")))
-        .args(["--cloud-provider=external", "--use-service-account-credentials=true", "--leader-elect=false"])
-        // It makes some forty tokens at its start; at the default of 20 requests per second that takes four seconds longer.
-        .args(["--kube-api-qps=300", "--kube-api-burst=600", "--bind-address=127.0.0.1", "--profiling=false", "--v=1"])
-        .args(flags);
-    api_server.namespace().spawn("kube-controller-manager", keep_trying(&command))
-}
-
-fn start_scheduler(api_server: &ApiServer) -> Result<Process> {
-    let credentials = api_server.user("kube-scheduler", "system:kube-scheduler", &[])?;
-    let mut command = Command::new(programs::tool("kube-scheduler")?);
-    command.arg(format!("--kubeconfig={}", credentials.inside.display())).args([
-        "--leader-elect=false",
-        "--bind-address=127.0.0.1",
-        "--v=1",
-    ]);
-    api_server.namespace().spawn("kube-scheduler", keep_trying(&command))
-}
-
-/// Controller manager and scheduler end when they find no API server: started before it is up, or when it is killed for a test.
-fn keep_trying(command: &Command) -> Command {
-    let mut wrapped = Command::new("sh");
-    // A killed shell would leave its child behind: pdeathsig once more.
-    wrapped
-        .args(["-c", "while :; do setpriv --pdeathsig KILL -- \"$@\"; sleep 0.3; done", "keep-trying"])
-        .arg(command.get_program())
-        .args(command.get_args());
-    wrapped
-}
-
 impl ControlPlane {
     /// Waits until the API server is ready and, with a controller manager, until pods can be made.
     pub async fn wait_until_ready(&self) -> Result<()> {
@@ -364,7 +263,7 @@ impl ControlPlane {
         }
         // Pods need the ServiceAccount `default`, which the controller manager makes.
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, "default");
-        wait_for("ServiceAccount default/default", api_server::START_DEADLINE, || async {
+        wait_for("ServiceAccount default/default", START_DEADLINE, || async {
             if let Some(process) = &*self.controller_slot() {
                 process.check().map_err(|error| error.to_string())?;
             }
@@ -375,10 +274,5 @@ impl ControlPlane {
             }
         })
         .await
-    }
-
-    /// Starts the controllers of another API server of this bed, for the Harvester side.
-    pub(crate) fn start_controllers_for(api_server: &ApiServer, controllers: &str) -> Result<Process> {
-        start_controller_manager(api_server, controllers, &[])
     }
 }

@@ -12,7 +12,9 @@ use kube::Client;
 use crate::addresses::{HARVESTER, HARVESTER_SERVICE_RANGE, MANAGEMENT_PREFIX};
 use crate::cluster::api_server::{ApiServer, Settings};
 use crate::cluster::audit::AuditLog;
-use crate::cluster::control_plane::{ControlPlane, Credentials};
+use crate::cluster::control_plane::{ControlPlane, ControlPlaneBuilder};
+use crate::cluster::controllers::start_controller_manager;
+use crate::cluster::credentials::Credentials;
 use crate::cluster::relay::Relay;
 use crate::net::namespace::Namespace;
 use crate::net::segment::Nic;
@@ -96,6 +98,11 @@ impl HarvesterSide {
         self.api_server.audit()
     }
 
+    /// Its API server, to kill it and to start it again. etcd stays.
+    pub fn api_server(&self) -> &ApiServer {
+        &self.api_server
+    }
+
     /// Its cable to the management network: cut it, and no guest reaches Harvester.
     pub fn nic(&self) -> &Nic {
         &self.nic
@@ -104,27 +111,6 @@ impl HarvesterSide {
     /// Its namespace.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
-    }
-
-    /// Ends its API server without a word.
-    pub fn kill_api_server(&self) {
-        self.api_server.kill();
-    }
-
-    /// Starts the API server again and waits until it is ready.
-    pub async fn start_api_server(&self) -> Result<()> {
-        self.api_server.run()?;
-        self.api_server.wait_until_ready().await
-    }
-
-    /// Freezes its API server.
-    pub fn pause_api_server(&self) -> Result<()> {
-        self.api_server.with_process(Process::pause)
-    }
-
-    /// Lets a frozen API server go on.
-    pub fn resume_api_server(&self) -> Result<()> {
-        self.api_server.with_process(Process::resume)
     }
 
     /// Runs `harvester-sim <words>` with the administrator's rights; what it printed.
@@ -271,10 +257,9 @@ impl HarvesterBuilder {
             etcd_prefix: "/harvester",
             service_ranges: HARVESTER_SERVICE_RANGE,
             first_service: std::net::Ipv4Addr::new(10, 53, 0, 1),
-            extra: Vec::new(),
         };
-        let api_server = ApiServer::start(settings, namespace.clone(), dir.clone())?;
-        let controllers = ControlPlane::start_controllers_for(&api_server, CONTROLLERS)?;
+        let api_server = ApiServer::launch(settings, namespace.clone(), dir.clone())?;
+        let controllers = start_controller_manager(&api_server, CONTROLLERS)?;
         let control = Relay::start(&namespace, (std::net::Ipv4Addr::LOCALHOST, CONTROL_PORT).into())?;
         Ok(HarvesterSide {
             sim: Mutex::new(None),
@@ -286,5 +271,15 @@ impl HarvesterBuilder {
             nic,
             _dir: dir,
         })
+    }
+}
+
+impl ControlPlaneBuilder {
+    /// Starts it together with a Harvester side and waits until both are ready: two seconds less than one after the other.
+    pub async fn start_with(self, harvester: HarvesterBuilder) -> Result<(ControlPlane, HarvesterSide)> {
+        let control_plane = self.launch()?;
+        let harvester = harvester.launch(&control_plane)?;
+        tokio::try_join!(control_plane.wait_until_ready(), harvester.wait_until_ready())?;
+        Ok((control_plane, harvester))
     }
 }

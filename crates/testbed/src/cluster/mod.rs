@@ -3,6 +3,8 @@
 pub mod api_server;
 pub mod audit;
 pub mod control_plane;
+pub mod controllers;
+pub mod credentials;
 pub mod harvester;
 pub mod kubeconfig;
 pub mod pki;

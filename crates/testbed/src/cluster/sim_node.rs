@@ -16,8 +16,8 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::addresses::{POD_RANGES, pod4, pod6};
-use crate::cluster::api_server::client_from;
 use crate::cluster::control_plane::ControlPlane;
+use crate::cluster::credentials::client_from;
 use crate::echo::{self, Who};
 use crate::net::host::Host;
 use crate::net::namespace::{Namespace, Task};

@@ -213,13 +213,6 @@ pub struct Task {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Task {
-    /// True while it runs.
-    pub fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
-    }
-}
-
 impl Drop for Task {
     fn drop(&mut self) {
         drop(self.stop.take());

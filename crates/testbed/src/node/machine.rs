@@ -27,7 +27,7 @@ use crate::node::config;
 use crate::process::{Process, Usage, mortal, run};
 use crate::programs;
 use crate::run_dir::RunDir;
-use crate::wait::{wait_for, wait_until};
+use crate::wait::wait_for;
 
 const INIT: &str = include_str!("init.sh");
 /// All pods of a cluster of machines. IPv4 only, like the pod network that the CNI files make.
@@ -286,19 +286,6 @@ impl Machine {
         run(&mut mortal(&command)).with_context(|| format!("inside {}", self.name()))
     }
 
-    /// Imports an image into the running machine.
-    pub fn load_image(&self, archive: &Path) -> Result<()> {
-        self.exec([
-            OsStr::new("ctr"),
-            "-n".as_ref(),
-            "k8s.io".as_ref(),
-            "images".as_ref(),
-            "import".as_ref(),
-            archive.as_os_str(),
-        ])?;
-        Ok(())
-    }
-
     /// The process id, inside the machine, of a container given as in a pod's status (`containerd://<id>`).
     pub fn container_pid(&self, container_id: &str) -> Result<u32> {
         let id = container_id.trim_start_matches("containerd://");
@@ -345,13 +332,6 @@ impl Machine {
     /// Where its daemons log.
     pub fn logs(&self) -> PathBuf {
         self.disk.join("log")
-    }
-
-    /// Waits until the machine's own containerd answers, which is when images can be loaded and programs looked at.
-    pub fn wait_for_containerd(&self) -> Result<()> {
-        wait_until(&format!("containerd of {}", self.name()), Duration::from_mins(1), || {
-            self.exec(["ctr", "version"]).map(drop).map_err(|error| format!("{error:#}"))
-        })
     }
 
     /// A new network side with the old addresses.

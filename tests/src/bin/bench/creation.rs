@@ -1,7 +1,7 @@
 //! New Services: how long until their address, until it is on the wire, until it answers; and what that costs in requests.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
@@ -11,13 +11,14 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::watcher::{self, Event, watcher};
 use serde::Serialize;
-use testbed::{Frame, Task};
+use testbed::Frame;
 use tokio::sync::mpsc;
 
 use crate::figures::{Quantiles, ms, per};
 use crate::progress::{EVERY, say};
 use crate::requests::{Counts, Side, Tally};
-use crate::stage::{PARALLEL, Shared, Stage, address, ipv4, service};
+use crate::sampler::Sampler;
+use crate::stage::{PARALLEL, Stage, address, ipv4, service};
 use crate::steady::Processes;
 
 /// As many Services at most are asked over HTTP.
@@ -235,61 +236,6 @@ async fn follow(
     Ok(found)
 }
 
-/// Asks addresses over HTTP from the client host until they answer.
-struct Sampler {
-    targets: mpsc::UnboundedSender<(String, IpAddr)>,
-    asked: Shared<usize>,
-    answers: Shared<BTreeMap<String, Instant>>,
-    _task: Task,
-}
-
-impl Sampler {
-    fn start(stage: &Stage) -> Result<Self> {
-        let (targets, mut receiver) = mpsc::unbounded_channel::<(String, IpAddr)>();
-        let answers: Shared<BTreeMap<String, Instant>> = Shared::default();
-        let shared = answers.clone();
-        let task = stage.bed.lan.client().task("sampler", move || async move {
-            while let Some((name, address)) = receiver.recv().await {
-                let answers = shared.clone();
-                tokio::spawn(async move {
-                    let target = SocketAddr::from((address, 80));
-                    // A new connection each time: the first segment of one that came too early is repeated only after a second.
-                    while testbed::echo::get(target, Duration::from_millis(300)).await.is_err() {
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                    }
-                    answers.lock().expect("nothing panics while it holds the lock").insert(name, Instant::now());
-                });
-            }
-            std::future::pending::<()>().await;
-        })?;
-        Ok(Self { targets, asked: Shared::default(), answers, _task: task })
-    }
-
-    fn ask(&self, name: &str, address: IpAddr) {
-        *self.asked.lock().expect("nothing panics while it holds the lock") += 1;
-        let _ = self.targets.send((name.to_owned(), address));
-    }
-
-    async fn finish(self, deadline: Duration) -> Result<BTreeMap<String, Instant>> {
-        let (begin, mut told) = (Instant::now(), Instant::now());
-        let asked = *self.asked.lock().expect("nothing panics while it holds the lock");
-        loop {
-            let answers = self.answers.lock().expect("nothing panics while it holds the lock").clone();
-            if answers.len() == asked {
-                return Ok(answers);
-            }
-            if begin.elapsed() > deadline {
-                bail!("{} of {asked} addresses that were asked over HTTP never answered", asked - answers.len());
-            }
-            if told.elapsed() > EVERY {
-                say(format!("  {} of {asked} addresses answer", answers.len()));
-                told = Instant::now();
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-
 fn asked(tally: &Tally, services: usize) -> BTreeMap<&'static str, Asked> {
     Side::ALL.into_iter().map(|side| (side.name(), Asked::of(tally.side(side), services))).collect()
 }
@@ -330,7 +276,7 @@ fn announced(born: &BTreeMap<String, Born>, frames: &[Frame]) -> Vec<Duration> {
         let IpAddr::V4(address) = born.address?.1 else { return None };
         let at = born.at_time.duration_since(UNIX_EPOCH).ok()?;
         // An address may have belonged to another Service before.
-        first.get(&address)?.iter().find(|seen| **seen >= at).map(|seen| *seen - at)
+        first.get(&address)?.iter().find_map(|seen| seen.checked_sub(at))
     };
     born.values().filter_map(of_one).collect()
 }
@@ -380,26 +326,12 @@ mod tests {
         let mut frame = vec![0; 42];
         frame[12..14].copy_from_slice(&[0x08, 0x06]);
         frame[28..32].copy_from_slice(&[10, 200, 0, 10]);
-        let at = Duration::from_secs(1000);
-        let frames: Vec<Frame> = [-5_i32, 250, 300]
-            .iter()
-            .map(|ms| Frame { at: at.saturating_add_signed(*ms), data: frame.clone() })
-            .collect();
+        let at = Duration::from_secs(1);
+        let frames = [995, 1250, 1300].map(|ms| Frame { at: Duration::from_millis(ms), data: frame.clone() });
         let address = Some((Instant::now(), IpAddr::from([10, 200, 0, 10])));
         let born = Born { at: Instant::now(), at_time: UNIX_EPOCH + at, address };
         let born = BTreeMap::from([("web".to_owned(), born)]);
         assert_eq!(announced(&born, &frames), [Duration::from_millis(250)]);
         assert_eq!(arp_sender(&frame[..30]), None);
-    }
-
-    trait AddSigned {
-        fn saturating_add_signed(self, ms: i32) -> Self;
-    }
-
-    impl AddSigned for Duration {
-        fn saturating_add_signed(self, ms: i32) -> Self {
-            let by = Self::from_millis(ms.unsigned_abs().into());
-            if ms < 0 { self - by } else { self + by }
-        }
     }
 }

@@ -60,7 +60,7 @@ async fn one(stage: &Stage, address: IpAddr) -> Result<PowerLoss> {
     probe.wait_for_answers(100, e2e::PATIENCE)?;
     bed.power_off(owner)?;
     let begin = Instant::now();
-    e2e::wait_for("another node to own the address", Duration::from_secs(60), || async {
+    e2e::wait_for("another node to own the address", Duration::from_mins(1), || async {
         let owners =
             (1..=bed.nodes.len()).filter(|n| *n != owner).filter(|n| stage.owned(*n, &[address]).unwrap_or(0) > 0);
         owners.min().ok_or_else(|| format!("nobody after {:.0} s", begin.elapsed().as_secs_f64()))

@@ -83,7 +83,7 @@ mod tests {
     fn shares_and_rates() {
         assert_eq!(per(2001, 1000).to_string(), "2");
         assert_eq!(per(7, 3).to_string(), "2.33");
-        assert_eq!(per_minute(31, Duration::from_secs(60)).to_string(), "31");
+        assert_eq!(per_minute(31, Duration::from_mins(1)).to_string(), "31");
         assert_eq!(megabytes(13_596_848).to_string(), "13.6");
     }
 }

@@ -11,6 +11,7 @@ mod progress;
 mod report;
 mod requests;
 mod restarts;
+mod sampler;
 mod stage;
 mod steady;
 
@@ -64,9 +65,10 @@ fn run(cli: &Cli) -> Result<bool> {
     testbed::programs::tools()?;
     testbed::wait::report_progress_to(progress::waits);
     say(format!("measuring {}, load {:.1}", binary.display(), report::load()));
-    let effort = match cli.quick {
-        true => Effort { runs: 4, quiet: Duration::from_secs(20) },
-        false => Effort { runs: 10, quiet: Duration::from_mins(1) },
+    let effort = if cli.quick {
+        Effort { runs: 4, quiet: Duration::from_secs(20) }
+    } else {
+        Effort { runs: 10, quiet: Duration::from_mins(1) }
     };
     let runtime = tokio::runtime::Runtime::new().context("failed to make a runtime")?;
     let mut found = Vec::new();

@@ -119,7 +119,7 @@ pub async fn run(name: &str, kind: Kind, effort: Effort, ccm_args: &[String]) ->
         Found { part: name.to_owned(), load: report::load(), ccm_args: ccm_args.to_vec(), ..Found::default() };
     let begin = std::time::Instant::now();
     say(format!("{name}: load {:.1}", found.load));
-    if let Err(error) = measure(kind, effort, &mut found).await {
+    if let Err(error) = Box::pin(measure(kind, effort, &mut found)).await {
         fail(&mut found, "this part", &error);
     }
     found.seconds = crate::figures::tenths(begin.elapsed().as_secs_f64());
@@ -143,7 +143,9 @@ async fn measure(kind: Kind, effort: Effort, found: &mut Found) -> Result<()> {
             show(report::steady(&steady));
             found.steady = Some(steady);
         }
-        Kind::Services { count, ipam, variant } => services(bed, (count, ipam, variant), effort, found).await?,
+        Kind::Services { count, ipam, variant } => {
+            Box::pin(services(bed, (count, ipam, variant), effort, found)).await?;
+        }
         Kind::Failover => {
             let stage = Stage::set(bed.nodes(3)).await?;
             stage.start_product().await?;

@@ -9,12 +9,11 @@ use e2e::cost::Mark;
 use e2e::product::Handle;
 use serde::Serialize;
 use testbed::{Probe, Traffic};
-use tokio::task::block_in_place;
 
 use crate::figures::{Quantiles, megabytes, ms};
 use crate::progress::{EVERY, say};
 use crate::requests::{Counts, Side};
-use crate::stage::{ANNOUNCER_LEASE, CCM_LEASE, Stage};
+use crate::stage::{ANNOUNCER_LEASE, CCM_LEASE, Stage, stop};
 use crate::steady::{self, Processes};
 
 /// Addresses that are asked every 10 ms meanwhile.
@@ -53,9 +52,7 @@ pub async fn of_ccm(stage: &Stage, services: usize) -> Result<CcmRestart> {
     let ccm = stage.bed.ccm();
     let former = stage.holder(CCM_LEASE).await?;
     let mark = stage.bed.mark();
-    let begin = Instant::now();
-    block_in_place(|| ccm.stop())?;
-    let stop_ms = ms(begin.elapsed());
+    let stop_ms = ms(stop(&ccm).await?);
     let begin = Instant::now();
     ccm.start()?;
     let ready = async {
@@ -102,23 +99,21 @@ pub async fn of_leader(stage: &Stage, services: usize) -> Result<Handover> {
     }
     let mark = stage.bed.mark();
     let begin = Instant::now();
-    let (stopped, holder) = tokio::join!(
-        async { block_in_place(|| ccm.stop()) },
-        stage.wait_for_other_holder(CCM_LEASE, Some(&former), ELECTION)
-    );
-    let leads_ms = ms(begin.elapsed());
-    stopped?;
-    let holder = holder?;
+    let leads = async {
+        let holder = stage.wait_for_other_holder(CCM_LEASE, Some(&former), ELECTION).await?;
+        Ok((holder, begin.elapsed()))
+    };
+    let (_, (holder, leads)) = tokio::try_join!(stop(&ccm), leads)?;
     stage.wait_until_quiet().await?;
     let tally = stage.tally(mark)?;
     ccm.start()?;
     stage.wait_until_ccm_is_ready(&ccm).await?;
-    block_in_place(|| standby.stop())?;
+    stop(&standby).await?;
     stage.wait_for_other_holder(CCM_LEASE, Some(&holder), ELECTION).await?;
     stage.wait_until_quiet().await?;
     let sides = [Side::CcmGuest, Side::CcmHarvester];
     let requests = sides.into_iter().map(|side| (side.name(), tally.side(side))).collect();
-    Ok(Handover { services, leads_ms, requests })
+    Ok(Handover { services, leads_ms: ms(leads), requests })
 }
 
 /// How an announcer ended before it was started again.
@@ -181,11 +176,12 @@ pub async fn of_announcer(stage: &Stage, addresses: &[IpAddr], end: End) -> Resu
         }
         End::Stop => {
             let begin = Instant::now();
-            let (stopped, moved) =
-                tokio::join!(async { block_in_place(|| announcer.stop()).map(|_| begin.elapsed()) }, async {
-                    wait_until_moved(stage, owner, addresses).await.map(|()| begin.elapsed())
-                });
-            (Some(ms(stopped?)), Some(ms(moved?)))
+            let moved = async {
+                wait_until_moved(stage, owner, addresses).await?;
+                Ok(begin.elapsed())
+            };
+            let (stopped, moved) = tokio::try_join!(stop(&announcer), moved)?;
+            (Some(ms(stopped)), Some(ms(moved)))
         }
     };
     let (ready, cpu_ms, requests) = start_again(stage, &announcer, mark).await?;
@@ -289,7 +285,8 @@ pub async fn at_rest(stage: &Stage, runs: usize) -> Result<AtRest> {
         stage.wait_until_announcer_is_ready(&announcer).await?;
         announcer_ready.push(begin.elapsed());
         if run + 1 < runs {
-            block_in_place(|| announcer.stop().and_then(|_| ccm.stop()))?;
+            stop(&announcer).await?;
+            stop(&ccm).await?;
         }
     }
     for n in 2..=stage.bed.nodes.len() {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -210,19 +211,33 @@ impl Stage {
     }
 }
 
-/// One shell asks again and again: starting a program for each question would be most of what is measured.
+/// One shell asks again and again: curl speaks TLS to a certificate that nobody has signed.
 async fn ready(handle: &Handle<'_>, url: &str) -> Result<()> {
-    let script = format!(
-        "for n in $(seq 4000); do curl -ksf -o /dev/null -m 1 {url} && exit 0; sleep 0.002; done; \
-         echo 'not ready after 4000 questions' >&2; exit 1"
-    );
-    let namespace = handle.host().namespace();
-    // The closure of `exec` blocks: other tasks of the bench go on meanwhile.
-    let asked = tokio::task::block_in_place(|| namespace.exec(["sh", "-c", &script]));
-    asked.map(drop).with_context(|| match handle.check() {
-        Ok(()) => format!("it runs, its log ends with:\n{}", handle.log_tail(10)),
-        Err(error) => format!("{error:#}"),
-    })
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("until curl -ksf -o /dev/null -m 1 {url}; do sleep 0.002; done")]);
+    let asking = handle.host().spawn("ready", shell)?;
+    let begin = Instant::now();
+    while asking.ended().is_none() {
+        handle.check()?;
+        if begin.elapsed() > PATIENCE {
+            bail!("{url} is not well after {} s; the log ends with:\n{}", PATIENCE.as_secs(), handle.log_tail(10));
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(())
+}
+
+/// SIGTERM, and waits for the end without keeping others from what they do meanwhile; how long it took.
+pub async fn stop(handle: &Handle<'_>) -> Result<Duration> {
+    let begin = Instant::now();
+    handle.terminate()?;
+    while handle.wait(Duration::ZERO)?.is_none() {
+        if begin.elapsed() > PATIENCE {
+            bail!("it does not end; its log ends with:\n{}", handle.log_tail(10));
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(begin.elapsed())
 }
 
 /// A Service to be measured.

@@ -9,7 +9,7 @@ fn leased(node: &Node, address: &str, seconds: u64) -> Leased {
 fn bound(name: &str, address: &str) -> Node {
     let mut node = Node::leading(&[view(name, &["dhcp"])]);
     let leased = leased(&node, address, 600);
-    node.feed(Input::Dhcp(uid(name), DhcpEvent::Bound(leased)));
+    node.dhcp(name, DhcpEvent::Bound(leased));
     node.pass_ms(1000);
     node
 }
@@ -20,7 +20,7 @@ fn a_dhcp_service_gets_a_macvlan_a_client_and_what_the_client_is_given() {
     node.pass_ms(5000);
     assert_eq!(node.take_log(), ["prepare eth0", "macvlan vip-web00000 on eth0", "start dhcp web00000-uid lease None"]);
     let leased = leased(&node, "10.0.0.50", 600);
-    node.feed(Input::Dhcp(uid("web"), DhcpEvent::Bound(leased)));
+    node.dhcp("web", DhcpEvent::Bound(leased));
     node.pass_ms(1000);
     let log = node.take_log();
     assert_eq!(
@@ -37,7 +37,7 @@ fn a_dhcp_service_gets_a_macvlan_a_client_and_what_the_client_is_given() {
 fn the_kernel_never_keeps_an_address_longer_than_its_lease() {
     let mut node = Node::leading(&[view("web", &["dhcp"])]);
     let leased = leased(&node, "10.0.0.50", 5);
-    node.feed(Input::Dhcp(uid("web"), DhcpEvent::Bound(leased)));
+    node.dhcp("web", DhcpEvent::Bound(leased));
     assert!(node.kernel.valid("10.0.0.50/32", node.now).unwrap() <= Duration::from_secs(5));
     // The client is silent, as if it hung.
     node.pass_ms(5100);
@@ -52,20 +52,20 @@ fn a_renewal_extends_and_writes_only_what_a_successor_needs() {
     let records = node.records;
     let mut renewed = leased(&node, "10.0.0.50", 600);
     renewed.facts.expires = Some("2026-01-01T00:11:00Z".parse().unwrap());
-    node.feed(Input::Dhcp(uid("web"), DhcpEvent::Renewed(renewed.clone())));
+    node.dhcp("web", DhcpEvent::Renewed(renewed.clone()));
     assert_eq!(node.records, records, "one minute of ten is not worth a write");
     renewed.facts.expires = Some("2026-01-01T00:15:00Z".parse().unwrap());
-    node.feed(Input::Dhcp(uid("web"), DhcpEvent::Renewed(renewed)));
+    node.dhcp("web", DhcpEvent::Renewed(renewed));
     assert_eq!(node.records, records + 1);
 }
 
 #[test]
 fn a_changed_address_is_replaced_everywhere() {
     let mut node = bound("web", "10.0.0.50");
-    node.feed(Input::Dhcp(uid("web"), DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() }));
+    node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
     assert!(!node.kernel.has("vip-web00000", "10.0.0.50/32"));
     let leased = leased(&node, "10.0.0.60", 600);
-    node.feed(Input::Dhcp(uid("web"), DhcpEvent::Bound(leased)));
+    node.dhcp("web", DhcpEvent::Bound(leased));
     node.pass_ms(100);
     assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.60/32"]);
     let published = &node.engine.services[&ServiceKey::new("default", "web")].published;
@@ -86,7 +86,7 @@ fn the_lease_is_given_back_when_the_service_goes_and_only_then() {
         "the address stays until the RELEASE is out"
     );
     assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"));
-    node.feed(Input::Dhcp(uid("web"), DhcpEvent::Stopped));
+    node.dhcp("web", DhcpEvent::Stopped);
     assert_eq!(node.take_log(), ["delete vip-web00000"]);
 
     let mut node = bound("web", "10.0.0.50");
@@ -127,6 +127,7 @@ fn a_restart_adopts_the_macvlan_and_goes_on_with_the_lease() {
     service.dhcp.mac = Some(l2::Mac::new([2, 0, 0, 0, 0, 50]));
     service.dhcp.lease = Some(facts("10.0.0.50"));
     service.published.lease = service.dhcp.lease.clone();
+    service.published.ingress = vec![Ingress { ip: "10.0.0.50".parse().ok(), ports: service.ports.clone() }];
     network.links.push(macvlan(50, "vip-web00000", 2, Some("web00000-uid")));
     network.addresses.push(own_address(50, "10.0.0.50/32"));
     let mut node = Node::started(&[service], MINE, network);
@@ -135,7 +136,7 @@ fn a_restart_adopts_the_macvlan_and_goes_on_with_the_lease() {
         ["prepare eth0", "adopt vip-web00000", "start dhcp web00000-uid lease Some(\"10.0.0.50\")"]
     );
     let leased = leased(&node, "10.0.0.50", 600);
-    node.feed(Input::Dhcp(uid("web"), DhcpEvent::Bound(leased)));
+    node.dhcp("web", DhcpEvent::Bound(leased));
     assert!(
         !node.log.iter().any(|line| line.contains("remove") || line.contains("delete") || line.contains("add")),
         "{:?}",
@@ -169,7 +170,7 @@ fn a_parent_that_is_missing_is_named_and_used_when_it_appears() {
     assert!(node.kernel.network.link_by_name("vip-web00000").is_some());
     // It goes, and the macvlan with it; it comes back, and so does the macvlan, with the lease that was not given back.
     let leased = leased(&node, "10.0.0.50", 600);
-    node.feed(Input::Dhcp(uid("web"), DhcpEvent::Bound(leased)));
+    node.dhcp("web", DhcpEvent::Bound(leased));
     node.pass_ms(1000);
     node.kernel.delete(9);
     node.feed(Input::NetworkChanged);
@@ -186,10 +187,7 @@ fn a_parent_that_is_missing_is_named_and_used_when_it_appears() {
 fn trouble_is_told_once_in_a_while() {
     let mut node = Node::leading(&[view("web", &["dhcp"])]);
     for _ in 0..10 {
-        node.feed(Input::Dhcp(
-            uid("web"),
-            DhcpEvent::Report { reason: "DHCPNoAnswer", text: "no DHCP server answered".into() },
-        ));
+        node.dhcp("web", DhcpEvent::Report { reason: "DHCPNoAnswer", text: "no DHCP server answered".into() });
         node.pass_ms(1000);
     }
     assert_eq!(node.reasons(), ["DHCPNoAnswer"]);
@@ -199,7 +197,172 @@ fn trouble_is_told_once_in_a_while() {
 fn a_failed_client_is_started_again() {
     let mut node = Node::leading(&[view("web", &["dhcp"])]);
     node.take_log();
-    node.feed(Input::Dhcp(uid("web"), DhcpEvent::Failed("no socket".into())));
+    node.dhcp("web", DhcpEvent::Failed("no socket".into()));
     node.pass_ms(6000);
     assert_eq!(node.take_log().iter().filter(|line| line.starts_with("start dhcp")).count(), 1);
+}
+
+/// The new owner's macvlan has the same MAC: a probe from ours would lead the LAN's switches back to this node.
+#[test]
+fn after_a_pause_a_leased_address_is_asked_about_in_the_name_of_the_parent() {
+    let mut node = bound("web", "10.0.0.50");
+    node.take_log();
+    node.now += Duration::from_secs(10);
+    node.feed(Input::Tick);
+    node.pass_ms(100);
+    let probes: Vec<String> = node.take_log().into_iter().filter(|line| line.starts_with("probe")).collect();
+    assert_eq!(probes, ["probe eth0 10.0.0.50"; 3]);
+    // The answer has the same MAC too.
+    node.now += Duration::from_secs(10);
+    node.feed(Input::Tick);
+    node.feed(Input::Lease(DOUBTFUL));
+    let mac = node.engine.vips[&VipId::Dhcp(uid("web"))].carrier.unwrap().mac;
+    node.heard(2, "10.0.0.50", mac.octets(), Heard::Answer);
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_client_that_was_stopped_has_left_in_the_queue_is_not_heard() {
+    let mut node = bound("web", "10.0.0.50");
+    let old = node.clients[&uid("web")];
+    let mut renamed = node.engine.services[&ServiceKey::new("default", "web")].clone();
+    renamed.dhcp.hostname = Some("other".into());
+    node.upsert(renamed);
+    assert_ne!(node.clients[&uid("web")], old, "another client runs");
+    node.take_log();
+    for event in [
+        DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() },
+        DhcpEvent::Bound(leased(&node, "10.0.0.99", 600)),
+        DhcpEvent::Failed("the interface is gone".into()),
+    ] {
+        node.feed(Input::Dhcp(uid("web"), old, event));
+    }
+    node.pass(Duration::from_secs(6));
+    assert_eq!(node.take_log(), Vec::<String>::new());
+    assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.50/32"]);
+}
+
+#[test]
+fn the_macvlan_waits_for_the_client_that_sends_the_release_and_for_no_other() {
+    let mut node = bound("web", "10.0.0.50");
+    node.gone("web");
+    node.take_log();
+    let leaving = node.clients[&uid("web")];
+    node.feed(Input::Dhcp(uid("web"), leaving - 1, DhcpEvent::Stopped));
+    assert_eq!(node.take_log(), Vec::<String>::new());
+    node.feed(Input::Dhcp(uid("web"), leaving, DhcpEvent::Stopped));
+    assert_eq!(node.take_log(), ["delete vip-web00000"]);
+}
+
+fn named(name: &str, link: &str) -> ServiceView {
+    let mut named = view(name, &["dhcp"]);
+    named.dhcp.link_name = Some(link.into());
+    named
+}
+
+#[test]
+fn an_interface_of_somebody_else_is_never_deleted_for_its_name() {
+    let mut network = network();
+    network.links.push(link(40, "cni0"));
+    network.links.push(macvlan(41, "admin0", 2, None));
+    network.links.push(macvlan(42, "other0", 2, Some("other000-uid")));
+    for taken in ["cni0", "admin0", "other0", "eth1"] {
+        let mut node = Node::started(&[named("web", taken)], MINE, network.clone());
+        node.pass(Duration::from_mins(3));
+        assert_eq!(node.kernel.network.links, network.links, "{taken}");
+        let (_, told) = &node.told[0];
+        assert_eq!(told.reason, "CannotAnnounce");
+        assert!(told.text.contains("kube-vip.io/macvlanName") && told.text.contains(taken), "{}", told.text);
+        assert_eq!(node.told.len(), 1, "once, not with each attempt");
+        // A better name is used at once.
+        node.upsert(named("web", "lan"));
+        assert!(node.kernel.network.link_by_name("lan").is_some());
+        node.gone("web");
+        assert_eq!(node.kernel.network.links, network.links, "{taken}");
+    }
+}
+
+#[test]
+fn two_services_with_one_macvlan_name_do_not_take_it_from_each_other() {
+    let mut node = Node::leading(&[named("a", "lan"), named("b", "lan")]);
+    node.pass(Duration::from_mins(10));
+    let log = node.take_log();
+    assert_eq!(log.iter().filter(|line| line.starts_with("macvlan ")).count(), 1, "{log:?}");
+    assert!(!log.iter().any(|line| line.starts_with("delete")), "{log:?}");
+    let attempts = log.iter().filter(|line| line.starts_with("refuse lan")).count();
+    assert!((10..20).contains(&attempts), "with back-off: {attempts}");
+    assert_eq!(node.told.iter().map(|(name, _)| name.as_str()).collect::<BTreeSet<_>>(), BTreeSet::from(["b"]));
+}
+
+#[test]
+fn a_macvlan_that_keeps_vanishing_is_made_with_growing_pauses() {
+    let mut node = Node::leading(&[view("web", &["dhcp"])]);
+    let vanish = |node: &mut Node| {
+        if let Some(link) = node.kernel.network.link_by_name("vip-web00000").map(|link| link.index) {
+            node.kernel.delete(link);
+            node.feed(Input::NetworkChanged);
+        }
+        node.pass_ms(200);
+    };
+    for _ in 0..1500 {
+        vanish(&mut node);
+    }
+    let made = node.take_log().iter().filter(|line| line.starts_with("macvlan ")).count();
+    assert!((5..15).contains(&made), "{made} times in five minutes");
+}
+
+#[test]
+fn a_mac_that_another_service_has_is_told_by_name_and_waited_for() {
+    let with_mac = |name: &str| {
+        let mut view = view(name, &["dhcp"]);
+        view.dhcp.mac = Some(l2::Mac::new([0, 0, 0x6c, 1, 2, 3]));
+        view
+    };
+    let mut node = Node::leading(&[with_mac("a"), with_mac("b")]);
+    node.pass(Duration::from_mins(5));
+    assert_eq!(node.told.len(), 1, "{:?}", node.told);
+    let (name, told) = &node.told[0];
+    assert_eq!((name.as_str(), told.reason), ("b", "CannotAnnounce"));
+    for part in ["00:00:6c:01:02:03", "kube-vip.io/hwaddr", "default/a"] {
+        assert!(told.text.contains(part), "{}", told.text);
+    }
+    node.gone("a");
+    node.pass(Duration::from_mins(2));
+    assert!(node.kernel.network.link_by_name("vip-b0000000").is_some());
+}
+
+#[test]
+fn lease_facts_of_a_copied_manifest_are_not_used_before_the_server_has_answered() {
+    let mut copied = view("web", &["dhcp"]);
+    copied.dhcp.lease = Some(facts("10.0.0.50"));
+    copied.published.lease = copied.dhcp.lease.clone();
+    let mut node = Node::leading(&[copied.clone()]);
+    assert!(node.take_log().contains(&"start dhcp web00000-uid lease None".to_owned()));
+    // What clients know goes on at once.
+    copied.published.ingress = vec![Ingress { ip: "10.0.0.50".parse().ok(), ports: copied.ports.clone() }];
+    let mut node = Node::leading(&[copied]);
+    assert!(node.take_log().contains(&"start dhcp web00000-uid lease Some(\"10.0.0.50\")".to_owned()));
+}
+
+#[test]
+fn a_restart_while_the_primary_is_being_deleted_keeps_the_lease_for_its_secondaries() {
+    let mac = l2::Mac::new([0, 0, 0x6c, 1, 2, 3]);
+    let mut primary = ServiceView { retired: true, ..published("first", "10.0.0.50", "node-1") };
+    primary.wanted.clear();
+    primary.dhcp.mac = Some(mac);
+    primary.dhcp.lease = Some(facts("10.0.0.50"));
+    let mut node = Node::leading(&[primary, published("second", "10.0.0.50", "node-1")]);
+    let log = node.take_log();
+    assert!(log.contains(&"start dhcp first000-uid lease Some(\"10.0.0.50\")".to_owned()), "{log:?}");
+    let leased = leased(&node, "10.0.0.50", 600);
+    node.dhcp("first", DhcpEvent::Bound(leased));
+    node.pass_ms(1000);
+    assert_eq!(node.kernel.own(), ["vip-first000 10.0.0.50/32"]);
+    assert_eq!(node.kernel.network.link_by_name("vip-first000").unwrap().mac, Some(mac));
+    // The finalizer is released: the client goes on, and gives the lease back with the last user.
+    node.gone("first");
+    node.pass_ms(1000);
+    assert_eq!(node.kernel.own(), ["vip-first000 10.0.0.50/32"]);
+    node.gone("second");
+    assert!(node.log.iter().any(|line| line.ends_with("stop dhcp first000-uid release true")), "{:?}", node.log);
 }

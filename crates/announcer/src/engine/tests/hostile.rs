@@ -73,15 +73,12 @@ fn happen(node: &mut Node, event: &Event) {
                 facts: facts(&format!("10.0.0.{}", usize::from(*last) + 10 * name)),
                 expires: Some(node.now + Duration::from_secs(*seconds)),
             };
-            node.feed(Input::Dhcp(uid(NAMES[*name]), DhcpEvent::Bound(leased)));
+            node.dhcp(NAMES[*name], DhcpEvent::Bound(leased));
         }
         Event::Lost(name) => {
-            node.feed(Input::Dhcp(
-                uid(NAMES[*name]),
-                DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "x".into() },
-            ));
+            node.dhcp(NAMES[*name], DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "x".into() });
         }
-        Event::Stopped(name) => node.feed(Input::Dhcp(uid(NAMES[*name]), DhcpEvent::Stopped)),
+        Event::Stopped(name) => node.dhcp(NAMES[*name], DhcpEvent::Stopped),
         Event::Pass(milliseconds) => node.pass_ms(*milliseconds),
         Event::Jump(milliseconds) => {
             node.now += Duration::from_millis(*milliseconds);
@@ -101,7 +98,7 @@ fn happen(node: &mut Node, event: &Event) {
     }
 }
 
-/// An address is never in two places, and the plan's VIPs are all that is kept.
+/// An address is never in two places.
 fn check(node: &Node) -> Result<(), TestCaseError> {
     let mut addresses: Vec<_> =
         node.kernel.network.addresses.iter().filter(|address| address.is_ours()).map(|address| address.net).collect();

@@ -35,11 +35,54 @@ fn a_claim_heard_while_the_record_is_in_doubt_withdraws_at_once() {
     node.feed(Input::Lease(DOUBTFUL));
     node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
     assert_eq!(node.kernel.own(), Vec::<String>::new());
-    node.pass_ms(5000);
-    assert_eq!(node.kernel.own(), Vec::<String>::new());
-    // The API is back and the Lease is still ours: so is the address.
+    node.take_log();
+    node.pass(Duration::from_mins(1));
+    assert_eq!(node.take_log(), Vec::<String>::new(), "time alone gives it back to nobody");
+    // The API is back and the Lease is still ours: so is the address, if the other is silent by now.
     node.feed(Input::Lease(MINE));
+    assert_eq!(node.take_log(), ["probe eth0 10.0.0.5", "prepare eth0"]);
+    node.pass_ms(100);
     assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+}
+
+#[test]
+fn an_address_that_was_given_up_is_not_taken_back_from_a_host_that_answers_for_it() {
+    let mut node = serving();
+    node.feed(Input::Lease(DOUBTFUL));
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+    node.feed(Input::Lease(MINE));
+    for _ in 0..5 {
+        node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+        node.pass(Duration::from_secs(10));
+        node.pass_ms(20);
+        assert_eq!(node.kernel.own(), Vec::<String>::new());
+    }
+    assert_eq!(node.reasons(), ["AddressConflict"]);
+    node.pass(Duration::from_secs(11));
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+}
+
+#[test]
+fn an_address_given_up_after_a_pause_comes_back_with_a_probe_while_the_lease_stands() {
+    let mut node = serving();
+    node.now += Duration::from_secs(10);
+    node.feed(Input::Tick);
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+    node.take_log();
+    node.pass(Duration::from_secs(16));
+    let log = node.take_log();
+    assert_eq!(log.iter().filter(|line| line.starts_with("probe")).count(), 3, "{log:?}");
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+}
+
+#[test]
+fn an_address_given_up_before_another_node_took_the_lease_is_taken_over_as_any_other() {
+    let mut node = serving();
+    node.feed(Input::Lease(DOUBTFUL));
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+    node.feed(Input::Lease(theirs()));
+    node.feed(Input::Lease(MINE));
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"], "the loser may still answer");
 }
 
 #[test]
@@ -112,6 +155,89 @@ fn a_lease_that_nobody_holds_moves_nothing() {
     node.feed(Input::Lease(LeaseState::Other(String::new())));
     node.pass(Duration::from_secs(5));
     assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+}
+
+#[test]
+fn a_service_that_is_gone_is_neither_announced_nor_asked_for_again_and_again() {
+    let mut node = Node::new(&[], network());
+    node.api = false;
+    node.start_with(&[view("web", &["10.0.0.5"])], MINE);
+    node.pass_ms(40);
+    node.take_log();
+    // The watch lags behind by half a second.
+    for _ in 0..50 {
+        node.feed(Input::Recorded(ServiceKey::new("default", "web"), Recorded::Gone));
+        node.pass_ms(10);
+    }
+    assert_eq!(node.take_log(), Vec::<String>::new());
+    node.gone("web");
+    assert_eq!(node.take_log(), ["remove eth0 10.0.0.5/32", "restore eth0"]);
+}
+
+#[test]
+fn a_service_said_to_be_gone_that_stays_is_asked_about_once_a_second() {
+    let mut node = Node::new(&[], network());
+    node.api = false;
+    node.start_with(&[view("web", &["10.0.0.5"])], MINE);
+    node.pass_ms(40);
+    let before = node.records;
+    for _ in 0..5 {
+        node.feed(Input::Recorded(ServiceKey::new("default", "web"), Recorded::Gone));
+        node.pass_ms(1000);
+    }
+    assert_eq!(node.records, before + 5);
+}
+
+#[test]
+fn a_record_that_is_to_be_looked_at_again_is_forgotten_when_the_address_falls_meanwhile() {
+    let mut node = Node::new(&[], network());
+    node.api = false;
+    node.start_with(&[view("web", &["10.0.0.5"])], MINE);
+    node.pass_ms(100);
+    node.feed(Input::Recorded(ServiceKey::new("default", "web"), Recorded::Done));
+    node.feed(Input::Lease(DOUBTFUL));
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+    let before = node.records;
+    // After each step `feed` checks that nothing stays due.
+    node.pass_ms(3000);
+    assert_eq!(node.records, before);
+}
+
+#[test]
+fn a_kernel_that_is_slow_to_show_its_network_is_waited_for() {
+    let start = Instant::now();
+    let mut engine = Engine::new(start, config(&[]));
+    assert!(engine.step(start, Input::Tick).contains(&Action::Wire(WireOp::Observe)));
+    for seconds in [1, 60, 61, 62, 120] {
+        let now = start + Duration::from_secs(seconds);
+        assert!(!engine.step(now, Input::Tick).contains(&Action::Wire(WireOp::Observe)));
+        assert!(engine.deadline() > now);
+    }
+    let now = start + Duration::from_secs(121);
+    let actions = engine.step(now, Input::Wire(WireDone::Observed(Ok(network()))));
+    assert!(actions.contains(&Action::Wire(WireOp::Observe)), "the one that was due meanwhile");
+}
+
+#[test]
+fn announcements_missed_while_the_process_stood_still_are_not_made_up_for() {
+    let mut node = Node::leading(&[view("web", &["10.0.0.5"])]);
+    node.pass_ms(30);
+    node.take_log();
+    node.now += Duration::from_millis(170);
+    node.feed(Input::Tick);
+    assert_eq!(node.take_log(), ["announce eth0 10.0.0.5"]);
+    node.pass_ms(1000);
+    assert_eq!(node.take_log(), ["announce eth0 10.0.0.5"]);
+}
+
+#[test]
+fn what_is_said_about_an_address_is_heard_where_it_is_and_nowhere_else() {
+    let mut node = Node::leading(&[view("web", &["10.0.0.5"])]);
+    assert_eq!(node.listening, BTreeSet::from([(2, Family::V4)]));
+    node.upsert(view("six", &["fd00::6"]));
+    assert_eq!(node.listening, BTreeSet::from([(2, Family::V4), (2, Family::V6)]));
+    node.gone("web");
+    assert_eq!(node.listening, BTreeSet::from([(2, Family::V6)]));
 }
 
 #[test]

@@ -54,6 +54,17 @@ fn what_is_found_goes_at_once_when_somebody_else_announces_it() {
 }
 
 #[test]
+fn what_is_found_is_listened_for_in_its_own_family() {
+    for (net, claimed, family) in [("10.0.0.5/32", "10.0.0.5", Family::V4), ("fd00::5/128", "fd00::5", Family::V6)] {
+        let mut node = Node::new(&[], left_behind(&[(2, net)]));
+        node.feed(Input::Tick);
+        assert_eq!(node.listening, BTreeSet::from([(2, family)]));
+        node.heard(2, claimed, [2, 9, 9, 9, 9, 9], Heard::Claim);
+        assert!(!node.kernel.has("eth0", net));
+    }
+}
+
+#[test]
 fn nothing_is_swept_before_services_and_owner_are_known() {
     let mut node = Node::new(&[], left_behind(&[(2, "10.0.0.5/32"), (2, "10.0.0.99/32")]));
     node.start_with(&[published("web", "10.0.0.5", "node-1")], LeaseState::Unknown);

@@ -236,3 +236,35 @@ fn nothing_is_written_where_service_updates_are_disabled() {
     assert_eq!(node.records, 0);
     assert!(node.log.contains(&"30 announce eth0 10.0.0.5".to_owned()), "{:?}", node.log);
 }
+
+#[test]
+fn an_address_of_the_node_itself_is_refused_and_never_touched() {
+    for subnet in ["32", "24", "auto"] {
+        let mut node = Node::new(&[("vip_subnet", subnet)], network());
+        let before = node.kernel.network.addresses.clone();
+        node.start_with(&[published("web", "10.0.0.1", "node-1"), view("new", &["10.1.0.1"])], MINE);
+        node.pass(Duration::from_mins(2));
+        node.gone("web");
+        node.gone("new");
+        node.pass(Duration::from_mins(2));
+        assert_eq!(node.kernel.network.addresses, before, "vip_subnet {subnet}");
+        let log = node.take_log();
+        assert!(
+            !log.iter().any(|line| ["add", "remove", "announce", "record"].iter().any(|word| line.starts_with(word))),
+            "{log:?}"
+        );
+        let told: BTreeSet<&str> = node.told.iter().map(|(_, tell)| tell.text.as_str()).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told.iter().any(|text| text.contains("10.0.0.1 is this node's own address on eth0")), "{told:?}");
+        assert!(told.iter().any(|text| text.contains("10.1.0.1 is this node's own address on eth1")), "{told:?}");
+    }
+}
+
+#[test]
+fn control_characters_of_users_do_not_get_into_events() {
+    let mut named = view("web", &["10.0.0.5"]);
+    named.interface = InterfaceWish::Named(format!("\u{1b}[31m{}", "x".repeat(5000)));
+    let node = Node::leading(&[named]);
+    let text = &node.told[0].1.text;
+    assert!(text.len() < 400 && !text.contains(char::is_control), "{text}");
+}

@@ -3,7 +3,7 @@ use super::*;
 fn serving() -> Node {
     let mut node = Node::leading(&[view("web", &["10.0.0.5"]), view("lan", &["dhcp"])]);
     let leased = Leased { facts: facts("10.0.0.50"), expires: Some(node.now + Duration::from_mins(10)) };
-    node.feed(Input::Dhcp(uid("lan"), DhcpEvent::Bound(leased)));
+    node.dhcp("lan", DhcpEvent::Bound(leased));
     node.pass_ms(2000);
     node.take_log();
     node
@@ -25,7 +25,9 @@ fn the_lease_is_released_first_and_each_address_goes_when_the_successor_claims_i
     node.heard(2, "10.0.0.50", mac.octets(), Heard::Claim);
     assert_eq!(node.kernel.own(), Vec::<String>::new());
     assert!(node.exited);
-    assert!(node.take_log().contains(&"stop dhcp lan00000-uid release false".to_owned()));
+    let log = node.take_log();
+    assert!(log.contains(&"stop dhcp lan00000-uid release false".to_owned()));
+    assert_eq!(log[log.len() - 2..], ["restore eth0", "exit"]);
 }
 
 #[test]
@@ -39,6 +41,7 @@ fn a_successor_that_announces_late_is_waited_for_only_shortly() {
     node.pass_ms(10);
     assert_eq!(node.kernel.own(), Vec::<String>::new());
     assert!(node.exited);
+    assert_eq!(node.take_log().iter().filter(|line| *line == "restore eth0").count(), 1);
 }
 
 #[test]
@@ -67,7 +70,12 @@ fn without_a_successor_the_addresses_stay_for_the_next_process() {
     let left = node.kernel.valid("10.0.0.5/32", node.now).unwrap();
     assert!(left > Duration::from_secs(298) && left <= Duration::from_mins(5), "{left:?}");
     assert!(node.kernel.network.link_by_name("vip-lan00000").is_some());
-    assert!(!node.take_log().iter().any(|line| line.contains("release true") || line.starts_with("remove")));
+    assert!(
+        !node
+            .take_log()
+            .iter()
+            .any(|line| line.contains("release true") || line.starts_with("remove") || line.starts_with("restore"))
+    );
 }
 
 #[test]

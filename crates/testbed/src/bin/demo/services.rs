@@ -1,15 +1,16 @@
 //! Step 4, first half: Services get addresses that answer.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Event, Service};
 use kube::ResourceExt;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, ListParams, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::json;
-use testbed::{ProbeOptions, Traffic, echo, wait_for};
+use testbed::{Audit, ProbeOptions, Traffic, echo, wait_for};
 
 use crate::bed::{Bed, NODES, PATIENCE, WEB_IMAGE};
 use crate::report::{Figures, Sample, Series, Writes};
@@ -114,8 +115,7 @@ pub async fn measure(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Res
     let guest = bed.control_plane.audit().mark();
     let host = bed.harvester.audit().mark();
     let pool = story.step("measure-pool", series(bed, "pool", &[])).await?;
-    // Annotations and Events of the last one may still be on their way.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    last_writes(bed, "pool", host).await?;
     let guest = bed.control_plane.audit().since(guest)?;
     let host = bed.harvester.audit().since(host)?;
     figures.writes_per_service.insert("ccm on guest", Writes::of(&guest, ":harvester-cloud-provider", MEASURED));
@@ -126,6 +126,32 @@ pub async fn measure(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Res
     figures.pool = Some(pool);
     figures.dhcp = Some(story.step("measure-dhcp", series(bed, "dhcp", &[(IPAM, "dhcp")])).await?);
     Ok(())
+}
+
+/// Waits for what the CCM writes when a Service is served already: the Event about it, and its address into the object on Harvester.
+/// The announcer's last write is the status, which everybody has waited for.
+async fn last_writes(bed: &Bed, mode: &str, host: Audit) -> Result<()> {
+    let events: Api<Event> = Api::namespaced(bed.services().into_client(), "default");
+    let ensured = ListParams::default().fields("reason=EnsuredLoadBalancer");
+    let names: Vec<String> = (1..=MEASURED).map(|n| format!("{mode}-{n}")).collect();
+    wait_for("the last writes of the CCM", PATIENCE, || async {
+        let told = events.list(&ensured).await.map_err(|error| error.to_string())?;
+        let silent = names
+            .iter()
+            .find(|name| !told.iter().any(|event| event.involved_object.name.as_deref() == Some(name.as_str())));
+        if let Some(name) = silent {
+            return Err(format!("no Event EnsuredLoadBalancer for Service {name}"));
+        }
+        let requests = bed.harvester.audit().since(host).map_err(|error| format!("{error:#}"))?;
+        let updated: BTreeSet<&str> = requests
+            .iter()
+            .filter(|request| request.resource == "loadbalancers" && request.verb == "update" && request.code == 200)
+            .filter(|request| request.user.ends_with(&format!(":{}", crate::bed::CLUSTER)))
+            .filter_map(|request| request.name.as_deref())
+            .collect();
+        if updated.len() >= names.len() { Ok(()) } else { Err(format!("LoadBalancers updated: {updated:?}")) }
+    })
+    .await
 }
 
 async fn series(bed: &Bed, mode: &str, annotations: &[(&str, &str)]) -> Result<(Series, String)> {

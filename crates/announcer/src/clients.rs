@@ -1,0 +1,104 @@
+//! The DHCP clients of this node: those that run, and those that are still saying goodbye.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+
+use crate::dhcp_driver::StopSender;
+use crate::view::Uid;
+
+/// At the end: for a RELEASE that is on its way. None needs an answer.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Owns the tasks of all clients until they have ended.
+#[derive(Debug, Default)]
+pub struct Clients {
+    running: BTreeMap<Uid, StopSender>,
+    tasks: JoinSet<()>,
+}
+
+impl Clients {
+    /// Runs a client. One that ran before for the same Service ends, keeping its lease.
+    pub fn start(&mut self, uid: Uid, stop: StopSender, task: impl Future<Output = ()> + Send + 'static) {
+        while let Some(ended) = self.tasks.try_join_next() {
+            report(ended);
+        }
+        self.tasks.spawn(task);
+        self.running.insert(uid, stop);
+    }
+
+    /// Ends a client, giving its lease back or keeping it. The task is awaited at the end.
+    pub fn stop(&mut self, uid: &Uid, release: bool) {
+        if let Some(stop) = self.running.remove(uid) {
+            // A client that has broken off does not hear it.
+            let _ = stop.send(release);
+        }
+    }
+
+    /// Ends all that run, keeping their leases, and waits until everybody has said what it had to say.
+    pub async fn end(mut self) {
+        self.running.clear();
+        let all = async {
+            while let Some(ended) = self.tasks.join_next().await {
+                report(ended);
+            }
+        };
+        if tokio::time::timeout(LAST_WORDS, all).await.is_err() {
+            tracing::warn!("a DHCP client did not end in time: its server may not have heard of a RELEASE");
+        }
+    }
+}
+
+fn report(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a DHCP client broke off");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::{mpsc, oneshot};
+
+    use super::*;
+
+    /// A client that needs a while to say goodbye.
+    fn slow(
+        name: &'static str,
+        said: &mpsc::UnboundedSender<String>,
+    ) -> (StopSender, impl Future<Output = ()> + use<>) {
+        let (stop, stopped) = oneshot::channel();
+        let said = said.clone();
+        let task = async move {
+            let release = stopped.await.unwrap_or(false);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let _ = said.send(format!("{name} {release}"));
+        };
+        (stop, task)
+    }
+
+    #[tokio::test]
+    async fn the_end_waits_for_a_release_that_is_on_its_way() {
+        let (said, mut heard) = mpsc::unbounded_channel();
+        let mut clients = Clients::default();
+        for name in ["gone", "kept"] {
+            let (stop, task) = slow(name, &said);
+            clients.start(Uid(name.into()), stop, task);
+        }
+        clients.stop(&Uid("gone".into()), true);
+        clients.end().await;
+        let mut all = vec![heard.try_recv().unwrap(), heard.try_recv().unwrap()];
+        all.sort();
+        assert_eq!(all, ["gone true", "kept false"]);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_hangs_does_not_hold_up_the_end() {
+        let mut clients = Clients::default();
+        let (stop, _stopped) = oneshot::channel();
+        clients.start(Uid("stuck".into()), stop, std::future::pending());
+        let begun = std::time::Instant::now();
+        clients.end().await;
+        assert!(begun.elapsed() < LAST_WORDS + Duration::from_secs(4));
+    }
+}

@@ -1,0 +1,66 @@
+//! The clock that engine and DHCP clients go by. It counts the time that the machine was suspended, as the clocks of
+//! DHCP servers and of the other nodes do: a lease that ended meanwhile has ended.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Timers of the runtime stand still with the machine. After it has woken up, nobody sleeps longer than this past a
+/// deadline.
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+
+/// One moment on both clocks.
+#[derive(Debug, Clone, Copy)]
+struct Origin {
+    instant: Instant,
+    since_boot: Duration,
+}
+
+impl Origin {
+    fn at(self, since_boot: Duration) -> Instant {
+        self.instant + since_boot.saturating_sub(self.since_boot)
+    }
+}
+
+/// The time by now. Not to be mixed with [`Instant::now`], which is behind it by all suspensions since the start.
+pub fn now() -> Instant {
+    static ORIGIN: OnceLock<Origin> = OnceLock::new();
+    let origin = ORIGIN.get_or_init(|| Origin { instant: Instant::now(), since_boot: l2::clock::since_boot() });
+    origin.at(l2::clock::since_boot())
+}
+
+/// Waits until [`now`] has come to `deadline`.
+pub async fn sleep_until(deadline: Instant) {
+    loop {
+        let left = deadline.saturating_duration_since(now());
+        tokio::time::sleep(left.min(LONGEST_SLEEP)).await;
+        if left <= LONGEST_SLEEP {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suspension_counts() {
+        let origin = Origin { instant: Instant::now(), since_boot: Duration::from_mins(2) };
+        assert_eq!(origin.at(Duration::from_mins(62)), origin.instant + Duration::from_hours(1));
+    }
+
+    #[test]
+    fn it_never_goes_back() {
+        let before = now();
+        assert!(now() >= before);
+    }
+
+    #[tokio::test]
+    async fn a_deadline_that_has_come_is_not_waited_for() {
+        let begun = Instant::now();
+        sleep_until(now()).await;
+        sleep_until(now() + Duration::from_millis(20)).await;
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_millis(20) && took < Duration::from_secs(5), "{took:?}");
+    }
+}

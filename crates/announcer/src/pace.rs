@@ -1,0 +1,81 @@
+//! How often everything is planned: as soon as something happens where that is cheap, in batches where it is not. Pure.
+//!
+//! A plan looks at all Services. With a thousand of them it takes milliseconds, and each of them changes some times while
+//! it is new: planned after every single change that would be the square of their number.
+
+use std::time::{Duration, Instant};
+
+/// A pass that is shorter than this costs nothing worth saving.
+const CHEAP: Duration = Duration::from_micros(500);
+/// After a pass its time is waited for this often: planning takes a ninth of one processor at most.
+const REST: u32 = 8;
+/// Nothing waits longer than this for a plan, however much happens.
+const LONGEST: Duration = Duration::from_millis(50);
+
+/// When the engine may plan again.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    planned: Instant,
+    rest: Duration,
+}
+
+impl Pace {
+    /// At once.
+    pub fn new(now: Instant) -> Self {
+        Self { planned: now, rest: Duration::ZERO }
+    }
+
+    /// A pass took from `began` to `ended`.
+    pub fn planned(&mut self, began: Instant, ended: Instant) {
+        let took = ended.saturating_duration_since(began);
+        self.planned = ended;
+        self.rest = if took < CHEAP { Duration::ZERO } else { (took * REST).min(LONGEST) };
+    }
+
+    /// Not before this.
+    pub fn next(&self) -> Instant {
+        self.planned + self.rest
+    }
+
+    /// Whether the next input is to be planned for, with others waiting behind it or not.
+    pub fn is_due(&self, now: Instant, others_wait: bool) -> bool {
+        now >= if others_wait { self.planned + LONGEST } else { self.next() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_cheap_plan_is_made_at_once_after_every_change() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        assert!(pace.is_due(now, false));
+        pace.planned(now, now + Duration::from_micros(400));
+        assert!(pace.is_due(now + Duration::from_micros(400), false));
+    }
+
+    #[test]
+    fn an_expensive_plan_rests_so_that_it_takes_a_ninth_of_the_time() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        pace.planned(now, now + ms(4));
+        assert!(!pace.is_due(now + ms(35), false));
+        assert!(pace.is_due(now + ms(36), false));
+        pace.planned(now, now + ms(100));
+        assert_eq!(pace.next(), now + ms(150), "bounded");
+    }
+
+    #[test]
+    fn what_waits_is_taken_in_first_but_not_for_ever() {
+        let now = Instant::now();
+        let pace = Pace::new(now);
+        assert!(!pace.is_due(now + ms(49), true));
+        assert!(pace.is_due(now + ms(50), true));
+    }
+}

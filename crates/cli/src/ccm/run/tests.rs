@@ -1,0 +1,159 @@
+//! The whole command against scripted API servers, with paused time: what ends it, and what is written then.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use runtime::scenario::{Scenario, Seen};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::super::config::configure;
+use super::super::config::tests::CLOUD_CONFIG;
+use super::super::flags::parse;
+use super::*;
+
+/// A guest cluster with one Lease and one Service that never lets itself be written: its controller tries for ever.
+struct Guest {
+    scenario: Scenario,
+    stolen: Arc<AtomicBool>,
+    log: Arc<Mutex<Vec<(Instant, Seen)>>>,
+}
+
+impl Guest {
+    fn new() -> Self {
+        let stolen = Arc::new(AtomicBool::new(false));
+        let log: Arc<Mutex<Vec<(Instant, Seen)>>> = Arc::default();
+        let scenario = Scenario::answering({
+            let (stolen, log, lease) = (Arc::clone(&stolen), Arc::clone(&log), Mutex::new(Value::Null));
+            move |seen| {
+                log.lock().unwrap().push((Instant::now(), seen.clone()));
+                answer(seen, &mut lease.lock().unwrap(), stolen.load(Ordering::Relaxed))
+            }
+        });
+        Self { scenario, stolen, log }
+    }
+
+    /// When a request of this method and path was sent last.
+    fn last(&self, method: &str, path: &str) -> Option<Instant> {
+        let log = self.log.lock().unwrap();
+        log.iter().rev().find(|(_, seen)| seen.method == method && seen.path.contains(path)).map(|(at, _)| *at)
+    }
+
+    fn events(&self) -> Vec<String> {
+        let writes = self.scenario.writes();
+        let messages = writes.iter().filter_map(|seen| seen.body["message"].as_str());
+        // `<host>_<uuid> became leader`
+        messages.filter_map(|message| message.split_once(' ')).map(|(_, what)| what.to_owned()).collect()
+    }
+}
+
+fn answer(seen: &Seen, lease: &mut Value, stolen: bool) -> (u16, Value) {
+    let list = |kind: &str, items: Value| {
+        (200, json!({"kind": kind, "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": items}))
+    };
+    let service = json!({"metadata": {"namespace": "default", "name": "web", "uid": "u", "resourceVersion": "1"},
+        "spec": {"type": "LoadBalancer"}});
+    if stolen {
+        lease["spec"]["holderIdentity"] = json!("other");
+        lease["metadata"]["resourceVersion"] = json!("9000");
+    }
+    match (seen.method.as_str(), seen.path.as_str()) {
+        ("GET", _) if seen.query.contains("watch=true") => (403, Scenario::status(403, "Forbidden", "no watch")),
+        ("GET", "/api/v1/services") => list("ServiceList", json!([service])),
+        ("GET", "/api/v1/nodes") => list("NodeList", json!([])),
+        ("GET", path) if path.ends_with("/leases") => (403, Scenario::status(403, "Forbidden", "no list")),
+        ("GET", path) if path.contains("/leases/") && !lease.is_null() => (200, lease.clone()),
+        ("POST" | "PUT", path) if path.contains("/leases") => {
+            let version = &lease["metadata"]["resourceVersion"];
+            if *version != seen.body["metadata"]["resourceVersion"] {
+                return (409, Scenario::status(409, "Conflict", "the object has been modified"));
+            }
+            let next = version.as_str().map_or(1, |version| version.parse::<u64>().unwrap() + 1);
+            *lease = seen.body.clone();
+            lease["metadata"]["resourceVersion"] = json!(next.to_string());
+            (200, lease.clone())
+        }
+        ("POST", path) if path.ends_with("/events") => (201, seen.body.clone()),
+        _ => (404, Scenario::status(404, "NotFound", "not found")),
+    }
+}
+
+/// Runs the command beside `script`, which gets what stops it; tells how it ended, and when.
+async fn run_beside(
+    guest: &Guest,
+    arguments: &[&str],
+    script: impl AsyncFnOnce(Token),
+) -> (anyhow::Result<()>, Instant) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cloud-config");
+    std::fs::write(&path, CLOUD_CONFIG).unwrap();
+    let file = format!("--cloud-config={}", path.display());
+    let flags = parse(["harvester-cloud-provider", &file, "--secure-port=0"].iter().chain(arguments)).unwrap();
+    let configuration = configure(&flags).unwrap();
+    let harvester = Scenario::answering(|_| (404, Scenario::status(404, "NotFound", "not found"))).client();
+    let stop = Token::new();
+    let metrics = Metrics::new(VERSION);
+    let command = async {
+        let command = manage(&flags, &configuration, guest.scenario.client(), &harvester, &metrics, stop.clone());
+        let result = Box::pin(command).await;
+        (result, Instant::now())
+    };
+    let limit = tokio::time::timeout(Duration::from_mins(5), command);
+    let (ended, ()) = tokio::join!(limit, script(stop.clone()));
+    ended.expect("it ends")
+}
+
+const SERVICE: &str = "/services/web";
+
+async fn working(guest: &Guest) {
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let last = guest.last("PATCH", SERVICE).expect("the service controller writes");
+    assert!(last.elapsed() < Duration::from_secs(1), "and goes on writing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_after_the_lease_is_lost_and_the_process_ends_at_once() {
+    let guest = Guest::new();
+    let (result, ended) = run_beside(&guest, &[], async |_| {
+        working(&guest).await;
+        guest.stolen.store(true, Ordering::Relaxed);
+    })
+    .await;
+    assert!(result.unwrap_err().to_string().starts_with("leaderelection lost"));
+    let lost = guest.last("GET", "/leases/").expect("the Lease was read after the conflict");
+    assert!(guest.last("PATCH", SERVICE).unwrap() <= lost, "somebody else works now");
+    assert!(ended - lost < Duration::from_secs(1), "ended {:?} after the loss", ended - lost);
+    assert_eq!(guest.events(), ["became leader", "stopped leading"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_the_work_then_releases_the_lease_and_reports_it() {
+    let guest = Guest::new();
+    let mut stopped = None;
+    let (result, ended) = run_beside(&guest, &[], async |stop| {
+        working(&guest).await;
+        stopped = Some(Instant::now());
+        stop.cancel();
+    })
+    .await;
+    result.unwrap();
+    assert!(ended - stopped.unwrap() < Duration::from_secs(1));
+    let writes = guest.scenario.writes();
+    let release = writes.iter().rposition(|seen| seen.path.contains("/leases/")).unwrap();
+    assert_eq!(writes[release].body["spec"]["holderIdentity"], json!(""));
+    assert!(!writes[release..].iter().any(|seen| seen.path.contains(SERVICE)), "the work ended before");
+    assert_eq!(guest.events(), ["became leader", "stopped leading"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_election_the_work_begins_and_ends_without_a_lease() {
+    let guest = Guest::new();
+    let (result, _) = run_beside(&guest, &["--leader-elect=false"], async |stop| {
+        working(&guest).await;
+        stop.cancel();
+    })
+    .await;
+    result.unwrap();
+    assert_eq!(guest.last("GET", "/leases"), None);
+    assert_eq!(guest.last("POST", "/leases"), None);
+}

@@ -1,0 +1,44 @@
+//! What a Service waits for, for decisions and metrics; the words for the user stand where the decision is made.
+
+/// What a Service waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitReason {
+    /// The first list of a cache.
+    Cache,
+    /// The host books an address.
+    Allocation,
+    /// The host releases the address of the object that was there.
+    Terminating,
+    /// The host has not finished booking, so that a deletion now would leak the address.
+    Booking,
+    /// Other Services still use the address.
+    Shared,
+    /// The Service whose address is to be shared.
+    Primary,
+    /// The host does not look at the object.
+    HostSilent,
+    /// No IPPool fits.
+    NoMatchingPool,
+    /// The IPPool is used up.
+    PoolExhausted,
+    /// The host refuses for another reason.
+    Refused,
+}
+
+impl WaitReason {
+    /// Value of the label `reason` of `harvester_loadbalancer_waiting`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Cache => "cache",
+            Self::Allocation => "allocation",
+            Self::Terminating => "terminating",
+            Self::Booking => "booking",
+            Self::Shared => "shared",
+            Self::Primary => "primary",
+            Self::HostSilent => "host_silent",
+            Self::NoMatchingPool => "no_matching_pool",
+            Self::PoolExhausted => "pool_exhausted",
+            Self::Refused => "refused",
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What the LAN and the kernels of the nodes say about a VIP: who answers for it, where it is, and for how long.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use testbed::{ProxyMode, wait_for};
+
+use crate::PATIENCE;
+use crate::bed::Bed;
+
+/// The Lease of `global` mode, kube-vip's.
+pub const GLOBAL_LEASE: &str = "plndr-svcs-lock";
+
+impl Bed {
+    async fn leases(&self) -> Result<Api<Lease>> {
+        Ok(Api::namespaced(self.client().await?, "kube-system"))
+    }
+
+    /// The Lease that decides who announces.
+    pub async fn announcer_lease(&self) -> Result<Lease> {
+        self.leases().await?.get(GLOBAL_LEASE).await.with_context(|| format!("failed to read Lease {GLOBAL_LEASE}"))
+    }
+
+    /// Who holds it; empty: nobody.
+    pub async fn announcer_lease_holder(&self) -> Result<String> {
+        Ok(self.announcer_lease().await?.spec.and_then(|spec| spec.holder_identity).unwrap_or_default())
+    }
+
+    /// Writes it as a holder called `identity` does, whoever holds it at the moment; an empty name gives it back.
+    pub async fn hold_announcer_lease(&self, identity: &str, duration: Duration) -> Result<()> {
+        let now = MicroTime(Timestamp::now());
+        let spec = json!({"spec": {"holderIdentity": identity, "leaseDurationSeconds": duration.as_secs(),
+            "renewTime": now, "acquireTime": now, "leaseTransitions": 1}});
+        let failed = || format!("failed to write Lease {GLOBAL_LEASE} in the name of {identity:?}");
+        let leases = self.leases().await?;
+        if leases.get_opt(GLOBAL_LEASE).await.with_context(failed)?.is_none() {
+            let mut lease: Lease = serde_json::from_value(spec.clone()).with_context(failed)?;
+            lease.metadata.name = Some(GLOBAL_LEASE.into());
+            leases.create(&kube::api::PostParams::default(), &lease).await.with_context(failed)?;
+            return Ok(());
+        }
+        leases.patch(GLOBAL_LEASE, &PatchParams::default(), &Patch::Merge(&spec)).await.map(drop).with_context(failed)
+    }
+
+    /// Waits until some node has this address, and no other has it; the node, counted from 1.
+    pub async fn wait_for_owner(&self, address: IpAddr) -> Result<usize> {
+        wait_for(&format!("a node that has {address}"), PATIENCE, || async {
+            self.owner_of(address).map_err(|error| format!("{error:#}"))?.ok_or_else(|| "none".to_owned())
+        })
+        .await
+    }
+
+    /// Waits until this MAC, and no other, answers the client's ARP requests for this address.
+    pub async fn wait_for_mac(&self, address: IpAddr, mac: &str) -> Result<()> {
+        wait_for(&format!("{mac} alone to answer for {address}"), PATIENCE, || async {
+            let macs = self.macs(address).map_err(|error| format!("{error:#}"))?;
+            if macs == [mac] { Ok(()) } else { Err(format!("{macs:?}")) }
+        })
+        .await
+    }
+
+    /// For how many seconds more the kernel of node `n` keeps this address; `u32::MAX` is for ever, `None` is not at all.
+    pub fn lifetime(&self, n: usize, address: IpAddr) -> Result<Option<u32>> {
+        for link in self.lan.host(n).namespace().ip_json("addr show")? {
+            for info in link["addr_info"].as_array().into_iter().flatten() {
+                if info["local"].as_str().and_then(|text| text.parse().ok()) == Some(address) {
+                    let valid = info["valid_life_time"].as_u64().context("an address without a lifetime")?;
+                    return Ok(Some(u32::try_from(valid).unwrap_or(u32::MAX)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Macvlans of DHCP addresses on node `n`.
+    pub fn macvlans(&self, n: usize) -> Result<Vec<String>> {
+        let mut interfaces = self.lan.host(n).interfaces()?;
+        interfaces.retain(|name| name.starts_with("vip-"));
+        Ok(interfaces)
+    }
+
+    /// `net.ipv4.conf.<interface>.<setting>` of node `n`.
+    pub fn inet_conf(&self, n: usize, interface: &str, setting: &str) -> Result<u32> {
+        let text = self.lan.host(n).exec(["cat", &format!("/proc/sys/net/ipv4/conf/{interface}/{setting}")])?;
+        text.trim().parse().with_context(|| format!("{setting} of {interface} is {text:?}"))
+    }
+
+    /// After [`Bed::power_off`]: cables in, kube-proxy and announcer run again. Unlike a real machine that boots, this one still has
+    /// what its kernel had before, which is the harder case.
+    pub fn power_on(&self, n: usize) -> Result<()> {
+        let host = self.lan.host(n);
+        host.plug_in()?;
+        self.nodes[n - 1].start_proxy(host, ProxyMode::default())?;
+        self.nodes[n - 1].start_heartbeat(&self.control_plane)?;
+        self.announcer(n).start()
+    }
+}
