@@ -366,3 +366,12 @@ fn a_restart_while_the_primary_is_being_deleted_keeps_the_lease_for_its_secondar
     node.gone("second");
     assert!(node.log.iter().any(|line| line.ends_with("stop dhcp first000-uid release true")), "{:?}", node.log);
 }
+
+#[test]
+fn control_characters_from_wherever_do_not_get_into_events() {
+    let mut node = Node::leading(&[view("web", &["dhcp"])]);
+    node.dhcp("web", DhcpEvent::Report { reason: "DHCPRefused", text: "the server says \u{1b}[2J".into() });
+    node.dhcp("web", DhcpEvent::Failed("\u{1b}[2J".into()));
+    assert_eq!(node.told.len(), 2);
+    assert!(node.told.iter().all(|(_, tell)| !tell.text.contains(char::is_control)), "{:?}", node.told);
+}
