@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e bench release image tools fmt lint clean
+.PHONY: help demo demo-down test test-unit test-e2e bench release image chart tools fmt lint clean
 
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
@@ -51,6 +51,9 @@ image: release ## the image, as a docker-archive in target/
 	@buildah --storage-driver vfs --root target/buildah/root --runroot target/buildah/run push -q \
 	  localhost/harvester-cloud-provider:dev docker-archive:target/harvester-cloud-provider.tar:localhost/harvester-cloud-provider:dev
 	@ls -l target/harvester-cloud-provider.tar | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'
+
+chart: ## the chart's archives and indexes in target/charts, for Helm and for Rancher's catalogue (LINE=109.1.0)
+	@tools=$$(dev/tools.sh) && HELM=$$tools/helm3 dev/chart.sh
 
 tools: ## get etcd, Kubernetes and Debian packages for demo and tests
 	@dev/tools.sh

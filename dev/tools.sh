@@ -5,15 +5,21 @@
 #   dev/tools.sh --print    print that directory only (exit status 1 if something is missing)
 #
 # Order for each program: the cache, $KUBEBUILDER_ASSETS and the PATH (only in the version wanted), else a build from its Go
-# module. The cache lies outside the tree, keyed by all versions that matter:
+# module. The cache lies outside the tree, keyed by the versions of Kubernetes and etcd; the two Helms are beside it with their
+# versions in their names, and links in it:
 #   ${HCP_CACHE:-${XDG_CACHE_HOME:-~/.cache}/harvester-cloud-provider}/tools-<key>
 set -euo pipefail
 
 K8S=${K8S:-1.36.3}
 ETCD=${ETCD:-3.6.16}
+# Rancher and K3s run Helm 3, people at a terminal the newest one: the chart is held to both.
+HELM3=${HELM3:-3.22.0}
+HELM4=${HELM4:-4.3.1}
 PACKAGES=(iproute2 nftables iptables conntrack dnsmasq-base iputils-arping tcpdump busybox openssl curl procps jq util-linux
   containerd runc containernetworking-plugins buildah gcc libc6-dev make ca-certificates)
 KUBE=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl)
+# Daemons of which only the program is wanted: taken out of their Debian packages, so that nothing starts them.
+UNPACKED=(docker-registry:docker-registry prometheus:prometheus prometheus:promtool)
 
 CACHE=${HCP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/harvester-cloud-provider}
 DIR=$CACHE/tools-k8s$K8S-etcd$ETCD-$(uname -m)
@@ -22,7 +28,12 @@ T0=$SECONDS
 say() { printf '%4ds  %s\n' "$((SECONDS - T0))" "$*" >&2; }
 die() { printf 'tools: %s\n' "$*" >&2; exit 1; }
 
-complete() { local b; for b in etcd "${KUBE[@]}"; do [ -x "$DIR/$b" ] || return 1; done; }
+helm_file() { echo "$CACHE/helm-$1-$(uname -m)"; }
+present() { local b; for b; do [ -x "$DIR/$b" ] || return 1; done; }
+complete() {
+  present etcd "${KUBE[@]}" "${UNPACKED[@]#*:}" &&
+    [ "$DIR/helm3" -ef "$(helm_file "$HELM3")" ] && [ "$DIR/helm4" -ef "$(helm_file "$HELM4")" ]
+}
 missing_packages() {
   local p
   for p in "${PACKAGES[@]}"; do
@@ -79,6 +90,43 @@ get_packages() {
     >"$CACHE/apt.log" 2>&1 || die "apt-get failed, see $CACHE/apt.log"
 }
 
+unpack() {
+  local item package program work
+  for item in "${UNPACKED[@]}"; do
+    package=${item%:*} program=${item#*:}
+    [ ! -x "$DIR/$program" ] || continue
+    say "$program: taking it out of Debian package $package"
+    work=$(mktemp -d)
+    ( cd "$work" && chmod 755 . && { apt-get update -q && apt-get download -q -o APT::Sandbox::User=root "$package"; } >"$CACHE/apt.log" 2>&1 &&
+      dpkg-deb -x "$package"_*.deb root && mv "root/usr/bin/$program" "$DIR/$program" ) ||
+      die "cannot get $program from Debian package $package, see $CACHE/apt.log"
+    rm -rf "$work"
+  done
+}
+
+# get_helm VERSION LINK
+get_helm() {
+  local file module work
+  file=$(helm_file "$1") module="helm.sh/helm/v${1%%.*}"
+  if [ ! -x "$file" ]; then
+    command -v go >/dev/null || die "needs Go 1.26 or newer to build Helm $1"
+    work=$(mktemp -d)
+    (
+      cd "$work"
+      export CGO_ENABLED=0 GOFLAGS= GOWORK=off GOTOOLCHAIN=local
+      go mod init helmtools 2>/dev/null
+      go mod edit -require "$module@v$1"
+      printf '//go:build tools\n\npackage tools\n\nimport _ "%s/cmd/helm"\n' "$module" >tools.go
+      say "Helm $1: resolving its Go module"
+      go mod tidy 2>"$CACHE/gomod.log" || die "cannot resolve Helm's Go module, see $CACHE/gomod.log"
+      build "helm-$1" "$module/cmd/helm" "-X $module/internal/version.version=v$1"
+    ) || exit 1
+    mv "$DIR/helm-$1" "$file"
+    rm -rf "$work"
+  fi
+  ln -sfn "$file" "$DIR/$2"
+}
+
 get_programs() {
   local work gomod module c todo=()
   take etcd "$ETCD" || todo+=(etcd)
@@ -128,6 +176,7 @@ mkdir -p "$DIR"
 exec 9>"$CACHE/tools.lock"
 flock -n 9 || { say "another run is filling the cache, waiting for it"; flock 9; }
 get_packages
-complete || ( get_programs )
+complete || { unpack; get_helm "$HELM3" helm3; get_helm "$HELM4" helm4; }
+present etcd "${KUBE[@]}" || ( get_programs )
 complete || die "some programs are still missing in $DIR"
 echo "$DIR"

@@ -1,9 +1,10 @@
-//! Flags to configuration, and the wiring of both commands. No logic lives here.
+//! Flags to configuration, and the wiring of the commands. No logic lives here.
 
 use std::process::ExitCode;
 
 mod announcer;
 mod ccm;
+mod probe;
 mod values;
 
 /// Version, with the commit it was built from where that is known.
@@ -13,6 +14,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.get(1).map(String::as_str) {
         Some("announcer" | "manager") => announcer::main(&arguments[1..]),
+        Some("probe") => probe::main(&arguments[2..]),
         _ => ccm::main(&arguments),
     }
 }

@@ -1,0 +1,165 @@
+{{/*
+Values may come from another chart (helm upgrade --reuse-values) or be null, so nothing below a top-level key is taken for granted.
+*/}}
+
+{{/* Any scalar as text. Helm reads numbers as floats in places: 20240101 must not become 2.0240101e+07. */}}
+{{- define "harvester-cloud-provider.text" -}}
+{{- if kindIs "invalid" . -}}
+{{- else if and (kindIs "float64" .) (eq . (floor .)) -}}{{ int64 . }}
+{{- else -}}{{ toString . }}
+{{- end -}}
+{{- end -}}
+
+{{- define "harvester-cloud-provider.name" -}}
+{{- $name := .Values.fullnameOverride | default .Values.nameOverride | default .Chart.Name -}}
+{{- include "harvester-cloud-provider.text" $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "harvester-cloud-provider.serviceAccountName" -}}
+{{- (.Values.serviceAccount | default dict).name | default (include "harvester-cloud-provider.name" .) -}}
+{{- end -}}
+
+{{/* Immutable on the Deployment: exactly these two, as in every older chart. */}}
+{{- define "harvester-cloud-provider.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "harvester-cloud-provider.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "harvester-cloud-provider.versionLabels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end -}}
+
+{{- define "harvester-cloud-provider.labels" -}}
+{{ include "harvester-cloud-provider.versionLabels" . }}
+{{ include "harvester-cloud-provider.selectorLabels" . }}
+{{- end -}}
+
+{{- define "harvester-cloud-provider.cattle" -}}
+{{- toYaml ((.Values.global | default dict).cattle | default dict) -}}
+{{- end -}}
+
+{{/* The root key clusterName is that of charts before 0.1.12, still found in samples. */}}
+{{- define "harvester-cloud-provider.clusterName" -}}
+{{- $cattle := include "harvester-cloud-provider.cattle" . | fromYaml -}}
+{{- $name := include "harvester-cloud-provider.text" $cattle.clusterName -}}
+{{- if not $name -}}{{- $name = include "harvester-cloud-provider.text" .Values.clusterName -}}{{- end -}}
+{{- if and (not $name) (.Values.global | default dict).requireClusterName -}}
+{{- fail "global.cattle.clusterName is empty: give this guest cluster a name that no other cluster in the namespace of its virtual machines has (global.requireClusterName asks for one)" -}}
+{{- end -}}
+{{- $name -}}
+{{- end -}}
+
+{{/* Takes a list: root context, repository, tag. The registry goes before repositories that name no host. */}}
+{{- define "harvester-cloud-provider.reference" -}}
+{{- $root := index . 0 -}}{{- $repository := index . 1 -}}{{- $tag := index . 2 -}}
+{{- $cattle := include "harvester-cloud-provider.cattle" $root | fromYaml -}}
+{{- $registry := include "harvester-cloud-provider.text" $cattle.systemDefaultRegistry | trimSuffix "/" -}}
+{{- if and $registry (not (regexMatch "^([^/]*[.:][^/]*|localhost)/" $repository)) -}}{{ $registry }}/{{ end -}}
+{{ $repository }}:{{ include "harvester-cloud-provider.text" $tag }}
+{{- end -}}
+
+{{- define "harvester-cloud-provider.image" -}}
+{{- $image := .Values.image | default dict -}}
+{{- include "harvester-cloud-provider.reference" (list . ($image.repository | default "rancher/harvester-cloud-provider") ($image.tag | default .Chart.AppVersion)) -}}
+{{- end -}}
+
+{{/* True if the repository given for the announcer is kube-vip's own, as in the values of older charts. */}}
+{{- define "harvester-cloud-provider.foreignAnnouncer" -}}
+{{- $repository := (((index .Values "kube-vip") | default dict).image | default dict).repository | default "" -}}
+{{- if regexMatch "(^|/)[^/]*kube-vip[^/]*$" $repository -}}true{{- end -}}
+{{- end -}}
+
+{{/* A tag without a repository of its own would most likely be one of kube-vip. */}}
+{{- define "harvester-cloud-provider.announcerImage" -}}
+{{- $image := ((index .Values "kube-vip") | default dict).image | default dict -}}
+{{- if or (not $image.repository) (include "harvester-cloud-provider.foreignAnnouncer" .) -}}
+{{- include "harvester-cloud-provider.image" . -}}
+{{- else -}}
+{{- include "harvester-cloud-provider.reference" (list . $image.repository ($image.tag | default (.Values.image | default dict).tag | default .Chart.AppVersion)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Takes a list: root context, further list. Elements are names or maps with a name. */}}
+{{- define "harvester-cloud-provider.pullSecrets" -}}
+{{- $root := index . 0 -}}
+{{- $names := list -}}
+{{- range concat ((index . 1) | default list) ($root.Values.imagePullSecrets | default list) (($root.Values.global | default dict).imagePullSecrets | default list) -}}
+{{- if kindIs "map" . -}}{{- $names = append $names .name -}}{{- else -}}{{- $names = append $names . -}}{{- end -}}
+{{- end -}}
+{{- range uniq $names }}
+- name: {{ . }}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the cloud-config comes from, as YAML: secret, key or directory, file. */}}
+{{- define "harvester-cloud-provider.cloudConfig" -}}
+{{- $cloudConfig := .Values.cloudConfig | default dict -}}
+{{- $path := .Values.cloudConfigPath | default $cloudConfig.hostPath -}}
+{{- if $cloudConfig.secretName -}}
+secret: {{ $cloudConfig.secretName | quote }}
+key: {{ $cloudConfig.secretKey | default "cloud-config" | quote }}
+file: cloud-config
+{{- else if $path -}}
+{{- if not (regexMatch "^/.*[^/]$" $path) -}}
+{{- fail (printf "cloudConfigPath (or cloudConfig.hostPath) is %q: give the absolute path of a file on the host" $path) -}}
+{{- end -}}
+{{- if eq (dir $path) "/" -}}
+{{- fail (printf "cloudConfigPath (or cloudConfig.hostPath) is %q: its directory is mounted, and that must not be /" $path) -}}
+{{- end -}}
+path: {{ $path | quote }}
+directory: {{ dir $path | quote }}
+file: {{ base $path | quote }}
+{{- else -}}
+{{- fail "no cloud-config: set cloudConfig.secretName (a Secret), cloudConfigPath or cloudConfig.hostPath (a file on the host)" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The announcer. */}}
+
+{{- define "kube-vip.name" -}}
+{{- (index .Values "kube-vip").nameOverride | default "kube-vip" | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "kube-vip.namespace" -}}
+{{- (index .Values "kube-vip").namespaceOverride | default .Release.Namespace -}}
+{{- end -}}
+
+{{- define "kube-vip.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "kube-vip.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/* Where it serves metrics and health, as YAML: host (empty: all addresses), port. */}}
+{{- define "kube-vip.listen" -}}
+{{- $env := (index .Values "kube-vip").env | default dict -}}
+{{- $server := include "harvester-cloud-provider.text" $env.prometheus_server | default ":2112" -}}
+{{- if not (regexMatch "^([0-9.]*|localhost|\\[[0-9a-fA-F:.]+\\]):[1-9][0-9]{0,4}$" $server) -}}
+{{- fail (printf "kube-vip.env.prometheus_server is %q: accepted is :<port> or <address>:<port>" $server) -}}
+{{- end -}}
+{{- $host := regexReplaceAll ":[0-9]+$" $server "" | trimPrefix "[" | trimSuffix "]" -}}
+{{- if has $host (list "0.0.0.0" "::") -}}{{- $host = "" -}}{{- end -}}
+host: {{ ternary "127.0.0.1" $host (eq $host "localhost") | quote }}
+port: {{ regexFind "[0-9]+$" $server }}
+{{- end -}}
+
+{{/* Leases in any namespace: kube-vip's Lease per Service, and a Lease that was given with its namespace. */}}
+{{- define "kube-vip.leasesEverywhere" -}}
+{{- $env := (index .Values "kube-vip").env | default dict -}}
+{{- $election := include "harvester-cloud-provider.text" $env.svc_election -}}
+{{- $mode := include "harvester-cloud-provider.text" $env.election_mode -}}
+{{- if or (eq $mode "service") (and (not $mode) (has $election (list "1" "t" "T" "TRUE" "true" "True"))) (contains "/" ($env.svc_leasename | default "")) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The port of health and metrics: that of the last --secure-port, as the program reads it. */}}
+{{- define "harvester-cloud-provider.port" -}}
+{{- $port := "10258" -}}
+{{- range .Values.extraArgs -}}
+{{- $arg := include "harvester-cloud-provider.text" . -}}
+{{- if hasPrefix "--secure-port=" $arg -}}{{- $port = trimPrefix "--secure-port=" $arg -}}{{- end -}}
+{{- end -}}
+{{- if not (regexMatch "^[1-9][0-9]{0,4}$" $port) -}}
+{{- fail (printf "extraArgs: --secure-port=%s: the probes need a port from 1 to 65535" $port) -}}
+{{- end -}}
+{{- $port -}}
+{{- end -}}

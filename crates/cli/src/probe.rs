@@ -1,0 +1,118 @@
+//! `probe URL...`: asks until every URL has answered 200. The image holds no other program that the chart's test could run.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use kube::Config;
+use runtime::client::{Settings, connect};
+use runtime::error::chain;
+use tokio::time::{Instant, sleep};
+
+use crate::VERSION;
+
+/// A workload that is being replaced is ready again by then.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PERIOD: Duration = Duration::from_millis(500);
+
+const HELP: &str = "\
+Asks each URL until it answers 200, up to 30 s. Certificates are not checked: the ones served here are made at each start.
+
+Usage: harvester-cloud-provider probe URL...
+
+Example:
+  harvester-cloud-provider probe https://127.0.0.1:10258/readyz http://127.0.0.1:2112/readyz
+
+Exit status: 0 if all answered, 1 if one did not.";
+
+/// Runs the command; `urls` are the arguments after its name.
+pub fn main(urls: &[String]) -> ExitCode {
+    if urls.is_empty() || urls.iter().any(|url| url == "--help" || url == "-h") {
+        println!("{HELP}");
+        return if urls.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    let outcome = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")
+        .and_then(|runtime| runtime.block_on(all(urls)));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn all(urls: &[String]) -> anyhow::Result<()> {
+    for url in urls {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = once(url).await {
+            if Instant::now() >= deadline {
+                return Err(error);
+            }
+            sleep(PERIOD).await;
+        }
+        println!("{url} answers");
+    }
+    Ok(())
+}
+
+async fn once(url: &str) -> anyhow::Result<()> {
+    let uri: http::Uri = url.parse().with_context(|| format!("{url} is not a URL"))?;
+    if uri.host().is_none() || uri.scheme().is_none() {
+        bail!("{url} is not a URL with scheme and host, such as https://127.0.0.1:10258/readyz");
+    }
+    let path = uri.path().to_owned();
+    let mut config = Config::new(uri);
+    config.accept_invalid_certs = true;
+    let mut settings = Settings::new("probed", VERSION);
+    settings.request_timeout = Duration::from_secs(2);
+    settings.retry = false;
+    // The client puts the path of its base URL before that of each request, so the base must not have one.
+    config.cluster_url = http::uri::Builder::from(config.cluster_url)
+        .path_and_query("/")
+        .build()
+        .with_context(|| format!("{url} is not a URL"))?;
+    let client = connect(config, &settings).with_context(|| format!("cannot ask {url}"))?;
+    let request = http::Request::get(path).body(Vec::new()).with_context(|| format!("{url} is not a URL"))?;
+    client.request_text(request).await.with_context(|| format!("{url} does not answer 200"))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_200_counts_and_the_path_is_asked_as_given() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/readyz", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let mut asked = Vec::new();
+            for status in ["503 Service Unavailable", "200 OK"] {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = vec![0; 4096];
+                let n = stream.read(&mut request).await.unwrap();
+                asked.push(String::from_utf8_lossy(&request[..n]).lines().next().unwrap().to_owned());
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+            asked
+        });
+        assert!(once(&url).await.is_err());
+        once(&url).await.unwrap();
+        assert_eq!(server.await.unwrap(), ["GET /readyz HTTP/1.1"; 2]);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_url_is_named() {
+        for text in ["https://$(HOST)/readyz", "readyz", "127.0.0.1"] {
+            assert!(once(text).await.unwrap_err().to_string().contains(text));
+        }
+    }
+}
