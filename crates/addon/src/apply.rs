@@ -1,0 +1,204 @@
+//! Performs the steps: every request that changes something on Harvester, side by side.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use harvester_api::keys::harvester::CLOUD_PROVIDER_ROLE;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client};
+use runtime::error::api_code;
+use serde_json::{Value, json};
+
+use crate::plan::Step;
+use crate::request::Request;
+use crate::view::{ACCOUNT_ANNOTATION, MANAGED_BY, TOKEN_TYPE, binding_name};
+
+/// How long the token controller may take to fill a Secret; it usually needs milliseconds.
+const TOKEN_LIMIT: Duration = Duration::from_secs(30);
+
+/// A token and the authority of the API server that issued it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// Bearer token.
+    pub token: String,
+    /// Authority, PEM.
+    pub ca_pem: String,
+}
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// A request was refused or did not arrive.
+    #[error("failed to {verb} {kind} {name} on Harvester")]
+    Request {
+        /// What was tried.
+        verb: &'static str,
+        /// Kind of the object.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// Cause.
+        source: kube::Error,
+    },
+    /// The Secret could not be watched.
+    #[error("failed to wait for the token in Secret {name}")]
+    Wait {
+        /// Namespace and name.
+        name: String,
+        /// Cause.
+        source: kube::runtime::wait::Error,
+    },
+    /// Nobody filled the Secret.
+    #[error("Secret {name} got no token within {} s: does Harvester's kube-controller-manager run, and does the service account exist?", TOKEN_LIMIT.as_secs())]
+    NoToken {
+        /// Namespace and name.
+        name: String,
+    },
+}
+
+/// Does one step. What is there already, or gone already, is as good as done.
+pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<(), ApplyError> {
+    let namespace = request.namespace.as_str();
+    let account = request.service_account.as_str();
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
+    let wide_bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let post = PostParams::default();
+    let delete = DeleteParams::default();
+    let result = match step {
+        Step::CreateAccount => {
+            let document = json!({"metadata": {"name": account, "labels": labels()}});
+            accounts.create(&post, &typed(document)).await.map(drop)
+        }
+        Step::CreateBinding => bindings.create(&post, &typed(binding(request))).await.map(drop),
+        Step::UpdateBinding => {
+            let patch = json!([{"op": "add", "path": "/subjects", "value": [subject(request)]}]);
+            let patch = Patch::<Value>::Json(typed(patch));
+            bindings.patch(&binding_name(request), &PatchParams::default(), &patch).await.map(drop)
+        }
+        Step::CreateToken(name) => match accounts.get(account).await {
+            Ok(found) => {
+                let uid = found.metadata.uid.unwrap_or_default();
+                secrets.create(&post, &typed(token_secret(request, name, &uid))).await.map(drop)
+            }
+            Err(error) => Err(error),
+        },
+        Step::DeleteToken(name) => secrets.delete(name, &delete).await.map(drop),
+        Step::DeleteBinding(name) => bindings.delete(name, &delete).await.map(drop),
+        Step::DeleteWideBinding(name) => wide_bindings.delete(name, &delete).await.map(drop),
+        Step::DeleteAccount => accounts.delete(account, &delete).await.map(drop),
+    };
+    let (verb, kind, name) = step.describe(request);
+    match result {
+        Err(error) if (verb, api_code(&error)) == ("create", Some(409)) => Ok(()),
+        Err(error) if (verb, api_code(&error)) == ("delete", Some(404)) => Ok(()),
+        Err(source) => Err(ApplyError::Request { verb, kind, name, source }),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// The token of a Secret, as soon as the token controller has put it there.
+pub async fn credentials(client: &Client, request: &Request, secret: &str) -> Result<Credentials, ApplyError> {
+    let name = format!("{}/{secret}", request.namespace);
+    let api: Api<Secret> = Api::namespaced(client.clone(), &request.namespace);
+    let filled = await_condition(api, secret, |found: Option<&Secret>| found.and_then(content).is_some());
+    match tokio::time::timeout(TOKEN_LIMIT, filled).await {
+        Ok(Ok(found)) => found.as_ref().and_then(content).ok_or(ApplyError::NoToken { name }),
+        Ok(Err(source)) => Err(ApplyError::Wait { name, source }),
+        Err(_) => Err(ApplyError::NoToken { name }),
+    }
+}
+
+fn content(secret: &Secret) -> Option<Credentials> {
+    let text = |key: &str| {
+        let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
+        String::from_utf8(bytes.clone()).ok().filter(|text| !text.is_empty())
+    };
+    Some(Credentials { token: text("token")?, ca_pem: text("ca.crt")? })
+}
+
+fn labels() -> BTreeMap<&'static str, &'static str> {
+    BTreeMap::from([MANAGED_BY])
+}
+
+fn subject(request: &Request) -> Value {
+    json!({"kind": "ServiceAccount", "name": request.service_account, "namespace": request.namespace})
+}
+
+fn binding(request: &Request) -> Value {
+    json!({
+        "metadata": {"name": binding_name(request), "labels": labels()},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": CLOUD_PROVIDER_ROLE},
+        "subjects": [subject(request)],
+    })
+}
+
+fn token_secret(request: &Request, name: &str, account_uid: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": name,
+            "labels": labels(),
+            // The uid keeps a later account of the same name from inheriting the token.
+            "annotations": {ACCOUNT_ANNOTATION: request.service_account, "kubernetes.io/service-account.uid": account_uid},
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "ServiceAccount", "name": request.service_account, "uid": account_uid}
+            ],
+        },
+        "type": TOKEN_TYPE,
+    })
+}
+
+fn typed<T: serde::de::DeserializeOwned>(document: Value) -> T {
+    serde_json::from_value(document).expect("the document is written here, with the members of its kind")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::tests::request;
+    use runtime::scenario::Scenario;
+
+    async fn perform_against(code: u16, step: &Step) -> (Result<(), ApplyError>, Vec<runtime::scenario::Seen>) {
+        let scenario = Scenario::answering(move |seen| match seen.method.as_str() {
+            "GET" => (200, json!({"metadata": {"name": "demo", "uid": "u-1"}})),
+            _ if code >= 400 => (code, Scenario::status(code, "Reason", "no")),
+            "DELETE" => (200, json!({"kind": "Status", "status": "Success"})),
+            _ => (code, seen.body.clone()),
+        });
+        let result = perform(&scenario.client(), &request(), step).await;
+        (result, scenario.writes())
+    }
+
+    #[tokio::test]
+    async fn the_rights_are_bound_in_the_namespace_of_the_machines_and_nowhere_else() {
+        let (result, writes) = perform_against(201, &Step::CreateBinding).await;
+        result.unwrap();
+        assert_eq!(writes[0].path, "/apis/rbac.authorization.k8s.io/v1/namespaces/guests/rolebindings");
+        assert_eq!(writes[0].body["metadata"]["name"], "guests-demo");
+        assert_eq!(writes[0].body["roleRef"]["name"], "harvesterhci.io:cloudprovider");
+        assert_eq!(writes[0].body["subjects"][0]["namespace"], "guests");
+    }
+
+    #[tokio::test]
+    async fn a_token_belongs_to_its_account_and_goes_with_it() {
+        let (result, writes) = perform_against(201, &Step::CreateToken("demo-token".into())).await;
+        result.unwrap();
+        assert_eq!(writes[0].body["type"], TOKEN_TYPE);
+        assert_eq!(writes[0].body["metadata"]["ownerReferences"][0]["uid"], "u-1");
+        assert_eq!(writes[0].body["metadata"]["annotations"]["kubernetes.io/service-account.uid"], "u-1");
+    }
+
+    #[tokio::test]
+    async fn what_is_there_already_or_gone_already_is_as_good_as_done() {
+        assert!(perform_against(409, &Step::CreateAccount).await.0.is_ok());
+        assert!(perform_against(404, &Step::DeleteToken("demo-token".into())).await.0.is_ok());
+        let error = perform_against(403, &Step::CreateBinding).await.0.unwrap_err();
+        assert_eq!(error.to_string(), "failed to create RoleBinding guests/guests-demo on Harvester");
+        assert!(perform_against(404, &Step::UpdateBinding).await.0.is_err());
+    }
+}

@@ -1,0 +1,214 @@
+//! Looks at the Harvester API as a guest would, from the outside in: name, port, certificate, answer, token, rights. The
+//! first thing that fails is what has to be mended; a guest that cannot reach Harvester would otherwise only show nodes that
+//! stay uninitialised.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::Uri;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use runtime::client::{Settings, connect, from_document};
+use runtime::error::{api_code, chain};
+
+use crate::request::Request;
+
+/// Longest wait for an answer.
+const LIMIT: Duration = Duration::from_secs(5);
+/// What the cloud provider asks for all the time.
+const NEEDED: [(&str, &str, &str); 5] = [
+    ("loadbalancer.harvesterhci.io", "loadbalancers", "create"),
+    ("loadbalancer.harvesterhci.io", "loadbalancers", "delete"),
+    ("loadbalancer.harvesterhci.io", "loadbalancers", "list"),
+    ("kubevirt.io", "virtualmachines", "list"),
+    ("kubevirt.io", "virtualmachineinstances", "watch"),
+];
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Check {
+    /// What.
+    pub name: &'static str,
+    /// It is as it should be.
+    pub ok: bool,
+    /// What was found, and what to do if it is not right.
+    pub text: String,
+    /// How long it took.
+    pub ms: u64,
+}
+
+/// What is wrong with a URL before anything is sent: it would lead guests to themselves.
+pub fn unreachable_for_guests(server: &str) -> Option<String> {
+    let uri: Uri = server.parse().ok()?;
+    let host = uri.host()?.trim_matches(['[', ']']);
+    let own = host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback() || address.is_unspecified());
+    own.then(|| {
+        format!(
+            "{server} leads a guest to itself, not to Harvester: give --server with Harvester's virtual IP, for example https://192.168.1.10:6443"
+        )
+    })
+}
+
+/// Where the port of a URL listens: host and port.
+fn address(server: &str) -> Option<(String, u16)> {
+    let uri: Uri = server.parse().ok()?;
+    let host = uri.host()?.trim_matches(['[', ']']).to_owned();
+    Some((host, uri.port_u16().unwrap_or(443)))
+}
+
+/// Name and port.
+pub async fn check_port(server: &str) -> Vec<Check> {
+    let Some((host, port)) = address(server) else {
+        return vec![Check { name: "url", ok: false, text: format!("{server:?} is not a URL"), ms: 0 }];
+    };
+    let begun = Instant::now();
+    let found = tokio::time::timeout(LIMIT, tokio::net::lookup_host((host.as_str(), port))).await;
+    let addresses: Vec<SocketAddr> = match found {
+        Ok(Ok(addresses)) => addresses.collect(),
+        Ok(Err(error)) => return vec![check("name", begun, false, format!("{host} does not resolve: {error}"))],
+        Err(_) => {
+            return vec![check("name", begun, false, format!("{host} does not resolve within {} s", LIMIT.as_secs()))];
+        }
+    };
+    let list = addresses.iter().map(|address| address.ip().to_string()).collect::<Vec<_>>().join(", ");
+    let mut checks = vec![check("name", begun, !addresses.is_empty(), format!("{host} is {list}"))];
+    let begun = Instant::now();
+    let mut last = String::new();
+    for address in addresses {
+        match tokio::time::timeout(LIMIT, tokio::net::TcpStream::connect(address)).await {
+            Ok(Ok(_)) => {
+                checks.push(check("port", begun, true, format!("{address} accepts connections")));
+                return checks;
+            }
+            Ok(Err(error)) => last = format!("{address} refuses: {error}"),
+            Err(_) => last = format!("{address} does not answer within {} s: a firewall between?", LIMIT.as_secs()),
+        }
+    }
+    checks.push(check("port", begun, false, last));
+    checks
+}
+
+/// Which authority the certificate behind the URL belongs to: the first of these (PEM) with which a request gets through.
+/// Behind Rancher's proxy it is another than the API server's (harvester-side.md 10.4).
+pub async fn check_certificate<'a>(server: &str, authorities: &[&'a str]) -> (Check, Option<&'a str>) {
+    let begun = Instant::now();
+    let mut last = "there is no authority to check it with: give --ca-file".to_owned();
+    for ca_pem in authorities {
+        match probe(server, ca_pem).await {
+            Ok(version) => return (check("certificate", begun, true, version), Some(ca_pem)),
+            Err(error) => last = error,
+        }
+    }
+    let text = format!("{last}; if another authority has signed this certificate, give --ca-file");
+    (check("certificate", begun, false, text), None)
+}
+
+async fn probe(server: &str, ca_pem: &str) -> Result<String, String> {
+    let document = kubeconfig(server, ca_pem, None);
+    let client = client(&document).await?;
+    match client.apiserver_version().await {
+        Ok(version) => Ok(format!("trusted; Kubernetes {}", version.git_version)),
+        // Anybody who answers has shown its certificate first.
+        Err(error) if api_code(&error).is_some() => Ok("trusted".to_owned()),
+        Err(error) => Err(chain(&error)),
+    }
+}
+
+/// Token and rights, with the credentials that the guest will get.
+pub async fn check_rights(kubeconfig: &str, request: &Request) -> Vec<Check> {
+    let begun = Instant::now();
+    let client = match client(kubeconfig).await {
+        Ok(client) => client,
+        Err(error) => return vec![check("token", begun, false, error)],
+    };
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client);
+    let mut missing = Vec::new();
+    for (group, resource, verb) in NEEDED {
+        let attributes = ResourceAttributes {
+            namespace: Some(request.namespace.clone()),
+            group: Some(group.into()),
+            resource: Some(resource.into()),
+            verb: Some(verb.into()),
+            ..ResourceAttributes::default()
+        };
+        let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+        let review = SelfSubjectAccessReview { spec, ..Default::default() };
+        match reviews.create(&PostParams::default(), &review).await {
+            Ok(answer) if answer.status.as_ref().is_some_and(|status| status.allowed) => {}
+            Ok(_) => missing.push(format!("{verb} {resource}.{group}")),
+            Err(error) => return vec![check("token", begun, false, format!("not accepted: {}", chain(&error)))],
+        }
+    }
+    let accepted = check("token", begun, true, "accepted".to_owned());
+    let text = if missing.is_empty() {
+        format!("load balancers and virtual machines of namespace {}", request.namespace)
+    } else {
+        format!("not allowed in namespace {}: {}", request.namespace, missing.join(", "))
+    };
+    vec![accepted, check("rights", begun, missing.is_empty(), text)]
+}
+
+async fn client(kubeconfig: &str) -> Result<Client, String> {
+    let config = from_document(kubeconfig, "the new cloud-config").await.map_err(|error| chain(&error))?;
+    let settings = Settings {
+        connect_timeout: LIMIT,
+        request_timeout: LIMIT,
+        retry: false,
+        ..Settings::new("harvester", env!("CARGO_PKG_VERSION"))
+    };
+    connect(config, &settings).map_err(|error| chain(&error))
+}
+
+fn check(name: &'static str, begun: Instant, ok: bool, text: String) -> Check {
+    Check { name, ok, text, ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX) }
+}
+
+/// A kubeconfig with one cluster, user and context; JSON is YAML. Without a token it asks as nobody in particular.
+fn kubeconfig(server: &str, ca_pem: &str, token: Option<&str>) -> String {
+    let user = token.map_or_else(|| serde_json::json!({}), |token| serde_json::json!({ "token": token }));
+    serde_json::json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "default",
+        "clusters": [{"name": "default", "cluster": {"server": server, "certificate-authority-data": STANDARD.encode(ca_pem)}}],
+        "users": [{"name": "default", "user": user}],
+        "contexts": [{"name": "default", "context": {"cluster": "default", "user": "default"}}],
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_that_leads_a_guest_to_itself_is_found_before_it_is_written_anywhere() {
+        for own in ["https://127.0.0.1:6443", "https://localhost", "https://[::1]:6443", "https://0.0.0.0:6443"] {
+            assert!(unreachable_for_guests(own).is_some(), "{own}");
+        }
+        for far in ["https://192.168.1.10:6443", "https://rancher.example/k8s/clusters/local", "https://[fd00::1]:6443"]
+        {
+            assert_eq!(unreachable_for_guests(far), None, "{far}");
+        }
+    }
+
+    #[test]
+    fn the_port_of_https_is_443_unless_the_url_has_one() {
+        assert_eq!(address("https://rancher.example/k8s"), Some(("rancher.example".into(), 443)));
+        assert_eq!(address("https://[fd00::1]:6443"), Some(("fd00::1".into(), 6443)));
+    }
+
+    #[tokio::test]
+    async fn a_port_where_nobody_listens_is_named() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("https://{}", listener.local_addr().unwrap());
+        let checks = check_port(&server).await;
+        assert!(checks.iter().all(|check| check.ok), "{checks:?}");
+        drop(listener);
+        let checks = check_port(&server).await;
+        assert_eq!((checks.len(), checks[1].name, checks[1].ok), (2, "port", false));
+        assert!(checks[1].text.contains("refuses"), "{checks:?}");
+    }
+}

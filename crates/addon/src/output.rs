@@ -1,0 +1,194 @@
+//! The forms in which a cluster is set up. Pure text; nothing here reads or writes a file.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+/// Where the provider looks unless the chart's `cloudConfigPath` says otherwise.
+const LEGACY_PATH: &str = "/etc/kubernetes/cloud-config";
+/// Where RKE2 itself puts it, and where the chart looks by default.
+const RKE2_PATH: &str = "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config";
+/// RKE2 applies what lies here; a HelmChartConfig changes the values of a bundled chart.
+const RKE2_MANIFEST: &str = "/var/lib/rancher/rke2/server/manifests/harvester-cloud-provider-values.yaml";
+/// K3s reads what lies here beside its configuration.
+const K3S_CONFIG: &str = "/etc/rancher/k3s/config.yaml.d/60-harvester-cloud-provider.yaml";
+
+/// Name of the Secret that the manifest makes in the guest.
+pub const GUEST_SECRET: &str = "harvester-cloud-config";
+/// Its key, the chart's default.
+const GUEST_SECRET_KEY: &str = "cloud-config";
+
+/// Which Kubernetes distribution the machines run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Distribution {
+    /// None in particular: the file alone, where the shell script put it.
+    Any,
+    /// RKE2.
+    Rke2,
+    /// K3s.
+    K3s,
+}
+
+/// A file for cloud-init.
+struct File {
+    path: &'static str,
+    content: String,
+}
+
+/// A kubeconfig as Harvester's own endpoint writes it: everything called `default`. harvester-side.md 10.3
+pub fn kubeconfig(server: &str, ca_pem: &str, namespace: &str, token: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: default\n  cluster:\n    certificate-authority-data: {}\n    server: {}\n\
+         contexts:\n- name: default\n  context:\n    cluster: default\n    namespace: {}\n    user: default\n\
+         current-context: default\nusers:\n- name: default\n  user:\n    token: {}\n",
+        STANDARD.encode(ca_pem),
+        quoted(server),
+        quoted(namespace),
+        quoted(token),
+    )
+}
+
+/// User data for the machines of a guest cluster, without the first line `#cloud-config`: it is to be pasted below one.
+pub fn cloud_init(kubeconfig: &str, cluster_name: &str, distribution: Distribution) -> String {
+    let secret = |path| File { path, content: kubeconfig.to_owned() };
+    let files = match distribution {
+        Distribution::Any => vec![secret(LEGACY_PATH)],
+        Distribution::Rke2 => vec![
+            secret(LEGACY_PATH),
+            secret(RKE2_PATH),
+            File { path: RKE2_MANIFEST, content: helm_chart_config(cluster_name) },
+        ],
+        Distribution::K3s => {
+            vec![secret(LEGACY_PATH), File { path: K3S_CONFIG, content: k3s_config() }]
+        }
+    };
+    let entry = |File { path, content }: File| {
+        let content = STANDARD.encode(content);
+        // cloud-init would make it readable for everybody.
+        format!("- encoding: b64\n  content: {content}\n  owner: root:root\n  path: {path}\n  permissions: '0600'\n")
+    };
+    let entries: Vec<String> = files.into_iter().map(entry).collect();
+    format!("write_files:\n{}", entries.concat())
+}
+
+/// What the shell script printed: both parts under their headings.
+pub fn script_text(kubeconfig: &str, cloud_init: &str) -> String {
+    format!(
+        "########## cloud config ############\n{kubeconfig}\n########## cloud-init user data ############\n{cloud_init}"
+    )
+}
+
+/// A Secret for the guest cluster.
+pub fn secret_manifest(kubeconfig: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {GUEST_SECRET}\n  namespace: kube-system\ntype: Opaque\ndata:\n  {GUEST_SECRET_KEY}: {}\n",
+        STANDARD.encode(kubeconfig)
+    )
+}
+
+/// Values for the chart, with [`secret_manifest`] applied in the guest.
+pub fn helm_values(cluster_name: &str) -> String {
+    format!(
+        "cloudConfig:\n  secretName: {GUEST_SECRET}\n  secretKey: {GUEST_SECRET_KEY}\nglobal:\n  cattle:\n    clusterName: {}\n",
+        quoted(cluster_name)
+    )
+}
+
+/// Without the name of the cluster two guests in one namespace take each other's load balancers.
+fn helm_chart_config(cluster_name: &str) -> String {
+    let values =
+        format!("cloudConfigPath: {RKE2_PATH}\nglobal:\n  cattle:\n    clusterName: {}\n", quoted(cluster_name));
+    let indented = values.trim_end().replace('\n', "\n    ");
+    format!(
+        "apiVersion: helm.cattle.io/v1\nkind: HelmChartConfig\nmetadata:\n  name: harvester-cloud-provider\n  namespace: kube-system\n\
+         spec:\n  valuesContent: |-\n    {indented}\n"
+    )
+}
+
+/// K3s brings a load balancer and a cloud controller of its own; both would fight with ours.
+fn k3s_config() -> String {
+    "disable:\n- servicelb\ndisable-cloud-controller: true\nkubelet-arg:\n- cloud-provider=external\n".to_owned()
+}
+
+/// JSON strings are YAML strings.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use harvester_api::cloud_config::CloudConfig;
+    use proptest::prelude::*;
+
+    const CA: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+
+    fn sample() -> String {
+        kubeconfig("https://10.0.0.9:6443", CA, "guests", "1.2.3")
+    }
+
+    fn files(text: &str) -> Vec<(String, String, String)> {
+        let mut found = Vec::new();
+        let value = |line: &str| line.split_once(": ").map(|(_, value)| value.trim_matches('\'').to_owned()).unwrap();
+        for block in text.split("- encoding: b64\n").skip(1) {
+            let line = |key: &str| value(block.lines().find(|line| line.trim().starts_with(key)).unwrap());
+            let content = String::from_utf8(STANDARD.decode(line("content")).unwrap()).unwrap();
+            found.push((line("path"), line("permissions"), content));
+        }
+        found
+    }
+
+    #[test]
+    fn the_provider_accepts_the_kubeconfig_without_a_warning() {
+        let config = CloudConfig::parse(sample().as_bytes()).unwrap();
+        assert_eq!((config.namespace.as_str(), config.warnings.len()), ("guests", 0));
+        assert_eq!(config.endpoints[0].server, "https://10.0.0.9:6443");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_token_or_url_holds_survives(token in "[!-~]{1,40}", namespace in "[a-z][a-z0-9-]{0,20}[a-z0-9]") {
+            let text = kubeconfig("https://[fd00::1]:6443/k8s/clusters/c-1", CA, &namespace, &token);
+            let config = CloudConfig::parse(text.as_bytes()).unwrap();
+            prop_assert_eq!(&config.namespace, &namespace);
+            let document = serde_json::to_value(config.kubeconfig(&config.endpoints[0])).unwrap();
+            prop_assert_eq!(&document["users"][0]["user"]["token"], &Value::from(token));
+        }
+    }
+
+    #[test]
+    fn only_root_may_read_what_cloud_init_writes() {
+        for distribution in [Distribution::Any, Distribution::Rke2, Distribution::K3s] {
+            let files = files(&cloud_init(&sample(), "demo", distribution));
+            assert!(files.iter().all(|(_, permissions, _)| permissions == "0600"), "{files:?}");
+            assert_eq!((files[0].0.as_str(), &files[0].2), (LEGACY_PATH, &sample()));
+        }
+    }
+
+    #[test]
+    fn rke2_gets_the_file_where_the_chart_looks_and_the_name_of_the_cluster() {
+        let files = files(&cloud_init(&sample(), "demo", Distribution::Rke2));
+        assert_eq!((files[1].0.as_str(), &files[1].2), (RKE2_PATH, &sample()));
+        assert!(files[2].2.contains("    clusterName: \"demo\"") && files[2].2.contains(RKE2_PATH), "{}", files[2].2);
+    }
+
+    #[test]
+    fn k3s_leaves_its_own_load_balancer_and_cloud_controller_off() {
+        let files = files(&cloud_init(&sample(), "demo", Distribution::K3s));
+        assert!(files[1].2.contains("servicelb") && files[1].2.contains("disable-cloud-controller: true"));
+    }
+
+    #[test]
+    fn the_default_output_has_the_headings_of_the_script() {
+        let text = script_text(&sample(), &cloud_init(&sample(), "demo", Distribution::Any));
+        let (config, user_data) = text.split_once("########## cloud-init user data ############\n").unwrap();
+        assert!(config.starts_with("########## cloud config ############\napiVersion: v1\n"));
+        assert!(user_data.starts_with("write_files:\n- encoding: b64\n"));
+    }
+
+    #[test]
+    fn secret_and_values_name_the_same_secret_and_key() {
+        assert!(secret_manifest(&sample()).contains("  name: harvester-cloud-config\n"));
+        assert!(helm_values("demo").contains("secretName: harvester-cloud-config\n  secretKey: cloud-config\n"));
+    }
+}

@@ -1,0 +1,314 @@
+//! What to do: a pure function of what is asked for and what is there.
+
+use std::fmt;
+
+use harvester_api::keys::harvester::CLOUD_PROVIDER_ROLE;
+
+use crate::request::{Request, Task};
+use crate::view::{Observed, binding_name};
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Make the service account.
+    CreateAccount,
+    /// Give it Harvester's role in its namespace, and there only.
+    CreateBinding,
+    /// Make the binding that is there name our account.
+    UpdateBinding,
+    /// Make a token Secret of this name.
+    CreateToken(String),
+    /// Delete a token Secret: whoever uses that token is locked out at once.
+    DeleteToken(String),
+    /// Delete the RoleBinding of this name.
+    DeleteBinding(String),
+    /// Delete the ClusterRoleBinding of this name.
+    DeleteWideBinding(String),
+    /// Delete the service account.
+    DeleteAccount,
+}
+
+/// The steps, and what a person should know about them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In this order.
+    pub steps: Vec<Step>,
+    /// The Secret whose token is printed; absent when nothing is.
+    pub token: Option<String>,
+    /// Remarks.
+    pub notes: Vec<String>,
+}
+
+/// Why nothing can be planned.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PlanError {
+    /// A typing error would otherwise give a working account without machines.
+    #[error("namespace {0} does not exist on Harvester; it has to be the one of the guest's virtual machines")]
+    NoNamespace(String),
+    /// Not a Harvester, or a very old one.
+    #[error("ClusterRole {CLOUD_PROVIDER_ROLE} does not exist: is the current context that of a Harvester cluster?")]
+    NoRole,
+    /// Somebody else's object.
+    #[error(
+        "RoleBinding {namespace}/{name} exists and grants another role; a role of a binding cannot be changed: delete it if nobody needs it, or use another service account"
+    )]
+    ForeignBinding {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// There is nothing to print or to keep.
+    #[error("service account {0} has no token: run without --revoke-old first")]
+    NoToken(String),
+}
+
+/// What to do. `stamp` names a further token Secret, for rotation.
+pub fn plan(request: &Request, seen: &Observed, stamp: &str) -> Result<Plan, PlanError> {
+    if !seen.namespace {
+        return Err(PlanError::NoNamespace(request.namespace.clone()));
+    }
+    match request.task {
+        Task::Ensure | Task::Rotate => ensure(request, seen, stamp),
+        Task::RevokeOld => revoke_old(request, seen),
+        Task::Revoke => Ok(revoke(request, seen)),
+    }
+}
+
+fn ensure(request: &Request, seen: &Observed, stamp: &str) -> Result<Plan, PlanError> {
+    if !seen.role {
+        return Err(PlanError::NoRole);
+    }
+    let mut plan = Plan::default();
+    if seen.account.is_none() {
+        plan.steps.push(Step::CreateAccount);
+    }
+    match &seen.binding {
+        None => plan.steps.push(Step::CreateBinding),
+        Some(binding) if !binding.our_role => {
+            return Err(PlanError::ForeignBinding { namespace: request.namespace.clone(), name: binding.name.clone() });
+        }
+        Some(binding) if !binding.our_subject => plan.steps.push(Step::UpdateBinding),
+        Some(_) => {}
+    }
+    let first = format!("{}-token", request.service_account);
+    let newest = seen.tokens.last().map(|token| token.name.clone());
+    let token = match (request.task, newest) {
+        (Task::Rotate, newest) => {
+            if let Some(newest) = newest {
+                plan.notes.push(format!(
+                    "the token of Secret {}/{newest} stays valid; when every node has the new one, run with --revoke-old",
+                    request.namespace
+                ));
+            }
+            let name =
+                if seen.tokens.iter().any(|token| token.name == first) { format!("{first}-{stamp}") } else { first };
+            plan.steps.push(Step::CreateToken(name.clone()));
+            name
+        }
+        (_, Some(newest)) => newest,
+        (_, None) => {
+            plan.steps.push(Step::CreateToken(first.clone()));
+            first
+        }
+    };
+    plan.token = Some(token);
+    if let Some(wide) = seen.wide_binding.as_ref().filter(|wide| wide.our_role && wide.our_subject) {
+        plan.notes.push(format!(
+            "ClusterRoleBinding {} gives this account the role in every namespace of Harvester, more than it needs. It is not \
+             touched here; to remove it: kubectl delete clusterrolebinding {}",
+            wide.name, wide.name
+        ));
+    }
+    Ok(plan)
+}
+
+fn revoke_old(request: &Request, seen: &Observed) -> Result<Plan, PlanError> {
+    let Some((newest, old)) = seen.tokens.split_last() else {
+        return Err(PlanError::NoToken(format!("{}/{}", request.namespace, request.service_account)));
+    };
+    Ok(Plan {
+        steps: old.iter().map(|token| Step::DeleteToken(token.name.clone())).collect(),
+        token: None,
+        notes: vec![format!("the token of Secret {}/{} stays valid", request.namespace, newest.name)],
+    })
+}
+
+/// Removes what grants access, and nothing that somebody else may need.
+fn revoke(request: &Request, seen: &Observed) -> Plan {
+    let mut plan = Plan::default();
+    plan.steps.extend(seen.tokens.iter().map(|token| Step::DeleteToken(token.name.clone())));
+    let foreign = |kind: &str, name: &str| {
+        format!("{kind} {name} has other subjects, too, and stays; remove {} from it by hand", request.service_account)
+    };
+    if let Some(binding) = seen.binding.as_ref().filter(|binding| binding.our_role && binding.our_subject) {
+        if binding.others {
+            plan.notes.push(foreign("RoleBinding", &binding.name));
+        } else {
+            plan.steps.push(Step::DeleteBinding(binding.name.clone()));
+        }
+    }
+    if let Some(wide) = seen.wide_binding.as_ref().filter(|wide| wide.our_role && wide.our_subject) {
+        if wide.others {
+            plan.notes.push(foreign("ClusterRoleBinding", &wide.name));
+        } else {
+            plan.steps.push(Step::DeleteWideBinding(wide.name.clone()));
+        }
+    }
+    match &seen.account {
+        Some(account) if account.ours => plan.steps.push(Step::DeleteAccount),
+        Some(_) => plan.notes.push(format!(
+            "ServiceAccount {0} was not made by this command and stays: kubectl -n {1} delete serviceaccount {0}",
+            request.service_account, request.namespace
+        )),
+        None => {}
+    }
+    plan
+}
+
+impl Step {
+    /// For people and JSON: verb, kind, name.
+    pub fn describe(&self, request: &Request) -> (&'static str, &'static str, String) {
+        let named = |name: &str| format!("{}/{name}", request.namespace);
+        let account = named(&request.service_account);
+        match self {
+            Self::CreateAccount => ("create", "ServiceAccount", account),
+            Self::CreateBinding => ("create", "RoleBinding", named(&binding_name(request))),
+            Self::UpdateBinding => ("update", "RoleBinding", named(&binding_name(request))),
+            Self::CreateToken(name) => ("create", "Secret", named(name)),
+            Self::DeleteToken(name) => ("delete", "Secret", named(name)),
+            Self::DeleteBinding(name) => ("delete", "RoleBinding", named(name)),
+            Self::DeleteWideBinding(name) => ("delete", "ClusterRoleBinding", name.clone()),
+            Self::DeleteAccount => ("delete", "ServiceAccount", account),
+        }
+    }
+}
+
+/// The plan, a line each.
+pub struct Lines<'a>(pub &'a Plan, pub &'a Request);
+
+impl fmt::Display for Lines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for step in &self.0.steps {
+            let (verb, kind, name) = step.describe(self.1);
+            writeln!(f, "  {verb} {kind} {name}")?;
+        }
+        if self.0.steps.is_empty() {
+            writeln!(f, "  nothing to write: everything is as it should be")?;
+        }
+        for note in &self.0.notes {
+            writeln!(f, "  note: {note}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::tests::request;
+    use crate::view::{Account, Binding, Token};
+
+    fn token(name: &str) -> Token {
+        Token { name: name.into(), created: None }
+    }
+
+    fn binding(name: &str) -> Binding {
+        Binding { name: name.into(), our_role: true, our_subject: true, others: false }
+    }
+
+    fn bare() -> Observed {
+        Observed { namespace: true, role: true, ..Observed::default() }
+    }
+
+    fn complete() -> Observed {
+        Observed {
+            account: Some(Account { uid: "u".into(), ours: true }),
+            tokens: vec![token("demo-token")],
+            binding: Some(binding("guests-demo")),
+            ..bare()
+        }
+    }
+
+    #[test]
+    fn a_first_run_makes_account_binding_and_token_and_a_second_one_nothing() {
+        let first = plan(&request(), &bare(), "s").unwrap();
+        assert_eq!(first.steps, [Step::CreateAccount, Step::CreateBinding, Step::CreateToken("demo-token".into())]);
+        let second = plan(&request(), &complete(), "s").unwrap();
+        assert_eq!((second.steps, second.token.as_deref(), second.notes), (vec![], Some("demo-token"), vec![]));
+    }
+
+    #[test]
+    fn a_namespace_or_role_that_is_missing_is_said_before_anything_is_written() {
+        let error = plan(&request(), &Observed { namespace: false, ..bare() }, "s").unwrap_err();
+        assert_eq!(error, PlanError::NoNamespace("guests".into()));
+        assert_eq!(plan(&request(), &Observed { role: false, ..bare() }, "s"), Err(PlanError::NoRole));
+    }
+
+    #[test]
+    fn somebody_elses_binding_is_refused_and_one_that_lost_its_subject_is_mended() {
+        let foreign = Binding { our_role: false, ..binding("guests-demo") };
+        let error = plan(&request(), &Observed { binding: Some(foreign), ..complete() }, "s").unwrap_err();
+        assert!(matches!(error, PlanError::ForeignBinding { .. }));
+        let lost = Binding { our_subject: false, ..binding("guests-demo") };
+        let plan = plan(&request(), &Observed { binding: Some(lost), ..complete() }, "s").unwrap();
+        assert_eq!(plan.steps, [Step::UpdateBinding]);
+    }
+
+    #[test]
+    fn rotation_adds_a_token_and_keeps_the_old_one_until_it_is_revoked() {
+        let rotate = Request { task: Task::Rotate, ..request() };
+        let rotated = plan(&rotate, &complete(), "20260102").unwrap();
+        assert_eq!(rotated.steps, [Step::CreateToken("demo-token-20260102".into())]);
+        assert_eq!(rotated.token.as_deref(), Some("demo-token-20260102"));
+        assert!(rotated.notes[0].contains("demo-token stays valid"), "{:?}", rotated.notes);
+
+        let two = Observed { tokens: vec![token("demo-token"), token("demo-token-20260102")], ..complete() };
+        let old = plan(&Request { task: Task::RevokeOld, ..request() }, &two, "s").unwrap();
+        assert_eq!(old.steps, [Step::DeleteToken("demo-token".into())]);
+        let none = plan(&Request { task: Task::RevokeOld, ..request() }, &bare(), "s");
+        assert_eq!(none, Err(PlanError::NoToken("guests/demo".into())));
+        // The next plain run prints the newest one.
+        assert_eq!(plan(&request(), &two, "s").unwrap().token.as_deref(), Some("demo-token-20260102"));
+    }
+
+    #[test]
+    fn revocation_takes_tokens_bindings_and_our_account_and_twice_is_once() {
+        let revoke = Request { task: Task::Revoke, ..request() };
+        let seen = Observed { wide_binding: Some(binding("demo")), ..complete() };
+        let steps = plan(&revoke, &seen, "s").unwrap().steps;
+        assert_eq!(
+            steps,
+            [
+                Step::DeleteToken("demo-token".into()),
+                Step::DeleteBinding("guests-demo".into()),
+                Step::DeleteWideBinding("demo".into()),
+                Step::DeleteAccount
+            ]
+        );
+        assert_eq!(plan(&revoke, &bare(), "s").unwrap(), Plan::default());
+    }
+
+    #[test]
+    fn revocation_spares_what_others_use() {
+        let revoke = Request { task: Task::Revoke, ..request() };
+        let seen = Observed {
+            account: Some(Account { uid: "u".into(), ours: false }),
+            binding: Some(Binding { others: true, ..binding("guests-demo") }),
+            // Another cluster's: the shell script names it by the account alone.
+            wide_binding: Some(Binding { our_subject: false, ..binding("demo") }),
+            ..complete()
+        };
+        let plan = plan(&revoke, &seen, "s").unwrap();
+        assert_eq!(plan.steps, [Step::DeleteToken("demo-token".into())]);
+        assert_eq!(plan.notes.len(), 2, "{:?}", plan.notes);
+    }
+
+    #[test]
+    fn the_scripts_cluster_wide_binding_is_pointed_out_but_not_touched() {
+        let seen = Observed { wide_binding: Some(binding("demo")), ..complete() };
+        let plan = plan(&request(), &seen, "s").unwrap();
+        assert!(plan.steps.is_empty());
+        assert!(plan.notes[0].starts_with("ClusterRoleBinding demo gives"), "{:?}", plan.notes);
+    }
+}

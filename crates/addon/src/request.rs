@@ -1,0 +1,166 @@
+//! What is asked for, checked before anything is sent.
+
+use std::fmt;
+
+/// Whose credentials, by which road, and what to do about them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Service account on Harvester; by custom the name of the guest cluster.
+    pub service_account: String,
+    /// Namespace of the guest's virtual machines.
+    pub namespace: String,
+    /// Name of the guest cluster for Helm values.
+    pub cluster_name: String,
+    /// URL of the Harvester API as guests reach it; absent: that of the administrator's kubeconfig.
+    pub server: Option<String>,
+    /// Authority of that URL, PEM, where it is another than the API server's own.
+    pub ca_pem: Option<String>,
+    /// Who makes account and token.
+    pub road: Road,
+    /// What to do.
+    pub task: Task,
+    /// Say what would be done, write nothing.
+    pub dry_run: bool,
+    /// Do not look whether the URL answers (it may answer guests only).
+    pub skip_checks: bool,
+}
+
+/// Who makes account and token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Road {
+    /// We do, with the administrator's rights.
+    Own,
+    /// Harvester does: `POST /v1/harvester/kubeconfig` (harvester-side.md 10.3).
+    Harvester,
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Make what is missing, print the newest credentials.
+    Ensure,
+    /// Make a further token and print it; older ones stay valid until [`Task::RevokeOld`].
+    Rotate,
+    /// Delete all tokens but the newest.
+    RevokeOld,
+    /// Delete all tokens and the rights.
+    Revoke,
+}
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum RequestError {
+    /// Not a name that Kubernetes would take.
+    #[error(
+        "{field} {value:?} is not a valid name: lower-case letters, digits and '-', at most {limit} characters, first and last a letter or digit"
+    )]
+    Name {
+        /// Which argument.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// Longest accepted.
+        limit: usize,
+    },
+    /// Only our own road can do it.
+    #[error(
+        "{0} needs --credentials own: Harvester's own endpoint only makes what is missing and always hands out the same token"
+    )]
+    NeedsOwnRoad(Task),
+    /// No URL that a client could use.
+    #[error("--server {0:?} is not an https URL such as https://192.168.1.10:6443")]
+    Server(String),
+}
+
+/// Room for `-token-` and a time stamp behind the name of the account.
+const ACCOUNT_LIMIT: usize = 230;
+const LABEL_LIMIT: usize = 63;
+
+impl Request {
+    /// Checks the values that people type.
+    pub fn validate(&self) -> Result<(), RequestError> {
+        check_name("service account", &self.service_account, ACCOUNT_LIMIT)?;
+        check_name("namespace", &self.namespace, LABEL_LIMIT)?;
+        check_name("--cluster-name", &self.cluster_name, LABEL_LIMIT)?;
+        if let Some(server) = &self.server {
+            let usable = server
+                .parse::<http::Uri>()
+                .is_ok_and(|uri| uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty()));
+            if !usable {
+                return Err(RequestError::Server(server.clone()));
+            }
+        }
+        match (self.road, self.task) {
+            (Road::Harvester, Task::Rotate | Task::RevokeOld | Task::Revoke) => {
+                Err(RequestError::NeedsOwnRoad(self.task))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_name(field: &'static str, value: &str, limit: usize) -> Result<(), RequestError> {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let edge = |c: Option<char>| c.is_some_and(|c| inner(c) && c != '-');
+    if value.len() <= limit && value.chars().all(inner) && edge(value.chars().next()) && edge(value.chars().last()) {
+        return Ok(());
+    }
+    Err(RequestError::Name { field, value: value.to_owned(), limit })
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ensure => "making credentials",
+            Self::Rotate => "--rotate",
+            Self::RevokeOld => "--revoke-old",
+            Self::Revoke => "--revoke",
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn request() -> Request {
+        Request {
+            service_account: "demo".into(),
+            namespace: "guests".into(),
+            cluster_name: "demo".into(),
+            server: None,
+            ca_pem: None,
+            road: Road::Own,
+            task: Task::Ensure,
+            dry_run: false,
+            skip_checks: false,
+        }
+    }
+
+    #[test]
+    fn names_that_kubernetes_would_refuse_are_refused_with_field_and_value() {
+        for bad in ["", "Demo", "-demo", "demo-", "a.b", "a/b", "ä", &"x".repeat(64)] {
+            let error = Request { namespace: bad.into(), ..request() }.validate().unwrap_err();
+            assert!(error.to_string().starts_with(&format!("namespace {bad:?} is not a valid name")), "{error}");
+        }
+        assert_eq!(request().validate(), Ok(()));
+    }
+
+    #[test]
+    fn a_server_is_an_https_url_and_may_have_a_path_as_behind_rancher() {
+        let server = |url: &str| Request { server: Some(url.into()), ..request() }.validate();
+        assert_eq!(server("https://rancher.example/k8s/clusters/c-abc"), Ok(()));
+        assert_eq!(server("https://[fd00::1]:6443"), Ok(()));
+        for bad in ["", "10.0.0.1:6443", "http://10.0.0.1", "https://"] {
+            assert_eq!(server(bad), Err(RequestError::Server(bad.into())));
+        }
+    }
+
+    #[test]
+    fn harvesters_own_endpoint_cannot_rotate_or_revoke() {
+        for task in [Task::Rotate, Task::RevokeOld, Task::Revoke] {
+            let request = Request { road: Road::Harvester, task, ..request() };
+            assert_eq!(request.validate(), Err(RequestError::NeedsOwnRoad(task)));
+        }
+    }
+}

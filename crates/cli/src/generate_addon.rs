@@ -1,0 +1,293 @@
+//! `generate-addon`: flags to a request, and its outcome to standard output or a file that only its owner may read.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use addon::output::{self, Distribution};
+use addon::{Outcome, Request, Road, Task};
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+use k8s_openapi::jiff::Timestamp;
+use kube::Config;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use runtime::error::chain;
+use serde_json::json;
+
+use crate::VERSION;
+
+const EXAMPLES: &str = "\
+Examples:
+  harvester-cloud-provider generate-addon demo guests
+        account `demo` for the machines in namespace `guests`; prints cloud-config and cloud-init user data
+  harvester-cloud-provider generate-addon demo guests --dry-run
+        what would be done, and whether guests can reach the API
+  harvester-cloud-provider generate-addon demo guests --server https://192.168.1.10:6443 -o cloud-init --distribution rke2
+        user data for the machines of an RKE2 cluster, with the name of the cluster for the bundled chart
+  harvester-cloud-provider generate-addon demo guests -o secret --output-file secret.yaml
+  harvester-cloud-provider generate-addon demo guests -o helm-values --output-file values.yaml
+        for a cluster that runs already: kubectl apply -f secret.yaml, then helm install -f values.yaml
+  harvester-cloud-provider generate-addon demo guests --rotate        a further token; --revoke-old when all nodes have it
+  harvester-cloud-provider generate-addon demo guests --revoke        no access any more
+
+Exit status: 0 done, 1 failed (the message says what to mend), 2 wrong usage.
+Running it again changes nothing and prints the same credentials. Progress goes to standard error.";
+
+#[allow(clippy::struct_excessive_bools)] // flags are what they are
+/// Makes credentials with which a guest cluster's cloud provider may use the Harvester API, and prints them.
+#[derive(Debug, Parser)]
+#[command(name = "harvester-cloud-provider generate-addon", version = VERSION, after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Service account on Harvester, by custom the name of the guest cluster.
+    service_account: String,
+    /// Namespace of the guest's virtual machines on Harvester.
+    namespace: String,
+    /// Kubeconfig of an administrator of Harvester [default: KUBECONFIG, then ~/.kube/config].
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of that kubeconfig [default: the current one].
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Name of the guest cluster for Helm values [default: the service account's].
+    #[arg(long, value_name = "NAME")]
+    cluster_name: Option<String>,
+    /// URL of the Harvester API as guests reach it [default: that of the kubeconfig].
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// Authority (PEM) that signed the certificate of that URL [default: found out].
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// Who makes account and token.
+    #[arg(long, value_enum, default_value_t = Credentials::Own)]
+    credentials: Credentials,
+    /// What to print.
+    #[arg(long, short, value_enum, default_value_t = Format::Text)]
+    output: Format,
+    /// Write it there, mode 0600, instead of to standard output.
+    #[arg(long, value_name = "FILE")]
+    output_file: Option<PathBuf>,
+    /// What the machines run, for cloud-init.
+    #[arg(long, value_enum, default_value_t = DistributionArgument::Any)]
+    distribution: DistributionArgument,
+    /// Show the plan and look at the endpoint; write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Make a further token; the old one stays valid.
+    #[arg(long, group = "task")]
+    rotate: bool,
+    /// Delete all tokens but the newest.
+    #[arg(long, group = "task")]
+    revoke_old: bool,
+    /// Delete tokens, rights and the account.
+    #[arg(long, group = "task")]
+    revoke: bool,
+    /// Do not look whether the URL answers and the rights suffice.
+    #[arg(long)]
+    skip_checks: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Credentials {
+    /// This command, with the rights of the kubeconfig.
+    Own,
+    /// Harvester, by its endpoint /v1/harvester/kubeconfig.
+    Harvester,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Cloud-config and user data under headings, as the old script.
+    Text,
+    /// The cloud-config alone.
+    Kubeconfig,
+    /// User data alone.
+    CloudInit,
+    /// A Secret for the guest cluster.
+    Secret,
+    /// Values for the chart, to go with that Secret.
+    HelmValues,
+    /// Everything, with steps and checks.
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DistributionArgument {
+    /// None in particular.
+    Any,
+    /// RKE2.
+    Rke2,
+    /// K3s.
+    K3s,
+}
+
+/// Runs the command; `arguments` are those after the program's name, the command word included.
+pub fn main(arguments: &[String]) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let result = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(run(&arguments)),
+        Err(error) => Err(error.into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: &Arguments) -> Result<()> {
+    let request = request(arguments)?;
+    request.validate()?;
+    let admin = admin(arguments).await?;
+    // Two rotations within a second are one.
+    let stamp = Timestamp::now().strftime("%Y%m%d%H%M%S").to_string();
+    let outcome = addon::run(admin, &request, &stamp, &mut |line| eprintln!("{line}")).await?;
+    for note in &outcome.notes {
+        eprintln!("note: {note}");
+    }
+    let text = render(arguments, &request, &outcome);
+    match &arguments.output_file {
+        _ if text.is_empty() => Ok(()),
+        Some(path) => {
+            write_private(path, &text).with_context(|| format!("failed to write {}", path.display()))?;
+            eprintln!("written: {}", path.display());
+            Ok(())
+        }
+        None => std::io::stdout().write_all(text.as_bytes()).context("failed to write to standard output"),
+    }
+}
+
+fn request(arguments: &Arguments) -> Result<Request> {
+    let ca_pem = arguments.ca_file.as_ref().map(|path| {
+        std::fs::read_to_string(path).with_context(|| format!("failed to read --ca-file {}", path.display()))
+    });
+    Ok(Request {
+        service_account: arguments.service_account.clone(),
+        namespace: arguments.namespace.clone(),
+        cluster_name: arguments.cluster_name.clone().unwrap_or_else(|| arguments.service_account.clone()),
+        server: arguments.server.as_deref().map(|server| server.trim_end_matches('/').to_owned()),
+        ca_pem: ca_pem.transpose()?,
+        road: match arguments.credentials {
+            Credentials::Own => Road::Own,
+            Credentials::Harvester => Road::Harvester,
+        },
+        task: match (arguments.rotate, arguments.revoke_old, arguments.revoke) {
+            (true, ..) => Task::Rotate,
+            (_, true, _) => Task::RevokeOld,
+            (.., true) => Task::Revoke,
+            _ => Task::Ensure,
+        },
+        dry_run: arguments.dry_run,
+        skip_checks: arguments.skip_checks,
+    })
+}
+
+async fn admin(arguments: &Arguments) -> Result<Config> {
+    let kubeconfig = match &arguments.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    }
+    .context("failed to read the kubeconfig of a Harvester administrator (--kubeconfig, or KUBECONFIG)")?;
+    let options = KubeConfigOptions { context: arguments.context.clone(), ..KubeConfigOptions::default() };
+    Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .context("the kubeconfig of the Harvester administrator is not usable")
+}
+
+fn render(arguments: &Arguments, request: &Request, outcome: &Outcome) -> String {
+    let distribution = match arguments.distribution {
+        DistributionArgument::Any => Distribution::Any,
+        DistributionArgument::Rke2 => Distribution::Rke2,
+        DistributionArgument::K3s => Distribution::K3s,
+    };
+    let cloud_init = |kubeconfig: &str| output::cloud_init(kubeconfig, &request.cluster_name, distribution);
+    if arguments.output == Format::Json {
+        let mut document = json!(outcome);
+        if let Some(kubeconfig) = &outcome.kubeconfig {
+            document["cloudInit"] = json!(cloud_init(kubeconfig));
+            document["secret"] = json!(output::secret_manifest(kubeconfig));
+            document["helmValues"] = json!(output::helm_values(&request.cluster_name));
+        }
+        return format!("{document:#}\n");
+    }
+    let Some(kubeconfig) = &outcome.kubeconfig else { return String::new() };
+    match arguments.output {
+        Format::Text => output::script_text(kubeconfig, &cloud_init(kubeconfig)),
+        Format::Kubeconfig | Format::Json => kubeconfig.clone(),
+        Format::CloudInit => cloud_init(kubeconfig),
+        Format::Secret => output::secret_manifest(kubeconfig),
+        Format::HelmValues => output::helm_values(&request.cluster_name),
+    }
+}
+
+/// Nobody else may read it, also not while it is being written, and also where a readable file of that name was before.
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let beside = path.with_file_name(format!(
+        ".{}.{}",
+        path.file_name().unwrap_or_default().to_string_lossy(),
+        std::process::id()
+    ));
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let result = written.and_then(|()| std::fs::rename(&beside, path));
+    if result.is_err() {
+        // The first error is the one to report.
+        let _ = std::fs::remove_file(&beside);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn parsed(words: &str) -> Arguments {
+        Arguments::try_parse_from(words.split_whitespace()).unwrap()
+    }
+
+    #[test]
+    fn the_command_line_is_consistent_and_takes_the_scripts_two_words() {
+        Arguments::command().debug_assert();
+        let request = request(&parsed("generate-addon demo guests")).unwrap();
+        assert_eq!((request.task, request.road, request.cluster_name.as_str()), (Task::Ensure, Road::Own, "demo"));
+    }
+
+    #[test]
+    fn one_word_alone_and_two_tasks_at_once_are_wrong_usage() {
+        for words in ["generate-addon demo", "generate-addon demo guests --rotate --revoke"] {
+            assert_eq!(Arguments::try_parse_from(words.split_whitespace()).unwrap_err().exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn a_file_is_private_even_where_a_readable_one_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cloud-config");
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        write_private(&path, "new").unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_dry_run_prints_no_credentials_and_json_says_what_would_be_done() {
+        let arguments = parsed("generate-addon demo guests --dry-run -o json");
+        let outcome = Outcome { steps: vec!["create ServiceAccount guests/demo".into()], ..Outcome::default() };
+        let text = render(&arguments, &request(&arguments).unwrap(), &outcome);
+        assert!(text.contains("create ServiceAccount guests/demo") && !text.contains("kubeconfig"), "{text}");
+        let arguments = parsed("generate-addon demo guests --dry-run");
+        assert_eq!(render(&arguments, &request(&arguments).unwrap(), &outcome), "");
+    }
+}
