@@ -470,7 +470,7 @@ impl BedBuilder {
     }
 
     async fn prepare_ccm(&self, bed: &Bed) -> Result<Program> {
-        let manifest = Manifest::read("ccm.yaml")?;
+        let manifest = Manifest::of(CCM_ACCOUNT)?;
         grant(bed, &manifest).await?;
         let kubeconfig = bed.control_plane.service_account("kube-system", CCM_ACCOUNT).await?;
         let cloud_config = bed.harvester.cloud_config(VM_NAMESPACE, CLUSTER)?;
@@ -485,7 +485,7 @@ impl BedBuilder {
     }
 
     async fn prepare_announcers(&self, bed: &Bed) -> Result<Vec<Program>> {
-        let manifest = Manifest::read("announcer.yaml")?;
+        let manifest = Manifest::of(ANNOUNCER_ACCOUNT)?;
         grant(bed, &manifest).await?;
         let kubeconfig = bed.control_plane.service_account("kube-system", ANNOUNCER_ACCOUNT).await?;
         let mut programs = Vec::new();

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`bed`] | [`Bed`]: LAN with DHCP and client, guest control plane, nodes with kube-proxy and echo pods, Harvester side, the product |
 //! | [`beds`] | [`Beds`]: for tests that need a bed to themselves |
-//! | [`product`] | the product's processes with the rights, arguments and environment of `deploy/*.yaml` |
+//! | [`product`] | the product's processes with the rights, arguments and environment of the chart |
 //! | [`case`] | [`Case`]: one test's place on a shared bed; Services, and waiting for what a user sees |
 //! | [`machines`] | virtual machines and Node objects without a host behind them |
 //! | [`cost`] | API writes of the product, from the audit logs |

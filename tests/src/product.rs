@@ -1,5 +1,5 @@
-//! The product's processes, as their pods would run them: arguments, environment and rights come from `deploy/*.yaml`, so that the
-//! tests fail when a manifest no longer fits the program.
+//! The product's processes, as their pods would run them: arguments, environment and rights come from the chart, so that the tests
+//! fail when it no longer fits the program.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use serde_json::Value;
+use testbed::helm::{VERSIONS, chart};
 use testbed::process::{Usage, confined, tail};
-use testbed::{Host, Process, programs};
+use testbed::{Helm, Host, Process, programs};
 
 /// ServiceAccount of the cloud controller manager, in `kube-system`.
 pub const CCM_ACCOUNT: &str = "harvester-cloud-provider";
@@ -23,18 +24,15 @@ pub const BINARY_VARIABLE: &str = "HCP_BINARY";
 /// How long a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// One manifest file of `deploy/`.
+/// What the chart renders for one of its two workloads.
 #[derive(Debug)]
 pub struct Manifest(Vec<Value>);
 
 impl Manifest {
-    /// Reads `deploy/<name>`.
-    pub fn read(name: &str) -> Result<Self> {
-        let path = programs::workspace().join("deploy").join(name);
-        let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
-        let documents: Vec<Value> =
-            serde_saphyr::from_multiple(&text).with_context(|| format!("{} is not valid YAML", path.display()))?;
-        Ok(Self(documents.into_iter().filter(|document| !document.is_null()).collect()))
+    /// Renders the chart, with a Secret for the cloud-config, and keeps the objects that are called `name`.
+    pub fn of(name: &str) -> Result<Self> {
+        let rendered = Helm::new(VERSIONS[0])?.template(&chart(), &["--set", "cloudConfig.secretName=cloud-config"])?;
+        Ok(Self(rendered.into_iter().filter(|document| document["metadata"]["name"] == *name).collect()))
     }
 
     /// Everything but the pods: accounts, roles, bindings.

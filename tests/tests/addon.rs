@@ -59,7 +59,7 @@ async fn written(client: &Client) -> Vec<String> {
 }
 
 /// Whether Harvester answers a guest with this cloud-config.
-async fn is_accepted(bed: &Bed, kubeconfig: &str) -> Result<(), String> {
+fn is_accepted(bed: &Bed, kubeconfig: &str) -> Result<(), String> {
     let kubeconfig = kubeconfig.to_owned();
     let ask = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -120,15 +120,15 @@ async fn what_generate_addon_prints_drives_a_guest_cluster_until_it_is_revoked()
     // A further token, then the first one goes, then all of it.
     let rotated = succeed(&bed, &[ACCOUNT, VM_NAMESPACE, "--rotate", "-o", "kubeconfig"]);
     assert_ne!(token_of(&rotated), token_of(&kubeconfig));
-    is_accepted(&bed, &kubeconfig).await.unwrap();
-    is_accepted(&bed, &rotated).await.unwrap();
+    is_accepted(&bed, &kubeconfig).unwrap();
+    is_accepted(&bed, &rotated).unwrap();
     succeed(&bed, &[ACCOUNT, VM_NAMESPACE, "--revoke-old"]);
     // The API server believes in a token for up to ten seconds.
     let locked_out = |kubeconfig: String| {
         let bed = &bed;
         async move {
             wait_for("the token to be refused", Duration::from_mins(1), || async {
-                match is_accepted(bed, &kubeconfig).await {
+                match is_accepted(bed, &kubeconfig) {
                     Ok(()) => Err("still accepted".to_owned()),
                     Err(_) => Ok(()),
                 }
@@ -138,7 +138,7 @@ async fn what_generate_addon_prints_drives_a_guest_cluster_until_it_is_revoked()
         }
     };
     locked_out(kubeconfig).await;
-    is_accepted(&bed, &rotated).await.unwrap();
+    is_accepted(&bed, &rotated).unwrap();
     succeed(&bed, &[ACCOUNT, VM_NAMESPACE, "--revoke"]);
     locked_out(rotated).await;
     assert_eq!(written(&harvester).await, Vec::<String>::new());

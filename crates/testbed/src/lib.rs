@@ -28,6 +28,7 @@
 pub mod addresses;
 pub mod cluster;
 pub mod echo;
+pub mod helm;
 pub mod net;
 pub mod node;
 pub mod process;
@@ -42,6 +43,7 @@ pub use cluster::control_plane::{ControlPlane, ControlPlaneBuilder};
 pub use cluster::credentials::Credentials;
 pub use cluster::harvester::{HarvesterBuilder, HarvesterSide, VmSpec};
 pub use cluster::sim_node::{NodeSpec, ProxyMode, SimNode, SimPod};
+pub use helm::Helm;
 pub use net::capture::{Capture, Frame};
 pub use net::dhcp::{DhcpLease, DhcpOptions, DhcpServer};
 pub use net::host::Host;

@@ -13,7 +13,7 @@ use testbed::{ControlPlane, DhcpOptions, HarvesterSide, Lan, ProxyMode, VmSpec, 
 
 use crate::story::Story;
 
-/// The image that `deploy/` names.
+/// The image of the product.
 pub const IMAGE: &str = "localhost/harvester-cloud-provider:dev";
 /// The workload's image.
 pub const WEB_IMAGE: &str = "localhost/echo:1";

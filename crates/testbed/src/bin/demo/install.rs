@@ -1,4 +1,4 @@
-//! Step 3: our manifests and the cloud-config, as a user installs them.
+//! Step 3: the packaged chart and the cloud-config, as a user installs them.
 
 use std::time::Instant;
 
@@ -6,17 +6,15 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
-use testbed::{programs, wait_for};
+use testbed::helm::{RELEASE, VERSIONS};
+use testbed::{Helm, wait_for};
 
-use crate::bed::{Bed, CLUSTER, NODES, PATIENCE, VMS};
+use crate::bed::{Bed, CLUSTER, IMAGE, NODES, PATIENCE, VMS};
 use crate::report::Figures;
 use crate::story::{self, Story};
 
 /// The taint that the provider takes away.
 const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-
-/// What a user replaces in the manifest.
-const UNNAMED: &str = "--cluster-name=kubernetes";
 
 /// Installs everything and waits until it works.
 pub async fn install(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Result<()> {
@@ -28,8 +26,10 @@ pub async fn install(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Res
         .await?;
     story.step("nodes-wait", nodes_are_tainted(bed)).await?;
     story::command("kubectl create secret generic cloud-config -n kube-system --from-file=cloud-config");
-    story::command(&format!("sed s/{UNNAMED}/--cluster-name={CLUSTER}/ deploy/ccm.yaml | kubectl apply -f -"));
-    story::command("kubectl apply -f deploy/announcer.yaml");
+    story::command(&format!(
+        "helm install {RELEASE} {RELEASE}-*.tgz -n kube-system --wait --set {}",
+        values().join(",")
+    ));
     let begin = Instant::now();
     story
         .step("install", async {
@@ -45,25 +45,44 @@ pub async fn install(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Res
                 &format!("--from-file=cloud-config={}", file.display()),
             ])
             .await?;
-            let deploy = programs::workspace().join("deploy");
-            let manifest = deploy.join("ccm.yaml");
-            let text =
-                std::fs::read_to_string(&manifest).with_context(|| format!("failed to read {}", manifest.display()))?;
-            ensure!(text.contains(UNNAMED), "{} has no flag {UNNAMED}", manifest.display());
-            let named = bed
-                .control_plane
-                .dir()
-                .write("ccm.yaml", text.replace(UNNAMED, &format!("--cluster-name={CLUSTER}")))?;
-            for file in [named, deploy.join("announcer.yaml")] {
-                bed.kubectl(&["apply", "-f", &file.display().to_string()]).await?;
-            }
+            let helm = Helm::of(VERSIONS[0], &bed.control_plane)?;
+            tokio::task::spawn_blocking(move || install_chart(&helm))
+                .await
+                .context("the thread that runs helm panicked")??;
             bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", 1).await?;
             bed.pods_ready("kube-system", "app.kubernetes.io/name=kube-vip", NODES.into()).await?;
-            Ok(((), "cloud controller manager (Deployment) and announcer (DaemonSet) run".to_owned()))
+            Ok(((), "the chart's Deployment (cloud controller manager) and DaemonSet (announcer) are ready".to_owned()))
         })
         .await?;
     figures.install_ms = u64::try_from(begin.elapsed().as_millis()).ok();
     story.step("nodes-initialised", nodes_are_initialised(bed)).await
+}
+
+/// The nodes here have no roles, so the announcer's preference for control plane nodes has to go.
+fn values() -> [String; 5] {
+    let (repository, tag) = IMAGE.rsplit_once(':').expect("it is written with a tag");
+    [
+        format!("global.cattle.clusterName={CLUSTER}"),
+        "cloudConfig.secretName=cloud-config".to_owned(),
+        "kube-vip.affinity=null".to_owned(),
+        format!("image.repository={repository}"),
+        format!("image.tag={tag}"),
+    ]
+}
+
+fn install_chart(helm: &Helm) -> Result<()> {
+    let archive = testbed::helm::package(&helm.dir().join("charts"), "109.1.0")?.plain.display().to_string();
+    helm.run(&[
+        "install",
+        RELEASE,
+        &archive,
+        "--namespace=kube-system",
+        "--wait",
+        "--timeout=2m",
+        "--set",
+        &values().join(","),
+    ])?;
+    Ok(())
 }
 
 async fn nodes_are_tainted(bed: &Bed) -> Result<((), String)> {

@@ -1,6 +1,6 @@
 //! `demo`: the main job on real components, as a story on the terminal and as `report.json`.
 //!
-//! `demo run` builds a LAN, a guest cluster and a Harvester side in namespaces, installs our manifests, exposes Services in every
+//! `demo run` builds a LAN, a guest cluster and a Harvester side in namespaces, installs the chart, exposes Services in every
 //! mode, breaks things, removes everything. Exit status 0 only if every step held.
 
 mod bed;
