@@ -35,6 +35,11 @@ Examples:
   k8s_config_file=./kubeconfig vip_interface=eth1 vip_nodename=node1 harvester-cloud-provider announcer
         by hand on a node";
 
+/// The command as completion and manual pages show it; its configuration is kube-vip's, not clap's.
+pub fn command() -> clap::Command {
+    clap::Command::new("announcer").about("Announces load balancer addresses on the LAN").after_help(HELP)
+}
+
 /// Runs the command; `arguments` are those after the program's name, the command word included.
 pub fn main(arguments: &[String]) -> ExitCode {
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 mod announcer;
 mod ccm;
+mod completion;
 mod generate_addon;
 mod probe;
 mod values;
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
     match arguments.get(1).map(String::as_str) {
         Some("announcer" | "manager") => announcer::main(&arguments[1..]),
         Some("probe") => probe::main(&arguments[2..]),
+        Some("completion" | "man") => completion::main(&arguments),
         Some("generate-addon") => generate_addon::main(&arguments[1..]),
         _ => ccm::main(&arguments),
     }

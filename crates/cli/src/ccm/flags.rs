@@ -41,6 +41,10 @@ Examples:
         the same from a workstation
   harvester-cloud-provider announcer
         run as announcer of load balancer addresses (see `harvester-cloud-provider announcer --help`)
+  harvester-cloud-provider generate-addon demo guests
+        make credentials for a guest cluster (see `harvester-cloud-provider generate-addon --help`)
+  harvester-cloud-provider completion bash; harvester-cloud-provider man DIRECTORY
+        completion for a shell; manual pages
 
 Exit status: 0 after SIGTERM, 1 on a flag, configuration or start-up error and on loss of the lease.";
 
