@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e bench release image chart tools fmt lint clean
+.PHONY: help demo demo-down test test-unit test-e2e docs-test bench release image chart tools fmt lint clean
 
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
@@ -34,6 +34,9 @@ test-unit: ## unit, property and real-kernel tests beside the code
 test-e2e: ## capabilities against a real control plane, in namespaces
 	@tools=$$(dev/tools.sh) && cargo build $(TEST_BINARIES) --bins && cargo test -p e2e --no-run && \
 	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test -p e2e
+
+docs-test: ## links, commands and manifests of the documents
+	@cargo build -p harvester-cloud-provider --bins -q && cargo test -q -p e2e --test docs
 
 bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
 	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \

@@ -7,6 +7,8 @@ mod ccm;
 mod completion;
 mod generate_addon;
 mod probe;
+#[cfg(test)]
+mod reference;
 mod values;
 
 /// Version, with the commit it was built from where that is known.

@@ -12,11 +12,11 @@ use tokio::time::{Instant, sleep};
 use crate::VERSION;
 
 /// A workload that is being replaced is ready again by then.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(20);
 const PERIOD: Duration = Duration::from_millis(500);
 
 const HELP: &str = "\
-Asks each URL until it answers 200, up to 30 s. Certificates are not checked: the ones served here are made at each start.
+Asks each URL until it answers 200, up to 20 s. Certificates are not checked: the ones served here are made at each start.
 
 Usage: harvester-cloud-provider probe URL...
 
@@ -48,7 +48,13 @@ pub fn main(urls: &[String]) -> ExitCode {
 async fn all(urls: &[String]) -> anyhow::Result<()> {
     for url in urls {
         let deadline = Instant::now() + PATIENCE;
+        let mut last_said = String::new();
         while let Err(error) = once(url).await {
+            let why = chain(error.as_ref());
+            if why != last_said {
+                eprintln!("{why}");
+                last_said = why;
+            }
             if Instant::now() >= deadline {
                 return Err(error);
             }

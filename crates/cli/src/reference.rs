@@ -1,0 +1,104 @@
+//! Renders `docs/reference.md` from the definitions that the program itself uses, and fails while the file says something else.
+//! `UPDATE_DOCS=1 cargo test -p harvester-cloud-provider reference` writes it anew.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use clap::{Arg, Command, CommandFactory};
+
+use crate::{ccm, generate_addon};
+
+const KEYS: &str = include_str!("../../harvester-api/src/keys.rs");
+
+const INTRODUCTION: &str = "\
+# Reference
+
+Generated from the code (`UPDATE_DOCS=1 cargo test -p harvester-cloud-provider reference`); do not edit. The announcer's variables are in
+[announcer.md](announcer.md), the chart's values in its `values.yaml`.
+";
+
+fn render() -> String {
+    let mut text = String::from(INTRODUCTION);
+    text.push_str("\n## Flags of the cloud controller manager\n");
+    flags(&mut text, &ccm::flags::command());
+    text.push_str("\n## Flags of `generate-addon`\n");
+    flags(&mut text, &generate_addon::Arguments::command());
+    text.push_str("\n## Annotations, labels, finalizers and taints\n");
+    keys(&mut text);
+    text
+}
+
+fn flags(text: &mut String, command: &Command) {
+    let mut headings: Vec<&str> = Vec::new();
+    for arg in command.get_arguments() {
+        let heading = arg.get_help_heading().unwrap_or_default();
+        if !headings.contains(&heading) {
+            headings.push(heading);
+        }
+    }
+    for heading in headings {
+        if !heading.is_empty() {
+            write!(text, "\n### {heading}\n").expect("a String takes everything");
+        }
+        text.push_str("\n| flag | default | meaning |\n| --- | --- | --- |\n");
+        for arg in command.get_arguments().filter(|arg| arg.get_help_heading().unwrap_or_default() == heading) {
+            let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+            let meaning = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let default = if default.concat().is_empty() { String::new() } else { format!("`{}`", default.join(",")) };
+            writeln!(text, "| {} | {default} | {} |", name(arg), cell(&meaning)).expect("a String takes everything");
+        }
+    }
+}
+
+fn name(arg: &Arg) -> String {
+    match (arg.get_long(), arg.get_short()) {
+        (Some(long), Some(short)) if long.len() > 1 => format!("`--{long}`, `-{short}`"),
+        (Some(long), _) => format!("`--{long}`"),
+        (None, Some(short)) => format!("`-{short}`"),
+        (None, None) => format!("`<{}>`", arg.get_id()),
+    }
+}
+
+/// Doc comments and constants of `keys.rs`, module by module.
+fn keys(text: &mut String) {
+    let mut comment = String::new();
+    for line in KEYS.lines().map(str::trim) {
+        if let Some(words) = line.strip_prefix("///") {
+            comment.push_str(words);
+        } else if line.starts_with("pub mod ") {
+            write!(text, "\n{}\n\n| key | meaning |\n| --- | --- |\n", comment.trim())
+                .expect("a String takes everything");
+            comment.clear();
+        } else if let Some((_, value)) = line.strip_prefix("pub const ").and_then(|rest| rest.split_once("&str = \"")) {
+            let key = value.trim_end_matches("\";");
+            writeln!(text, "| `{key}` | {} |", cell(comment.trim())).expect("a String takes everything");
+            comment.clear();
+        } else {
+            comment.clear();
+        }
+    }
+}
+
+/// A text that does not end its cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+#[test]
+fn the_reference_says_what_the_code_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference.md");
+    let rendered = render();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &rendered).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == rendered,
+        "docs/reference.md is out of date: UPDATE_DOCS=1 cargo test -p harvester-cloud-provider reference"
+    );
+    for needed in
+        ["`--cloud-config`", "`--distribution`", "`cloudprovider.harvesterhci.io/ipam`", "Accepted, without effect"]
+    {
+        assert!(rendered.contains(needed), "{needed}");
+    }
+}

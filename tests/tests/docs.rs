@@ -1,0 +1,184 @@
+//! What the documents say exists: files behind links, make targets, flags and words of our commands, manifests that parse. `make docs-test`
+//! runs this alone.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use e2e::product;
+
+struct Document {
+    path: PathBuf,
+    text: String,
+}
+
+struct Block {
+    language: String,
+    text: String,
+    place: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn documents() -> Vec<Document> {
+    let mut paths = vec![root().join("README.md")];
+    paths.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    paths.sort();
+    paths.into_iter().map(|path| Document { text: std::fs::read_to_string(&path).unwrap(), path }).collect()
+}
+
+impl Document {
+    fn name(&self) -> String {
+        self.path.strip_prefix(root()).unwrap().display().to_string()
+    }
+
+    fn blocks(&self) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        let mut open: Option<Block> = None;
+        for (number, line) in self.text.lines().enumerate() {
+            let Some(fence) = line.trim_start().strip_prefix("```") else {
+                if let Some(block) = &mut open {
+                    block.text.push_str(line);
+                    block.text.push('\n');
+                }
+                continue;
+            };
+            if let Some(block) = open.take() {
+                blocks.push(block);
+            } else {
+                let place = format!("{}:{}", self.name(), number + 1);
+                open = Some(Block { language: fence.trim().to_owned(), text: String::new(), place });
+            }
+        }
+        assert!(open.is_none(), "{}: a ``` is not closed", self.name());
+        blocks
+    }
+}
+
+/// Targets of `[text](target)`, outside blocks.
+fn links(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for part in text.split("](").skip(1) {
+        if let Some((target, _)) = part.split_once(')') {
+            found.push(target.to_owned());
+        }
+    }
+    found
+}
+
+/// As the field's renderers make anchors of headings.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase();
+    kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_')).collect::<String>().replace(' ', "-")
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    for document in documents() {
+        for target in links(&document.text).into_iter().filter(|target| !target.contains("://")) {
+            let (file, fragment) = target.split_once('#').unwrap_or((&target, ""));
+            let path = if file.is_empty() { document.path.clone() } else { document.path.parent().unwrap().join(file) };
+            assert!(path.exists(), "{} links to {target}, which is not there", document.name());
+            if !fragment.is_empty() {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let headings =
+                    text.lines().filter(|line| line.starts_with('#')).map(|line| anchor(line.trim_start_matches('#')));
+                let known: BTreeSet<String> = headings.collect();
+                assert!(known.contains(fragment), "{} links to {target}; headings: {known:?}", document.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_document_is_reached_from_the_readme() {
+    let documents = documents();
+    let mut reached: BTreeSet<PathBuf> = BTreeSet::from([root().join("README.md")]);
+    loop {
+        let before = reached.len();
+        for document in documents.iter().filter(|document| reached.contains(&document.path)).collect::<Vec<_>>() {
+            for target in links(&document.text) {
+                let file = target.split_once('#').map_or(target.as_str(), |(file, _)| file);
+                let path = document.path.parent().unwrap().join(file);
+                reached.extend(path.canonicalize().ok());
+            }
+        }
+        if reached.len() == before {
+            break;
+        }
+    }
+    let lost: Vec<String> =
+        documents.iter().filter(|document| !reached.contains(&document.path)).map(Document::name).collect();
+    assert!(lost.is_empty(), "no link leads to {lost:?}");
+}
+
+#[test]
+fn every_make_target_named_exists() {
+    let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
+    let targets: BTreeSet<&str> = makefile
+        .lines()
+        .filter(|line| !line.starts_with(['\t', '#', ' ', '.']))
+        .filter_map(|line| line.split_once(':').filter(|(_, rest)| !rest.starts_with('=')))
+        .flat_map(|(names, _)| names.split_whitespace())
+        .collect();
+    for document in documents() {
+        // In running text they stand in back quotes, in blocks at the start of a line.
+        for part in document.text.split(['`', '\n', '(']).filter_map(|part| part.strip_prefix("make ")) {
+            let word =
+                part.split(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')).next().unwrap();
+            if word.is_empty() {
+                continue;
+            }
+            assert!(targets.contains(word), "{} names `make {word}`; targets: {targets:?}", document.name());
+        }
+    }
+}
+
+#[test]
+fn every_manifest_parses() {
+    for document in documents() {
+        for block in document.blocks().into_iter().filter(|block| block.language == "yaml") {
+            let parsed: Result<Vec<serde_json::Value>, _> = serde_saphyr::from_multiple(&block.text);
+            assert!(parsed.is_ok(), "{}: {:?}", block.place, parsed.err());
+        }
+        for block in document.blocks().into_iter().filter(|block| block.language == "json") {
+            let parsed: Result<serde_json::Value, _> = serde_json::from_str(&block.text);
+            assert!(parsed.is_ok(), "{}: {:?}", block.place, parsed.err());
+        }
+    }
+}
+
+#[test]
+fn every_flag_of_our_commands_exists() {
+    const PROGRAM: &str = "harvester-cloud-provider";
+    let help = |words: &[&str]| {
+        let output = Command::new(product::binary().unwrap()).args(words).arg("--help").output().unwrap();
+        assert!(output.status.success(), "{words:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let provider = help(&[]);
+    let commands = ["announcer", "generate-addon"].map(|word| (word, help(&[word])));
+    for document in documents() {
+        for block in document.blocks().into_iter().filter(|block| block.language == "sh") {
+            let joined = block.text.replace("\\\n", " ");
+            for line in joined.lines().map(str::trim).filter_map(|line| line.strip_prefix(PROGRAM)) {
+                let line = line.split(['#', '|', '>']).next().unwrap();
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let known = words.first().and_then(|first| commands.iter().find(|(word, _)| word == first));
+                let text = known.map_or(&provider, |(_, text)| text);
+                for flag in words.iter().filter(|word| word.starts_with("--")) {
+                    let name = flag.split_once('=').map_or(*flag, |(name, _)| name);
+                    assert!(
+                        text.contains(name),
+                        "{}: `{PROGRAM}{line}` has {name}, which its --help does not know",
+                        block.place
+                    );
+                }
+            }
+        }
+    }
+}
