@@ -15,14 +15,16 @@ use testbed::{ControlPlane, DhcpOptions, HarvesterSide, Lan, Probe, ProxyMode, T
 /// The image of the product, as the values name it.
 const IMAGE: &str = "localhost/harvester-cloud-provider:test";
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Two Services never share a pod here: connections by way of two addresses would meet in its socket table with the same source port
+/// and other timestamps, and it drops such a first packet (PAWS) while the older one is in TIME_WAIT.
 const WEB: &str = r"
 apiVersion: apps/v1
 kind: Deployment
-metadata: {name: web}
+metadata: {name: NAME}
 spec:
-  selector: {matchLabels: {app: web}}
+  selector: {matchLabels: {app: NAME}}
   template:
-    metadata: {labels: {app: web}}
+    metadata: {labels: {app: NAME}}
     spec:
       tolerations: [{operator: Exists}]
       containers:
@@ -92,8 +94,6 @@ impl Cluster {
         cluster.kubectl(&["label", "node", "node1", role]);
         // With a value, as some installers write it.
         cluster.kubectl(&["taint", "node", "node1", &format!("{role}:NoSchedule")]);
-        let web = cluster.control_plane.dir().write("web.yaml", WEB)?;
-        cluster.kubectl(&["apply", "-f", &web.display().to_string()]);
         Ok(cluster)
     }
 
@@ -138,15 +138,16 @@ impl Cluster {
         .await
     }
 
-    /// A Service of type LoadBalancer for the web pod, and its address once that answers.
+    /// A pod with a Service of type LoadBalancer, and its address once that answers.
     pub async fn expose(&self, name: &str, ipam: &str) -> Result<Ipv4Addr> {
         let service = serde_json::json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": { "name": name, "annotations": { "cloudprovider.harvesterhci.io/ipam": ipam } },
-            "spec": { "type": "LoadBalancer", "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": 8080 }] },
+            "spec": { "type": "LoadBalancer", "selector": { "app": name }, "ports": [{ "port": 80, "targetPort": 8080 }] },
         });
         let file = self.control_plane.dir().write(&format!("{name}.json"), service.to_string())?;
-        self.kubectl(&["apply", "-f", &file.display().to_string()]);
+        let web = self.control_plane.dir().write(&format!("{name}.yaml"), WEB.replace("NAME", name))?;
+        self.kubectl(&["apply", "-f", &file.display().to_string(), "-f", &web.display().to_string()]);
         let answers = || async {
             let address = self.address_of(name).map_err(|error| format!("{error:#}"))?;
             let target = SocketAddr::from((address, 80));

@@ -87,6 +87,10 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
         cluster.expose("web-dhcp", "dhcp").await.unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.state()));
     tell("two Services answer");
     let clients = [cluster.client_of(pool).unwrap(), cluster.client_of(dhcp).unwrap()];
+    let tell = |what: &str| {
+        let lost = clients.iter().map(|client| client.report().lost).sum::<u64>();
+        tell(&format!("{what}; {lost} replies lost"));
+    };
 
     // With a file of the host the provider is root without a single capability; the announcer has its two.
     let provider = cluster.process("harvester-cloud-provider").await.unwrap();
@@ -214,8 +218,8 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
             .kubectl(&["get", "service/web", "-o=jsonpath={.metadata.finalizers}"])
             .contains("service.kubernetes.io/load-balancer-cleanup")
     );
-    for (client, address) in clients.into_iter().zip([pool, dhcp]) {
-        let report = client.stop();
+    for (client, address) in clients.iter().zip([pool, dhcp]) {
+        let report = client.report();
         assert!(report.sent > 1000, "{address}: {report}");
         assert_eq!(report.lost, 0, "{address}: {report}");
         tell(&format!("{address}: {report}"));
