@@ -46,14 +46,8 @@ release: ## the static binary that is shipped
 	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
 	@ls -l $(BINARY) | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'
 
-image: release ## the image, as a docker-archive in target/
-	@rm -rf target/image && mkdir -p target/image && cp $(BINARY) target/image/
-	@buildah --storage-driver vfs --root target/buildah/root --runroot target/buildah/run bud --isolation chroot --pull-never -q \
-	  -f Dockerfile -t localhost/harvester-cloud-provider:dev target/image >/dev/null
-	@rm -f target/harvester-cloud-provider.tar
-	@buildah --storage-driver vfs --root target/buildah/root --runroot target/buildah/run push -q \
-	  localhost/harvester-cloud-provider:dev docker-archive:target/harvester-cloud-provider.tar:localhost/harvester-cloud-provider:dev
-	@ls -l target/harvester-cloud-provider.tar | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'
+image: release ## the image, as a docker-archive in target/, with the list of what it is made of
+	@REVISION=$(COMMIT) dev/image.sh $(BINARY)
 
 chart: ## the chart's archives and indexes in target/charts, for Helm and for Rancher's catalogue (LINE=109.1.0)
 	@tools=$$(dev/tools.sh) && HELM=$$tools/helm3 dev/chart.sh

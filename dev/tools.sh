@@ -16,7 +16,7 @@ ETCD=${ETCD:-3.6.16}
 HELM3=${HELM3:-3.22.0}
 HELM4=${HELM4:-4.3.1}
 PACKAGES=(iproute2 nftables iptables conntrack dnsmasq-base iputils-arping tcpdump busybox openssl curl procps jq util-linux
-  containerd runc containernetworking-plugins buildah gcc libc6-dev make ca-certificates)
+  containerd runc containernetworking-plugins buildah gcc libc6-dev make ca-certificates git python3)
 KUBE=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl)
 # Daemons of which only the program is wanted: taken out of their Debian packages, so that nothing starts them.
 UNPACKED=(docker-registry:docker-registry prometheus:prometheus prometheus:promtool)

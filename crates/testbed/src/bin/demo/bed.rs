@@ -216,7 +216,10 @@ fn build_images(binary: &Path) -> Result<(ImageStore, u64)> {
     images.build_pause()?;
     images.build_program(WEB_IMAGE, &programs::own("testbed", "echo")?)?;
     let context = images.context("product")?;
-    testbed::node::images::copy(binary, &context.join("harvester-cloud-provider"))?;
+    let programs_of_image = context.join("root/usr/bin");
+    std::fs::create_dir_all(&programs_of_image)
+        .with_context(|| format!("failed to create {}", programs_of_image.display()))?;
+    testbed::node::images::copy(binary, &programs_of_image.join("harvester-cloud-provider"))?;
     let dockerfile = programs::workspace().join("Dockerfile");
     let dockerfile =
         std::fs::read_to_string(&dockerfile).with_context(|| format!("failed to read {}", dockerfile.display()))?;

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# image.sh BINARY: puts a static binary into the image, writes that as OUT (target/harvester-cloud-provider.tar, a docker-archive),
+# and refuses what a node should not have to pull: more than 12 MB compressed, or a binary that needs libraries.
+set -euo pipefail
+binary=$(realpath "${1:?usage: dev/image.sh BINARY}")
+cd "$(dirname "$0")/.."
+TARGET=${CARGO_TARGET_DIR:-target}
+OUT=${OUT:-$TARGET/harvester-cloud-provider.tar}
+IMAGE=${IMAGE:-localhost/harvester-cloud-provider:dev}
+LIMIT=12000000
+die() { printf 'image: %s\n' "$*" >&2; exit 1; }
+! readelf -l "$binary" | grep -q INTERP || die "$binary is not static; build it with: make release"
+
+version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+install -D -m 0755 "$binary" "$work/context/root/usr/bin/harvester-cloud-provider"
+mkdir -p "$work/context/root/usr/share/sbom"
+dev/sbom.sh >"$work/context/root/usr/share/sbom/harvester-cloud-provider.cdx.json"
+buildah=(buildah --storage-driver vfs --root "$work/store" --runroot "$work/run")
+"${buildah[@]}" bud --isolation chroot --pull-never -q -f Dockerfile -t "$IMAGE" --build-arg VERSION="v$version" \
+  --build-arg REVISION="${REVISION:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}" "$work/context" >/dev/null
+"${buildah[@]}" push -q "$IMAGE" "docker-archive:$work/image.tar:$IMAGE"
+compressed=$(gzip -9nc "$work/image.tar" | wc -c)
+(( compressed < LIMIT )) || die "$compressed bytes compressed, more than $LIMIT"
+mkdir -p "$(dirname "$OUT")"
+mv "$work/image.tar" "$OUT"
+cp "$work/context/root/usr/share/sbom/harvester-cloud-provider.cdx.json" "${OUT%.tar}.cdx.json"
+echo "$OUT: $(stat -c %s "$OUT") bytes, $compressed compressed; ${OUT%.tar}.cdx.json: $(jq '.components | length' "${OUT%.tar}.cdx.json") components"
