@@ -37,7 +37,7 @@ fn golden(name: &str) -> PathBuf {
 }
 
 fn helms() -> Vec<Helm> {
-    VERSIONS.map(|version| Helm::new(version).unwrap()).into()
+    VERSIONS.map(|version| Helm::new(version).expect("dev/tools.sh has got it")).into()
 }
 
 /// What both Helms render for these values; they have to agree.
@@ -60,7 +60,7 @@ fn try_render(chart: &Path, values: &str) -> anyhow::Result<Vec<Value>> {
 /// What Helm says instead of rendering. Both have to say it.
 fn refusal(values: &str) -> String {
     let said = helms().into_iter().map(|helm| {
-        let file = helm.write("values.yaml", values).unwrap();
+        let file = helm.write("values.yaml", values).expect("the directory is ours");
         match helm.template(&chart(), &["--values", &file]) {
             Ok(_) => panic!("these values should be refused:\n{values}"),
             Err(error) => format!("{error:#}"),
@@ -99,19 +99,19 @@ fn announcer(objects: &[Value]) -> Value {
 fn args(pod: &Value) -> Vec<&str> {
     pod["containers"][0]["args"]
         .as_array()
-        .unwrap()
+        .expect("it has arguments")
         .iter()
         .map(|arg| arg.as_str().expect("an argument is text"))
         .collect()
 }
 
 fn env<'a>(pod: &'a Value, name: &str) -> Option<&'a str> {
-    let variables = pod["containers"][0]["env"].as_array().unwrap();
+    let variables = pod["containers"][0]["env"].as_array().expect("it has variables");
     variables.iter().find(|variable| variable["name"] == name)?["value"].as_str()
 }
 
 fn image(pod: &Value) -> &str {
-    pod["containers"][0]["image"].as_str().unwrap()
+    pod["containers"][0]["image"].as_str().expect("it has an image")
 }
 
 /// A container of the image that this chart belongs to, unless values say otherwise.

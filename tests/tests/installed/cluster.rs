@@ -14,7 +14,7 @@ use testbed::{ControlPlane, DhcpOptions, HarvesterSide, Lan, Probe, ProxyMode, T
 
 /// The image of the product, as the values name it.
 const IMAGE: &str = "localhost/harvester-cloud-provider:test";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Two Services never share a pod here: connections by way of two addresses would meet in its socket table with the same source port
 /// and other timestamps, and it drops such a first packet (PAWS) while the older one is in TIME_WAIT.
 const WEB: &str = r"

@@ -48,10 +48,10 @@ fn upgrade_as_rancher_does(helm: &Helm, version: &str) -> anyhow::Result<String>
 }
 
 /// Versions that a search shows, newest first.
-fn versions_on_offer(helm: &Helm) -> Vec<String> {
-    helm.run(&["repo", "update"]).unwrap();
-    let found = helm.run(&["search", "repo", "local/harvester-cloud-provider", "--versions"]).unwrap();
-    found.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1).map(str::to_owned)).collect()
+fn versions_on_offer(helm: &Helm) -> anyhow::Result<Vec<String>> {
+    helm.run(&["repo", "update"])?;
+    let found = helm.run(&["search", "repo", "local/harvester-cloud-provider", "--versions"])?;
+    Ok(found.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1).map(str::to_owned)).collect())
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
     package(&charts, "109.1.0").unwrap();
     let web = WebServer::start(&charts.join("rancher")).unwrap();
     helm.run(&["repo", "add", "local", &web.url()]).unwrap();
-    assert_eq!(versions_on_offer(&helm), [first.as_str()]);
+    assert_eq!(versions_on_offer(&helm).unwrap(), [first.as_str()]);
     let installed =
         upgrade_as_rancher_does(&helm, &first).unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.state()));
     tell("installed");
@@ -103,7 +103,7 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
 
     // A second version appears, and Rancher upgrades to it.
     package(&charts, "109.1.1").unwrap();
-    assert_eq!(versions_on_offer(&helm), [second.as_str(), first.as_str()]);
+    assert_eq!(versions_on_offer(&helm).unwrap(), [second.as_str(), first.as_str()]);
     let upgraded =
         upgrade_as_rancher_does(&helm, &second).unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.state()));
     tell("upgraded");
