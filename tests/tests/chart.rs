@@ -309,6 +309,15 @@ fn metrics_are_reachable_where_somebody_is_asked_to_read_them() {
 }
 
 #[test]
+fn probes_go_where_the_flags_let_the_provider_listen() {
+    let probe = |values: &str| ccm(&render(values))["containers"][0]["readinessProbe"]["httpGet"].clone();
+    let moved = "extraArgs: [--secure-port=10300, --bind-address=127.0.0.1]";
+    assert_eq!(probe(moved)["host"], "127.0.0.1");
+    assert_eq!(ccm(&render(moved))["containers"][0]["ports"][0]["containerPort"], 10300);
+    assert!(probe("extraArgs: ['--bind-address=::']")["host"].is_null());
+}
+
+#[test]
 fn scheduling_fields_can_be_taken_away_and_names_changed() {
     let bare = ccm(&render("affinity: null\ntolerations: []\nnodeSelector: null"));
     for field in ["affinity", "tolerations", "nodeSelector"] {

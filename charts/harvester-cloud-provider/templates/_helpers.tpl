@@ -115,6 +115,16 @@ file: {{ base $path | quote }}
 {{- end -}}
 {{- end -}}
 
+{{/* The address to probe, where --bind-address leaves only one; empty: that of the node. */}}
+{{- define "harvester-cloud-provider.bindAddress" -}}
+{{- $address := "" -}}
+{{- range .Values.extraArgs -}}
+{{- $arg := include "harvester-cloud-provider.text" . -}}
+{{- if hasPrefix "--bind-address=" $arg -}}{{- $address = trimPrefix "--bind-address=" $arg -}}{{- end -}}
+{{- end -}}
+{{- if not (has $address (list "0.0.0.0" "::")) -}}{{- $address -}}{{- end -}}
+{{- end -}}
+
 {{/* The announcer. */}}
 
 {{- define "kube-vip.name" -}}
