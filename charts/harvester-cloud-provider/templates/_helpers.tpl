@@ -158,7 +158,7 @@ port: {{ regexFind "[0-9]+$" $server }}
 {{- $env := (index .Values "kube-vip").env | default dict -}}
 {{- $election := include "harvester-cloud-provider.text" $env.svc_election -}}
 {{- $mode := include "harvester-cloud-provider.text" $env.election_mode -}}
-{{- if or (eq $mode "service") (and (not $mode) (has $election (list "1" "t" "T" "TRUE" "true" "True"))) (contains "/" ($env.svc_leasename | default "")) -}}true{{- end -}}
+{{- if or (eq $mode "service") (and (not $mode) (has $election (list "1" "t" "T" "TRUE" "true" "True"))) (contains "/" (include "harvester-cloud-provider.text" $env.svc_leasename)) -}}true{{- end -}}
 {{- end -}}
 
 {{/* The port of health and metrics: that of the last --secure-port, as the program reads it. */}}

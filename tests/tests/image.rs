@@ -1,0 +1,49 @@
+//! What goes into the image: the list of its parts, and what the script refuses. The image itself is built by `make image`, which holds
+//! its size, and by the demo, which runs it.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use testbed::programs;
+
+fn script(name: &str) -> Command {
+    Command::new(programs::workspace().join("dev").join(name))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("the script can be started")
+}
+
+#[test]
+fn the_bill_of_materials_names_version_licence_and_checksum_of_every_part_and_is_the_same_twice() {
+    let first = run(&mut script("sbom.sh"));
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    assert!(first.stdout == run(&mut script("sbom.sh")).stdout, "two runs differ");
+    let bill: Value = serde_json::from_slice(&first.stdout).unwrap();
+    assert_eq!(bill["metadata"]["component"]["version"], env!("CARGO_PKG_VERSION"));
+    let components = bill["components"].as_array().unwrap();
+    let mut names = BTreeSet::new();
+    for component in components {
+        assert!(!component["licenses"][0]["expression"].as_str().unwrap_or_default().is_empty(), "{component}");
+        let ours = component["version"] == env!("CARGO_PKG_VERSION") && component["purl"].is_null();
+        assert!(ours || component["hashes"][0]["content"].as_str().is_some_and(|sum| sum.len() == 64), "{component}");
+        names.insert(component["name"].as_str().unwrap());
+    }
+    for (name, shipped) in
+        [("kube", true), ("rustls", true), ("announcer", true), ("testbed", false), ("proptest", false)]
+    {
+        assert_eq!(names.contains(name), shipped, "{name}");
+    }
+}
+
+#[test]
+fn a_binary_that_needs_libraries_is_refused() {
+    let refused = run(script("image.sh").arg("/proc/self/exe"));
+    assert!(!refused.status.success());
+    assert!(text(&refused.stderr).contains("is not static; build it with: make release"), "{}", text(&refused.stderr));
+}
