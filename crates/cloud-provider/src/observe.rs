@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::view::{NodeAddress, NodeAddressKind, NodeView, Protocol, Ready, ServiceKey, ServiceView, Taint, Uid};
+use crate::view::{
+    CONDITION, Condition, NodeAddress, NodeAddressKind, NodeView, Protocol, Ready, ServiceKey, ServiceView, Taint, Uid,
+};
 
 /// The key of a Service.
 pub fn service_key(meta: &ObjectMeta) -> ServiceKey {
@@ -18,6 +20,7 @@ pub fn service(service: &Service) -> ServiceView {
     let spec = service.spec.as_ref();
     let ports = spec.and_then(|spec| spec.ports.as_ref()).into_iter().flatten();
     let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
+    let conditions = service.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ips = ingress.into_iter().flatten().filter_map(|entry| entry.ip.as_ref());
     ServiceView {
         key: service_key(meta),
@@ -34,6 +37,14 @@ pub fn service(service: &Service) -> ServiceView {
             .collect(),
         load_balancer_ip: spec.and_then(|spec| spec.load_balancer_ip.clone()).filter(|ip| !ip.is_empty()),
         ingress: ips.filter_map(|ip| ip.parse::<IpAddr>().ok()).collect(),
+        condition: conditions.into_iter().flatten().find(|condition| condition.type_ == CONDITION).map(|condition| {
+            Condition {
+                status: condition.status == "True",
+                reason: condition.reason.clone(),
+                message: condition.message.clone(),
+                since: condition.last_transition_time.0.to_string(),
+            }
+        }),
     }
 }
 

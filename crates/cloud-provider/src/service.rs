@@ -4,6 +4,7 @@
 //! Nothing here waits for the cloud: a pass that cannot go on ends, and a wake-up starts the next one.
 
 mod apply;
+mod condition;
 mod decide;
 mod metrics;
 mod story;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
+use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use runtime::error::{chain, is_conflict};
 use runtime::events::Recorder;
@@ -29,8 +31,8 @@ use story::{Failing, Story, Tell};
 
 use crate::cache::ServiceCache;
 use crate::own_write::OwnWrite;
-use crate::provider::{Deleted, Ensured, LoadBalancers, Waiting};
-use crate::view::{ServiceKey, ServiceView};
+use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
+use crate::view::{Condition, ServiceKey, ServiceView};
 use crate::worker::{self, Next};
 
 /// Source component of the Events.
@@ -90,6 +92,8 @@ struct Memory {
     written: OwnWrite<ServiceView>,
     story: Story,
     conflicts: u32,
+    /// The condition that we wrote, until the cache shows it.
+    shown: Option<Condition>,
 }
 
 impl Memory {
@@ -202,7 +206,8 @@ impl ServiceController {
         // Remembered before anything is sent: whatever fails from here on, the load balancer is cleaned up later.
         memory.served = Some(service.clone());
         if add_finalizer {
-            match self.writer.add_finalizer(&service).await {
+            let annotations = self.provider.at_first_sight(&service);
+            match self.writer.add_finalizer(&service, &annotations).await {
                 Ok(written) => {
                     memory.written.note(service.resource_version, written.clone());
                     memory.served = Some(written.clone());
@@ -231,6 +236,7 @@ impl ServiceController {
             Err(_) => "failed",
         };
         self.settings.metrics.called("ensure", result, start.elapsed());
+        self.show(&service, answer.as_ref(), memory).await;
         match answer {
             Ok(answer) => {
                 memory.conflicts = 0;
@@ -252,12 +258,35 @@ impl ServiceController {
         }
     }
 
+    /// Brings the condition on the Service up to date, where it says something else. Whether that works decides nothing.
+    async fn show(&self, service: &ServiceView, answer: Result<&Ensured, &ProviderError>, memory: &mut Memory) {
+        if memory.shown == service.condition {
+            memory.shown = None;
+        }
+        let condition = memory.shown.clone().or_else(|| service.condition.clone());
+        let seen = ServiceView { condition, ..service.clone() };
+        let text = answer.err().map(|error| chain(error)).unwrap_or_default();
+        let now =
+            Timestamp::from_second(Timestamp::now().as_second()).expect("a clock within the range of a timestamp");
+        let Some(condition) = condition::after(&seen, answer, &text, &now.to_string()) else { return };
+        match self.writer.patch_condition(service, &condition::patch(service, &condition)).await {
+            Ok(_) => memory.shown = Some(condition),
+            Err(error) => tracing::debug!(error = chain(&error), "the condition of the Service was not written"),
+        }
+    }
+
     async fn clean_up(&self, service: &ServiceView, release: Release, memory: &mut Memory) -> Next {
         let existed = match self.delete(service, Failing::Sync, memory).await {
             Ok(existed) => existed,
             Err(next) => return next,
         };
         let remove_finalizer = release == Release::Ours || existed;
+        if (service.condition.is_some() || memory.shown.is_some()) && !service.deleting {
+            memory.shown = None;
+            if let Err(error) = self.writer.patch_condition(service, &condition::removal(service)).await {
+                tracing::debug!(error = chain(&error), "the condition of the Service was not removed");
+            }
+        }
         match self.writer.release(service, remove_finalizer).await {
             Ok(written) => {
                 if let Some(written) = written {
@@ -307,7 +336,7 @@ impl ServiceController {
                     Failing::Delete => {
                         let text = chain(&error);
                         tracing::warn!(error = text, "failed to delete the load balancer of a Service that is gone");
-                        self.tell(service, memory.story.failed(&text, failing));
+                        self.tell(service, memory.story.failed(Instant::now(), &text, failing, false));
                         Next::BackOff
                     }
                 })
@@ -330,8 +359,13 @@ impl ServiceController {
             return Next::After(AFTER_CONFLICT);
         }
         let text = format!("{step}: {}", chain(error));
-        tracing::warn!("{text}");
-        self.tell(service, memory.story.failed(&text, Failing::Sync));
+        let told = memory.story.failed(Instant::now(), &text, Failing::Sync, permanent);
+        if told.is_empty() {
+            tracing::debug!("{text}");
+        } else {
+            tracing::warn!("{text}");
+        }
+        self.tell(service, told);
         if permanent { Next::OnChange } else { Next::BackOff }
     }
 

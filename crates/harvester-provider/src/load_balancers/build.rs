@@ -40,6 +40,7 @@ pub fn service(name: &str) -> ServiceBuilder {
         ports: BTreeSet::from([(Protocol::Tcp, 80)]),
         load_balancer_ip: None,
         ingress: Vec::new(),
+        condition: None,
     })
 }
 

@@ -153,6 +153,21 @@ pub enum Refusal {
     Share(#[from] ShareError),
 }
 
+impl Refusal {
+    /// Reason of the condition on the Service.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::UnknownIpam(_) => "UnknownIPAM",
+            Self::IpamChanged { .. } => "IPAMChanged",
+            Self::NetworkChanged { .. } => "NetworkChanged",
+            Self::Foreign { .. } => "NameTaken",
+            Self::Network(_) => "NoSuchNetwork",
+            Self::Share(ShareError::PortTaken(_)) => "PortTaken",
+            Self::Share(_) => "NoSuchPrimary",
+        }
+    }
+}
+
 impl From<Refusal> for Verdict {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
@@ -166,11 +181,11 @@ impl Plan {
 }
 
 fn wait(message: String, reason: WaitReason) -> Verdict {
-    Verdict::Waiting(Waiting { message, needs_user: false, retry_after: None }, reason)
+    Verdict::Waiting(Waiting { reason: reason.word(), message, needs_user: false, retry_after: None }, reason)
 }
 
 fn user_wait(message: String, reason: WaitReason) -> Verdict {
-    Verdict::Waiting(Waiting { message, needs_user: true, retry_after: None }, reason)
+    Verdict::Waiting(Waiting { reason: reason.word(), message, needs_user: true, retry_after: None }, reason)
 }
 
 /// Plan of a Service that wants a load balancer. ccm.md 3.4.
@@ -370,7 +385,7 @@ fn still_booking(lb: &LbView, config: &LoadBalancerConfig, rest: Duration) -> Wa
         "load balancer {}/{} is deleted as soon as Harvester has finished booking its address",
         config.namespace, lb.name
     );
-    Waiting { message, needs_user: false, retry_after: Some(rest) }
+    Waiting { reason: WaitReason::Booking.word(), message, needs_user: false, retry_after: Some(rest) }
 }
 
 /// What to do for a Service that is gone or wants no load balancer any more.
@@ -406,11 +421,12 @@ pub fn delete(
     if lb.terminating {
         let message = format!("load balancer {}/{} is being deleted on Harvester", config.namespace, lb.name);
         // The watch tells when it is gone; the look in between is for a watch that is broken.
-        let waiting = Waiting { message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
+        let reason = WaitReason::Terminating.word();
+        let waiting = Waiting { reason, message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
         return DeletePlan::Waiting(waiting, WaitReason::Terminating);
     }
     if let Some(message) = still_used(service, lb, sharers) {
-        let waiting = Waiting { message, needs_user: true, retry_after: None };
+        let waiting = Waiting { reason: WaitReason::Shared.word(), message, needs_user: true, retry_after: None };
         return DeletePlan::Waiting(waiting, WaitReason::Shared);
     }
     match when(lb, age) {

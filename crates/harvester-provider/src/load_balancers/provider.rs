@@ -159,7 +159,7 @@ impl HarvesterLoadBalancers {
         } else {
             return None;
         };
-        Some(Waiting { message, needs_user, retry_after: Some(CACHE_PAUSE) })
+        Some(Waiting { reason: WaitReason::Cache.word(), message, needs_user, retry_after: Some(CACHE_PAUSE) })
     }
 
     fn service(&self, key: &ServiceKey) -> Option<Arc<ServiceView>> {
@@ -366,7 +366,8 @@ impl HarvesterLoadBalancers {
                     apply::Deleted::Accepted => {}
                 }
                 let message = format!("load balancer {}/{name} is being deleted on Harvester", self.config.namespace);
-                let waiting = Waiting { message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
+                let reason = WaitReason::Terminating.word();
+                let waiting = Waiting { reason, message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
                 self.metrics.waits(&service.key, Some(WaitReason::Terminating));
                 Ok(Some(Deleted::Waiting(waiting)))
             }
@@ -404,7 +405,7 @@ impl HarvesterLoadBalancers {
         }
         // The finalizer goes with the version that has the change, which wakes the Service.
         let message = format!("the address of service {} is withdrawn", now.key);
-        Ok(Some(Waiting { message, needs_user: false, retry_after: Some(CACHE_PAUSE) }))
+        Ok(Some(soon(message)))
     }
 }
 
@@ -425,6 +426,10 @@ fn recoveries(watched: watch::Receiver<Status>) -> impl Stream<Item = ()> {
     })
 }
 
+fn soon(message: String) -> Waiting {
+    Waiting { reason: WaitReason::Cache.word(), message, needs_user: false, retry_after: Some(CACHE_PAUSE) }
+}
+
 /// How an action ended.
 enum Done {
     /// The user's object changed.
@@ -435,8 +440,24 @@ enum Done {
     DecideAnew,
 }
 
+/// What the Service itself should show of a failed request: what stays until somebody mends it. The rest passes.
+fn condition_reason(error: &RequestError) -> &'static str {
+    let (RequestError::Write { source, .. } | RequestError::Read { source, .. } | RequestError::Delete { source, .. }) =
+        error
+    else {
+        return "";
+    };
+    match source {
+        kube::Error::Api(status) if status.message.contains("denied the request") => WaitReason::Refused.word(),
+        kube::Error::Api(status) if matches!(status.code, 401 | 403) => "HarvesterForbidden",
+        kube::Error::Api(status) if status.code == 422 => WaitReason::Refused.word(),
+        _ => "",
+    }
+}
+
 fn failed(error: RequestError) -> ProviderError {
     let message = error.to_string();
+    let reason = condition_reason(&error);
     let source = match error {
         RequestError::Write { source, .. }
         | RequestError::Read { source, .. }
@@ -444,11 +465,11 @@ fn failed(error: RequestError) -> ProviderError {
         | RequestError::Patch { source, .. } => source.into(),
         RequestError::Malformed { source, .. } => source.into(),
     };
-    ProviderError { message, source: Some(source), permanent: false }
+    ProviderError { message, source: Some(source), permanent: false, reason }
 }
 
 fn refused(refusal: &plan::Refusal) -> ProviderError {
-    ProviderError::new(refusal.to_string()).permanent()
+    ProviderError::new(refusal.to_string()).permanent().because(refusal.word())
 }
 
 #[async_trait]
@@ -535,7 +556,7 @@ impl HarvesterLoadBalancers {
             };
         }
         let message = format!("load balancer {}/{name} changes faster than it can be read", self.config.namespace);
-        Ok(Ensured::Waiting(Waiting { message, needs_user: false, retry_after: Some(CACHE_PAUSE) }))
+        Ok(Ensured::Waiting(soon(message)))
     }
 
     async fn try_delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
@@ -555,7 +576,7 @@ impl HarvesterLoadBalancers {
             }
         }
         let message = format!("load balancer {}/{name} changes faster than it can be read", self.config.namespace);
-        Ok(Deleted::Waiting(Waiting { message, needs_user: false, retry_after: Some(CACHE_PAUSE) }))
+        Ok(Deleted::Waiting(soon(message)))
     }
 }
 

@@ -26,6 +26,22 @@ pub enum WaitReason {
 }
 
 impl WaitReason {
+    /// Reason of the condition on the Service.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Cache => "NotReadYet",
+            Self::Allocation => "Allocating",
+            Self::Terminating => "Terminating",
+            Self::Booking => "Booking",
+            Self::Shared => "AddressShared",
+            Self::Primary => "PrimaryWithoutAddress",
+            Self::HostSilent => "HarvesterSilent",
+            Self::NoMatchingPool => "NoMatchingPool",
+            Self::PoolExhausted => "PoolExhausted",
+            Self::Refused => "RefusedByHarvester",
+        }
+    }
+
     /// Value of the label `reason` of `harvester_loadbalancer_waiting`.
     pub fn label(self) -> &'static str {
         match self {
