@@ -29,6 +29,8 @@ pub mod cloudprovider {
     pub const SERVICE_NAME: &str = "cloudprovider.harvesterhci.io/serviceName";
     /// LoadBalancer annotation: changes when we wake the host's controller out of its back-off.
     pub const NUDGED: &str = "cloudprovider.harvesterhci.io/nudged";
+    /// LoadBalancer annotation, `"true"`: we set the host controller's finalizer ourselves, so it proves nothing about the host.
+    pub const PRESET_FINALIZER: &str = "cloudprovider.harvesterhci.io/preset-finalizer";
 
     /// Node: JSON array of addresses that are not to be shown.
     pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
