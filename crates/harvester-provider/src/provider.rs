@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 use runtime::health::Check;
 use runtime::reflect::Reflector;
 use runtime::tasks::Tasks;
+use tokio::sync::watch;
 
 use crate::config::ProviderConfig;
 use crate::instances;
@@ -124,6 +125,14 @@ impl HarvesterProvider {
         Self { load_balancers: Arc::new(load_balancers), instances: Arc::new(instances), caches, watches, writer }
     }
 
+    /// Reads everything anew when this changes: Harvester is back after an outage, or its credentials were replaced.
+    pub fn resync_on(mut self, returns: &watch::Receiver<u64>) -> Self {
+        self.watches.lbs = self.watches.lbs.returns(returns.clone());
+        self.watches.vms = self.watches.vms.returns(returns.clone());
+        self.watches.vmis = self.watches.vmis.returns(returns.clone());
+        self
+    }
+
     /// The load balancers, for the service controller.
     pub fn load_balancers(&self) -> Arc<dyn LoadBalancers> {
         Arc::clone(&self.load_balancers) as Arc<dyn LoadBalancers>
@@ -154,6 +163,15 @@ impl HarvesterProvider {
                 caches.vmis.wait_synced()
             );
         }
+    }
+
+    /// Whether what the watches have brought is up to date, by name. Told, and no reason to be taken out of service.
+    pub fn freshness(&self) -> Vec<(&'static str, Check)> {
+        vec![
+            ("harvester-loadbalancers-fresh", self.watches.lbs.freshness()),
+            ("harvester-virtualmachines-fresh", self.watches.vms.freshness()),
+            ("harvester-virtualmachineinstances-fresh", self.watches.vmis.freshness()),
+        ]
     }
 
     /// Starts the watches and the background work. For the leader only: a standby must neither load the host nor write.

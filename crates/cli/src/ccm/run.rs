@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use cloud_provider::start::{Caches, CloudProvider, ControllerMetrics, Settings};
 use harvester_provider::HarvesterProvider;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube::config::KubeConfigOptions;
 use runtime::client::{self, ApiMetrics, Source};
 use runtime::events::Recorder;
 use runtime::health::{Health, Matters};
@@ -20,6 +20,7 @@ use runtime::tasks::Tasks;
 
 use super::config::Configuration;
 use super::flags::Flags;
+use super::harvester::Harvester;
 use crate::VERSION;
 
 /// How long requests under way may take after SIGTERM. The successor starts when the lease is released, which comes after.
@@ -34,8 +35,8 @@ pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<
     let metrics = Metrics::new(VERSION);
     let requests = metrics.register(ApiMetrics::register);
     let guest = guest_client(flags, &requests).await?;
-    let harvester = harvester_client(&configuration, &requests).await?;
-    Box::pin(manage(flags, &configuration, guest, &harvester, &metrics, stop)).await
+    let harvester = Harvester::open(flags, &configuration, &requests, &metrics).await?;
+    Box::pin(manage(flags, &configuration, guest, harvester, &metrics, stop)).await
 }
 
 /// The command, with clients of the two clusters.
@@ -43,7 +44,7 @@ async fn manage(
     flags: &Flags,
     configuration: &Configuration,
     guest: Client,
-    harvester: &Client,
+    harvester: Harvester,
     metrics: &Metrics,
     stop: Token,
 ) -> anyhow::Result<()> {
@@ -67,10 +68,13 @@ async fn manage(
     serve(flags, configuration, &guest, &health, metrics, &mut tasks).await?;
     let caches = Caches::watch(&guest, &health, &mut tasks);
     let election = election(flags, configuration, &guest, &recorder, &health);
+    let lease = lease(flags);
+    let harvester_client = harvester.client.clone();
+    let returns = harvester.follow(&lease, &recorder, &health, &mut tasks);
 
-    let leading = Leading {
+    let mut leading = Leading {
         provider: metrics.register(|registry| {
-            HarvesterProvider::new(&configuration.provider, &guest, harvester, &caches.services, registry)
+            HarvesterProvider::new(&configuration.provider, &guest, &harvester_client, &caches.services, registry)
         }),
         settings: settings(flags, configuration),
         metrics: ControllerMetrics::register(metrics),
@@ -79,6 +83,9 @@ async fn manage(
         caches,
         health,
     };
+    if let Some(returns) = returns {
+        leading.provider = leading.provider.resync_on(&returns);
+    }
     let above = async {
         let result = match election {
             // Losing the Lease drops all that leads, at once.
@@ -107,16 +114,6 @@ async fn guest_client(flags: &Flags, requests: &ApiMetrics) -> anyhow::Result<Cl
     let source = Source::choose(flag.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
     let config = source.load(flags.cloud.master.as_deref()).await.context("no access to the guest cluster")?;
     Ok(client::connect(config, &client::Settings::new("guest", VERSION).metrics(requests))?)
-}
-
-async fn harvester_client(configuration: &Configuration, requests: &ApiMetrics) -> anyhow::Result<Client> {
-    let endpoint = configuration.cloud_config.endpoints.first().expect("a parsed cloud-config has an endpoint");
-    let kubeconfig = configuration.cloud_config.kubeconfig(endpoint);
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .context("cloud-config: cannot use the credentials of the current context")?;
-    let client = client::connect(config, &client::Settings::new("harvester", VERSION).metrics(requests));
-    client.context("cloud-config: cannot build a client for the Harvester API")
 }
 
 async fn serve(
@@ -173,6 +170,17 @@ fn election(
     Some(election)
 }
 
+/// The Lease, as the object of Events that are about nothing smaller than this program.
+fn lease(flags: &Flags) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("coordination.k8s.io/v1".into()),
+        kind: Some("Lease".into()),
+        namespace: Some(flags.election.leader_elect_resource_namespace.clone()),
+        name: Some(flags.election.leader_elect_resource_name.clone()),
+        ..ObjectReference::default()
+    }
+}
+
 fn settings(flags: &Flags, configuration: &Configuration) -> Settings {
     Settings {
         controllers: configuration.controllers.clone(),
@@ -205,6 +213,9 @@ impl Leading {
         }
         for (name, check) in self.provider.checks() {
             self.health.register(name, Matters::Ready, check);
+        }
+        for (name, check) in self.provider.freshness() {
+            self.health.register(name, Matters::Told, check);
         }
         let mut tasks = Tasks::new(stop.clone());
         let controllers = CloudProvider {
