@@ -50,6 +50,11 @@ const CONFLICTS: u32 = 8;
 /// Every Service is looked at again after this time: a lost wake-up costs latency, never truth. It sends nothing where all is well.
 const RESYNC: Duration = Duration::from_mins(10);
 
+/// Passes that may be under way at one time, whatever the flag says: a pass waits for the answers to its own requests and nothing
+/// else, and an API that does not answer must not hold up Services that have nothing to do with it. What `--concurrent-service-syncs`
+/// promises holds: never two passes over one Service, and they begin in the order of the queue. The flag can only ask for more.
+const PASSES: usize = 32;
+
 /// How many workers there are, and where metrics go.
 #[derive(Debug, Clone)]
 pub struct ServiceSettings {
@@ -129,7 +134,8 @@ impl ServiceController {
             let span = tracing::info_span!("service", %key);
             async move { controller.process(&key).await }.instrument(span)
         };
-        worker::run(&self.cache, self.feed(), &self.queue, self.settings.workers, process, &stop).await;
+        let workers = self.settings.workers.max(PASSES);
+        worker::run(&self.cache, self.feed(), &self.queue, workers, process, &stop).await;
     }
 
     /// Everything that puts keys into the queue.
@@ -140,7 +146,8 @@ impl ServiceController {
         loop {
             tokio::select! {
                 Some(key) = touched.next() => self.add_if_ours(key),
-                Some(key) = wakes.next() => self.queue.add(key),
+                // What was begun is finished before more is begun.
+                Some(key) = wakes.next() => self.queue.add_first(key),
                 _ = resync.tick() => self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key)),
                 else => return,
             }
