@@ -22,12 +22,16 @@ pub struct Metrics {
     waiting: Family<[(&'static str, &'static str); 1], Gauge>,
     /// Objects deleted before the host had finished booking.
     pub possible_leaks: Counter,
+    /// Creates and deletes that may be under way on the host at one time.
+    pub window: Gauge,
     /// Guest agents that did not answer.
     pub guest_agent_failures: Counter,
     /// Networks in the NAD mapping.
     pub nad_mapping_networks: Gauge,
     /// Host names learnt from guest agents.
     pub known_hostnames: Gauge<f64, AtomicU64>,
+    /// 1 while the command line names another cluster than the one in use.
+    pub cluster_name_mismatch: Gauge,
     reasons: Mutex<HashMap<ServiceKey, WaitReason>>,
 }
 
@@ -39,9 +43,11 @@ impl Metrics {
             allocation_seconds: Histogram::new(buckets),
             waiting: Family::default(),
             possible_leaks: Counter::default(),
+            window: Gauge::default(),
             guest_agent_failures: Counter::default(),
             nad_mapping_networks: Gauge::default(),
             known_hostnames: Gauge::default(),
+            cluster_name_mismatch: Gauge::default(),
             reasons: Mutex::default(),
         };
         registry.register(
@@ -60,6 +66,11 @@ impl Metrics {
             metrics.possible_leaks.clone(),
         );
         registry.register(
+            "harvester_loadbalancer_window",
+            "LoadBalancers with a pool that may be created or deleted on Harvester at one time",
+            metrics.window.clone(),
+        );
+        registry.register(
             "harvester_guest_agent_failures",
             "Questions for a host name that a guest agent did not answer",
             metrics.guest_agent_failures.clone(),
@@ -73,6 +84,11 @@ impl Metrics {
             "harvester_known_hostnames",
             "Host names of VMs learnt from guest agents",
             metrics.known_hostnames.clone(),
+        );
+        registry.register(
+            "harvester_cluster_name_mismatch",
+            "1 while --cluster-name differs from the name that is remembered and used",
+            metrics.cluster_name_mismatch.clone(),
         );
         metrics
     }

@@ -5,6 +5,8 @@
 pub enum WaitReason {
     /// The first list of a cache.
     Cache,
+    /// Its turn on the host.
+    Turn,
     /// The host books an address.
     Allocation,
     /// The host releases the address of the object that was there.
@@ -30,6 +32,7 @@ impl WaitReason {
     pub fn word(self) -> &'static str {
         match self {
             Self::Cache => "NotReadYet",
+            Self::Turn => "WaitingForTurn",
             Self::Allocation => "Allocating",
             Self::Terminating => "Terminating",
             Self::Booking => "Booking",
@@ -46,6 +49,7 @@ impl WaitReason {
     pub fn label(self) -> &'static str {
         match self {
             Self::Cache => "cache",
+            Self::Turn => "turn",
             Self::Allocation => "allocation",
             Self::Terminating => "terminating",
             Self::Booking => "booking",

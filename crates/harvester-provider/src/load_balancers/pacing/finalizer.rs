@@ -44,26 +44,22 @@ impl Finalizer {
             self.going.remove(name);
             return;
         };
-        if lb.has_host_finalizer && self.watched.remove(name) {
+        let preset = lb.annotations.contains_key(PRESET_FINALIZER);
+        if lb.has_host_finalizer && !preset && self.watched.remove(name) {
             self.known = true;
             self.watched.clear();
         }
-        if lb.terminating && lb.annotations.contains_key(PRESET_FINALIZER) {
+        if lb.terminating && preset {
             self.going.entry(name.to_owned()).or_insert(now);
         }
     }
 
-    /// Whether an object with a preset finalizer is going for too long; then it is not preset any more until it is learnt anew.
-    pub fn is_stuck(&mut self, now: Instant, name: &str) -> bool {
-        let stuck = self.going.get(name).is_some_and(|since| now.saturating_duration_since(*since) >= STUCK);
-        self.known &= !stuck;
-        stuck
-    }
-
-    /// How long until [`Self::is_stuck`] may say so.
-    pub fn patience(&self, now: Instant, name: &str) -> Option<Duration> {
-        let going = now.saturating_duration_since(*self.going.get(name)?);
-        Some(STUCK.saturating_sub(going))
+    /// How long an object with a preset finalizer may still take to go. Zero proves that the host does not know the finalizer: it is
+    /// not preset any more until it is learnt anew.
+    pub fn patience(&mut self, now: Instant, name: &str) -> Option<Duration> {
+        let left = STUCK.saturating_sub(now.saturating_duration_since(*self.going.get(name)?));
+        self.known &= !left.is_zero();
+        Some(left)
     }
 }
 
@@ -100,15 +96,16 @@ mod tests {
         finalizer.seen(now, "web", Some(&going));
         finalizer.seen(now, "plain", Some(&LbView { terminating: true, ..build::lb("plain").done() }));
         now += Duration::from_secs(59);
-        assert!(!finalizer.is_stuck(now, "web"));
         assert_eq!(finalizer.patience(now, "web"), Some(Duration::from_secs(1)));
         now += Duration::from_secs(1);
-        assert!(!finalizer.is_stuck(now, "plain"), "its finalizer is the host's own");
-        assert!(finalizer.is_known() && finalizer.is_stuck(now, "web") && !finalizer.is_known());
+        assert_eq!(finalizer.patience(now, "plain"), None, "its finalizer is the host's own");
+        assert!(finalizer.is_known());
+        assert_eq!(finalizer.patience(now, "web"), Some(Duration::ZERO));
+        assert!(!finalizer.is_known());
         finalizer.created_without("new");
         finalizer.seen(now, "new", Some(&build::lb("new").ready("10.0.0.2").done()));
         assert!(finalizer.is_known());
         finalizer.seen(now, "web", None);
-        assert!(!finalizer.is_stuck(now, "web"));
+        assert_eq!(finalizer.patience(now, "web"), None);
     }
 }

@@ -51,24 +51,26 @@ impl Pacer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a turn; with [`Turn::Now`] follow [`Self::sent`], and [`Self::failed`] if the request failed.
+    /// Asks for a turn. After [`Turn::Now`] come [`Self::sent`] or [`Self::creates`], and [`Self::failed`] if the request failed.
     pub fn ask(&self, name: &str, service: &ServiceKey, work: Work) -> Turn {
         self.change(|state, now| state.scheduler.ask(now, name, service, work))
     }
 
-    /// The request is about to be sent.
+    /// The request is about to be sent, or was just answered: the host's time runs from here.
     pub fn sent(&self, name: &str) {
         self.change(|state, now| state.scheduler.sent(now, name));
     }
 
-    /// The POST was answered: the host's time runs from here.
-    pub fn created(&self, name: &str, preset: bool) {
+    /// A POST is about to be sent. Tells whether to preset the host's finalizer.
+    pub fn creates(&self, name: &str) -> bool {
         self.change(|state, now| {
             state.scheduler.sent(now, name);
+            let preset = state.finalizer.is_known();
             if !preset {
                 state.finalizer.created_without(name);
             }
-        });
+            preset
+        })
     }
 
     /// The request failed, or found the work done.
@@ -97,20 +99,8 @@ impl Pacer {
         });
     }
 
-    /// Whether to preset the host's finalizer.
-    pub fn presets_finalizer(&self) -> bool {
-        self.lock().finalizer.is_known()
-    }
-
-    /// An object with a preset finalizer that is being deleted: `Some(true)` if the host has not let it go for too long.
-    pub fn is_stuck(&self, name: &str) -> Option<bool> {
-        let mut state = self.lock();
-        let now = Instant::now();
-        state.finalizer.patience(now, name)?;
-        Some(state.finalizer.is_stuck(now, name))
-    }
-
-    /// When to ask that again.
+    /// How long the host may still take to let an object go whose finalizer we have preset. Zero: it does not, and the finalizer is
+    /// not preset any more. `None`: the finalizer is the host's own.
     pub fn patience(&self, name: &str) -> Option<Duration> {
         self.lock().finalizer.patience(Instant::now(), name)
     }
@@ -186,12 +176,10 @@ mod tests {
             pacer.ask(name, &key(&format!("default/{name}")), Work::CreateNew);
         }
         assert!(wakes.next().now_or_never().is_none());
-        pacer.sent("a");
-        pacer.created("a", false);
+        assert!(!pacer.creates("a"), "not learnt yet");
         pacer.seen("a", Some(&lb("a").ready("10.0.0.1").done()));
         assert_eq!(wakes.next().await, Some(key("default/b")));
-        assert!(pacer.presets_finalizer());
-        pacer.sent("b");
+        assert!(pacer.creates("b"));
         let begin = Instant::now();
         assert_eq!(wakes.next().await, Some(key("default/c")));
         assert_eq!(begin.elapsed(), Duration::from_secs(5));
