@@ -106,6 +106,8 @@ pub struct InstanceMetadata {
     pub zone: String,
     /// Region label; empty sets none.
     pub region: String,
+    /// Further labels of the machine's place, which follow it like zone and region; an empty value sets none.
+    pub labels: BTreeMap<&'static str, String>,
 }
 
 /// Three answers, because deleting a Node on doubt would be wrong.
