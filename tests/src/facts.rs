@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use harvester_api::keys::cloudprovider;
 use harvester_api::load_balancer::LoadBalancer;
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::ResourceExt;
@@ -57,10 +58,13 @@ pub fn load_balancer(lb: &LoadBalancer) -> Value {
     for condition in status["conditions"].as_array_mut().into_iter().flatten() {
         condition.as_object_mut().map(|condition| condition.remove("lastUpdateTime"));
     }
+    // Ours alone: what proves whose object it is, whatever becomes of names.
+    let mut annotations = lb.annotations().clone();
+    annotations.retain(|key, _| ![cloudprovider::CLUSTER_UID, cloudprovider::SERVICE_UID].contains(&key.as_str()));
     json!({
         "name": format!("{}<crc32>", &name[..name.len().saturating_sub(8)]),
         "labels": lb.labels(),
-        "annotations": lb.annotations(),
+        "annotations": annotations,
         "finalizers": lb.finalizers(),
         "spec": lb.spec,
         "status": status,

@@ -32,6 +32,8 @@ pub struct LoadBalancerConfig {
     pub cluster_name: ClusterName,
     /// Stamped on every object.
     pub management_network: Option<NetworkName>,
+    /// UID of this guest cluster, if it is known: stamped on new objects.
+    pub cluster_uid: Option<String>,
     /// Namespace of the objects.
     pub namespace: String,
     /// URL of the Harvester API, for messages.
@@ -47,6 +49,7 @@ impl ProviderConfig {
         LoadBalancerConfig {
             cluster_name: self.cluster_name.clone(),
             management_network: self.management_network.clone(),
+            cluster_uid: None,
             namespace: self.namespace.clone(),
             server: self.server.clone(),
         }

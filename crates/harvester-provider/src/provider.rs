@@ -11,12 +11,16 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
+use runtime::events::Recorder;
 use runtime::health::Check;
 use runtime::reflect::Reflector;
 use runtime::tasks::Tasks;
 use tokio::sync::watch;
 
 use crate::config::ProviderConfig;
+use crate::identity::Identity;
+use crate::identity::keeper::{Keeper, Sources, record_cache};
+use crate::identity::record::{self, Record, Records};
 use crate::instances;
 use crate::instances::provider::{HarvesterInstances, VmCache, VmiCache, machine_caches};
 use crate::instances::view::{VmView, VmiView};
@@ -28,6 +32,9 @@ use crate::metrics::Metrics;
 use crate::nad_mapping::writer::Writer;
 use crate::nad_mapping::{self, MappingSource, NadMapping};
 
+/// Source component of Events about the cluster itself.
+const COMPONENT: &str = "harvester-cloud-provider";
+
 /// The provider for Harvester. Made at start; watches and writes only after [`HarvesterProvider::start`], which the leader calls.
 #[derive(Debug)]
 pub struct HarvesterProvider {
@@ -36,6 +43,7 @@ pub struct HarvesterProvider {
     caches: Caches,
     watches: Watches,
     writer: Option<Writer>,
+    keeper: Keeper,
 }
 
 #[derive(Debug, Clone)]
@@ -52,6 +60,7 @@ struct Watches {
     vms: Reflector<VirtualMachine, String, VmView>,
     vmis: Reflector<VirtualMachineInstance, String, VmiView>,
     mapping: Reflector<ConfigMap, String, NadMapping>,
+    record: Reflector<ConfigMap, String, Record>,
 }
 
 impl HarvesterProvider {
@@ -68,6 +77,8 @@ impl HarvesterProvider {
         let lbs = lb_cache();
         let (vms, vmis) = machine_caches();
         let mapping = MappingSource::cache();
+        let record = record_cache();
+        let identity = Identity::unknown(config.cluster_name.clone());
         let namespace = config.namespace.as_str();
         let watches = Watches {
             lbs: Reflector::new(
@@ -100,11 +111,19 @@ impl HarvesterProvider {
                 |config_map| Some(NadMapping::from_config_map(config_map)),
             )
             .fields(&format!("metadata.name={}", nad_mapping::NAME)),
+            record: Reflector::new(
+                "record",
+                Api::namespaced(guest.clone(), record::NAMESPACE),
+                record.clone(),
+                name,
+                |config_map| Some(Record::from(config_map)),
+            )
+            .fields(&format!("metadata.name={}", record::NAME)),
         };
         let mapping = MappingSource::new(mapping, watches.mapping.status());
 
         let load_balancers = HarvesterLoadBalancers::new(
-            config.load_balancers(),
+            (config.load_balancers(), identity.clone()),
             services.clone(),
             (lbs.clone(), watches.lbs.status()),
             mapping.clone(),
@@ -112,7 +131,7 @@ impl HarvesterProvider {
             Arc::clone(&metrics),
         );
         let instances = HarvesterInstances::new(
-            config,
+            (config, identity.clone()),
             services.clone(),
             (vms.clone(), vmis.clone()),
             [watches.vms.status(), watches.vmis.status()],
@@ -120,9 +139,11 @@ impl HarvesterProvider {
             Arc::clone(&metrics),
         );
         let writer = (!config.disable_vmi_controller)
-            .then(|| Writer::new(guest.clone(), config.cluster_name.clone(), vmis.clone(), mapping, metrics));
+            .then(|| Writer::new(guest.clone(), identity.clone(), vmis.clone(), mapping, Arc::clone(&metrics)));
+        let sources = Sources { services: services.clone(), lbs: lbs.clone(), vmis: vmis.clone(), record };
+        let keeper = Keeper::new(identity, sources, Records::new(guest.clone()), metrics);
         let caches = Caches { services: services.clone(), lbs, vms, vmis };
-        Self { load_balancers: Arc::new(load_balancers), instances: Arc::new(instances), caches, watches, writer }
+        Self { load_balancers: Arc::new(load_balancers), instances: Arc::new(instances), caches, watches, writer, keeper }
     }
 
     /// Reads everything anew when this changes: Harvester is back after an outage, or its credentials were replaced.
@@ -175,11 +196,13 @@ impl HarvesterProvider {
     }
 
     /// Starts the watches and the background work. For the leader only: a standby must neither load the host nor write.
-    pub fn start(self, tasks: &mut Tasks) {
+    pub fn start(self, tasks: &mut Tasks, events: &Recorder) {
         tasks.spawn_endless("watch of loadbalancers", self.watches.lbs.run());
         tasks.spawn_endless("watch of virtualmachines", self.watches.vms.run());
         tasks.spawn_endless("watch of virtualmachineinstances", self.watches.vmis.run());
         tasks.spawn_endless("watch of the NAD mapping", self.watches.mapping.run());
+        tasks.spawn_endless("watch of the record", self.watches.record.run());
+        tasks.spawn_endless("cluster identity", self.keeper.run(events.for_component(COMPONENT)));
         tasks.spawn_endless("guest agents", self.instances.run());
         if let Some(writer) = self.writer {
             tasks.spawn_endless("NAD mapping", writer.run());

@@ -189,7 +189,9 @@ fn settings(flags: &Flags, configuration: &Configuration) -> Settings {
         node_refresh_every: flags.cloud.node_status_update_frequency,
         node_monitor_period: flags.cloud.node_monitor_period,
         follow_topology: !flags.harvester.disable_vmi_controller,
+        obey_node_ip: !flags.harvester.disable_annotation_alpha_provided_ip_addr,
         delete_nodes: true,
+        out_of_service_after: Some(flags.harvester.node_out_of_service_after).filter(|after| !after.is_zero()),
     }
 }
 
@@ -220,14 +222,14 @@ impl Leading {
         let mut tasks = Tasks::new(stop.clone());
         let controllers = CloudProvider {
             client: self.guest,
-            recorder: self.recorder,
+            recorder: self.recorder.clone(),
             caches: self.caches,
             load_balancers: self.provider.load_balancers(),
             instances: self.provider.instances(),
             settings: self.settings,
             metrics: self.metrics,
         };
-        self.provider.start(&mut tasks);
+        self.provider.start(&mut tasks, &self.recorder);
         let until = stop.clone();
         tasks.spawn("controllers", async move {
             controllers.run(&self.health, until).await;

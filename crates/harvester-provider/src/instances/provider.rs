@@ -13,6 +13,8 @@ use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
 use harvester_api::keys::{self, kube_vip, kubernetes};
 use harvester_api::names::ClusterName;
+use harvester_api::virtual_machine::PrintableStatus;
+use harvester_api::virtual_machine_instance::Phase;
 use runtime::cache::Cache;
 use runtime::reflect::Status;
 use tokio::sync::{mpsc, watch};
@@ -23,6 +25,7 @@ use super::lookup::{Found, Machines, find, judge, vm_uid};
 use super::power::power;
 use super::requests::Requests;
 use super::view::{VmView, VmiView};
+use crate::identity::Identity;
 use crate::config::{CHECK_CLOUD_CONFIG, ProviderConfig};
 use crate::metrics::Metrics;
 
@@ -44,7 +47,7 @@ pub fn machine_caches() -> (VmCache, VmiCache) {
 /// VMs of Harvester as machines of Nodes.
 #[derive(Debug)]
 pub struct HarvesterInstances {
-    cluster: ClusterName,
+    cluster: Identity,
     namespace: String,
     server: String,
     rules: AddressRules,
@@ -70,6 +73,8 @@ struct Memory {
     /// Nodes whose machine is not known yet, and when somebody last asked for it.
     unresolved: BTreeMap<String, Instant>,
     listeners: Vec<mpsc::UnboundedSender<NodeWake>>,
+    /// Addresses of Services, and when they were last published.
+    vips: BTreeMap<IpAddr, Instant>,
 }
 
 /// A VM and its Node, as a provider ID has shown.
@@ -79,6 +84,11 @@ struct Binding {
     node: String,
     seen: Instant,
 }
+
+/// An address that was a Service's so recently is no Node's.
+const VIP_LINGERS: Duration = Duration::from_mins(5);
+
+const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
 /// A Node that nobody asked about for so long is gone (every Node is asked about every few minutes); its VM may come back under
 /// another name.
@@ -91,7 +101,7 @@ fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
 impl HarvesterInstances {
     /// Nothing is sent or watched before [`Self::run`].
     pub fn new(
-        config: &ProviderConfig,
+        (config, identity): (&ProviderConfig, Identity),
         services: ServiceCache,
         (vms, vmis): (VmCache, VmiCache),
         watched: [watch::Receiver<Status>; 2],
@@ -100,7 +110,7 @@ impl HarvesterInstances {
     ) -> Self {
         let (asks, asked) = mpsc::unbounded_channel();
         Self {
-            cluster: config.cluster_name.clone(),
+            cluster: identity,
             namespace: config.namespace.clone(),
             server: config.server.clone(),
             rules: config.addresses(),
@@ -172,7 +182,8 @@ impl HarvesterInstances {
         memory.unresolved.retain(|_, asked| asked.elapsed() < NODE_LASTS);
         memory.hostnames.retain(|name| vms.iter().any(|vm| vm.name == name));
         let bound = memory.bound.iter().map(|(uid, binding)| (uid.clone(), binding.node.clone())).collect();
-        let machines = Machines { cluster: &self.cluster, vms: &vms, vmis: &vmis, bound: &bound };
+        let cluster = self.cluster.name_or_flag();
+        let machines = Machines { cluster: &cluster, vms: &vms, vmis: &vmis, bound: &bound };
         let found = find(node, machines, self.follows_vmis.then_some(&mut memory.hostnames), Instant::now());
         match &found {
             Found::Vm(vm) => {
@@ -234,7 +245,8 @@ impl HarvesterInstances {
         }
     }
 
-    /// Addresses that announcers put on nodes (W-29).
+    /// Addresses that announcers put on nodes (W-29), and those that they put there a while ago: Harvester sees an address for some
+    /// time after it has left the machine.
     fn service_vips(&self) -> BTreeSet<IpAddr> {
         let mut vips = BTreeSet::new();
         for service in self.services.all() {
@@ -242,6 +254,11 @@ impl HarvesterInstances {
             vips.extend(published.split(',').filter_map(|ip| ip.trim().parse::<IpAddr>().ok()));
             vips.extend(service.ingress.iter().copied());
         }
+        let now = Instant::now();
+        let mut memory = self.memory();
+        memory.vips.extend(vips.iter().map(|vip| (*vip, now)));
+        memory.vips.retain(|_, seen| now.duration_since(*seen) < VIP_LINGERS);
+        vips.extend(memory.vips.keys());
         vips
     }
 
@@ -267,6 +284,27 @@ impl HarvesterInstances {
     }
 }
 
+/// The instance of a machine, or why its node cannot be initialised yet.
+fn instance_of(namespace: &str, vm: &VmView, vmi: Option<Arc<VmiView>>) -> Result<Arc<VmiView>, String> {
+    let vm_key = format!("VM {namespace}/{}", vm.name);
+    match (vmi, vm.status) {
+        (None, PrintableStatus::Stopped) => Err(format!("{vm_key} is switched off: start it on Harvester")),
+        (None, status) => Err(format!("{vm_key} has no running instance, Harvester says {status:?}")),
+        (Some(vmi), _) if vmi.phase == Phase::Ended => {
+            Err(format!("{vm_key} has ended: its instance is neither running nor starting"))
+        }
+        (Some(vmi), _) => Ok(vmi),
+    }
+}
+
+/// What may stand in a label's value, else nothing.
+fn label_value(text: &str) -> Option<String> {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let good = text.len() <= 63 && text.chars().all(inner) && edge(text.chars().next()) && edge(text.chars().last());
+    good.then(|| text.to_owned())
+}
+
 /// The nodes to look at again when this machine changes. None while it is between two hosts: its zone is about to change.
 fn nodes_of(vm: &str, vmis: &VmiCache, cluster: &ClusterName, memory: &Mutex<Memory>) -> Vec<NodeWake> {
     let vmi = vmis.get(&vm.to_owned());
@@ -289,18 +327,17 @@ impl Instances for HarvesterInstances {
     async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError> {
         let vm = self.vm(node).map_err(ProviderError::new)?;
         // W-28: without an instance there is neither address nor zone, and a node without them must not be released.
-        let Some(vmi) = self.vmis.get(&vm.name) else {
-            return Err(ProviderError::new(format!(
-                "VM {}/{} of node {} has no running instance",
-                self.namespace, vm.name, node.name
-            )));
-        };
+        let vmi = instance_of(&self.namespace, &vm, self.vmis.get(&vm.name)).map_err(ProviderError::new)?;
         Ok(InstanceMetadata {
             provider_id: keys::provider_id(&vm.uid),
-            instance_type: String::new(),
+            instance_type: label_value(if vm.instance_type.is_empty() { &vmi.size } else { &vm.instance_type })
+                // Somebody knows better, for example by the kubelet's `--node-labels`.
+                .filter(|_| !node.labels.contains_key(INSTANCE_TYPE))
+                .unwrap_or_default(),
             addresses: self.addresses(node, &vmi).map_err(ProviderError::new)?,
             zone: vmi.zone.clone(),
             region: vmi.region.clone(),
+            labels: BTreeMap::from([(keys::cloudprovider::HOST, label_value(&vmi.host).unwrap_or_default())]),
         })
     }
 
@@ -339,7 +376,7 @@ impl Instances for HarvesterInstances {
         let answered = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
         let touched = || {
             let (vmis, cluster, memory) = (self.vmis.clone(), self.cluster.clone(), Arc::clone(&self.memory));
-            move |vm: String| futures::stream::iter(nodes_of(&vm, &vmis, &cluster, &memory))
+            move |vm: String| futures::stream::iter(nodes_of(&vm, &vmis, &cluster.name_or_flag(), &memory))
         };
         let by_vm = self.vms.subscribe().flat_map(touched());
         let by_vmi = self.vmis.subscribe().flat_map(touched());

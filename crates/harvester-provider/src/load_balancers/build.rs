@@ -18,6 +18,7 @@ pub fn config() -> LoadBalancerConfig {
     LoadBalancerConfig {
         cluster_name: ClusterName::from_record("demo"),
         management_network: None,
+        cluster_uid: Some("uid-of-cluster".into()),
         namespace: "guests".into(),
         server: "https://h:6443".into(),
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use cloud_provider::view::ServiceView;
-use harvester_api::keys::cloudprovider::{self, NUDGED};
+use harvester_api::keys::cloudprovider::{self, NUDGED, PRESET_FINALIZER};
+use harvester_api::keys::harvester::LB_FINALIZER;
 use harvester_api::keys::loadbalancer;
 use harvester_api::load_balancer::{Ipam, LoadBalancer};
 use harvester_api::names::{self, ClusterName};
@@ -46,10 +47,29 @@ pub fn new_object(config: &LoadBalancerConfig, name: &str, service: &ServiceView
     if let Some(network) = &config.management_network {
         annotations.insert(cloudprovider::MANAGEMENT_NETWORK.to_owned(), network.to_string());
     }
+    annotations.extend(proof(config, service).map(|(key, value)| (key.to_owned(), value)));
     object.metadata.annotations = Some(annotations);
     object.metadata.labels =
         Some(labels(config, service).into_iter().map(|(key, value)| (key.to_owned(), value)).collect());
     object
+}
+
+/// Sets the host controller's finalizer, and a mark that it was us who did (decision 8).
+pub fn preset_finalizer(object: &mut LoadBalancer) {
+    object.metadata.finalizers.get_or_insert_default().push(LB_FINALIZER.to_owned());
+    object.metadata.annotations.get_or_insert_default().insert(PRESET_FINALIZER.to_owned(), "true".to_owned());
+}
+
+/// What proves whose object it is, whatever becomes of names (decision 11).
+fn proof(config: &LoadBalancerConfig, service: &ServiceView) -> impl Iterator<Item = (&'static str, String)> {
+    let cluster = config.cluster_uid.clone().map(|uid| (cloudprovider::CLUSTER_UID, uid));
+    cluster.into_iter().chain([(cloudprovider::SERVICE_UID, service.uid.0.clone())])
+}
+
+/// The same for an object that is there, for when it is written anyway: on its own it is worth no write.
+pub fn missing_proof(config: &LoadBalancerConfig, lb: &LbView, service: &ServiceView) -> Vec<Change> {
+    let missing = proof(config, service).filter(|(key, value)| lb.annotation(key) != value);
+    missing.map(|(key, value)| Change::Annotation(key, value)).collect()
 }
 
 fn labels(config: &LoadBalancerConfig, service: &ServiceView) -> Vec<(&'static str, String)> {

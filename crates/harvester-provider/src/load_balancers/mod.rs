@@ -6,6 +6,7 @@ pub mod desired;
 pub mod host_words;
 pub mod network;
 pub mod own_writes;
+pub mod owned;
 pub mod pacing;
 pub mod plan;
 pub mod provider;

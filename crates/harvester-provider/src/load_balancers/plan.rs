@@ -232,6 +232,7 @@ fn ensure_primary(service: &ServiceView, interface: Option<&str>, world: &World<
         verdict
     };
     if !changes.is_empty() {
+        changes.extend(desired::missing_proof(world.config, lb, service));
         changes.extend(desired::leftovers(lb));
         actions.push(Action::Update { uid: lb.uid.clone(), changes });
     }

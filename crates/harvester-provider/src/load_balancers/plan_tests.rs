@@ -108,7 +108,9 @@ fn a_new_service_gets_an_object_of_exactly_the_known_shape() {
                 "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
                 "metadata": {
                     "annotations": {
+                        "cloudprovider.harvesterhci.io/clusterUID": "uid-of-cluster",
                         "cloudprovider.harvesterhci.io/lb-network": "",
+                        "cloudprovider.harvesterhci.io/serviceUID": "uid-of-default-web",
                         "loadbalancer.harvesterhci.io/cluster": "demo",
                         "loadbalancer.harvesterhci.io/namespace": namespace,
                         "loadbalancer.harvesterhci.io/network": "",
@@ -655,7 +657,9 @@ fn a_pool_service_costs_one_post_one_put_and_one_patch_and_ends_as_the_go_provid
     assert_eq!(service.labels, BTreeMap::new());
     let lb = &model.objects[&key("default/web")];
     let expected = [
+        ("cloudprovider.harvesterhci.io/clusterUID", "uid-of-cluster"),
         ("cloudprovider.harvesterhci.io/lb-network", ""),
+        ("cloudprovider.harvesterhci.io/serviceUID", "uid-of-default-web"),
         ("loadbalancer.harvesterhci.io/cluster", "demo"),
         ("loadbalancer.harvesterhci.io/namespace", "guests"),
         ("loadbalancer.harvesterhci.io/network", "guests/mgmt"),

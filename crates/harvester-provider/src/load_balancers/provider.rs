@@ -11,21 +11,28 @@ use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::{ServiceKey, ServiceView};
 use futures::stream::{BoxStream, Stream, StreamExt, select_all};
 use harvester_api::keys::cloudprovider::NUDGED;
+use harvester_api::keys::harvester::LB_FINALIZER;
+use harvester_api::load_balancer::Ipam;
+use harvester_api::names::ClusterName;
 use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::apply::{self, Created, RequestError, Requests, Updated};
 use super::booking;
-use super::desired::{Change, cluster_name_warning};
+use super::desired::{self, Change, cluster_name_warning};
 use super::network::wanted_network;
 use super::own_writes::{LbCache, Objects, PatchedServices};
+use super::owned::{Owned, Owners};
+use super::pacing::{self, Pacer, Turn, Work};
 use super::plan::{self, Action, DeletePlan, Plan, Verdict, World};
 use super::service_patch::{Role, ServicePatch};
 use super::sharing::{self, Occupant};
 use super::view::LbView;
 use super::wait_reason::WaitReason;
-use super::wakes::{ObjectWakes, ServiceWakes, object_name, with_network};
+use super::wakes::{ObjectWakes, ServiceWakes, with_network};
 use crate::config::{CHECK_CLOUD_CONFIG, LoadBalancerConfig};
+use crate::identity::Identity;
+use crate::identity::keeper::cluster_uid;
 use crate::metrics::Metrics;
 use crate::nad_mapping::MappingSource;
 
@@ -38,13 +45,17 @@ const CACHE_PAUSE: Duration = Duration::from_secs(1);
 /// Load balancers on Harvester.
 #[derive(Debug)]
 pub struct HarvesterLoadBalancers {
-    config: LoadBalancerConfig,
+    /// The name in it is what the command line says; see [`Self::config`].
+    given: LoadBalancerConfig,
+    identity: Identity,
     services: ServiceCache,
     lbs: LbCache,
     /// How the reflector of `lbs` is doing.
     watched: watch::Receiver<Status>,
     objects: Objects,
+    owners: Owners,
     patched: PatchedServices,
+    pacer: Arc<Pacer>,
     mapping: MappingSource,
     requests: Requests,
     memory: Mutex<Memory>,
@@ -64,6 +75,8 @@ struct Memory {
     held: HashMap<String, Instant>,
     /// Objects that a deletion found.
     deleted: HashSet<String>,
+    /// Services that were there before us and have no address yet.
+    backlog: HashSet<ServiceKey>,
     /// By primary: secondaries whose patch is on its way, so that two applicants cannot take one port (W-20).
     claims: HashMap<ServiceKey, Vec<Occupant>>,
 }
@@ -75,6 +88,7 @@ impl Memory {
             && self.sent.is_empty()
             && self.held.is_empty()
             && self.deleted.is_empty()
+            && self.backlog.is_empty()
             && self.claims.is_empty()
     }
 }
@@ -102,7 +116,7 @@ fn unix_seconds() -> i64 {
 impl HarvesterLoadBalancers {
     /// Nothing is sent or watched before the first call.
     pub fn new(
-        config: LoadBalancerConfig,
+        (given, identity): (LoadBalancerConfig, Identity),
         services: ServiceCache,
         (lbs, watched): (LbCache, watch::Receiver<Status>),
         mapping: MappingSource,
@@ -110,18 +124,35 @@ impl HarvesterLoadBalancers {
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
-            config,
+            given,
+            identity,
             services,
             objects: Objects::new(lbs.clone()),
+            owners: Owners::new(lbs.clone()),
             lbs,
             watched,
             patched: PatchedServices::default(),
+            pacer: Arc::default(),
             mapping,
             requests,
             memory: Mutex::default(),
             unsettled: Arc::default(),
             metrics,
         }
+    }
+
+    /// The configuration under the name and UID of this cluster.
+    fn config(&self) -> LoadBalancerConfig {
+        LoadBalancerConfig {
+            cluster_name: self.identity.name_or_flag(),
+            cluster_uid: cluster_uid(&self.services),
+            ..self.given.clone()
+        }
+    }
+
+    /// The LoadBalancer objects of a Service.
+    fn owned(&self, service: &ServiceView, config: &LoadBalancerConfig) -> Owned {
+        self.owners.of(service, &self.objects, config, &[])
     }
 
     fn note(&self, service: &ServiceKey, settled: bool) {
@@ -149,11 +180,13 @@ impl HarvesterLoadBalancers {
                 Some((_, error)) => (
                     format!(
                         "cannot list LoadBalancers in namespace {} of Harvester at {}: {error}; {CHECK_CLOUD_CONFIG}",
-                        self.config.namespace, self.config.server
+                        self.given.namespace, self.given.server
                     ),
                     true,
                 ),
             }
+        } else if self.identity.name().is_none() {
+            ("the name of this cluster on Harvester is not known yet".to_owned(), false)
         } else if with_mapping && !self.mapping.is_known() {
             (not_yet("the NAD mapping"), false)
         } else {
@@ -176,11 +209,11 @@ impl HarvesterLoadBalancers {
     }
 
     /// Observes and decides. A secondary that is about to be patched holds its ports from here on.
-    fn decide(&self, service: &ServiceView, name: &str) -> Plan {
-        let lb = self.objects.get(name);
+    fn decide(&self, service: &ServiceView, config: &LoadBalancerConfig, owned: &Owned) -> Plan {
+        let (name, lb) = (owned.name.as_str(), &owned.lb);
         let primary = sharing::primary_of(service, |key| self.service(key));
         let shared = primary.as_ref().ok().and_then(Clone::clone);
-        let primary_lb = shared.as_ref().and_then(|primary| self.objects.get(&object_name(&self.config, primary)));
+        let primary_lb = shared.as_ref().and_then(|primary| self.owned(primary, config).lb);
         let sharers = self.sharers(&service.key);
         let mapping = self.mapping.get();
 
@@ -192,7 +225,7 @@ impl HarvesterLoadBalancers {
             }
             None => plan::occupants(service, &sharers, Vec::new()),
         };
-        let idle = match &lb {
+        let idle = match lb {
             Some(lb) if lb.usable_address.is_none() && !lb.terminating => {
                 Some(memory.sent.entry(name.to_owned()).or_insert_with(Instant::now).elapsed())
             }
@@ -204,7 +237,7 @@ impl HarvesterLoadBalancers {
         let now = unix_seconds();
         let age = memory.age(name, lb.as_deref(), now);
         let world = World {
-            config: &self.config,
+            config,
             name,
             lb: lb.as_deref(),
             mapping: mapping.as_deref(),
@@ -235,11 +268,15 @@ impl HarvesterLoadBalancers {
     }
 
     /// Nothing of the Service is left on Harvester, and after this call nothing of it is left here.
-    fn forget(&self, service: &ServiceKey, name: &str) {
+    fn forget(&self, service: &ServiceView, name: &str) {
+        self.owners.forget(service);
+        let service = &service.key;
         self.objects.forget(name);
         self.patched.forget(service);
+        self.pacer.forget(name);
         self.metrics.waits(service, None);
         let mut memory = self.memory();
+        memory.backlog.remove(service);
         memory.created.remove(name);
         memory.sent.remove(name);
         memory.held.remove(name);
@@ -260,11 +297,25 @@ impl HarvesterLoadBalancers {
     /// Sends what was decided.
     async fn perform(&self, service: &ServiceView, name: &str, action: Action) -> Result<Done, ProviderError> {
         match action {
+            Action::Create(mut object) if object.spec.ipam.as_deref() == Some(Ipam::Pool.as_str()) => {
+                let again = self.memory().backlog.contains(&service.key);
+                let work = if again { Work::CreateAgain } else { Work::CreateNew };
+                if let Some(waiting) = self.turn(&service.key, name, work) {
+                    return Ok(Done::NotYet(waiting));
+                }
+                if self.pacer.creates(name) {
+                    desired::preset_finalizer(&mut object);
+                }
+                self.create(name, &object).await.inspect_err(|_| self.pacer.failed(name))
+            }
             Action::Create(object) => self.create(name, &object).await,
             Action::Update { uid, changes } => self.update(name, &uid, &changes, false).await,
             Action::Readmit { uid } => self.update(name, &uid, &[], true).await,
             Action::Delete { uid, leaks } => {
-                let answer = self.requests.delete(name, &uid).await.map_err(failed)?;
+                if let Some(waiting) = self.turn_to_delete(&service.key, name) {
+                    return Ok(Done::NotYet(waiting));
+                }
+                let answer = self.send_delete(name, &uid).await?;
                 if leaks && !matches!(answer, apply::Deleted::Gone) {
                     self.count_leak(name);
                 }
@@ -284,8 +335,66 @@ impl HarvesterLoadBalancers {
                 {
                     self.metrics.allocated(created.elapsed());
                 }
+                if !patch.address.is_empty() {
+                    self.memory().backlog.remove(&service.key);
+                }
                 self.patched.patched(service, patch, version);
                 Ok(Done::Seen)
+            }
+        }
+    }
+
+    /// Decision 6: `None` if the request may be sent now.
+    fn turn(&self, service: &ServiceKey, name: &str, work: Work) -> Option<Waiting> {
+        let turn = self.pacer.ask(name, service, work);
+        self.metrics.window.set(i64::try_from(self.pacer.window()).unwrap_or(i64::MAX));
+        let Turn::NotYet { ahead } = turn else { return None };
+        let message = format!(
+            "load balancer {}/{name} waits for its turn on Harvester, {ahead} others go before",
+            self.given.namespace
+        );
+        Some(Waiting { reason: WaitReason::Turn.word(), message, needs_user: false, retry_after: None })
+    }
+
+    fn turn_to_delete(&self, service: &ServiceKey, name: &str) -> Option<Waiting> {
+        let paced = self.objects.get(name).is_some_and(|lb| pacing::releases(&lb));
+        if paced { self.turn(service, name, Work::Delete) } else { None }
+    }
+
+    async fn send_delete(&self, name: &str, uid: &str) -> Result<apply::Deleted, ProviderError> {
+        self.pacer.sent(name);
+        match self.requests.delete(name, uid).await {
+            Ok(answer) => {
+                match answer {
+                    apply::Deleted::Gone => self.pacer.failed(name),
+                    apply::Deleted::Terminating(_) | apply::Deleted::Accepted => self.pacer.sent(name),
+                }
+                Ok(answer)
+            }
+            Err(error) => {
+                self.pacer.failed(name);
+                Err(failed(error))
+            }
+        }
+    }
+
+    /// Decision 8: an object that does not go because of a finalizer which we have preset.
+    fn or_stuck(&self, name: &str, waiting: Waiting) -> Waiting {
+        match self.pacer.patience(name) {
+            None => waiting,
+            Some(left) if !left.is_zero() => Waiting { retry_after: Some(left), ..waiting },
+            Some(_) => {
+                let message = format!(
+                    "load balancer {}/{name} does not go: Harvester's load balancer controller does not take its finalizer off. See \
+                     whether harvester-load-balancer runs in namespace harvester-system of Harvester; if it does, remove finalizer \
+                     {LB_FINALIZER} from the object",
+                    self.given.namespace
+                );
+                tracing::warn!(
+                    lb = name,
+                    "the host's finalizer is not preset on new load balancers until it is learnt anew"
+                );
+                Waiting { message, needs_user: true, ..waiting }
             }
         }
     }
@@ -295,12 +404,13 @@ impl HarvesterLoadBalancers {
         name: &str,
         object: &harvester_api::load_balancer::LoadBalancer,
     ) -> Result<Done, ProviderError> {
-        if let Some(warning) = cluster_name_warning(&self.config.cluster_name) {
-            tracing::warn!(lb = name, cluster_name = self.config.cluster_name.as_str(), "{warning}");
+        if let Some(warning) = cluster_name_warning(&self.identity.name_or_flag()) {
+            tracing::warn!(lb = name, "{warning}");
         }
         match self.requests.create(object).await.map_err(failed)? {
             Created::New(view) => {
                 self.objects.created(*view);
+                self.pacer.sent(name);
                 let now = Instant::now();
                 let mut memory = self.memory();
                 memory.created.insert(name.to_owned(), now);
@@ -309,6 +419,7 @@ impl HarvesterLoadBalancers {
             }
             // Made by a former leader, or by us in a life that ended between request and answer: look at it and go on.
             Created::AlreadyExists => {
+                self.pacer.failed(name);
                 match self.requests.read(name).await.map_err(failed)? {
                     Some(view) => self.objects.wrote(view),
                     None => self.objects.forget(name),
@@ -341,8 +452,11 @@ impl HarvesterLoadBalancers {
     async fn delete_once(&self, service: &ServiceView, name: &str) -> Result<Option<Deleted>, ProviderError> {
         let lb = self.objects.get(name);
         let age = self.memory().age(name, lb.as_deref(), unix_seconds());
-        let plan = plan::delete(service, &self.config, lb.as_deref(), &self.sharers(&service.key), age);
+        let plan = plan::delete(service, &self.config(), lb.as_deref(), &self.sharers(&service.key), age);
         self.memory().hold(name, if let DeletePlan::Waiting(_, reason) = &plan { Some(*reason) } else { None });
+        if !matches!(plan, DeletePlan::Send { .. }) {
+            self.pacer.not_wanted(name);
+        }
         match plan {
             DeletePlan::Verify => match self.requests.read(name).await.map_err(failed)? {
                 None => {
@@ -355,7 +469,11 @@ impl HarvesterLoadBalancers {
                 }
             },
             DeletePlan::Send { uid, leaks } => {
-                let answer = self.requests.delete(name, &uid).await.map_err(failed)?;
+                if let Some(waiting) = self.turn_to_delete(&service.key, name) {
+                    self.metrics.waits(&service.key, Some(WaitReason::Turn));
+                    return Ok(Some(Deleted::Waiting(waiting)));
+                }
+                let answer = self.send_delete(name, &uid).await?;
                 self.memory().deleted.insert(name.to_owned());
                 if leaks && !matches!(answer, apply::Deleted::Gone) {
                     self.count_leak(name);
@@ -365,7 +483,7 @@ impl HarvesterLoadBalancers {
                     apply::Deleted::Terminating(view) => self.objects.wrote(*view),
                     apply::Deleted::Accepted => {}
                 }
-                let message = format!("load balancer {}/{name} is being deleted on Harvester", self.config.namespace);
+                let message = format!("load balancer {}/{name} is being deleted on Harvester", self.given.namespace);
                 let reason = WaitReason::Terminating.word();
                 let waiting = Waiting { reason, message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
                 self.metrics.waits(&service.key, Some(WaitReason::Terminating));
@@ -376,7 +494,7 @@ impl HarvesterLoadBalancers {
                     self.memory().deleted.insert(name.to_owned());
                 }
                 self.metrics.waits(&service.key, Some(reason));
-                Ok(Some(Deleted::Waiting(waiting)))
+                Ok(Some(Deleted::Waiting(self.or_stuck(name, waiting))))
             }
             DeletePlan::Refused(refusal) => Err(refused(&refusal)),
         }
@@ -409,6 +527,14 @@ impl HarvesterLoadBalancers {
     }
 }
 
+/// The cluster's name became known or changed.
+fn changes(name: watch::Receiver<Option<ClusterName>>) -> impl Stream<Item = ()> {
+    futures::stream::unfold(name, |mut name| async {
+        name.changed().await.ok()?;
+        Some(((), name))
+    })
+}
+
 /// Harvester answers again: Services that failed meanwhile need not wait for their back-off. A status that went bad and well between
 /// two looks counts too.
 fn recoveries(watched: watch::Receiver<Status>) -> impl Stream<Item = ()> {
@@ -438,6 +564,8 @@ enum Done {
     Unseen,
     /// The world is not what the caches showed.
     DecideAnew,
+    /// It is not our turn.
+    NotYet(Waiting),
 }
 
 /// What the Service itself should show of a failed request: what stays until somebody mends it. The rest passes.
@@ -487,10 +615,23 @@ impl LoadBalancers for HarvesterLoadBalancers {
     }
 
     fn wakes(&self) -> BoxStream<'static, ServiceKey> {
-        let (services, lbs, config) = (self.services.clone(), self.lbs.clone(), self.config.clone());
+        // Called when the first list is there: who is in it has waited already, and who comes later goes first (decision 6).
+        let waits = |service: &&Arc<ServiceView>| wants_load_balancer(service) && service.ingress.is_empty();
+        self.memory().backlog = self.services.all().iter().filter(waits).map(|service| service.key.clone()).collect();
+
+        let (services, lbs, given, identity) =
+            (self.services.clone(), self.lbs.clone(), self.given.clone(), self.identity.clone());
         let mut objects = ObjectWakes::default();
+        let pacer = Arc::clone(&self.pacer);
         let by_object = self.lbs.subscribe().filter_map(move |name| {
-            let owner = objects.touched(&name, lbs.get(&name).as_deref(), &config, &services.all());
+            let lb = lbs.get(&name);
+            pacer.seen(&name, lb.as_deref());
+            let config = LoadBalancerConfig {
+                cluster_name: identity.name_or_flag(),
+                cluster_uid: cluster_uid(&services),
+                ..given.clone()
+            };
+            let owner = objects.touched(&name, lb.as_deref(), &config, &services.all());
             std::future::ready(owner)
         });
 
@@ -511,7 +652,14 @@ impl LoadBalancers for HarvesterLoadBalancers {
             let woken = std::mem::take(&mut *unsettled.lock().unwrap_or_else(PoisonError::into_inner));
             futures::stream::iter(woken)
         });
-        select_all([by_object.boxed(), by_service.boxed(), by_mapping.boxed(), by_recovery.boxed()]).boxed()
+        let by_turn = self.pacer.wakes();
+        let services = self.services.clone();
+        let by_identity = changes(self.identity.subscribe()).flat_map(move |()| {
+            let ours = services.all().into_iter().filter(|service| wants_load_balancer(service));
+            futures::stream::iter(ours.map(|service| service.key.clone()).collect::<Vec<_>>())
+        });
+        select_all([by_identity.boxed(), by_object.boxed(), by_service.boxed(), by_mapping.boxed(), by_recovery.boxed(), by_turn.boxed()])
+            .boxed()
     }
 }
 
@@ -521,17 +669,28 @@ impl HarvesterLoadBalancers {
             self.metrics.waits(&service.key, Some(WaitReason::Cache));
             return Ok(Ensured::Waiting(waiting));
         }
-        let name = object_name(&self.config, service);
+        let config = self.config();
+        let mut name = String::new();
         let mut changed = false;
         'rounds: for _ in 0..ROUNDS {
             let current = self.patched.see(service);
-            let Plan { actions, verdict } = self.decide(&current, &name);
+            let owned = self.owned(&current, &config);
+            name.clone_from(&owned.name);
+            let Plan { actions, verdict } = self.decide(&current, &config, &owned);
             let mut outcome = Ok(());
             let mut decide_anew = false;
+            let mut not_yet = None;
+            if !actions.iter().any(|action| matches!(action, Action::Create(_) | Action::Delete { .. })) {
+                self.pacer.not_wanted(&name);
+            }
             for action in actions {
                 match self.perform(&current, &name, action).await {
                     Ok(Done::Seen) => changed = true,
                     Ok(Done::Unseen) => {}
+                    Ok(Done::NotYet(waiting)) => {
+                        not_yet = Some(Verdict::Waiting(waiting, WaitReason::Turn));
+                        break;
+                    }
                     Ok(Done::DecideAnew) => {
                         decide_anew = true;
                         break;
@@ -547,6 +706,7 @@ impl HarvesterLoadBalancers {
             if decide_anew {
                 continue 'rounds;
             }
+            let verdict = not_yet.unwrap_or(verdict);
             let reason = if let Verdict::Waiting(_, reason) = &verdict { Some(*reason) } else { None };
             self.metrics.waits(&service.key, reason);
             return match verdict {
@@ -555,7 +715,7 @@ impl HarvesterLoadBalancers {
                 Verdict::Refused(refusal) => Err(refused(&refusal)),
             };
         }
-        let message = format!("load balancer {}/{name} changes faster than it can be read", self.config.namespace);
+        let message = format!("load balancer {}/{name} changes faster than it can be read", self.given.namespace);
         Ok(Ensured::Waiting(soon(message)))
     }
 
@@ -563,19 +723,26 @@ impl HarvesterLoadBalancers {
         if let Some(waiting) = self.not_synced(false) {
             return Ok(Deleted::Waiting(waiting));
         }
-        let name = object_name(&self.config, service);
+        let config = self.config();
         for _ in 0..ROUNDS {
+            let owned = self.owned(service, &config);
+            // Nothing to be seen: absent is what was there last, whatever its name.
+            let name = owned.lb.map_or_else(|| self.owners.last_name(service, &config), |lb| lb.name.clone());
             if let Some(deleted) = self.delete_once(service, &name).await? {
                 if let Deleted::Gone { .. } = deleted {
+                    let left = self.owned(service, &config);
+                    if left.lb.is_some_and(|lb| lb.name != name) {
+                        continue;
+                    }
                     if let Some(waiting) = self.withdraw_address(service).await? {
                         return Ok(Deleted::Waiting(waiting));
                     }
-                    self.forget(&service.key, &name);
+                    self.forget(service, &name);
                 }
                 return Ok(deleted);
             }
         }
-        let message = format!("load balancer {}/{name} changes faster than it can be read", self.config.namespace);
+        let message = format!("load balancers of service {} change faster than they can be read", service.key);
         Ok(Deleted::Waiting(soon(message)))
     }
 }

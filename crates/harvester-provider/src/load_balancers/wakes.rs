@@ -11,6 +11,7 @@ use super::network::wanted_network;
 use super::sharing::named_primary;
 use super::view::LbView;
 use crate::config::LoadBalancerConfig;
+use crate::identity::proof::is_proven;
 
 /// What others depend on in a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,13 +108,11 @@ impl ObjectWakes {
 
 fn owner(lb: &LbView, config: &LoadBalancerConfig, all: &[Arc<ServiceView>]) -> Option<ServiceKey> {
     let ours = config.cluster_name.as_str();
-    if lb
-        .annotations
-        .get(loadbalancer::CLUSTER)
-        .or_else(|| lb.labels.get(cloudprovider::CLUSTER))
-        .is_some_and(|cluster| cluster != ours)
-    {
-        return None;
+    let named = lb.annotations.get(loadbalancer::CLUSTER).or_else(|| lb.labels.get(cloudprovider::CLUSTER));
+    if named.is_some_and(|cluster| cluster != ours) {
+        // Unless it is ours under a former name of this cluster.
+        let proven = all.iter().find(|service| is_proven(lb, service, config.cluster_uid.as_deref()));
+        return proven.map(|service| service.key.clone());
     }
     if let Some((namespace, name)) = lb.service() {
         return Some(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() });
