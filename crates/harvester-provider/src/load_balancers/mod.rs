@@ -4,6 +4,7 @@ pub mod apply;
 pub mod booking;
 pub mod desired;
 pub mod host_words;
+pub mod neighbours;
 pub mod network;
 pub mod own_writes;
 pub mod owned;

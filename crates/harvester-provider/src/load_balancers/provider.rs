@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use super::apply::{self, Created, RequestError, Requests, Updated};
 use super::booking;
 use super::desired::{self, Change, cluster_name_warning};
+use super::neighbours::Neighbours;
 use super::network::wanted_network;
 use super::own_writes::{LbCache, Objects, PatchedServices};
 use super::owned::{Owned, Owners};
@@ -49,6 +50,7 @@ pub struct HarvesterLoadBalancers {
     given: LoadBalancerConfig,
     identity: Identity,
     services: ServiceCache,
+    neighbours: Arc<Neighbours>,
     lbs: LbCache,
     /// How the reflector of `lbs` is doing.
     watched: watch::Receiver<Status>,
@@ -126,6 +128,7 @@ impl HarvesterLoadBalancers {
         Self {
             given,
             identity,
+            neighbours: Arc::new(Neighbours::new(services.clone())),
             services,
             objects: Objects::new(lbs.clone()),
             owners: Owners::new(lbs.clone()),
@@ -199,12 +202,14 @@ impl HarvesterLoadBalancers {
         self.services.get(key).map(|service| Arc::new(self.patched.see(&service)))
     }
 
-    fn all_services(&self) -> Vec<Arc<ServiceView>> {
-        self.services.all().into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
+    /// Services that may show an address which this one shows.
+    fn beside(&self, service: &ServiceView) -> Vec<Arc<ServiceView>> {
+        let services = self.neighbours.beside(service, self.patched.keys());
+        services.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
     }
 
     fn sharers(&self, primary: &ServiceKey) -> Vec<Arc<ServiceView>> {
-        let sharers = sharing::sharers(primary, self.services.all());
+        let sharers = sharing::sharers(primary, self.neighbours.naming(primary));
         sharers.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
     }
 
@@ -244,7 +249,7 @@ impl HarvesterLoadBalancers {
             primary,
             primary_lb: primary_lb.as_deref(),
             sharers: &sharers,
-            taken: lb.is_none() && sharing::is_taken(service, &self.all_services()),
+            taken: lb.is_none() && sharing::is_taken(service, &self.beside(service)),
             occupants: &occupants,
             now,
             idle,
@@ -631,14 +636,14 @@ impl LoadBalancers for HarvesterLoadBalancers {
                 cluster_uid: cluster_uid(&services),
                 ..given.clone()
             };
-            let owner = objects.touched(&name, lb.as_deref(), &config, &services.all());
+            let owner = objects.touched(&name, lb.as_deref(), &config, || services.all());
             std::future::ready(owner)
         });
 
-        let services = self.services.clone();
+        let (services, neighbours) = (self.services.clone(), Arc::clone(&self.neighbours));
         let mut dependents = ServiceWakes::default();
         let by_service = self.services.subscribe().flat_map(move |key| {
-            let woken = dependents.touched(&key, services.get(&key).as_deref(), &services.all());
+            let woken = dependents.touched(&key, services.get(&key).as_deref(), |primary| neighbours.naming(primary));
             futures::stream::iter(woken)
         });
 
@@ -658,8 +663,15 @@ impl LoadBalancers for HarvesterLoadBalancers {
             let ours = services.all().into_iter().filter(|service| wants_load_balancer(service));
             futures::stream::iter(ours.map(|service| service.key.clone()).collect::<Vec<_>>())
         });
-        select_all([by_identity.boxed(), by_object.boxed(), by_service.boxed(), by_mapping.boxed(), by_recovery.boxed(), by_turn.boxed()])
-            .boxed()
+        select_all([
+            by_identity.boxed(),
+            by_object.boxed(),
+            by_service.boxed(),
+            by_mapping.boxed(),
+            by_recovery.boxed(),
+            by_turn.boxed(),
+        ])
+        .boxed()
     }
 }
 
