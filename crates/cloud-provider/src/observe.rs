@@ -1,5 +1,6 @@
 //! Makes views from API objects. The only place that looks at the objects themselves.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -30,7 +31,7 @@ pub fn service(service: &Service) -> ServiceView {
         has_class: spec.is_some_and(|spec| spec.load_balancer_class.is_some()),
         deleting: meta.deletion_timestamp.is_some(),
         finalizers: meta.finalizers.clone().unwrap_or_default(),
-        annotations: meta.annotations.clone().unwrap_or_default(),
+        annotations: decided_on(meta),
         labels: meta.labels.clone().unwrap_or_default(),
         ports: ports
             .filter_map(|port| Some((protocol(port.protocol.as_deref()), u16::try_from(port.port).ok()?)))
@@ -46,6 +47,13 @@ pub fn service(service: &Service) -> ServiceView {
             }
         }),
     }
+}
+
+/// kubectl's copy of the whole object is the largest annotation there is, and nobody decides on it.
+fn decided_on(meta: &ObjectMeta) -> BTreeMap<String, String> {
+    let annotations = meta.annotations.iter().flatten();
+    let kept = annotations.filter(|(key, _)| *key != "kubectl.kubernetes.io/last-applied-configuration");
+    kept.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 fn protocol(text: Option<&str>) -> Protocol {
