@@ -19,6 +19,8 @@ pub struct ProviderConfig {
     pub ignore_node_annotations: bool,
     /// `--disable-vmi-controller`: VMIs wake no Nodes, no guest agent is asked, no NAD mapping is written.
     pub disable_vmi_controller: bool,
+    /// `--max-load-balancers`; `None`: as many as Harvester gives.
+    pub max_load_balancers: Option<usize>,
     /// Namespace on Harvester of all VMs and load balancers of this cluster, from the cloud-config's context.
     pub namespace: String,
     /// URL of the Harvester API, for messages.
@@ -34,6 +36,8 @@ pub struct LoadBalancerConfig {
     pub management_network: Option<NetworkName>,
     /// UID of this guest cluster, if it is known: stamped on new objects.
     pub cluster_uid: Option<String>,
+    /// So many load balancers may this cluster have.
+    pub max_load_balancers: Option<usize>,
     /// Namespace of the objects.
     pub namespace: String,
     /// URL of the Harvester API, for messages.
@@ -50,6 +54,7 @@ impl ProviderConfig {
             cluster_name: self.cluster_name.clone(),
             management_network: self.management_network.clone(),
             cluster_uid: None,
+            max_load_balancers: self.max_load_balancers,
             namespace: self.namespace.clone(),
             server: self.server.clone(),
         }

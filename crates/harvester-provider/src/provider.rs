@@ -143,7 +143,14 @@ impl HarvesterProvider {
         let sources = Sources { services: services.clone(), lbs: lbs.clone(), vmis: vmis.clone(), record };
         let keeper = Keeper::new(identity, sources, Records::new(guest.clone()), metrics);
         let caches = Caches { services: services.clone(), lbs, vms, vmis };
-        Self { load_balancers: Arc::new(load_balancers), instances: Arc::new(instances), caches, watches, writer, keeper }
+        Self {
+            load_balancers: Arc::new(load_balancers),
+            instances: Arc::new(instances),
+            caches,
+            watches,
+            writer,
+            keeper,
+        }
     }
 
     /// Reads everything anew when this changes: Harvester is back after an outage, or its credentials were replaced.

@@ -111,6 +111,7 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
             node_exclude_ip_ranges,
             ignore_node_annotations: flags.harvester.disable_annotation_alpha_provided_ip_addr,
             disable_vmi_controller: flags.harvester.disable_vmi_controller,
+            max_load_balancers: Some(flags.harvester.max_load_balancers).filter(|limit| *limit > 0),
             namespace: cloud_config.namespace.clone(),
             server: cloud_config.endpoints.first().map(|endpoint| endpoint.server.clone()).unwrap_or_default(),
         },

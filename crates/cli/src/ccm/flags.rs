@@ -101,6 +101,9 @@ pub struct Harvester {
     /// 0 never does
     #[arg(long, default_value = "0s", value_parser = go_duration)]
     pub node_out_of_service_after: Duration,
+    /// At most so many load balancers on Harvester for this cluster; further Services wait with an Event. 0: no limit
+    #[arg(long, default_value_t = 0)]
+    pub max_load_balancers: usize,
     /// Print this help when the start fails
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub show_full_help_on_error: bool,

@@ -155,7 +155,10 @@ fn reported<'a>(vmi: &'a VmiView, network: &str) -> Result<&'a [String], String>
     };
     if interface.addresses.is_empty() {
         let story = waits_for_agent(vmi);
-        return Err(format!("management network {network:?} found but no IPs reported yet for VMI {}{story}", vmi.key()));
+        return Err(format!(
+            "management network {network:?} found but no IPs reported yet for VMI {}{story}",
+            vmi.key()
+        ));
     }
     Ok(&interface.addresses)
 }

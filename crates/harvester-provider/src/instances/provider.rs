@@ -25,8 +25,8 @@ use super::lookup::{Found, Machines, find, judge, vm_uid};
 use super::power::power;
 use super::requests::Requests;
 use super::view::{VmView, VmiView};
-use crate::identity::Identity;
 use crate::config::{CHECK_CLOUD_CONFIG, ProviderConfig};
+use crate::identity::Identity;
 use crate::metrics::Metrics;
 
 /// All VMs of our namespace, by name.

@@ -72,6 +72,7 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
         node_exclude_ip_ranges: Vec::new(),
         ignore_node_annotations: false,
         disable_vmi_controller: false,
+        max_load_balancers: None,
         namespace: "guests".into(),
         server: "https://h:6443".into(),
     };
@@ -81,7 +82,14 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
     let vmis = instances.clone();
     let watched = watch::Sender::new(Status::default());
     let both = [watched.subscribe(), watched.subscribe()];
-    let instances = Arc::new(HarvesterInstances::new((&config, Identity::known("demo")), services, (vms, instances), both, requests, metrics));
+    let instances = Arc::new(HarvesterInstances::new(
+        (&config, Identity::known("demo")),
+        services,
+        (vms, instances),
+        both,
+        requests,
+        metrics,
+    ));
     Lab { server, watched, vmis, instances }
 }
 

@@ -126,7 +126,8 @@ impl From<&VirtualMachineInstance> for VmiView {
 
 fn size(vmi: &VirtualMachineInstance) -> String {
     let domain = &vmi.spec.domain;
-    let (Some(cpu), Some(memory)) = (&domain.cpu, domain.memory.as_ref().and_then(|memory| memory.guest.as_ref())) else {
+    let (Some(cpu), Some(memory)) = (&domain.cpu, domain.memory.as_ref().and_then(|memory| memory.guest.as_ref()))
+    else {
         return String::new();
     };
     let factors = [cpu.cores, cpu.sockets, cpu.threads];
@@ -194,7 +195,10 @@ mod tests {
             let vmi = json!({"metadata": {"name": "a"}, "spec": {"domain": domain}, "status": {}});
             VmiView::from(&serde_json::from_value::<VirtualMachineInstance>(vmi).unwrap()).size
         };
-        assert_eq!(size(json!({"cpu": {"cores": 2, "sockets": 2, "threads": 1}, "memory": {"guest": "8Gi"}})), "4cpu-8Gi");
+        assert_eq!(
+            size(json!({"cpu": {"cores": 2, "sockets": 2, "threads": 1}, "memory": {"guest": "8Gi"}})),
+            "4cpu-8Gi"
+        );
         assert_eq!(size(json!({"cpu": {"cores": 4}, "memory": {"guest": "8192Mi"}})), "4cpu-8192Mi");
         assert_eq!(size(json!({"cpu": {"cores": 4}})), "");
         assert_eq!(size(json!({})), "");

@@ -65,10 +65,16 @@ impl Owners {
     }
 
     /// What is there for the Service. `more`: names of objects that the watch may not show yet.
-    pub fn of(&self, service: &ServiceView, objects: &Objects, config: &LoadBalancerConfig, more: &[String]) -> Owned {
+    pub fn of(
+        &self,
+        service: &ServiceView,
+        objects: &Objects,
+        config: &LoadBalancerConfig,
+        more: impl IntoIterator<Item = String>,
+    ) -> Owned {
         let rule = object_name(config, service);
         let mut names: BTreeSet<String> = self.index().named.get(&service.key).cloned().unwrap_or_default();
-        names.extend(more.iter().cloned());
+        names.extend(more);
         names.remove(&rule);
         let own = objects.get(&rule);
         let proven = names
@@ -158,7 +164,7 @@ mod tests {
         let cache = lb_cache();
         let owners = Owners::new(cache.clone());
         cache.replace(views.iter().map(|view| (view.name.clone(), view.clone())).collect());
-        let owned = owners.of(service, &Objects::new(cache), &config(), &[]);
+        let owned = owners.of(service, &Objects::new(cache), &config(), []);
         (owned.name, owned.lb.and_then(|lb| lb.usable_address.clone()), owned.others.len())
     }
 
@@ -194,10 +200,14 @@ mod tests {
         let cache = lb_cache();
         let (owners, objects) = (Owners::new(cache.clone()), Objects::new(cache.clone()));
         cache.apply(former.name.clone(), former.clone());
-        owners.of(&web, &objects, &config(), &[]);
+        owners.of(&web, &objects, &config(), []);
         cache.remove(&former.name);
         assert_eq!(owners.last_name(&web, &config()), former.name);
-        assert_eq!(owners.of(&web, &objects, &config(), &[]).name, object_name(&config(), &web), "a new one follows the rule");
+        assert_eq!(
+            owners.of(&web, &objects, &config(), []).name,
+            object_name(&config(), &web),
+            "a new one follows the rule"
+        );
         owners.forget(&web);
         assert_eq!(owners.last_name(&web, &config()), object_name(&config(), &web));
         assert!(owners.remembers_nothing());

@@ -1,6 +1,6 @@
 //! The trait: look at the caches, let `plan.rs` decide, let `apply.rs` send, and remember what was sent.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,17 @@ use cloud_provider::provider::{Deleted, Ensured, LoadBalancers, ProviderError, W
 use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::{ServiceKey, ServiceView};
 use futures::stream::{BoxStream, Stream, StreamExt, select_all};
-use harvester_api::keys::cloudprovider::NUDGED;
+use harvester_api::keys::cloudprovider::{CLUSTER_UID, NUDGED};
 use harvester_api::keys::harvester::LB_FINALIZER;
-use harvester_api::load_balancer::Ipam;
+use harvester_api::keys::kube_vip;
+use harvester_api::load_balancer::{Ipam, LoadBalancer};
 use harvester_api::names::ClusterName;
 use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::apply::{self, Created, RequestError, Requests, Updated};
 use super::booking;
+use super::choice::{self, Source};
 use super::desired::{self, Change, cluster_name_warning};
 use super::neighbours::Neighbours;
 use super::network::wanted_network;
@@ -34,6 +36,7 @@ use super::wakes::{ObjectWakes, ServiceWakes, with_network};
 use crate::config::{CHECK_CLOUD_CONFIG, LoadBalancerConfig};
 use crate::identity::Identity;
 use crate::identity::keeper::cluster_uid;
+use crate::identity::proof::cluster_of;
 use crate::metrics::Metrics;
 use crate::nad_mapping::MappingSource;
 
@@ -155,7 +158,13 @@ impl HarvesterLoadBalancers {
 
     /// The LoadBalancer objects of a Service.
     fn owned(&self, service: &ServiceView, config: &LoadBalancerConfig) -> Owned {
-        self.owners.of(service, &self.objects, config, &[])
+        self.owners.of(service, &self.objects, config, Self::name_of_move(service, config))
+    }
+
+    /// Name of the object that a move to the named pool makes.
+    fn name_of_move(service: &ServiceView, config: &LoadBalancerConfig) -> Option<String> {
+        let source = choice::source(service).ok()?;
+        Some(plan::name_in_pool(config, service, source.pool()?))
     }
 
     fn note(&self, service: &ServiceKey, settled: bool) {
@@ -208,6 +217,27 @@ impl HarvesterLoadBalancers {
         services.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
     }
 
+    /// Another Service that has the static address which this one asks for.
+    fn user_of_static(&self, service: &ServiceView) -> Option<ServiceKey> {
+        let Ok(Source::Static(address)) = choice::source(service) else { return None };
+        let mut there = service.clone();
+        there.annotations.insert(kube_vip::LOADBALANCER_IPS.to_owned(), address.to_string());
+        there.ingress = Vec::new();
+        sharing::other_user(&there, &self.beside(&there))
+    }
+
+    /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too.
+    fn quota_reached(&self, config: &LoadBalancerConfig) -> Option<usize> {
+        let limit = config.max_load_balancers?;
+        let ours = |lb: &Arc<LbView>| {
+            cluster_of(lb).as_ref() == Some(&config.cluster_name)
+                && config.cluster_uid.as_deref().is_none_or(|uid| ["", uid].contains(&lb.annotation(CLUSTER_UID)))
+        };
+        let shown = self.lbs.all().iter().filter(|lb| ours(lb)).count();
+        let unseen = self.memory().created.keys().filter(|name| self.lbs.get(name).is_none()).count();
+        (shown + unseen >= limit).then_some(limit)
+    }
+
     fn sharers(&self, primary: &ServiceKey) -> Vec<Arc<ServiceView>> {
         let sharers = sharing::sharers(primary, self.neighbours.naming(primary));
         sharers.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
@@ -221,6 +251,7 @@ impl HarvesterLoadBalancers {
         let primary_lb = shared.as_ref().and_then(|primary| self.owned(primary, config).lb);
         let sharers = self.sharers(&service.key);
         let mapping = self.mapping.get();
+        let quota_reached = if lb.is_none() { self.quota_reached(config) } else { None };
 
         let mut memory = self.memory();
         let occupants = match &shared {
@@ -245,6 +276,9 @@ impl HarvesterLoadBalancers {
             config,
             name,
             lb: lb.as_deref(),
+            others: &owned.others,
+            address_user: self.user_of_static(service),
+            quota_reached,
             mapping: mapping.as_deref(),
             primary,
             primary_lb: primary_lb.as_deref(),
@@ -302,21 +336,14 @@ impl HarvesterLoadBalancers {
     /// Sends what was decided.
     async fn perform(&self, service: &ServiceView, name: &str, action: Action) -> Result<Done, ProviderError> {
         match action {
-            Action::Create(mut object) if object.spec.ipam.as_deref() == Some(Ipam::Pool.as_str()) => {
-                let again = self.memory().backlog.contains(&service.key);
-                let work = if again { Work::CreateAgain } else { Work::CreateNew };
-                if let Some(waiting) = self.turn(&service.key, name, work) {
-                    return Ok(Done::NotYet(waiting));
-                }
-                if self.pacer.creates(name) {
-                    desired::preset_finalizer(&mut object);
-                }
-                self.create(name, &object).await.inspect_err(|_| self.pacer.failed(name))
+            Action::Create(object) => {
+                let name = object.metadata.name.clone().unwrap_or_default();
+                self.create_in_turn(service, &name, object).await
             }
-            Action::Create(object) => self.create(name, &object).await,
             Action::Update { uid, changes } => self.update(name, &uid, &changes, false).await,
             Action::Readmit { uid } => self.update(name, &uid, &[], true).await,
-            Action::Delete { uid, leaks } => {
+            Action::Delete { name, uid, leaks } => {
+                let name = name.as_str();
                 if let Some(waiting) = self.turn_to_delete(&service.key, name) {
                     return Ok(Done::NotYet(waiting));
                 }
@@ -336,7 +363,7 @@ impl HarvesterLoadBalancers {
                 let version = sent.map_err(failed)?;
                 if patch.role == Role::Primary
                     && !patch.address.is_empty()
-                    && let Some(created) = self.memory().created.remove(name)
+                    && let Some(created) = self.created(service, name)
                 {
                     self.metrics.allocated(created.elapsed());
                 }
@@ -347,6 +374,34 @@ impl HarvesterLoadBalancers {
                 Ok(Done::Seen)
             }
         }
+    }
+
+    async fn create_in_turn(
+        &self,
+        service: &ServiceView,
+        name: &str,
+        mut object: Box<LoadBalancer>,
+    ) -> Result<Done, ProviderError> {
+        if object.spec.ipam.as_deref() != Some(Ipam::Pool.as_str()) {
+            return self.create(name, &object).await;
+        }
+        let again = self.memory().backlog.contains(&service.key);
+        let work = if again { Work::CreateAgain } else { Work::CreateNew };
+        if let Some(waiting) = self.turn(&service.key, name, work) {
+            return Ok(Done::NotYet(waiting));
+        }
+        if self.pacer.creates(name) {
+            desired::preset_finalizer(&mut object);
+        }
+        self.create(name, &object).await.inspect_err(|_| self.pacer.failed(name))
+    }
+
+    /// When we created the object whose address is published now: the one that serves, or that of a move.
+    fn created(&self, service: &ServiceView, name: &str) -> Option<Instant> {
+        let moving = Self::name_of_move(service, &self.config());
+        let mut memory = self.memory();
+        let next = moving.and_then(|name| memory.created.remove(&name));
+        next.or(memory.created.remove(name))
     }
 
     /// Decision 6: `None` if the request may be sent now.
@@ -404,11 +459,7 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    async fn create(
-        &self,
-        name: &str,
-        object: &harvester_api::load_balancer::LoadBalancer,
-    ) -> Result<Done, ProviderError> {
+    async fn create(&self, name: &str, object: &LoadBalancer) -> Result<Done, ProviderError> {
         if let Some(warning) = cluster_name_warning(&self.identity.name_or_flag()) {
             tracing::warn!(lb = name, "{warning}");
         }
@@ -617,6 +668,12 @@ impl LoadBalancers for HarvesterLoadBalancers {
         let result = self.try_delete(service).await;
         self.note(&service.key, matches!(result, Ok(Deleted::Gone { .. })));
         result
+    }
+
+    fn at_first_sight(&self, service: &ServiceView) -> BTreeMap<String, String> {
+        // Whoever has an object was served before: what the Service shows is our own output.
+        let known = self.lbs.is_synced() && self.owned(service, &self.config()).lb.is_none();
+        if known { choice::at_first_sight(service) } else { BTreeMap::new() }
     }
 
     fn wakes(&self) -> BoxStream<'static, ServiceKey> {

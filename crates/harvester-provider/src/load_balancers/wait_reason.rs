@@ -19,6 +19,8 @@ pub enum WaitReason {
     Primary,
     /// The host does not look at the object.
     HostSilent,
+    /// The cluster has as many load balancers as it may have.
+    Quota,
     /// No IPPool fits.
     NoMatchingPool,
     /// The IPPool is used up.
@@ -39,6 +41,7 @@ impl WaitReason {
             Self::Shared => "AddressShared",
             Self::Primary => "PrimaryWithoutAddress",
             Self::HostSilent => "HarvesterSilent",
+            Self::Quota => "QuotaReached",
             Self::NoMatchingPool => "NoMatchingPool",
             Self::PoolExhausted => "PoolExhausted",
             Self::Refused => "RefusedByHarvester",
@@ -56,6 +59,7 @@ impl WaitReason {
             Self::Shared => "shared",
             Self::Primary => "primary",
             Self::HostSilent => "host_silent",
+            Self::Quota => "quota",
             Self::NoMatchingPool => "no_matching_pool",
             Self::PoolExhausted => "pool_exhausted",
             Self::Refused => "refused",
