@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e bench release image tools fmt lint clean
+.PHONY: help demo demo-down test test-unit test-e2e bench bench-ccm release image tools fmt lint clean
 
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
@@ -38,6 +38,9 @@ test-e2e: ## capabilities against a real control plane, in namespaces
 bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
 	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/release/bench $(ARGS)
+
+bench-ccm: ## measure the cloud controller alone against its bounds as root (ARGS='--quick', '--only ccm-real'); docs/performance.md
+	@$(MAKE) --no-print-directory bench ARGS='--ccm --report $(OUT)/bench/ccm.json $(ARGS)'
 
 release: ## the static binary that is shipped
 	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
