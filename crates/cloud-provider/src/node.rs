@@ -171,6 +171,13 @@ impl NodeController {
         }
     }
 
+    /// The machine is still to be asked for.
+    fn remember(&self, stale: bool, name: &str) {
+        if stale {
+            self.stale.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        }
+    }
+
     async fn process(&self, name: &str) -> Next {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(name).unwrap_or_default();
         let Some(node) = memory.written.newest(self.cache.get(&name.to_owned())) else {
@@ -194,6 +201,7 @@ impl NodeController {
             let machine = match self.provider.metadata(&node).await {
                 Ok(machine) => machine,
                 Err(error) => {
+                    self.remember(stale, &node.name);
                     let text = format!("failed to get instance metadata for node {}: {}", node.name, chain(&error));
                     return self.refused(&node, text, error.permanent, memory);
                 }
@@ -209,7 +217,10 @@ impl NodeController {
             }
             match plan::plan(&node, &machine, rules) {
                 Ok(plan) => plan,
-                Err(error) => return self.refused(&node, chain(&error), false, memory),
+                Err(error) => {
+                    self.remember(stale, &node.name);
+                    return self.refused(&node, chain(&error), false, memory);
+                }
             }
         } else {
             plan::Plan { labels: plan::reconcile_labels(&node), ..plan::Plan::default() }
@@ -229,13 +240,11 @@ impl NodeController {
                     self.settings.metrics.initialised(&node);
                 }
                 let Some(left) = unsettled else { return Next::OnChange };
-                self.stale.lock().unwrap_or_else(PoisonError::into_inner).insert(node.name.clone());
+                self.remember(true, &node.name);
                 Next::After(left)
             }
             Err((node, error)) => {
-                if stale {
-                    self.stale.lock().unwrap_or_else(PoisonError::into_inner).insert(node.name.clone());
-                }
+                self.remember(stale, &node.name);
                 if is_conflict(&error) && memory.conflicts < CONFLICTS {
                     memory.conflicts += 1;
                     tracing::debug!("somebody else wrote the Node, looking again");

@@ -288,3 +288,14 @@ async fn h10_a_zone_is_believed_after_a_while_and_then_written_once() {
     assert_eq!(test.controller.process("n").await, Next::OnChange);
     assert_eq!(test.requests(), ["PATCH /api/v1/nodes/n"]);
 }
+
+/// A replica that starts before Harvester can be listed.
+#[tokio::test]
+async fn a_machine_that_could_not_be_asked_for_is_asked_for_again() {
+    let test = Test::new([settled("n")]);
+    test.will_answer([Err(ProviderError::new("VMs could not be listed yet"))]);
+    test.controller.ask_for(["n".to_owned()]);
+    assert_eq!(test.controller.process("n").await, Next::BackOff);
+    assert_eq!(test.controller.process("n").await, Next::OnChange);
+    assert_eq!(test.asked(), 2);
+}

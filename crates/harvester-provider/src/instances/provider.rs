@@ -73,6 +73,8 @@ struct Memory {
     /// Nodes whose machine is not known yet, and when somebody last asked for it.
     unresolved: BTreeMap<String, Instant>,
     listeners: Vec<mpsc::UnboundedSender<NodeWake>>,
+    /// Node names by VM name, as last found: whom to wake.
+    found: BTreeMap<String, String>,
     /// Addresses of Services, and when they were last published.
     vips: BTreeMap<IpAddr, Instant>,
 }
@@ -181,6 +183,7 @@ impl HarvesterInstances {
         memory.bound.retain(|_, binding| binding.seen.elapsed() < NODE_LASTS);
         memory.unresolved.retain(|_, asked| asked.elapsed() < NODE_LASTS);
         memory.hostnames.retain(|name| vms.iter().any(|vm| vm.name == name));
+        memory.found.retain(|name, _| vms.iter().any(|vm| vm.name == *name));
         let bound = memory.bound.iter().map(|(uid, binding)| (uid.clone(), binding.node.clone())).collect();
         let cluster = self.cluster.name_or_flag();
         let machines = Machines { cluster: &cluster, vms: &vms, vmis: &vmis, bound: &bound };
@@ -188,6 +191,7 @@ impl HarvesterInstances {
         match &found {
             Found::Vm(vm) => {
                 memory.unresolved.remove(&node.name);
+                memory.found.insert(vm.name.clone(), node.name.clone());
                 // Only what a provider ID says is certain enough to keep others away.
                 if vm_uid(node) == Some(&vm.uid) {
                     let binding = Binding { vm: vm.name.clone(), node: node.name.clone(), seen: Instant::now() };
@@ -316,7 +320,8 @@ fn nodes_of(vm: &str, vmis: &VmiCache, cluster: &ClusterName, memory: &Mutex<Mem
         return Vec::new();
     }
     let memory = lock(memory);
-    let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| binding.node.clone());
+    let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| &binding.node);
+    let bound = bound.or_else(|| memory.found.get(vm)).cloned();
     let mut nodes: BTreeSet<String> = memory.unresolved.keys().cloned().collect();
     nodes.insert(bound.unwrap_or_else(|| vm.to_owned()));
     nodes.into_iter().map(NodeWake::Node).collect()

@@ -257,3 +257,17 @@ async fn a_machine_wakes_its_node_but_not_while_it_migrates() {
     let unknown = nodes_of("vm-2", &lab.vmis, &lab.instances.cluster.name_or_flag(), &lab.instances.memory);
     assert_eq!(unknown, [NodeWake::Node("vm-2".into())], "most nodes are called like their VM");
 }
+
+/// Its Node has the provider ID only from the write that follows.
+#[tokio::test]
+async fn a_machine_wakes_the_node_that_was_just_initialised_under_another_name() {
+    let lab = lab(&[running("vm-1", Some("10.0.0.1"))], "node-1");
+    let asking = tokio::spawn(Arc::clone(&lab.instances).run());
+    let view = node("node-1", None, true);
+    while lab.instances.metadata(&view).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let woken = nodes_of("vm-1", &lab.vmis, &ClusterName::from_record("demo"), &lab.instances.memory);
+    assert_eq!(woken, [NodeWake::Node("node-1".into())]);
+    asking.abort();
+}
