@@ -734,7 +734,9 @@ impl LoadBalancers for HarvesterLoadBalancers {
 
 impl HarvesterLoadBalancers {
     async fn try_ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
-        if let Some(waiting) = self.not_synced(!wanted_network(service).is_empty()) {
+        if let Some(mut waiting) = self.not_synced(!wanted_network(service).is_empty()) {
+            // Who has an address has nothing to wait for: a restart while Harvester is away is none of its user's business.
+            waiting.needs_user &= !service.annotations.contains_key(kube_vip::LOADBALANCER_IPS);
             self.metrics.waits(&service.key, Some(WaitReason::Cache));
             return Ok(Ensured::Waiting(waiting));
         }

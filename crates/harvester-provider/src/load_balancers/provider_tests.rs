@@ -1,5 +1,8 @@
 //! The trait against a scripted API server: bodies of requests, their number, and what follows an answer.
 
+#[path = "provider_tests/adoption.rs"]
+mod adoption;
+
 use std::collections::BTreeMap;
 
 use harvester_api::load_balancer::LoadBalancer;
