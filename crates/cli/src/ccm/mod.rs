@@ -69,6 +69,10 @@ pub fn main(arguments: &[String]) -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<run::Ended>() => {
+            tracing::error!("{}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
         Err(error) => refuse(&chain(error.as_ref()), full_help),
     }
 }

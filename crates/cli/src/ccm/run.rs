@@ -23,11 +23,26 @@ use super::flags::Flags;
 use super::harvester::Harvester;
 use crate::VERSION;
 
-/// How long requests under way may take after SIGTERM. The successor starts when the lease is released, which comes after.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long requests under way may take after SIGTERM. The successor starts when the lease is released, which comes after, so one API
+/// that hangs must not hold it up. What is dropped unanswered is found by whoever leads next.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long what it all stands on may take after that: the last Events.
+const PATIENCE_BELOW: Duration = Duration::from_millis(300);
 
 /// Component of the Events on the Lease, as client-go's controller managers name it.
 const COMPONENT: &str = "cloud-controller-manager";
+
+/// The command had started and worked, and ended without having been asked to: not a matter of how it was started.
+#[derive(Debug, thiserror::Error)]
+#[error("cloudprovider.harvesterhci.io ends")]
+pub struct Ended(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+impl Ended {
+    fn because(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> anyhow::Error {
+        Self(error.into()).into()
+    }
+}
 
 /// Runs until SIGTERM (`Ok`) or until something that the process cannot do without ends (`Err`).
 pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<()> {
@@ -103,9 +118,9 @@ async fn manage(
         below.cancelled().await;
         stop.cancel();
     };
-    let (above, foundation, ()) = tokio::join!(above, tasks.run(PATIENCE), fall);
-    foundation?;
-    above
+    let (above, foundation, ()) = tokio::join!(above, tasks.run(PATIENCE_BELOW), fall);
+    foundation.map_err(Ended::because)?;
+    above.map_err(Ended::because)
 }
 
 /// The guest cluster, from one place for everything (W-36).
