@@ -140,25 +140,27 @@ impl ServiceController {
 
     /// Everything that puts keys into the queue.
     async fn feed(&self) {
+        // Who was there before us waits already, and lets go first who comes now.
+        self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key, WorkQueue::add_last));
         let mut touched = self.cache.subscribe();
         let mut wakes = self.provider.wakes();
         let mut resync = tokio::time::interval_at(Instant::now() + RESYNC, RESYNC);
         loop {
             tokio::select! {
-                Some(key) = touched.next() => self.add_if_ours(key),
+                Some(key) = touched.next() => self.add_if_ours(key, WorkQueue::add),
                 // What was begun is finished before more is begun.
                 Some(key) = wakes.next() => self.queue.add_first(key),
-                _ = resync.tick() => self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key)),
+                _ = resync.tick() => self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key, WorkQueue::add_last)),
                 else => return,
             }
         }
     }
 
     /// Most Services of a cluster are of no interest to us.
-    fn add_if_ours(&self, key: ServiceKey) {
+    fn add_if_ours(&self, key: ServiceKey, add: impl Fn(&WorkQueue<ServiceKey>, ServiceKey)) {
         let ours = self.cache.get(&key).is_some_and(|view| wants_load_balancer(&view) || has_finalizer(&view));
         if ours || self.remembers(&key) {
-            self.queue.add(key);
+            add(&self.queue, key);
         }
     }
 

@@ -68,21 +68,24 @@ impl<K: Key> WorkQueue<K> {
 
     /// Puts `key` at the end, unless it waits already. A delay that runs for it goes on running.
     pub fn add(&self, key: K) {
-        {
-            let mut state = self.lock();
-            let added = state.add(Instant::now(), key);
-            self.inner.metrics.added(u64::from(added));
-            self.inner.metrics.depth(state.waiting());
-        }
-        self.inner.wake.notify_one();
+        self.put(|state, now| state.add(now, key));
     }
 
-    /// The same, and `key` goes before all that were only added: work that was begun is finished before more is begun. Of five
-    /// turns one goes to the others.
+    /// The same after all that were not added like this: what was there before is not in a hurry.
+    pub fn add_last(&self, key: K) {
+        self.put(|state, now| state.add_last(now, key));
+    }
+
+    /// The same before all others: work that was begun is finished before more is begun. Of five turns one goes to those that come
+    /// last, so that nobody starves.
     pub fn add_first(&self, key: K) {
+        self.put(|state, now| state.add_first(now, key));
+    }
+
+    fn put(&self, add: impl FnOnce(&mut State<K>, Instant) -> bool) {
         {
             let mut state = self.lock();
-            let added = state.add_first(Instant::now(), key);
+            let added = add(&mut state, Instant::now());
             self.inner.metrics.added(u64::from(added));
             self.inner.metrics.depth(state.waiting());
         }
@@ -246,6 +249,10 @@ mod tests {
         assert_eq!(queue.len(), 9);
         assert_eq!(keys(&queue), ["d", "v", "w", "x", "a", "y", "z", "b", "c"]);
         assert!(queue.is_empty());
+        ["old1", "old2", "new"].into_iter().for_each(|key| queue.add_last(key));
+        queue.add_first("new");
+        queue.add("newer");
+        assert_eq!(keys(&queue), ["old1", "new", "newer", "old2"], "the tenth turn is the last ones'");
         queue.add("a");
         let job = try_next(&queue).unwrap();
         queue.add_first("a");

@@ -6,17 +6,17 @@ use tokio::time::Instant;
 
 use crate::cache::Key;
 
-/// While both wait, one of so many turns goes to the keys that are not urgent.
-const TO_THE_REST: u64 = 5;
+/// One of so many turns goes to the lane that comes last, so that none starves.
+const TO_THE_LAST: u64 = 5;
 
 #[derive(Debug)]
 pub(super) struct State<K> {
-    order: VecDeque<(K, Instant)>,
-    /// Goes first. A key may be in both: what is not `dirty` any more when its turn comes is skipped.
-    urgent: VecDeque<(K, Instant)>,
-    urgent_keys: BTreeSet<K>,
+    /// The first lane goes first. A key may be in two: what is not `dirty` any more when its turn comes is skipped.
+    lanes: [VecDeque<(K, Instant)>; 3],
+    /// In the first lane.
+    urgent: BTreeSet<K>,
     turns: u64,
-    /// Keys that have to be worked on: those in `order` and `urgent`, and those added while being worked on.
+    /// Keys that have to be worked on: those in `lanes`, and those added while being worked on.
     dirty: BTreeSet<K>,
     working: BTreeMap<K, Instant>,
     later: BTreeMap<K, Instant>,
@@ -29,9 +29,8 @@ pub(super) struct State<K> {
 impl<K> Default for State<K> {
     fn default() -> Self {
         Self {
-            order: VecDeque::new(),
-            urgent: VecDeque::new(),
-            urgent_keys: BTreeSet::new(),
+            lanes: [VecDeque::new(), VecDeque::new(), VecDeque::new()],
+            urgent: BTreeSet::new(),
             turns: 0,
             dirty: BTreeSet::new(),
             working: BTreeMap::new(),
@@ -46,23 +45,32 @@ impl<K> Default for State<K> {
 impl<K: Key> State<K> {
     /// Whether this was news.
     pub(super) fn add(&mut self, now: Instant, key: K) -> bool {
+        self.add_to(1, now, key)
+    }
+
+    /// The same after all others.
+    pub(super) fn add_last(&mut self, now: Instant, key: K) -> bool {
+        self.add_to(2, now, key)
+    }
+
+    fn add_to(&mut self, lane: usize, now: Instant, key: K) -> bool {
         if self.shut_down || !self.dirty.insert(key.clone()) {
             return false;
         }
         if !self.working.contains_key(&key) {
-            self.order.push_back((key, now));
+            self.lanes[lane].push_back((key, now));
         }
         true
     }
 
-    /// The same before all that is not urgent, also if it waits already.
+    /// The same before all others, also if it waits already.
     pub(super) fn add_first(&mut self, now: Instant, key: K) -> bool {
         if self.shut_down {
             return false;
         }
         let news = self.dirty.insert(key.clone());
-        if !self.working.contains_key(&key) && self.urgent_keys.insert(key.clone()) {
-            self.urgent.push_back((key, now));
+        if !self.working.contains_key(&key) && self.urgent.insert(key.clone()) {
+            self.lanes[0].push_back((key, now));
         }
         news
     }
@@ -91,12 +99,12 @@ impl<K: Key> State<K> {
     }
 
     pub(super) fn take(&mut self, now: Instant) -> Option<(K, Instant)> {
-        let rest_first = self.turns % TO_THE_REST == TO_THE_REST - 1;
+        let last_first = self.turns % TO_THE_LAST == TO_THE_LAST - 1;
         loop {
-            let lanes =
-                if rest_first { [&mut self.order, &mut self.urgent] } else { [&mut self.urgent, &mut self.order] };
-            let (key, queued) = lanes.into_iter().find_map(VecDeque::pop_front)?;
-            self.urgent_keys.remove(&key);
+            let mut lanes = self.lanes.iter_mut();
+            let next = |lane: &mut VecDeque<(K, Instant)>| lane.pop_front();
+            let (key, queued) = if last_first { lanes.rev().find_map(next) } else { lanes.find_map(next) }?;
+            self.urgent.remove(&key);
             // The other entry of a key that was in both, or one that is being worked on and comes again by itself.
             if self.working.contains_key(&key) || !self.dirty.remove(&key) {
                 continue;
@@ -110,7 +118,7 @@ impl<K: Key> State<K> {
     pub(super) fn done(&mut self, now: Instant, key: &K) {
         self.working.remove(key);
         if self.dirty.contains(key) {
-            self.order.push_back((key.clone(), now));
+            self.lanes[1].push_back((key.clone(), now));
         }
     }
 
