@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e bench bench-ccm release image tools fmt lint clean
+.PHONY: help demo demo-down test test-unit test-e2e bench chaos bench-ccm release image tools fmt lint clean
 
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
@@ -41,6 +41,10 @@ bench: release ## measure time, requests, memory and fail-over as root (ARGS='--
 
 bench-ccm: ## measure the cloud controller alone against its bounds as root (ARGS='--quick', '--only ccm-real'); docs/performance.md
 	@$(MAKE) --no-print-directory bench ARGS='--ccm --report $(OUT)/bench/ccm.json $(ARGS)'
+
+chaos: ## break what can break around the cloud controller for CHAOS_SECONDS (600), as root; CHAOS_SEED repeats a run
+	@tools=$$(dev/tools.sh) && cargo build $(TEST_BINARIES) --bins && cargo build -p e2e --bin chaos && \
+	  HCP_TOOLS=$$tools dev/private.sh $(OUT)/debug/chaos
 
 release: ## the static binary that is shipped
 	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider

@@ -75,8 +75,11 @@ pub fn load_balancer(lb: &LoadBalancer) -> Value {
 pub fn node(node: &Node) -> Value {
     let taints: Vec<&str> =
         node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).map(|taint| taint.key.as_str()).collect();
+    // Ours alone: the Go provider does not tell the host.
+    let mut labels = node.labels().clone();
+    labels.remove(cloudprovider::HOST);
     json!({
-        "labels": node.labels(),
+        "labels": labels,
         "providerID": node.spec.as_ref().and_then(|spec| spec.provider_id.clone()),
         "taints": taints,
         "addresses": addresses(node),

@@ -13,7 +13,7 @@ use harvester_api::virtual_machine::VirtualMachine;
 use kube::api::PostParams;
 use kube::runtime::reflector::{self, ObjectRef, Store, store::Writer};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::runtime::watcher as watch;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -222,13 +222,16 @@ pub fn is_not_found<T>(outcome: &kube::Result<T>) -> bool {
     matches!(outcome, Err(kube::Error::Api(status)) if status.code == 404)
 }
 
+/// Pause after a watch that failed.
+const WATCH_AGAIN: Duration = Duration::from_millis(500);
+
 /// Keeps a cache filled and queues the key of every object that changed, deleted ones included. Never ends by itself.
 pub async fn feed<K>(api: Api<K>, writer: Writer<K>, queue: Queue)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
-    let events = watch(api, watcher::Config::default()).default_backoff();
+    let events = watch(api, watcher::Config::default());
     let mut events = std::pin::pin!(reflector::reflector(writer, events));
     // A listing shows in the cache only when it is complete: a key that was queued before would find nothing there.
     let mut listed = Vec::new();
@@ -238,7 +241,11 @@ where
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => listed.push(key(&object)),
             Ok(Event::InitDone) => listed.drain(..).for_each(|key| queue.add(key)),
-            Err(error) => tracing::debug!(%error, "watch failed, trying again"),
+            Err(error) => {
+                tracing::debug!(%error, "watch failed, trying again");
+                // A host's controllers run beside its API server: they are back as soon as it is.
+                tokio::time::sleep(WATCH_AGAIN).await;
+            }
         }
     }
 }
