@@ -2,6 +2,7 @@
 
 use harvester_api::names::{ClusterName, NetworkName};
 
+use crate::garbage::GarbageConfig;
 use crate::instances::addresses::AddressRules;
 
 /// Configuration of the provider, checked and normalised (ccm.md 1.4). One name of the cluster is used everywhere (W-09).
@@ -19,6 +20,8 @@ pub struct ProviderConfig {
     pub ignore_node_annotations: bool,
     /// `--disable-vmi-controller`: VMIs wake no Nodes, no guest agent is asked, no NAD mapping is written.
     pub disable_vmi_controller: bool,
+    /// `--garbage-collection` and its grace period.
+    pub garbage: GarbageConfig,
     /// `--max-load-balancers`; `None`: as many as Harvester gives.
     pub max_load_balancers: Option<usize>,
     /// Namespace on Harvester of all VMs and load balancers of this cluster, from the cloud-config's context.

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::garbage::list::Kind;
 use crate::load_balancers::wait_reason::WaitReason;
 
 /// Metrics of the provider.
@@ -32,6 +33,7 @@ pub struct Metrics {
     pub known_hostnames: Gauge<f64, AtomicU64>,
     /// 1 while the command line names another cluster than the one in use.
     pub cluster_name_mismatch: Gauge,
+    garbage: Family<[(&'static str, &'static str); 1], Gauge>,
     reasons: Mutex<HashMap<ServiceKey, WaitReason>>,
 }
 
@@ -48,6 +50,7 @@ impl Metrics {
             nad_mapping_networks: Gauge::default(),
             known_hostnames: Gauge::default(),
             cluster_name_mismatch: Gauge::default(),
+            garbage: Family::default(),
             reasons: Mutex::default(),
         };
         registry.register(
@@ -90,7 +93,17 @@ impl Metrics {
             "1 while --cluster-name differs from the name that is remembered and used",
             metrics.cluster_name_mismatch.clone(),
         );
+        registry.register(
+            "harvester_garbage_loadbalancers",
+            "LoadBalancers on Harvester that no Service has, by kind: ours (by the UID of this cluster) or suspected (by its name)",
+            metrics.garbage.clone(),
+        );
         metrics
+    }
+
+    /// So many objects of this kind have no Service.
+    pub fn garbage(&self, kind: Kind, count: usize) {
+        self.garbage.get_or_create(&[("kind", kind.label())]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// An address was published so long after the POST.

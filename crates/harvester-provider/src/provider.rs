@@ -18,6 +18,7 @@ use runtime::tasks::Tasks;
 use tokio::sync::watch;
 
 use crate::config::ProviderConfig;
+use crate::garbage::collector::Collector;
 use crate::identity::Identity;
 use crate::identity::keeper::{Keeper, Sources, record_cache};
 use crate::identity::record::{self, Record, Records};
@@ -44,6 +45,7 @@ pub struct HarvesterProvider {
     watches: Watches,
     writer: Option<Writer>,
     keeper: Keeper,
+    collector: Collector,
 }
 
 #[derive(Debug, Clone)]
@@ -141,6 +143,14 @@ impl HarvesterProvider {
         let writer = (!config.disable_vmi_controller)
             .then(|| Writer::new(guest.clone(), identity.clone(), vmis.clone(), mapping, Arc::clone(&metrics)));
         let sources = Sources { services: services.clone(), lbs: lbs.clone(), vmis: vmis.clone(), record };
+        let collector = Collector::new(
+            config.garbage,
+            (config.load_balancers(), identity.clone()),
+            sources.clone(),
+            watches.lbs.status(),
+            load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace),
+            Arc::clone(&metrics),
+        );
         let keeper = Keeper::new(identity, sources, Records::new(guest.clone()), metrics);
         let caches = Caches { services: services.clone(), lbs, vms, vmis };
         Self {
@@ -150,6 +160,7 @@ impl HarvesterProvider {
             watches,
             writer,
             keeper,
+            collector,
         }
     }
 
@@ -210,6 +221,7 @@ impl HarvesterProvider {
         tasks.spawn_endless("watch of the NAD mapping", self.watches.mapping.run());
         tasks.spawn_endless("watch of the record", self.watches.record.run());
         tasks.spawn_endless("cluster identity", self.keeper.run(events.for_component(COMPONENT)));
+        tasks.spawn_endless("garbage", self.collector.run(events.for_component(COMPONENT)));
         tasks.spawn_endless("guest agents", self.instances.run());
         if let Some(writer) = self.writer {
             tasks.spawn_endless("NAD mapping", writer.run());

@@ -19,7 +19,7 @@ use crate::instances::provider::VmiCache;
 use crate::load_balancers::own_writes::LbCache;
 use crate::metrics::Metrics;
 
-/// The record as it is watched: at most one entry. A new version counts although nothing else changed: it asks for a look.
+/// The record as it is watched: at most one entry.
 pub type RecordCache = Cache<String, Record>;
 
 /// A cache for a reflector to fill.

@@ -16,6 +16,9 @@ pub const CLUSTER_NAME: &str = "cluster-name";
 /// LoadBalancers that a user told us to leave behind, one per line (decision 12).
 pub const POSSIBLE_ORPHANS: &str = "possible-orphans";
 
+/// Annotation: a changed value makes us look for garbage at once.
+pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";
+
 /// So often a write may meet a conflict.
 const ATTEMPTS: usize = 4;
 
@@ -41,8 +44,8 @@ pub struct Record {
     pub cluster_name: Option<ClusterName>,
     /// `metadata.uid`, for Events.
     pub uid: Option<String>,
-    /// Changes with every write, also with one that only asks us to look again.
-    pub resource_version: Option<String>,
+    /// Annotation [`LIST_GARBAGE`].
+    pub list_garbage: Option<String>,
 }
 
 impl From<&ConfigMap> for Record {
@@ -51,7 +54,7 @@ impl From<&ConfigMap> for Record {
         Self {
             cluster_name: name.filter(|name| !name.is_empty()).map(ClusterName::from_record),
             uid: config_map.uid(),
-            resource_version: config_map.resource_version(),
+            list_garbage: config_map.annotations().get(LIST_GARBAGE).cloned(),
         }
     }
 }

@@ -646,6 +646,7 @@ fn failed(error: RequestError) -> ProviderError {
         RequestError::Write { source, .. }
         | RequestError::Read { source, .. }
         | RequestError::Delete { source, .. }
+        | RequestError::Service { source, .. }
         | RequestError::Patch { source, .. } => source.into(),
         RequestError::Malformed { source, .. } => source.into(),
     };
