@@ -4,6 +4,7 @@
 //! `load_balancers/apply.rs`, `instances/requests.rs` and `nad_mapping/writer.rs`, and nowhere else.
 
 pub mod config;
+pub mod features;
 pub mod garbage;
 pub mod identity;
 pub mod instances;

@@ -21,6 +21,7 @@ pub struct Metrics {
     /// From our POST to a published address.
     pub allocation_seconds: Histogram,
     waiting: Family<[(&'static str, &'static str); 1], Gauge>,
+    features: Family<[(&'static str, &'static str); 1], Gauge>,
     /// Objects deleted before the host had finished booking.
     pub possible_leaks: Counter,
     /// Creates and deletes that may be under way on the host at one time.
@@ -44,6 +45,7 @@ impl Metrics {
         let metrics = Self {
             allocation_seconds: Histogram::new(buckets),
             waiting: Family::default(),
+            features: Family::default(),
             possible_leaks: Counter::default(),
             window: Gauge::default(),
             guest_agent_failures: Counter::default(),
@@ -57,6 +59,11 @@ impl Metrics {
             "harvester_loadbalancer_allocation_seconds",
             "Time from creating a LoadBalancer on Harvester to publishing its address",
             metrics.allocation_seconds.clone(),
+        );
+        registry.register(
+            "harvester_host_feature",
+            "What this Harvester host can do, as far as it was seen: 1 it can, 0 it cannot",
+            metrics.features.clone(),
         );
         registry.register(
             "harvester_loadbalancer_waiting",
@@ -104,6 +111,11 @@ impl Metrics {
     /// So many objects of this kind have no Service.
     pub fn garbage(&self, kind: Kind, count: usize) {
         self.garbage.get_or_create(&[("kind", kind.label())]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// The host was seen to have a feature, or not to have it.
+    pub fn host_feature(&self, name: &'static str, offered: bool) {
+        self.features.get_or_create(&[("feature", name)]).set(i64::from(offered));
     }
 
     /// An address was published so long after the POST.

@@ -18,6 +18,7 @@ use runtime::tasks::Tasks;
 use tokio::sync::watch;
 
 use crate::config::ProviderConfig;
+use crate::features::Detector;
 use crate::garbage::collector::Collector;
 use crate::identity::Identity;
 use crate::identity::keeper::{Keeper, Sources, record_cache};
@@ -46,6 +47,7 @@ pub struct HarvesterProvider {
     writer: Option<Writer>,
     keeper: Keeper,
     collector: Collector,
+    detector: Detector,
 }
 
 #[derive(Debug, Clone)]
@@ -151,6 +153,13 @@ impl HarvesterProvider {
             load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace),
             Arc::clone(&metrics),
         );
+        let detector = Detector {
+            client: harvester.clone(),
+            lbs: lbs.clone(),
+            watched: watches.lbs.status(),
+            returns: None,
+            metrics: Arc::clone(&metrics),
+        };
         let keeper = Keeper::new(identity, sources, Records::new(guest.clone()), metrics);
         let caches = Caches { services: services.clone(), lbs, vms, vmis };
         Self {
@@ -161,6 +170,7 @@ impl HarvesterProvider {
             writer,
             keeper,
             collector,
+            detector,
         }
     }
 
@@ -169,6 +179,7 @@ impl HarvesterProvider {
         self.watches.lbs = self.watches.lbs.returns(returns.clone());
         self.watches.vms = self.watches.vms.returns(returns.clone());
         self.watches.vmis = self.watches.vmis.returns(returns.clone());
+        self.detector.returns = Some(returns.clone());
         self
     }
 
@@ -223,6 +234,7 @@ impl HarvesterProvider {
         tasks.spawn_endless("cluster identity", self.keeper.run(events.for_component(COMPONENT)));
         tasks.spawn_endless("garbage", self.collector.run(events.for_component(COMPONENT)));
         tasks.spawn_endless("guest agents", self.instances.run());
+        tasks.spawn_endless("host features", self.detector.run());
         if let Some(writer) = self.writer {
             tasks.spawn_endless("NAD mapping", writer.run());
         }

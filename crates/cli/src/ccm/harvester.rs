@@ -94,7 +94,10 @@ impl Harvester {
         let returns = switch.returns();
         let told = Told { object: object.clone(), recorder: recorder.clone() };
         tasks.spawn_endless("look for Harvester", switch.clone().watch_over());
-        tasks.spawn_endless("story of Harvester", tell(switch.clone(), file.path.clone(), metrics.clone(), told.clone()));
+        tasks.spawn_endless(
+            "story of Harvester",
+            tell(switch.clone(), file.path.clone(), metrics.clone(), told.clone()),
+        );
         tasks.spawn_endless("look at the cloud-config", reload(switch, file, metrics, told));
         Some(returns)
     }

@@ -32,7 +32,10 @@ const RECOVERY: Duration = Duration::from_mins(2);
 const GHOSTS: [&str; 2] = ["ghost1", "ghost2"];
 
 #[derive(Debug, Parser)]
-#[command(name = "chaos", about = "Breaks what can break around the cloud controller, in namespaces of this machine. Needs root.")]
+#[command(
+    name = "chaos",
+    about = "Breaks what can break around the cloud controller, in namespaces of this machine. Needs root."
+)]
 struct Cli {
     /// How long to break things
     #[arg(long, env = "CHAOS_SECONDS", default_value_t = 600)]
@@ -238,7 +241,9 @@ impl Chaos {
             (Deed::Address, _) => {
                 let ghost = GHOSTS[self.dice.below(GHOSTS.len())];
                 let address = format!("192.168.100.{}", 60 + self.dice.below(35));
-                self.machines.addresses(VM_NAMESPACE, &format!("vm-{ghost}"), "nic-0", std::slice::from_ref(&address)).await?;
+                self.machines
+                    .addresses(VM_NAMESPACE, &format!("vm-{ghost}"), "nic-0", std::slice::from_ref(&address))
+                    .await?;
                 self.truth.machines.insert(ghost.to_owned(), address);
             }
             (Deed::Agent, _) => {

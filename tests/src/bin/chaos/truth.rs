@@ -123,7 +123,9 @@ impl Truth {
             let allocated = lb.and_then(|lb| lb.status.as_ref()?.allocated_address.ip.clone());
             match (published(service), allocated) {
                 (Some(shown), Some(allocated)) if shown == allocated => {}
-                (shown, allocated) => missing.push(format!("{name} shows {shown:?}, its load balancer has {allocated:?}")),
+                (shown, allocated) => {
+                    missing.push(format!("{name} shows {shown:?}, its load balancer has {allocated:?}"))
+                }
             }
             wanted.insert(key);
         }
