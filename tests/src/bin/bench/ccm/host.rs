@@ -12,7 +12,7 @@ use kube::api::{ListParams, PostParams};
 
 use super::theatre::{Theatre, names};
 use super::{Figure, Told};
-use crate::progress;
+use crate::progress::{self, say};
 use crate::requests::Side;
 
 /// How long Harvester's API is away.
@@ -62,13 +62,24 @@ pub async fn pools(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
     told.tell(Figure::count("a Service without a pool: all requests in its first 2 minutes", all));
     let mark = stage.bed.mark();
     progress::sleep("one Service without a pool", STUCK).await;
-    let hourly = stage.tally(mark)?.work() * 30;
+    let tally = stage.tally(mark)?;
+    for side in [Side::CcmGuest, Side::CcmHarvester] {
+        let counts = tally.side(side);
+        say(format!(
+            "  {}: {:?} {:?} {} Events",
+            side.name(),
+            counts.reads_by_kind,
+            counts.writes_by_kind,
+            counts.events
+        ));
+    }
+    let hourly = tally.work() * 30;
     told.tell(Figure::count("a Service without a pool: requests per hour (from 2 minutes)", hourly).below(60.0));
 
     let mut watching = theatre.watch().await?;
     let begin = Instant::now();
     // Ninety-nine addresses: for the stuck one and ninety-eight others.
-    stage.bed.harvester.create_pool("small", NETWORK, "10.200.0.0/20,start=10.200.0.1,end=10.200.0.99")?;
+    stage.bed.harvester.create_pool("small", NETWORK, "10.200.0.0/20,start=10.200.0.10,end=10.200.0.108")?;
     watching.wait_for(&names("stuck", 1), 1).await?;
     told.tell(
         Figure::seconds("pool made: the pending Service is published", begin.elapsed()).below(1.5).go("up to 300 s"),
