@@ -120,7 +120,9 @@ impl CloudConfig {
     pub fn files(&self) -> Vec<PathBuf> {
         let named = self.endpoints.iter().map(|endpoint| (&endpoint.settings, "certificate-authority"));
         let named = named.chain(["client-certificate", "client-key"].map(|key| (&self.credentials, key)));
-        named.filter_map(|(object, key)| Some(PathBuf::from(object.get(key)?.as_str().filter(|path| !path.is_empty())?))).collect()
+        named
+            .filter_map(|(object, key)| Some(PathBuf::from(object.get(key)?.as_str().filter(|path| !path.is_empty())?)))
+            .collect()
     }
 }
 
