@@ -121,7 +121,7 @@ async fn returned(returns: &mut Option<watch::Receiver<u64>>) {
         None => true,
     };
     if gone {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -2,14 +2,18 @@
 
 #[path = "provider_tests/adoption.rs"]
 mod adoption;
+#[path = "provider_tests/leaving.rs"]
+mod leaving;
 
 use std::collections::BTreeMap;
 
+use futures::StreamExt;
 use harvester_api::load_balancer::LoadBalancer;
 use prometheus_client::registry::Registry;
 use runtime::scenario::{Scenario, Seen};
 use serde_json::{Value, json};
 
+use super::super::booking;
 use super::super::build::{config, key, service};
 use super::super::own_writes::lb_cache;
 use super::super::view::LbView;

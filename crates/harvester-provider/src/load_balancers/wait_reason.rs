@@ -21,6 +21,8 @@ pub enum WaitReason {
     HostSilent,
     /// The cluster has as many load balancers as it may have.
     Quota,
+    /// An announcer that serves the published address.
+    Unserved,
     /// No IPPool fits.
     NoMatchingPool,
     /// The IPPool is used up.
@@ -42,6 +44,7 @@ impl WaitReason {
             Self::Primary => "PrimaryWithoutAddress",
             Self::HostSilent => "HarvesterSilent",
             Self::Quota => "QuotaReached",
+            Self::Unserved => "NotServed",
             Self::NoMatchingPool => "NoMatchingPool",
             Self::PoolExhausted => "PoolExhausted",
             Self::Refused => "RefusedByHarvester",
@@ -60,6 +63,7 @@ impl WaitReason {
             Self::Primary => "primary",
             Self::HostSilent => "host_silent",
             Self::Quota => "quota",
+            Self::Unserved => "unserved",
             Self::NoMatchingPool => "no_matching_pool",
             Self::PoolExhausted => "pool_exhausted",
             Self::Refused => "refused",

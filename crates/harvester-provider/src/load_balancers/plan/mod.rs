@@ -30,6 +30,9 @@ use super::wait_reason::WaitReason;
 use crate::config::LoadBalancerConfig;
 use crate::nad_mapping::NadMapping;
 
+/// After this time an address that nobody serves is the user's trouble: an announcer needs a few seconds, a DHCP server ten.
+pub const UNSERVED: Duration = Duration::from_mins(1);
+
 /// Everything that the decision about one Service depends on.
 #[derive(Debug, Clone)]
 pub struct World<'a> {
@@ -55,6 +58,8 @@ pub struct World<'a> {
     pub address_user: Option<ServiceKey>,
     /// The cluster has as many load balancers as it may have.
     pub quota_reached: Option<usize>,
+    /// How long the Service has shown an address that nobody serves.
+    pub unserved: Option<Duration>,
     /// Who has a place at the address in question, this Service's own or its primary's.
     pub occupants: &'a [Occupant],
     /// Unix seconds.

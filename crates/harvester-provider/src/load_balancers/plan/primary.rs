@@ -16,7 +16,7 @@ use super::super::service_patch::{ServicePatch, publish};
 use super::super::sharing::{PortClash, ShareError, first_clash};
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
-use super::{Action, Plan, Refusal, Verdict, World, key, moving, wait};
+use super::{Action, Plan, Refusal, UNSERVED, Verdict, World, key, moving, user_wait, wait};
 use crate::config::LoadBalancerConfig;
 
 /// How often a Service looks whether the cluster may have one more load balancer.
@@ -63,7 +63,8 @@ fn serve(
         }
         actions.extend(moving::superseded(service, lb, world));
         let trouble = clash_with_sharer(service, world).map(Refusal::from);
-        trouble.or_else(|| not_as_asked(source, asked, &ip)).map_or(Verdict::Ready, Verdict::from)
+        let trouble = trouble.or_else(|| not_as_asked(source, asked, &ip)).map(Verdict::from);
+        trouble.or_else(|| unserved(source, &ip, interface, world)).unwrap_or(Verdict::Ready)
     } else {
         if let Some(pool) = source.pool().filter(|pool| lb.pool() != Some(pool)) {
             // It has no address to lose.
@@ -89,6 +90,24 @@ fn serve(
 pub(super) fn address(source: &Source, lb: &LbView) -> Option<String> {
     let booked = lb.usable_address.clone()?;
     Some(if let Source::Static(address) = source { address.to_string() } else { booked })
+}
+
+/// Booked and published, and nobody serves it.
+fn unserved(source: &Source, ip: &str, interface: Option<&str>, world: &World<'_>) -> Option<Verdict> {
+    world.unserved.filter(|since| *since > UNSERVED)?;
+    let message = if *source == Source::Dhcp {
+        let interface = interface.map(|name| format!(" (interface {name})")).unwrap_or_default();
+        format!(
+            "no address by DHCP yet: the announcer on the nodes asks a DHCP server on their network{interface}. Its Events on this \
+             Service say what is in the way: no server, no free lease, no macvlan. Without any, see whether the announcer runs"
+        )
+    } else {
+        format!(
+            "address {ip} is published, and nobody serves it: see whether the announcer (harvester-cloud-provider announcer, or \
+             kube-vip) runs on the nodes, and what its Events on this Service say"
+        )
+    };
+    Some(user_wait(message, WaitReason::Unserved))
 }
 
 fn not_as_asked(source: &Source, asked: Option<IpAddr>, booked: &str) -> Option<Refusal> {

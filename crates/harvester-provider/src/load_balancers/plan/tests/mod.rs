@@ -31,11 +31,20 @@ struct Scene<'a> {
     others: &'a [Arc<LbView>],
     address_user: Option<ServiceKey>,
     quota_reached: Option<usize>,
+    unserved: Option<Duration>,
 }
 
 impl Default for Scene<'_> {
     fn default() -> Self {
-        Self { mapping: None, idle: None, now: 1_000, others: &[], address_user: None, quota_reached: None }
+        Self {
+            mapping: None,
+            idle: None,
+            now: 1_000,
+            others: &[],
+            address_user: None,
+            quota_reached: None,
+            unserved: None,
+        }
     }
 }
 
@@ -60,6 +69,7 @@ impl Scene<'_> {
             others: self.others,
             address_user: self.address_user.clone(),
             quota_reached: self.quota_reached,
+            unserved: self.unserved,
             mapping: self.mapping,
             primary,
             primary_lb,
@@ -250,6 +260,23 @@ fn the_mailbox_is_written_once_after_finalizer_and_ingress() {
     let [Action::Update { changes, .. }] = plan.actions.as_slice() else { panic!("{plan:?}") };
     assert_eq!(changes, &[Change::Address(IP.into())]);
     assert_eq!(plan.verdict, Verdict::Ready);
+}
+
+#[test]
+fn an_address_that_nobody_serves_becomes_the_users_trouble_after_a_minute() {
+    let published = service("default/web").short(&[("ip", IP)]).done();
+    let after = |seconds| {
+        let scene = Scene { unserved: Some(Duration::from_secs(seconds)), ..Scene::default() };
+        scene.plan(&published, &[], &[("default/web", &LbView { address: None, ..ready_lb() })])
+    };
+    assert_eq!(after(60), Plan { actions: vec![], verdict: Verdict::Ready });
+    let late = after(61);
+    assert_eq!(late.actions, []);
+    assert!(waiting(&late).needs_user && waiting(&late).message.starts_with(&format!("address {IP} is published")));
+    let dhcp = service("default/web").short(&[("ipam", "dhcp"), ("ip", "0.0.0.0")]).done();
+    let object = LbView { ipam: Some("dhcp".into()), address: None, ..lb("lb-name").ready("0.0.0.0").done() };
+    let scene = Scene { unserved: Some(Duration::from_mins(2)), ..Scene::default() };
+    assert!(waiting(&scene.plan(&dhcp, &[], &[("default/web", &object)])).message.contains("macvlan"));
 }
 
 #[test]

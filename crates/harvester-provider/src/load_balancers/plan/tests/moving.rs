@@ -112,6 +112,7 @@ fn without_a_proof_for_a_second_object_the_move_is_refused() {
         taken: false,
         address_user: None,
         quota_reached: None,
+        unserved: None,
         occupants: &[],
         now: 1_000,
         idle: None,
