@@ -11,11 +11,9 @@ const NARROW: usize = 1;
 /// On a host that books without a rate limit.
 const WIDE: usize = 16;
 
-/// So many in [`WITHIN`] are more than the rate limit of a real host allows: its bucket is good for about seven.
-const QUICK: usize = 10;
-
-/// See [`QUICK`].
-const WITHIN: Duration = Duration::from_secs(1);
+/// So many in such a time are more than the rate limit of a real host allows: its bucket is good for about seven in one second, and
+/// for fifteen in four.
+const QUICK: [(usize, Duration); 2] = [(10, Duration::from_secs(1)), (20, Duration::from_secs(4))];
 
 /// A host that takes longer than this for one object writes at its limit.
 const SLOW: Duration = Duration::from_millis(200);
@@ -41,9 +39,10 @@ impl Window {
         if self.wide {
             return;
         }
-        self.quick.push_back(now);
-        self.quick.retain(|at| now.saturating_duration_since(*at) < WITHIN);
-        if self.quick.len() >= QUICK {
+        self.quick.push_front(now);
+        self.quick.truncate(QUICK[1].0);
+        let within = |time: Duration| move |at: &Instant| now.saturating_duration_since(*at) < time;
+        if QUICK.iter().any(|(count, time)| self.quick.get(count - 1).is_some_and(within(*time))) {
             self.quick.clear();
             self.wide = true;
         }
@@ -68,11 +67,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ten_within_a_second_open_the_window_and_seven_do_not() {
+    async fn ten_within_a_second_open_the_window_and_a_real_host_does_not() {
         let (now, ms) = (Instant::now(), Duration::from_millis);
         assert_eq!(after(&mut Window::default(), now, ms(30), 9), 1);
         assert_eq!(after(&mut Window::default(), now, ms(30), 10), 16);
-        assert_eq!(after(&mut Window::default(), now, ms(142), 100), 1, "seven per second, for ever");
+        assert_eq!(after(&mut Window::default(), now, ms(180), 19), 1);
+        assert_eq!(after(&mut Window::default(), now, ms(180), 20), 16, "or twenty within four");
+        assert_eq!(after(&mut Window::default(), now, ms(399), 1000), 1, "a real host, for ever");
     }
 
     #[tokio::test]
