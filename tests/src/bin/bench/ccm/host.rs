@@ -12,7 +12,7 @@ use kube::api::{ListParams, PostParams};
 
 use super::theatre::{Theatre, names};
 use super::{Figure, Told};
-use crate::progress::{self, say};
+use crate::progress;
 use crate::requests::Side;
 
 /// How long Harvester's API is away.
@@ -25,22 +25,42 @@ pub async fn outage(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
     let theatre = Theatre::set("fast", ccm_args).await?;
     theatre.start().await?;
     theatre.publish(&names("before", 3), 3).await?;
+    for (how, text) in [(How::Dead, "its API server is dead"), (How::Cut, "its cable is cut")] {
+        away(&theatre, how, text, told).await?;
+    }
+    Ok(())
+}
+
+/// How Harvester is away: connections are refused, or nothing is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Dead,
+    Cut,
+}
+
+async fn away(theatre: &Theatre, how: How, text: &str, told: &mut Told<'_>) -> Result<()> {
     theatre.stage.wait_until_quiet().await?;
     let harvester = &theatre.stage.bed.harvester;
-    harvester.api_server().kill();
+    match how {
+        How::Dead => harvester.api_server().kill(),
+        How::Cut => harvester.nic().cut()?,
+    }
     let mut watching = theatre.watch().await?;
-    let names = names("meanwhile", 3);
+    let names = names(if how == How::Dead { "dead" } else { "cut" }, 3);
     for name in &names {
         tokio::time::sleep(AWAY / 4).await;
         theatre.make(std::slice::from_ref(name)).await?;
     }
     progress::sleep("Harvester is away", AWAY / 4).await;
-    harvester.api_server().start().await?;
+    match how {
+        How::Dead => harvester.api_server().start().await?,
+        How::Cut => harvester.nic().plug()?,
+    }
     let back = Instant::now();
     let published = watching.wait_for(&names, names.len()).await?;
     let last = published.values().max().map_or(Duration::ZERO, |at| at.saturating_duration_since(back));
     told.tell(
-        Figure::seconds("Harvester away for 60 s: 3 Services made meanwhile published after the return", last)
+        Figure::seconds(format!("Harvester away for 60 s, {text}: 3 Services published after the return"), last)
             .below(1.0)
             .go("11-16 s"),
     );
@@ -63,17 +83,11 @@ pub async fn pools(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
     let mark = stage.bed.mark();
     progress::sleep("one Service without a pool", STUCK).await;
     let tally = stage.tally(mark)?;
-    for side in [Side::CcmGuest, Side::CcmHarvester] {
-        let counts = tally.side(side);
-        say(format!(
-            "  {}: {:?} {:?} {} Events",
-            side.name(),
-            counts.reads_by_kind,
-            counts.writes_by_kind,
-            counts.events
-        ));
-    }
-    let hourly = tally.work() * 30;
+    // Watches end after five minutes and begin anew, however many Services there are.
+    let (guest, host) = (tally.side(Side::CcmGuest), tally.side(Side::CcmHarvester));
+    let watches = [&guest, &host].into_iter().flat_map(|counts| &counts.reads_by_kind);
+    let watches: usize = watches.filter(|(kind, _)| kind.starts_with("watch ")).map(|(_, count)| count).sum();
+    let hourly = (tally.work() - watches) * 30;
     told.tell(Figure::count("a Service without a pool: requests per hour (from 2 minutes)", hourly).below(60.0));
 
     let mut watching = theatre.watch().await?;

@@ -73,9 +73,9 @@ impl Theatre {
         Self::with(bed.harvester_flag(&format!("--profile={profile}")), true).await
     }
 
-    /// The same with one more choice: whether there is a pool.
+    /// The same with one more choice: whether there is a pool. Two nodes, because two replicas cannot share one.
     pub async fn with(bed: e2e::BedBuilder, pool: bool) -> Result<Self> {
-        let stage = Stage::set_without_pool(bed.nodes(1)).await?;
+        let stage = Stage::set_without_pool(bed.nodes(2)).await?;
         stage.bed.nodes.iter().for_each(testbed::SimNode::kill_proxy);
         if pool {
             stage.make_pool()?;
