@@ -249,7 +249,9 @@ mod tests {
         assert_eq!(queue.len(), 9);
         assert_eq!(keys(&queue), ["d", "v", "w", "x", "a", "y", "z", "b", "c"]);
         assert!(queue.is_empty());
-        ["old1", "old2", "new"].into_iter().for_each(|key| queue.add_last(key));
+        for key in ["old1", "old2", "new"] {
+            queue.add_last(key);
+        }
         queue.add_first("new");
         queue.add("newer");
         assert_eq!(keys(&queue), ["old1", "new", "newer", "old2"], "the tenth turn is the last ones'");

@@ -46,7 +46,9 @@ impl Books {
             let status = new.status.get_or_insert_default();
             let tells: Vec<Tell> = changes.into_iter().map(|change| change(status)).collect();
             let written = new == *current || world.write_pool(&new).await.is_ok();
-            tells.into_iter().for_each(|tell| tell(written));
+            for tell in tells {
+                tell(written);
+            }
         }
         told.await.ok().flatten()
     }

@@ -108,11 +108,16 @@ impl Random {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03)
     }
 
-    pub(super) fn next(&mut self) -> f64 {
+    fn bits(&mut self) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        f64::from(u32::try_from(self.0 >> 40).expect("24 bits")) / f64::from(1_u32 << 24)
+        u32::try_from(self.0 >> 40).expect("24 bits")
+    }
+
+    /// From 0 to 1.
+    fn next(&mut self) -> f64 {
+        f64::from(self.bits()) / f64::from(1_u32 << 24)
     }
 
     pub(super) fn between(&mut self, low: f64, high: f64) -> f64 {
@@ -120,7 +125,7 @@ impl Random {
     }
 
     pub(super) fn below(&mut self, limit: u32) -> u32 {
-        u32::try_from((self.next() * f64::from(limit)) as u64).unwrap_or(0).min(limit - 1)
+        self.bits() % limit
     }
 }
 
@@ -295,7 +300,7 @@ impl Host {
         let booked = self.pool_cache.booked.contains_key(&name);
         if base.deleting {
             let releases = booked && matches!(base.ready, Some(Ok(_)));
-            return if !base.finalizer { None } else { pass(if releases { Step::Release } else { Step::Drop }) };
+            return if base.finalizer { pass(if releases { Step::Release } else { Step::Drop }) } else { None };
         }
         match base.ready {
             Some(Ok(_)) if base.finalizer => None,

@@ -139,7 +139,7 @@ impl Cluster {
             self.host.create(name, preset);
             self.scheduler.sent(self.now(), &name.to_string());
             // Read your writes: the answer counts until the watch shows it.
-            self.shown.entry(name).or_insert(Lb::default());
+            self.shown.entry(name).or_default();
         }
     }
 
