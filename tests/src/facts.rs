@@ -58,9 +58,10 @@ pub fn load_balancer(lb: &LoadBalancer) -> Value {
     for condition in status["conditions"].as_array_mut().into_iter().flatten() {
         condition.as_object_mut().map(|condition| condition.remove("lastUpdateTime"));
     }
-    // Ours alone: what proves whose object it is, whatever becomes of names.
+    // Ours alone: what proves whose object it is, and who put the finalizer there.
     let mut annotations = lb.annotations().clone();
-    annotations.retain(|key, _| ![cloudprovider::CLUSTER_UID, cloudprovider::SERVICE_UID].contains(&key.as_str()));
+    let ours = [cloudprovider::CLUSTER_UID, cloudprovider::SERVICE_UID, cloudprovider::PRESET_FINALIZER];
+    annotations.retain(|key, _| !ours.contains(&key.as_str()));
     json!({
         "name": format!("{}<crc32>", &name[..name.len().saturating_sub(8)]),
         "labels": lb.labels(),
