@@ -81,6 +81,9 @@ impl Default for NodeSettings {
     }
 }
 
+/// Passes that may be under way at one time, whatever `--concurrent-node-syncs` says, for the same reason as with Services.
+const PASSES: usize = 16;
+
 /// The controller. One instance leads; [`NodeController::run`] is called once.
 pub struct NodeController {
     provider: Arc<dyn Instances>,
@@ -143,7 +146,8 @@ impl NodeController {
             let span = tracing::info_span!("node", %name);
             async move { controller.process(&name).await }.instrument(span)
         };
-        worker::run(&self.cache, self.feed(), &self.queue, self.settings.workers, process, &stop).await;
+        let workers = self.settings.workers.max(PASSES);
+        worker::run(&self.cache, self.feed(), &self.queue, workers, process, &stop).await;
     }
 
     async fn feed(&self) {

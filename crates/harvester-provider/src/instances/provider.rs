@@ -1,6 +1,6 @@
 //! The trait: look at the caches, let the pure modules decide, ask guest agents in the background.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -171,7 +171,10 @@ impl HarvesterInstances {
         memory.hostnames.answered(&ask, hostname.as_deref(), Instant::now());
         #[expect(clippy::cast_precision_loss, reason = "a gauge of a few thousand at most")]
         self.metrics.known_hostnames.set(memory.hostnames.known() as f64);
-        let unresolved: Vec<String> = memory.unresolved.keys().cloned().collect();
+        // Who else waits has to hear of it only when there is nothing more to wait for: a thousand nodes may join at once.
+        let last = !memory.hostnames.is_asking(Instant::now());
+        let concerns = |node: &&String| last || **node == ask.vm || memory.hostnames.is_called(&ask.vm, node);
+        let unresolved: Vec<String> = memory.unresolved.keys().filter(concerns).cloned().collect();
         memory.listeners.retain(|listener| {
             unresolved.iter().all(|node| listener.send(NodeWake::Node(node.clone())).is_ok()) && !listener.is_closed()
         });
@@ -182,8 +185,9 @@ impl HarvesterInstances {
         let mut memory = self.memory();
         memory.bound.retain(|_, binding| binding.seen.elapsed() < NODE_LASTS);
         memory.unresolved.retain(|_, asked| asked.elapsed() < NODE_LASTS);
-        memory.hostnames.retain(|name| vms.iter().any(|vm| vm.name == name));
-        memory.found.retain(|name, _| vms.iter().any(|vm| vm.name == *name));
+        let there: HashSet<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
+        memory.hostnames.retain(|name| there.contains(name));
+        memory.found.retain(|name, _| there.contains(name.as_str()));
         let bound = memory.bound.iter().map(|(uid, binding)| (uid.clone(), binding.node.clone())).collect();
         let cluster = self.cluster.name_or_flag();
         let machines = Machines { cluster: &cluster, vms: &vms, vmis: &vmis, bound: &bound };
@@ -322,7 +326,11 @@ fn nodes_of(vm: &str, vmis: &VmiCache, cluster: &ClusterName, memory: &Mutex<Mem
     let memory = lock(memory);
     let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| &binding.node);
     let bound = bound.or_else(|| memory.found.get(vm)).cloned();
-    let mut nodes: BTreeSet<String> = memory.unresolved.keys().cloned().collect();
+    // A node that waits for the machine of its own name does not wait for this one, unless one fewer makes the difference.
+    let waits = |node: &&String| {
+        vmi.is_none() || **node == vm || memory.hostnames.is_called(vm, node) || vmis.get(node).is_none()
+    };
+    let mut nodes: BTreeSet<String> = memory.unresolved.keys().filter(waits).cloned().collect();
     nodes.insert(bound.unwrap_or_else(|| vm.to_owned()));
     nodes.into_iter().map(NodeWake::Node).collect()
 }

@@ -75,7 +75,7 @@ impl Theatre {
 
     /// The same with one more choice: whether there is a pool. Two nodes, because two replicas cannot share one.
     pub async fn with(bed: e2e::BedBuilder, pool: bool) -> Result<Self> {
-        let stage = Stage::set_without_pool(bed.nodes(2)).await?;
+        let stage = Box::pin(Stage::set_without_pool(bed.nodes(2))).await?;
         stage.bed.nodes.iter().for_each(testbed::SimNode::kill_proxy);
         if pool {
             stage.make_pool()?;
