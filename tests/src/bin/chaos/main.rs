@@ -181,7 +181,7 @@ impl Chaos {
         let deed = self.dice.pick(DEEDS);
         match deed {
             Deed::Break(_) if self.trouble.is_some() => {}
-            Deed::Break(what) => self.trouble(what).await?,
+            Deed::Break(what) => self.trouble(what)?,
             Deed::Restart => {
                 let which = self.dice.below(2);
                 let gently = self.dice.below(2) == 0;
@@ -255,7 +255,7 @@ impl Chaos {
         Ok(())
     }
 
-    async fn trouble(&mut self, what: Broken) -> Result<()> {
+    fn trouble(&mut self, what: Broken) -> Result<()> {
         let (mut time, mut cut) = (self.dice.time(1000, 6000), None);
         say(&format!("{what:?} for {time:?}"));
         match what {

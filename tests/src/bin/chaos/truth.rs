@@ -124,7 +124,7 @@ impl Truth {
             match (published(service), allocated) {
                 (Some(shown), Some(allocated)) if shown == allocated => {}
                 (shown, allocated) => {
-                    missing.push(format!("{name} shows {shown:?}, its load balancer has {allocated:?}"))
+                    missing.push(format!("{name} shows {shown:?}, its load balancer has {allocated:?}"));
                 }
             }
             wanted.insert(key);
