@@ -172,7 +172,7 @@ async fn trouble_is_written_on_the_service_once_and_taken_back_once() {
         (&condition["type"], &condition["status"], &condition["reason"], &condition["message"]),
         (&json!("LoadBalancerReady"), &json!("False"), &json!("PortTaken"), &json!("port 80 is taken"))
     );
-    let shown = crate::view::Condition {
+    let shown = Condition {
         status: false,
         reason: "PortTaken".into(),
         message: "port 80 is taken".into(),

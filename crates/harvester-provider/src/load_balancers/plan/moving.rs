@@ -47,16 +47,15 @@ pub(super) fn step(
             let object = desired::new_object(world.config, &name, service, source);
             Plan { actions: vec![Action::Create(Box::new(object))], verdict: wait(moves, WaitReason::Allocation) }
         }
-        Some(next) => match &next.usable_address {
-            Some(address) => {
+        Some(next) => {
+            if let Some(address) = &next.usable_address {
                 let patch = publish(service, address, interface);
                 Plan { actions: vec![Action::Patch(patch)], verdict: wait(moves, WaitReason::Allocation) }
-            }
-            None => {
+            } else {
                 let (_, verdict) = without_address(next, world);
                 Plan { actions: Vec::new(), verdict: prefixed(&moves, verdict) }
             }
-        },
+        }
     };
     Some(plan)
 }

@@ -40,27 +40,27 @@ impl HarvesterLoadBalancers {
                 Ok(Deleted::Gone { existed })
             }
             Ok(Deleted::Waiting(waiting)) if late && escapable.contains(&waiting.reason) => {
-                Ok(Deleted::Waiting(self.with_escape(service, waiting)))
+                Ok(Deleted::Waiting(self.with_escape(service, &waiting)))
             }
             Err(error) if late && !error.permanent => {
                 let message = chain(&error);
                 let reason = WaitReason::Terminating.word();
                 let waiting = Waiting { reason, message, needs_user: true, retry_after: Some(TRY_AGAIN) };
-                Ok(Deleted::Waiting(self.with_escape(service, waiting)))
+                Ok(Deleted::Waiting(self.with_escape(service, &waiting)))
             }
             other => other,
         }
     }
 
     /// Decision 12: a finalizer is not for ever.
-    fn with_escape(&self, service: &ServiceView, waiting: Waiting) -> Waiting {
+    fn with_escape(&self, service: &ServiceView, waiting: &Waiting) -> Waiting {
         let name = self.owners.last_name(service, &self.config());
         let message = format!(
             "{}. If Harvester is not to come back, this lets the Service go and leaves the load balancer behind: kubectl annotate \
              service -n {} {} {ABANDON}={name}",
             waiting.message, service.key.namespace, service.key.name
         );
-        Waiting { message, needs_user: true, ..waiting }
+        Waiting { message, needs_user: true, ..*waiting }
     }
 
     /// The object that the user tells us to leave behind; only under its exact name, and not while the Service wants it.
