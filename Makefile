@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e docs-test bench release image chart tools fmt lint clean
+.PHONY: help demo demo-down test test-unit test-e2e docs-test chaos bench bench-ccm release image chart tools fmt lint clean
 
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
@@ -41,6 +41,13 @@ docs-test: ## links, commands and manifests of the documents
 bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
 	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/release/bench $(ARGS)
+
+bench-ccm: ## measure the cloud controller alone against its bounds as root (ARGS='--quick', '--only ccm-real'); docs/performance.md
+	@$(MAKE) --no-print-directory bench ARGS='--ccm --report $(OUT)/bench/ccm.json $(ARGS)'
+
+chaos: ## break what can break around the cloud controller for CHAOS_SECONDS (600), as root; CHAOS_SEED repeats a run
+	@tools=$$(dev/tools.sh) && cargo build $(TEST_BINARIES) --bins && cargo build -p e2e --bin chaos && \
+	  HCP_TOOLS=$$tools dev/private.sh $(OUT)/debug/chaos
 
 release: ## the static binary that is shipped
 	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider

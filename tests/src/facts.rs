@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use harvester_api::keys::cloudprovider;
 use harvester_api::load_balancer::LoadBalancer;
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::ResourceExt;
@@ -57,10 +58,14 @@ pub fn load_balancer(lb: &LoadBalancer) -> Value {
     for condition in status["conditions"].as_array_mut().into_iter().flatten() {
         condition.as_object_mut().map(|condition| condition.remove("lastUpdateTime"));
     }
+    // Ours alone: what proves whose object it is, and who put the finalizer there.
+    let mut annotations = lb.annotations().clone();
+    let ours = [cloudprovider::CLUSTER_UID, cloudprovider::SERVICE_UID, cloudprovider::PRESET_FINALIZER];
+    annotations.retain(|key, _| !ours.contains(&key.as_str()));
     json!({
         "name": format!("{}<crc32>", &name[..name.len().saturating_sub(8)]),
         "labels": lb.labels(),
-        "annotations": lb.annotations(),
+        "annotations": annotations,
         "finalizers": lb.finalizers(),
         "spec": lb.spec,
         "status": status,
@@ -71,8 +76,11 @@ pub fn load_balancer(lb: &LoadBalancer) -> Value {
 pub fn node(node: &Node) -> Value {
     let taints: Vec<&str> =
         node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).map(|taint| taint.key.as_str()).collect();
+    // Ours alone: the Go provider does not tell the host.
+    let mut labels = node.labels().clone();
+    labels.remove(cloudprovider::HOST);
     json!({
-        "labels": node.labels(),
+        "labels": labels,
         "providerID": node.spec.as_ref().and_then(|spec| spec.provider_id.clone()),
         "taints": taints,
         "addresses": addresses(node),

@@ -8,6 +8,7 @@
 //! | [`case`] | [`Case`]: one test's place on a shared bed; Services, and waiting for what a user sees |
 //! | [`machines`] | virtual machines and Node objects without a host behind them |
 //! | [`cost`] | API writes of the product, from the audit logs |
+//! | [`host`] | what goes wrong at Harvester, and how the cloud controller manager says that it is |
 //! | [`wire`] | who answers for an address, where it is, and who may announce |
 //! | [`facts`] | what is left of an object when identities, times and random names are taken away |
 //!
@@ -48,6 +49,7 @@ pub mod beds;
 pub mod case;
 pub mod cost;
 pub mod facts;
+pub mod host;
 pub mod machines;
 pub mod product;
 pub mod wire;

@@ -235,8 +235,8 @@ async fn a_primary_service_that_is_no_name_is_refused_with_the_form_expected() {
     }
     let bed = bed().await;
     let case = bed.case("odd-primary").await.unwrap();
-    let web = case.expose(service("web").annotation(cloudprovider::PRIMARY_SERVICE, "primary").tcp(80)).await.unwrap();
-    told(&web, &[cloudprovider::PRIMARY_SERVICE, "\"primary\"", "namespace/name"]).await;
+    let web = case.expose(service("web").annotation(cloudprovider::PRIMARY_SERVICE, "Primary").tcp(80)).await.unwrap();
+    told(&web, &[cloudprovider::PRIMARY_SERVICE, "\"Primary\"", "namespace/name"]).await;
     web.patch(json!({"metadata": {"annotations": {cloudprovider::PRIMARY_SERVICE: null}}})).await.unwrap();
     served(&web, 80).await;
 }

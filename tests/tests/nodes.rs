@@ -15,8 +15,11 @@ use kube::{Api, ResourceExt};
 
 static BED: Shared<Bed> = Shared::new();
 
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 async fn bed() -> Arc<Bed> {
     let builder = Bed::builder().without_announcers().without_pool().ccm_arg("--node-monitor-period=1s");
+    let builder = builder.ccm_arg("--node-out-of-service-after=2s");
     BED.get(|| builder.start()).await.unwrap()
 }
 
@@ -104,10 +107,16 @@ async fn a_machine_that_is_switched_off_marks_its_node_until_it_is_back() {
     bed.set_ready("sleeper", false).await.unwrap();
     let marked = |node: &Node| if has_taint(node, SHUTDOWN) { Ok(()) } else { Err("not marked".to_owned()) };
     bed.wait_for_node("sleeper", "the shutdown taint", marked).await.unwrap();
+    let free =
+        |node: &Node| if has_taint(node, OUT_OF_SERVICE) { Ok(()) } else { Err("not out of service".to_owned()) };
+    bed.wait_for_node("sleeper", "the out-of-service taint", free).await.unwrap();
     machines.power(VM_NAMESPACE, "sleeper", true).await.unwrap();
     bed.set_ready("sleeper", true).await.unwrap();
-    let unmarked = |node: &Node| if has_taint(node, SHUTDOWN) { Err("marked".to_owned()) } else { Ok(()) };
-    bed.wait_for_node("sleeper", "no shutdown taint", unmarked).await.unwrap();
+    let unmarked = |node: &Node| match has_taint(node, SHUTDOWN) || has_taint(node, OUT_OF_SERVICE) {
+        true => Err("marked".to_owned()),
+        false => Ok(()),
+    };
+    bed.wait_for_node("sleeper", "no taint of a machine that is off", unmarked).await.unwrap();
 }
 
 #[tokio::test]

@@ -16,13 +16,13 @@ use runtime::events::Recorder;
 use runtime::shutdown::Token;
 use tokio::time::{Instant, MissedTickBehavior};
 
-pub use decide::SHUTDOWN;
 use decide::{Action, Memory, Question};
+pub use decide::{OUT_OF_SERVICE, SHUTDOWN};
 
 use crate::cache::NodeCache;
 use crate::node::{Writer, reference, taints_value};
 use crate::provider::Instances;
-use crate::view::{NodeView, Taint};
+use crate::view::{NodeView, Ready, Taint};
 
 /// Source component of the Events.
 pub const COMPONENT: &str = "cloud-node-lifecycle-controller";
@@ -40,11 +40,14 @@ pub struct LifecycleSettings {
     pub period: Duration,
     /// Delete Nodes at all. Off, a missing machine is only logged.
     pub delete_nodes: bool,
+    /// A machine that was switched off for so long gets the out-of-service taint, which gives its pods and volumes free; `None`:
+    /// never. Opt-in: who switches a machine off for maintenance may want them to stay.
+    pub out_of_service_after: Option<Duration>,
 }
 
 impl Default for LifecycleSettings {
     fn default() -> Self {
-        Self { period: Duration::from_secs(5), delete_nodes: true }
+        Self { period: Duration::from_secs(5), delete_nodes: true, out_of_service_after: None }
     }
 }
 
@@ -117,7 +120,7 @@ impl LifecycleController {
             .await;
         for (node, answer) in answers {
             let memory = self.memory.entry(node.name.clone()).or_default();
-            match decide::decide(&node, answer, memory) {
+            match decide::decide(&node, answer, memory, self.settings.out_of_service_after, Instant::now()) {
                 Action::Nothing => {}
                 Action::Watch(evidence) => {
                     tracing::info!(
@@ -138,12 +141,21 @@ impl LifecycleController {
             "spec": {"taints": taints_value(taints)},
         });
         match self.writer.patch(&node.name, patch).await {
-            Ok(_) if decide::is_shut_down(node) => tracing::info!(node = node.name, "shutdown taint removed"),
-            Ok(_) => tracing::info!(node = node.name, "the machine is switched off: shutdown taint added"),
+            Ok(_) if node.ready == Some(Ready::True) => {
+                tracing::info!(node = node.name, "the Node is Ready: taints of a machine that is off removed");
+            }
+            Ok(_) => {
+                let keys: Vec<&str> = taints.iter().map(|taint| taint.key.as_str()).collect();
+                tracing::info!(node = node.name, taints = ?keys, "the machine is switched off: taint added");
+            }
             // The next pass does it again.
             Err(error) if is_conflict(&error) || api_code(&error) == Some(404) => {}
             Err(error) => {
-                tracing::warn!(node = node.name, error = chain(&error), "failed to change the shutdown taint");
+                tracing::warn!(
+                    node = node.name,
+                    error = chain(&error),
+                    "failed to change the taints of a machine that is off"
+                );
             }
         }
     }

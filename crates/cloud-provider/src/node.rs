@@ -1,10 +1,12 @@
 //! The node controller: every Node shows what the cloud knows about its machine, and is not used before it does.
 //!
-//! `plan` says what to write, `addresses` which addresses a Node shows; this file is the loop around them.
+//! `plan` says what to write, `addresses` which addresses a Node shows, `topology` when its place is believed to have changed; this
+//! file is the loop around them.
 
 mod addresses;
 mod metrics;
 mod plan;
+mod topology;
 mod writer;
 
 use std::collections::{BTreeSet, HashMap};
@@ -43,6 +45,9 @@ const BACKOFF: Backoff = Backoff { min: Duration::from_millis(500), max: Duratio
 const AFTER_CONFLICT: Duration = Duration::from_millis(100);
 const CONFLICTS: u32 = 20;
 
+/// A refusal that lasts is told again: Events are kept for an hour.
+const TOLD_AGAIN: Duration = Duration::from_mins(10);
+
 /// A new Node may be ahead of its machine, and we of our own watches, for a moment: only what lasts longer is told.
 const SETTLING: Duration = Duration::from_secs(2);
 
@@ -55,6 +60,8 @@ pub struct NodeSettings {
     pub refresh_every: Duration,
     /// Zone and region labels of an initialised Node follow its machine.
     pub follow_topology: bool,
+    /// The kubelet's `--node-ip` decides about addresses.
+    pub obey_node_ip: bool,
     /// Metrics of the queue `Nodes`.
     pub queue_metrics: QueueMetrics,
     /// Metrics of the controller.
@@ -67,11 +74,15 @@ impl Default for NodeSettings {
             workers: 1,
             refresh_every: Duration::from_mins(5),
             follow_topology: true,
+            obey_node_ip: true,
             queue_metrics: QueueMetrics::default(),
             metrics: NodeMetrics::default(),
         }
     }
 }
+
+/// Passes that may be under way at one time, whatever `--concurrent-node-syncs` says, for the same reason as with Services.
+const PASSES: usize = 16;
 
 /// The controller. One instance leads; [`NodeController::run`] is called once.
 pub struct NodeController {
@@ -100,8 +111,10 @@ struct Memory {
     settled: Option<Vec<NodeAddress>>,
     /// Since when a step has been missing.
     refused_since: Option<Instant>,
-    /// The refusal that the user has heard last.
-    refused: Option<String>,
+    /// The refusal that the user has heard last, and when.
+    refused: Option<(String, Instant)>,
+    /// The machine is said to be elsewhere.
+    moving: Option<topology::Moving>,
     conflicts: u32,
 }
 
@@ -133,7 +146,8 @@ impl NodeController {
             let span = tracing::info_span!("node", %name);
             async move { controller.process(&name).await }.instrument(span)
         };
-        worker::run(&self.cache, self.feed(), &self.queue, self.settings.workers, process, &stop).await;
+        let workers = self.settings.workers.max(PASSES);
+        worker::run(&self.cache, self.feed(), &self.queue, workers, process, &stop).await;
     }
 
     async fn feed(&self) {
@@ -161,6 +175,13 @@ impl NodeController {
         }
     }
 
+    /// The machine is still to be asked for.
+    fn remember(&self, stale: bool, name: &str) {
+        if stale {
+            self.stale.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        }
+    }
+
     async fn process(&self, name: &str) -> Next {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(name).unwrap_or_default();
         let Some(node) = memory.written.newest(self.cache.get(&name.to_owned())) else {
@@ -179,17 +200,31 @@ impl NodeController {
         let stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner).remove(&node.name);
         let tampered = memory.settled.as_ref().is_some_and(|addresses| *addresses != node.addresses);
         let uninitialized = is_uninitialized(&node);
+        let mut unsettled = None;
         let plan = if stale || tampered || uninitialized {
             let machine = match self.provider.metadata(&node).await {
                 Ok(machine) => machine,
                 Err(error) => {
+                    self.remember(stale, &node.name);
                     let text = format!("failed to get instance metadata for node {}: {}", node.name, chain(&error));
                     return self.refused(&node, text, error.permanent, memory);
                 }
             };
-            match plan::plan(&node, &machine, self.settings.follow_topology) {
+            let mut rules = plan::Rules {
+                follow_topology: self.settings.follow_topology,
+                obey_node_ip: self.settings.obey_node_ip,
+            };
+            if rules.follow_topology && !uninitialized {
+                let settled = topology::settled(&node, &plan::topology(&machine), &mut memory.moving, Instant::now());
+                unsettled = settled.err();
+                rules.follow_topology = unsettled.is_none();
+            }
+            match plan::plan(&node, &machine, rules) {
                 Ok(plan) => plan,
-                Err(error) => return self.refused(&node, chain(&error), false, memory),
+                Err(error) => {
+                    self.remember(stale, &node.name);
+                    return self.refused(&node, chain(&error), false, memory);
+                }
             }
         } else {
             plan::Plan { labels: plan::reconcile_labels(&node), ..plan::Plan::default() }
@@ -208,12 +243,12 @@ impl NodeController {
                     self.recorder.normal(&reference(&node), "Synced", "Node synced successfully");
                     self.settings.metrics.initialised(&node);
                 }
-                Next::OnChange
+                let Some(left) = unsettled else { return Next::OnChange };
+                self.remember(true, &node.name);
+                Next::After(left)
             }
             Err((node, error)) => {
-                if stale {
-                    self.stale.lock().unwrap_or_else(PoisonError::into_inner).insert(node.name.clone());
-                }
+                self.remember(stale, &node.name);
                 if is_conflict(&error) && memory.conflicts < CONFLICTS {
                     memory.conflicts += 1;
                     tracing::debug!("somebody else wrote the Node, looking again");
@@ -252,11 +287,12 @@ impl NodeController {
         Ok(node)
     }
 
-    /// A step is missing. The user of a Node that cannot be used hears which one, once; for a Node that works it is a log line.
+    /// A step is missing. The user of a Node that cannot be used hears which one, and again while it lasts; for a Node that works it is a log line.
     fn refused(&self, node: &NodeView, text: String, permanent: bool, memory: &mut Memory) -> Next {
         let since = *memory.refused_since.get_or_insert_with(Instant::now);
         let may_pass = !permanent && since.elapsed() < SETTLING;
-        if may_pass || memory.refused.as_ref() == Some(&text) {
+        let told = memory.refused.as_ref();
+        if may_pass || told.is_some_and(|(told, at)| *told == text && at.elapsed() < TOLD_AGAIN) {
             tracing::debug!("{text}");
         } else {
             tracing::warn!("{text}");
@@ -264,7 +300,7 @@ impl NodeController {
                 let message = format!("Node cannot be initialized: {text}");
                 self.recorder.warning(&reference(node), "NodeInitializationFailed", &message);
             }
-            memory.refused = Some(text);
+            memory.refused = Some((text, Instant::now()));
         }
         if permanent { Next::OnChange } else { Next::BackOff }
     }

@@ -1,11 +1,14 @@
 //! Makes views from API objects. The only place that looks at the objects themselves.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::view::{NodeAddress, NodeAddressKind, NodeView, Protocol, Ready, ServiceKey, ServiceView, Taint, Uid};
+use crate::view::{
+    CONDITION, Condition, NodeAddress, NodeAddressKind, NodeView, Protocol, Ready, ServiceKey, ServiceView, Taint, Uid,
+};
 
 /// The key of a Service.
 pub fn service_key(meta: &ObjectMeta) -> ServiceKey {
@@ -18,6 +21,7 @@ pub fn service(service: &Service) -> ServiceView {
     let spec = service.spec.as_ref();
     let ports = spec.and_then(|spec| spec.ports.as_ref()).into_iter().flatten();
     let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
+    let conditions = service.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ips = ingress.into_iter().flatten().filter_map(|entry| entry.ip.as_ref());
     ServiceView {
         key: service_key(meta),
@@ -27,14 +31,29 @@ pub fn service(service: &Service) -> ServiceView {
         has_class: spec.is_some_and(|spec| spec.load_balancer_class.is_some()),
         deleting: meta.deletion_timestamp.is_some(),
         finalizers: meta.finalizers.clone().unwrap_or_default(),
-        annotations: meta.annotations.clone().unwrap_or_default(),
+        annotations: decided_on(meta),
         labels: meta.labels.clone().unwrap_or_default(),
         ports: ports
             .filter_map(|port| Some((protocol(port.protocol.as_deref()), u16::try_from(port.port).ok()?)))
             .collect(),
         load_balancer_ip: spec.and_then(|spec| spec.load_balancer_ip.clone()).filter(|ip| !ip.is_empty()),
         ingress: ips.filter_map(|ip| ip.parse::<IpAddr>().ok()).collect(),
+        condition: conditions.into_iter().flatten().find(|condition| condition.type_ == CONDITION).map(|condition| {
+            Condition {
+                status: condition.status == "True",
+                reason: condition.reason.clone(),
+                message: condition.message.clone(),
+                since: condition.last_transition_time.0.to_string(),
+            }
+        }),
     }
+}
+
+/// kubectl's copy of the whole object is the largest annotation there is, and nobody decides on it.
+fn decided_on(meta: &ObjectMeta) -> BTreeMap<String, String> {
+    let annotations = meta.annotations.iter().flatten();
+    let kept = annotations.filter(|(key, _)| *key != "kubectl.kubernetes.io/last-applied-configuration");
+    kept.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 fn protocol(text: Option<&str>) -> Protocol {

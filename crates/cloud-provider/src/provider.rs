@@ -3,6 +3,7 @@
 //! No method may wait for the cloud to make progress. A method that finds work under way answers `Waiting`; the provider wakes
 //! the key when it sees the change, so a worker is never blocked by somebody else's Service.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,6 +20,12 @@ pub trait LoadBalancers: Send + Sync + 'static {
 
     /// Deletes what exists for `service`. Success when nothing is there. Called with the last view seen when the object is gone.
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError>;
+
+    /// Annotations to write together with the finalizer, on a Service that is taken over: what it asked for in ways that mean
+    /// nothing later. Called once, before anything is done for it.
+    fn at_first_sight(&self, _service: &ServiceView) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
 
     /// Services to look at again, because something they depend on changed: their load balancer, their primary, a network mapping.
     fn wakes(&self) -> BoxStream<'static, ServiceKey>;
@@ -51,6 +58,8 @@ pub enum Deleted {
 /// Why a key has to wait, in words for the user. Not an error: the retry back-off does not grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
+    /// One word in CamelCase for the condition on the Service, for example `NoMatchingPool`.
+    pub reason: &'static str,
     /// The whole story for `kubectl describe`: what is missing and what the user can do, if anything.
     pub message: String,
     /// The user has to do something: reported as a Warning Event. Otherwise it is normal progress and only logged at debug level.
@@ -97,6 +106,8 @@ pub struct InstanceMetadata {
     pub zone: String,
     /// Region label; empty sets none.
     pub region: String,
+    /// Further labels of the machine's place, which follow it like zone and region; an empty value sets none.
+    pub labels: BTreeMap<&'static str, String>,
 }
 
 /// Three answers, because deleting a Node on doubt would be wrong.
@@ -132,22 +143,30 @@ pub struct ProviderError {
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
     /// Retrying is pointless until the user changes the object (or something wakes the key).
     pub permanent: bool,
+    /// One word in CamelCase for the condition on the Service; empty: a passing failure that the object does not show.
+    pub reason: &'static str,
 }
 
 impl ProviderError {
     /// An error without a cause.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None, permanent: false }
+        Self { message: message.into(), source: None, permanent: false, reason: "" }
     }
 
     /// An error with its cause.
     pub fn caused(message: impl Into<String>, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { message: message.into(), source: Some(source.into()), permanent: false }
+        Self { message: message.into(), source: Some(source.into()), permanent: false, reason: "" }
     }
 
     /// Retrying is pointless until something changes.
     pub fn permanent(mut self) -> Self {
         self.permanent = true;
+        self
+    }
+
+    /// Worth a condition on the Service, with this reason.
+    pub fn because(mut self, reason: &'static str) -> Self {
+        self.reason = reason;
         self
     }
 }

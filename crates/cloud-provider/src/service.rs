@@ -4,6 +4,7 @@
 //! Nothing here waits for the cloud: a pass that cannot go on ends, and a wake-up starts the next one.
 
 mod apply;
+mod condition;
 mod decide;
 mod metrics;
 mod story;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
+use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use runtime::error::{chain, is_conflict};
 use runtime::events::Recorder;
@@ -29,8 +31,8 @@ use story::{Failing, Story, Tell};
 
 use crate::cache::ServiceCache;
 use crate::own_write::OwnWrite;
-use crate::provider::{Deleted, Ensured, LoadBalancers, Waiting};
-use crate::view::{ServiceKey, ServiceView};
+use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
+use crate::view::{Condition, ServiceKey, ServiceView};
 use crate::worker::{self, Next};
 
 /// Source component of the Events.
@@ -47,6 +49,11 @@ const CONFLICTS: u32 = 8;
 
 /// Every Service is looked at again after this time: a lost wake-up costs latency, never truth. It sends nothing where all is well.
 const RESYNC: Duration = Duration::from_mins(10);
+
+/// Passes that may be under way at one time, whatever the flag says: a pass waits for the answers to its own requests and nothing
+/// else, and an API that does not answer must not hold up Services that have nothing to do with it. What `--concurrent-service-syncs`
+/// promises holds: never two passes over one Service, and they begin in the order of the queue. The flag can only ask for more.
+const PASSES: usize = 32;
 
 /// How many workers there are, and where metrics go.
 #[derive(Debug, Clone)]
@@ -90,6 +97,8 @@ struct Memory {
     written: OwnWrite<ServiceView>,
     story: Story,
     conflicts: u32,
+    /// The condition that we wrote, until the cache shows it.
+    shown: Option<Condition>,
 }
 
 impl Memory {
@@ -125,29 +134,33 @@ impl ServiceController {
             let span = tracing::info_span!("service", %key);
             async move { controller.process(&key).await }.instrument(span)
         };
-        worker::run(&self.cache, self.feed(), &self.queue, self.settings.workers, process, &stop).await;
+        let workers = self.settings.workers.max(PASSES);
+        worker::run(&self.cache, self.feed(), &self.queue, workers, process, &stop).await;
     }
 
     /// Everything that puts keys into the queue.
     async fn feed(&self) {
+        // Who was there before us waits already, and lets go first who comes now.
+        self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key, WorkQueue::add_last));
         let mut touched = self.cache.subscribe();
         let mut wakes = self.provider.wakes();
         let mut resync = tokio::time::interval_at(Instant::now() + RESYNC, RESYNC);
         loop {
             tokio::select! {
-                Some(key) = touched.next() => self.add_if_ours(key),
-                Some(key) = wakes.next() => self.queue.add(key),
-                _ = resync.tick() => self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key)),
+                Some(key) = touched.next() => self.add_if_ours(key, WorkQueue::add),
+                // What was begun is finished before more is begun.
+                Some(key) = wakes.next() => self.queue.add_first(key),
+                _ = resync.tick() => self.cache.keys().into_iter().for_each(|key| self.add_if_ours(key, WorkQueue::add_last)),
                 else => return,
             }
         }
     }
 
     /// Most Services of a cluster are of no interest to us.
-    fn add_if_ours(&self, key: ServiceKey) {
+    fn add_if_ours(&self, key: ServiceKey, add: impl Fn(&WorkQueue<ServiceKey>, ServiceKey)) {
         let ours = self.cache.get(&key).is_some_and(|view| wants_load_balancer(&view) || has_finalizer(&view));
         if ours || self.remembers(&key) {
-            self.queue.add(key);
+            add(&self.queue, key);
         }
     }
 
@@ -202,7 +215,8 @@ impl ServiceController {
         // Remembered before anything is sent: whatever fails from here on, the load balancer is cleaned up later.
         memory.served = Some(service.clone());
         if add_finalizer {
-            match self.writer.add_finalizer(&service).await {
+            let annotations = self.provider.at_first_sight(&service);
+            match self.writer.add_finalizer(&service, &annotations).await {
                 Ok(written) => {
                     memory.written.note(service.resource_version, written.clone());
                     memory.served = Some(written.clone());
@@ -231,6 +245,7 @@ impl ServiceController {
             Err(_) => "failed",
         };
         self.settings.metrics.called("ensure", result, start.elapsed());
+        self.show(&service, answer.as_ref(), memory).await;
         match answer {
             Ok(answer) => {
                 memory.conflicts = 0;
@@ -252,12 +267,35 @@ impl ServiceController {
         }
     }
 
+    /// Brings the condition on the Service up to date, where it says something else. Whether that works decides nothing.
+    async fn show(&self, service: &ServiceView, answer: Result<&Ensured, &ProviderError>, memory: &mut Memory) {
+        if memory.shown == service.condition {
+            memory.shown = None;
+        }
+        let condition = memory.shown.clone().or_else(|| service.condition.clone());
+        let seen = ServiceView { condition, ..service.clone() };
+        let text = answer.err().map(|error| chain(error)).unwrap_or_default();
+        let now =
+            Timestamp::from_second(Timestamp::now().as_second()).expect("a clock within the range of a timestamp");
+        let Some(condition) = condition::after(&seen, answer, &text, &now.to_string()) else { return };
+        match self.writer.patch_condition(service, &condition::patch(service, &condition)).await {
+            Ok(_) => memory.shown = Some(condition),
+            Err(error) => tracing::debug!(error = chain(&error), "the condition of the Service was not written"),
+        }
+    }
+
     async fn clean_up(&self, service: &ServiceView, release: Release, memory: &mut Memory) -> Next {
         let existed = match self.delete(service, Failing::Sync, memory).await {
             Ok(existed) => existed,
             Err(next) => return next,
         };
         let remove_finalizer = release == Release::Ours || existed;
+        if (service.condition.is_some() || memory.shown.is_some()) && !service.deleting {
+            memory.shown = None;
+            if let Err(error) = self.writer.patch_condition(service, &condition::removal(service)).await {
+                tracing::debug!(error = chain(&error), "the condition of the Service was not removed");
+            }
+        }
         match self.writer.release(service, remove_finalizer).await {
             Ok(written) => {
                 if let Some(written) = written {
@@ -307,7 +345,7 @@ impl ServiceController {
                     Failing::Delete => {
                         let text = chain(&error);
                         tracing::warn!(error = text, "failed to delete the load balancer of a Service that is gone");
-                        self.tell(service, memory.story.failed(&text, failing));
+                        self.tell(service, memory.story.failed(Instant::now(), &text, failing, false));
                         Next::BackOff
                     }
                 })
@@ -330,8 +368,13 @@ impl ServiceController {
             return Next::After(AFTER_CONFLICT);
         }
         let text = format!("{step}: {}", chain(error));
-        tracing::warn!("{text}");
-        self.tell(service, memory.story.failed(&text, Failing::Sync));
+        let told = memory.story.failed(Instant::now(), &text, Failing::Sync, permanent);
+        if told.is_empty() {
+            tracing::debug!("{text}");
+        } else {
+            tracing::warn!("{text}");
+        }
+        self.tell(service, told);
         if permanent { Next::OnChange } else { Next::BackOff }
     }
 

@@ -111,8 +111,12 @@ pub struct Settings {
     pub node_monitor_period: Duration,
     /// Zone and region labels follow the machine. Off with `--disable-vmi-controller`.
     pub follow_topology: bool,
+    /// The kubelet's `--node-ip` decides about addresses. Off with `--disable-annotation-alpha-provided-ip-addr`.
+    pub obey_node_ip: bool,
     /// Delete Nodes whose machine is gone.
     pub delete_nodes: bool,
+    /// Pods and volumes of a machine that was switched off for so long are given free by a taint; `None`: never.
+    pub out_of_service_after: Option<Duration>,
 }
 
 impl Default for Settings {
@@ -124,7 +128,9 @@ impl Default for Settings {
             node_refresh_every: Duration::from_mins(5),
             node_monitor_period: Duration::from_secs(5),
             follow_topology: true,
+            obey_node_ip: true,
             delete_nodes: true,
+            out_of_service_after: None,
         }
     }
 }
@@ -182,14 +188,18 @@ impl CloudProvider {
                 workers: settings.node_workers,
                 refresh_every: settings.node_refresh_every,
                 follow_topology: settings.follow_topology,
+                obey_node_ip: settings.obey_node_ip,
                 queue_metrics: metrics.queues.queue("Nodes"),
                 metrics: metrics.node.clone(),
             };
             NodeController::new(client.clone(), Arc::clone(&instances), caches.nodes.clone(), &recorder, settings)
         });
         let lifecycle = chosen(Controller::NodeLifecycle).then(|| {
-            let settings =
-                LifecycleSettings { period: settings.node_monitor_period, delete_nodes: settings.delete_nodes };
+            let settings = LifecycleSettings {
+                period: settings.node_monitor_period,
+                delete_nodes: settings.delete_nodes,
+                out_of_service_after: settings.out_of_service_after,
+            };
             LifecycleController::new(client.clone(), instances, caches.nodes.clone(), &recorder, settings)
         });
         // A controller that was not chosen is not finished either: all end with `stop`. Boxed, because the futures are large.
@@ -226,7 +236,7 @@ mod tests {
     #[async_trait]
     impl LoadBalancers for Calm {
         async fn ensure(&self, _: &ServiceView) -> Result<Ensured, ProviderError> {
-            Ok(Ensured::Waiting(Waiting { message: "x".into(), needs_user: false, retry_after: None }))
+            Ok(Ensured::Waiting(Waiting { reason: "Test", message: "x".into(), needs_user: false, retry_after: None }))
         }
         async fn delete(&self, _: &ServiceView) -> Result<Deleted, ProviderError> {
             Ok(Deleted::Gone { existed: false })

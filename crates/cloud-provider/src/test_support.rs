@@ -18,6 +18,7 @@ pub(crate) fn service(key: &str) -> ServiceView {
         ports: std::collections::BTreeSet::new(),
         load_balancer_ip: None,
         ingress: Vec::new(),
+        condition: None,
     }
 }
 

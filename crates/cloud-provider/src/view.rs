@@ -67,6 +67,25 @@ pub struct ServiceView {
     pub load_balancer_ip: Option<String>,
     /// `status.loadBalancer.ingress[].ip`, in order; entries without an IP are left out.
     pub ingress: Vec<IpAddr>,
+    /// Our condition in `status.conditions`; see [`CONDITION`].
+    pub condition: Option<Condition>,
+}
+
+/// Type of the condition that explains on the Service itself why its load balancer is not as asked for. It is written when there is
+/// trouble and corrected when that is over; a Service that never had any does without.
+pub const CONDITION: &str = "LoadBalancerReady";
+
+/// A condition as `metav1.Condition` has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// `status` is `True`.
+    pub status: bool,
+    /// `reason`.
+    pub reason: String,
+    /// `message`.
+    pub message: String,
+    /// `lastTransitionTime` as it is in the object.
+    pub since: String,
 }
 
 /// What the decisions need to know about a Node.

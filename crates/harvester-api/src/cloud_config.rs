@@ -4,6 +4,7 @@
 //! pool, a Secret or a script, and the person who reads the message has never seen it. Secrets never appear in a message.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -113,6 +114,15 @@ impl CloudConfig {
             "users": [{"name": self.user, "user": self.credentials}],
         });
         serde_json::from_value(document).expect("members were checked by parse()")
+    }
+
+    /// Files that it names instead of holding their content. `tokenFile` is not among them: the client reads that one again by itself.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let named = self.endpoints.iter().map(|endpoint| (&endpoint.settings, "certificate-authority"));
+        let named = named.chain(["client-certificate", "client-key"].map(|key| (&self.credentials, key)));
+        named
+            .filter_map(|(object, key)| Some(PathBuf::from(object.get(key)?.as_str().filter(|path| !path.is_empty())?)))
+            .collect()
     }
 }
 

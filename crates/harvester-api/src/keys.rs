@@ -27,11 +27,25 @@ pub mod cloudprovider {
     pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/serviceNamespace";
     /// LoadBalancer label: name of the Service.
     pub const SERVICE_NAME: &str = "cloudprovider.harvesterhci.io/serviceName";
+    /// Service: the IPPool on Harvester to take the address from, past its selection rules.
+    pub const IP_POOL: &str = "cloudprovider.harvesterhci.io/ippool";
+    /// Service: the address that is asked for. With IPAM `static` it is the address.
+    pub const IP: &str = "cloudprovider.harvesterhci.io/ip";
+    /// Service that is being deleted: name of the LoadBalancer to leave behind on Harvester (decision 12).
+    pub const ABANDON: &str = "cloudprovider.harvesterhci.io/abandon";
+    /// LoadBalancer annotation: UID of the guest cluster, which is that of its Service `default/kubernetes`.
+    pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/clusterUID";
+    /// LoadBalancer annotation: UID of the Service.
+    pub const SERVICE_UID: &str = "cloudprovider.harvesterhci.io/serviceUID";
     /// LoadBalancer annotation: changes when we wake the host's controller out of its back-off.
     pub const NUDGED: &str = "cloudprovider.harvesterhci.io/nudged";
+    /// LoadBalancer annotation, `"true"`: we set the host controller's finalizer ourselves, so it proves nothing about the host.
+    pub const PRESET_FINALIZER: &str = "cloudprovider.harvesterhci.io/preset-finalizer";
 
     /// Node: JSON array of addresses that are not to be shown.
     pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
+    /// Label of a Node: the Harvester host that its machine runs on, for anti-affinity across physical machines.
+    pub const HOST: &str = "cloudprovider.harvesterhci.io/host";
 }
 
 /// Keys below `loadbalancer.harvesterhci.io/`: the host's vocabulary, on LoadBalancers and IPPools.

@@ -97,6 +97,11 @@ pub fn is_dns_1123_label(text: &str) -> bool {
     !text.is_empty() && text.len() <= 63 && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
+/// Whether `text` can be the name of most objects: labels of lower-case letters, digits and `-`, joined by dots, at most 253.
+pub fn is_object_name(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_dns_1123_label)
+}
+
 /// Whether `text` can be the value of a label: at most 63 of letters, digits, `-`, `_`, `.`, alphanumeric at both ends; or empty.
 pub fn is_label_value(text: &str) -> bool {
     let alphanumeric = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
@@ -252,6 +257,7 @@ mod tests {
         for bad in ["", "-a", "a-", "A", "a.b", &"a".repeat(64)] {
             assert!(!is_dns_1123_label(bad), "{bad}");
         }
+        assert!(is_object_name("a.b-1") && !is_object_name("") && !is_object_name("a..b") && !is_object_name("A"));
         assert!(
             is_label_value("")
                 && is_label_value("A.b_c-1")

@@ -30,6 +30,17 @@ pub struct VirtualMachineSpec {
     /// `Always`, `Halted`, `Manual`, `RerunOnFailure`, `Once` or what may come.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub run_strategy: Option<String>,
+    /// The instance type it was made from, if any.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub instancetype: Option<InstanceTypeMatcher>,
+}
+
+/// `spec.instancetype`, trimmed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceTypeMatcher {
+    /// Name of the (cluster) instance type.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub name: String,
 }
 
 /// Trimmed `status`.

@@ -37,6 +37,42 @@ pub struct VirtualMachineInstanceSpec {
     /// NICs, in order.
     #[serde(default, deserialize_with = "lenient::items", skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<Network>,
+    /// Processors and memory.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub domain: Domain,
+}
+
+/// `spec.domain`, trimmed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domain {
+    /// Processors.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Cpu>,
+    /// Memory.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+}
+
+/// `spec.domain.cpu`, trimmed; a missing factor is 1.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Cores per socket.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub cores: Option<u32>,
+    /// Sockets.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub sockets: Option<u32>,
+    /// Threads per core.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub threads: Option<u32>,
+}
+
+/// `spec.domain.memory`, trimmed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// What the guest sees, as a quantity such as `8Gi`.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub guest: Option<String>,
 }
 
 /// One entry of `spec.networks`.

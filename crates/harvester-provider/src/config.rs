@@ -2,6 +2,7 @@
 
 use harvester_api::names::{ClusterName, NetworkName};
 
+use crate::garbage::GarbageConfig;
 use crate::instances::addresses::AddressRules;
 
 /// Configuration of the provider, checked and normalised (ccm.md 1.4). One name of the cluster is used everywhere (W-09).
@@ -19,6 +20,10 @@ pub struct ProviderConfig {
     pub ignore_node_annotations: bool,
     /// `--disable-vmi-controller`: VMIs wake no Nodes, no guest agent is asked, no NAD mapping is written.
     pub disable_vmi_controller: bool,
+    /// `--garbage-collection` and its grace period.
+    pub garbage: GarbageConfig,
+    /// `--max-load-balancers`; `None`: as many as Harvester gives.
+    pub max_load_balancers: Option<usize>,
     /// Namespace on Harvester of all VMs and load balancers of this cluster, from the cloud-config's context.
     pub namespace: String,
     /// URL of the Harvester API, for messages.
@@ -32,6 +37,10 @@ pub struct LoadBalancerConfig {
     pub cluster_name: ClusterName,
     /// Stamped on every object.
     pub management_network: Option<NetworkName>,
+    /// UID of this guest cluster, if it is known: stamped on new objects.
+    pub cluster_uid: Option<String>,
+    /// So many load balancers may this cluster have.
+    pub max_load_balancers: Option<usize>,
     /// Namespace of the objects.
     pub namespace: String,
     /// URL of the Harvester API, for messages.
@@ -47,6 +56,8 @@ impl ProviderConfig {
         LoadBalancerConfig {
             cluster_name: self.cluster_name.clone(),
             management_network: self.management_network.clone(),
+            cluster_uid: None,
+            max_load_balancers: self.max_load_balancers,
             namespace: self.namespace.clone(),
             server: self.server.clone(),
         }

@@ -1,9 +1,12 @@
 //! The cloud-provider traits for Harvester: load balancers from IP pools, by DHCP and shared; VMs behind Nodes; the network mapping.
 //!
-//! Every rule is a pure function over small views (`plan.rs`, `sharing.rs`, `addresses.rs`, …). Requests are sent by
-//! `load_balancers/apply.rs`, `instances/requests.rs` and `nad_mapping/writer.rs`, and nowhere else.
+//! Every rule is a pure function over small views (`plan`, `sharing.rs`, `identity/decide.rs`, `addresses.rs`, …). Requests are sent by
+//! `load_balancers/apply.rs`, `identity/record.rs`, `instances/requests.rs` and `nad_mapping/writer.rs`, and nowhere else.
 
 pub mod config;
+pub mod features;
+pub mod garbage;
+pub mod identity;
 pub mod instances;
 pub mod load_balancers;
 pub mod metrics;

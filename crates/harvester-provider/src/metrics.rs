@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::garbage::list::Kind;
 use crate::load_balancers::wait_reason::WaitReason;
 
 /// Metrics of the provider.
@@ -20,14 +21,20 @@ pub struct Metrics {
     /// From our POST to a published address.
     pub allocation_seconds: Histogram,
     waiting: Family<[(&'static str, &'static str); 1], Gauge>,
+    features: Family<[(&'static str, &'static str); 1], Gauge>,
     /// Objects deleted before the host had finished booking.
     pub possible_leaks: Counter,
+    /// Creates and deletes that may be under way on the host at one time.
+    pub window: Gauge,
     /// Guest agents that did not answer.
     pub guest_agent_failures: Counter,
     /// Networks in the NAD mapping.
     pub nad_mapping_networks: Gauge,
     /// Host names learnt from guest agents.
     pub known_hostnames: Gauge<f64, AtomicU64>,
+    /// 1 while the command line names another cluster than the one in use.
+    pub cluster_name_mismatch: Gauge,
+    garbage: Family<[(&'static str, &'static str); 1], Gauge>,
     reasons: Mutex<HashMap<ServiceKey, WaitReason>>,
 }
 
@@ -38,16 +45,25 @@ impl Metrics {
         let metrics = Self {
             allocation_seconds: Histogram::new(buckets),
             waiting: Family::default(),
+            features: Family::default(),
             possible_leaks: Counter::default(),
+            window: Gauge::default(),
             guest_agent_failures: Counter::default(),
             nad_mapping_networks: Gauge::default(),
             known_hostnames: Gauge::default(),
+            cluster_name_mismatch: Gauge::default(),
+            garbage: Family::default(),
             reasons: Mutex::default(),
         };
         registry.register(
             "harvester_loadbalancer_allocation_seconds",
             "Time from creating a LoadBalancer on Harvester to publishing its address",
             metrics.allocation_seconds.clone(),
+        );
+        registry.register(
+            "harvester_host_feature",
+            "What this Harvester host can do, as far as it was seen: 1 it can, 0 it cannot",
+            metrics.features.clone(),
         );
         registry.register(
             "harvester_loadbalancer_waiting",
@@ -58,6 +74,11 @@ impl Metrics {
             "harvester_loadbalancer_possible_leaks",
             "LoadBalancers deleted although Harvester had not finished booking, so that their pool address may stay booked",
             metrics.possible_leaks.clone(),
+        );
+        registry.register(
+            "harvester_loadbalancer_window",
+            "LoadBalancers with a pool that may be created or deleted on Harvester at one time",
+            metrics.window.clone(),
         );
         registry.register(
             "harvester_guest_agent_failures",
@@ -74,7 +95,27 @@ impl Metrics {
             "Host names of VMs learnt from guest agents",
             metrics.known_hostnames.clone(),
         );
+        registry.register(
+            "harvester_cluster_name_mismatch",
+            "1 while --cluster-name differs from the name that is remembered and used",
+            metrics.cluster_name_mismatch.clone(),
+        );
+        registry.register(
+            "harvester_garbage_loadbalancers",
+            "LoadBalancers on Harvester that no Service has, by kind: ours (by the UID of this cluster) or suspected (by its name)",
+            metrics.garbage.clone(),
+        );
         metrics
+    }
+
+    /// So many objects of this kind have no Service.
+    pub fn garbage(&self, kind: Kind, count: usize) {
+        self.garbage.get_or_create(&[("kind", kind.label())]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// The host was seen to have a feature, or not to have it.
+    pub fn host_feature(&self, name: &'static str, offered: bool) {
+        self.features.get_or_create(&[("feature", name)]).set(i64::from(offered));
     }
 
     /// An address was published so long after the POST.

@@ -11,11 +11,18 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
+use runtime::events::Recorder;
 use runtime::health::Check;
 use runtime::reflect::Reflector;
 use runtime::tasks::Tasks;
+use tokio::sync::watch;
 
 use crate::config::ProviderConfig;
+use crate::features::Detector;
+use crate::garbage::collector::Collector;
+use crate::identity::Identity;
+use crate::identity::keeper::{Keeper, Sources, record_cache};
+use crate::identity::record::{self, Record, Records};
 use crate::instances;
 use crate::instances::provider::{HarvesterInstances, VmCache, VmiCache, machine_caches};
 use crate::instances::view::{VmView, VmiView};
@@ -27,6 +34,9 @@ use crate::metrics::Metrics;
 use crate::nad_mapping::writer::Writer;
 use crate::nad_mapping::{self, MappingSource, NadMapping};
 
+/// Source component of Events about the cluster itself.
+const COMPONENT: &str = "harvester-cloud-provider";
+
 /// The provider for Harvester. Made at start; watches and writes only after [`HarvesterProvider::start`], which the leader calls.
 #[derive(Debug)]
 pub struct HarvesterProvider {
@@ -35,6 +45,9 @@ pub struct HarvesterProvider {
     caches: Caches,
     watches: Watches,
     writer: Option<Writer>,
+    keeper: Keeper,
+    collector: Collector,
+    detector: Detector,
 }
 
 #[derive(Debug, Clone)]
@@ -51,6 +64,7 @@ struct Watches {
     vms: Reflector<VirtualMachine, String, VmView>,
     vmis: Reflector<VirtualMachineInstance, String, VmiView>,
     mapping: Reflector<ConfigMap, String, NadMapping>,
+    record: Reflector<ConfigMap, String, Record>,
 }
 
 impl HarvesterProvider {
@@ -67,6 +81,8 @@ impl HarvesterProvider {
         let lbs = lb_cache();
         let (vms, vmis) = machine_caches();
         let mapping = MappingSource::cache();
+        let record = record_cache();
+        let identity = Identity::unknown(config.cluster_name.clone());
         let namespace = config.namespace.as_str();
         let watches = Watches {
             lbs: Reflector::new(
@@ -99,11 +115,19 @@ impl HarvesterProvider {
                 |config_map| Some(NadMapping::from_config_map(config_map)),
             )
             .fields(&format!("metadata.name={}", nad_mapping::NAME)),
+            record: Reflector::new(
+                "record",
+                Api::namespaced(guest.clone(), record::NAMESPACE),
+                record.clone(),
+                name,
+                |config_map| Some(Record::from(config_map)),
+            )
+            .fields(&format!("metadata.name={}", record::NAME)),
         };
         let mapping = MappingSource::new(mapping, watches.mapping.status());
 
         let load_balancers = HarvesterLoadBalancers::new(
-            config.load_balancers(),
+            (config.load_balancers(), identity.clone()),
             services.clone(),
             (lbs.clone(), watches.lbs.status()),
             mapping.clone(),
@@ -111,7 +135,7 @@ impl HarvesterProvider {
             Arc::clone(&metrics),
         );
         let instances = HarvesterInstances::new(
-            config,
+            (config, identity.clone()),
             services.clone(),
             (vms.clone(), vmis.clone()),
             [watches.vms.status(), watches.vmis.status()],
@@ -119,9 +143,44 @@ impl HarvesterProvider {
             Arc::clone(&metrics),
         );
         let writer = (!config.disable_vmi_controller)
-            .then(|| Writer::new(guest.clone(), config.cluster_name.clone(), vmis.clone(), mapping, metrics));
+            .then(|| Writer::new(guest.clone(), identity.clone(), vmis.clone(), mapping, Arc::clone(&metrics)));
+        let sources = Sources { services: services.clone(), lbs: lbs.clone(), vmis: vmis.clone(), record };
+        let collector = Collector::new(
+            config.garbage,
+            (config.load_balancers(), identity.clone()),
+            sources.clone(),
+            watches.lbs.status(),
+            load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace),
+            Arc::clone(&metrics),
+        );
+        let detector = Detector {
+            client: harvester.clone(),
+            lbs: lbs.clone(),
+            watched: watches.lbs.status(),
+            returns: None,
+            metrics: Arc::clone(&metrics),
+        };
+        let keeper = Keeper::new(identity, sources, Records::new(guest.clone()), metrics);
         let caches = Caches { services: services.clone(), lbs, vms, vmis };
-        Self { load_balancers: Arc::new(load_balancers), instances: Arc::new(instances), caches, watches, writer }
+        Self {
+            load_balancers: Arc::new(load_balancers),
+            instances: Arc::new(instances),
+            caches,
+            watches,
+            writer,
+            keeper,
+            collector,
+            detector,
+        }
+    }
+
+    /// Reads everything anew when this changes: Harvester is back after an outage, or its credentials were replaced.
+    pub fn resync_on(mut self, returns: &watch::Receiver<u64>) -> Self {
+        self.watches.lbs = self.watches.lbs.returns(returns.clone());
+        self.watches.vms = self.watches.vms.returns(returns.clone());
+        self.watches.vmis = self.watches.vmis.returns(returns.clone());
+        self.detector.returns = Some(returns.clone());
+        self
     }
 
     /// The load balancers, for the service controller.
@@ -156,13 +215,26 @@ impl HarvesterProvider {
         }
     }
 
+    /// Whether what the watches have brought is up to date, by name. Told, and no reason to be taken out of service.
+    pub fn freshness(&self) -> Vec<(&'static str, Check)> {
+        vec![
+            ("harvester-loadbalancers-fresh", self.watches.lbs.freshness()),
+            ("harvester-virtualmachines-fresh", self.watches.vms.freshness()),
+            ("harvester-virtualmachineinstances-fresh", self.watches.vmis.freshness()),
+        ]
+    }
+
     /// Starts the watches and the background work. For the leader only: a standby must neither load the host nor write.
-    pub fn start(self, tasks: &mut Tasks) {
+    pub fn start(self, tasks: &mut Tasks, events: &Recorder) {
         tasks.spawn_endless("watch of loadbalancers", self.watches.lbs.run());
         tasks.spawn_endless("watch of virtualmachines", self.watches.vms.run());
         tasks.spawn_endless("watch of virtualmachineinstances", self.watches.vmis.run());
         tasks.spawn_endless("watch of the NAD mapping", self.watches.mapping.run());
+        tasks.spawn_endless("watch of the record", self.watches.record.run());
+        tasks.spawn_endless("cluster identity", self.keeper.run(events.for_component(COMPONENT)));
+        tasks.spawn_endless("garbage", self.collector.run(events.for_component(COMPONENT)));
         tasks.spawn_endless("guest agents", self.instances.run());
+        tasks.spawn_endless("host features", self.detector.run());
         if let Some(writer) = self.writer {
             tasks.spawn_endless("NAD mapping", writer.run());
         }

@@ -13,7 +13,7 @@ use harvester_sim::credentials::{CredentialsRequest, TokenSource, credentials};
 use harvester_sim::guest::machine::Machine;
 use harvester_sim::guest::machines::{Machines, MigrationOutcome};
 use harvester_sim::host::machines::FINALIZER;
-use host::{Host, available, host};
+use host::{Host, available, host, real_host};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
@@ -481,4 +481,62 @@ async fn every_kind_is_served_as_the_host_serves_it() {
         stored.spec.other["healthCheck"],
         json!({"port": 8080, "successThreshold": 2, "failureThreshold": 2, "periodSeconds": 1, "timeoutSeconds": 1})
     );
+}
+
+/// host-throughput.md 5.7, the deterministic check values for thirty load balancers.
+#[tokio::test]
+async fn the_profile_of_a_real_host_has_its_pace() {
+    const COUNT: usize = 30;
+    if !available() {
+        return;
+    }
+    let client = real_host().client().await;
+    let ns = "pace";
+    create_machine(&client, ns, "pace-vm").await;
+    create_pool(&client, ns, 4, 99).await;
+    let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), ns);
+    let list = async || lbs.list(&ListParams::default()).await.expect("a list").items;
+    let ready = async |count: usize| {
+        while list().await.iter().filter(|lb| lb.usable_address().is_some()).count() < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let gone = async || {
+        while !list().await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let near = |what: &str, begin: Instant, expected: f64| {
+        let took = begin.elapsed().as_secs_f64();
+        assert!((took - expected).abs() < expected * 0.1, "{what}: {took:.1} s, the real host takes {expected} s");
+    };
+    // The bucket is full again after two seconds.
+    let rest = || tokio::time::sleep(Duration::from_secs(3));
+
+    rest().await;
+    let begin = Instant::now();
+    for n in 0..COUNT {
+        let mut lb = cluster_lb(ns, &format!("one-{n}"), Ipam::Pool);
+        lb.metadata.finalizers = Some(vec![harvester::LB_FINALIZER.to_owned()]);
+        lbs.create(&PostParams::default(), &lb).await.expect("created");
+        ready(n + 1).await;
+    }
+    near("one at a time with the finalizer", begin, 10.0);
+
+    rest().await;
+    let begin = Instant::now();
+    for n in 0..COUNT {
+        lbs.delete(&format!("one-{n}"), &DeleteParams::default()).await.expect("deleted");
+    }
+    gone().await;
+    near("all deleted at once", begin, 15.6);
+
+    rest().await;
+    let begin = Instant::now();
+    for n in 0..COUNT {
+        let lb = cluster_lb(ns, &format!("dhcp-{n}"), Ipam::Dhcp);
+        lbs.create(&PostParams::default(), &lb).await.expect("created");
+    }
+    ready(COUNT).await;
+    near("all at once with DHCP", begin, 9.6);
 }

@@ -1,9 +1,10 @@
 //! Kubernetes clients: where the credentials come from, time-outs, and a count of every request.
 //!
-//! All clients are made by [`connect`]. What it returns is a stack of tower layers, so a client whose credentials are replaced while
-//! it runs (a changed cloud-config) becomes one more layer here, and nobody who holds a client notices.
+//! All clients are made by [`connect`], which gives a stack of tower layers. [`Switch`] stands before several of them, for a server with
+//! more than one endpoint or with credentials that are replaced while we run.
 
 mod layer;
+mod switch;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use kube::{Client, Config};
 
 pub use layer::ApiMetrics;
 use layer::ObserveLayer;
+pub use switch::{Endpoint, Link, Switch};
 
 /// Where the credentials of a cluster come from.
 #[derive(Debug, Clone, PartialEq, Eq)]

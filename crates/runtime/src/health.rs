@@ -16,6 +16,8 @@ pub enum Matters {
     Ready,
     /// Both.
     Always,
+    /// Nothing that a restart or another replica would mend: `/readyz` tells it and passes.
+    Told,
 }
 
 /// The registry of checks. Cheap to clone; all clones are the same registry.
@@ -53,7 +55,7 @@ impl Probe {
 
     fn includes(self, matters: Matters) -> bool {
         match self {
-            Self::Healthz | Self::Livez => matters != Matters::Ready,
+            Self::Healthz | Self::Livez => matches!(matters, Matters::Alive | Matters::Always),
             Self::Readyz => matters != Matters::Alive,
         }
     }
@@ -77,19 +79,25 @@ impl Health {
 
     /// Asks the checks of `probe`, without those in `exclude`. The answer is ordered by name.
     pub fn ask(&self, probe: Probe, exclude: &[String]) -> Report {
-        let checks: Vec<(String, Check)> = {
+        let checks: Vec<(String, Matters, Check)> = {
             let checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
             let asked =
                 checks.iter().filter(|(name, (matters, _))| probe.includes(*matters) && !exclude.contains(name));
-            asked.map(|(name, (_, check))| (name.clone(), Arc::clone(check))).collect()
+            asked.map(|(name, (matters, check))| (name.clone(), *matters, Arc::clone(check))).collect()
         };
-        let results = checks.into_iter().map(|(name, check)| (name, check())).collect();
+        let (mut results, mut degraded) = (Vec::new(), Vec::new());
+        for (name, matters, check) in checks {
+            match check() {
+                Err(reason) if matters == Matters::Told => degraded.push((name, reason)),
+                result => results.push((name, result)),
+            }
+        }
         let unknown: Vec<String> = {
             let checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
             exclude.iter().filter(|name| !checks.contains_key(*name)).cloned().collect()
         };
         let excluded = exclude.iter().filter(|name| !unknown.contains(name)).cloned().collect();
-        Report { probe, results, excluded, unknown }
+        Report { probe, results, degraded, excluded, unknown }
     }
 
     /// Asks one check by name.
@@ -105,6 +113,7 @@ impl Health {
 pub struct Report {
     probe: Probe,
     results: Vec<(String, Result<(), String>)>,
+    degraded: Vec<(String, String)>,
     excluded: Vec<String>,
     unknown: Vec<String>,
 }
@@ -130,6 +139,9 @@ impl Report {
                 Err(reason) => writeln!(text, "[-]{name} failed: {reason}"),
             };
         }
+        for (name, reason) in &self.degraded {
+            let _ = writeln!(text, "[!]{name} degraded: {reason}");
+        }
         for name in &self.excluded {
             let _ = writeln!(text, "[+]{name} excluded: ok");
         }
@@ -153,6 +165,16 @@ mod tests {
         health.register("leaderElection", Matters::Alive, Arc::new(|| Ok(())));
         health.register("caches", Matters::Ready, Arc::new(|| Err("services not listed yet".into())));
         health
+    }
+
+    #[test]
+    fn what_is_only_told_fails_no_probe() {
+        let health = Health::new();
+        health.register("harvester", Matters::Told, Arc::new(|| Err("away for 60 s".into())));
+        let report = health.ask(Probe::Readyz, &[]);
+        assert!(report.is_well());
+        assert_eq!(report.text(true), "[!]harvester degraded: away for 60 s\nreadyz check passed\n");
+        assert_eq!(health.ask(Probe::Livez, &[]).text(true), "livez check passed\n");
     }
 
     #[test]

@@ -30,7 +30,7 @@ const WATCH_SECONDS: u32 = 120;
 /// A reflector that polls tries to watch again after this time; somebody may have granted the right.
 const TRY_WATCH_AGAIN: Duration = Duration::from_mins(10);
 
-/// Errors that last longer than this make [`Reflector::check`] fail.
+/// Errors that last longer than this make [`Reflector::freshness`] fail.
 const TOLERATED: Duration = Duration::from_mins(1);
 
 /// How a reflector is doing.
@@ -56,7 +56,16 @@ pub struct Reflector<O, K, V> {
     key: fn(&ObjectMeta) -> K,
     view: Trim<O, V>,
     poll_every: Duration,
+    returns: Option<watch::Receiver<u64>>,
     status: watch::Sender<Status>,
+}
+
+/// Why a watch is given up.
+enum Ended {
+    /// The list may be read, but not watched.
+    Refused,
+    /// The server is back, or the credentials are new: begin afresh, at once.
+    Returned,
 }
 
 impl<O, K, V> Debug for Reflector<O, K, V> {
@@ -88,6 +97,7 @@ where
             key,
             view: Arc::new(view),
             poll_every: Duration::from_secs(5),
+            returns: None,
             status: watch::Sender::default(),
         }
     }
@@ -110,46 +120,65 @@ where
         self
     }
 
+    /// Look again at once when this changes, see [`crate::client::Switch::returns`].
+    pub fn returns(mut self, returns: watch::Receiver<u64>) -> Self {
+        self.returns = Some(returns);
+        self
+    }
+
     /// How it is doing, now and from now on.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
     }
 
-    /// Fails until the first list has arrived, and when errors last for more than a minute.
+    /// Fails until the first list has arrived. What was known then stays known while the server is away: that is
+    /// [`Reflector::freshness`].
     pub fn check(&self) -> Check {
         let status = self.status.subscribe();
         let name = self.name;
-        Arc::new(move || {
-            let status = status.borrow();
-            match (&status.error, status.synced) {
-                (Some((since, error)), true) if since.elapsed() > TOLERATED => {
-                    Err(format!("{name} not up to date for {} s: {error}", since.elapsed().as_secs()))
-                }
-                (Some((_, error)), false) => Err(format!("{name} not listed yet: {error}")),
-                (None, false) => Err(format!("{name} not listed yet")),
-                _ => Ok(()),
+        Arc::new(move || match &*status.borrow() {
+            Status { synced: true, .. } => Ok(()),
+            Status { error: Some((_, error)), .. } => Err(format!("{name} not listed yet: {error}")),
+            Status { error: None, .. } => Err(format!("{name} not listed yet")),
+        })
+    }
+
+    /// Fails when errors last for more than a minute.
+    pub fn freshness(&self) -> Check {
+        let status = self.status.subscribe();
+        let name = self.name;
+        Arc::new(move || match &status.borrow().error {
+            Some((since, error)) if since.elapsed() > TOLERATED => {
+                Err(format!("{name} not up to date for {} s: {error}", since.elapsed().as_secs()))
             }
+            _ => Ok(()),
         })
     }
 
     /// Watches for ever.
     pub async fn run(self) -> Infallible {
+        let mut returns = self.returns.clone();
         loop {
-            self.watch().await;
+            if let Ended::Returned = self.watch(&mut returns).await {
+                continue;
+            }
             let until = Instant::now() + TRY_WATCH_AGAIN;
             while Instant::now() < until {
-                tokio::time::sleep(self.poll_every.mul_f64(0.8 + 0.4 * rand::random::<f64>())).await;
+                sleep(self.poll_every.mul_f64(0.8 + 0.4 * rand::random::<f64>()), &mut returns).await;
                 self.list().await;
             }
         }
     }
 
-    /// Returns when the watch is forbidden although the list is not.
-    async fn watch(&self) {
+    async fn watch(&self, returns: &mut Option<watch::Receiver<u64>>) -> Ended {
         let mut ingest = Ingest::new(self);
         let mut pause = FIRST_PAUSE;
         let mut events = std::pin::pin!(self.stream());
-        while let Some(event) = events.next().await {
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event.expect("a watcher never ends"),
+                () = changed(returns) => return Ended::Returned,
+            };
             match event {
                 Ok(event) => {
                     let done = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
@@ -170,7 +199,7 @@ where
                             self.poll_every
                         );
                     }
-                    return;
+                    return Ended::Refused;
                 }
                 Err(error) => {
                     // 410: the version that we knew is compacted; the list that follows is routine.
@@ -178,7 +207,9 @@ where
                     if !routine {
                         self.unwell(&error);
                     }
-                    tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>())).await;
+                    if let Ended::Returned = sleep(pause.mul_f64(0.5 + rand::random::<f64>()), returns).await {
+                        return Ended::Returned;
+                    }
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
@@ -233,6 +264,25 @@ where
             }
             status.error = Some((since.unwrap_or_else(Instant::now), text));
         });
+    }
+}
+
+/// Ends when the server is back.
+async fn changed(returns: &mut Option<watch::Receiver<u64>>) {
+    let gone = match returns {
+        Some(returns) => returns.changed().await.is_err(),
+        None => true,
+    };
+    if gone {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// A pause, shorter when the server is back.
+async fn sleep(pause: Duration, returns: &mut Option<watch::Receiver<u64>>) -> Ended {
+    tokio::select! {
+        () = tokio::time::sleep(pause) => Ended::Refused,
+        () = changed(returns) => Ended::Returned,
     }
 }
 
@@ -395,18 +445,38 @@ mod tests {
         });
         let (reflector, cache) = reflector(&scenario);
         let mut status = reflector.status();
-        let check = reflector.check();
+        let (check, freshness) = (reflector.check(), reflector.freshness());
         let task = tokio::spawn(reflector.run());
         cache.wait_synced().await;
         away.store(true, Ordering::Relaxed);
         status.wait_for(|status| status.error.is_some()).await.unwrap();
-        assert_eq!(check(), Ok(()), "a short failure is not told");
+        assert_eq!(freshness(), Ok(()), "a short failure is not told");
         tokio::time::sleep(TOLERATED + Duration::from_secs(10)).await;
-        assert!(check().unwrap_err().contains("etcd is away"));
-        assert_eq!(cache.len(), 1);
+        assert!(freshness().unwrap_err().contains("etcd is away"));
+        assert_eq!((check(), cache.len()), (Ok(()), 1), "what is known is still known");
         away.store(false, Ordering::Relaxed);
         status.wait_for(|status| status.error.is_none()).await.unwrap();
-        assert_eq!(check(), Ok(()));
+        assert_eq!(freshness(), Ok(()));
+        task.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_back_is_listed_at_once() {
+        let away = Arc::new(AtomicBool::new(true));
+        let gone = Arc::clone(&away);
+        let scenario = Scenario::answering(move |_| match gone.load(Ordering::Relaxed) {
+            true => (500, Scenario::status(500, "InternalError", "etcd is away")),
+            false => (200, list(&[("a", "1")])),
+        });
+        let (reflector, cache) = reflector(&scenario);
+        let returns = watch::Sender::new(0);
+        let task = tokio::spawn(reflector.returns(returns.subscribe()).run());
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        away.store(false, Ordering::Relaxed);
+        let start = Instant::now();
+        returns.send_modify(|returns| *returns += 1);
+        cache.wait_synced().await;
+        assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
         task.abort();
     }
 

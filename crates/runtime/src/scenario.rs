@@ -40,7 +40,7 @@ impl std::fmt::Debug for Scenario {
 }
 
 impl Scenario {
-    /// Answers each request with the status code and body that `answer` gives.
+    /// Answers each request with the status code and body that `answer` gives; with code 0 it never answers.
     pub fn answering(answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static) -> Self {
         Self { answer: Arc::new(answer), seen: Arc::default() }
     }
@@ -68,6 +68,9 @@ impl Scenario {
         };
         let (code, body) = (self.answer)(&seen);
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+        if code == 0 {
+            std::future::pending::<()>().await;
+        }
         let body = serde_json::to_vec(&body).expect("a JSON value is serialised");
         Response::builder().status(code).body(Body::from(body)).expect("status and body are valid")
     }

@@ -68,9 +68,24 @@ impl<K: Key> WorkQueue<K> {
 
     /// Puts `key` at the end, unless it waits already. A delay that runs for it goes on running.
     pub fn add(&self, key: K) {
+        self.put(|state, now| state.add(now, key));
+    }
+
+    /// The same after all that were not added like this: what was there before is not in a hurry.
+    pub fn add_last(&self, key: K) {
+        self.put(|state, now| state.add_last(now, key));
+    }
+
+    /// The same before all others: work that was begun is finished before more is begun. Of five turns one goes to those that come
+    /// last, so that nobody starves.
+    pub fn add_first(&self, key: K) {
+        self.put(|state, now| state.add_first(now, key));
+    }
+
+    fn put(&self, add: impl FnOnce(&mut State<K>, Instant) -> bool) {
         {
             let mut state = self.lock();
-            let added = state.add(Instant::now(), key);
+            let added = add(&mut state, Instant::now());
             self.inner.metrics.added(u64::from(added));
             self.inner.metrics.depth(state.waiting());
         }
@@ -220,6 +235,32 @@ mod tests {
         }
         assert_eq!(queue.len(), 2);
         assert_eq!(keys(&queue), ["b", "a"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_added_first_goes_before_the_others_and_does_not_starve_them() {
+        let queue = queue();
+        for key in ["a", "b", "c", "d"] {
+            queue.add(key);
+        }
+        for key in ["d", "v", "w", "x", "y", "z", "d"] {
+            queue.add_first(key);
+        }
+        assert_eq!(queue.len(), 9);
+        assert_eq!(keys(&queue), ["d", "v", "w", "x", "a", "y", "z", "b", "c"]);
+        assert!(queue.is_empty());
+        for key in ["old1", "old2", "new"] {
+            queue.add_last(key);
+        }
+        queue.add_first("new");
+        queue.add("newer");
+        assert_eq!(keys(&queue), ["old1", "new", "newer", "old2"], "the tenth turn is the last ones'");
+        queue.add("a");
+        let job = try_next(&queue).unwrap();
+        queue.add_first("a");
+        assert!(try_next(&queue).is_none(), "never two workers on one key");
+        drop(job);
+        assert_eq!(keys(&queue), ["a"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ use harvester_api::cloud_config::{CloudConfig, CloudConfigFileError};
 use harvester_api::names::{ClusterName, NetworkName, NetworkNameError};
 use harvester_api::node_ip::{ExcludeRangeError, NodeIpCidr, NodeIpCidrError, parse_exclude_ranges};
 use harvester_provider::ProviderConfig;
+use harvester_provider::garbage::{GarbageConfig, Mode};
 use runtime::leader::{Timing, TimingError};
 
 use super::flags::Flags;
@@ -111,6 +112,8 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
             node_exclude_ip_ranges,
             ignore_node_annotations: flags.harvester.disable_annotation_alpha_provided_ip_addr,
             disable_vmi_controller: flags.harvester.disable_vmi_controller,
+            garbage: garbage(flags),
+            max_load_balancers: Some(flags.harvester.max_load_balancers).filter(|limit| *limit > 0),
             namespace: cloud_config.namespace.clone(),
             server: cloud_config.endpoints.first().map(|endpoint| endpoint.server.clone()).unwrap_or_default(),
         },
@@ -120,6 +123,15 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         serving_files,
         warnings,
     })
+}
+
+fn garbage(flags: &Flags) -> GarbageConfig {
+    let mode = match flags.harvester.garbage_collection.as_str() {
+        "off" => Mode::Off,
+        "delete" => Mode::Delete,
+        _ => Mode::List,
+    };
+    GarbageConfig { mode, grace: flags.harvester.garbage_collection_grace_period }
 }
 
 fn election(flags: &Flags) -> Result<Option<Timing>, ConfigurationError> {

@@ -101,6 +101,19 @@ pub struct Harvester {
     /// Addresses and ranges that are never shown as ExternalIP; comma separated, may be repeated
     #[arg(long, value_delimiter = ',', action = ArgAction::Append)]
     pub node_exclude_ip_ranges: Vec<String>,
+    /// Taint a node out-of-service, which gives its pods and volumes free, once its virtual machine has been switched off for so long;
+    /// 0 never does
+    #[arg(long, default_value = "0s", value_parser = go_duration)]
+    pub node_out_of_service_after: Duration,
+    /// At most so many load balancers on Harvester for this cluster; further Services wait with an Event. 0: no limit
+    #[arg(long, default_value_t = 0)]
+    pub max_load_balancers: usize,
+    /// Load balancers on Harvester that no Service has: `off`, `list` (metric and Event), or `delete`
+    #[arg(long, default_value = "list", value_parser = ["off", "list", "delete"])]
+    pub garbage_collection: String,
+    /// How long a load balancer must have been without a Service before it is deleted
+    #[arg(long, default_value = "24h", value_parser = go_duration)]
+    pub garbage_collection_grace_period: Duration,
     /// Print this help when the start fails
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub show_full_help_on_error: bool,

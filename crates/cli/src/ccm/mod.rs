@@ -1,7 +1,10 @@
-//! The cloud controller manager's command: flags, their validation, the wiring, and how a failed start is reported.
+//! The cloud controller manager's command: flags, their validation, the wiring, the way to Harvester, and how a failed start is
+//! reported.
 
 mod config;
 pub mod flags;
+mod harvester;
+mod link_story;
 mod run;
 mod startup_error;
 
@@ -66,6 +69,10 @@ pub fn main(arguments: &[String]) -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<run::Ended>() => {
+            tracing::error!("{}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
         Err(error) => refuse(&chain(error.as_ref()), full_help),
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use cloud_provider::start::{Caches, CloudProvider, ControllerMetrics, Settings};
 use harvester_provider::HarvesterProvider;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube::config::KubeConfigOptions;
 use runtime::client::{self, ApiMetrics, Source};
 use runtime::events::Recorder;
 use runtime::health::{Health, Matters};
@@ -20,13 +20,29 @@ use runtime::tasks::Tasks;
 
 use super::config::Configuration;
 use super::flags::Flags;
+use super::harvester::Harvester;
 use crate::VERSION;
 
-/// How long requests under way may take after SIGTERM. The successor starts when the lease is released, which comes after.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long requests under way may take after SIGTERM. The successor starts when the lease is released, which comes after, so one API
+/// that hangs must not hold it up. What is dropped unanswered is found by whoever leads next.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long what it all stands on may take after that: the last Events.
+const PATIENCE_BELOW: Duration = Duration::from_millis(300);
 
 /// Component of the Events on the Lease, as client-go's controller managers name it.
 const COMPONENT: &str = "cloud-controller-manager";
+
+/// The command had started and worked, and ended without having been asked to: not a matter of how it was started.
+#[derive(Debug, thiserror::Error)]
+#[error("cloudprovider.harvesterhci.io ends")]
+pub struct Ended(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+impl Ended {
+    fn because(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> anyhow::Error {
+        Self(error.into()).into()
+    }
+}
 
 /// Runs until SIGTERM (`Ok`) or until something that the process cannot do without ends (`Err`).
 pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<()> {
@@ -34,8 +50,8 @@ pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<
     let metrics = Metrics::new(VERSION);
     let requests = metrics.register(ApiMetrics::register);
     let guest = guest_client(flags, &requests).await?;
-    let harvester = harvester_client(&configuration, &requests).await?;
-    Box::pin(manage(flags, &configuration, guest, &harvester, &metrics, stop)).await
+    let harvester = Harvester::open(flags, &configuration, &requests, &metrics).await?;
+    Box::pin(manage(flags, &configuration, guest, harvester, &metrics, stop)).await
 }
 
 /// The command, with clients of the two clusters.
@@ -43,7 +59,7 @@ async fn manage(
     flags: &Flags,
     configuration: &Configuration,
     guest: Client,
-    harvester: &Client,
+    harvester: Harvester,
     metrics: &Metrics,
     stop: Token,
 ) -> anyhow::Result<()> {
@@ -67,10 +83,13 @@ async fn manage(
     serve(flags, configuration, &guest, &health, metrics, &mut tasks).await?;
     let caches = Caches::watch(&guest, &health, &mut tasks);
     let election = election(flags, configuration, &guest, &recorder, &health);
+    let lease = lease(flags);
+    let harvester_client = harvester.client.clone();
+    let returns = harvester.follow(&lease, &recorder, &health, &mut tasks);
 
-    let leading = Leading {
+    let mut leading = Leading {
         provider: metrics.register(|registry| {
-            HarvesterProvider::new(&configuration.provider, &guest, harvester, &caches.services, registry)
+            HarvesterProvider::new(&configuration.provider, &guest, &harvester_client, &caches.services, registry)
         }),
         settings: settings(flags, configuration),
         metrics: ControllerMetrics::register(metrics),
@@ -79,10 +98,13 @@ async fn manage(
         caches,
         health,
     };
+    if let Some(returns) = returns {
+        leading.provider = leading.provider.resync_on(&returns);
+    }
     let above = async {
         let result = match election {
             // Losing the Lease drops all that leads, at once.
-            Some(election) => match run_while_leading(election, stop.clone(), |stop| leading.run(stop)).await {
+            Some(election) => match Box::pin(run_while_leading(election, stop.clone(), |stop| leading.run(stop))).await {
                 Ok(worked) => worked.unwrap_or(Ok(())),
                 Err(lost) => Err(lost.into()),
             },
@@ -96,9 +118,9 @@ async fn manage(
         below.cancelled().await;
         stop.cancel();
     };
-    let (above, foundation, ()) = tokio::join!(above, tasks.run(PATIENCE), fall);
-    foundation?;
-    above
+    let (above, foundation, ()) = tokio::join!(above, tasks.run(PATIENCE_BELOW), fall);
+    foundation.map_err(Ended::because)?;
+    above.map_err(Ended::because)
 }
 
 /// The guest cluster, from one place for everything (W-36).
@@ -107,16 +129,6 @@ async fn guest_client(flags: &Flags, requests: &ApiMetrics) -> anyhow::Result<Cl
     let source = Source::choose(flag.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
     let config = source.load(flags.cloud.master.as_deref()).await.context("no access to the guest cluster")?;
     Ok(client::connect(config, &client::Settings::new("guest", VERSION).metrics(requests))?)
-}
-
-async fn harvester_client(configuration: &Configuration, requests: &ApiMetrics) -> anyhow::Result<Client> {
-    let endpoint = configuration.cloud_config.endpoints.first().expect("a parsed cloud-config has an endpoint");
-    let kubeconfig = configuration.cloud_config.kubeconfig(endpoint);
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .context("cloud-config: cannot use the credentials of the current context")?;
-    let client = client::connect(config, &client::Settings::new("harvester", VERSION).metrics(requests));
-    client.context("cloud-config: cannot build a client for the Harvester API")
 }
 
 async fn serve(
@@ -173,6 +185,17 @@ fn election(
     Some(election)
 }
 
+/// The Lease, as the object of Events that are about nothing smaller than this program.
+fn lease(flags: &Flags) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("coordination.k8s.io/v1".into()),
+        kind: Some("Lease".into()),
+        namespace: Some(flags.election.leader_elect_resource_namespace.clone()),
+        name: Some(flags.election.leader_elect_resource_name.clone()),
+        ..ObjectReference::default()
+    }
+}
+
 fn settings(flags: &Flags, configuration: &Configuration) -> Settings {
     Settings {
         controllers: configuration.controllers.clone(),
@@ -181,7 +204,9 @@ fn settings(flags: &Flags, configuration: &Configuration) -> Settings {
         node_refresh_every: flags.cloud.node_status_update_frequency,
         node_monitor_period: flags.cloud.node_monitor_period,
         follow_topology: !flags.harvester.disable_vmi_controller,
+        obey_node_ip: !flags.harvester.disable_annotation_alpha_provided_ip_addr,
         delete_nodes: true,
+        out_of_service_after: Some(flags.harvester.node_out_of_service_after).filter(|after| !after.is_zero()),
     }
 }
 
@@ -206,17 +231,20 @@ impl Leading {
         for (name, check) in self.provider.checks() {
             self.health.register(name, Matters::Ready, check);
         }
+        for (name, check) in self.provider.freshness() {
+            self.health.register(name, Matters::Told, check);
+        }
         let mut tasks = Tasks::new(stop.clone());
         let controllers = CloudProvider {
             client: self.guest,
-            recorder: self.recorder,
+            recorder: self.recorder.clone(),
             caches: self.caches,
             load_balancers: self.provider.load_balancers(),
             instances: self.provider.instances(),
             settings: self.settings,
             metrics: self.metrics,
         };
-        self.provider.start(&mut tasks);
+        self.provider.start(&mut tasks, &self.recorder);
         let until = stop.clone();
         tasks.spawn("controllers", async move {
             controllers.run(&self.health, until).await;

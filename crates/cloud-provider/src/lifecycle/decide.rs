@@ -1,5 +1,9 @@
 //! What becomes of a Node, from its Ready condition and what the cloud says (framework spec 3).
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use crate::provider::{Existence, Power};
 use crate::view::{NodeView, Ready, Taint, Uid};
 
@@ -7,6 +11,12 @@ use crate::view::{NodeView, Ready, Taint, Uid};
 pub const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
 const EFFECT: &str = "NoSchedule";
+
+/// Taint of a Node whose pods shall be moved although its kubelet cannot confirm that they are gone.
+pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// Value that tells our out-of-service taint from one that an administrator set, which is not ours to remove.
+const OURS: &str = "machine-off";
 
 /// Passes in a row in which the machine has to be proven absent. The Go framework deletes after one.
 const PROOFS: u32 = 2;
@@ -30,6 +40,8 @@ pub(super) struct Answer {
 pub(super) struct Memory {
     absent: u32,
     uid: Option<Uid>,
+    /// Since when the machine has been off, in every pass.
+    off: Option<Instant>,
 }
 
 /// What to do.
@@ -56,7 +68,7 @@ pub(super) fn next_question(node: &NodeView, answer: &Answer) -> Option<Question
 }
 
 /// Whether the Node carries the shutdown taint.
-pub(super) fn is_shut_down(node: &NodeView) -> bool {
+fn is_shut_down(node: &NodeView) -> bool {
     node.taints.iter().any(is_shutdown_taint)
 }
 
@@ -64,19 +76,31 @@ fn is_shutdown_taint(taint: &Taint) -> bool {
     taint.key == SHUTDOWN && taint.effect == EFFECT
 }
 
-pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut Memory) -> Action {
+fn is_our_out_of_service_taint(taint: &Taint) -> bool {
+    taint.key == OUT_OF_SERVICE && taint.value.as_deref() == Some(OURS)
+}
+
+pub(super) fn decide(
+    node: &NodeView,
+    answer: Answer,
+    memory: &mut Memory,
+    out_of_service_after: Option<Duration>,
+    now: Instant,
+) -> Action {
     let uid = Some(node.uid.clone());
     if memory.uid != uid {
-        *memory = Memory { absent: 0, uid };
+        *memory = Memory { uid, ..Memory::default() };
     }
     let before = std::mem::take(&mut memory.absent);
+    let off_before = memory.off.take();
     if node.deleting {
         return Action::Nothing;
     }
     if node.ready == Some(Ready::True) {
         // A cloud that claims otherwise is wrong: the kubelet runs.
-        if is_shut_down(node) {
-            return Action::SetTaints(node.taints.iter().filter(|taint| !is_shutdown_taint(taint)).cloned().collect());
+        let ours = |taint: &Taint| is_shutdown_taint(taint) || is_our_out_of_service_taint(taint);
+        if node.taints.iter().any(ours) {
+            return Action::SetTaints(node.taints.iter().filter(|taint| !ours(taint)).cloned().collect());
         }
         return Action::Nothing;
     }
@@ -92,9 +116,18 @@ pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut Memory) -> Ac
                 _ => Action::Nothing,
             }
         }
-        (Some(Existence::Exists), Some(Power::Off)) if !is_shut_down(node) => {
-            let shutdown = Taint { key: SHUTDOWN.into(), value: None, effect: EFFECT.into(), time_added: None };
-            Action::SetTaints(node.taints.iter().cloned().chain([shutdown]).collect())
+        (Some(Existence::Exists), Some(Power::Off)) => {
+            let since = *memory.off.insert(off_before.unwrap_or(now));
+            let mut taints = node.taints.clone();
+            if !is_shut_down(node) {
+                taints.push(Taint { key: SHUTDOWN.into(), value: None, effect: EFFECT.into(), time_added: None });
+            }
+            let due = out_of_service_after.is_some_and(|after| now.duration_since(since) >= after);
+            if due && !node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE) {
+                let (value, effect) = (Some(OURS.into()), "NoExecute".into());
+                taints.push(Taint { key: OUT_OF_SERVICE.into(), value, effect, time_added: None });
+            }
+            if taints == node.taints { Action::Nothing } else { Action::SetTaints(taints) }
         }
         // The taint of a machine that runs again stays until its kubelet does.
         _ => Action::Nothing,
@@ -124,7 +157,7 @@ mod tests {
 
     fn run(node: &NodeView, answers: impl IntoIterator<Item = Answer>) -> Action {
         let mut memory = Memory::default();
-        answers.into_iter().map(|answer| decide(node, answer, &mut memory)).last().unwrap()
+        answers.into_iter().map(|answer| decide(node, answer, &mut memory, None, Instant::now())).last().unwrap()
     }
 
     fn shutdown() -> Taint {
@@ -161,17 +194,20 @@ mod tests {
     #[test]
     fn a_node_that_was_registered_anew_starts_from_nothing() {
         let mut memory = Memory::default();
-        decide(&with(Some(Ready::False)), gone(), &mut memory);
+        decide(&with(Some(Ready::False)), gone(), &mut memory, None, Instant::now());
         let anew = NodeView { uid: Uid("another".into()), ..with(Some(Ready::False)) };
-        assert!(matches!(decide(&anew, gone(), &mut memory), Action::Watch(_)));
+        assert!(matches!(decide(&anew, gone(), &mut memory, None, Instant::now()), Action::Watch(_)));
     }
 
     #[test]
     fn becoming_ready_takes_the_suspicion_back() {
         let mut memory = Memory::default();
-        decide(&with(Some(Ready::False)), gone(), &mut memory);
-        decide(&with(Some(Ready::True)), Answer::default(), &mut memory);
-        assert!(matches!(decide(&with(Some(Ready::False)), gone(), &mut memory), Action::Watch(_)));
+        decide(&with(Some(Ready::False)), gone(), &mut memory, None, Instant::now());
+        decide(&with(Some(Ready::True)), Answer::default(), &mut memory, None, Instant::now());
+        assert!(matches!(
+            decide(&with(Some(Ready::False)), gone(), &mut memory, None, Instant::now()),
+            Action::Watch(_)
+        ));
     }
 
     /// Framework spec 5.3, Test_NodesShutdown.
@@ -187,6 +223,40 @@ mod tests {
         assert_eq!(run(&off, [exists(Power::Unknown("?".into()))]), Action::Nothing);
         off.ready = Some(Ready::True);
         assert_eq!(run(&off, [exists(Power::Off)]), Action::SetTaints(vec![off.taints[0].clone()]));
+    }
+
+    #[test]
+    fn h9_a_replica_that_knows_nothing_lifts_the_shutdown_taint_of_a_node_that_is_ready() {
+        let back = NodeView { taints: vec![shutdown()], ..with(Some(Ready::True)) };
+        assert_eq!(run(&back, [Answer::default()]), Action::SetTaints(Vec::new()));
+    }
+
+    #[test]
+    fn a_machine_that_was_off_for_long_is_out_of_service_if_that_is_wanted_and_until_its_node_is_ready() {
+        let after = Duration::from_mins(5);
+        let start = Instant::now();
+        let mut off = NodeView { taints: vec![shutdown()], ..with(Some(Ready::Unknown)) };
+        let mut memory = Memory::default();
+        let mut look = |node: &NodeView, power, wanted, seconds| {
+            decide(node, exists(power), &mut memory, wanted, start + Duration::from_secs(seconds))
+        };
+        assert_eq!(look(&off, Power::Off, Some(after), 0), Action::Nothing);
+        assert_eq!(look(&off, Power::Off, Some(after), 299), Action::Nothing);
+        assert_eq!(look(&off, Power::Unknown("?".into()), Some(after), 300), Action::Nothing);
+        assert_eq!(look(&off, Power::Off, Some(after), 301), Action::Nothing, "it may have run in between");
+        let Action::SetTaints(taints) = look(&off, Power::Off, Some(after), 601) else { panic!("due") };
+        assert_eq!((taints[1].key.as_str(), taints[1].effect.as_str()), (OUT_OF_SERVICE, "NoExecute"));
+        off.taints = taints;
+        assert_eq!(look(&off, Power::Off, Some(after), 700), Action::Nothing, "once");
+        off.ready = Some(Ready::True);
+        assert_eq!(look(&off, Power::On, Some(after), 701), Action::SetTaints(Vec::new()));
+        // An administrator's stays.
+        off.taints = vec![Taint { value: Some("nodeshutdown".into()), key: OUT_OF_SERVICE.into(), ..shutdown() }];
+        assert_eq!(look(&off, Power::On, Some(after), 702), Action::Nothing);
+        let by_hand = NodeView { ready: Some(Ready::Unknown), taints: vec![shutdown()], ..off };
+        for seconds in [800, 8000] {
+            assert_eq!(look(&by_hand, Power::Off, None, seconds), Action::Nothing, "opt-in");
+        }
     }
 
     #[test]

@@ -24,8 +24,13 @@ pub enum NodeIpError {
     NotFound(IpAddr),
 }
 
-/// The addresses that `node` should show, given those of its machine. Empty if the cloud knows none now.
-pub fn desired_addresses(node: &NodeView, cloud: &[NodeAddress]) -> Result<Vec<NodeAddress>, NodeIpError> {
+/// The addresses that `node` should show, given those of its machine. Empty if the cloud knows none now. `obey_node_ip`: the
+/// kubelet's annotation counts (ccm.md W-12: the Go provider has a flag against it that reaches only half of the code).
+pub fn desired_addresses(
+    node: &NodeView,
+    cloud: &[NodeAddress],
+    obey_node_ip: bool,
+) -> Result<Vec<NodeAddress>, NodeIpError> {
     if cloud.is_empty() {
         return Ok(Vec::new());
     }
@@ -34,7 +39,7 @@ pub fn desired_addresses(node: &NodeView, cloud: &[NodeAddress]) -> Result<Vec<N
         let names = node.addresses.iter().filter(|address| address.kind == NodeAddressKind::Hostname);
         addresses.extend(names.cloned());
     }
-    match node.annotations.get(PROVIDED_NODE_IP) {
+    match node.annotations.get(PROVIDED_NODE_IP).filter(|_| obey_node_ip) {
         Some(value) => lead_with(&parse_node_ips(value)?, &addresses),
         None => Ok(addresses),
     }
@@ -192,7 +197,7 @@ mod tests {
             ),
             ("leading zeros", "010.001.001.001", "I 10.1.1.1, H h", "I 10.1.1.1, H h"),
         ] {
-            assert_eq!(desired_addresses(&requesting(requested), &list(cloud)), Ok(list(expected)), "{case}");
+            assert_eq!(desired_addresses(&requesting(requested), &list(cloud), true), Ok(list(expected)), "{case}");
         }
     }
 
@@ -202,7 +207,7 @@ mod tests {
             ("10.2.2.2", "I 10.1.1.1, E 55.55.55.55, H h", "10.2.2.2"),
             ("10.1.1.1,fc01:1234::5678", "I 10.1.1.1, H h", "fc01:1234::5678"),
         ] {
-            let error = desired_addresses(&requesting(requested), &list(cloud)).unwrap_err();
+            let error = desired_addresses(&requesting(requested), &list(cloud), true).unwrap_err();
             assert_eq!(error, NodeIpError::NotFound(missing.parse().unwrap()));
         }
     }
@@ -219,7 +224,7 @@ mod tests {
             "1.2.3",
             "1.2.3.999",
         ] {
-            let error = desired_addresses(&requesting(value), &list("I 10.1.1.1, H h")).unwrap_err();
+            let error = desired_addresses(&requesting(value), &list("I 10.1.1.1, H h"), true).unwrap_err();
             assert!(error.to_string().starts_with(&format!("failed to parse node IP {value:?}: ")), "{error}");
         }
     }
@@ -230,14 +235,23 @@ mod tests {
         let mut view = node("n");
         view.addresses = list("I 10.9.9.9, H overridden");
         assert_eq!(
-            desired_addresses(&view, &list("I 10.0.0.1, E 132.1.1.1")),
+            desired_addresses(&view, &list("I 10.0.0.1, E 132.1.1.1"), true),
             Ok(list("I 10.0.0.1, E 132.1.1.1, H overridden"))
         );
-        assert_eq!(desired_addresses(&view, &list("H cloud, I 10.0.0.1")), Ok(list("H cloud, I 10.0.0.1")));
+        assert_eq!(desired_addresses(&view, &list("H cloud, I 10.0.0.1"), true), Ok(list("H cloud, I 10.0.0.1")));
+    }
+
+    /// ccm.md W-12.
+    #[test]
+    fn with_the_annotation_disabled_every_address_of_the_machine_is_shown() {
+        for value in ["10.2.2.2", "not an address", "10.1.1.1"] {
+            let all = list("I 10.1.1.1, I fc01::1, E 55.55.55.55, H h");
+            assert_eq!(desired_addresses(&requesting(value), &all, false), Ok(all));
+        }
     }
 
     #[test]
     fn no_addresses_from_the_cloud_means_not_known_now() {
-        assert_eq!(desired_addresses(&requesting("10.1.1.1"), &[]), Ok(Vec::new()));
+        assert_eq!(desired_addresses(&requesting("10.1.1.1"), &[], true), Ok(Vec::new()));
     }
 }

@@ -43,23 +43,27 @@ pub fn is_uninitialized(node: &NodeView) -> bool {
     node.taints.iter().any(|taint| taint.key == UNINITIALIZED)
 }
 
-/// Framework spec 2.2 to 2.6. `follow_topology`: an initialised Node gets zone and region of its machine when they change (the Go
-/// provider taints it again for that; the end state is the same).
-pub(super) fn plan(node: &NodeView, machine: &InstanceMetadata, follow_topology: bool) -> Result<Plan, PlanError> {
+/// What the settings allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// An initialised Node gets zone, region and place of its machine when they change (the Go provider taints it again for that; the
+    /// end state is the same).
+    pub(super) follow_topology: bool,
+    /// The kubelet's `--node-ip` counts.
+    pub(super) obey_node_ip: bool,
+}
+
+/// Framework spec 2.2 to 2.6.
+pub(super) fn plan(node: &NodeView, machine: &InstanceMetadata, rules: Rules) -> Result<Plan, PlanError> {
     let provided = |source| PlanError::ProvidedNodeIp { node: node.name.clone(), source };
-    let desired = desired_addresses(node, &machine.addresses).map_err(provided)?;
+    let desired = desired_addresses(node, &machine.addresses, rules.obey_node_ip).map_err(provided)?;
     let addresses = (!desired.is_empty() && desired != node.addresses).then_some(desired);
     if !is_uninitialized(node) {
-        let mut labels = if follow_topology {
-            labels(node, [(ZONE, &machine.zone), (REGION, &machine.region)])
-        } else {
-            BTreeMap::new()
-        };
+        let topology = if rules.follow_topology { topology(machine) } else { BTreeMap::new() };
+        let mut labels = changes(node, &topology);
         for (label, value) in reconcile_labels(node) {
             // What the machine says wins over an old beta label (ccm.md W-24).
-            let machine_says =
-                |pair: (&str, &str), value: &str| follow_topology && label == pair.0 && !value.is_empty();
-            if !machine_says(ZONE, &machine.zone) && !machine_says(REGION, &machine.region) {
+            if !topology.contains_key(label) {
                 labels.insert(label, value);
             }
         }
@@ -70,10 +74,28 @@ pub(super) fn plan(node: &NodeView, machine: &InstanceMetadata, follow_topology:
         None if machine.provider_id.is_empty() => return Err(PlanError::NoProviderId(node.name.clone())),
         None => Some(machine.provider_id.clone()),
     };
-    let labels =
-        labels(node, [(ZONE, &machine.zone), (REGION, &machine.region), (INSTANCE_TYPE, &machine.instance_type)]);
+    let mut wanted = topology(machine);
+    wanted.extend(pair(INSTANCE_TYPE, &machine.instance_type));
+    let labels = changes(node, &wanted);
     let taints = node.taints.iter().filter(|taint| taint.key != UNINITIALIZED).cloned().collect();
     Ok(Plan { addresses, labels, provider_id, taints: Some(taints) })
+}
+
+/// The labels that tell where the machine is; without those that it does not know.
+pub(super) fn topology(machine: &InstanceMetadata) -> BTreeMap<&'static str, String> {
+    let place = machine.labels.iter().filter(|(_, value)| !value.is_empty());
+    let place = place.map(|(label, value)| (*label, value.clone()));
+    pair(ZONE, &machine.zone).chain(pair(REGION, &machine.region)).chain(place).collect()
+}
+
+fn pair(labels: (&'static str, &'static str), value: &str) -> impl Iterator<Item = (&'static str, String)> {
+    let known = (!value.is_empty()).then(|| [(labels.0, value.to_owned()), (labels.1, value.to_owned())]);
+    known.into_iter().flatten()
+}
+
+fn changes(node: &NodeView, wanted: &BTreeMap<&'static str, String>) -> BTreeMap<&'static str, String> {
+    let differs = |(label, value): &(&&'static str, &String)| node.labels.get(**label) != Some(*value);
+    wanted.iter().filter(differs).map(|(label, value)| (*label, value.clone())).collect()
 }
 
 /// What an initialised Node needs although nothing is asked of the cloud: framework spec 2.5, beta labels are the source of the
@@ -83,21 +105,6 @@ pub(super) fn reconcile_labels(node: &NodeView) -> BTreeMap<&'static str, String
     for (label, beta) in [ZONE, REGION, INSTANCE_TYPE] {
         if let Some(value) = node.labels.get(beta).filter(|value| node.labels.get(label) != Some(*value)) {
             changes.insert(label, value.clone());
-        }
-    }
-    changes
-}
-
-fn labels<const N: usize>(
-    node: &NodeView,
-    values: [((&'static str, &'static str), &String); N],
-) -> BTreeMap<&'static str, String> {
-    let mut changes = BTreeMap::new();
-    for ((label, beta), value) in values {
-        for label in [label, beta] {
-            if !value.is_empty() && node.labels.get(label) != Some(value) {
-                changes.insert(label, value.clone());
-            }
         }
     }
     changes
@@ -154,6 +161,9 @@ mod tests {
     use crate::test_support::node;
     use crate::view::NodeAddressKind;
 
+    const FOLLOW: Rules = Rules { follow_topology: true, obey_node_ip: true };
+    const STAY: Rules = Rules { follow_topology: false, ..FOLLOW };
+
     fn taint(key: &str) -> Taint {
         Taint { key: key.into(), value: None, effect: "NoSchedule".into(), time_added: None }
     }
@@ -180,7 +190,7 @@ mod tests {
 
     #[test]
     fn initialising_writes_addresses_then_id_labels_and_the_other_taints_in_one_request() {
-        let plan = plan(&tainted(), &machine(), true).unwrap();
+        let plan = plan(&tainted(), &machine(), FOLLOW).unwrap();
         assert_eq!(
             plan.status_patch("7"),
             Some(
@@ -203,11 +213,11 @@ mod tests {
     fn a_provider_id_is_never_overwritten_and_one_is_needed() {
         let mut known = tainted();
         known.provider_id = Some("test-provider-id".into());
-        assert_eq!(plan(&known, &machine(), true).unwrap().provider_id, None);
+        assert_eq!(plan(&known, &machine(), FOLLOW).unwrap().provider_id, None);
         let nothing = InstanceMetadata { provider_id: String::new(), ..machine() };
-        assert!(plan(&known, &nothing, true).is_ok());
+        assert!(plan(&known, &nothing, FOLLOW).is_ok());
         assert_eq!(
-            plan(&tainted(), &nothing, true).unwrap_err().to_string(),
+            plan(&tainted(), &nothing, FOLLOW).unwrap_err().to_string(),
             "cloud provider does not set node provider ID for node n"
         );
     }
@@ -217,9 +227,9 @@ mod tests {
         let mut view = tainted();
         view.labels.insert(ZONE.0.into(), "by-hand".into());
         let nowhere = InstanceMetadata { zone: String::new(), region: String::new(), ..machine() };
-        assert_eq!(plan(&view, &nowhere, true).unwrap().labels, BTreeMap::new());
+        assert_eq!(plan(&view, &nowhere, FOLLOW).unwrap().labels, BTreeMap::new());
         let typed = InstanceMetadata { instance_type: "t1.micro".into(), ..nowhere };
-        let labels = plan(&view, &typed, true).unwrap().labels;
+        let labels = plan(&view, &typed, FOLLOW).unwrap().labels;
         assert_eq!(
             labels.into_iter().collect::<Vec<_>>(),
             [(INSTANCE_TYPE.1, "t1.micro".into()), (INSTANCE_TYPE.0, "t1.micro".into())]
@@ -230,7 +240,7 @@ mod tests {
     fn a_node_ip_that_the_machine_does_not_have_keeps_the_node_tainted() {
         let mut view = tainted();
         view.annotations.insert(PROVIDED_NODE_IP.into(), "10.0.0.2".into());
-        let error = plan(&view, &machine(), true).unwrap_err();
+        let error = plan(&view, &machine(), FOLLOW).unwrap_err();
         assert_eq!(
             runtime::error::chain(&error),
             "failed to get node modifiers from cloud provider: provided node ip for node \"n\" is not valid: \
@@ -247,7 +257,7 @@ mod tests {
         }
         // W-50: two addresses of one type are no change.
         let both = InstanceMetadata { addresses: view.addresses.clone(), ..machine() };
-        let unchanged = plan(&view, &both, true).unwrap();
+        let unchanged = plan(&view, &both, FOLLOW).unwrap();
         assert_eq!((unchanged.status_patch("1"), unchanged.node_patch("1")), (None, None));
         assert_eq!(unchanged, Plan::default());
     }
@@ -257,9 +267,9 @@ mod tests {
         let mut view = node("n");
         view.addresses = vec![internal("10.0.0.1"), internal("fd00::1")];
         let swapped = InstanceMetadata { addresses: vec![internal("fd00::1"), internal("10.0.0.1")], ..machine() };
-        assert!(plan(&view, &swapped, false).unwrap().addresses.is_some());
+        assert!(plan(&view, &swapped, STAY).unwrap().addresses.is_some());
         let unknown = InstanceMetadata { addresses: Vec::new(), ..machine() };
-        assert_eq!(plan(&view, &unknown, false).unwrap(), Plan::default());
+        assert_eq!(plan(&view, &unknown, STAY).unwrap(), Plan::default());
     }
 
     #[test]
@@ -269,9 +279,21 @@ mod tests {
             view.labels.insert(label.into(), value.into());
         }
         let moved = InstanceMetadata { zone: "rack-2".into(), addresses: Vec::new(), ..machine() };
-        let labels = plan(&view, &moved, true).unwrap().labels;
+        let labels = plan(&view, &moved, FOLLOW).unwrap().labels;
         assert_eq!(labels.into_iter().collect::<Vec<_>>(), [(ZONE.1, "rack-2".into()), (ZONE.0, "rack-2".into())]);
-        assert_eq!(plan(&view, &moved, false).unwrap(), Plan::default());
+        assert_eq!(plan(&view, &moved, STAY).unwrap(), Plan::default());
+    }
+
+    #[test]
+    fn the_place_of_a_machine_is_labelled_at_initialisation_and_follows_it() {
+        let host = "example.org/host";
+        let on = |name: &str| InstanceMetadata { labels: [(host, name.to_owned())].into(), ..machine() };
+        assert_eq!(plan(&tainted(), &on("host-1"), STAY).unwrap().labels.get(host), Some(&"host-1".to_owned()));
+        let mut view = node("n");
+        view.labels.insert(host.into(), "host-1".into());
+        assert_eq!(plan(&view, &on("host-2"), FOLLOW).unwrap().labels.get(host), Some(&"host-2".to_owned()));
+        assert_eq!(plan(&view, &on("host-2"), STAY).unwrap().labels.get(host), None);
+        assert_eq!(plan(&view, &on(""), FOLLOW).unwrap().labels.get(host), None, "not known now");
     }
 
     /// Framework spec 5.2, Test_reconcileNodeLabels.
@@ -292,7 +314,7 @@ mod tests {
     fn an_old_beta_label_does_not_win_over_the_machine() {
         let mut view = node("n");
         view.labels = [(ZONE.0.into(), "rack-1".into()), (ZONE.1.into(), "old".into())].into();
-        let labels = plan(&view, &InstanceMetadata { region: String::new(), ..machine() }, true).unwrap().labels;
+        let labels = plan(&view, &InstanceMetadata { region: String::new(), ..machine() }, FOLLOW).unwrap().labels;
         assert_eq!(labels.into_iter().collect::<Vec<_>>(), [(ZONE.1, "rack-1".into())]);
     }
 }

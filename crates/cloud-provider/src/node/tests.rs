@@ -259,3 +259,43 @@ async fn all_nodes_are_looked_at_at_start_then_every_five_minutes_and_on_a_wake_
     stop.cancel();
     task.await.unwrap();
 }
+
+/// Events are kept for an hour, and the Node still waits.
+#[tokio::test(start_paused = true)]
+async fn a_step_that_stays_missing_is_told_again_every_ten_minutes() {
+    let mut test = Test::new([tainted("n")]);
+    let missing = || Err(ProviderError::new("VM guests/n has no address yet"));
+    test.will_answer((0..100).map(|_| missing()));
+    for _ in 0..62 {
+        test.controller.process("n").await;
+        tokio::time::advance(Duration::from_secs(30)).await;
+    }
+    assert_eq!(test.told().len(), 4, "in 31 minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn h10_a_zone_is_believed_after_a_while_and_then_written_once() {
+    let test = Test::new([settled("n")]);
+    let moved = || Ok(InstanceMetadata { zone: "rack-2".into(), ..machine() });
+    test.will_answer([moved(), Ok(machine()), moved(), moved()]);
+    for expected in [Next::After(topology::SETTLES), Next::OnChange, Next::After(topology::SETTLES)] {
+        test.controller.ask_for(["n".to_owned()]);
+        assert_eq!(test.controller.process("n").await, expected);
+        tokio::time::advance(Duration::from_secs(5)).await;
+    }
+    assert_eq!(test.requests(), Vec::<String>::new());
+    tokio::time::advance(Duration::from_secs(5)).await;
+    assert_eq!(test.controller.process("n").await, Next::OnChange);
+    assert_eq!(test.requests(), ["PATCH /api/v1/nodes/n"]);
+}
+
+/// A replica that starts before Harvester can be listed.
+#[tokio::test]
+async fn a_machine_that_could_not_be_asked_for_is_asked_for_again() {
+    let test = Test::new([settled("n")]);
+    test.will_answer([Err(ProviderError::new("VMs could not be listed yet"))]);
+    test.controller.ask_for(["n".to_owned()]);
+    assert_eq!(test.controller.process("n").await, Next::BackOff);
+    assert_eq!(test.controller.process("n").await, Next::OnChange);
+    assert_eq!(test.asked(), 2);
+}

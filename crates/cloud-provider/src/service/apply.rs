@@ -1,5 +1,7 @@
 //! Every request that the service controller sends.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -19,9 +21,24 @@ impl Writer {
         Self { client }
     }
 
-    /// Adds our finalizer; returns the Service after it.
-    pub(super) async fn add_finalizer(&self, service: &ServiceView) -> Result<ServiceView, kube::Error> {
-        self.patch_status(service, decide::add_finalizer_patch(service)).await
+    /// Adds our finalizer and these annotations; returns the Service after it.
+    pub(super) async fn add_finalizer(
+        &self,
+        service: &ServiceView,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<ServiceView, kube::Error> {
+        self.patch_status(service, decide::add_finalizer_patch(service, annotations)).await
+    }
+
+    /// Changes our condition alone; returns the Service after it.
+    pub(super) async fn patch_condition(
+        &self,
+        service: &ServiceView,
+        patch: &Value,
+    ) -> Result<ServiceView, kube::Error> {
+        let api: Api<Service> = Api::namespaced(self.client.clone(), &service.key.namespace);
+        let patched = api.patch_status(&service.key.name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
+        Ok(observe::service(&patched))
     }
 
     /// Lets the Service go; returns it after that, or nothing if there was nothing to do or the Service is gone.

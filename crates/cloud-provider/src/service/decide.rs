@@ -1,5 +1,7 @@
 //! What has to happen for a Service, from nothing but its view and what we remember of it.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use crate::view::ServiceView;
@@ -66,10 +68,14 @@ pub(super) fn decide<'a>(current: Option<&ServiceView>, remembered: Option<&'a S
 }
 
 /// Adds the finalizer: the whole list with the version it was made from, so that nobody else's finalizer is lost.
-pub(super) fn add_finalizer_patch(service: &ServiceView) -> Value {
+pub(super) fn add_finalizer_patch(service: &ServiceView, annotations: &BTreeMap<String, String>) -> Value {
     let mut finalizers = service.finalizers.clone();
     finalizers.push(FINALIZER.to_owned());
-    json!({"metadata": metadata(service, &finalizers)})
+    let mut patch = json!({"metadata": metadata(service, &finalizers)});
+    if !annotations.is_empty() {
+        patch["metadata"]["annotations"] = json!(annotations);
+    }
+    patch
 }
 
 /// Removes the finalizer and clears the status, in one request. `None` if neither is there. A status is not cleared where the
@@ -172,8 +178,11 @@ mod tests {
 
     #[test]
     fn a_finalizer_is_added_to_the_others_under_the_version_that_was_read() {
-        let patch = add_finalizer_patch(&with(|view| view.finalizers = vec!["foo".into()]));
+        let foo = with(|view| view.finalizers = vec!["foo".into()]);
+        let patch = add_finalizer_patch(&foo, &BTreeMap::new());
         assert_eq!(patch, json!({"metadata": {"finalizers": ["foo", FINALIZER], "resourceVersion": "1"}}));
+        let patch = add_finalizer_patch(&foo, &BTreeMap::from([("a".to_owned(), "1".to_owned())]));
+        assert_eq!(patch["metadata"]["annotations"], json!({"a": "1"}), "in the same request");
     }
 
     #[test]

@@ -123,23 +123,34 @@ impl Story {
         }
     }
 
-    /// A step failed. Every failure is told; the recorder counts repetitions, and the back-off makes them rare.
-    pub(super) fn failed(&mut self, text: &str, failing: Failing) -> Vec<Tell> {
+    /// A step failed. Every failure is told; the recorder counts repetitions, and the back-off makes them rare. A refusal, which
+    /// stays until the user changes something, is told like a wait: once, and again before Events expire.
+    pub(super) fn failed(&mut self, now: Instant, text: &str, failing: Failing, refusal: bool) -> Vec<Tell> {
         self.working = failing == Failing::Sync && !self.deleting;
         self.ready = false;
-        self.warned = None;
-        vec![failing.tell(text)]
+        if !refusal {
+            self.warned = None;
+            return vec![failing.tell(text)];
+        }
+        if self.is_news(now, text) { vec![failing.tell(text)] } else { Vec::new() }
+    }
+
+    /// Remembers what is told; `false`: said a moment ago.
+    fn is_news(&mut self, now: Instant, text: &str) -> bool {
+        if self.warned.as_ref().is_some_and(|(said, at)| said == text && now - *at < REPEAT) {
+            return false;
+        }
+        self.warned = Some((text.to_owned(), now));
+        true
     }
 
     fn waiting(&mut self, now: Instant, waiting: &Waiting, failing: Failing, step: &str) -> Vec<Tell> {
         if !waiting.needs_user {
             return Vec::new();
         }
-        let said = self.warned.as_ref();
-        if said.is_some_and(|(message, at)| *message == waiting.message && now - *at < REPEAT) {
+        if !self.is_news(now, &waiting.message) {
             return Vec::new();
         }
-        self.warned = Some((waiting.message.clone(), now));
         let text = match failing {
             Failing::Sync => format!("{step}: {}", waiting.message),
             Failing::Delete => waiting.message.clone(),
@@ -156,7 +167,7 @@ mod tests {
     const CHANGED: Ensured = Ensured::Ready { changed: true };
 
     fn waiting(message: &str, needs_user: bool) -> Waiting {
-        Waiting { message: message.into(), needs_user, retry_after: None }
+        Waiting { reason: "Test", message: message.into(), needs_user, retry_after: None }
     }
 
     fn reasons(tell: &[Tell]) -> Vec<&'static str> {
@@ -234,10 +245,21 @@ mod tests {
         story.ensured(now, &READY);
         let text = "failed to ensure load balancer: x";
         assert_eq!(
-            story.failed(text, Failing::Sync),
+            story.failed(now, text, Failing::Sync, false),
             [Tell::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {text}"))]
         );
         assert_eq!(reasons(&story.ensured(now, &READY)), ["EnsuredLoadBalancer"]);
+    }
+
+    #[test]
+    fn a_refusal_is_not_told_twice() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut story = Story::default();
+        let mut refused = |seconds, text| story.failed(at(seconds), text, Failing::Sync, true).len();
+        assert_eq!([refused(0, "port 80 is taken"), refused(1, "port 80 is taken")], [1, 0]);
+        assert_eq!(refused(2, "port 81 is taken"), 1);
+        assert_eq!(refused(603, "port 81 is taken"), 1, "Events expire after an hour");
     }
 
     #[test]
@@ -262,7 +284,7 @@ mod tests {
     #[test]
     fn a_service_that_is_gone_has_its_own_reason_for_a_failed_deletion() {
         assert_eq!(
-            Story::default().failed("API away", Failing::Delete),
+            Story::default().failed(Instant::now(), "API away", Failing::Delete, false),
             [Tell::warning("DeleteLoadBalancerFailed", "Error deleting load balancer: API away".into())]
         );
     }

@@ -128,7 +128,7 @@ fn finalized(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
 }
 
 fn waiting(message: &str, retry_after: Option<Duration>) -> Waiting {
-    Waiting { message: message.into(), needs_user: false, retry_after }
+    Waiting { reason: "Test", message: message.into(), needs_user: false, retry_after }
 }
 
 #[tokio::test]
@@ -154,6 +154,37 @@ async fn a_new_service_costs_one_patch_and_two_events() {
         test.told(),
         ["EnsuringLoadBalancer Ensuring load balancer", "EnsuredLoadBalancer Ensured load balancer"]
     );
+}
+
+#[tokio::test]
+async fn trouble_is_written_on_the_service_once_and_taken_back_once() {
+    let test = Test::with([finalized(|_| {})], Cloud::default(), |_| (200, json!({"metadata": {"name": "web"}})));
+    let refused = || Err(ProviderError::new("port 80 is taken").permanent().because("PortTaken"));
+    test.will_ensure([refused(), refused(), refused(), Ok(Ensured::Ready { changed: true })]);
+    test.pass().await;
+    test.pass().await;
+    let writes = test.scenario.writes();
+    assert_eq!(writes.len(), 1, "the cache does not show it yet: {writes:?}");
+    assert_eq!(writes[0].content_type, "application/strategic-merge-patch+json");
+    assert_eq!(writes[0].path, "/api/v1/namespaces/default/services/web/status");
+    let condition = &writes[0].body["status"]["conditions"][0];
+    assert_eq!(
+        (&condition["type"], &condition["status"], &condition["reason"], &condition["message"]),
+        (&json!("LoadBalancerReady"), &json!("False"), &json!("PortTaken"), &json!("port 80 is taken"))
+    );
+    let shown = Condition {
+        status: false,
+        reason: "PortTaken".into(),
+        message: "port 80 is taken".into(),
+        since: condition["lastTransitionTime"].as_str().unwrap().into(),
+    };
+    test.cache.apply(service("default/web").key, finalized(|view| view.condition = Some(shown)));
+    test.pass().await;
+    assert_eq!(test.scenario.writes().len(), 1);
+    test.pass().await;
+    let writes = test.scenario.writes();
+    assert_eq!(writes.len(), 2);
+    assert_eq!(writes[1].body["status"]["conditions"][0]["status"], "True");
 }
 
 #[tokio::test]

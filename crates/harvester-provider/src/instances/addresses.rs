@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use harvester_api::keys;
+use harvester_api::virtual_machine_instance::Phase;
 use ipnet::IpNet;
 
 use super::view::VmiView;
@@ -94,7 +95,13 @@ pub fn node_addresses(
         let current = current_internal_ips(node);
         let mut addresses = classify(&candidates, &mode, &hidden(node, rules, &mode), &current);
         if addresses.is_empty() {
-            let text = format!("Found {} IPs but all were filtered for node {}", candidates.len(), node.name);
+            let text = format!(
+                "Found {} IPs but all were filtered for node {}: --node-ip-cidr, --node-exclude-ip-ranges and the Node's annotations \
+                 leave none of {}",
+                candidates.len(),
+                node.name,
+                candidates.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            );
             keep_first(&mut reason, text);
             continue;
         }
@@ -143,12 +150,27 @@ pub fn candidate_networks(vmi: &VmiView, management_network: Option<&str>) -> Ve
 /// The addresses that KubeVirt reports for a NIC, as text.
 fn reported<'a>(vmi: &'a VmiView, network: &str) -> Result<&'a [String], String> {
     let Some(interface) = vmi.interfaces.iter().find(|interface| interface.name == network) else {
-        return Err(format!("management network {network:?} status not yet available for VMI {}", vmi.key()));
+        let story = waits_for_agent(vmi);
+        return Err(format!("management network {network:?} status not yet available for VMI {}{story}", vmi.key()));
     };
     if interface.addresses.is_empty() {
-        return Err(format!("management network {network:?} found but no IPs reported yet for VMI {}", vmi.key()));
+        let story = waits_for_agent(vmi);
+        return Err(format!(
+            "management network {network:?} found but no IPs reported yet for VMI {}{story}",
+            vmi.key()
+        ));
     }
     Ok(&interface.addresses)
+}
+
+/// On a bridged NIC only the guest agent knows the addresses (harvester-side.md 9.2).
+fn waits_for_agent(vmi: &VmiView) -> String {
+    let missing = match (vmi.phase, vmi.agent_connected) {
+        (Phase::Starting, _) => "the VM is starting",
+        (_, false) => "its guest agent is not connected: install and start qemu-guest-agent in the VM",
+        (_, true) => return String::new(),
+    };
+    format!("; {missing}")
 }
 
 /// Addresses that a Node may show at all, in order and once each (ccm.md 8.13). A malformed one is left out; the Go provider

@@ -102,6 +102,20 @@ impl Hostnames {
         answer.outcome = hostname.map_or(Outcome::Failed(now), Outcome::Is);
     }
 
+    /// Whether this machine's agent reported this host name, with or without its domain.
+    pub fn is_called(&self, vm: &str, node: &str) -> bool {
+        let Some(Answer { outcome: Outcome::Is(hostname), .. }) = self.answers.get(vm) else { return false };
+        let first = hostname.split('.').next().unwrap_or_default();
+        hostname.eq_ignore_ascii_case(node) || first.eq_ignore_ascii_case(node)
+    }
+
+    /// Whether an agent is being asked.
+    pub fn is_asking(&self, now: Instant) -> bool {
+        let open =
+            |answer: &Answer| matches!(&answer.outcome, Outcome::Asked(at) if now.duration_since(*at) < ASK_AGAIN);
+        self.answers.values().any(open)
+    }
+
     /// Forgets machines that are gone (W-14).
     pub fn retain(&mut self, exists: impl Fn(&str) -> bool) {
         self.answers.retain(|vm, _| exists(vm));

@@ -1,6 +1,6 @@
 //! The trait: look at the caches, let the pure modules decide, ask guest agents in the background.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +13,8 @@ use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
 use harvester_api::keys::{self, kube_vip, kubernetes};
 use harvester_api::names::ClusterName;
+use harvester_api::virtual_machine::PrintableStatus;
+use harvester_api::virtual_machine_instance::Phase;
 use runtime::cache::Cache;
 use runtime::reflect::Status;
 use tokio::sync::{mpsc, watch};
@@ -24,6 +26,7 @@ use super::power::power;
 use super::requests::Requests;
 use super::view::{VmView, VmiView};
 use crate::config::{CHECK_CLOUD_CONFIG, ProviderConfig};
+use crate::identity::Identity;
 use crate::metrics::Metrics;
 
 /// All VMs of our namespace, by name.
@@ -44,7 +47,7 @@ pub fn machine_caches() -> (VmCache, VmiCache) {
 /// VMs of Harvester as machines of Nodes.
 #[derive(Debug)]
 pub struct HarvesterInstances {
-    cluster: ClusterName,
+    cluster: Identity,
     namespace: String,
     server: String,
     rules: AddressRules,
@@ -70,6 +73,10 @@ struct Memory {
     /// Nodes whose machine is not known yet, and when somebody last asked for it.
     unresolved: BTreeMap<String, Instant>,
     listeners: Vec<mpsc::UnboundedSender<NodeWake>>,
+    /// Node names by VM name, as last found: whom to wake.
+    found: BTreeMap<String, String>,
+    /// Addresses of Services, and when they were last published.
+    vips: BTreeMap<IpAddr, Instant>,
 }
 
 /// A VM and its Node, as a provider ID has shown.
@@ -79,6 +86,11 @@ struct Binding {
     node: String,
     seen: Instant,
 }
+
+/// An address that was a Service's so recently is no Node's.
+const VIP_LINGERS: Duration = Duration::from_mins(5);
+
+const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
 /// A Node that nobody asked about for so long is gone (every Node is asked about every few minutes); its VM may come back under
 /// another name.
@@ -91,7 +103,7 @@ fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
 impl HarvesterInstances {
     /// Nothing is sent or watched before [`Self::run`].
     pub fn new(
-        config: &ProviderConfig,
+        (config, identity): (&ProviderConfig, Identity),
         services: ServiceCache,
         (vms, vmis): (VmCache, VmiCache),
         watched: [watch::Receiver<Status>; 2],
@@ -100,7 +112,7 @@ impl HarvesterInstances {
     ) -> Self {
         let (asks, asked) = mpsc::unbounded_channel();
         Self {
-            cluster: config.cluster_name.clone(),
+            cluster: identity,
             namespace: config.namespace.clone(),
             server: config.server.clone(),
             rules: config.addresses(),
@@ -159,7 +171,10 @@ impl HarvesterInstances {
         memory.hostnames.answered(&ask, hostname.as_deref(), Instant::now());
         #[expect(clippy::cast_precision_loss, reason = "a gauge of a few thousand at most")]
         self.metrics.known_hostnames.set(memory.hostnames.known() as f64);
-        let unresolved: Vec<String> = memory.unresolved.keys().cloned().collect();
+        // Who else waits has to hear of it only when there is nothing more to wait for: a thousand nodes may join at once.
+        let last = !memory.hostnames.is_asking(Instant::now());
+        let concerns = |node: &&String| last || **node == ask.vm || memory.hostnames.is_called(&ask.vm, node);
+        let unresolved: Vec<String> = memory.unresolved.keys().filter(concerns).cloned().collect();
         memory.listeners.retain(|listener| {
             unresolved.iter().all(|node| listener.send(NodeWake::Node(node.clone())).is_ok()) && !listener.is_closed()
         });
@@ -170,13 +185,17 @@ impl HarvesterInstances {
         let mut memory = self.memory();
         memory.bound.retain(|_, binding| binding.seen.elapsed() < NODE_LASTS);
         memory.unresolved.retain(|_, asked| asked.elapsed() < NODE_LASTS);
-        memory.hostnames.retain(|name| vms.iter().any(|vm| vm.name == name));
+        let there: HashSet<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
+        memory.hostnames.retain(|name| there.contains(name));
+        memory.found.retain(|name, _| there.contains(name.as_str()));
         let bound = memory.bound.iter().map(|(uid, binding)| (uid.clone(), binding.node.clone())).collect();
-        let machines = Machines { cluster: &self.cluster, vms: &vms, vmis: &vmis, bound: &bound };
+        let cluster = self.cluster.name_or_flag();
+        let machines = Machines { cluster: &cluster, vms: &vms, vmis: &vmis, bound: &bound };
         let found = find(node, machines, self.follows_vmis.then_some(&mut memory.hostnames), Instant::now());
         match &found {
             Found::Vm(vm) => {
                 memory.unresolved.remove(&node.name);
+                memory.found.insert(vm.name.clone(), node.name.clone());
                 // Only what a provider ID says is certain enough to keep others away.
                 if vm_uid(node) == Some(&vm.uid) {
                     let binding = Binding { vm: vm.name.clone(), node: node.name.clone(), seen: Instant::now() };
@@ -234,7 +253,8 @@ impl HarvesterInstances {
         }
     }
 
-    /// Addresses that announcers put on nodes (W-29).
+    /// Addresses that announcers put on nodes (W-29), and those that they put there a while ago: Harvester sees an address for some
+    /// time after it has left the machine.
     fn service_vips(&self) -> BTreeSet<IpAddr> {
         let mut vips = BTreeSet::new();
         for service in self.services.all() {
@@ -242,6 +262,11 @@ impl HarvesterInstances {
             vips.extend(published.split(',').filter_map(|ip| ip.trim().parse::<IpAddr>().ok()));
             vips.extend(service.ingress.iter().copied());
         }
+        let now = Instant::now();
+        let mut memory = self.memory();
+        memory.vips.extend(vips.iter().map(|vip| (*vip, now)));
+        memory.vips.retain(|_, seen| now.duration_since(*seen) < VIP_LINGERS);
+        vips.extend(memory.vips.keys());
         vips
     }
 
@@ -267,6 +292,27 @@ impl HarvesterInstances {
     }
 }
 
+/// The instance of a machine, or why its node cannot be initialised yet.
+fn instance_of(namespace: &str, vm: &VmView, vmi: Option<Arc<VmiView>>) -> Result<Arc<VmiView>, String> {
+    let vm_key = format!("VM {namespace}/{}", vm.name);
+    match (vmi, vm.status) {
+        (None, PrintableStatus::Stopped) => Err(format!("{vm_key} is switched off: start it on Harvester")),
+        (None, status) => Err(format!("{vm_key} has no running instance, Harvester says {status:?}")),
+        (Some(vmi), _) if vmi.phase == Phase::Ended => {
+            Err(format!("{vm_key} has ended: its instance is neither running nor starting"))
+        }
+        (Some(vmi), _) => Ok(vmi),
+    }
+}
+
+/// What may stand in a label's value, else nothing.
+fn label_value(text: &str) -> Option<String> {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let good = text.len() <= 63 && text.chars().all(inner) && edge(text.chars().next()) && edge(text.chars().last());
+    good.then(|| text.to_owned())
+}
+
 /// The nodes to look at again when this machine changes. None while it is between two hosts: its zone is about to change.
 fn nodes_of(vm: &str, vmis: &VmiCache, cluster: &ClusterName, memory: &Mutex<Memory>) -> Vec<NodeWake> {
     let vmi = vmis.get(&vm.to_owned());
@@ -278,8 +324,13 @@ fn nodes_of(vm: &str, vmis: &VmiCache, cluster: &ClusterName, memory: &Mutex<Mem
         return Vec::new();
     }
     let memory = lock(memory);
-    let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| binding.node.clone());
-    let mut nodes: BTreeSet<String> = memory.unresolved.keys().cloned().collect();
+    let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| &binding.node);
+    let bound = bound.or_else(|| memory.found.get(vm)).cloned();
+    // A node that waits for the machine of its own name does not wait for this one, unless one fewer makes the difference.
+    let waits = |node: &&String| {
+        vmi.is_none() || **node == vm || memory.hostnames.is_called(vm, node) || vmis.get(node).is_none()
+    };
+    let mut nodes: BTreeSet<String> = memory.unresolved.keys().filter(waits).cloned().collect();
     nodes.insert(bound.unwrap_or_else(|| vm.to_owned()));
     nodes.into_iter().map(NodeWake::Node).collect()
 }
@@ -289,18 +340,17 @@ impl Instances for HarvesterInstances {
     async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError> {
         let vm = self.vm(node).map_err(ProviderError::new)?;
         // W-28: without an instance there is neither address nor zone, and a node without them must not be released.
-        let Some(vmi) = self.vmis.get(&vm.name) else {
-            return Err(ProviderError::new(format!(
-                "VM {}/{} of node {} has no running instance",
-                self.namespace, vm.name, node.name
-            )));
-        };
+        let vmi = instance_of(&self.namespace, &vm, self.vmis.get(&vm.name)).map_err(ProviderError::new)?;
         Ok(InstanceMetadata {
             provider_id: keys::provider_id(&vm.uid),
-            instance_type: String::new(),
+            instance_type: label_value(if vm.instance_type.is_empty() { &vmi.size } else { &vm.instance_type })
+                // Somebody knows better, for example by the kubelet's `--node-labels`.
+                .filter(|_| !node.labels.contains_key(INSTANCE_TYPE))
+                .unwrap_or_default(),
             addresses: self.addresses(node, &vmi).map_err(ProviderError::new)?,
             zone: vmi.zone.clone(),
             region: vmi.region.clone(),
+            labels: BTreeMap::from([(keys::cloudprovider::HOST, label_value(&vmi.host).unwrap_or_default())]),
         })
     }
 
@@ -339,7 +389,7 @@ impl Instances for HarvesterInstances {
         let answered = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
         let touched = || {
             let (vmis, cluster, memory) = (self.vmis.clone(), self.cluster.clone(), Arc::clone(&self.memory));
-            move |vm: String| futures::stream::iter(nodes_of(&vm, &vmis, &cluster, &memory))
+            move |vm: String| futures::stream::iter(nodes_of(&vm, &vmis, &cluster.name_or_flag(), &memory))
         };
         let by_vm = self.vms.subscribe().flat_map(touched());
         let by_vmi = self.vmis.subscribe().flat_map(touched());

@@ -72,6 +72,8 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
         node_exclude_ip_ranges: Vec::new(),
         ignore_node_annotations: false,
         disable_vmi_controller: false,
+        max_load_balancers: None,
+        garbage: crate::garbage::GarbageConfig { mode: crate::garbage::Mode::Off, grace: Duration::ZERO },
         namespace: "guests".into(),
         server: "https://h:6443".into(),
     };
@@ -81,7 +83,14 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
     let vmis = instances.clone();
     let watched = watch::Sender::new(Status::default());
     let both = [watched.subscribe(), watched.subscribe()];
-    let instances = Arc::new(HarvesterInstances::new(&config, services, (vms, instances), both, requests, metrics));
+    let instances = Arc::new(HarvesterInstances::new(
+        (&config, Identity::known("demo")),
+        services,
+        (vms, instances),
+        both,
+        requests,
+        metrics,
+    ));
     Lab { server, watched, vmis, instances }
 }
 
@@ -109,6 +118,7 @@ async fn a_new_node_is_initialised_after_one_question_to_its_guest_agent() {
             ],
             zone: "rack-1".into(),
             region: "lab".into(),
+            labels: [(keys::cloudprovider::HOST, "host-1".into())].into(),
         }
     );
     assert_eq!(lab.server.requests().len(), 1, "one question");
@@ -139,7 +149,58 @@ async fn a_machine_without_addresses_keeps_a_new_node_tainted_and_an_old_one_as_
 
     silent.vmis.remove(&"vm-1".to_owned());
     let error = silent.instances.metadata(&node("a", id, true)).await.unwrap_err();
-    assert_eq!(error.message, "VM guests/vm-1 of node a has no running instance");
+    assert_eq!(error.message, "VM guests/vm-1 has no running instance, Harvester says Running");
+}
+
+/// What `kubectl describe node` shows, step by step.
+#[test]
+fn a_machine_that_does_not_run_says_how_far_it_is() {
+    let stopped = VmView { status: PrintableStatus::Stopped, ..vm("vm-1", "u") };
+    let story = |vm: &VmView, vmi: Option<VmiView>| instance_of("guests", vm, vmi.map(Arc::new)).unwrap_err();
+    assert_eq!(story(&stopped, None), "VM guests/vm-1 is switched off: start it on Harvester");
+    let starting = VmView { status: PrintableStatus::Starting, ..stopped.clone() };
+    assert_eq!(story(&starting, None), "VM guests/vm-1 has no running instance, Harvester says Starting");
+    let ended = VmiView { phase: Phase::Ended, ..running("vm-1", None) };
+    assert!(story(&starting, Some(ended)).contains("has ended"));
+}
+
+#[tokio::test]
+async fn the_instance_type_is_the_one_it_was_made_from_or_its_size_and_never_overrides_the_users() {
+    let sized = VmiView { size: "4cpu-8Gi".into(), ..running("vm-1", Some("10.0.0.1")) };
+    let lab = lab(&[sized], "x");
+    let mut view = node("a", Some("harvester://uid-vm-1"), true);
+    assert_eq!(lab.instances.metadata(&view).await.unwrap().instance_type, "4cpu-8Gi");
+    let typed = VmView { instance_type: "u1.medium".into(), ..vm("vm-1", "uid-vm-1") };
+    lab.instances.vms.apply("vm-1".into(), typed);
+    assert_eq!(lab.instances.metadata(&view).await.unwrap().instance_type, "u1.medium");
+    view.labels.insert(INSTANCE_TYPE.into(), "by-hand".into());
+    assert_eq!(lab.instances.metadata(&view).await.unwrap().instance_type, "");
+}
+
+#[test]
+fn what_is_no_label_value_is_not_shown() {
+    assert_eq!(label_value("host-1.example.org").as_deref(), Some("host-1.example.org"));
+    for bad in ["", "-a", "a.", "a b", &"a".repeat(64)] {
+        assert_eq!(label_value(bad), None, "{bad:?}");
+    }
+}
+
+/// W-29: Harvester reports an address of a Service for a while after the announcer has taken it off the machine.
+#[tokio::test]
+async fn an_address_that_was_a_services_until_now_is_not_the_nodes() {
+    let mut two = running("vm-1", Some("10.0.0.1"));
+    two.interfaces[0].addresses.push("10.0.0.100".into());
+    let lab = lab(&[two], "x");
+    let view = node("a", Some("harvester://uid-vm-1"), false);
+    let key = cloud_provider::view::ServiceKey { namespace: "default".into(), name: "web".into() };
+    let service = crate::load_balancers::build::service("default/web").short(&[("ip", "10.0.0.100")]).done();
+    lab.instances.services.apply(key.clone(), service);
+    let shown = async || lab.instances.metadata(&view).await.unwrap().addresses.len();
+    assert_eq!(shown().await, 2, "one address and the host name");
+    lab.instances.services.remove(&key);
+    assert_eq!(shown().await, 2, "still known as a Service's");
+    lab.instances.memory().vips.clear();
+    assert_eq!(shown().await, 3);
 }
 
 #[tokio::test]
@@ -186,7 +247,7 @@ async fn a_harvester_that_cannot_be_listed_is_named_with_the_cause() {
 async fn a_machine_wakes_its_node_but_not_while_it_migrates() {
     let lab = lab(&[running("vm-1", Some("10.0.0.1"))], "node-1");
     lab.instances.metadata(&node("node-1", Some("harvester://uid-vm-1"), false)).await.unwrap();
-    let nodes = || nodes_of("vm-1", &lab.vmis, &lab.instances.cluster, &lab.instances.memory);
+    let nodes = || nodes_of("vm-1", &lab.vmis, &lab.instances.cluster.name_or_flag(), &lab.instances.memory);
     assert_eq!(nodes(), [NodeWake::Node("node-1".into())], "known by its provider ID");
     lab.vmis.apply("vm-1".into(), VmiView { migrating: true, ..running("vm-1", None) });
     assert_eq!(nodes(), []);
@@ -194,6 +255,20 @@ async fn a_machine_wakes_its_node_but_not_while_it_migrates() {
     foreign.labels.insert(keys::harvester::GUEST_CLUSTER_NAME.into(), "other".into());
     lab.vmis.apply("vm-1".into(), foreign);
     assert_eq!(nodes(), [], "another cluster's");
-    let unknown = nodes_of("vm-2", &lab.vmis, &lab.instances.cluster, &lab.instances.memory);
+    let unknown = nodes_of("vm-2", &lab.vmis, &lab.instances.cluster.name_or_flag(), &lab.instances.memory);
     assert_eq!(unknown, [NodeWake::Node("vm-2".into())], "most nodes are called like their VM");
+}
+
+/// Its Node has the provider ID only from the write that follows.
+#[tokio::test]
+async fn a_machine_wakes_the_node_that_was_just_initialised_under_another_name() {
+    let lab = lab(&[running("vm-1", Some("10.0.0.1"))], "node-1");
+    let asking = tokio::spawn(Arc::clone(&lab.instances).run());
+    let view = node("node-1", None, true);
+    while lab.instances.metadata(&view).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let woken = nodes_of("vm-1", &lab.vmis, &ClusterName::from_record("demo"), &lab.instances.memory);
+    assert_eq!(woken, [NodeWake::Node("node-1".into())]);
+    asking.abort();
 }

@@ -15,6 +15,8 @@ pub struct VmView {
     pub uid: String,
     /// `status.printableStatus`.
     pub status: PrintableStatus,
+    /// `spec.instancetype.name`, empty where it was made from none.
+    pub instance_type: String,
 }
 
 impl From<&VirtualMachine> for VmView {
@@ -23,6 +25,7 @@ impl From<&VirtualMachine> for VmView {
             name: vm.metadata.name.clone().unwrap_or_default(),
             uid: vm.metadata.uid.clone().unwrap_or_default(),
             status: vm.printable_status(),
+            instance_type: vm.spec.instancetype.as_ref().map(|matcher| matcher.name.clone()).unwrap_or_default(),
         }
     }
 }
@@ -44,6 +47,10 @@ pub struct VmiView {
     pub zone: String,
     /// Annotation `topology.kubernetes.io/region`, empty where it is missing.
     pub region: String,
+    /// `status.nodeName`: the host it runs on, empty before it does.
+    pub host: String,
+    /// What it was given, for example `4cpu-8Gi`; empty where that is not said.
+    pub size: String,
     /// `status.phase`.
     pub phase: Phase,
     /// A live migration is under way.
@@ -88,6 +95,8 @@ impl From<&VirtualMachineInstance> for VmiView {
             labels: labels.iter().filter_map(|key| Some(((*key).to_owned(), vmi.label(key)?.to_owned()))).collect(),
             zone: annotation(keys::kubernetes::TOPOLOGY_ZONE),
             region: annotation(keys::kubernetes::TOPOLOGY_REGION),
+            host: vmi.status.node_name.clone().unwrap_or_default(),
+            size: size(vmi),
             phase: vmi.phase(),
             migrating: vmi.migrating(),
             agent_connected: vmi.agent_connected(),
@@ -115,6 +124,17 @@ impl From<&VirtualMachineInstance> for VmiView {
     }
 }
 
+fn size(vmi: &VirtualMachineInstance) -> String {
+    let domain = &vmi.spec.domain;
+    let (Some(cpu), Some(memory)) = (&domain.cpu, domain.memory.as_ref().and_then(|memory| memory.guest.as_ref()))
+    else {
+        return String::new();
+    };
+    let factors = [cpu.cores, cpu.sockets, cpu.threads];
+    let processors: u32 = factors.into_iter().map(|factor| factor.unwrap_or(1).max(1)).fold(1, u32::saturating_mul);
+    format!("{processors}cpu-{memory}")
+}
+
 impl VmiView {
     /// `namespace/name`.
     pub fn key(&self) -> String {
@@ -139,7 +159,7 @@ pub(crate) mod build {
     use super::*;
 
     pub fn vm(name: &str, uid: &str) -> VmView {
-        VmView { name: name.into(), uid: uid.into(), status: PrintableStatus::Running }
+        VmView { name: name.into(), uid: uid.into(), status: PrintableStatus::Running, instance_type: String::new() }
     }
 
     /// A running instance whose agent is connected.
@@ -152,11 +172,35 @@ pub(crate) mod build {
             labels: BTreeMap::new(),
             zone: String::new(),
             region: String::new(),
+            host: "host-1".into(),
+            size: String::new(),
             phase: Phase::Running,
             migrating: false,
             agent_connected: true,
             networks: Vec::new(),
             interfaces: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_size_of_a_machine_is_told_where_both_halves_are_known() {
+        let size = |domain: serde_json::Value| {
+            let vmi = json!({"metadata": {"name": "a"}, "spec": {"domain": domain}, "status": {}});
+            VmiView::from(&serde_json::from_value::<VirtualMachineInstance>(vmi).unwrap()).size
+        };
+        assert_eq!(
+            size(json!({"cpu": {"cores": 2, "sockets": 2, "threads": 1}, "memory": {"guest": "8Gi"}})),
+            "4cpu-8Gi"
+        );
+        assert_eq!(size(json!({"cpu": {"cores": 4}, "memory": {"guest": "8192Mi"}})), "4cpu-8192Mi");
+        assert_eq!(size(json!({"cpu": {"cores": 4}})), "");
+        assert_eq!(size(json!({})), "");
     }
 }

@@ -6,7 +6,7 @@
 //! [`Requests::create`] and [`Requests::delete`] are the only ways to create and delete an object, so every booking and every
 //! release of a pool address passes one of them: the pacing window of host-throughput.md belongs there.
 
-use cloud_provider::view::{ServiceKey, Uid};
+use cloud_provider::view::{ServiceKey, ServiceView, Uid};
 use harvester_api::load_balancer::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
@@ -17,6 +17,8 @@ use serde_json::Value;
 use super::desired::{self, Change};
 use super::service_patch::{Role, ServicePatch};
 use super::view::LbView;
+use crate::identity::proof::CLUSTER_SERVICE;
+use crate::identity::record::{RecordError, Records};
 
 /// The host writes an object up to three times in its first second: that often a PUT may meet a conflict.
 const ATTEMPTS: usize = 4;
@@ -58,6 +60,14 @@ pub enum RequestError {
         service: ServiceKey,
         /// What was to be published.
         address: String,
+        /// The answer.
+        source: kube::Error,
+    },
+    /// GET of a Service.
+    #[error("failed to get service {service}")]
+    Service {
+        /// The Service.
+        service: ServiceKey,
         /// The answer.
         source: kube::Error,
     },
@@ -201,6 +211,28 @@ impl Requests {
             Err(error) if is_absent(&error) => Ok(Deleted::Gone),
             Err(source) => Err(RequestError::Delete { lb: self.lb(name), source }),
         }
+    }
+
+    /// GET of a Service of the guest cluster; `None` where the API server says that there is none.
+    pub async fn read_service(&self, key: &ServiceKey) -> Result<Option<ServiceView>, RequestError> {
+        let services: Api<Service> = Api::namespaced(self.guest.clone(), &key.namespace);
+        match services.get(&key.name).await {
+            Ok(service) => Ok(Some(cloud_provider::observe::service(&service))),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(source) => Err(RequestError::Service { service: key.clone(), source }),
+        }
+    }
+
+    /// UID of the guest cluster as its API server has it now.
+    pub async fn cluster_uid(&self) -> Result<Option<String>, RequestError> {
+        let (namespace, name) = CLUSTER_SERVICE;
+        let key = ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() };
+        Ok(self.read_service(&key).await?.map(|service| service.uid.0))
+    }
+
+    /// Notes in the guest cluster that this object is left behind (decision 12).
+    pub async fn note_orphan(&self, line: &str) -> Result<(), RecordError> {
+        Records::new(self.guest.clone()).add_orphan(line).await.map(drop)
     }
 
     /// One merge PATCH of the Service, on the condition that it is still the same one; gives its new resourceVersion.

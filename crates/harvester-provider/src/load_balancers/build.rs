@@ -18,6 +18,8 @@ pub fn config() -> LoadBalancerConfig {
     LoadBalancerConfig {
         cluster_name: ClusterName::from_record("demo"),
         management_network: None,
+        max_load_balancers: None,
+        cluster_uid: Some("uid-of-cluster".into()),
         namespace: "guests".into(),
         server: "https://h:6443".into(),
     }
@@ -40,6 +42,7 @@ pub fn service(name: &str) -> ServiceBuilder {
         ports: BTreeSet::from([(Protocol::Tcp, 80)]),
         load_balancer_ip: None,
         ingress: Vec::new(),
+        condition: None,
     })
 }
 
@@ -55,6 +58,8 @@ impl ServiceBuilder {
                 "primary" => cloudprovider::PRIMARY_SERVICE,
                 "project" => cloudprovider::PROJECT,
                 "namespace" => cloudprovider::NAMESPACE,
+                "ippool" => cloudprovider::IP_POOL,
+                "want" => cloudprovider::IP,
                 other => panic!("no short name {other}"),
             };
             self.0.annotations.insert(key.into(), (*value).into());
@@ -103,7 +108,7 @@ pub fn lb(name: &str) -> LbBuilder {
         &config(),
         name,
         &service("default/web").done(),
-        harvester_api::load_balancer::Ipam::Pool,
+        &super::choice::Source::Pool(None),
     ));
     view.uid = format!("uid-{name}");
     view.resource_version = "200".into();

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use cloud_provider::view::ServiceView;
-use harvester_api::keys::cloudprovider::{self, NUDGED};
+use harvester_api::keys::cloudprovider::{self, NUDGED, PRESET_FINALIZER};
+use harvester_api::keys::harvester::LB_FINALIZER;
 use harvester_api::keys::loadbalancer;
 use harvester_api::load_balancer::{Ipam, LoadBalancer};
 use harvester_api::names::{self, ClusterName};
 use serde_json::{Map, Value};
 
+use super::choice::Source;
 use super::network::wanted_network;
 use super::view::LbView;
 use crate::config::LoadBalancerConfig;
@@ -24,6 +26,8 @@ pub enum Change {
     NoAnnotation(&'static str),
     /// Set `spec.ipam`: without it Harvester does not release the address on deletion.
     Ipam(Ipam),
+    /// Set `spec.ipPool`.
+    Pool(String),
     /// Set `spec.workloadType: cluster`.
     ClusterWorkload,
     /// Set `status.address`.
@@ -32,8 +36,9 @@ pub enum Change {
 
 /// The object to create. Project, namespace and network are answered by the host's webhook; the empty strings are what the Go
 /// provider sends, and what a host without webhook would keep.
-pub fn new_object(config: &LoadBalancerConfig, name: &str, service: &ServiceView, ipam: Ipam) -> LoadBalancer {
-    let mut object = LoadBalancer::for_cluster(&config.namespace, name, ipam);
+pub fn new_object(config: &LoadBalancerConfig, name: &str, service: &ServiceView, source: &Source) -> LoadBalancer {
+    let mut object = LoadBalancer::for_cluster(&config.namespace, name, source.ipam());
+    object.spec.ip_pool = source.pool().map(str::to_owned);
     let from_service = |key| service.annotations.get(key).cloned().unwrap_or_default();
     let network = wanted_network(service).to_owned();
     let mut annotations = BTreeMap::from([
@@ -46,10 +51,29 @@ pub fn new_object(config: &LoadBalancerConfig, name: &str, service: &ServiceView
     if let Some(network) = &config.management_network {
         annotations.insert(cloudprovider::MANAGEMENT_NETWORK.to_owned(), network.to_string());
     }
+    annotations.extend(proof(config, service).map(|(key, value)| (key.to_owned(), value)));
     object.metadata.annotations = Some(annotations);
     object.metadata.labels =
         Some(labels(config, service).into_iter().map(|(key, value)| (key.to_owned(), value)).collect());
     object
+}
+
+/// Sets the host controller's finalizer, and a mark that it was us who did (decision 8).
+pub fn preset_finalizer(object: &mut LoadBalancer) {
+    object.metadata.finalizers.get_or_insert_default().push(LB_FINALIZER.to_owned());
+    object.metadata.annotations.get_or_insert_default().insert(PRESET_FINALIZER.to_owned(), "true".to_owned());
+}
+
+/// What proves whose object it is, whatever becomes of names (decision 11).
+fn proof(config: &LoadBalancerConfig, service: &ServiceView) -> impl Iterator<Item = (&'static str, String)> {
+    let cluster = config.cluster_uid.clone().map(|uid| (cloudprovider::CLUSTER_UID, uid));
+    cluster.into_iter().chain([(cloudprovider::SERVICE_UID, service.uid.0.clone())])
+}
+
+/// The same for an object that is there, for when it is written anyway: on its own it is worth no write.
+pub fn missing_proof(config: &LoadBalancerConfig, lb: &LbView, service: &ServiceView) -> Vec<Change> {
+    let missing = proof(config, service).filter(|(key, value)| lb.annotation(key) != value);
+    missing.map(|(key, value)| Change::Annotation(key, value)).collect()
 }
 
 fn labels(config: &LoadBalancerConfig, service: &ServiceView) -> Vec<(&'static str, String)> {
@@ -132,6 +156,7 @@ pub fn apply(object: &mut Value, changes: &[Change]) -> bool {
                 member(member(object, "metadata"), "annotations").as_map().remove(*key);
             }
             Change::Ipam(ipam) => *member(member(object, "spec"), "ipam") = ipam.as_str().into(),
+            Change::Pool(pool) => *member(member(object, "spec"), "ipPool") = pool.clone().into(),
             Change::ClusterWorkload => *member(member(object, "spec"), "workloadType") = "cluster".into(),
             Change::Address(address) => *member(member(object, "status"), "address") = address.clone().into(),
         }
@@ -209,7 +234,7 @@ mod tests {
         let long = "x".repeat(64);
         let config = LoadBalancerConfig { cluster_name: ClusterName::from_record(&long), ..build::config() };
         let service = build::service("default/web").done();
-        let object = new_object(&config, "name", &service, Ipam::Pool);
+        let object = new_object(&config, "name", &service, &Source::Pool(None));
         assert_eq!(object.label(cloudprovider::CLUSTER), None);
         assert_eq!(object.annotation(loadbalancer::CLUSTER), Some(long.as_str()));
         assert_eq!(drift(&config, &LbView::from(&object), &service, Ipam::Pool), []);
@@ -219,7 +244,7 @@ mod tests {
     fn a_new_object_needs_no_change() {
         let service =
             build::service("default/web").short(&[("net", "a/b"), ("project", "p"), ("namespace", "n")]).done();
-        let object = new_object(&build::config(), "name", &service, Ipam::Dhcp);
+        let object = new_object(&build::config(), "name", &service, &Source::Dhcp);
         assert_eq!(drift(&build::config(), &LbView::from(&object), &service, Ipam::Dhcp), []);
     }
 
@@ -227,7 +252,7 @@ mod tests {
     #[test]
     fn an_object_of_an_older_version_is_completed() {
         let service = build::service("default/web").short(&[("net", "a/b")]).done();
-        let mut object = new_object(&build::config(), "name", &service, Ipam::Pool);
+        let mut object = new_object(&build::config(), "name", &service, &Source::Pool(None));
         object.spec.ipam = None;
         object.spec.workload_type = None;
         object.metadata.annotations.as_mut().unwrap().remove(cloudprovider::LB_NETWORK);
@@ -235,7 +260,10 @@ mod tests {
         let changes = drift(&build::config(), &LbView::from(&object), &service, Ipam::Pool);
         let mut value = serde_json::to_value(&object).unwrap();
         assert!(apply(&mut value, &changes));
-        assert_eq!(value, serde_json::to_value(new_object(&build::config(), "name", &service, Ipam::Pool)).unwrap());
+        assert_eq!(
+            value,
+            serde_json::to_value(new_object(&build::config(), "name", &service, &Source::Pool(None))).unwrap()
+        );
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub fn no_address(lb: &LbView, cluster: &str, namespace: &str, now: i64) -> NoAd
     let message = lb.ready.as_ref().map_or("", |ready| ready.message.as_str());
     let story = format!("ip is not allocated, mode: {}, message: {message}", lb.effective_ipam());
     let progress = |story: String, retry_after| NoAddress {
-        waiting: Waiting { message: story, needs_user: false, retry_after },
+        waiting: Waiting { reason: WaitReason::Allocation.word(), message: story, needs_user: false, retry_after },
         reason: WaitReason::Allocation,
         resend: None,
     };
@@ -70,6 +70,7 @@ pub fn no_address(lb: &LbView, cluster: &str, namespace: &str, now: i64) -> NoAd
             NotReady::NoMatchingPool => no_matching_pool(lb, &story, cluster, namespace),
             NotReady::PoolExhausted => NoAddress {
                 waiting: Waiting {
+                    reason: WaitReason::PoolExhausted.word(),
                     message: format!(
                         "{story}. The IPPool on Harvester is used up: enlarge it, or delete Services that need no address. The \
                          Service gets one by itself then"
@@ -82,6 +83,7 @@ pub fn no_address(lb: &LbView, cluster: &str, namespace: &str, now: i64) -> NoAd
             },
             NotReady::Other => NoAddress {
                 waiting: Waiting {
+                    reason: WaitReason::Refused.word(),
                     message: format!(
                         "{story}. Harvester refuses for this reason and tries again by itself; its administrator sees it on \
                          LoadBalancer {namespace}/{}",
@@ -111,6 +113,7 @@ fn silent_host(lb: &LbView, story: &str, now: i64) -> NoAddress {
     };
     NoAddress {
         waiting: Waiting {
+            reason: WaitReason::HostSilent.word(),
             message,
             needs_user: silent,
             retry_after: (!silent).then(|| Duration::from_secs(HOST_SILENT.as_secs() - age)),
@@ -137,6 +140,7 @@ fn no_matching_pool(lb: &LbView, story: &str, cluster: &str, namespace: &str) ->
     };
     NoAddress {
         waiting: Waiting {
+            reason: WaitReason::NoMatchingPool.word(),
             message: format!("{story}. {remedy}. The Service gets an address by itself then"),
             needs_user: true,
             retry_after,

@@ -2,10 +2,14 @@
 
 pub mod apply;
 pub mod booking;
+pub mod choice;
 pub mod desired;
 pub mod host_words;
+pub mod neighbours;
 pub mod network;
 pub mod own_writes;
+pub mod owned;
+pub mod pacing;
 pub mod plan;
 pub mod provider;
 mod quoted;

@@ -169,6 +169,11 @@ impl PatchedServices {
         entry.patch.apply(service)
     }
 
+    /// Services whose patch the cache may not show yet.
+    pub fn keys(&self) -> Vec<ServiceKey> {
+        self.patches.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
     /// Remembers a patch and the version of the Service that has it.
     pub fn patched(&self, service: &ServiceView, patch: ServicePatch, resource_version: String) {
         let entry = Patched { uid: service.uid.clone(), resource_version, patch, at: Instant::now() };

@@ -1,15 +1,23 @@
 //! The trait against a scripted API server: bodies of requests, their number, and what follows an answer.
 
+#[path = "provider_tests/adoption.rs"]
+mod adoption;
+#[path = "provider_tests/leaving.rs"]
+mod leaving;
+
 use std::collections::BTreeMap;
 
+use futures::StreamExt;
 use harvester_api::load_balancer::LoadBalancer;
 use prometheus_client::registry::Registry;
 use runtime::scenario::{Scenario, Seen};
 use serde_json::{Value, json};
 
+use super::super::booking;
 use super::super::build::{config, key, service};
 use super::super::own_writes::lb_cache;
 use super::super::view::LbView;
+use super::super::wakes::object_name;
 use super::*;
 
 const IP: &str = "10.20.4.1";
@@ -40,7 +48,7 @@ impl Lab {
         let metrics = Arc::new(Metrics::register(&mut Registry::default()));
         let mapping = MappingSource::in_memory(None);
         let provider = HarvesterLoadBalancers::new(
-            config(),
+            (config(), Identity::known("demo")),
             services.clone(),
             (lbs.clone(), watched()),
             mapping,
@@ -509,4 +517,41 @@ async fn a_change_of_the_object_wakes_its_service_and_a_new_ingress_who_depends_
     lab.stored.lock().unwrap().clear();
     lab.watch();
     assert_eq!(drain().await, ["default/web"]);
+}
+
+/// Decisions 6 and 8: the host gets one object at a time, the second one with the finalizer that it put on the first.
+#[tokio::test]
+async fn the_second_service_waits_until_the_host_is_done_with_the_first() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    let mut wakes = lab.provider.wakes();
+    // Not there before us.
+    let api = service("default/api").done();
+    lab.services.apply(api.key.clone(), api.clone());
+    lab.ensure().await.unwrap();
+    let Ensured::Waiting(waiting) = lab.provider.ensure(&api).await.unwrap() else { panic!("its turn has not come") };
+    assert!(!waiting.needs_user && waiting.message.ends_with("1 others go before"), "{}", waiting.message);
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["POST"]);
+    assert_eq!(sent[0].body["metadata"]["finalizers"], Value::Null, "nothing is known of the host yet");
+
+    lab.host_books();
+    lab.watch();
+    let woken: Vec<String> = [wakes.next().await, wakes.next().await].map(|key| key.unwrap().to_string()).into();
+    assert!(woken.contains(&"default/api".to_owned()), "{woken:?}");
+    lab.provider.ensure(&api).await.unwrap();
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["POST"]);
+    assert_eq!(sent[0].body["metadata"]["finalizers"], json!(["wrangler.cattle.io/harvester-lb-controller"]));
+    assert_eq!(
+        sent[0].body["metadata"]["annotations"]["cloudprovider.harvesterhci.io/preset-finalizer"],
+        json!("true")
+    );
+
+    // The deletion of the first one waits for the second one, and is sent when its turn comes.
+    let Deleted::Waiting(waiting) = lab.delete().await else { panic!("its turn has not come") };
+    assert!(waiting.message.contains("waits for its turn"), "{}", waiting.message);
+    assert_eq!(methods(&lab.sent()), [""; 0]);
+    lab.provider.pacer.failed(&object_name(&config(), &api));
+    lab.delete().await;
+    assert_eq!(methods(&lab.sent()), ["DELETE"]);
 }

@@ -101,6 +101,13 @@ impl ServicePatch {
         Self { annotations, role: Role::Primary, ..Self::default() }
     }
 
+    /// The address that a DHCP server is asked for first; afterwards the announcer keeps it there.
+    pub fn ask_dhcp_for(&mut self, service: &ServiceView, address: IpAddr) {
+        if !service.annotations.contains_key(kube_vip::REQUESTED_IP) && service.ingress.is_empty() {
+            self.annotations.insert(kube_vip::REQUESTED_IP.to_owned(), Some(address.to_string()));
+        }
+    }
+
     fn annotate(&mut self, service: &ServiceView, key: &str, value: &str) {
         if service.annotations.get(key).map(String::as_str) != Some(value) {
             self.annotations.insert(key.to_owned(), Some(value.to_owned()));

@@ -17,7 +17,7 @@ use super::quoted::Quoted;
 pub enum ShareError {
     /// The annotation's value is not `namespace/name` (W-23).
     #[error(
-        "invalid service name {}: annotation {key} has the value {:?}, expected namespace/name of another Service; \
+        "invalid service name {}: annotation {key} has the value {:?}, expected name or namespace/name of another Service; \
          remove the annotation for an address of its own",
         Quoted(value), Quoted(value), key = cloudprovider::PRIMARY_SERVICE
     )]
@@ -67,6 +67,10 @@ pub fn named_primary(service: &ServiceView) -> Option<Result<ServiceKey, ShareEr
     Some(match value.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
             Ok(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        // A bare name means the same namespace; the Go provider refuses it.
+        None if names::is_dns_1123_label(value) => {
+            Ok(ServiceKey { namespace: service.key.namespace.clone(), name: value.clone() })
         }
         _ => Err(ShareError::InvalidName { value: value.clone() }),
     })
@@ -119,6 +123,11 @@ pub fn shows(service: &ServiceView, address: &str) -> bool {
 /// Whether an address that a Service shows or is served with belongs to another one by now. A former secondary may go on with its
 /// primary's, as before.
 pub fn is_taken(service: &ServiceView, services: &[Arc<ServiceView>]) -> bool {
+    other_user(service, services).is_some()
+}
+
+/// Who else has an address that a Service shows or is served with.
+pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Option<ServiceKey> {
     let publishes = |other: &ServiceView, ip: &IpAddr| other.ingress.contains(ip) || shows(other, &ip.to_string());
     let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).and_then(|ips| ips.parse::<IpAddr>().ok());
     let ours: BTreeSet<IpAddr> =
@@ -128,7 +137,8 @@ pub fn is_taken(service: &ServiceView, services: &[Arc<ServiceView>]) -> bool {
         .filter(|other| other.key != service.key && other.is_load_balancer && !other.deleting)
         .filter(|other| !matches!(named_primary(other), Some(Ok(primary)) if primary == service.key))
         .filter(|other| !wears_label_of(service, &other.key))
-        .any(|other| ours.iter().any(|ip| publishes(other, ip)))
+        .find(|other| ours.iter().any(|ip| publishes(other, ip)))
+        .map(|other| other.key.clone())
 }
 
 fn wears_label_of(service: &ServiceView, primary: &ServiceKey) -> bool {
@@ -196,10 +206,11 @@ mod tests {
             assert_eq!(primary_text(Some(not_primary)), Err(format!("service {not_primary} is not a primary service")));
         }
         assert_eq!(primary_text(Some("default/empty")), Ok(Some("default/empty".into())));
-        for bad in ["", "web", "/web", "default/"] {
+        assert_eq!(primary_text(Some("web")), Ok(Some("default/web".into())), "in its own namespace");
+        for bad in ["", "No Name", "/web", "default/"] {
             let text = primary_text(Some(bad)).unwrap_err();
             assert!(text.starts_with(&format!("invalid service name {bad}: ")), "{text}");
-            assert!(text.contains("expected namespace/name"), "{text}");
+            assert!(text.contains("expected name or namespace/name"), "{text}");
         }
         assert!(primary_text(Some("a/b/c")).unwrap_err().contains("not found"));
     }

@@ -28,6 +28,10 @@ pub struct LbView {
     pub ipam: Option<String>,
     /// `spec.workloadType`.
     pub workload_type: Option<String>,
+    /// `spec.ipPool`, if not empty.
+    pub wanted_pool: Option<String>,
+    /// `status.allocatedAddress.ipPool`, if not empty.
+    pub booked_pool: Option<String>,
     /// `status.allocatedAddress.ip`, if it may be used: Ready, not going away, from the wanted pool.
     pub usable_address: Option<String>,
     /// Condition `Ready`; `None` until the host has looked at the object.
@@ -59,6 +63,8 @@ impl From<&LoadBalancer> for LbView {
             annotations: metadata.annotations.clone().unwrap_or_default(),
             ipam: lb.spec.ipam.clone().filter(|ipam| !ipam.is_empty()),
             workload_type: lb.spec.workload_type.clone(),
+            wanted_pool: lb.spec.ip_pool.clone().filter(|pool| !pool.is_empty()),
+            booked_pool: lb.allocated_pool().map(str::to_owned),
             usable_address: lb.usable_address().map(str::to_owned),
             ready: lb.ready_condition().map(|condition| Ready {
                 status: condition.status == "True",
@@ -78,6 +84,11 @@ impl LbView {
     /// `spec.ipam` as the host understands it: absent behaves as `pool`.
     pub fn effective_ipam(&self) -> &str {
         self.ipam.as_deref().unwrap_or("pool")
+    }
+
+    /// The pool of its address: the one that is named, else the one that the host chose.
+    pub fn pool(&self) -> Option<&str> {
+        self.wanted_pool.as_deref().or(self.booked_pool.as_deref())
     }
 
     /// The Service that the labels name, if they name one.

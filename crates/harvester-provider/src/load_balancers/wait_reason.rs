@@ -5,6 +5,8 @@
 pub enum WaitReason {
     /// The first list of a cache.
     Cache,
+    /// Its turn on the host.
+    Turn,
     /// The host books an address.
     Allocation,
     /// The host releases the address of the object that was there.
@@ -17,6 +19,10 @@ pub enum WaitReason {
     Primary,
     /// The host does not look at the object.
     HostSilent,
+    /// The cluster has as many load balancers as it may have.
+    Quota,
+    /// An announcer that serves the published address.
+    Unserved,
     /// No IPPool fits.
     NoMatchingPool,
     /// The IPPool is used up.
@@ -26,16 +32,38 @@ pub enum WaitReason {
 }
 
 impl WaitReason {
+    /// Reason of the condition on the Service.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Cache => "NotReadYet",
+            Self::Turn => "WaitingForTurn",
+            Self::Allocation => "Allocating",
+            Self::Terminating => "Terminating",
+            Self::Booking => "Booking",
+            Self::Shared => "AddressShared",
+            Self::Primary => "PrimaryWithoutAddress",
+            Self::HostSilent => "HarvesterSilent",
+            Self::Quota => "QuotaReached",
+            Self::Unserved => "NotServed",
+            Self::NoMatchingPool => "NoMatchingPool",
+            Self::PoolExhausted => "PoolExhausted",
+            Self::Refused => "RefusedByHarvester",
+        }
+    }
+
     /// Value of the label `reason` of `harvester_loadbalancer_waiting`.
     pub fn label(self) -> &'static str {
         match self {
             Self::Cache => "cache",
+            Self::Turn => "turn",
             Self::Allocation => "allocation",
             Self::Terminating => "terminating",
             Self::Booking => "booking",
             Self::Shared => "shared",
             Self::Primary => "primary",
             Self::HostSilent => "host_silent",
+            Self::Quota => "quota",
+            Self::Unserved => "unserved",
             Self::NoMatchingPool => "no_matching_pool",
             Self::PoolExhausted => "pool_exhausted",
             Self::Refused => "refused",

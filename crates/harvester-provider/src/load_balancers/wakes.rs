@@ -11,6 +11,7 @@ use super::network::wanted_network;
 use super::sharing::named_primary;
 use super::view::LbView;
 use crate::config::LoadBalancerConfig;
+use crate::identity::proof::is_proven;
 
 /// What others depend on in a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,12 +51,12 @@ pub struct ServiceWakes {
 
 impl ServiceWakes {
     /// `key` changed, appeared or is gone: itself if its ingress changed (the framework does not look at the status), who shares
-    /// its address, the Service whose address it shares, and who else shares that.
+    /// its address, the Service whose address it shares, and who else shares that. `naming` finds who names a Service as primary.
     pub fn touched(
         &mut self,
         key: &ServiceKey,
         now: Option<&ServiceView>,
-        all: &[Arc<ServiceView>],
+        naming: impl Fn(&ServiceKey) -> Vec<Arc<ServiceView>>,
     ) -> BTreeSet<ServiceKey> {
         let new = now.map(Digest::from);
         let old = match &new {
@@ -69,9 +70,7 @@ impl ServiceWakes {
             [&old, &new].into_iter().flatten().filter_map(|digest| digest.primary.clone()).collect();
         let mut wake = primaries.clone();
         primaries.insert(key.clone());
-        let names_one =
-            |service: &ServiceView| matches!(named_primary(service), Some(Ok(primary)) if primaries.contains(&primary));
-        wake.extend(all.iter().filter(|service| names_one(service)).map(|service| service.key.clone()));
+        wake.extend(primaries.iter().flat_map(naming).map(|service| service.key.clone()));
         wake.remove(key);
         let ingress =
             |digest: &Option<Digest>| digest.as_ref().map(|digest| digest.ingress.clone()).unwrap_or_default();
@@ -90,13 +89,13 @@ pub struct ObjectWakes {
 
 impl ObjectWakes {
     /// The Service of the object called `name`, which changed, appeared or is gone. Several guest clusters may share a namespace:
-    /// objects of others wake nobody.
+    /// objects of others wake nobody. `all` Services are looked at only where the labels do not help.
     pub fn touched(
         &mut self,
         name: &str,
         now: Option<&LbView>,
         config: &LoadBalancerConfig,
-        all: &[Arc<ServiceView>],
+        all: impl FnOnce() -> Vec<Arc<ServiceView>>,
     ) -> Option<ServiceKey> {
         let Some(lb) = now else { return self.owners.remove(name) };
         let owner = self.owners.get(name).cloned().or_else(|| owner(lb, config, all))?;
@@ -105,20 +104,20 @@ impl ObjectWakes {
     }
 }
 
-fn owner(lb: &LbView, config: &LoadBalancerConfig, all: &[Arc<ServiceView>]) -> Option<ServiceKey> {
+fn owner(lb: &LbView, config: &LoadBalancerConfig, all: impl FnOnce() -> Vec<Arc<ServiceView>>) -> Option<ServiceKey> {
     let ours = config.cluster_name.as_str();
-    if lb
-        .annotations
-        .get(loadbalancer::CLUSTER)
-        .or_else(|| lb.labels.get(cloudprovider::CLUSTER))
-        .is_some_and(|cluster| cluster != ours)
-    {
-        return None;
+    let named = lb.annotations.get(loadbalancer::CLUSTER).or_else(|| lb.labels.get(cloudprovider::CLUSTER));
+    if named.is_some_and(|cluster| cluster != ours) {
+        // Unless it is ours under a former name of this cluster.
+        return all()
+            .into_iter()
+            .find(|service| is_proven(lb, service, config.cluster_uid.as_deref()))
+            .map(|service| service.key.clone());
     }
     if let Some((namespace, name)) = lb.service() {
         return Some(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() });
     }
-    all.iter().find(|service| object_name(config, service) == lb.name).map(|service| service.key.clone())
+    all().into_iter().find(|service| object_name(config, service) == lb.name).map(|service| service.key.clone())
 }
 
 /// Name of the Service's own LoadBalancer object (ccm.md 3.1).
@@ -140,6 +139,15 @@ mod tests {
         keys.into_iter().map(|key| key.to_string()).collect()
     }
 
+    fn naming(all: &[Arc<ServiceView>]) -> impl Fn(&ServiceKey) -> Vec<Arc<ServiceView>> {
+        let all = all.to_vec();
+        move |primary| {
+            let names_it =
+                |service: &Arc<ServiceView>| matches!(named_primary(service), Some(Ok(named)) if named == *primary);
+            all.iter().filter(|service| names_it(service)).cloned().collect()
+        }
+    }
+
     fn arcs(services: &[ServiceView]) -> Vec<Arc<ServiceView>> {
         services.iter().cloned().map(Arc::new).collect()
     }
@@ -151,10 +159,10 @@ mod tests {
         let after = service("default/web").ingress("10.0.0.1").done();
         let all = arcs(&[after.clone(), sharer("default/a"), sharer("x/b"), service("default/c").done()]);
         let mut wakes = ServiceWakes::default();
-        wakes.touched(&before.key, Some(&before), &all);
-        assert_eq!(names(wakes.touched(&after.key, Some(&after), &all)), ["default/a", "default/web", "x/b"]);
-        assert!(wakes.touched(&after.key, Some(&after), &all).is_empty(), "nothing changed");
-        assert_eq!(names(wakes.touched(&after.key, None, &all[1..])), ["default/a", "default/web", "x/b"]);
+        wakes.touched(&before.key, Some(&before), naming(&all));
+        assert_eq!(names(wakes.touched(&after.key, Some(&after), naming(&all))), ["default/a", "default/web", "x/b"]);
+        assert!(wakes.touched(&after.key, Some(&after), naming(&all)).is_empty(), "nothing changed");
+        assert_eq!(names(wakes.touched(&after.key, None, naming(&all[1..]))), ["default/a", "default/web", "x/b"]);
     }
 
     #[test]
@@ -163,30 +171,30 @@ mod tests {
         let all = arcs(&[service("default/web").done(), sharer("default/a"), sharer("default/b")]);
         let mut wakes = ServiceWakes::default();
         let a = sharer("default/a");
-        wakes.touched(&a.key, Some(&a), &all);
+        wakes.touched(&a.key, Some(&a), naming(&all));
         let turned = service("default/a").done();
-        assert_eq!(names(wakes.touched(&a.key, Some(&turned), &all)), ["default/b", "default/web"]);
+        assert_eq!(names(wakes.touched(&a.key, Some(&turned), naming(&all))), ["default/b", "default/web"]);
     }
 
     #[test]
     fn a_label_or_annotation_that_nobody_depends_on_wakes_nobody() {
         let web = service("default/web").done();
         let mut wakes = ServiceWakes::default();
-        wakes.touched(&web.key, Some(&web), &[]);
+        wakes.touched(&web.key, Some(&web), naming(&[]));
         let mut other = web.clone();
         other.annotations.insert("example/x".into(), "1".into());
-        assert!(wakes.touched(&web.key, Some(&other), &[]).is_empty());
+        assert!(wakes.touched(&web.key, Some(&other), naming(&[])).is_empty());
     }
 
     #[test]
     fn an_object_wakes_the_service_that_its_labels_name_also_when_it_is_gone() {
         let mut wakes = ObjectWakes::default();
         let mut view = lb("x").done();
-        assert_eq!(wakes.touched("x", Some(&view), &config(), &[]), Some(key("default/web")));
-        assert_eq!(wakes.touched("x", None, &config(), &[]), Some(key("default/web")));
-        assert_eq!(wakes.touched("x", None, &config(), &[]), None);
+        assert_eq!(wakes.touched("x", Some(&view), &config(), Vec::new), Some(key("default/web")));
+        assert_eq!(wakes.touched("x", None, &config(), Vec::new), Some(key("default/web")));
+        assert_eq!(wakes.touched("x", None, &config(), Vec::new), None);
         view.annotations.insert(loadbalancer::CLUSTER.into(), "other".into());
-        assert_eq!(wakes.touched("x", Some(&view), &config(), &[]), None, "another cluster's");
+        assert_eq!(wakes.touched("x", Some(&view), &config(), Vec::new), None, "another cluster's");
     }
 
     #[test]
@@ -195,7 +203,7 @@ mod tests {
         let name = object_name(&config(), &web);
         let view = LbView { labels: BTreeMap::new(), annotations: BTreeMap::new(), ..lb(&name).done() };
         let mut wakes = ObjectWakes::default();
-        assert_eq!(wakes.touched(&name, Some(&view), &config(), &arcs(&[web])), Some(key("default/web")));
+        assert_eq!(wakes.touched(&name, Some(&view), &config(), || arcs(&[web])), Some(key("default/web")));
     }
 
     #[test]

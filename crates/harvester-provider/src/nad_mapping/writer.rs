@@ -12,6 +12,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use runtime::cache::Touched;
 
 use super::{KEY, MappingSource, NAME, NAMESPACE, compute, value};
+use crate::identity::Identity;
 use crate::instances::provider::VmiCache;
 use crate::metrics::Metrics;
 
@@ -28,7 +29,7 @@ pub struct WriteError(#[from] kube::Error);
 /// Writes the mapping of one cluster.
 pub struct Writer {
     client: Client,
-    cluster: ClusterName,
+    cluster: Identity,
     vmis: VmiCache,
     mapping: MappingSource,
     metrics: Arc<Metrics>,
@@ -44,7 +45,7 @@ impl Writer {
     /// Nothing is sent before [`Self::run`].
     pub fn new(
         client: Client,
-        cluster: ClusterName,
+        cluster: Identity,
         vmis: VmiCache,
         mapping: MappingSource,
         metrics: Arc<Metrics>,
@@ -54,11 +55,15 @@ impl Writer {
 
     /// Follows the VMIs, and the ConfigMap itself: somebody may change or delete it.
     pub async fn run(self) -> Infallible {
-        if self.cluster.is_default() {
+        let mut name = self.cluster.subscribe();
+        let is_default = |name: &Option<ClusterName>| name.as_ref().is_some_and(ClusterName::is_default);
+        if name.wait_for(Option::is_some).await.is_ok_and(|name| is_default(&name)) {
             tracing::warn!(
                 "no NAD mapping without a name for this cluster: guest cluster name configuration is empty/default, we cannot \
                  identify the cluster; set --cluster-name"
             );
+        }
+        if name.wait_for(|name| !is_default(name)).await.is_err() {
             return std::future::pending().await;
         }
         self.vmis.wait_synced().await;
@@ -78,7 +83,7 @@ impl Writer {
     /// Writes the mapping if it differs from what is there.
     pub async fn sync(&self) -> Result<(), WriteError> {
         let vmis = self.vmis.all();
-        let Some(mapping) = compute(&self.cluster, vmis.iter().map(Arc::as_ref)) else { return Ok(()) };
+        let Some(mapping) = compute(&self.cluster.name_or_flag(), vmis.iter().map(Arc::as_ref)) else { return Ok(()) };
         self.metrics.nad_mapping_networks.set(i64::try_from(mapping.len()).unwrap_or(i64::MAX));
         let wanted = value(&mapping);
         if self.mapping.is_known() && self.mapping.value().as_deref() == Some(&wanted) {
@@ -165,7 +170,7 @@ mod tests {
         });
         let cache = Cache::in_memory(|old, new| old != new, vmis.iter().map(|vmi| (vmi.name.clone(), vmi.clone())));
         let metrics = Arc::new(Metrics::register(&mut Registry::default()));
-        let cluster = ClusterName::from_record("demo");
+        let cluster = Identity::known("demo");
         let writer = Writer::new(server.client(), cluster, cache, MappingSource::in_memory(watched), metrics);
         writer.sync().await.unwrap();
         server

@@ -113,8 +113,10 @@ pub struct RunArgs {
 /// Pace of the host.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum PaceArg {
-    /// No limit, no collisions.
+    /// An answer after 20 ms, no limit, no collisions.
     Fast,
+    /// The same after half a second.
+    Slow,
     /// As measured on a real host: 5 requests per second after a burst of 10, two workers.
     Real,
 }

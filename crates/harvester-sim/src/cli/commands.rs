@@ -66,6 +66,7 @@ async fn serve(client: Client, args: RunArgs) -> anyhow::Result<()> {
         version: args.host_version,
         profile: match args.profile {
             PaceArg::Fast => Profile::Fast,
+            PaceArg::Slow => Profile::Slow,
             PaceArg::Real => Profile::Real,
         },
         webhooks: args.webhook_bind.map(|bind| Listen { bind, host: args.webhook_url_host }),

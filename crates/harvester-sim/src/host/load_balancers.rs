@@ -31,11 +31,15 @@ impl NotReady {
     }
 }
 
+fn is_duplicate(error: &BookError) -> bool {
+    matches!(error, BookError::Duplicate(..))
+}
+
 /// One controller; `work` runs in as many tasks as the profile has workers.
 pub struct LoadBalancers {
     world: Arc<World>,
-    /// When an object was first seen, by UID, for delayed allocation.
-    first_seen: Mutex<HashMap<String, Instant>>,
+    /// When an object was first seen, by UID and stage of its life, for delayed answers.
+    first_seen: Mutex<HashMap<(String, &'static str), Instant>>,
 }
 
 impl LoadBalancers {
@@ -55,11 +59,11 @@ impl LoadBalancers {
 
     async fn pass(&self, key: &Key) -> Outcome {
         let Some(lb) = self.world.cached_load_balancer(key) else { return Outcome::Clean };
-        if lb.terminating() {
-            return self.say_farewell(&lb).await;
-        }
         if let Some(outcome) = self.held_back(&lb) {
             return outcome;
+        }
+        if lb.terminating() {
+            return self.say_farewell(&lb).await;
         }
         let faults = self.world.faults.get(&key.0);
         let address = match faults.never_ready {
@@ -94,14 +98,21 @@ impl LoadBalancers {
         }
     }
 
-    /// The fault that delays the first allocation.
+    /// The pace of the profile, and the fault that delays the first allocation.
     fn held_back(&self, lb: &LoadBalancer) -> Option<Outcome> {
-        let delay = Duration::from_millis(self.world.faults.get(&lb.namespace()?).allocation_delay_ms);
-        if delay.is_zero() || lb.allocated_ip().is_some() {
+        let mut delay = self.world.profile.answer();
+        let stage = if lb.terminating() { "going" } else { "new" };
+        if !lb.terminating() {
+            if lb.allocated_ip().is_some() {
+                return None;
+            }
+            delay = delay.max(Duration::from_millis(self.world.faults.get(&lb.namespace()?).allocation_delay_ms));
+        }
+        if delay.is_zero() {
             return None;
         }
         let mut first_seen = self.first_seen.lock().expect("nothing panics while it holds the lock");
-        let since = *first_seen.entry(lb.uid()?).or_insert_with(Instant::now);
+        let since = *first_seen.entry((lb.uid()?, stage)).or_insert_with(Instant::now);
         let left = delay.checked_sub(since.elapsed()).filter(|left| !left.is_zero())?;
         Some(Outcome::Again(left))
     }
@@ -135,9 +146,24 @@ impl LoadBalancers {
         let no_allocator = || NotReady::backing_off(format!("fail to get allocator {pool}"));
         let no_ip = |why: String| NotReady::backing_off(format!("fail to get ip from pool {pool}, error: {why}"));
         let ranges = self.world.allocator(pool).ok_or_else(no_allocator)?;
+        let owner = plan::owner_key(lb);
+        if !self.world.profile.collides() {
+            let booker = owner.clone();
+            let booked = self.world.books.change(&self.world, pool, move |status| {
+                allocator::book(&ranges, status, &booker).map_err(|error| (error.to_string(), is_duplicate(&error)))
+            });
+            return match booked.await.ok_or_else(|| no_ip(format!("fail to reserve an address into {pool}")))? {
+                Ok(address) => Ok(AllocatedAddress { ip_pool: Some(pool.to_owned()), ..address }),
+                Err((error, duplicate)) => {
+                    if duplicate {
+                        let _ = self.release(&owner, pool).await;
+                    }
+                    Err(no_ip(error))
+                }
+            };
+        }
         let current = self.world.pool(pool).await.ok().flatten().ok_or_else(no_allocator)?;
         let mut new = (*current).clone();
-        let owner = plan::owner_key(lb);
         let status = new.status.get_or_insert_default();
         match allocator::book(&ranges, status, &owner) {
             Ok(mut address) => {
@@ -152,7 +178,7 @@ impl LoadBalancers {
                 }
             }
             Err(error) => {
-                if matches!(error, BookError::Duplicate(..)) {
+                if is_duplicate(&error) {
                     // The record on the load balancer was lost: put the booking back, the next pass finds it in the history.
                     let _ = self.release(&owner, pool).await;
                 }
@@ -165,6 +191,12 @@ impl LoadBalancers {
     async fn release(&self, owner: &str, pool: &str) -> Result<(), String> {
         let no_allocator = || format!("fail to get allocator {pool}");
         self.world.allocator(pool).ok_or_else(no_allocator)?;
+        if !self.world.profile.collides() {
+            let owner = owner.to_owned();
+            let released =
+                self.world.books.change(&self.world, pool, move |status| drop(allocator::release(status, &owner)));
+            return released.await.ok_or_else(|| format!("fail to write {pool}"));
+        }
         let current = self.world.pool(pool).await.map_err(|error| error.to_string())?.ok_or_else(no_allocator)?;
         let mut new = (*current).clone();
         if allocator::release(new.status.get_or_insert_default(), owner).is_none() {
@@ -185,7 +217,8 @@ impl LoadBalancers {
         }
         let dropped = self.world.write_load_balancer(&plan::without_finalizer(lb)).await;
         if let Some(uid) = lb.uid() {
-            self.first_seen.lock().expect("nothing panics while it holds the lock").remove(&uid);
+            let mut first_seen = self.first_seen.lock().expect("nothing panics while it holds the lock");
+            first_seen.retain(|(seen, _), _| *seen != uid);
         }
         match dropped {
             Ok(_) => Outcome::Clean,

@@ -1,7 +1,9 @@
 //! The host's controllers: load balancers, pools, and the clean-up when a guest cluster is torn down. harvester-side.md 2.5, 4
 //!
-//! `plan` decides, `load_balancers`, `pools` and `machines` act; `queue` and `bucket` give them the host's pace.
+//! `plan` decides, `load_balancers`, `pools` and `machines` act; `queue`, `bucket` and `books` give them
+//! the host's pace.
 
+pub mod books;
 pub mod bucket;
 pub mod load_balancers;
 pub mod machines;

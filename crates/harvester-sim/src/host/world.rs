@@ -12,12 +12,13 @@ use harvester_api::load_balancer::LoadBalancer;
 use harvester_api::virtual_machine::VirtualMachine;
 use kube::api::PostParams;
 use kube::runtime::reflector::{self, ObjectRef, Store, store::Writer};
+use kube::runtime::watcher as watch;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::books::Books;
 use super::bucket::Bucket;
 use super::queue::{Key, Queue};
 use crate::faults::FaultSwitch;
@@ -27,9 +28,11 @@ use crate::version::HostVersion;
 /// How fast the host is. host-throughput.md
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
-    /// No rate limit, one worker, pools read from the API: no collisions, an address within milliseconds.
+    /// An answer after 20 ms, for any number of load balancers at a time: no rate limit, no collisions.
     #[default]
     Fast,
+    /// The same after half a second.
+    Slow,
     /// Five requests per second after a burst of ten, two workers that read pools from a cache: as measured on a real host.
     Real,
 }
@@ -37,7 +40,7 @@ pub enum Profile {
 impl Profile {
     fn bucket(self) -> Bucket {
         match self {
-            Self::Fast => Bucket::unlimited(),
+            Self::Fast | Self::Slow => Bucket::unlimited(),
             Self::Real => Bucket::new(5.0, 10.0),
         }
     }
@@ -45,9 +48,23 @@ impl Profile {
     /// Workers for load balancers.
     pub fn workers(self) -> usize {
         match self {
-            Self::Fast => 1,
+            Self::Fast | Self::Slow => 16,
             Self::Real => 2,
         }
+    }
+
+    /// How long an object waits before the host looks at it, and before it is released.
+    pub fn answer(self) -> Duration {
+        match self {
+            Self::Fast => Duration::from_millis(20),
+            Self::Slow => Duration::from_millis(500),
+            Self::Real => Duration::ZERO,
+        }
+    }
+
+    /// Whether workers get into each other's way at the pools, as those of the real host do.
+    pub fn collides(self) -> bool {
+        self == Self::Real
     }
 }
 
@@ -111,6 +128,8 @@ pub struct World {
     pub machine_queue: Queue,
     /// Allocators of pools, by pool name: gone from here, bookings in that pool fail.
     pub allocators: Mutex<HashMap<String, Arc<RangeSet>>>,
+    /// Bookings, where nobody collides.
+    pub books: Books,
     bucket: Bucket,
 }
 
@@ -143,6 +162,7 @@ impl World {
             pool_queue: Queue::default(),
             machine_queue: Queue::default(),
             allocators: Mutex::default(),
+            books: Books::default(),
             bucket: profile.bucket(),
         };
         (world, Writers { load_balancers: lb_writer, pools: pool_writer, machines: machine_writer })
@@ -160,10 +180,10 @@ impl World {
 
     /// A pool: from the cache, as the real host reads it, or from the API where collisions are not wanted.
     pub async fn pool(&self, name: &str) -> kube::Result<Option<Arc<IpPool>>> {
-        match self.profile {
-            Profile::Real => Ok(self.pools.get(&ObjectRef::new(name))),
-            Profile::Fast => Ok(Api::<IpPool>::all(self.client.clone()).get_opt(name).await?.map(Arc::new)),
+        if self.profile.collides() {
+            return Ok(self.pools.get(&ObjectRef::new(name)));
         }
+        Ok(Api::<IpPool>::all(self.client.clone()).get_opt(name).await?.map(Arc::new))
     }
 
     /// PUT of a pool, guarded by its resourceVersion. Waits for its token first, as late as the host does.
@@ -202,13 +222,16 @@ pub fn is_not_found<T>(outcome: &kube::Result<T>) -> bool {
     matches!(outcome, Err(kube::Error::Api(status)) if status.code == 404)
 }
 
+/// Pause after a watch that failed.
+const WATCH_AGAIN: Duration = Duration::from_millis(500);
+
 /// Keeps a cache filled and queues the key of every object that changed, deleted ones included. Never ends by itself.
 pub async fn feed<K>(api: Api<K>, writer: Writer<K>, queue: Queue)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
-    let events = watch(api, watcher::Config::default()).default_backoff();
+    let events = watch(api, watcher::Config::default());
     let mut events = std::pin::pin!(reflector::reflector(writer, events));
     // A listing shows in the cache only when it is complete: a key that was queued before would find nothing there.
     let mut listed = Vec::new();
@@ -218,7 +241,11 @@ where
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => listed.push(key(&object)),
             Ok(Event::InitDone) => listed.drain(..).for_each(|key| queue.add(key)),
-            Err(error) => tracing::debug!(%error, "watch failed, trying again"),
+            Err(error) => {
+                tracing::debug!(%error, "watch failed, trying again");
+                // A host's controllers run beside its API server: they are back as soon as it is.
+                tokio::time::sleep(WATCH_AGAIN).await;
+            }
         }
     }
 }

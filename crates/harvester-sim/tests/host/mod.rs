@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use harvester_sim::host::world::Profile;
 use harvester_sim::install::{Install, Network, install};
 use harvester_sim::sim::{Listen, Sim, SimConfig};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -41,14 +42,24 @@ pub fn available() -> bool {
 /// The host, started by whichever test comes first.
 pub fn host() -> &'static Host {
     static HOST: OnceLock<Result<Host, String>> = OnceLock::new();
-    let host = HOST.get_or_init(|| {
+    get(&HOST, "fast", Profile::Fast)
+}
+
+/// Another one, with the pace of a real host.
+pub fn real_host() -> &'static Host {
+    static HOST: OnceLock<Result<Host, String>> = OnceLock::new();
+    get(&HOST, "real", Profile::Real)
+}
+
+fn get(host: &'static OnceLock<Result<Host, String>>, name: &'static str, profile: Profile) -> &'static Host {
+    let host = host.get_or_init(|| {
         let (tell, told) = std::sync::mpsc::channel();
         // The processes die with the thread that starts them, so that thread has to live as long as the process.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Runtime::new().expect("a runtime");
             runtime.block_on(async {
-                let directory = fresh_directory().expect("a directory");
-                let (host, _sim) = match start(&directory).await {
+                let directory = fresh_directory(name).expect("a directory");
+                let (host, _sim) = match start(&directory, profile).await {
                     Ok((host, sim)) => (Ok(host), Some(sim)),
                     Err(why) => (Err(why), None),
                 };
@@ -83,16 +94,17 @@ fn tools() -> Option<PathBuf> {
 }
 
 /// Of this process. Nobody can tidy up after the processes have been killed, so the next run does.
-fn fresh_directory() -> io::Result<PathBuf> {
+fn fresh_directory(name: &str) -> io::Result<PathBuf> {
     let parent = Path::new(env!("CARGO_TARGET_TMPDIR")).join("harvester-sim");
     fs::create_dir_all(&parent)?;
     for entry in fs::read_dir(&parent)? {
         let entry = entry?;
         if !Path::new("/proc").join(entry.file_name()).exists() {
-            fs::remove_dir_all(entry.path())?;
+            // The other host of this process may be as quick.
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
-    let own = parent.join(std::process::id().to_string());
+    let own = parent.join(std::process::id().to_string()).join(name);
     fs::create_dir_all(&own)?;
     Ok(own)
 }
@@ -115,7 +127,7 @@ fn spawn(directory: &Path, program: &Path, arguments: &[String]) -> Child {
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-async fn start(directory: &Path) -> Result<(Host, Sim), String> {
+async fn start(directory: &Path, profile: Profile) -> Result<(Host, Sim), String> {
     let tools = tools().expect("checked before");
     let [etcd, peer, api] = [free_port(), free_port(), free_port()];
     let file = |name: &str| directory.join(name).display().to_string();
@@ -190,6 +202,7 @@ async fn start(directory: &Path) -> Result<(Host, Sim), String> {
         webhooks: Some(Listen::on(loopback)),
         subresources: Some(Listen::on(loopback)),
         control: Some((loopback, 0).into()),
+        profile,
         ..SimConfig::default()
     };
     let sim = Sim::start(admin, config).await.expect("the stand-in starts");

@@ -6,13 +6,22 @@ use tokio::time::Instant;
 
 use crate::cache::Key;
 
+/// One of so many turns goes to the lane that comes last, so that none starves.
+const TO_THE_LAST: u64 = 5;
+
 #[derive(Debug)]
 pub(super) struct State<K> {
-    order: VecDeque<(K, Instant)>,
-    /// Keys that have to be worked on: those in `order`, and those added while being worked on.
+    /// The first lane goes first. A key may be in two: what is not `dirty` any more when its turn comes is skipped.
+    lanes: [VecDeque<(K, Instant)>; 3],
+    /// In the first lane.
+    urgent: BTreeSet<K>,
+    turns: u64,
+    /// Keys that have to be worked on: those in `lanes`, and those added while being worked on.
     dirty: BTreeSet<K>,
     working: BTreeMap<K, Instant>,
     later: BTreeMap<K, Instant>,
+    /// `later` by time: looking for what is due must not cost more the more waits.
+    schedule: BTreeSet<(Instant, K)>,
     failures: BTreeMap<K, u32>,
     shut_down: bool,
 }
@@ -20,10 +29,13 @@ pub(super) struct State<K> {
 impl<K> Default for State<K> {
     fn default() -> Self {
         Self {
-            order: VecDeque::new(),
+            lanes: [VecDeque::new(), VecDeque::new(), VecDeque::new()],
+            urgent: BTreeSet::new(),
+            turns: 0,
             dirty: BTreeSet::new(),
             working: BTreeMap::new(),
             later: BTreeMap::new(),
+            schedule: BTreeSet::new(),
             failures: BTreeMap::new(),
             shut_down: false,
         }
@@ -33,27 +45,53 @@ impl<K> Default for State<K> {
 impl<K: Key> State<K> {
     /// Whether this was news.
     pub(super) fn add(&mut self, now: Instant, key: K) -> bool {
+        self.add_to(1, now, key)
+    }
+
+    /// The same after all others.
+    pub(super) fn add_last(&mut self, now: Instant, key: K) -> bool {
+        self.add_to(2, now, key)
+    }
+
+    fn add_to(&mut self, lane: usize, now: Instant, key: K) -> bool {
         if self.shut_down || !self.dirty.insert(key.clone()) {
             return false;
         }
         if !self.working.contains_key(&key) {
-            self.order.push_back((key, now));
+            self.lanes[lane].push_back((key, now));
         }
         true
     }
 
+    /// The same before all others, also if it waits already.
+    pub(super) fn add_first(&mut self, now: Instant, key: K) -> bool {
+        if self.shut_down {
+            return false;
+        }
+        let news = self.dirty.insert(key.clone());
+        if !self.working.contains_key(&key) && self.urgent.insert(key.clone()) {
+            self.lanes[0].push_back((key, now));
+        }
+        news
+    }
+
     pub(super) fn add_at(&mut self, at: Instant, key: K) {
-        let entry = self.later.entry(key).or_insert(at);
-        *entry = at.min(*entry);
+        match self.later.get(&key).copied() {
+            Some(before) if before <= at => return,
+            Some(before) => {
+                self.schedule.remove(&(before, key.clone()));
+            }
+            None => {}
+        }
+        self.schedule.insert((at, key.clone()));
+        self.later.insert(key, at);
     }
 
     /// Moves what is due to the queue; returns how many keys were news.
     pub(super) fn promote(&mut self, now: Instant) -> u64 {
-        let mut due: Vec<(Instant, K)> =
-            self.later.iter().filter(|(_, at)| **at <= now).map(|(key, at)| (*at, key.clone())).collect();
-        due.sort();
         let mut added = 0;
-        for (_, key) in due {
+        while self.schedule.first().is_some_and(|(at, _)| *at <= now) {
+            let (_, key) = self.schedule.pop_first().expect("there is a first one");
             self.later.remove(&key);
             added += u64::from(self.add(now, key));
         }
@@ -61,25 +99,36 @@ impl<K: Key> State<K> {
     }
 
     pub(super) fn take(&mut self, now: Instant) -> Option<(K, Instant)> {
-        let (key, queued) = self.order.pop_front()?;
-        self.dirty.remove(&key);
-        self.working.insert(key.clone(), now);
-        Some((key, queued))
+        let last_first = self.turns % TO_THE_LAST == TO_THE_LAST - 1;
+        loop {
+            let mut lanes = self.lanes.iter_mut();
+            let next = |lane: &mut VecDeque<(K, Instant)>| lane.pop_front();
+            let (key, queued) = if last_first { lanes.rev().find_map(next) } else { lanes.find_map(next) }?;
+            self.urgent.remove(&key);
+            // The other entry of a key that was in both, or one that is being worked on and comes again by itself.
+            if self.working.contains_key(&key) || !self.dirty.remove(&key) {
+                continue;
+            }
+            self.turns += 1;
+            self.working.insert(key.clone(), now);
+            return Some((key, queued));
+        }
     }
 
     pub(super) fn done(&mut self, now: Instant, key: &K) {
         self.working.remove(key);
         if self.dirty.contains(key) {
-            self.order.push_back((key.clone(), now));
+            self.lanes[1].push_back((key.clone(), now));
         }
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.later.values().min().copied()
+        self.schedule.first().map(|(at, _)| *at)
     }
 
+    /// How many keys wait, those that are added while being worked on not counted.
     pub(super) fn waiting(&self) -> usize {
-        self.order.len()
+        self.dirty.len() - self.working.keys().filter(|key| self.dirty.contains(key)).count()
     }
 
     pub(super) fn fail(&mut self, key: &K) -> u32 {

@@ -3,6 +3,7 @@
 //! Each part of [`parts::PARTS`] has a bed of its own. The tables go to standard output, everything to a JSON file. Exit status 1 if
 //! something could not be measured. Figures are no tests: nothing here judges whether one is good.
 
+mod ccm;
 mod creation;
 mod failover;
 mod figures;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 
-use crate::parts::{Effort, PARTS};
+use crate::parts::{Effort, LIMITS, PARTS};
 use crate::progress::say;
 
 #[derive(Debug, Parser)]
@@ -34,8 +35,11 @@ struct Cli {
     /// Without 1,000 Services and a real host's pace; fewer runs, shorter quiet times
     #[arg(long)]
     quick: bool,
+    /// Only the cloud controller, against its bounds
+    #[arg(long)]
+    ccm: bool,
     /// Only this part; may be repeated
-    #[arg(long, value_name = "PART", value_parser = clap::builder::PossibleValuesParser::new(PARTS.map(|(name, ..)| name)))]
+    #[arg(long, value_name = "PART", value_parser = clap::builder::PossibleValuesParser::new(names()))]
     only: Vec<String>,
     /// A further argument of the cloud controller manager, to see what it changes
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
@@ -43,6 +47,10 @@ struct Cli {
     /// Where the report goes
     #[arg(long, value_name = "FILE", default_value = "target/bench/report.json")]
     report: PathBuf,
+}
+
+fn names() -> Vec<&'static str> {
+    PARTS.iter().map(|(name, ..)| *name).chain(LIMITS.iter().map(|(name, _)| *name)).collect()
 }
 
 fn main() -> ExitCode {
@@ -71,14 +79,21 @@ fn run(cli: &Cli) -> Result<bool> {
         Effort { runs: 10, quiet: Duration::from_mins(1) }
     };
     let runtime = tokio::runtime::Runtime::new().context("failed to make a runtime")?;
-    let mut found = Vec::new();
-    for (name, kind, quick) in PARTS {
-        let wanted = if cli.only.is_empty() { quick || !cli.quick } else { cli.only.iter().any(|only| only == name) };
+    let mut found: Vec<parts::Found> = Vec::new();
+    let limits = LIMITS.into_iter().map(|(name, kind)| (name, kind, None));
+    for (name, kind, quick) in PARTS.into_iter().map(|(name, kind, quick)| (name, kind, Some(quick))).chain(limits) {
+        let usual = quick.is_some_and(|quick| quick || !cli.quick) && name.starts_with("ccm-") == cli.ccm;
+        let wanted = if cli.only.is_empty() { usual } else { cli.only.iter().any(|only| only == name) };
         if wanted {
             found.push(runtime.block_on(parts::run(name, kind, effort, &cli.ccm_arg)));
             // After each part: a run that is interrupted leaves what it has.
             report::write(&cli.report, cli.quick, &found)?;
         }
+    }
+    let figures: Vec<_> = found.iter().flat_map(|found| &found.figures).collect();
+    if !figures.is_empty() {
+        let missed = figures.iter().filter(|figure| !figure.holds).count();
+        say(format!("{} figures, {missed} of them beyond their bound", figures.len()));
     }
     let failures: usize = found.iter().map(|found| found.failures.len()).sum();
     say(format!("report: {}; {failures} measurements failed", cli.report.display()));

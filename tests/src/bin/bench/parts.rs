@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use e2e::{Bed, BedBuilder};
 use serde::Serialize;
 
+use crate::ccm::{self, Case, Figure};
 use crate::creation::{self, Creation};
 use crate::failover::{self, Failover};
 use crate::progress::{say, show};
@@ -30,6 +31,8 @@ pub enum Kind {
     },
     /// Power losses.
     Failover,
+    /// The cloud controller alone, against its bounds.
+    Ccm(Case),
 }
 
 /// Differences between parts with Services.
@@ -52,7 +55,7 @@ const fn many(count: usize, ipam: &'static str) -> Kind {
 }
 
 /// All parts, in order: name, what it measures, whether `--quick` includes it.
-pub const PARTS: [(&str, Kind, bool); 9] = [
+pub const PARTS: [(&str, Kind, bool); 20] = [
     ("rest", Kind::Rest, true),
     ("pool-1", many(1, "pool"), true),
     ("pool-1-default-proxy", Kind::Services { count: 1, ipam: "pool", variant: Variant::DefaultProxy }, true),
@@ -62,7 +65,22 @@ pub const PARTS: [(&str, Kind, bool); 9] = [
     ("dhcp-20", many(20, "dhcp"), true),
     ("real-100", Kind::Services { count: 100, ipam: "pool", variant: Variant::RealHost }, false),
     ("failover", Kind::Failover, true),
+    ("ccm-one", Kind::Ccm(Case::One), true),
+    ("ccm-fast-100", Kind::Ccm(Case::Fast(100)), true),
+    ("ccm-fast-1000", Kind::Ccm(Case::Fast(1000)), false),
+    ("ccm-slow-20", Kind::Ccm(Case::Slow(20)), true),
+    ("ccm-real", Kind::Ccm(Case::Real), true),
+    ("ccm-backlog", Kind::Ccm(Case::Backlog), true),
+    ("ccm-healthy-100", Kind::Ccm(Case::Healthy(100)), true),
+    ("ccm-healthy-500", Kind::Ccm(Case::Healthy(500)), false),
+    ("ccm-outage", Kind::Ccm(Case::Outage), false),
+    ("ccm-pools", Kind::Ccm(Case::Pools), false),
+    ("ccm-nodes-1000", Kind::Ccm(Case::Nodes(1000)), false),
 ];
+
+/// Too much for everyday: only when asked for with `--only`.
+pub const LIMITS: [(&str, Kind); 2] =
+    [("ccm-fast-10000", Kind::Ccm(Case::Fast(10_000))), ("ccm-nodes-5000", Kind::Ccm(Case::Nodes(5000)))];
 
 /// How thorough.
 #[derive(Debug, Clone, Copy)]
@@ -111,6 +129,9 @@ pub struct Found {
     /// See [`Failover`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failover: Option<Failover>,
+    /// Figures beside their bounds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<Figure>,
 }
 
 /// Runs one part. It never fails as a whole: what could not be measured is in [`Found::failures`].
@@ -132,6 +153,10 @@ fn fail(found: &mut Found, what: &str, error: &anyhow::Error) {
 }
 
 async fn measure(kind: Kind, effort: Effort, found: &mut Found) -> Result<()> {
+    if let Kind::Ccm(case) = kind {
+        let args = found.ccm_args.clone();
+        return Box::pin(ccm::measure(case, &args, &mut found.figures)).await;
+    }
     let bed = found.ccm_args.iter().fold(Bed::builder(), |bed, arg| bed.ccm_arg(arg));
     match kind {
         Kind::Rest => {
@@ -154,6 +179,7 @@ async fn measure(kind: Kind, effort: Effort, found: &mut Found) -> Result<()> {
             show(report::failover(&failover));
             found.failover = Some(failover);
         }
+        Kind::Ccm(_) => unreachable!("measured above"),
     }
     Ok(())
 }

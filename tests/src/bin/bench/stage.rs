@@ -25,8 +25,8 @@ use crate::progress::say;
 use crate::requests::Tally;
 
 /// Range of the pool: room for some thousands, outside the LAN's own subnet. The client has a route to it.
-const POOL: &str = "10.200.0.0/20,start=10.200.0.10,end=10.200.15.250";
-const POOL_SUBNET: &str = "10.200.0.0/20";
+const POOL: &str = "10.200.0.0/18,start=10.200.0.10,end=10.200.63.250";
+const POOL_SUBNET: &str = "10.200.0.0/18";
 /// The Lease of the cloud controller managers.
 pub const CCM_LEASE: &str = "cloud-controller-manager";
 /// The Lease of the announcers.
@@ -48,9 +48,20 @@ pub struct Stage {
 impl Stage {
     /// Starts it all.
     pub async fn set(builder: BedBuilder) -> Result<Self> {
+        let stage = Self::set_without_pool(builder).await?;
+        stage.make_pool()?;
+        Ok(stage)
+    }
+
+    /// Makes the pool.
+    pub fn make_pool(&self) -> Result<()> {
+        self.bed.harvester.create_pool("bench", NETWORK, POOL)
+    }
+
+    /// Starts it all but the pool.
+    pub async fn set_without_pool(builder: BedBuilder) -> Result<Self> {
         let begin = Instant::now();
         let bed = builder.without_pool().not_started().start().await.context("failed to start the bed")?;
-        bed.harvester.create_pool("bench", NETWORK, POOL)?;
         bed.lan.client().ip([format!("route add {POOL_SUBNET} dev eth0")])?;
         // A client keeps at most 1,024 neighbours otherwise, and what is measured is not the client.
         for key in ["gc_thresh2", "gc_thresh3"] {

@@ -16,21 +16,27 @@ use super::*;
 struct Guest {
     scenario: Scenario,
     stolen: Arc<AtomicBool>,
+    /// Writes to the Service are not answered.
+    hangs: Arc<AtomicBool>,
     log: Arc<Mutex<Vec<(Instant, Seen)>>>,
 }
 
 impl Guest {
     fn new() -> Self {
-        let stolen = Arc::new(AtomicBool::new(false));
+        let (stolen, hangs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let log: Arc<Mutex<Vec<(Instant, Seen)>>> = Arc::default();
         let scenario = Scenario::answering({
-            let (stolen, log, lease) = (Arc::clone(&stolen), Arc::clone(&log), Mutex::new(Value::Null));
+            let (stolen, hangs, log) = (Arc::clone(&stolen), Arc::clone(&hangs), Arc::clone(&log));
+            let lease = Mutex::new(Value::Null);
             move |seen| {
                 log.lock().unwrap().push((Instant::now(), seen.clone()));
+                if hangs.load(Ordering::Relaxed) && seen.path.contains(SERVICE) {
+                    return (0, Value::Null);
+                }
                 answer(seen, &mut lease.lock().unwrap(), stolen.load(Ordering::Relaxed))
             }
         });
-        Self { scenario, stolen, log }
+        Self { scenario, stolen, hangs, log }
     }
 
     /// When a request of this method and path was sent last.
@@ -90,11 +96,12 @@ async fn run_beside(
     let file = format!("--cloud-config={}", path.display());
     let flags = parse(["harvester-cloud-provider", &file, "--secure-port=0"].iter().chain(arguments)).unwrap();
     let configuration = configure(&flags).unwrap();
-    let harvester = Scenario::answering(|_| (404, Scenario::status(404, "NotFound", "not found"))).client();
+    let harvester = Scenario::answering(|_| (404, Scenario::status(404, "NotFound", "not found")));
+    let harvester = Harvester::fixed(harvester.client());
     let stop = Token::new();
     let metrics = Metrics::new(VERSION);
     let command = async {
-        let command = manage(&flags, &configuration, guest.scenario.client(), &harvester, &metrics, stop.clone());
+        let command = manage(&flags, &configuration, guest.scenario.client(), harvester, &metrics, stop.clone());
         let result = Box::pin(command).await;
         (result, Instant::now())
     };
@@ -119,7 +126,9 @@ async fn nothing_is_written_after_the_lease_is_lost_and_the_process_ends_at_once
         guest.stolen.store(true, Ordering::Relaxed);
     })
     .await;
-    assert!(result.unwrap_err().to_string().starts_with("leaderelection lost"));
+    let error = result.unwrap_err();
+    assert!(error.is::<Ended>(), "no failed start");
+    assert!(runtime::error::chain(error.as_ref()).contains("ends: leaderelection lost"));
     let lost = guest.last("GET", "/leases/").expect("the Lease was read after the conflict");
     assert!(guest.last("PATCH", SERVICE).unwrap() <= lost, "somebody else works now");
     assert!(ended - lost < Duration::from_secs(1), "ended {:?} after the loss", ended - lost);
@@ -143,6 +152,26 @@ async fn a_stop_ends_the_work_then_releases_the_lease_and_reports_it() {
     assert_eq!(writes[release].body["spec"]["holderIdentity"], json!(""));
     assert!(!writes[release..].iter().any(|seen| seen.path.contains(SERVICE)), "the work ended before");
     assert_eq!(guest.events(), ["became leader", "stopped leading"]);
+}
+
+/// A pass that waits for an answer which does not come keeps nobody: the Lease is released in time.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_hangs_does_not_delay_the_end() {
+    let guest = Guest::new();
+    guest.hangs.store(true, Ordering::Relaxed);
+    let mut stopped = None;
+    let (result, ended) = run_beside(&guest, &[], async |stop| {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        stopped = Some(Instant::now());
+        stop.cancel();
+    })
+    .await;
+    result.unwrap();
+    assert!(guest.last("PATCH", SERVICE).is_some(), "the work hangs");
+    assert!(ended - stopped.unwrap() < Duration::from_secs(1));
+    let writes = guest.scenario.writes();
+    let lease = writes.iter().rev().find(|seen| seen.path.contains("/leases/")).unwrap();
+    assert_eq!(lease.body["spec"]["holderIdentity"], json!(""));
 }
 
 #[tokio::test(start_paused = true)]

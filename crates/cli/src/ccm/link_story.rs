@@ -1,0 +1,131 @@
+//! What a user hears of the way to Harvester, and when: pure.
+
+use std::time::Duration;
+
+use runtime::client::Link;
+use runtime::events::EventKind;
+use tokio::time::Instant;
+
+/// A host that restarts its API server is no news before this time is over.
+const TOLD_AFTER: Duration = Duration::from_secs(30);
+
+/// One thing to tell, as log line and Event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Story {
+    pub kind: EventKind,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// Remembers what was told.
+#[derive(Debug, Default)]
+pub struct Teller {
+    away: Option<Instant>,
+    refused: Option<Instant>,
+}
+
+impl Teller {
+    /// What is new. `file` is the cloud-config's path.
+    pub fn step(&mut self, now: Instant, link: &Link, file: &str) -> Vec<Story> {
+        let mut stories = Vec::new();
+        let server = &link.server;
+        match (&link.away, self.away) {
+            (Some((since, error)), None) if now - *since >= TOLD_AFTER => {
+                self.away = Some(*since);
+                stories.push(Story {
+                    kind: EventKind::Warning,
+                    reason: "HarvesterUnreachable",
+                    message: format!(
+                        "The Harvester API at {server} has not answered for {} s: {error}. Nothing is changed meanwhile; what was asked for \
+                         is done when it is back",
+                        (now - *since).as_secs()
+                    ),
+                });
+            }
+            (None, Some(since)) => {
+                self.away = None;
+                stories.push(Story {
+                    kind: EventKind::Normal,
+                    reason: "HarvesterReachable",
+                    message: format!("The Harvester API at {server} answers again after {} s", (now - since).as_secs()),
+                });
+            }
+            _ => {}
+        }
+        match (link.refused, self.refused) {
+            (Some(since), None) => {
+                self.refused = Some(since);
+                stories.push(Story {
+                    kind: EventKind::Warning,
+                    reason: "HarvesterCredentialsRefused",
+                    message: format!(
+                        "The Harvester API at {server} refuses the credentials in the cloud-config (401 Unauthorized): they expired or were \
+                         revoked. Put new ones into {file}; it is read again when it changes, without a restart"
+                    ),
+                });
+            }
+            (None, Some(_)) if link.away.is_none() => {
+                self.refused = None;
+                stories.push(Story {
+                    kind: EventKind::Normal,
+                    reason: "HarvesterCredentialsAccepted",
+                    message: format!("The Harvester API at {server} accepts the credentials in the cloud-config"),
+                });
+            }
+            _ => {}
+        }
+        stories
+    }
+
+    /// When to look again although nothing changed.
+    pub fn deadline(&self, link: &Link) -> Option<Instant> {
+        let (since, _) = link.away.as_ref().filter(|_| self.away.is_none())?;
+        Some(*since + TOLD_AFTER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(away: Option<Instant>, refused: Option<Instant>) -> Link {
+        Link { server: "https://h".into(), away: away.map(|since| (since, "no route".into())), refused }
+    }
+
+    fn reasons(stories: &[Story]) -> Vec<&'static str> {
+        stories.iter().map(|story| story.reason).collect()
+    }
+
+    #[test]
+    fn an_outage_is_told_once_it_lasts_and_once_it_is_over() {
+        let mut teller = Teller::default();
+        let start = Instant::now();
+        let away = link(Some(start), None);
+        assert_eq!(teller.step(start + Duration::from_secs(5), &away, "f"), []);
+        let due = teller.deadline(&away).unwrap();
+        assert_eq!(reasons(&teller.step(due, &away, "f")), ["HarvesterUnreachable"]);
+        assert_eq!((teller.deadline(&away), teller.step(due, &away, "f")), (None, Vec::new()));
+        let back = teller.step(start + Duration::from_mins(1), &link(None, None), "f");
+        assert_eq!(back[0].message, "The Harvester API at https://h answers again after 60 s");
+    }
+
+    #[test]
+    fn a_short_outage_is_no_news() {
+        let mut teller = Teller::default();
+        let start = Instant::now();
+        assert_eq!(teller.step(start, &link(Some(start), None), "f"), []);
+        assert_eq!(teller.step(start + Duration::from_secs(3), &link(None, None), "f"), []);
+    }
+
+    #[test]
+    fn refused_credentials_are_told_at_once_with_the_file_to_mend() {
+        let mut teller = Teller::default();
+        let start = Instant::now();
+        let refused = link(None, Some(start));
+        let told = teller.step(start, &refused, "/etc/cloud-config");
+        assert_eq!(reasons(&told), ["HarvesterCredentialsRefused"]);
+        assert!(told[0].message.contains("/etc/cloud-config") && told[0].message.contains("without a restart"));
+        assert_eq!(teller.step(start, &refused, "f"), []);
+        assert_eq!(reasons(&teller.step(start, &link(None, None), "f")), ["HarvesterCredentialsAccepted"]);
+    }
+}

@@ -1,0 +1,212 @@
+//! What this host can do: seen from what it answers, never concluded from a version (harvester-side.md 8.5). Shown as metric
+//! `harvester_host_feature` and in the log.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harvester_api::keys::{cloudprovider, loadbalancer};
+use kube::Client;
+use kube::api::ListParams;
+use kube::core::Request;
+use runtime::reflect::Status;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::load_balancers::own_writes::LbCache;
+use crate::load_balancers::view::LbView;
+use crate::metrics::Metrics;
+
+/// A host that was upgraded without an outage that we noticed.
+const ASK_AGAIN: Duration = Duration::from_hours(1);
+
+/// Where the API server describes LoadBalancers.
+const SCHEMA: &str = "/openapi/v3/apis/loadbalancer.harvesterhci.io/v1beta1";
+
+/// `None`: nothing seen yet that tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Features {
+    /// A load balancer keeps the network that it was created for; older hosts put another one in its place.
+    pub network_aware: Option<bool>,
+    /// LoadBalancers have `spec.ipv6Pool`.
+    pub ipv6_pool: Option<bool>,
+    /// LoadBalancers may be watched; else the list is read again and again.
+    pub watch: Option<bool>,
+}
+
+impl Features {
+    /// Names as in the metric, in order.
+    pub fn named(self) -> [(&'static str, Option<bool>); 3] {
+        [("network-aware", self.network_aware), ("ipv6-pool", self.ipv6_pool), ("watch", self.watch)]
+    }
+}
+
+/// Whether the host kept the network that this object was created for; `None` where it was created for none.
+pub fn keeps_network(lb: &LbView) -> Option<bool> {
+    let wanted = lb.annotations.get(cloudprovider::LB_NETWORK).filter(|network| !network.is_empty())?;
+    // The webhook answers in the request that creates the object: what is there is what the host made of it.
+    Some(lb.annotation(loadbalancer::NETWORK) == wanted)
+}
+
+/// Whether the schema of LoadBalancers, in an OpenAPI v3 document, has `spec.ipv6Pool`.
+pub fn has_ipv6_pool(document: &Value) -> Option<bool> {
+    let schemas = document["components"]["schemas"].as_object()?;
+    let specs = schemas.values().map(|schema| &schema["properties"]["spec"]["properties"]);
+    // The list and the options of requests have no spec.
+    let mut specs = specs.filter(|properties| properties["workloadType"].is_object()).peekable();
+    specs.peek()?;
+    Some(specs.any(|properties| properties["ipv6Pool"].is_object()))
+}
+
+/// Follows what the host shows.
+pub struct Detector {
+    pub(crate) client: Client,
+    pub(crate) lbs: LbCache,
+    pub(crate) watched: watch::Receiver<Status>,
+    pub(crate) returns: Option<watch::Receiver<u64>>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl std::fmt::Debug for Detector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Detector").finish_non_exhaustive()
+    }
+}
+
+impl Detector {
+    /// Looks at every object once, and at the schema after each outage, which is when a host changes.
+    pub async fn run(mut self) -> Infallible {
+        self.lbs.wait_synced().await;
+        let mut touched = self.lbs.subscribe();
+        let mut features = Features { ipv6_pool: self.ask().await, ..Features::default() };
+        // The youngest object tells most about the host of today.
+        let mut youngest = i64::MIN;
+        let mut told = Features::default();
+        loop {
+            features.watch = Some(!self.watched.borrow_and_update().polling);
+            if features != told {
+                tell(told, features, &self.metrics);
+                told = features;
+            }
+            tokio::select! {
+                Some(name) = touched.next() => {
+                    let Some(lb) = self.lbs.get(&name) else { continue };
+                    if let Some(keeps) = keeps_network(&lb).filter(|_| lb.created.unwrap_or_default() >= youngest) {
+                        youngest = lb.created.unwrap_or_default();
+                        features.network_aware = Some(keeps);
+                    }
+                }
+                Ok(()) = self.watched.changed() => {}
+                () = returned(&mut self.returns) => features.ipv6_pool = self.ask().await.or(features.ipv6_pool),
+                () = tokio::time::sleep(ASK_AGAIN) => features.ipv6_pool = self.ask().await.or(features.ipv6_pool),
+            }
+        }
+    }
+
+    async fn ask(&self) -> Option<bool> {
+        let request = Request::new(SCHEMA).list(&ListParams::default()).ok()?;
+        match self.client.request::<Value>(request).await {
+            Ok(document) => has_ipv6_pool(&document),
+            Err(error) => {
+                tracing::debug!(error = runtime::error::chain(&error), "the schema of LoadBalancers cannot be read");
+                None
+            }
+        }
+    }
+}
+
+async fn returned(returns: &mut Option<watch::Receiver<u64>>) {
+    let gone = match returns {
+        Some(returns) => returns.changed().await.is_err(),
+        None => true,
+    };
+    if gone {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn tell(before: Features, now: Features, metrics: &Metrics) {
+    for ((name, before), (_, now)) in before.named().into_iter().zip(now.named()) {
+        let Some(now) = now.filter(|now| before != Some(*now)) else { continue };
+        metrics.host_feature(name, now);
+        tracing::info!(feature = name, offered = now, "seen of the Harvester host");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::scenario::Scenario;
+    use serde_json::json;
+
+    use super::*;
+    use crate::load_balancers::build::lb;
+
+    fn document(spec: &Value) -> Value {
+        json!({"components": {"schemas": {
+            "io.harvesterhci.loadbalancer.v1beta1.LoadBalancer": {"properties": {"spec": {"properties": spec}}},
+            "io.harvesterhci.loadbalancer.v1beta1.LoadBalancerList": {"properties": {"items": {}}},
+        }}})
+    }
+
+    #[test]
+    fn the_schema_tells_whether_there_is_a_second_pool() {
+        let old = json!({"workloadType": {"type": "string"}, "ipPool": {"type": "string"}});
+        let mut new = old.clone();
+        new["ipv6Pool"] = json!({"type": "string"});
+        assert_eq!(has_ipv6_pool(&document(&old)), Some(false));
+        assert_eq!(has_ipv6_pool(&document(&new)), Some(true));
+        for other in [json!({}), json!({"components": {"schemas": {}}}), json!("404 page not found")] {
+            assert_eq!(has_ipv6_pool(&other), None, "{other}");
+        }
+    }
+
+    fn with_networks(wanted: &str, kept: &str) -> LbView {
+        let mut view = lb("demo-default-web-12345678").done();
+        view.annotations.insert(cloudprovider::LB_NETWORK.into(), wanted.into());
+        view.annotations.insert(loadbalancer::NETWORK.into(), kept.into());
+        view
+    }
+
+    /// harvester-side.md 8.5: up to 1.8 the host's webhook overwrites the annotation.
+    #[test]
+    fn a_host_that_keeps_the_network_of_an_object_is_network_aware() {
+        assert_eq!(keeps_network(&with_networks("guests/data", "guests/data")), Some(true));
+        assert_eq!(keeps_network(&with_networks("guests/data", "guests/mgmt")), Some(false));
+        assert_eq!(keeps_network(&with_networks("guests/data", "")), Some(false));
+        assert_eq!(keeps_network(&with_networks("", "guests/mgmt")), None, "nothing was asked for");
+    }
+
+    #[tokio::test]
+    async fn what_was_seen_shows_in_the_metrics_and_follows_the_youngest_object() {
+        let server = Scenario::answering(|seen| {
+            assert_eq!((seen.method.as_str(), seen.path.as_str()), ("GET", SCHEMA));
+            (200, document(&json!({"workloadType": {"type": "string"}})))
+        });
+        let lbs = crate::load_balancers::own_writes::lb_cache();
+        let at = |created, kept| LbView { created: Some(created), ..with_networks("guests/data", kept) };
+        lbs.replace([("old".to_owned(), at(1, "guests/mgmt")), ("new".to_owned(), at(2, "guests/data"))].into());
+        let mut registry = prometheus_client::registry::Registry::default();
+        let metrics = Arc::new(Metrics::register(&mut registry));
+        let status = watch::Sender::new(Status { polling: true, ..Status::default() });
+        let detector = Detector {
+            client: server.client(),
+            lbs,
+            watched: status.subscribe(),
+            returns: None,
+            metrics: Arc::clone(&metrics),
+        };
+        let task = tokio::spawn(detector.run());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            r#"harvester_host_feature{feature="network-aware"} 1"#,
+            r#"harvester_host_feature{feature="ipv6-pool"} 0"#,
+            r#"harvester_host_feature{feature="watch"} 0"#,
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert_eq!(server.requests().len(), 1);
+        task.abort();
+    }
+}

@@ -1,0 +1,337 @@
+//! Looks for garbage every ten minutes and when asked to, tells of it by metric and Event, and deletes what [`super::sweep`] allows.
+//! Runs on the leader only.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use runtime::error::chain;
+use runtime::events::Recorder;
+use runtime::reflect::Status;
+use tokio::sync::watch;
+
+use super::list::{Garbage, Kind, list};
+use super::sweep::Sweep;
+use super::{GarbageConfig, Mode};
+use crate::config::LoadBalancerConfig;
+use crate::identity::Identity;
+use crate::identity::keeper::{Sources, cluster_uid};
+use crate::identity::record::{self, NAME};
+use crate::load_balancers::apply::{Deleted, RequestError, Requests};
+use crate::metrics::Metrics;
+
+/// How often it is looked for. The first time after this, too: a start has other things to do.
+const EVERY: Duration = Duration::from_mins(10);
+
+/// The same garbage is told of again after this time, before the Event of the last time expires.
+const TELL_AGAIN: Duration = Duration::from_mins(50);
+
+/// So many are named in one Event.
+const NAMED: usize = 8;
+
+/// So many are deleted in one pass.
+const AT_ONCE: usize = 10;
+
+/// Looks for garbage.
+#[derive(Debug)]
+pub struct Collector {
+    settings: GarbageConfig,
+    given: LoadBalancerConfig,
+    identity: Identity,
+    sources: Sources,
+    watched: watch::Receiver<Status>,
+    requests: Requests,
+    metrics: Arc<Metrics>,
+}
+
+/// What was told last.
+#[derive(Debug, Default)]
+struct Told {
+    names: BTreeSet<String>,
+    at: Option<Instant>,
+    asked: Option<String>,
+}
+
+impl Collector {
+    /// Nothing is sent before [`Self::run`]. `watched` is the state of the watch on LoadBalancers.
+    pub fn new(
+        settings: GarbageConfig,
+        (given, identity): (LoadBalancerConfig, Identity),
+        sources: Sources,
+        watched: watch::Receiver<Status>,
+        requests: Requests,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { settings, given, identity, sources, watched, requests, metrics }
+    }
+
+    /// Never ends.
+    pub async fn run(mut self, events: Recorder) -> Infallible {
+        if self.settings.mode == Mode::Off {
+            return std::future::pending().await;
+        }
+        let mut known = self.identity.subscribe();
+        if known.wait_for(Option::is_some).await.is_err() {
+            return std::future::pending().await;
+        }
+        self.sources.services.wait_synced().await;
+        self.sources.lbs.wait_synced().await;
+        let mut touched = self.sources.record.subscribe();
+        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + EVERY, EVERY);
+        let mut sweep = Sweep::new(self.settings.grace, Instant::now());
+        let mut told = Told { asked: self.asked(), ..Told::default() };
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                Some(_) = touched.next() => if self.asked() == told.asked { continue },
+                Ok(()) = self.watched.changed() => {
+                    if self.watched.borrow().error.is_some() {
+                        sweep.trouble(Instant::now());
+                    }
+                    continue;
+                }
+            }
+            let garbage = self.look();
+            self.tell(&garbage, &mut told, &events);
+            if self.settings.mode == Mode::Delete {
+                let due: Vec<Garbage> =
+                    sweep.due(Instant::now(), &garbage).into_iter().take(AT_ONCE).cloned().collect();
+                for garbage in due {
+                    if let Err(error) = self.delete(&garbage, &events).await {
+                        tracing::warn!(lb = garbage.lb.name, error = chain(&error), "garbage is not deleted");
+                        sweep.trouble(Instant::now());
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the user wrote to make us look at once.
+    fn asked(&self) -> Option<String> {
+        self.sources.record.get(&NAME.to_owned())?.list_garbage.clone()
+    }
+
+    fn look(&self) -> Vec<Garbage> {
+        let config = LoadBalancerConfig {
+            cluster_name: self.identity.name_or_flag(),
+            cluster_uid: cluster_uid(&self.sources.services),
+            ..self.given.clone()
+        };
+        let garbage = list(&self.sources.lbs.all(), |key| self.sources.services.get(key), &config);
+        for kind in [Kind::Ours, Kind::Suspected] {
+            self.metrics.garbage(kind, garbage.iter().filter(|garbage| garbage.kind == kind).count());
+        }
+        garbage
+    }
+
+    /// Once per list, again before Events expire, and always when asked.
+    fn tell(&self, garbage: &[Garbage], told: &mut Told, events: &Recorder) {
+        let asked = self.asked();
+        let on_demand = std::mem::replace(&mut told.asked, asked.clone()) != asked;
+        let names: BTreeSet<String> = garbage.iter().map(|garbage| garbage.lb.name.clone()).collect();
+        let news = names != told.names || told.at.is_none_or(|at| at.elapsed() >= TELL_AGAIN);
+        if !on_demand && (names.is_empty() || !news) {
+            told.names = names;
+            return;
+        }
+        let text = story(garbage, self.settings, &self.given.namespace);
+        let object = record::reference(self.sources.record.get(&NAME.to_owned()).and_then(|record| record.uid.clone()));
+        if garbage.is_empty() {
+            events.normal(&object, "NoGarbage", &text);
+        } else {
+            tracing::warn!("{text}");
+            events.warning(&object, "GarbageLoadBalancers", &text);
+        }
+        *told = Told { names, at: Some(Instant::now()), asked: told.asked.take() };
+    }
+
+    /// Asks both API servers once more, past every cache, before anything is deleted.
+    async fn delete(&self, garbage: &Garbage, events: &Recorder) -> Result<(), RequestError> {
+        let uid = self.requests.cluster_uid().await?;
+        let config =
+            LoadBalancerConfig { cluster_name: self.identity.name_or_flag(), cluster_uid: uid, ..self.given.clone() };
+        let service = match &garbage.service {
+            Some(key) => self.requests.read_service(key).await?.map(Arc::new),
+            None => None,
+        };
+        let Some(now) = self.requests.read(&garbage.lb.name).await? else { return Ok(()) };
+        let still = list(&[Arc::new(now)], |_| service.clone(), &config);
+        if !still.iter().any(|now| now.kind == Kind::Ours && now.lb.uid == garbage.lb.uid) {
+            return Ok(());
+        }
+        let name = &garbage.lb.name;
+        if !matches!(self.requests.delete(name, &garbage.lb.uid).await?, Deleted::Gone) {
+            let text =
+                format!("deleted load balancer {}/{name} on Harvester, which no Service has", self.given.namespace);
+            tracing::info!("{text}");
+            let uid = self.sources.record.get(&NAME.to_owned()).and_then(|record| record.uid.clone());
+            events.normal(&record::reference(uid), "GarbageDeleted", &text);
+        }
+        Ok(())
+    }
+}
+
+fn story(garbage: &[Garbage], settings: GarbageConfig, namespace: &str) -> String {
+    if garbage.is_empty() {
+        return format!("every load balancer of this cluster in namespace {namespace} of Harvester has its Service");
+    }
+    let named: Vec<String> = garbage
+        .iter()
+        .take(NAMED)
+        .map(|garbage| {
+            let service = garbage.service.as_ref().map(|key| format!(" of {key}")).unwrap_or_default();
+            format!("{}{service} ({})", garbage.lb.name, garbage.kind.label())
+        })
+        .collect();
+    let more = garbage.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let what = match settings.mode {
+        Mode::Delete => {
+            format!("What is ours by the UID of this cluster is deleted after {} s.", settings.grace.as_secs())
+        }
+        Mode::List | Mode::Off => {
+            "Nothing is deleted: look at them and delete them on Harvester, or set --garbage-collection=delete."
+                .to_owned()
+        }
+    };
+    format!(
+        "{} load balancers in namespace {namespace} of Harvester have no Service: {}{more}. {what}",
+        garbage.len(),
+        named.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+    use runtime::cache::Cache;
+    use runtime::events::Entry;
+    use runtime::scenario::Scenario;
+    use serde_json::{Value, json};
+    use tokio::sync::mpsc;
+
+    use super::super::super::load_balancers::build::{config, lb, service};
+    use super::*;
+    use crate::identity::keeper::record_cache;
+    use crate::identity::record::Record;
+    use crate::load_balancers::own_writes::lb_cache;
+    use crate::load_balancers::view::LbView;
+
+    const NAME_OF_LB: &str = "demo-default-web-1";
+
+    struct Lab {
+        server: Scenario,
+        collector: Collector,
+        sources: Sources,
+        recorder: Recorder,
+        events: mpsc::Receiver<Entry>,
+    }
+
+    fn lab(mode: Mode, service_there: bool) -> Lab {
+        let object = object();
+        let server = Scenario::answering(move |request| {
+            let missing = (404, Scenario::status(404, "NotFound", "not found"));
+            let named = |uid: &str| (200, json!({"metadata": {"name": "x", "namespace": "default", "uid": uid}}));
+            match (request.method.as_str(), request.path.rsplit('/').next().unwrap()) {
+                ("GET", "kubernetes") => named("uid-of-cluster"),
+                ("GET", "web") if service_there => named("uid-of-default-web"),
+                ("GET", "web") => missing,
+                ("GET" | "DELETE", NAME_OF_LB) => (200, object.clone()),
+                other => panic!("unexpected {other:?}"),
+            }
+        });
+        let lbs = lb_cache();
+        let view = LbView { uid: "lb-1".into(), ..lb(NAME_OF_LB).ready("10.0.0.1").done() };
+        lbs.replace([(NAME_OF_LB.to_owned(), view)].into());
+        let mut cluster = service("default/kubernetes").done();
+        cluster.uid.0 = "uid-of-cluster".into();
+        let sources = Sources {
+            services: cloud_provider::cache::services_with([cluster]),
+            lbs,
+            vmis: Cache::in_memory(|old, new| old != new, []),
+            record: record_cache(),
+        };
+        let settings = GarbageConfig { mode, grace: Duration::ZERO };
+        let (recorder, events) = Recorder::to_channel("test");
+        let collector = Collector::new(
+            settings,
+            (config(), Identity::known("demo")),
+            sources.clone(),
+            watch::Sender::default().subscribe(),
+            Requests::new(server.client(), server.client(), "guests"),
+            Arc::new(Metrics::register(&mut Registry::default())),
+        );
+        Lab { server, collector, sources, recorder, events }
+    }
+
+    fn object() -> Value {
+        let view = super::super::super::load_balancers::desired::new_object(
+            &config(),
+            NAME_OF_LB,
+            &service("default/web").done(),
+            &super::super::super::load_balancers::choice::Source::Pool(None),
+        );
+        let mut object = serde_json::to_value(view).unwrap();
+        object["metadata"]["uid"] = json!("lb-1");
+        object
+    }
+
+    #[tokio::test]
+    async fn garbage_is_told_once_and_always_when_asked() {
+        let mut lab = lab(Mode::List, false);
+        let (garbage, mut told) = (lab.collector.look(), Told::default());
+        assert_eq!(garbage.len(), 1);
+        lab.collector.tell(&garbage, &mut told, &lab.recorder);
+        lab.collector.tell(&garbage, &mut told, &lab.recorder);
+        let event = lab.events.try_recv().unwrap();
+        assert_eq!(event.reason, "GarbageLoadBalancers");
+        assert!(event.message.contains(&format!("{NAME_OF_LB} of default/web (ours)")), "{}", event.message);
+        assert!(lab.events.try_recv().is_err(), "the same list is no news");
+        lab.sources.record.apply(NAME.into(), Record { list_garbage: Some("now".into()), ..Record::default() });
+        lab.collector.tell(&[], &mut told, &lab.recorder);
+        assert_eq!(lab.events.try_recv().unwrap().reason, "NoGarbage");
+        assert_eq!(lab.server.requests(), [], "dry run");
+    }
+
+    #[tokio::test]
+    async fn both_api_servers_are_asked_before_anything_is_deleted() {
+        let gone = lab(Mode::Delete, false);
+        let garbage = gone.collector.look();
+        gone.collector.delete(&garbage[0], &gone.recorder).await.unwrap();
+        let writes = gone.server.writes();
+        assert_eq!((writes.len(), writes[0].method.as_str()), (1, "DELETE"));
+        assert_eq!(writes[0].body["preconditions"]["uid"], "lb-1");
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_turns_out_to_be_another_one_deletes_nothing() {
+        let lab = lab(Mode::Delete, false);
+        let garbage = lab.collector.look();
+        let other = Scenario::answering(|request| match request.path.rsplit('/').next().unwrap() {
+            "kubernetes" => (200, json!({"metadata": {"name": "kubernetes", "uid": "another"}})),
+            "web" => (404, Scenario::status(404, "NotFound", "no")),
+            _ => (200, object()),
+        });
+        let requests = Requests::new(other.client(), other.client(), "guests");
+        let collector = Collector { requests, ..lab.collector };
+        collector.delete(&garbage[0], &lab.recorder).await.unwrap();
+        assert_eq!(other.writes(), []);
+    }
+
+    #[tokio::test]
+    async fn a_bare_404_is_no_proof_that_a_service_is_gone() {
+        let lab = lab(Mode::Delete, false);
+        let garbage = lab.collector.look();
+        let ingress = Scenario::answering(|request| match request.path.rsplit('/').next().unwrap() {
+            "web" => (404, json!("404 page not found")),
+            "kubernetes" => (200, json!({"metadata": {"name": "kubernetes", "uid": "uid-of-cluster"}})),
+            _ => (200, object()),
+        });
+        let requests = Requests::new(ingress.client(), ingress.client(), "guests");
+        let collector = Collector { requests, ..lab.collector };
+        assert!(collector.delete(&garbage[0], &lab.recorder).await.is_err());
+        assert_eq!(ingress.writes(), []);
+    }
+}

@@ -1,0 +1,107 @@
+//! When garbage may be deleted: pure, the clock is an argument.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::list::{Garbage, Kind};
+use crate::load_balancers::booking::{When, when};
+
+/// After trouble with an API, or the start of this process, nothing is deleted for so long: caches tell of the past then.
+pub const SETTLED: Duration = Duration::from_mins(10);
+
+/// Remembers for how long an object has been garbage.
+#[derive(Debug)]
+pub struct Sweep {
+    grace: Duration,
+    since: BTreeMap<String, Instant>,
+    trouble: Instant,
+}
+
+impl Sweep {
+    /// From now on.
+    pub fn new(grace: Duration, now: Instant) -> Self {
+        Self { grace, since: BTreeMap::new(), trouble: now }
+    }
+
+    /// An API does not answer as it should, as during an upgrade of the host: what was seen until now proves nothing.
+    pub fn trouble(&mut self, now: Instant) {
+        self.trouble = now;
+        self.since.clear();
+    }
+
+    /// What has been garbage for the whole grace period without any trouble, is proven to be ours and can be deleted without a leak.
+    pub fn due<'a>(&mut self, now: Instant, garbage: &'a [Garbage]) -> Vec<&'a Garbage> {
+        self.since.retain(|uid, _| garbage.iter().any(|garbage| garbage.lb.uid == *uid));
+        for garbage in garbage {
+            self.since.entry(garbage.lb.uid.clone()).or_insert(now);
+        }
+        if now.saturating_duration_since(self.trouble) < SETTLED {
+            return Vec::new();
+        }
+        let old = |garbage: &&Garbage| now.saturating_duration_since(self.since[&garbage.lb.uid]) >= self.grace;
+        garbage
+            .iter()
+            .filter(|garbage| garbage.kind == Kind::Ours)
+            .filter(old)
+            .filter(|garbage| when(&garbage.lb, self.grace) == When::Now { leaks: false })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::super::load_balancers::build::lb;
+    use super::*;
+
+    const GRACE: Duration = Duration::from_hours(1);
+
+    fn garbage(kind: Kind) -> Garbage {
+        Garbage { lb: Arc::new(lb("x").ready("10.0.0.1").done()), kind, service: None }
+    }
+
+    #[test]
+    fn garbage_is_deleted_after_the_grace_period_if_it_is_proven_to_be_ours() {
+        let start = Instant::now();
+        for (kind, expected) in [(Kind::Ours, 1), (Kind::Suspected, 0)] {
+            let mut sweep = Sweep::new(GRACE, start);
+            let found = [garbage(kind)];
+            assert_eq!(sweep.due(start, &found).len(), 0);
+            assert_eq!(sweep.due(start + GRACE.mul_f64(0.9), &found).len(), 0);
+            assert_eq!(sweep.due(start + GRACE, &found).len(), expected, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn trouble_and_a_service_that_came_back_begin_the_grace_period_anew() {
+        let start = Instant::now();
+        let found = [garbage(Kind::Ours)];
+        let mut sweep = Sweep::new(GRACE, start);
+        sweep.due(start, &found);
+        sweep.trouble(start + GRACE);
+        assert_eq!(sweep.due(start + GRACE + SETTLED, &found).len(), 0);
+        let mut sweep = Sweep::new(GRACE, start);
+        sweep.due(start, &found);
+        sweep.due(start + GRACE / 2, &[]);
+        assert_eq!(sweep.due(start + GRACE, &found).len(), 0, "it was needed meanwhile");
+    }
+
+    #[test]
+    fn nothing_is_deleted_soon_after_a_start_however_short_the_grace_period_is() {
+        let start = Instant::now();
+        let mut sweep = Sweep::new(Duration::ZERO, start);
+        assert_eq!(sweep.due(start, &[garbage(Kind::Ours)]).len(), 0);
+        assert_eq!(sweep.due(start + SETTLED, &[garbage(Kind::Ours)]).len(), 1);
+    }
+
+    #[test]
+    fn an_object_that_the_host_is_booking_for_is_left_until_that_cannot_leak() {
+        let start = Instant::now();
+        let booking = lb("x").not_ready("fail to reserve 10.0.0.1 into edge").done();
+        let found = [Garbage { lb: Arc::new(booking), kind: Kind::Ours, service: None }];
+        let mut sweep = Sweep::new(GRACE, start);
+        sweep.due(start, &found);
+        assert_eq!(sweep.due(start + GRACE, &found).len(), 0);
+    }
+}

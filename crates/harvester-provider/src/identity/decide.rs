@@ -1,0 +1,158 @@
+//! Which name this cluster has: pure (decision 11).
+
+use std::collections::BTreeMap;
+
+use harvester_api::names::ClusterName;
+
+/// What can tell the cluster's name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Clues {
+    /// From the record in the guest cluster.
+    pub remembered: Option<ClusterName>,
+    /// From each LoadBalancer object that is proven to be ours.
+    pub adopted: Vec<ClusterName>,
+    /// From the command line.
+    pub flag: Option<ClusterName>,
+    /// From each virtual machine of the namespace; `None`: one without a label.
+    pub machines: Vec<Option<ClusterName>>,
+}
+
+/// Where the name comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The record.
+    Remembered,
+    /// Objects that are ours.
+    Adopted,
+    /// The command line.
+    Flag,
+    /// The virtual machines' label.
+    Machines,
+    /// Nobody knows.
+    Default,
+}
+
+/// The name, and what is to be said about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The name in use from now on.
+    pub name: ClusterName,
+    /// Who said so.
+    pub source: Source,
+}
+
+impl Decision {
+    /// Only a name that identifies a cluster is worth remembering: otherwise the first real one would count as a change.
+    pub fn is_to_be_remembered(&self) -> bool {
+        self.source != Source::Remembered && !self.name.is_default()
+    }
+
+    /// The command line says something else: nothing changes, and somebody should confirm the new name or mend the flag.
+    pub fn differs_from(&self, flag: &ClusterName) -> bool {
+        self.name != *flag && matches!(self.source, Source::Remembered | Source::Adopted)
+    }
+}
+
+/// Remembered, else the label of objects that are ours, else the flag, else the label that all machines agree on, else the default.
+pub fn decide(clues: &Clues) -> Decision {
+    if let Some(name) = clues.remembered.clone().filter(|name| !name.is_default()) {
+        return Decision { name, source: Source::Remembered };
+    }
+    if let Some(name) = most_frequent(&clues.adopted, clues.flag.as_ref()) {
+        return Decision { name, source: Source::Adopted };
+    }
+    let flag = clues.flag.clone().unwrap_or_else(|| ClusterName::from_record("kubernetes"));
+    if !flag.is_default() {
+        return Decision { name: flag, source: Source::Flag };
+    }
+    match agreed(&clues.machines) {
+        Some(name) => Decision { name, source: Source::Machines },
+        None => Decision { name: flag, source: Source::Default },
+    }
+}
+
+/// Of several names the one that most objects carry: those keep their label. The flag decides a draw.
+fn most_frequent(names: &[ClusterName], flag: Option<&ClusterName>) -> Option<ClusterName> {
+    let mut counts: BTreeMap<&ClusterName, usize> = BTreeMap::new();
+    for name in names {
+        *counts.entry(name).or_default() += 1;
+    }
+    let best = counts.into_iter().max_by_key(|(name, count)| (*count, Some(*name) == flag, std::cmp::Reverse(*name)));
+    best.map(|(name, _)| name.clone())
+}
+
+fn agreed(machines: &[Option<ClusterName>]) -> Option<ClusterName> {
+    let first = machines.first()?.as_ref()?;
+    let all = machines.iter().all(|name| name.as_ref() == Some(first));
+    (all && !first.is_default()).then(|| first.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> ClusterName {
+        ClusterName::from_record(text)
+    }
+
+    fn names(texts: &[&str]) -> Vec<ClusterName> {
+        texts.iter().copied().map(name).collect()
+    }
+
+    /// Decision 11.
+    #[test]
+    fn the_name_is_the_remembered_one_else_that_of_our_objects_else_the_flag_else_that_of_the_machines() {
+        use Source::{Adopted, Default, Flag, Machines, Remembered};
+        let machines = |texts: &[&str]| -> Vec<Option<ClusterName>> {
+            texts.iter().map(|text| (!text.is_empty()).then(|| name(text))).collect()
+        };
+        for (sentence, remembered, adopted, flag, vms, expected, source) in [
+            ("a fresh cluster takes its flag", None, &[][..], "prod", &["vm", "vm"][..], "prod", Flag),
+            ("a changed flag changes nothing", Some("prod"), &["prod"], "prod2", &[], "prod", Remembered),
+            ("nor does a lost one", Some("prod"), &[], "kubernetes", &["vm"], "prod", Remembered),
+            ("without a record our objects know", None, &["prod"], "kubernetes", &[], "prod", Adopted),
+            ("also against the flag", None, &["prod"], "prod2", &[], "prod", Adopted),
+            ("of several names the most frequent", None, &["a", "b", "b"], "a", &[], "b", Adopted),
+            ("a draw goes to the flag", None, &["a", "b"], "b", &[], "b", Adopted),
+            (
+                "a cluster that the Go provider ran without a name",
+                None,
+                &["kubernetes"],
+                "kubernetes",
+                &["vm"],
+                "kubernetes",
+                Adopted,
+            ),
+            ("no flag, and machines that agree", None, &[], "kubernetes", &["vm", "vm"], "vm", Machines),
+            ("no flag, and machines of two clusters", None, &[], "kubernetes", &["vm", "other"], "kubernetes", Default),
+            ("no flag, and a machine without a label", None, &[], "", &["vm", ""], "", Default),
+            ("a default name is no memory", Some("kubernetes"), &[], "prod", &[], "prod", Flag),
+        ] {
+            let clues = Clues {
+                remembered: remembered.map(name),
+                adopted: names(adopted),
+                flag: Some(name(flag)),
+                machines: machines(vms),
+            };
+            assert_eq!(decide(&clues), Decision { name: name(expected), source }, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_remembered_once_and_a_default_one_never() {
+        let decision = |text, source| Decision { name: name(text), source };
+        assert!(decision("prod", Source::Flag).is_to_be_remembered());
+        assert!(decision("prod", Source::Adopted).is_to_be_remembered());
+        assert!(!decision("prod", Source::Remembered).is_to_be_remembered());
+        assert!(!decision("kubernetes", Source::Adopted).is_to_be_remembered());
+    }
+
+    #[test]
+    fn only_a_flag_that_is_not_followed_is_talked_about() {
+        let decision = |source| Decision { name: name("prod"), source };
+        assert!(decision(Source::Remembered).differs_from(&name("kubernetes")));
+        assert!(decision(Source::Adopted).differs_from(&name("prod2")));
+        assert!(!decision(Source::Remembered).differs_from(&name("prod")));
+        assert!(!decision(Source::Machines).differs_from(&name("kubernetes")), "it stands in for a flag");
+    }
+}

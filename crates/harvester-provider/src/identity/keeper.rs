@@ -1,0 +1,391 @@
+//! Finds out the cluster's name at the start, remembers it, and follows the record in the guest cluster. Runs on the leader only.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cloud_provider::cache::ServiceCache;
+use cloud_provider::view::ServiceKey;
+use harvester_api::names::ClusterName;
+use runtime::cache::Cache;
+use runtime::error::chain;
+use runtime::events::Recorder;
+
+use super::Identity;
+use super::decide::{Clues, Decision, decide};
+use super::proof::{CLUSTER_SERVICE, cluster_of, is_proven};
+use super::record::{self, NAME, NAMESPACE, Record, RecordError, Records};
+use crate::instances::provider::VmiCache;
+use crate::load_balancers::own_writes::LbCache;
+use crate::metrics::Metrics;
+
+/// The record as it is watched: at most one entry.
+pub type RecordCache = Cache<String, Record>;
+
+/// A cache for a reflector to fill.
+pub fn record_cache() -> RecordCache {
+    Cache::new(|old, new| old != new)
+}
+
+/// After a read or write of the record that failed.
+const TRY_AGAIN: Duration = Duration::from_secs(2);
+
+/// UID of the guest cluster, if its Services are known.
+pub fn cluster_uid(services: &ServiceCache) -> Option<String> {
+    let (namespace, name) = CLUSTER_SERVICE;
+    let key = ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() };
+    services.get(&key).map(|service| service.uid.0.clone())
+}
+
+/// What the keeper looks at.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    /// All Services.
+    pub services: ServiceCache,
+    /// All LoadBalancers of the namespace.
+    pub lbs: LbCache,
+    /// All virtual machine instances of the namespace.
+    pub vmis: VmiCache,
+    /// The record.
+    pub record: RecordCache,
+}
+
+/// Keeps [`Identity`] right.
+#[derive(Debug)]
+pub struct Keeper {
+    identity: Identity,
+    sources: Sources,
+    records: Records,
+    metrics: Arc<Metrics>,
+}
+
+impl Keeper {
+    /// Nothing is sent before [`Self::run`].
+    pub fn new(identity: Identity, sources: Sources, records: Records, metrics: Arc<Metrics>) -> Self {
+        Self { identity, sources, records, metrics }
+    }
+
+    /// Never ends. Until the name is known, nothing is done for any Service.
+    pub async fn run(self, events: Recorder) -> Infallible {
+        let mut touched = self.sources.record.subscribe();
+        let mut record = self.first_look().await;
+        let mut may_write = record.is_some();
+        loop {
+            let found = record.clone().unwrap_or_default();
+            let decision = self.decide(&found).await;
+            self.adopt(&decision, &found, &events);
+            if may_write && decision.is_to_be_remembered() {
+                may_write = self.remember(&decision.name).await;
+            }
+            if touched.next().await.is_none() {
+                return std::future::pending().await;
+            }
+            record = self.sources.record.get(&NAME.to_owned()).map(Arc::unwrap_or_clone);
+        }
+    }
+
+    /// The record as the API server has it; `None`: no right to read it, so that it is done without (decision 3). An API server that
+    /// is away is waited for: whoever guesses the name makes objects under a wrong one.
+    async fn first_look(&self) -> Option<Record> {
+        let mut told = false;
+        loop {
+            match self.records.read().await {
+                Ok(record) => return Some(record),
+                Err(error) if error.is_forbidden() => {
+                    not_allowed(&error);
+                    return None;
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(
+                            error = chain(&error),
+                            "the name of this cluster is not known yet, trying again"
+                        );
+                    }
+                    tokio::time::sleep(TRY_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Waits for no more than the decision needs: with a record Harvester may be away.
+    async fn decide(&self, record: &Record) -> Decision {
+        let flag = Some(self.identity.flag().clone());
+        let known = self.identity.name().filter(|name| !name.is_default());
+        // A record that somebody deleted changes nothing while we remember it ourselves.
+        let remembered = record.cluster_name.clone();
+        if remembered.is_none()
+            && let Some(name) = known
+        {
+            return Decision { name, source: super::decide::Source::Adopted };
+        }
+        let mut clues = Clues { remembered, flag, ..Clues::default() };
+        if clues.remembered.as_ref().is_none_or(ClusterName::is_default) {
+            self.sources.services.wait_synced().await;
+            self.sources.lbs.wait_synced().await;
+            clues.adopted = self.adopted();
+        }
+        if clues.adopted.is_empty() && self.identity.flag().is_default() {
+            self.sources.vmis.wait_synced().await;
+            let vmis = self.sources.vmis.all();
+            clues.machines = vmis.iter().map(|vmi| vmi.guest_cluster().map(ClusterName::from_record)).collect();
+        }
+        decide(&clues)
+    }
+
+    fn adopted(&self) -> Vec<ClusterName> {
+        let uid = cluster_uid(&self.sources.services);
+        let lbs = self.sources.lbs.all();
+        let proven = lbs.iter().filter(|lb| {
+            let Some((namespace, name)) = lb.service() else { return false };
+            let key = ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() };
+            self.sources.services.get(&key).is_some_and(|service| is_proven(lb, &service, uid.as_deref()))
+        });
+        proven.filter_map(|lb| cluster_of(lb)).collect()
+    }
+
+    /// Takes the name into use and says what has to be said about it.
+    fn adopt(&self, decision: &Decision, record: &Record, events: &Recorder) {
+        let before = self.identity.name();
+        let flag = self.identity.flag();
+        let differs = decision.differs_from(flag);
+        self.metrics.cluster_name_mismatch.set(i64::from(differs));
+        if before.as_ref() == Some(&decision.name) {
+            return;
+        }
+        let object = record::reference(record.uid.clone());
+        match before {
+            None => {
+                tracing::info!(cluster = decision.name.as_str(), source = ?decision.source, "this cluster's name on Harvester");
+            }
+            Some(before) => {
+                let text = format!(
+                    "this cluster is called {:?} on Harvester from now on, before it was {:?}: new load balancers are named after it, \
+                     those that exist keep name and address",
+                    decision.name.as_str(),
+                    before.as_str()
+                );
+                tracing::info!("{text}");
+                events.normal(&object, "ClusterNameChanged", &text);
+            }
+        }
+        if differs {
+            let text = mismatch(&decision.name, flag);
+            tracing::warn!("{text}");
+            events.warning(&object, "ClusterNameNotChanged", &text);
+        }
+        self.identity.set(decision.name.clone());
+    }
+
+    /// `false`: never to be tried again.
+    async fn remember(&self, name: &ClusterName) -> bool {
+        loop {
+            match self.records.remember(name).await {
+                Ok(_) => {
+                    tracing::info!(cluster = name.as_str(), "remembered in ConfigMap {NAMESPACE}/{NAME}");
+                    return true;
+                }
+                Err(error) if error.is_forbidden() => {
+                    not_allowed(&error);
+                    return false;
+                }
+                Err(error) => {
+                    tracing::debug!(
+                        error = chain(&error),
+                        "the name of this cluster is not remembered yet, trying again"
+                    );
+                    tokio::time::sleep(TRY_AGAIN).await;
+                }
+            }
+        }
+    }
+}
+
+fn not_allowed(error: &RecordError) {
+    tracing::warn!(
+        error = chain(error),
+        "the name of this cluster is not remembered, so a changed --cluster-name is noticed only while load balancers exist: grant \
+         get, list, watch, create and update of configmaps in namespace {NAMESPACE}"
+    );
+}
+
+/// What to do about a flag that is not followed.
+fn mismatch(used: &ClusterName, flag: &ClusterName) -> String {
+    let new = if flag.is_default() { "NEW-NAME" } else { flag.as_str() };
+    format!(
+        "--cluster-name is {:?}, but this cluster is known on Harvester as {:?} and goes on as that: nothing changes. If the flag was \
+         lost or mistyped, set --cluster-name={used}. If the name is really to change: kubectl -n {NAMESPACE} patch configmap {NAME} \
+         --type merge -p '{{\"data\":{{\"{}\":\"{new}\"}}}}'",
+        flag.as_str(),
+        used.as_str(),
+        record::CLUSTER_NAME
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+    use runtime::events::Entry;
+    use runtime::scenario::Scenario;
+    use serde_json::{Value, json};
+    use tokio::sync::mpsc;
+
+    use super::super::super::load_balancers::build;
+    use super::*;
+    use crate::load_balancers::own_writes::lb_cache;
+
+    struct Lab {
+        server: Scenario,
+        identity: Identity,
+        sources: Sources,
+        events: mpsc::Receiver<Entry>,
+        metrics: Arc<Metrics>,
+    }
+
+    impl Lab {
+        /// A cluster with one Service that has an object labelled `cluster`, and this answer to GET of the record.
+        fn start(flag: &str, object: Option<&str>, answer: (u16, Value)) -> Self {
+            let server = Scenario::answering(move |request| match request.method.as_str() {
+                "GET" => answer.clone(),
+                _ => (200, request.body.clone()),
+            });
+            let web = build::service("default/web").done();
+            let lbs = lb_cache();
+            let objects = object.map(|cluster| {
+                let name = ClusterName::from_record(cluster);
+                let name = name.load_balancer_name("default", "web", &web.uid.0);
+                let mut lb = build::lb(&name).done();
+                lb.labels.insert(harvester_api::keys::cloudprovider::CLUSTER.into(), cluster.into());
+                (name, lb)
+            });
+            lbs.replace(objects.into_iter().collect());
+            let sources = Sources {
+                services: cloud_provider::cache::services_with([web]),
+                lbs,
+                vmis: Cache::in_memory(|old, new| old != new, []),
+                record: record_cache(),
+            };
+            let identity = Identity::unknown(ClusterName::from_record(flag));
+            let metrics = Arc::new(Metrics::register(&mut Registry::default()));
+            let (recorder, events) = Recorder::to_channel("test");
+            let records = Records::new(server.client());
+            let keeper = Keeper::new(identity.clone(), sources.clone(), records, Arc::clone(&metrics));
+            tokio::spawn(keeper.run(recorder));
+            Self { server, identity, sources, events, metrics }
+        }
+
+        async fn name(&self) -> String {
+            let mut changes = self.identity.subscribe();
+            let name = changes.wait_for(Option::is_some).await.expect("the identity lives").clone();
+            name.expect("waited for it").to_string()
+        }
+
+        /// The watch shows this name in the record.
+        fn shows(&self, name: &str) {
+            let record = Record { cluster_name: Some(ClusterName::from_record(name)), ..Record::default() };
+            self.sources.record.apply(NAME.into(), record);
+        }
+
+        fn told(&mut self) -> Vec<String> {
+            std::iter::from_fn(|| self.events.try_recv().ok()).map(|event| event.reason).collect()
+        }
+    }
+
+    fn none() -> (u16, Value) {
+        (404, Scenario::status(404, "NotFound", "configmaps not found"))
+    }
+
+    fn remembered(name: &str) -> (u16, Value) {
+        let metadata = json!({"name": NAME, "namespace": NAMESPACE, "resourceVersion": "1", "uid": "u"});
+        (200, json!({"metadata": metadata, "data": {"cluster-name": name}}))
+    }
+
+    async fn settle() {
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn the_name_first_used_is_remembered_and_later_costs_no_write() {
+        let mut fresh = Lab::start("prod", None, none());
+        assert_eq!(fresh.name().await, "prod");
+        settle().await;
+        assert_eq!(fresh.server.writes()[0].body["data"], json!({"cluster-name": "prod"}));
+        assert_eq!(fresh.told(), Vec::<String>::new());
+
+        let again = Lab::start("prod", None, remembered("prod"));
+        assert_eq!(again.name().await, "prod");
+        settle().await;
+        assert_eq!(again.server.writes(), []);
+    }
+
+    #[tokio::test]
+    async fn a_flag_that_changed_or_was_lost_changes_nothing_and_is_told() {
+        for flag in ["prod2", "kubernetes", ""] {
+            let mut lab = Lab::start(flag, None, remembered("prod"));
+            assert_eq!(lab.name().await, "prod", "{flag:?}");
+            settle().await;
+            assert_eq!(lab.told(), ["ClusterNameNotChanged"], "{flag:?}");
+            assert_eq!((lab.server.writes().len(), lab.metrics.cluster_name_mismatch.get()), (0, 1));
+        }
+    }
+
+    #[tokio::test]
+    async fn objects_of_a_go_provider_give_the_name_when_the_flag_was_lost() {
+        let mut lab = Lab::start("kubernetes", Some("prod"), none());
+        assert_eq!(lab.name().await, "prod");
+        settle().await;
+        assert_eq!(lab.server.writes()[0].body["data"]["cluster-name"], "prod");
+        assert_eq!(lab.told(), ["ClusterNameNotChanged"]);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_written_into_the_record_is_taken_over() {
+        let mut lab = Lab::start("prod2", None, remembered("prod"));
+        assert_eq!(lab.name().await, "prod");
+        lab.shows("prod2");
+        let mut changes = lab.identity.subscribe();
+        changes.wait_for(|name| name.as_ref().is_some_and(|name| name.as_str() == "prod2")).await.unwrap();
+        assert_eq!(lab.told(), ["ClusterNameNotChanged", "ClusterNameChanged"]);
+        assert_eq!(lab.metrics.cluster_name_mismatch.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_record_that_somebody_deletes_is_written_again() {
+        let lab = Lab::start("prod", None, remembered("prod"));
+        lab.name().await;
+        lab.shows("prod");
+        settle().await;
+        lab.sources.record.remove(&NAME.to_owned());
+        settle().await;
+        assert_eq!(lab.name().await, "prod");
+    }
+
+    #[tokio::test]
+    async fn without_the_right_it_works_and_nothing_is_written() {
+        let lab = Lab::start("prod", None, (403, Scenario::status(403, "Forbidden", "no")));
+        assert_eq!(lab.name().await, "prod");
+        settle().await;
+        assert_eq!(lab.server.writes(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_is_away_is_waited_for() {
+        let lab = Lab::start("prod2", None, (500, Scenario::status(500, "InternalError", "etcd")));
+        settle().await;
+        assert_eq!(lab.identity.name(), None, "a guess would make objects under a wrong name");
+        assert_eq!(lab.identity.name_or_flag().as_str(), "prod2");
+    }
+
+    #[test]
+    fn the_way_out_is_in_the_text() {
+        let name = ClusterName::from_record;
+        let text = mismatch(&name("prod"), &name("prod2"));
+        assert!(
+            text.contains("set --cluster-name=prod.") && text.contains(r#"-p '{"data":{"cluster-name":"prod2"}}'"#),
+            "{text}"
+        );
+        assert!(mismatch(&name("prod"), &name("kubernetes")).contains("NEW-NAME"));
+    }
+}

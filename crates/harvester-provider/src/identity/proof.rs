@@ -1,0 +1,84 @@
+//! Which LoadBalancer objects are a Service's, whatever they are called: pure (decision 11).
+
+use cloud_provider::view::ServiceView;
+use harvester_api::keys::{cloudprovider, loadbalancer};
+use harvester_api::names::ClusterName;
+
+use crate::load_balancers::view::LbView;
+
+/// The Service whose UID identifies the cluster: it lives as long as the cluster and cannot be had twice.
+pub const CLUSTER_SERVICE: (&str, &str) = ("default", "kubernetes");
+
+/// The object's own idea of its cluster.
+pub fn cluster_of(lb: &LbView) -> Option<ClusterName> {
+    let label = lb.labels.get(cloudprovider::CLUSTER);
+    // A name that is no label value stands in the annotation alone (W-22).
+    label.or_else(|| lb.annotations.get(loadbalancer::CLUSTER)).map(|name| ClusterName::from_record(name))
+}
+
+/// The labels name the Service, and either the naming rule, computed with the object's own cluster name and the Service's UID, gives
+/// its name, or both UIDs stand on it. A label alone proves nothing: clusters share a namespace of Harvester.
+pub fn is_proven(lb: &LbView, service: &ServiceView, cluster_uid: Option<&str>) -> bool {
+    let (namespace, name) = (service.key.namespace.as_str(), service.key.name.as_str());
+    if lb.service() != Some((namespace, name)) {
+        return false;
+    }
+    let by_uid = lb.annotation(cloudprovider::SERVICE_UID) == service.uid.0
+        && cluster_uid.is_some_and(|uid| lb.annotation(cloudprovider::CLUSTER_UID) == uid);
+    by_uid
+        || cluster_of(lb).is_some_and(|cluster| lb.name == cluster.load_balancer_name(namespace, name, &service.uid.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::load_balancers::build;
+    use super::*;
+
+    fn object(cluster: &str, name: &str) -> LbView {
+        let mut lb = build::lb(name).done();
+        lb.labels.insert(cloudprovider::CLUSTER.into(), cluster.into());
+        lb.annotations.remove(cloudprovider::SERVICE_UID);
+        lb
+    }
+
+    fn name(cluster: &str, service: &ServiceView) -> String {
+        ClusterName::from_record(cluster).load_balancer_name(&service.key.namespace, &service.key.name, &service.uid.0)
+    }
+
+    #[test]
+    fn the_naming_rule_proves_whose_an_object_is_under_any_cluster_name() {
+        let web = build::service("default/web").done();
+        for cluster in ["demo", "kubernetes", "former"] {
+            assert!(is_proven(&object(cluster, &name(cluster, &web)), &web, None), "{cluster}");
+        }
+        assert!(
+            !is_proven(&object("former", &name("demo", &web)), &web, None),
+            "the name belongs to another cluster's rule"
+        );
+        let successor = ServiceView { uid: cloud_provider::view::Uid("other".into()), ..web.clone() };
+        assert!(!is_proven(&object("demo", &name("demo", &web)), &successor, None), "a Service of the same name");
+        let other = build::service("default/other").done();
+        assert!(!is_proven(&object("demo", &name("demo", &other)), &other, None), "the labels name default/web");
+    }
+
+    #[test]
+    fn uids_prove_it_where_the_name_does_not() {
+        let web = build::service("default/web").done();
+        let mut lb = object("demo", "some-name");
+        assert!(!is_proven(&lb, &web, Some("cluster-1")));
+        lb.annotations.insert(cloudprovider::SERVICE_UID.into(), web.uid.0.clone());
+        lb.annotations.insert(cloudprovider::CLUSTER_UID.into(), "cluster-1".into());
+        assert!(is_proven(&lb, &web, Some("cluster-1")));
+        assert!(!is_proven(&lb, &web, Some("cluster-2")) && !is_proven(&lb, &web, None));
+    }
+
+    #[test]
+    fn a_cluster_name_that_is_no_label_is_read_from_the_annotation() {
+        let long = "x".repeat(64);
+        let web = build::service("default/web").done();
+        let mut lb = object("", &name(&long, &web));
+        lb.labels.remove(cloudprovider::CLUSTER);
+        lb.annotations.insert(loadbalancer::CLUSTER.into(), long);
+        assert!(is_proven(&lb, &web, None));
+    }
+}

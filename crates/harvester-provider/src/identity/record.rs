@@ -1,0 +1,216 @@
+//! ConfigMap `kube-system/harvester-cloud-provider`: what must outlive the process and cannot be derived again.
+
+use std::collections::BTreeMap;
+
+use harvester_api::names::ClusterName;
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::{Client, ResourceExt};
+
+/// Namespace of the ConfigMap.
+pub const NAMESPACE: &str = "kube-system";
+/// Name of the ConfigMap.
+pub const NAME: &str = "harvester-cloud-provider";
+/// Name of the cluster on Harvester. Whoever really wants another one writes it here.
+pub const CLUSTER_NAME: &str = "cluster-name";
+/// LoadBalancers that a user told us to leave behind, one per line (decision 12).
+pub const POSSIBLE_ORPHANS: &str = "possible-orphans";
+
+/// Annotation: a changed value makes us look for garbage at once.
+pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";
+
+/// So often a write may meet a conflict.
+const ATTEMPTS: usize = 4;
+
+/// Why the record could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {verb} ConfigMap {NAMESPACE}/{NAME}")]
+pub struct RecordError {
+    verb: &'static str,
+    source: kube::Error,
+}
+
+impl RecordError {
+    /// The right is missing: some older role is in use (decision 3), and asking again is pointless.
+    pub fn is_forbidden(&self) -> bool {
+        runtime::error::api_code(&self.source) == Some(403)
+    }
+}
+
+/// What stands in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Record {
+    /// `cluster-name`, if not empty.
+    pub cluster_name: Option<ClusterName>,
+    /// `metadata.uid`, for Events.
+    pub uid: Option<String>,
+    /// Annotation [`LIST_GARBAGE`].
+    pub list_garbage: Option<String>,
+}
+
+impl From<&ConfigMap> for Record {
+    fn from(config_map: &ConfigMap) -> Self {
+        let name = config_map.data.as_ref().and_then(|data| data.get(CLUSTER_NAME)).map(|name| name.trim());
+        Self {
+            cluster_name: name.filter(|name| !name.is_empty()).map(ClusterName::from_record),
+            uid: config_map.uid(),
+            list_garbage: config_map.annotations().get(LIST_GARBAGE).cloned(),
+        }
+    }
+}
+
+/// What Events about the cluster refer to.
+pub fn reference(uid: Option<String>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("ConfigMap".into()),
+        namespace: Some(NAMESPACE.into()),
+        name: Some(NAME.into()),
+        uid,
+        ..ObjectReference::default()
+    }
+}
+
+/// Reads and writes the ConfigMap.
+#[derive(Clone)]
+pub struct Records {
+    client: Client,
+}
+
+impl std::fmt::Debug for Records {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Records").finish_non_exhaustive()
+    }
+}
+
+impl Records {
+    /// In this cluster.
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    fn api(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// GET.
+    pub async fn read(&self) -> Result<Record, RecordError> {
+        let found = self.api().get_opt(NAME).await.map_err(|source| RecordError { verb: "read", source })?;
+        Ok(found.as_ref().map(Record::from).unwrap_or_default())
+    }
+
+    /// Remembers the name; gives the record after that.
+    pub async fn remember(&self, name: &ClusterName) -> Result<Record, RecordError> {
+        self.change(|data| drop(data.insert(CLUSTER_NAME.to_owned(), name.to_string()))).await
+    }
+
+    /// Adds a line about a LoadBalancer that is left behind, unless it is there.
+    pub async fn add_orphan(&self, line: &str) -> Result<Record, RecordError> {
+        self.change(|data| {
+            let lines = data.entry(POSSIBLE_ORPHANS.to_owned()).or_default();
+            if !lines.lines().any(|known| known == line) {
+                if !lines.is_empty() && !lines.ends_with('\n') {
+                    lines.push('\n');
+                }
+                lines.push_str(line);
+                lines.push('\n');
+            }
+        })
+        .await
+    }
+
+    /// Read, change, write; everything else in the ConfigMap stays (decision 4). No write where nothing changes.
+    async fn change(&self, change: impl Fn(&mut BTreeMap<String, String>)) -> Result<Record, RecordError> {
+        let failed = |verb| move |source| RecordError { verb, source };
+        let mut attempt = 1;
+        loop {
+            let found = self.api().get_opt(NAME).await.map_err(failed("read"))?;
+            let mut config_map = found.clone().unwrap_or_else(|| ConfigMap {
+                metadata: ObjectMeta {
+                    name: Some(NAME.to_owned()),
+                    namespace: Some(NAMESPACE.to_owned()),
+                    ..ObjectMeta::default()
+                },
+                ..ConfigMap::default()
+            });
+            change(config_map.data.get_or_insert_default());
+            if found.as_ref() == Some(&config_map) {
+                return Ok(Record::from(&config_map));
+            }
+            let written = match &found {
+                None => self.api().create(&PostParams::default(), &config_map).await,
+                Some(_) => self.api().replace(NAME, &PostParams::default(), &config_map).await,
+            };
+            match written {
+                Ok(written) => return Ok(Record::from(&written)),
+                Err(error) if runtime::error::is_conflict(&error) && attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(failed(if found.is_none() { "create" } else { "update" })(error)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::scenario::Scenario;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn server(there: Option<Value>) -> Scenario {
+        Scenario::answering(move |request| match (request.method.as_str(), &there) {
+            ("GET", None) => (404, Scenario::status(404, "NotFound", "configmaps not found")),
+            ("GET", Some(object)) => (200, object.clone()),
+            _ => (200, request.body.clone()),
+        })
+    }
+
+    fn config_map(data: &Value) -> Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data,
+            "metadata": {"name": NAME, "namespace": NAMESPACE, "resourceVersion": "7", "uid": "u", "labels": {"a": "b"}}})
+    }
+
+    #[tokio::test]
+    async fn the_name_is_written_beside_what_others_keep_there() {
+        let server = server(Some(config_map(&json!({"other": "x"}))));
+        Records::new(server.client()).remember(&ClusterName::from_record("prod")).await.unwrap();
+        let writes = server.writes();
+        assert_eq!(writes.len(), 1);
+        assert_eq!((writes[0].method.as_str(), &writes[0].body["metadata"]["resourceVersion"]), ("PUT", &json!("7")));
+        assert_eq!(writes[0].body["data"], json!({"other": "x", "cluster-name": "prod"}));
+        assert_eq!(writes[0].body["metadata"]["labels"], json!({"a": "b"}));
+    }
+
+    #[tokio::test]
+    async fn a_missing_record_is_made_and_an_equal_one_is_not_written() {
+        let missing = server(None);
+        Records::new(missing.client()).remember(&ClusterName::from_record("prod")).await.unwrap();
+        assert_eq!(missing.writes()[0].method, "POST");
+        let equal = server(Some(config_map(&json!({"cluster-name": "prod"}))));
+        Records::new(equal.client()).remember(&ClusterName::from_record("prod")).await.unwrap();
+        assert_eq!(equal.writes(), []);
+    }
+
+    #[tokio::test]
+    async fn an_orphan_is_a_line_of_its_own_and_stands_there_once() {
+        let one = server(Some(config_map(&json!({"possible-orphans": "guests/a"}))));
+        let records = Records::new(one.client());
+        records.add_orphan("guests/a").await.unwrap();
+        assert_eq!(one.writes(), []);
+        records.add_orphan("guests/b").await.unwrap();
+        assert_eq!(one.writes()[0].body["data"]["possible-orphans"], "guests/a\nguests/b\n");
+    }
+
+    #[tokio::test]
+    async fn a_missing_right_is_told_from_a_server_that_is_away() {
+        for (code, forbidden) in [(403, true), (500, false)] {
+            let server = Scenario::answering(move |_| (code, Scenario::status(code, "x", "no")));
+            let error = Records::new(server.client()).read().await.unwrap_err();
+            assert_eq!(error.is_forbidden(), forbidden);
+            assert!(
+                runtime::error::chain(&error)
+                    .starts_with("failed to read ConfigMap kube-system/harvester-cloud-provider")
+            );
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What a Service asks for, read from its annotations: pure (decisions 9 and 10).
+//!
+//! `kube-vip.io/loadbalancerIPs` is our output and asks for nothing, except on a Service that we see for the first time.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use cloud_provider::view::ServiceView;
+use harvester_api::keys::{cloudprovider, kube_vip};
+use harvester_api::load_balancer::Ipam;
+use harvester_api::names::is_object_name;
+
+use super::quoted::Quoted;
+
+/// Where the address comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Harvester books one, in this IPPool if one is named.
+    Pool(Option<String>),
+    /// The announcer asks a DHCP server.
+    Dhcp,
+    /// The user names it.
+    Static(IpAddr),
+}
+
+impl Source {
+    /// `spec.ipam` on Harvester, whose schema knows no third value: a static address is none of its business.
+    pub fn ipam(&self) -> Ipam {
+        match self {
+            Self::Pool(_) => Ipam::Pool,
+            Self::Dhcp | Self::Static(_) => Ipam::Dhcp,
+        }
+    }
+
+    /// As users write it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Pool(_) => "pool",
+            Self::Dhcp => "dhcp",
+            Self::Static(_) => "static",
+        }
+    }
+
+    /// The IPPool that is asked for by name.
+    pub fn pool(&self) -> Option<&str> {
+        if let Self::Pool(pool) = self { pool.as_deref() } else { None }
+    }
+}
+
+/// An annotation that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChoiceError {
+    /// None of the three.
+    #[error("annotation {key} has the value {value:?}, accepted are pool, dhcp, static", key = cloudprovider::IPAM, value = Quoted(.0))]
+    UnknownIpam(String),
+    /// No address, or one that no Service can have.
+    #[error("annotation {key} has the value {value:?}, expected one IPv4 or IPv6 address of the network", key = cloudprovider::IP, value = Quoted(.0))]
+    NoAddress(String),
+    /// `static` without an address.
+    #[error(
+        "annotation {} is static, so annotation {} has to name the address",
+        cloudprovider::IPAM,
+        cloudprovider::IP
+    )]
+    AddressMissing,
+    /// No name of an object.
+    #[error("annotation {key} has the value {value:?}, expected the name of an IPPool on Harvester", key = cloudprovider::IP_POOL, value = Quoted(.0))]
+    NoPoolName(String),
+    /// A pool where no pool is used.
+    #[error("annotation {pool} names an IPPool, but annotation {ipam} is {word}: remove one of the two", pool = cloudprovider::IP_POOL, ipam = cloudprovider::IPAM)]
+    PoolNotUsed {
+        /// `dhcp` or `static`.
+        word: &'static str,
+    },
+}
+
+/// What the Service asks for. A missing or empty annotation asks for nothing (W-33).
+pub fn source(service: &ServiceView) -> Result<Source, ChoiceError> {
+    let pool = match text(service, cloudprovider::IP_POOL) {
+        Some(name) if !is_object_name(name) => return Err(ChoiceError::NoPoolName(name.to_owned())),
+        pool => pool.map(str::to_owned),
+    };
+    let address = address(service)?;
+    let source = match text(service, cloudprovider::IPAM) {
+        None | Some("pool") => Source::Pool(pool.clone()),
+        Some("dhcp") => Source::Dhcp,
+        Some("static") => Source::Static(address.ok_or(ChoiceError::AddressMissing)?),
+        Some(other) => return Err(ChoiceError::UnknownIpam(other.to_owned())),
+    };
+    match (pool, &source) {
+        (Some(_), Source::Dhcp | Source::Static(_)) => Err(ChoiceError::PoolNotUsed { word: source.word() }),
+        _ => Ok(source),
+    }
+}
+
+/// The address that is asked for.
+pub fn address(service: &ServiceView) -> Result<Option<IpAddr>, ChoiceError> {
+    let Some(value) = text(service, cloudprovider::IP) else { return Ok(None) };
+    match value.parse::<IpAddr>() {
+        Ok(address) if is_unicast(address) => Ok(Some(address)),
+        _ => Err(ChoiceError::NoAddress(value.to_owned())),
+    }
+}
+
+fn text<'a>(service: &'a ServiceView, key: &str) -> Option<&'a str> {
+    service.annotations.get(key).map(String::as_str).filter(|value| !value.is_empty())
+}
+
+fn is_unicast(address: IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || broadcast)
+}
+
+/// Decision 9: on a Service that nobody has served yet, `spec.loadBalancerIP` or an address that somebody else wrote into our output
+/// counts as a request. It is written down, because later neither can be told from what we wrote ourselves.
+pub fn at_first_sight(service: &ServiceView) -> BTreeMap<String, String> {
+    if text(service, cloudprovider::IP).is_some() {
+        return BTreeMap::new();
+    }
+    let shown = text(service, kube_vip::LOADBALANCER_IPS);
+    let asked = service.load_balancer_ip.as_deref().or(shown).and_then(|text| text.parse::<IpAddr>().ok());
+    let asked = asked.filter(|address| is_unicast(*address));
+    asked.map(|address| (cloudprovider::IP.to_owned(), address.to_string())).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::build::service;
+    use super::*;
+
+    fn asked(annotations: &[(&str, &str)]) -> Result<Source, String> {
+        source(&service("default/web").short(annotations).done()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn pool_dhcp_static_and_a_pool_by_name_can_be_asked_for() {
+        let ip: IpAddr = "10.0.0.7".parse().unwrap();
+        assert_eq!(asked(&[]), Ok(Source::Pool(None)));
+        assert_eq!(asked(&[("ipam", ""), ("ippool", ""), ("want", "")]), Ok(Source::Pool(None)));
+        assert_eq!(asked(&[("ippool", "edge")]), Ok(Source::Pool(Some("edge".into()))));
+        assert_eq!(asked(&[("ipam", "pool"), ("want", "10.0.0.7")]), Ok(Source::Pool(None)));
+        assert_eq!(asked(&[("ipam", "dhcp"), ("want", "10.0.0.7")]), Ok(Source::Dhcp));
+        assert_eq!(asked(&[("ipam", "static"), ("want", "10.0.0.7")]), Ok(Source::Static(ip)));
+        assert_eq!(asked(&[("ipam", "static"), ("want", "fd00::7")]), Ok(Source::Static("fd00::7".parse().unwrap())));
+    }
+
+    #[test]
+    fn what_cannot_be_followed_names_annotation_value_and_what_is_accepted() {
+        for (annotations, parts) in [
+            (&[("ipam", "Static")][..], &["/ipam", "\"Static\"", "pool, dhcp, static"][..]),
+            (&[("ipam", "static")], &["/ipam is static", "/ip "]),
+            (&[("ipam", "static"), ("want", "0.0.0.0")], &["/ip ", "\"0.0.0.0\"", "one IPv4 or IPv6"]),
+            (&[("want", "10.0.0.1/24")], &["/ip ", "\"10.0.0.1/24\""]),
+            (&[("want", "10.0.0.1,10.0.0.2")], &["/ip ", "one IPv4 or IPv6"]),
+            (&[("ippool", "Edge Pool")], &["/ippool", "\"Edge Pool\"", "name of an IPPool"]),
+            (&[("ippool", "edge"), ("ipam", "dhcp")], &["/ippool", "/ipam is dhcp"]),
+            (&[("ippool", "edge"), ("ipam", "static"), ("want", "10.0.0.7")], &["/ipam is static"]),
+        ] {
+            let text = asked(annotations).unwrap_err();
+            assert!(parts.iter().all(|part| text.contains(part)), "{annotations:?}: {text}");
+        }
+    }
+
+    /// Decision 9.
+    #[test]
+    fn a_foreign_request_is_written_down_when_the_service_is_first_seen() {
+        let seen = |annotations: &[(&str, &str)], ip: Option<&str>| {
+            let mut view = service("default/web").short(annotations).done();
+            view.load_balancer_ip = ip.map(str::to_owned);
+            at_first_sight(&view).into_values().next()
+        };
+        assert_eq!(seen(&[], None), None);
+        assert_eq!(seen(&[], Some("10.0.0.7")).as_deref(), Some("10.0.0.7"));
+        assert_eq!(seen(&[("ip", "10.0.0.8")], None).as_deref(), Some("10.0.0.8"));
+        assert_eq!(seen(&[("ip", "10.0.0.8")], Some("10.0.0.7")).as_deref(), Some("10.0.0.7"));
+        assert_eq!(seen(&[("want", "10.0.0.9")], Some("10.0.0.7")), None, "it stands there already");
+        for nothing in ["0.0.0.0", "x", "10.0.0.1,10.0.0.2", ""] {
+            assert_eq!(seen(&[("ip", nothing)], None), None, "{nothing}");
+        }
+    }
+}

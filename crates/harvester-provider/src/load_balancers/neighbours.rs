@@ -1,0 +1,149 @@
+//! Which Services name a Service as their primary, and which show an address: found without looking at all of them, so that one
+//! decision costs the same among ten Services and among ten thousand.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cloud_provider::cache::ServiceCache;
+use cloud_provider::view::{ServiceKey, ServiceView};
+use futures::FutureExt;
+use harvester_api::keys::kube_vip;
+use runtime::cache::Touched;
+
+use super::sharing::named_primary;
+
+/// An index over the cache of Services. What it finds are candidates: the rules of sharing decide.
+#[derive(Debug)]
+pub struct Neighbours {
+    services: ServiceCache,
+    index: Mutex<Index>,
+}
+
+#[derive(Debug)]
+struct Index {
+    touched: Touched<ServiceKey>,
+    facts: HashMap<ServiceKey, Facts>,
+    by_primary: BTreeMap<ServiceKey, BTreeSet<ServiceKey>>,
+    by_address: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Facts {
+    primary: Option<ServiceKey>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+/// Addresses that a Service is served with or shows.
+fn addresses(service: &ServiceView) -> BTreeSet<IpAddr> {
+    let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).map_or("", String::as_str);
+    let shown = shown.split(',').filter_map(|ip| ip.trim().parse().ok());
+    service.ingress.iter().copied().chain(shown).filter(|address: &IpAddr| !address.is_unspecified()).collect()
+}
+
+impl Neighbours {
+    /// On top of this cache.
+    pub fn new(services: ServiceCache) -> Self {
+        let index = Index {
+            touched: services.subscribe(),
+            facts: HashMap::new(),
+            by_primary: BTreeMap::new(),
+            by_address: BTreeMap::new(),
+        };
+        Self { services, index: Mutex::new(index) }
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(Some(key)) = index.touched.next().now_or_never() {
+            let facts = self.services.get(&key).map(|service| Facts {
+                primary: named_primary(&service).and_then(Result::ok),
+                addresses: addresses(&service),
+            });
+            index.note(key, facts.unwrap_or_default());
+        }
+        index
+    }
+
+    /// Services that name this one as their primary.
+    pub fn naming(&self, primary: &ServiceKey) -> Vec<Arc<ServiceView>> {
+        let keys = self.index().by_primary.get(primary).cloned().unwrap_or_default();
+        keys.iter().filter_map(|key| self.services.get(key)).collect()
+    }
+
+    /// Services that have an address in common with this one, itself included; and `more`.
+    pub fn beside(&self, service: &ServiceView, more: Vec<ServiceKey>) -> Vec<Arc<ServiceView>> {
+        let mut keys: BTreeSet<ServiceKey> = more.into_iter().collect();
+        let index = self.index();
+        for address in addresses(service) {
+            keys.extend(index.by_address.get(&address).into_iter().flatten().cloned());
+        }
+        drop(index);
+        keys.iter().filter_map(|key| self.services.get(key)).collect()
+    }
+}
+
+impl Index {
+    fn note(&mut self, key: ServiceKey, facts: Facts) {
+        let old = self.facts.remove(&key).unwrap_or_default();
+        if let Some(primary) = &old.primary {
+            leave(&mut self.by_primary, primary, &key);
+        }
+        for address in &old.addresses {
+            leave(&mut self.by_address, address, &key);
+        }
+        if let Some(primary) = &facts.primary {
+            self.by_primary.entry(primary.clone()).or_default().insert(key.clone());
+        }
+        for address in &facts.addresses {
+            self.by_address.entry(*address).or_default().insert(key.clone());
+        }
+        if facts != Facts::default() {
+            self.facts.insert(key, facts);
+        }
+    }
+}
+
+fn leave<K: Ord>(map: &mut BTreeMap<K, BTreeSet<ServiceKey>>, at: &K, key: &ServiceKey) {
+    if let Some(keys) = map.get_mut(at) {
+        keys.remove(key);
+        if keys.is_empty() {
+            map.remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::build::{key, service};
+    use super::*;
+
+    fn names(services: &[Arc<ServiceView>]) -> Vec<&str> {
+        services.iter().map(|service| service.key.name.as_str()).collect()
+    }
+
+    #[test]
+    fn it_follows_what_services_say_and_forgets_who_is_gone() {
+        let sharer = |name| service(name).short(&[("primary", "default/web")]).done();
+        let cache = cloud_provider::cache::services_with([
+            service("default/web").ingress("10.0.0.1").done(),
+            sharer("default/a"),
+            sharer("default/b"),
+            service("default/c").short(&[("ip", "10.0.0.1")]).done(),
+        ]);
+        let neighbours = Neighbours::new(cache.clone());
+        let web = cache.get(&key("default/web")).unwrap();
+        assert_eq!(names(&neighbours.naming(&web.key)), ["a", "b"]);
+        assert_eq!(names(&neighbours.beside(&web, vec![])), ["c", "web"]);
+        assert_eq!(names(&neighbours.beside(&web, vec![key("default/b")])), ["b", "c", "web"]);
+        cache.apply(key("default/a"), service("default/a").short(&[("ip", "10.0.0.1")]).done());
+        cache.remove(&key("default/c"));
+        assert_eq!(names(&neighbours.naming(&web.key)), ["b"]);
+        assert_eq!(names(&neighbours.beside(&web, vec![])), ["a", "web"]);
+        for name in ["default/a", "default/b", "default/web"] {
+            cache.remove(&key(name));
+        }
+        let index = neighbours.index();
+        assert!(index.facts.is_empty() && index.by_primary.is_empty() && index.by_address.is_empty());
+    }
+}

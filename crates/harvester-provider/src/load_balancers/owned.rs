@@ -1,0 +1,215 @@
+//! Which LoadBalancer objects are a Service's: its own by name, and others by proof (decision 11). Usually there is one, under the
+//! name of the rule. There are others after a change of the cluster's name, and while an address moves to another pool.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cloud_provider::view::{ServiceKey, ServiceView, Uid};
+use futures::FutureExt;
+use harvester_api::keys::kube_vip;
+use harvester_api::load_balancer::DHCP_ADDRESS;
+use runtime::cache::Touched;
+
+use super::own_writes::{LbCache, Objects};
+use super::view::LbView;
+use super::wakes::object_name;
+use crate::config::LoadBalancerConfig;
+use crate::identity::proof::is_proven;
+
+/// All objects of one Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owned {
+    /// Name of the one that serves, or is to be made.
+    pub name: String,
+    /// That object, if it exists.
+    pub lb: Option<Arc<LbView>>,
+    /// The others.
+    pub others: Vec<Arc<LbView>>,
+}
+
+/// Finds them.
+#[derive(Debug)]
+pub struct Owners {
+    cache: LbCache,
+    index: Mutex<Index>,
+}
+
+#[derive(Debug)]
+struct Index {
+    touched: Touched<String>,
+    named: BTreeMap<ServiceKey, BTreeSet<String>>,
+    services: HashMap<String, ServiceKey>,
+    /// By Service: an object that has another name than the rule gives, for when it is gone and its absence has to be verified.
+    last: HashMap<Uid, String>,
+}
+
+impl Owners {
+    /// On top of this cache.
+    pub fn new(cache: LbCache) -> Self {
+        let index = Index {
+            touched: cache.subscribe(),
+            named: BTreeMap::new(),
+            services: HashMap::new(),
+            last: HashMap::new(),
+        };
+        Self { cache, index: Mutex::new(index) }
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(Some(name)) = index.touched.next().now_or_never() {
+            let key = self.cache.get(&name).and_then(|lb| service_named(&lb));
+            index.note(name, key);
+        }
+        index
+    }
+
+    /// What is there for the Service. `more`: names of objects that the watch may not show yet.
+    pub fn of(
+        &self,
+        service: &ServiceView,
+        objects: &Objects,
+        config: &LoadBalancerConfig,
+        more: impl IntoIterator<Item = String>,
+    ) -> Owned {
+        let rule = object_name(config, service);
+        let mut names: BTreeSet<String> = self.index().named.get(&service.key).cloned().unwrap_or_default();
+        names.extend(more);
+        names.remove(&rule);
+        let own = objects.get(&rule);
+        let proven = names
+            .iter()
+            .filter_map(|name| objects.get(name))
+            .filter(|lb| is_proven(lb, service, config.cluster_uid.as_deref()));
+        let owned = choose(service, &rule, own, proven.collect());
+        if owned.name != rule {
+            self.index().last.insert(service.uid.clone(), owned.name.clone());
+        }
+        owned
+    }
+
+    /// The name whose absence proves that nothing is left of the Service.
+    pub fn last_name(&self, service: &ServiceView, config: &LoadBalancerConfig) -> String {
+        self.index().last.get(&service.uid).cloned().unwrap_or_else(|| object_name(config, service))
+    }
+
+    /// Nothing of the Service is left.
+    pub fn forget(&self, service: &ServiceView) {
+        self.index().last.remove(&service.uid);
+    }
+
+    #[cfg(test)]
+    pub(super) fn remembers_nothing(&self) -> bool {
+        self.index().last.is_empty()
+    }
+}
+
+impl Index {
+    fn note(&mut self, name: String, key: Option<ServiceKey>) {
+        if self.services.get(&name) == key.as_ref() {
+            return;
+        }
+        if let Some(old) = self.services.remove(&name)
+            && let Some(names) = self.named.get_mut(&old)
+        {
+            names.remove(&name);
+            if names.is_empty() {
+                self.named.remove(&old);
+            }
+        }
+        if let Some(key) = key {
+            self.named.entry(key.clone()).or_default().insert(name.clone());
+            self.services.insert(name, key);
+        }
+    }
+}
+
+fn service_named(lb: &LbView) -> Option<ServiceKey> {
+    let (namespace, name) = lb.service()?;
+    Some(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() })
+}
+
+/// The one whose address the Service shows, else the one under the name of the rule, else the oldest.
+fn choose(service: &ServiceView, rule: &str, own: Option<Arc<LbView>>, proven: Vec<Arc<LbView>>) -> Owned {
+    let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).filter(|ips| *ips != DHCP_ADDRESS);
+    let mut all: Vec<Arc<LbView>> = own.into_iter().chain(proven).collect();
+    all.sort_by_key(|lb| {
+        let shows = shown.is_some() && lb.usable_address.as_ref() == shown;
+        (lb.terminating, !shows, lb.name != rule, lb.created, lb.name.clone())
+    });
+    let mut all = all.into_iter();
+    let lb = all.next();
+    Owned { name: lb.as_ref().map_or_else(|| rule.to_owned(), |lb| lb.name.clone()), lb, others: all.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use harvester_api::keys::cloudprovider;
+    use harvester_api::names::ClusterName;
+
+    use super::super::build::{config, lb, service};
+    use super::super::own_writes::lb_cache;
+    use super::*;
+
+    fn under(cluster: &str, address: &str) -> LbView {
+        let web = service("default/web").done();
+        let name = ClusterName::from_record(cluster).load_balancer_name("default", "web", &web.uid.0);
+        let mut view = lb(&name).ready(address).done();
+        view.labels.insert(cloudprovider::CLUSTER.into(), cluster.into());
+        view.annotations.remove(cloudprovider::SERVICE_UID);
+        view
+    }
+
+    fn found(service: &ServiceView, views: &[LbView]) -> (String, Option<String>, usize) {
+        let cache = lb_cache();
+        let owners = Owners::new(cache.clone());
+        cache.replace(views.iter().map(|view| (view.name.clone(), view.clone())).collect());
+        let owned = owners.of(service, &Objects::new(cache), &config(), []);
+        (owned.name, owned.lb.and_then(|lb| lb.usable_address.clone()), owned.others.len())
+    }
+
+    #[test]
+    fn an_object_under_a_former_name_of_the_cluster_goes_on_serving() {
+        let web = service("default/web").done();
+        let former = under("former", "10.0.0.1");
+        assert_eq!(found(&web, std::slice::from_ref(&former)), (former.name, Some("10.0.0.1".into()), 0));
+        assert_eq!(found(&web, &[]), (object_name(&config(), &web), None, 0), "a new one follows the rule");
+    }
+
+    #[test]
+    fn of_two_objects_the_one_that_serves_is_the_services() {
+        let (former, own) = (under("former", "10.0.0.1"), under("demo", "10.0.0.2"));
+        let both = [former.clone(), own.clone()];
+        let web = || service("default/web");
+        assert_eq!(found(&web().done(), &both).0, own.name);
+        assert_eq!(found(&web().short(&[("ip", "10.0.0.1")]).done(), &both), (former.name, Some("10.0.0.1".into()), 1));
+        assert_eq!(found(&web().short(&[("ip", "10.0.0.9")]).done(), &both).0, own.name);
+    }
+
+    #[test]
+    fn another_clusters_object_for_a_service_of_the_same_name_is_nobodys_here() {
+        let mut foreign = under("other", "10.0.0.1");
+        foreign.name = "other-default-web-00000000".into();
+        assert_eq!(found(&service("default/web").done(), &[foreign]).1, None);
+    }
+
+    #[test]
+    fn an_object_that_is_gone_is_verified_under_the_name_it_had() {
+        let web = service("default/web").done();
+        let former = under("former", "10.0.0.1");
+        let cache = lb_cache();
+        let (owners, objects) = (Owners::new(cache.clone()), Objects::new(cache.clone()));
+        cache.apply(former.name.clone(), former.clone());
+        owners.of(&web, &objects, &config(), []);
+        cache.remove(&former.name);
+        assert_eq!(owners.last_name(&web, &config()), former.name);
+        assert_eq!(
+            owners.of(&web, &objects, &config(), []).name,
+            object_name(&config(), &web),
+            "a new one follows the rule"
+        );
+        owners.forget(&web);
+        assert_eq!(owners.last_name(&web, &config()), object_name(&config(), &web));
+        assert!(owners.remembers_nothing());
+    }
+}

@@ -1,0 +1,197 @@
+//! The pace of the host: one window over creates and deletes of pooled load balancers (`scheduler.rs`, `window.rs`), and the host's
+//! finalizer preset where it was learnt (`finalizer.rs`). Decisions 6 to 8; host-throughput.md.
+//!
+//! Nobody waits in here: who has no turn gets "not yet", and its Service is woken when the turn comes.
+
+mod finalizer;
+#[cfg(test)]
+mod host_model;
+mod scheduler;
+#[cfg(test)]
+mod simulation;
+mod window;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cloud_provider::view::ServiceKey;
+use futures::stream::{self, Stream, StreamExt};
+use harvester_api::load_balancer::NotReady;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use finalizer::Finalizer;
+use scheduler::{Scheduler, Seen};
+pub use scheduler::{Turn, Work};
+
+use super::view::LbView;
+
+/// What all passes share.
+#[derive(Debug, Default)]
+pub struct Pacer {
+    state: Mutex<State>,
+    /// Somebody was called, or the next deadline is another one.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    scheduler: Scheduler,
+    finalizer: Finalizer,
+}
+
+impl Pacer {
+    fn change<R>(&self, change: impl FnOnce(&mut State, Instant) -> R) -> R {
+        let result = change(&mut self.lock(), Instant::now());
+        self.changed.notify_one();
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a turn. After [`Turn::Now`] come [`Self::sent`] or [`Self::creates`], and [`Self::failed`] if the request failed.
+    pub fn ask(&self, name: &str, service: &ServiceKey, work: Work) -> Turn {
+        self.change(|state, now| state.scheduler.ask(now, name, service, work))
+    }
+
+    /// The request is about to be sent, or was just answered: the host's time runs from here.
+    pub fn sent(&self, name: &str) {
+        self.change(|state, now| state.scheduler.sent(now, name));
+    }
+
+    /// A POST is about to be sent. Tells whether to preset the host's finalizer.
+    pub fn creates(&self, name: &str) -> bool {
+        self.change(|state, now| {
+            state.scheduler.sent(now, name);
+            let preset = state.finalizer.is_known();
+            if !preset {
+                state.finalizer.created_without(name);
+            }
+            preset
+        })
+    }
+
+    /// The request failed, or found the work done.
+    pub fn failed(&self, name: &str) {
+        self.change(|state, now| state.scheduler.give_back(now, name, false));
+    }
+
+    /// Nothing is to be sent for this object, as things are.
+    pub fn not_wanted(&self, name: &str) {
+        self.change(|state, now| state.scheduler.give_back(now, name, true));
+    }
+
+    /// Nothing is left of it.
+    pub fn forget(&self, name: &str) {
+        self.change(|state, now| {
+            state.scheduler.forget(now, name);
+            state.finalizer.seen(now, name, None);
+        });
+    }
+
+    /// The watch shows this object, or that there is none.
+    pub fn seen(&self, name: &str, lb: Option<&LbView>) {
+        self.change(|state, now| {
+            state.scheduler.seen(now, name, lb.map_or(Seen::Gone, seen));
+            state.finalizer.seen(now, name, lb);
+        });
+    }
+
+    /// How long the host may still take to let an object go whose finalizer we have preset. Zero: it does not, and the finalizer is
+    /// not preset any more. `None`: the finalizer is the host's own.
+    pub fn patience(&self, name: &str) -> Option<Duration> {
+        self.lock().finalizer.patience(Instant::now(), name)
+    }
+
+    /// Size of the window.
+    pub fn window(&self) -> usize {
+        self.lock().scheduler.window()
+    }
+
+    /// Services whose turn has come.
+    pub fn wakes(self: &Arc<Self>) -> impl Stream<Item = ServiceKey> + use<> {
+        let called = stream::unfold(Arc::clone(self), |pacer| async move {
+            loop {
+                let changed = pacer.changed.notified();
+                let deadline = {
+                    let mut state = pacer.lock();
+                    state.scheduler.tick(Instant::now());
+                    let called = state.scheduler.take_called();
+                    if !called.is_empty() {
+                        drop(state);
+                        drop(changed);
+                        return Some((stream::iter(called), pacer));
+                    }
+                    state.scheduler.deadline()
+                };
+                match deadline {
+                    Some(deadline) => {
+                        let _ = tokio::time::timeout_at(deadline, changed).await;
+                    }
+                    None => changed.await,
+                }
+            }
+        });
+        called.flatten()
+    }
+}
+
+fn seen(lb: &LbView) -> Seen {
+    match &lb.ready {
+        Some(ready) if ready.status && lb.usable_address.is_some() => Seen::Ready,
+        Some(ready) if !ready.status => match NotReady::classify(&ready.message) {
+            NotReady::Transient => Seen::Collided,
+            NotReady::NoMatchingPool | NotReady::PoolExhausted | NotReady::Other => Seen::Refused,
+        },
+        _ => Seen::Working,
+    }
+}
+
+/// Whether deleting this object makes the host release an address. Objects without a pool are not paced, and one that the host
+/// refused has no booking.
+pub fn releases(lb: &LbView) -> bool {
+    lb.effective_ipam() == "pool"
+        && !lb.terminating
+        && lb
+            .ready
+            .as_ref()
+            .is_some_and(|ready| ready.status || NotReady::classify(&ready.message) == NotReady::Transient)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::super::build::{key, lb};
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_service_is_woken_when_a_place_is_free_and_after_five_seconds_at_the_latest() {
+        let pacer = Arc::new(Pacer::default());
+        let mut wakes = std::pin::pin!(pacer.wakes());
+        assert_eq!(pacer.ask("a", &key("default/a"), Work::CreateNew), Turn::Now);
+        for name in ["b", "c"] {
+            pacer.ask(name, &key(&format!("default/{name}")), Work::CreateNew);
+        }
+        assert!(wakes.next().now_or_never().is_none());
+        assert!(!pacer.creates("a"), "not learnt yet");
+        pacer.seen("a", Some(&lb("a").ready("10.0.0.1").done()));
+        assert_eq!(wakes.next().await, Some(key("default/b")));
+        assert!(pacer.creates("b"));
+        let begin = Instant::now();
+        assert_eq!(wakes.next().await, Some(key("default/c")));
+        assert_eq!(begin.elapsed(), Duration::from_secs(5));
+    }
+
+    #[test]
+    fn only_objects_with_a_booking_are_paced_when_they_are_deleted() {
+        let ready = lb("a").ready("10.0.0.1").done();
+        assert!(releases(&ready));
+        assert!(releases(&lb("a").not_ready("fail to reserve 10.0.0.1 into edge").done()));
+        assert!(!releases(&lb("a").not_ready("no matched IPPool").done()));
+        assert!(!releases(&lb("a").done()));
+        assert!(!releases(&LbView { ipam: Some("dhcp".into()), ..ready }));
+    }
+}

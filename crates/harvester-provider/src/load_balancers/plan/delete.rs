@@ -1,0 +1,87 @@
+//! The plan of a Service that is gone or wants no load balancer any more, and when one of its objects may go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cloud_provider::provider::Waiting;
+use cloud_provider::view::ServiceView;
+
+use super::super::booking::{When, when};
+use super::super::sharing;
+use super::super::view::LbView;
+use super::super::wait_reason::WaitReason;
+use super::primary::foreign;
+use super::{Refusal, object};
+use crate::config::LoadBalancerConfig;
+
+/// What to do for a Service that is gone or wants no load balancer any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeletePlan {
+    /// Nothing is known of an object: ask the API itself before saying so (W-04).
+    Verify,
+    /// Delete it.
+    Send {
+        /// Only this one.
+        uid: String,
+        /// The host had not finished booking.
+        leaks: bool,
+    },
+    /// Not now.
+    Waiting(Waiting, WaitReason),
+    /// Not ours to delete.
+    Refused(Refusal),
+}
+
+/// ccm.md 3.9: by the Service's own name, whatever was ever published and whether its primary still exists (W-04, W-23).
+pub fn delete(
+    service: &ServiceView,
+    config: &LoadBalancerConfig,
+    lb: Option<&LbView>,
+    sharers: &[Arc<ServiceView>],
+    age: Duration,
+) -> DeletePlan {
+    let Some(lb) = lb else { return DeletePlan::Verify };
+    if let Some(refusal) = foreign(service, lb, config) {
+        return DeletePlan::Refused(refusal);
+    }
+    if lb.terminating {
+        let message = format!("load balancer {} is being deleted on Harvester", object(config, lb));
+        // The watch tells when it is gone; the look in between is for a watch that is broken.
+        let reason = WaitReason::Terminating.word();
+        let waiting = Waiting { reason, message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
+        return DeletePlan::Waiting(waiting, WaitReason::Terminating);
+    }
+    if let Some(message) = still_used(service, lb, sharers) {
+        let waiting = Waiting { reason: WaitReason::Shared.word(), message, needs_user: true, retry_after: None };
+        return DeletePlan::Waiting(waiting, WaitReason::Shared);
+    }
+    match when(lb, age) {
+        When::Now { leaks } => DeletePlan::Send { uid: lb.uid.clone(), leaks },
+        When::In(rest) => DeletePlan::Waiting(still_booking(lb, config, rest), WaitReason::Booking),
+    }
+}
+
+/// Only who has got the address holds it: an applicant that was refused a port is no user of it.
+pub(super) fn still_used(service: &ServiceView, lb: &LbView, sharers: &[Arc<ServiceView>]) -> Option<String> {
+    let uses = |sharer: &&Arc<ServiceView>| {
+        sharing::has_joined(sharer, service)
+            || lb.usable_address.as_deref().is_some_and(|ip| sharing::shows(sharer, ip))
+    };
+    let names: Vec<String> = sharers.iter().filter(uses).map(|sharer| sharer.key.to_string()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "could not delete load balancer for service {key}: service {key} is still used by other services [{}]",
+            names.join(" "),
+            key = service.key
+        )
+    })
+}
+
+/// A deletion that would leak the address.
+pub(super) fn still_booking(lb: &LbView, config: &LoadBalancerConfig, rest: Duration) -> Waiting {
+    let message = format!(
+        "load balancer {} is deleted as soon as Harvester has finished booking its address",
+        object(config, lb)
+    );
+    Waiting { reason: WaitReason::Booking.word(), message, needs_user: false, retry_after: Some(rest) }
+}

@@ -1,0 +1,179 @@
+//! What to do for one Service: pure. No await, no clock, no client; everything a reviewer must understand about load balancers.
+//!
+//! An unchanged world gives an empty plan. The only plans that delete are that of a Service that is gone or wants no load
+//! balancer any more ([`delete`]), that of a Service which shares another one's address now (`secondary`), and the end of a move to
+//! another pool (`moving`).
+
+mod delete;
+mod moving;
+mod primary;
+mod refusal;
+mod secondary;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cloud_provider::provider::Waiting;
+use cloud_provider::view::{ServiceKey, ServiceView};
+use harvester_api::load_balancer::LoadBalancer;
+
+pub use delete::{DeletePlan, delete};
+pub use moving::name_in_pool;
+pub use refusal::Refusal;
+
+use super::desired::Change;
+use super::network::interface_for;
+use super::service_patch::ServicePatch;
+use super::sharing::{self, Occupant, ShareError};
+use super::view::LbView;
+use super::wait_reason::WaitReason;
+use crate::config::LoadBalancerConfig;
+use crate::nad_mapping::NadMapping;
+
+/// After this time an address that nobody serves is the user's trouble: an announcer needs a few seconds, a DHCP server ten.
+pub const UNSERVED: Duration = Duration::from_mins(1);
+
+/// Everything that the decision about one Service depends on.
+#[derive(Debug, Clone)]
+pub struct World<'a> {
+    /// Cluster name, management network, namespace.
+    pub config: &'a LoadBalancerConfig,
+    /// Name of the Service's own LoadBalancer object.
+    pub name: &'a str,
+    /// That object, if it exists.
+    pub lb: Option<&'a LbView>,
+    /// Further objects of the Service.
+    pub others: &'a [Arc<LbView>],
+    /// The NAD mapping, if its ConfigMap exists.
+    pub mapping: Option<&'a NadMapping>,
+    /// The Service whose address this one wants to share.
+    pub primary: Result<Option<Arc<ServiceView>>, ShareError>,
+    /// LoadBalancer object of that Service.
+    pub primary_lb: Option<&'a LbView>,
+    /// Services that want to share this one's address.
+    pub sharers: &'a [Arc<ServiceView>],
+    /// The address that the Service shows is another one's; see [`sharing::is_taken`].
+    pub taken: bool,
+    /// Another Service that has the address which this one asks for.
+    pub address_user: Option<ServiceKey>,
+    /// The cluster has as many load balancers as it may have.
+    pub quota_reached: Option<usize>,
+    /// How long the Service has shown an address that nobody serves.
+    pub unserved: Option<Duration>,
+    /// Who has a place at the address in question, this Service's own or its primary's.
+    pub occupants: &'a [Occupant],
+    /// Unix seconds.
+    pub now: i64,
+    /// Time since the object was last sent, or since we first saw it waiting.
+    pub idle: Option<Duration>,
+    /// Age of the object, see [`super::booking::age`].
+    pub age: Duration,
+}
+
+/// One request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Create a LoadBalancer object for the Service.
+    Create(Box<LoadBalancer>),
+    /// Change it.
+    Update {
+        /// Only this one, not a successor of the same name.
+        uid: String,
+        /// What to change in the object as it is then.
+        changes: Vec<Change>,
+    },
+    /// Send it again although nothing changes; see [`Resend::Readmit`].
+    Readmit {
+        /// Only this one.
+        uid: String,
+    },
+    /// Delete one of the Service's objects.
+    Delete {
+        /// Its name.
+        name: String,
+        /// Only this one.
+        uid: String,
+        /// The host had not finished booking.
+        leaks: bool,
+    },
+    /// Change labels and annotations of the Service.
+    Patch(ServicePatch),
+}
+
+/// What to do, and what to say about it when it is done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// In this order.
+    pub actions: Vec<Action>,
+    /// The result, if all actions succeed.
+    pub verdict: Verdict,
+}
+
+/// What is to be said about the Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The address is published.
+    Ready,
+    /// Something has to happen elsewhere first; with a reason for the metrics.
+    Waiting(Waiting, WaitReason),
+    /// Not as the user wants it.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for Verdict {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl Plan {
+    fn only(verdict: impl Into<Verdict>) -> Self {
+        Self { actions: Vec::new(), verdict: verdict.into() }
+    }
+}
+
+fn wait(message: String, reason: WaitReason) -> Verdict {
+    Verdict::Waiting(Waiting { reason: reason.word(), message, needs_user: false, retry_after: None }, reason)
+}
+
+fn user_wait(message: String, reason: WaitReason) -> Verdict {
+    Verdict::Waiting(Waiting { reason: reason.word(), message, needs_user: true, retry_after: None }, reason)
+}
+
+/// Plan of a Service that wants a load balancer. ccm.md 3.4.
+pub fn ensure(service: &ServiceView, world: &World<'_>) -> Plan {
+    let interface = match interface_for(service, world.mapping) {
+        Ok(interface) => interface,
+        Err(error) => return Plan::only(Refusal::from(error)),
+    };
+    match &world.primary {
+        Err(error) => Plan::only(Refusal::from(error.clone())),
+        Ok(Some(primary)) => secondary::ensure(service, primary, world),
+        Ok(None) => primary::ensure(service, interface.as_deref(), world),
+    }
+}
+
+fn key(world: &World<'_>) -> String {
+    format!("{}/{}", world.config.namespace, world.name)
+}
+
+/// Who has a place at `primary`'s address: the primary, those who joined, and `claims` that the cache does not show yet.
+pub fn occupants(primary: &ServiceView, sharers: &[Arc<ServiceView>], claims: Vec<Occupant>) -> Vec<Occupant> {
+    let joined = sharers.iter().filter(|sharer| sharing::has_joined(sharer, primary));
+    let mut occupants: Vec<Occupant> =
+        std::iter::once(primary).chain(joined.map(Arc::as_ref)).map(Occupant::from).collect();
+    for claim in claims {
+        if !occupants.iter().any(|occupant| occupant.key == claim.key) {
+            occupants.push(claim);
+        }
+    }
+    occupants
+}
+
+/// `namespace/name` of an object, for texts.
+fn object(config: &LoadBalancerConfig, lb: &LbView) -> String {
+    format!("{}/{}", config.namespace, lb.name)
+}
+
+#[cfg(test)]
+mod tests;

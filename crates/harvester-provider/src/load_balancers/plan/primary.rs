@@ -1,0 +1,218 @@
+//! The plan of a Service with an address of its own. ccm.md 3.5 and 3.7.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use cloud_provider::provider::Waiting;
+use cloud_provider::view::ServiceView;
+use harvester_api::keys::cloudprovider::{self, NUDGED};
+use harvester_api::load_balancer::DHCP_ADDRESS;
+
+use super::super::choice::{self, Source};
+use super::super::desired::{self, Change};
+use super::super::host_words::{self, Resend};
+use super::super::network::wanted_network;
+use super::super::service_patch::{ServicePatch, publish};
+use super::super::sharing::{PortClash, ShareError, first_clash};
+use super::super::view::LbView;
+use super::super::wait_reason::WaitReason;
+use super::{Action, Plan, Refusal, UNSERVED, Verdict, World, key, moving, user_wait, wait};
+use crate::config::LoadBalancerConfig;
+
+/// How often a Service looks whether the cluster may have one more load balancer.
+const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
+
+pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &World<'_>) -> Plan {
+    let (source, asked) = match choice::source(service).and_then(|source| Ok((source, choice::address(service)?))) {
+        Ok(choice) => choice,
+        Err(error) => return Plan::only(Refusal::from(error)),
+    };
+    if let (Source::Static(address), Some(by)) = (&source, &world.address_user) {
+        return Plan::only(Refusal::AddressTaken { address: *address, by: by.clone() });
+    }
+    let Some(lb) = world.lb else { return create(service, &source, world) };
+    if let Some(verdict) = unusable(service, lb, &source, world) {
+        return Plan::only(verdict);
+    }
+    match moving::step(service, lb, &source, interface, world) {
+        Some(plan) => plan,
+        None => serve(service, lb, (&source, asked), interface, world),
+    }
+}
+
+/// The object is the right one: publish its address, keep it as it should be.
+fn serve(
+    service: &ServiceView,
+    lb: &LbView,
+    (source, asked): (&Source, Option<IpAddr>),
+    interface: Option<&str>,
+    world: &World<'_>,
+) -> Plan {
+    let mut changes =
+        if lb.is_settled() { desired::drift(world.config, lb, service, source.ipam()) } else { Vec::new() };
+    let mut actions = Vec::new();
+    let verdict = if let Some(ip) = address(source, lb) {
+        let mut patch = publish(service, &ip, interface);
+        if let (Source::Dhcp, Some(asked)) = (source, asked) {
+            patch.ask_dhcp_for(service, asked);
+        }
+        if patch.is_empty() {
+            changes.extend(mailbox(service, lb));
+        } else {
+            actions.push(Action::Patch(patch));
+        }
+        actions.extend(moving::superseded(service, lb, world));
+        let trouble = clash_with_sharer(service, world).map(Refusal::from);
+        let trouble = trouble.or_else(|| not_as_asked(source, asked, &ip)).map(Verdict::from);
+        trouble.or_else(|| unserved(source, &ip, interface, world)).unwrap_or(Verdict::Ready)
+    } else {
+        if let Some(pool) = source.pool().filter(|pool| lb.pool() != Some(pool)) {
+            // It has no address to lose.
+            changes.push(Change::Pool(pool.to_owned()));
+        }
+        let (action, verdict) = without_address(lb, world);
+        match action {
+            Some(Resend::Readmit) if changes.is_empty() => actions.push(Action::Readmit { uid: lb.uid.clone() }),
+            Some(Resend::Nudge) => changes.push(Change::Annotation(NUDGED, world.now.to_string())),
+            Some(Resend::Readmit) | None => {}
+        }
+        verdict
+    };
+    if !changes.is_empty() {
+        changes.extend(desired::missing_proof(world.config, lb, service));
+        changes.extend(desired::leftovers(lb));
+        actions.push(Action::Update { uid: lb.uid.clone(), changes });
+    }
+    Plan { actions, verdict }
+}
+
+/// What to publish, once the host has accepted the object.
+pub(super) fn address(source: &Source, lb: &LbView) -> Option<String> {
+    let booked = lb.usable_address.clone()?;
+    Some(if let Source::Static(address) = source { address.to_string() } else { booked })
+}
+
+/// Booked and published, and nobody serves it.
+fn unserved(source: &Source, ip: &str, interface: Option<&str>, world: &World<'_>) -> Option<Verdict> {
+    world.unserved.filter(|since| *since > UNSERVED)?;
+    let message = if *source == Source::Dhcp {
+        let interface = interface.map(|name| format!(" (interface {name})")).unwrap_or_default();
+        format!(
+            "no address by DHCP yet: the announcer on the nodes asks a DHCP server on their network{interface}. Its Events on this \
+             Service say what is in the way: no server, no free lease, no macvlan. Without any, see whether the announcer runs"
+        )
+    } else {
+        format!(
+            "address {ip} is published, and nobody serves it: see whether the announcer (harvester-cloud-provider announcer, or \
+             kube-vip) runs on the nodes, and what its Events on this Service say"
+        )
+    };
+    Some(user_wait(message, WaitReason::Unserved))
+}
+
+fn not_as_asked(source: &Source, asked: Option<IpAddr>, booked: &str) -> Option<Refusal> {
+    let asked = asked.filter(|asked| matches!(source, Source::Pool(_)) && booked.parse() != Ok(*asked))?;
+    Some(Refusal::NotAsAsked { asked, booked: booked.to_owned() })
+}
+
+fn create(service: &ServiceView, source: &Source, world: &World<'_>) -> Plan {
+    if let Some(limit) = world.quota_reached {
+        return Plan::only(over_quota(limit));
+    }
+    let mut actions = Vec::new();
+    // An address of an earlier life that nobody serves: an announcer must not take it before ours is known (W-34). One that is
+    // served stays until then, its object may only have been lost; unless another Service has it by now.
+    if service.ingress.is_empty() || world.taken {
+        let stale = ServicePatch::forget_address(service);
+        if !stale.is_empty() {
+            actions.push(Action::Patch(stale));
+        }
+    }
+    actions.push(Action::Create(Box::new(desired::new_object(world.config, world.name, service, source))));
+    let message =
+        format!("ip is not allocated, mode: {}, message: load balancer {} was just created", source.ipam(), key(world));
+    Plan { actions, verdict: wait(message, WaitReason::Allocation) }
+}
+
+fn over_quota(limit: usize) -> Verdict {
+    let message = format!(
+        "this cluster may have {limit} load balancers and has them (--max-load-balancers): delete a Service that needs no address, \
+         share one with annotation {}, or raise the limit",
+        cloudprovider::PRIMARY_SERVICE
+    );
+    let reason = WaitReason::Quota;
+    Verdict::Waiting(
+        Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(QUOTA_INTERVAL) },
+        reason,
+    )
+}
+
+/// Why an object that is there cannot be used for the Service, now or ever.
+fn unusable(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'_>) -> Option<Verdict> {
+    if lb.terminating {
+        // W-06: its address is about to be released. Its disappearance wakes the Service, a new object follows.
+        let message =
+            format!("load balancer {} is being deleted on Harvester, it is created again when it is gone", key(world));
+        return Some(wait(message, WaitReason::Terminating));
+    }
+    if let Some(refusal) = foreign(service, lb, world.config) {
+        return Some(refusal.into());
+    }
+    if lb.effective_ipam() != source.ipam().as_str() {
+        let found = lb.effective_ipam().to_owned();
+        return Some(Refusal::IpamChanged { lb: key(world), found, wanted: source.word() }.into());
+    }
+    network_changed(service, lb, world.config).map(Verdict::from)
+}
+
+/// Its labels name another Service.
+pub(super) fn foreign(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<Refusal> {
+    let (namespace, name) = lb.service()?;
+    if (namespace, name) == (service.key.namespace.as_str(), service.key.name.as_str()) {
+        return None;
+    }
+    let owner = format!("{namespace}/{name}");
+    Some(Refusal::Foreign { lb: format!("{}/{}", config.namespace, lb.name), owner, service: service.key.to_string() })
+}
+
+/// Only a frozen copy that is present and different is a change: objects from before v0.2.7 have none (W-01).
+pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<Refusal> {
+    let found = lb.annotations.get(cloudprovider::LB_NETWORK)?;
+    let wanted = wanted_network(service);
+    (wanted != found).then(|| Refusal::NetworkChanged {
+        service: service.key.to_string(),
+        lb: format!("{}/{}", config.namespace, lb.name),
+        wanted: wanted.to_owned(),
+        found: found.clone(),
+    })
+}
+
+/// `status.address`, the mailbox in which a Go provider after a roll-back expects the address (decision 5): once the host has
+/// finished with the object, and the announcer has served the Service.
+fn mailbox(service: &ServiceView, lb: &LbView) -> Option<Change> {
+    let address = service.ingress.first()?.to_string();
+    // While an address moves, the Service is served at the old one for a moment.
+    let booked = lb.usable_address.as_deref().filter(|booked| *booked != DHCP_ADDRESS);
+    if booked.is_some_and(|booked| booked != address) {
+        return None;
+    }
+    (lb.is_settled() && lb.address.as_ref() != Some(&address)).then_some(Change::Address(address))
+}
+
+/// Why there is no address yet, and whether sending the object again may help.
+pub(super) fn without_address(lb: &LbView, world: &World<'_>) -> (Option<Resend>, Verdict) {
+    let config = world.config;
+    let told = host_words::no_address(lb, config.cluster_name.as_str(), &config.namespace, world.now);
+    let mut waiting = told.waiting;
+    let due = told.resend.filter(|resend| world.idle.is_some_and(|idle| idle >= resend.interval()));
+    if let (Some(resend), None) = (told.resend, due) {
+        waiting.retry_after = Some(resend.interval().saturating_sub(world.idle.unwrap_or_default()));
+    }
+    (due, Verdict::Waiting(waiting, told.reason))
+}
+
+/// A primary that has taken a port which one of those who share its address already had (W-20).
+fn clash_with_sharer(service: &ServiceView, world: &World<'_>) -> Option<ShareError> {
+    let (port, by) = first_clash(service, world.occupants)?;
+    Some(Box::new(PortClash { primary: service.key.clone(), secondary: by.clone(), port, by }).into())
+}

@@ -1,0 +1,117 @@
+//! What a Service cannot have as its user wants it, in words for the user.
+
+use std::net::IpAddr;
+
+use cloud_provider::view::ServiceKey;
+use harvester_api::keys::cloudprovider;
+
+use super::super::choice::ChoiceError;
+use super::super::network::NetworkError;
+use super::super::quoted::Quoted;
+use super::super::sharing::ShareError;
+
+/// What the user has to change. Retrying is pointless until then, or until something wakes the Service.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// An annotation that cannot be followed.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// Harvester chooses the addresses of a pool itself (decision 9: reported, never acted on).
+    #[error(
+        "address {asked} was asked for, Harvester booked {booked}: it chooses the addresses of a pool by itself, and {booked} is served. \
+         Remove annotation {ip} to keep it; or make an IPPool with that address alone and name it in annotation {pool}; or use annotation \
+         {ipam}: static with an address outside all pools, in a new Service",
+        ip = cloudprovider::IP, pool = cloudprovider::IP_POOL, ipam = cloudprovider::IPAM
+    )]
+    NotAsAsked {
+        /// By annotation.
+        asked: IpAddr,
+        /// What is served.
+        booked: String,
+    },
+    /// A static address that another Service has.
+    #[error("address {address} is already used by service {by}: choose another one, or share it with annotation {key}", key = cloudprovider::PRIMARY_SERVICE)]
+    AddressTaken {
+        /// By annotation.
+        address: IpAddr,
+        /// Who has it.
+        by: ServiceKey,
+    },
+    /// A move between pools needs a second object, and a proof that it is ours.
+    #[error(
+        "service {service} cannot move from IPPool {found} to {wanted}: the UID of this cluster is not known (no service \
+         default/kubernetes). Set annotation {key} back, or delete the Service and create it again", key = cloudprovider::IP_POOL
+    )]
+    CannotMove {
+        /// The Service.
+        service: ServiceKey,
+        /// Where its address is booked.
+        found: String,
+        /// What the annotation asks for.
+        wanted: String,
+    },
+    /// The host does not change the mode of an object (harvester-side.md 5.2 F).
+    #[error(
+        "can't change the IPAM from {found} to {wanted} of load balancer {lb}: set annotation {key} back to {found}, or delete the \
+         Service and create it again", key = cloudprovider::IPAM
+    )]
+    IpamChanged {
+        /// `namespace/name` of the object.
+        lb: String,
+        /// The object's mode.
+        found: String,
+        /// What the annotation asks for now.
+        wanted: &'static str,
+    },
+    /// The network is frozen at creation (ccm.md 3.5 step 2).
+    #[error(
+        "network annotation of service {service} is not same as the load balancer {lb}, service: '{}', lb: '{}'",
+        Quoted(wanted),
+        Quoted(found)
+    )]
+    NetworkChanged {
+        /// The Service.
+        service: String,
+        /// `namespace/name` of the object.
+        lb: String,
+        /// What the Service asks for now.
+        wanted: String,
+        /// What the object was made with.
+        found: String,
+    },
+    /// Somebody else's object has our name.
+    #[error("load balancer {lb} belongs to service {owner} by its labels, so service {service} cannot use it")]
+    Foreign {
+        /// `namespace/name` of the object.
+        lb: String,
+        /// The Service that its labels name.
+        owner: String,
+        /// Ours.
+        service: String,
+    },
+    /// The network has no interface on the nodes.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The primary, or a port.
+    #[error(transparent)]
+    Share(#[from] ShareError),
+}
+
+impl Refusal {
+    /// Reason of the condition on the Service.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Choice(ChoiceError::UnknownIpam(_)) => "UnknownIPAM",
+            Self::Choice(_) => "WrongAnnotation",
+            Self::NotAsAsked { .. } => "AddressNotAsAsked",
+            Self::AddressTaken { .. } => "AddressTaken",
+            Self::CannotMove { .. } => "CannotMove",
+            Self::IpamChanged { .. } => "IPAMChanged",
+            Self::NetworkChanged { .. } => "NetworkChanged",
+            Self::Foreign { .. } => "NameTaken",
+            Self::Network(_) => "NoSuchNetwork",
+            Self::Share(ShareError::PortTaken(_)) => "PortTaken",
+            Self::Share(_) => "NoSuchPrimary",
+        }
+    }
+}

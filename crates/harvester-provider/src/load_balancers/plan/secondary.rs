@@ -1,0 +1,69 @@
+//! The plan of a Service that shares another one's address. It has no object of its own.
+
+use std::sync::Arc;
+
+use cloud_provider::view::ServiceView;
+
+use super::super::booking::{When, when};
+use super::super::network::wanted_network;
+use super::super::service_patch::share;
+use super::super::sharing::{self, PortClash, first_clash};
+use super::super::wait_reason::WaitReason;
+use super::delete::{still_booking, still_used};
+use super::primary::{foreign, network_changed};
+use super::{Action, Plan, Refusal, Verdict, World, user_wait, wait};
+
+/// ccm.md 3.6.
+pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &World<'_>) -> Plan {
+    if primary.deleting {
+        return Plan::only(wait(format!("primary service {} is being deleted", primary.key), WaitReason::Primary));
+    }
+    // A Service that is no load balancer any more gives its address up as soon as nobody who has it is left: nobody joins.
+    let stays = primary.is_load_balancer && !primary.has_class;
+    let Some(ip) = primary.ingress.first().filter(|_| stays || sharing::has_joined(service, primary)) else {
+        let story = format!("primary service {} has no ingress IP", primary.key);
+        return Plan::only(if stays {
+            wait(story, WaitReason::Primary)
+        } else {
+            user_wait(
+                format!("{story}: it is no Service of type LoadBalancer without loadBalancerClass, name another one"),
+                WaitReason::Primary,
+            )
+        });
+    };
+    if let Some((port, by)) = first_clash(service, world.occupants) {
+        let (primary, secondary) = (primary.key.clone(), service.key.clone());
+        return Plan::only(Refusal::Share(Box::new(PortClash { primary, secondary, port, by }).into()));
+    }
+    if let Some(lb) = world.primary_lb {
+        // A secondary without a network takes over its primary's.
+        let inherits = wanted_network(service).is_empty();
+        if let Some(refusal) = network_changed(service, lb, world.config).filter(|_| !inherits) {
+            return Plan::only(refusal);
+        }
+    }
+    if let Some(lb) = world.lb
+        && let Some(story) = still_used(service, lb, world.sharers)
+    {
+        return Plan::only(user_wait(story, WaitReason::Shared));
+    }
+
+    let mut actions = Vec::new();
+    let patch = share(service, primary, *ip);
+    if !patch.is_empty() {
+        actions.push(Action::Patch(patch));
+    }
+    // Its own object from a life as primary. After the annotation: an address must not be released while it is announced.
+    if let Some(lb) = world.lb.filter(|lb| !lb.terminating && foreign(service, lb, world.config).is_none()) {
+        match when(lb, world.age) {
+            When::Now { leaks } => actions.push(Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks }),
+            When::In(rest) => {
+                return Plan {
+                    actions,
+                    verdict: Verdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking),
+                };
+            }
+        }
+    }
+    Plan { actions, verdict: Verdict::Ready }
+}

@@ -1,0 +1,84 @@
+//! Services that are gone or want no load balancer any more: ccm.md 3.9, decision 7.
+
+use super::super::super::booking::{BOOKING, When, when};
+use super::sharing::secondary;
+use super::*;
+
+/// W-04, W-23, ccm.md 3.9.
+#[test]
+fn deletion_goes_by_the_services_own_object_whatever_was_published() {
+    let send = |lb: &LbView, sharers: &[Arc<ServiceView>]| delete(&web(), &config(), Some(lb), sharers, Duration::ZERO);
+    assert_eq!(delete(&web(), &config(), None, &[], Duration::ZERO), DeletePlan::Verify);
+    let expected = DeletePlan::Send { uid: "uid-lb-name".into(), leaks: false };
+    assert_eq!(send(&lb("lb-name").not_ready("no matched IPPool").done(), &[]), expected, "never Ready");
+    assert_eq!(send(&ready_lb(), &[]), expected);
+    let orphan = secondary("default/web").done();
+    assert_eq!(
+        delete(&orphan, &config(), Some(&ready_lb()), &[], Duration::ZERO),
+        expected,
+        "the primary does not matter"
+    );
+
+    let DeletePlan::Waiting(waiting, _) = send(&LbView { terminating: true, ..ready_lb() }, &[]) else { panic!() };
+    assert!(!waiting.needs_user);
+
+    let refused = Arc::new(secondary("default/web3").done());
+    assert_eq!(
+        send(&ready_lb(), std::slice::from_ref(&refused)),
+        expected,
+        "who never got the address holds nobody up"
+    );
+    let sharer = Arc::new(secondary("default/web2").short(&[("ip", IP)]).done());
+    assert!(matches!(send(&ready_lb(), &[refused.clone(), sharer]), DeletePlan::Waiting(..)), "by its annotation");
+    let sharer = Arc::new(secondary("default/web2").label("default.web").done());
+    let DeletePlan::Waiting(waiting, _) = send(&ready_lb(), &[refused, sharer]) else { panic!() };
+    assert!(waiting.needs_user);
+    assert_eq!(
+        waiting.message,
+        "could not delete load balancer for service default/web: service default/web is still used by other services [default/web2]"
+    );
+}
+
+/// Decision 7; host-throughput.md rule 6.
+#[test]
+fn a_delete_is_held_back_while_the_host_is_booking_but_not_for_ever() {
+    let unlooked = || lb("lb-name").done();
+    let unfinished = || LbView { has_host_finalizer: false, ..ready_lb() };
+    let transient = || lb("lb-name").not_ready("fail to reserve 10.0.0.1 into edge").done();
+    let refused = || lb("lb-name").not_ready("no matched IPPool with requirement").done();
+    let dhcp = || LbView { ipam: Some("dhcp".into()), ..unlooked() };
+    let (now, leak) = (When::Now { leaks: false }, When::Now { leaks: true });
+    let cases = [
+        ("not looked at", unlooked(), 0, When::In(BOOKING)),
+        ("not looked at, waited", unlooked(), 9, When::In(Duration::from_secs(1))),
+        ("never looked at", unlooked(), 10, leak),
+        ("ready without finalizer", unfinished(), 3, When::In(Duration::from_secs(7))),
+        ("ready without finalizer, old", unfinished(), 10, now),
+        ("ready with finalizer", ready_lb(), 0, now),
+        ("busy", transient(), 9, When::In(Duration::from_secs(1))),
+        ("busy for ever", transient(), 10, leak),
+        ("refused", refused(), 0, now),
+        ("no pool", dhcp(), 0, now),
+    ];
+    for (what, lb, seconds, expected) in cases {
+        let age = Duration::from_secs(seconds);
+        assert_eq!(when(&lb, age), expected, "{what}");
+        let plan = delete(&web(), &config(), Some(&lb), &[], age);
+        match expected {
+            When::Now { leaks } => assert_eq!(plan, DeletePlan::Send { uid: lb.uid.clone(), leaks }, "{what}"),
+            When::In(rest) => {
+                let DeletePlan::Waiting(waiting, WaitReason::Booking) = plan else { panic!("{what}: {plan:?}") };
+                assert_eq!((waiting.needs_user, waiting.retry_after), (false, Some(rest)), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_differs_from_the_hosts_holds_no_deletion_up() {
+    let object = lb("lb-name").done();
+    assert_eq!(age(&object, 1_004, Duration::ZERO), Duration::from_secs(4));
+    assert_eq!(age(&object, 10, Duration::ZERO), Duration::ZERO, "the host's clock is ahead");
+    assert_eq!(age(&object, 10, BOOKING), BOOKING);
+    assert_eq!(age(&LbView { created: None, ..object }, 1_004, BOOKING), BOOKING);
+}

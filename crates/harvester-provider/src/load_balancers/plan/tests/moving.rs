@@ -1,0 +1,124 @@
+//! A living Service moves to another pool: make before break.
+
+use super::*;
+
+const NEW: &str = "10.30.0.1";
+
+/// Served from pool `old`, and asked to move to pool `new`.
+fn moved() -> ServiceView {
+    service("default/web").short(&[("ip", IP), ("ippool", "new")]).ingress(IP).done()
+}
+
+fn old_lb() -> LbView {
+    LbView { booked_pool: Some("old".into()), ..ready_lb() }
+}
+
+fn next_lb() -> LbView {
+    let view = lb("lb-next").network_of_host("guests/mgmt").done();
+    LbView { wanted_pool: Some("new".into()), name: "lb-next".into(), uid: "uid-next".into(), ..view }
+}
+
+fn ready_next() -> LbView {
+    let ready = lb("lb-next").network_of_host("guests/mgmt").ready(NEW).done();
+    LbView {
+        booked_pool: Some("new".into()),
+        address: Some(NEW.into()),
+        ..LbView { usable_address: Some(NEW.into()), ready: ready.ready, has_host_finalizer: true, ..next_lb() }
+    }
+}
+
+fn step(service: &ServiceView, lb: &LbView, others: &[LbView]) -> Plan {
+    let others: Vec<Arc<LbView>> = others.iter().cloned().map(Arc::new).collect();
+    Scene { others: &others, ..Scene::default() }.plan(service, &[], &[("default/web", lb)])
+}
+
+#[test]
+fn the_new_address_is_there_before_the_old_one_goes() {
+    let begun = step(&moved(), &old_lb(), &[]);
+    let [Action::Create(object)] = begun.actions.as_slice() else { panic!("{begun:?}") };
+    assert_eq!(object.spec.ip_pool.as_deref(), Some("new"));
+    assert_eq!(object.metadata.name.as_deref(), Some(name_in_pool(&config(), &moved(), "new").as_str()));
+    assert!(waiting(&begun).message.contains(&format!("{IP} stays until then")));
+
+    let booking = step(&moved(), &old_lb(), &[next_lb()]);
+    assert_eq!(booking.actions, [], "nothing is taken away while the host books");
+
+    let booked = step(&moved(), &old_lb(), &[ready_next()]);
+    let [Action::Patch(patch)] = booked.actions.as_slice() else { panic!("{booked:?}") };
+    assert_eq!(patch.address, NEW);
+
+    // From here on the new object is the Service's: it shows its address.
+    let shown = patch.apply(&moved());
+    assert_eq!(step(&shown, &ready_next(), &[old_lb()]).actions, [], "served at the old one still");
+
+    let served = ServiceView { ingress: vec![NEW.parse().unwrap()], ..shown };
+    let over = step(&served, &ready_next(), &[old_lb()]);
+    let [Action::Delete { name, leaks: false, .. }] = over.actions.as_slice() else { panic!("{over:?}") };
+    assert_eq!(*name, old_lb().name);
+    assert_eq!(step(&served, &ready_next(), &[]), Plan { actions: vec![], verdict: Verdict::Ready });
+}
+
+#[test]
+fn a_pool_that_gives_nothing_leaves_the_service_as_it_is_and_says_so() {
+    let exhausted =
+        LbView { ..lb("lb-next").not_ready("fail to get ip from pool new, error: no IP addresses available").done() };
+    let plan =
+        step(&moved(), &old_lb(), &[LbView { wanted_pool: Some("new".into()), name: "lb-next".into(), ..exhausted }]);
+    assert_eq!(plan.actions, []);
+    let told = waiting(&plan);
+    assert!(told.needs_user && told.message.contains("used up") && told.message.contains(IP), "{told:?}");
+}
+
+#[test]
+fn whoever_changes_their_mind_keeps_the_address_and_the_other_is_given_back() {
+    let back = service("default/web").short(&[("ip", IP)]).ingress(IP).done();
+    let plan = step(&back, &old_lb(), &[ready_next()]);
+    let [Action::Delete { name, .. }] = plan.actions.as_slice() else { panic!("{plan:?}") };
+    assert_eq!(name, "lb-next");
+    assert_eq!(plan.verdict, Verdict::Ready);
+}
+
+#[test]
+fn sharers_have_moved_before_the_old_address_goes() {
+    let served = service("default/web").short(&[("ip", NEW), ("ippool", "new")]).ingress(NEW).done();
+    let sharer = |ip| service("default/api").short(&[("primary", "default/web"), ("ip", ip)]).ports(&["TCP/81"]).done();
+    let others = [Arc::new(old_lb())];
+    let plan = |sharer: ServiceView| {
+        Scene { others: &others, ..Scene::default() }.plan(&served, &[sharer], &[("default/web", &ready_next())])
+    };
+    assert_eq!(plan(sharer(IP)).actions, []);
+    assert_eq!(plan(sharer(NEW)).actions.len(), 1);
+}
+
+#[test]
+fn a_service_in_the_named_pool_does_not_move() {
+    let stays = service("default/web").short(&[("ip", IP), ("ippool", "old")]).ingress(IP).done();
+    assert_eq!(step(&stays, &old_lb(), &[]), Plan { actions: vec![], verdict: Verdict::Ready });
+}
+
+#[test]
+fn without_a_proof_for_a_second_object_the_move_is_refused() {
+    let config = LoadBalancerConfig { cluster_uid: None, ..config() };
+    let old = old_lb();
+    let world = World {
+        config: &config,
+        name: "lb-name",
+        lb: Some(&old),
+        others: &[],
+        mapping: None,
+        primary: Ok(None),
+        primary_lb: None,
+        sharers: &[],
+        taken: false,
+        address_user: None,
+        quota_reached: None,
+        unserved: None,
+        occupants: &[],
+        now: 1_000,
+        idle: None,
+        age: Duration::ZERO,
+    };
+    let plan = ensure(&moved(), &world);
+    assert_eq!(plan.actions, []);
+    assert!(refusal(&plan).contains("cannot move from IPPool old to new"));
+}

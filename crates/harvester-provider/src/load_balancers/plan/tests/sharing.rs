@@ -1,0 +1,146 @@
+//! Services that share an address: ccm.md 3.6.
+
+use super::super::super::booking::BOOKING;
+use super::*;
+
+pub(super) fn secondary(name: &str) -> build::ServiceBuilder {
+    service(name).short(&[("primary", "default/web")]).ports(&["TCP/443"])
+}
+
+#[test]
+fn a_secondary_gets_its_primarys_address_and_no_object() {
+    let plan = plan(&secondary("default/web2").done(), &[served()], &[("default/web", &ready_lb())]);
+    let [Action::Patch(patch)] = plan.actions.as_slice() else { panic!("{plan:?}") };
+    assert_eq!(
+        patch.body("u"),
+        json!({"metadata": {"uid": "u",
+            "annotations": {"kube-vip.io/loadbalancerIPs": IP},
+            "labels": {"cloudprovider.harvesterhci.io/primary-service": "default.web"}}})
+    );
+    assert_eq!(plan.verdict, Verdict::Ready);
+}
+
+#[test]
+fn a_secondary_waits_for_its_primarys_ingress() {
+    let plan = plan(&secondary("default/web2").done(), &[web()], &[]);
+    assert_eq!(plan.actions, []);
+    assert_eq!(waiting(&plan).message, "primary service default/web has no ingress IP");
+    assert!(!waiting(&plan).needs_user);
+}
+
+#[test]
+fn a_primary_that_will_never_have_an_address_is_the_users_trouble() {
+    let cluster_ip = ServiceView { is_load_balancer: false, ..web() };
+    let plan = plan(&secondary("default/web2").done(), &[cluster_ip], &[]);
+    assert!(waiting(&plan).needs_user);
+    assert!(waiting(&plan).message.starts_with("primary service default/web has no ingress IP: "));
+}
+
+/// ../golden 05-share, Service `clash`.
+#[test]
+fn a_secondary_may_not_take_a_port_of_its_primary_or_of_another_secondary() {
+    let joined = secondary("default/web2").label("default.web").done();
+    for (ports, by) in [(&["TCP/80"], "default/web"), (&["TCP/443"], "default/web2")] {
+        let clash = secondary("default/clash").ports(ports).done();
+        let plan = plan(&clash, &[served(), joined.clone()], &[("default/web", &ready_lb())]);
+        assert_eq!(plan.actions, []);
+        let port = &ports[0][4..];
+        assert_eq!(
+            refusal(&plan),
+            format!(
+                "check port overlap failed, primary service: default/web, secondary service: default/clash, error: port {port} \
+                 has been used in service {by}"
+            )
+        );
+    }
+    let udp = secondary("default/udp").ports(&["UDP/80", "UDP/443"]).done();
+    assert_eq!(plan(&udp, &[served(), joined], &[]).verdict, Verdict::Ready);
+}
+
+/// W-20: an applicant that is refused itself does not stand in the way of others.
+#[test]
+fn a_secondary_that_has_not_joined_holds_no_port() {
+    let applicant = secondary("default/a").ports(&["TCP/80", "TCP/443"]).done();
+    assert_eq!(plan(&secondary("default/b").done(), &[served(), applicant], &[]).verdict, Verdict::Ready);
+}
+
+/// W-20, the other direction.
+#[test]
+fn a_primary_that_takes_a_port_of_its_secondary_is_told_and_stays_served() {
+    let joined = secondary("default/web2").label("default.web").done();
+    let greedy = service("default/web").short(&[("ip", IP)]).ingress(IP).ports(&["TCP/80", "TCP/443"]).done();
+    let plan = plan(&greedy, &[joined], &[("default/web", &ready_lb())]);
+    assert_eq!(plan.actions, []);
+    assert_eq!(
+        refusal(&plan),
+        "check port overlap failed, primary service: default/web, secondary service: default/web2, error: port 443 has been used \
+         in service default/web2"
+    );
+}
+
+#[test]
+fn a_secondary_inherits_the_network_and_may_not_have_another() {
+    let mut lb = ready_lb();
+    lb.annotations.insert(cloudprovider::LB_NETWORK.into(), "a/b".into());
+    let primary = service("default/web").short(&[("ip", IP), ("net", "a/b")]).ingress(IP).done();
+    let got = |service: &ServiceView| plan(service, std::slice::from_ref(&primary), &[("default/web", &lb)]);
+
+    let inherits = secondary("default/web2").done();
+    let plan = got(&inherits);
+    let [Action::Patch(patch)] = plan.actions.as_slice() else { panic!("{plan:?}") };
+    assert_eq!(patch.annotations[cloudprovider::NETWORK], Some("a/b".into()));
+
+    let other = secondary("default/web2").short(&[("net", "x/y")]).done();
+    assert_eq!(
+        refusal(&got(&other)),
+        "network annotation of service default/web2 is not same as the load balancer guests/lb-name, service: 'x/y', lb: 'a/b'"
+    );
+}
+
+#[test]
+fn a_primary_that_becomes_a_secondary_gives_its_own_object_back_after_it_shows_the_new_address() {
+    let own = LbView { labels: BTreeMap::new(), ..lb("lb-name").ready("10.20.4.7").done() };
+    let turned = secondary("default/web2").short(&[("ip", "10.20.4.7")]).done();
+    let plan = plan(&turned, &[served()], &[("default/web", &ready_lb()), ("default/web2", &own)]);
+    let [Action::Patch(_), Action::Delete { uid, leaks: false, .. }] = plan.actions.as_slice() else {
+        panic!("{plan:?}")
+    };
+    assert_eq!(uid, "uid-lb-name");
+}
+
+#[test]
+fn a_primary_with_sharers_cannot_become_a_secondary() {
+    let own = LbView { labels: BTreeMap::new(), ..lb("lb-name").ready("10.20.4.7").done() };
+    let turned = secondary("default/web2").done();
+    let sharer = service("default/c").short(&[("primary", "default/web2"), ("ip", "10.20.4.7")]).done();
+    let plan = plan(&turned, &[served(), sharer], &[("default/web2", &own)]);
+    assert_eq!(plan.actions, []);
+    assert_eq!(
+        waiting(&plan).message,
+        "could not delete load balancer for service default/web2: service default/web2 is still used by other services [default/c]"
+    );
+}
+
+#[test]
+fn a_former_secondary_becomes_a_primary_with_an_object_of_its_own() {
+    let former = service("default/web").short(&[("ip", "10.20.4.9")]).label("default.old").ingress("10.20.4.9").done();
+    assert!(matches!(plan(&former, &[], &[]).actions.as_slice(), [Action::Create(_)]));
+    let lb = lb("lb-name").ready(IP).done();
+    let plan = plan(&former, &[], &[("default/web", &lb)]);
+    let [Action::Patch(patch)] = plan.actions.as_slice() else { panic!("{plan:?}") };
+    assert_eq!(patch.labels[cloudprovider::PRIMARY_SERVICE], Some(String::new()));
+    assert_eq!(patch.annotations[kube_vip::LOADBALANCER_IPS], Some(IP.into()));
+}
+
+#[test]
+fn a_primary_that_becomes_a_secondary_while_the_host_is_booking_gives_its_object_back_later() {
+    let own = LbView { labels: BTreeMap::new(), ..lb("lb-name").done() };
+    let turned = secondary("default/web2").done();
+    let lbs = [("default/web", &ready_lb()), ("default/web2", &own)];
+    let scene = |now| Scene { now, ..Scene::default() }.plan(&turned, &[served()], &lbs);
+    let plan = scene(1_000);
+    assert!(matches!(plan.actions.as_slice(), [Action::Patch(_)]), "{plan:?}");
+    assert_eq!(waiting(&plan).retry_after, Some(BOOKING));
+    let plan = scene(1_010);
+    assert!(matches!(plan.actions.as_slice(), [Action::Patch(_), Action::Delete { leaks: true, .. }]), "{plan:?}");
+}

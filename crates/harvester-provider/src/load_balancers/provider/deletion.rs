@@ -1,0 +1,203 @@
+//! A Service that is gone or wants no load balancer any more: its objects are deleted and their absence is verified; what cannot be
+//! verified names its escape (decision 12).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cloud_provider::provider::{Deleted, ProviderError, Waiting};
+use cloud_provider::service::wants_load_balancer;
+use cloud_provider::view::ServiceView;
+use harvester_api::keys::cloudprovider::ABANDON;
+use k8s_openapi::jiff::Timestamp;
+use runtime::error::chain;
+
+use super::super::apply::{self, RequestError};
+use super::super::plan::{self, DeletePlan};
+use super::super::service_patch::ServicePatch;
+use super::super::wait_reason::WaitReason;
+use super::super::wakes::object_name;
+use super::{HarvesterLoadBalancers, ROUNDS, failed, refused, soon, unix_seconds};
+
+/// A deletion that takes longer than this is the user's trouble.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// How often a deletion that fails for so long is tried.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
+
+impl HarvesterLoadBalancers {
+    /// Deletes what there is. When that takes long, the user hears what is in the way and how to do without.
+    pub(super) async fn delete_patiently(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
+        if let Some(name) = self.abandoned(service) {
+            return self.abandon(service, &name).await;
+        }
+        let since = *self.memory().deleting.entry(service.key.clone()).or_insert_with(Instant::now);
+        let late = since.elapsed() > PATIENCE;
+        let escapable = [WaitReason::Terminating.word(), WaitReason::Cache.word()];
+        let result = self.try_delete(service).await;
+        match result {
+            Ok(Deleted::Gone { existed }) => {
+                self.memory().deleting.remove(&service.key);
+                Ok(Deleted::Gone { existed })
+            }
+            Ok(Deleted::Waiting(waiting)) if late && escapable.contains(&waiting.reason) => {
+                Ok(Deleted::Waiting(self.with_escape(service, &waiting)))
+            }
+            Err(error) if late && !error.permanent => {
+                let message = chain(&error);
+                let reason = WaitReason::Terminating.word();
+                let waiting = Waiting { reason, message, needs_user: true, retry_after: Some(TRY_AGAIN) };
+                Ok(Deleted::Waiting(self.with_escape(service, &waiting)))
+            }
+            other => other,
+        }
+    }
+
+    /// Decision 12: a finalizer is not for ever.
+    fn with_escape(&self, service: &ServiceView, waiting: &Waiting) -> Waiting {
+        let name = self.owners.last_name(service, &self.config());
+        let message = format!(
+            "{}. If Harvester is not to come back, this lets the Service go and leaves the load balancer behind: kubectl annotate \
+             service -n {} {} {ABANDON}={name}",
+            waiting.message, service.key.namespace, service.key.name
+        );
+        Waiting { message, needs_user: true, ..*waiting }
+    }
+
+    /// The object that the user tells us to leave behind; only under its exact name, and not while the Service wants it.
+    fn abandoned(&self, service: &ServiceView) -> Option<String> {
+        let wanted = service.annotations.get(ABANDON)?;
+        let config = self.config();
+        let owned = self.owned(service, &config);
+        let names = [owned.name, self.owners.last_name(service, &config), object_name(&config, service)];
+        (names.contains(wanted) && !wants_load_balancer(service)).then(|| wanted.clone())
+    }
+
+    async fn abandon(&self, service: &ServiceView, name: &str) -> Result<Deleted, ProviderError> {
+        let now = Timestamp::from_second(unix_seconds()).unwrap_or_default();
+        let lb = format!("{}/{name}", self.given.namespace);
+        let line = format!("{lb} of service {} ({}), abandoned {now}", service.key, service.uid);
+        match self.requests.note_orphan(&line).await {
+            Ok(()) => {}
+            // Without the right the log has to do.
+            Err(error) if error.is_forbidden() => {
+                tracing::warn!(error = chain(&error), "an abandoned load balancer is noted nowhere but here");
+            }
+            Err(error) => {
+                return Err(ProviderError::caused(
+                    format!("load balancer {lb} is abandoned and cannot be noted"),
+                    error,
+                ));
+            }
+        }
+        tracing::warn!(lb, service = %service.key, "left behind on Harvester at the user's request; its address may stay booked");
+        self.forget(service, name);
+        self.memory().deleting.remove(&service.key);
+        Ok(Deleted::Gone { existed: true })
+    }
+
+    pub(super) async fn try_delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
+        if let Some(waiting) = self.not_synced(false) {
+            return Ok(Deleted::Waiting(waiting));
+        }
+        let config = self.config();
+        for _ in 0..ROUNDS {
+            let owned = self.owned(service, &config);
+            // Nothing to be seen: absent is what was there last, whatever its name.
+            let name = owned.lb.map_or_else(|| self.owners.last_name(service, &config), |lb| lb.name.clone());
+            if let Some(deleted) = self.delete_once(service, &name).await? {
+                if let Deleted::Gone { .. } = deleted {
+                    let left = self.owned(service, &config);
+                    if left.lb.is_some_and(|lb| lb.name != name) {
+                        continue;
+                    }
+                    if let Some(waiting) = self.withdraw_address(service).await? {
+                        return Ok(Deleted::Waiting(waiting));
+                    }
+                    self.forget(service, &name);
+                }
+                return Ok(deleted);
+            }
+        }
+        let message = format!("load balancers of service {} change faster than they can be read", service.key);
+        Ok(Deleted::Waiting(soon(message)))
+    }
+
+    pub(super) async fn delete_once(
+        &self,
+        service: &ServiceView,
+        name: &str,
+    ) -> Result<Option<Deleted>, ProviderError> {
+        let lb = self.objects.get(name);
+        let age = self.memory().age(name, lb.as_deref(), unix_seconds());
+        let plan = plan::delete(service, &self.config(), lb.as_deref(), &self.sharers(&service.key), age);
+        self.memory().hold(name, if let DeletePlan::Waiting(_, reason) = &plan { Some(*reason) } else { None });
+        if !matches!(plan, DeletePlan::Send { .. }) {
+            self.pacer.not_wanted(name);
+        }
+        match plan {
+            DeletePlan::Verify => match self.requests.read(name).await.map_err(failed)? {
+                None => {
+                    let existed = self.memory().deleted.contains(name);
+                    Ok(Some(Deleted::Gone { existed }))
+                }
+                Some(view) => {
+                    self.objects.wrote(view);
+                    Ok(None)
+                }
+            },
+            DeletePlan::Send { uid, leaks } => {
+                if let Some(waiting) = self.turn_to_delete(&service.key, name) {
+                    self.metrics.waits(&service.key, Some(WaitReason::Turn));
+                    return Ok(Some(Deleted::Waiting(waiting)));
+                }
+                let answer = self.send_delete(name, &uid).await?;
+                self.memory().deleted.insert(name.to_owned());
+                if leaks && !matches!(answer, apply::Deleted::Gone) {
+                    self.count_leak(name);
+                }
+                match answer {
+                    apply::Deleted::Gone => return Ok(Some(Deleted::Gone { existed: true })),
+                    apply::Deleted::Terminating(view) => self.objects.wrote(*view),
+                    apply::Deleted::Accepted => {}
+                }
+                let message = format!("load balancer {}/{name} is being deleted on Harvester", self.given.namespace);
+                let reason = WaitReason::Terminating.word();
+                let waiting = Waiting { reason, message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
+                self.metrics.waits(&service.key, Some(WaitReason::Terminating));
+                Ok(Some(Deleted::Waiting(waiting)))
+            }
+            DeletePlan::Waiting(waiting, reason) => {
+                if reason == WaitReason::Terminating {
+                    self.memory().deleted.insert(name.to_owned());
+                }
+                self.metrics.waits(&service.key, Some(reason));
+                Ok(Some(Deleted::Waiting(self.or_stuck(name, waiting))))
+            }
+            DeletePlan::Refused(refusal) => Err(refused(&refusal)),
+        }
+    }
+
+    /// A Service that stays and is no load balancer any more must not keep its address for a later life: it may be another one's by
+    /// then (W-34). `None`: nothing to withdraw.
+    pub(super) async fn withdraw_address(&self, service: &ServiceView) -> Result<Option<Waiting>, ProviderError> {
+        let stays = |now: &Arc<ServiceView>| now.uid == service.uid && !now.deleting && !wants_load_balancer(now);
+        let Some(now) = self.service(&service.key).filter(stays) else { return Ok(None) };
+        let patch = ServicePatch::forget_address(&now);
+        if patch.is_empty() {
+            return Ok(None);
+        }
+        match self.requests.patch_service(&now.key, &now.uid, &patch).await {
+            Ok(version) => self.patched.patched(&now, patch, version),
+            // Gone, or a successor of the same name.
+            Err(RequestError::Patch { source, .. })
+                if matches!(runtime::error::api_code(&source), Some(404 | 409 | 422)) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        // The finalizer goes with the version that has the change, which wakes the Service.
+        let message = format!("the address of service {} is withdrawn", now.key);
+        Ok(Some(soon(message)))
+    }
+}

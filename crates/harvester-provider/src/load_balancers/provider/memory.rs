@@ -1,0 +1,62 @@
+//! What is remembered between calls.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use cloud_provider::view::ServiceKey;
+
+use super::super::booking;
+use super::super::sharing::Occupant;
+use super::super::view::LbView;
+use super::super::wait_reason::WaitReason;
+
+/// What is not worth losing while the process lives, and no harm if it is lost.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// Our POSTs without a published address, for the metrics.
+    pub(super) created: HashMap<String, Instant>,
+    /// When an object that waits for an address was last sent, or first seen waiting.
+    pub(super) sent: HashMap<String, Instant>,
+    /// When a deletion was first held back because the host is still booking.
+    pub(super) held: HashMap<String, Instant>,
+    /// Objects that a deletion found.
+    pub(super) deleted: HashSet<String>,
+    /// Services that were there before us and have no address yet.
+    pub(super) backlog: HashSet<ServiceKey>,
+    /// By primary: secondaries whose patch is on its way, so that two applicants cannot take one port (W-20).
+    pub(super) claims: HashMap<ServiceKey, Vec<Occupant>>,
+    /// Since when a Service is being deleted.
+    pub(super) deleting: HashMap<ServiceKey, Instant>,
+    /// Since when an address is published and not served.
+    pub(super) unserved: HashMap<ServiceKey, Instant>,
+}
+
+#[cfg(test)]
+impl Memory {
+    pub(super) fn is_empty(&self) -> bool {
+        self.created.is_empty()
+            && self.sent.is_empty()
+            && self.held.is_empty()
+            && self.deleted.is_empty()
+            && self.backlog.is_empty()
+            && self.claims.is_empty()
+            && self.deleting.is_empty()
+            && self.unserved.is_empty()
+    }
+}
+
+impl Memory {
+    pub(super) fn age(&self, name: &str, lb: Option<&LbView>, now: i64) -> Duration {
+        let held = self.held.get(name).map(Instant::elapsed).unwrap_or_default();
+        lb.map(|lb| booking::age(lb, now, held)).unwrap_or_default()
+    }
+
+    /// Remembers since when a deletion is held back, as long as it is.
+    pub(super) fn hold(&mut self, name: &str, reason: Option<WaitReason>) {
+        if reason == Some(WaitReason::Booking) {
+            self.held.entry(name.to_owned()).or_insert_with(Instant::now);
+        } else {
+            self.held.remove(name);
+        }
+    }
+}

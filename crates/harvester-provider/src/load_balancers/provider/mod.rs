@@ -1,0 +1,286 @@
+//! The trait: look at the caches (`observe`), let `plan` decide, send it (`perform`, `deletion`), and wake who has to look again
+//! (`streams`).
+
+mod deletion;
+mod memory;
+mod observe;
+mod perform;
+mod streams;
+mod unserved;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cloud_provider::cache::ServiceCache;
+use cloud_provider::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
+use cloud_provider::view::{ServiceKey, ServiceView};
+use futures::stream::BoxStream;
+use harvester_api::keys::kube_vip;
+use runtime::reflect::Status;
+use tokio::sync::watch;
+
+use super::apply::{RequestError, Requests};
+use super::choice;
+use super::neighbours::Neighbours;
+use super::network::wanted_network;
+use super::own_writes::{LbCache, Objects, PatchedServices};
+use super::owned::{Owned, Owners};
+use super::pacing::Pacer;
+use super::plan::{self, Action, Plan, Verdict};
+use super::wait_reason::WaitReason;
+use crate::config::{CHECK_CLOUD_CONFIG, LoadBalancerConfig};
+use crate::identity::Identity;
+use crate::identity::keeper::cluster_uid;
+use crate::metrics::Metrics;
+use crate::nad_mapping::MappingSource;
+use memory::Memory;
+use perform::Done;
+
+/// How often one call decides anew because the world was not as the caches showed it.
+const ROUNDS: usize = 3;
+
+/// While a cache has not got its first list.
+const CACHE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Load balancers on Harvester.
+#[derive(Debug)]
+pub struct HarvesterLoadBalancers {
+    /// The name in it is what the command line says; see [`Self::config`].
+    given: LoadBalancerConfig,
+    identity: Identity,
+    services: ServiceCache,
+    neighbours: Arc<Neighbours>,
+    lbs: LbCache,
+    /// How the reflector of `lbs` is doing.
+    watched: watch::Receiver<Status>,
+    objects: Objects,
+    owners: Owners,
+    patched: PatchedServices,
+    pacer: Arc<Pacer>,
+    mapping: MappingSource,
+    requests: Requests,
+    memory: Mutex<Memory>,
+    /// Services whose last call did not end well: an outage may have been the reason.
+    unsettled: Arc<Mutex<BTreeSet<ServiceKey>>>,
+    metrics: Arc<Metrics>,
+}
+
+fn unix_seconds() -> i64 {
+    k8s_openapi::jiff::Timestamp::now().as_second()
+}
+
+impl HarvesterLoadBalancers {
+    /// Nothing is sent or watched before the first call.
+    pub fn new(
+        (given, identity): (LoadBalancerConfig, Identity),
+        services: ServiceCache,
+        (lbs, watched): (LbCache, watch::Receiver<Status>),
+        mapping: MappingSource,
+        requests: Requests,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            given,
+            identity,
+            neighbours: Arc::new(Neighbours::new(services.clone())),
+            services,
+            objects: Objects::new(lbs.clone()),
+            owners: Owners::new(lbs.clone()),
+            lbs,
+            watched,
+            patched: PatchedServices::default(),
+            pacer: Arc::default(),
+            mapping,
+            requests,
+            memory: Mutex::default(),
+            unsettled: Arc::default(),
+            metrics,
+        }
+    }
+
+    /// The configuration under the name and UID of this cluster.
+    fn config(&self) -> LoadBalancerConfig {
+        LoadBalancerConfig {
+            cluster_name: self.identity.name_or_flag(),
+            cluster_uid: cluster_uid(&self.services),
+            ..self.given.clone()
+        }
+    }
+
+    /// The LoadBalancer objects of a Service.
+    fn owned(&self, service: &ServiceView, config: &LoadBalancerConfig) -> Owned {
+        self.owners.of(service, &self.objects, config, Self::name_of_move(service, config))
+    }
+
+    /// Name of the object that a move to the named pool makes.
+    fn name_of_move(service: &ServiceView, config: &LoadBalancerConfig) -> Option<String> {
+        let source = choice::source(service).ok()?;
+        Some(plan::name_in_pool(config, service, source.pool()?))
+    }
+
+    fn note(&self, service: &ServiceKey, settled: bool) {
+        let mut unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+        if settled {
+            unsettled.remove(service);
+        } else {
+            unsettled.insert(service.clone());
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A decision on a cache without content would create what exists and delete what is used (W-18).
+    fn not_synced(&self, with_mapping: bool) -> Option<Waiting> {
+        let not_yet = |what: &str| format!("the first list of {what} has not arrived yet");
+        let (message, needs_user) = if !self.services.is_synced() {
+            (not_yet("Services"), false)
+        } else if !self.lbs.is_synced() {
+            match &self.watched.borrow().error {
+                None => (not_yet("LoadBalancers on Harvester"), false),
+                // Wrong cloud-config, missing rights, Harvester away: nobody else tells the user.
+                Some((_, error)) => (
+                    format!(
+                        "cannot list LoadBalancers in namespace {} of Harvester at {}: {error}; {CHECK_CLOUD_CONFIG}",
+                        self.given.namespace, self.given.server
+                    ),
+                    true,
+                ),
+            }
+        } else if self.identity.name().is_none() {
+            ("the name of this cluster on Harvester is not known yet".to_owned(), false)
+        } else if with_mapping && !self.mapping.is_known() {
+            (not_yet("the NAD mapping"), false)
+        } else {
+            return None;
+        };
+        Some(Waiting { reason: WaitReason::Cache.word(), message, needs_user, retry_after: Some(CACHE_PAUSE) })
+    }
+
+    async fn try_ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
+        if let Some(mut waiting) = self.not_synced(!wanted_network(service).is_empty()) {
+            // Who has an address has nothing to wait for: a restart while Harvester is away is none of its user's business.
+            waiting.needs_user &= !service.annotations.contains_key(kube_vip::LOADBALANCER_IPS);
+            self.metrics.waits(&service.key, Some(WaitReason::Cache));
+            return Ok(Ensured::Waiting(waiting));
+        }
+        let config = self.config();
+        let mut name = String::new();
+        let mut changed = false;
+        'rounds: for _ in 0..ROUNDS {
+            let current = self.patched.see(service);
+            let owned = self.owned(&current, &config);
+            name.clone_from(&owned.name);
+            let Plan { actions, verdict } = self.decide(&current, &config, &owned);
+            let mut outcome = Ok(());
+            let mut decide_anew = false;
+            let mut not_yet = None;
+            if !actions.iter().any(|action| matches!(action, Action::Create(_) | Action::Delete { .. })) {
+                self.pacer.not_wanted(&name);
+            }
+            for action in actions {
+                match self.perform(&current, &name, action).await {
+                    Ok(Done::Seen) => changed = true,
+                    Ok(Done::Unseen) => {}
+                    Ok(Done::NotYet(waiting)) => {
+                        not_yet = Some(Verdict::Waiting(waiting, WaitReason::Turn));
+                        break;
+                    }
+                    Ok(Done::DecideAnew) => {
+                        decide_anew = true;
+                        break;
+                    }
+                    Err(error) => {
+                        outcome = Err(error);
+                        break;
+                    }
+                }
+            }
+            self.release_claims(&service.key);
+            outcome?;
+            if decide_anew {
+                continue 'rounds;
+            }
+            let verdict = not_yet.unwrap_or(verdict);
+            let reason = if let Verdict::Waiting(_, reason) = &verdict { Some(*reason) } else { None };
+            self.metrics.waits(&service.key, reason);
+            return match verdict {
+                Verdict::Ready => Ok(Ensured::Ready { changed }),
+                Verdict::Waiting(waiting, _) => Ok(Ensured::Waiting(waiting)),
+                Verdict::Refused(refusal) => Err(refused(&refusal)),
+            };
+        }
+        let message = format!("load balancer {}/{name} changes faster than it can be read", self.given.namespace);
+        Ok(Ensured::Waiting(soon(message)))
+    }
+}
+
+fn soon(message: String) -> Waiting {
+    Waiting { reason: WaitReason::Cache.word(), message, needs_user: false, retry_after: Some(CACHE_PAUSE) }
+}
+
+/// What the Service itself should show of a failed request: what stays until somebody mends it. The rest passes.
+fn condition_reason(error: &RequestError) -> &'static str {
+    let (RequestError::Write { source, .. } | RequestError::Read { source, .. } | RequestError::Delete { source, .. }) =
+        error
+    else {
+        return "";
+    };
+    match source {
+        kube::Error::Api(status) if status.message.contains("denied the request") => WaitReason::Refused.word(),
+        kube::Error::Api(status) if matches!(status.code, 401 | 403) => "HarvesterForbidden",
+        kube::Error::Api(status) if status.code == 422 => WaitReason::Refused.word(),
+        _ => "",
+    }
+}
+
+fn failed(error: RequestError) -> ProviderError {
+    let message = error.to_string();
+    let reason = condition_reason(&error);
+    let source = match error {
+        RequestError::Write { source, .. }
+        | RequestError::Read { source, .. }
+        | RequestError::Delete { source, .. }
+        | RequestError::Service { source, .. }
+        | RequestError::Patch { source, .. } => source.into(),
+        RequestError::Malformed { source, .. } => source.into(),
+    };
+    ProviderError { message, source: Some(source), permanent: false, reason }
+}
+
+fn refused(refusal: &plan::Refusal) -> ProviderError {
+    ProviderError::new(refusal.to_string()).permanent().because(refusal.word())
+}
+
+#[async_trait]
+impl LoadBalancers for HarvesterLoadBalancers {
+    async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
+        self.memory().deleting.remove(&service.key);
+        let result = self.try_ensure(service).await;
+        self.note(&service.key, matches!(result, Ok(Ensured::Ready { .. })));
+        result
+    }
+
+    async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
+        let result = self.delete_patiently(service).await;
+        self.note(&service.key, matches!(result, Ok(Deleted::Gone { .. })));
+        result
+    }
+
+    fn at_first_sight(&self, service: &ServiceView) -> BTreeMap<String, String> {
+        // Whoever has an object was served before: what the Service shows is our own output.
+        let known = self.lbs.is_synced() && self.owned(service, &self.config()).lb.is_none();
+        if known { choice::at_first_sight(service) } else { BTreeMap::new() }
+    }
+
+    fn wakes(&self) -> BoxStream<'static, ServiceKey> {
+        self.streams()
+    }
+}
+
+#[cfg(test)]
+#[path = "../provider_tests.rs"]
+mod tests;

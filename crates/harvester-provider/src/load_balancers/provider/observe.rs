@@ -1,0 +1,142 @@
+//! Everything that a decision depends on, gathered for `plan`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cloud_provider::view::{ServiceKey, ServiceView};
+use harvester_api::keys::cloudprovider::CLUSTER_UID;
+use harvester_api::keys::kube_vip;
+
+use super::super::choice::{self, Source};
+use super::super::owned::Owned;
+use super::super::plan::{self, Action, Plan, Verdict, World};
+use super::super::sharing::{self, Occupant};
+use super::super::view::LbView;
+use super::{HarvesterLoadBalancers, unix_seconds, unserved};
+use crate::config::LoadBalancerConfig;
+use crate::identity::proof::cluster_of;
+
+impl HarvesterLoadBalancers {
+    pub(super) fn service(&self, key: &ServiceKey) -> Option<Arc<ServiceView>> {
+        self.services.get(key).map(|service| Arc::new(self.patched.see(&service)))
+    }
+
+    /// Services that may show an address which this one shows.
+    pub(super) fn beside(&self, service: &ServiceView) -> Vec<Arc<ServiceView>> {
+        let services = self.neighbours.beside(service, self.patched.keys());
+        services.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
+    }
+
+    /// Another Service that has the static address which this one asks for.
+    pub(super) fn user_of_static(&self, service: &ServiceView) -> Option<ServiceKey> {
+        let Ok(Source::Static(address)) = choice::source(service) else { return None };
+        let mut there = service.clone();
+        there.annotations.insert(kube_vip::LOADBALANCER_IPS.to_owned(), address.to_string());
+        there.ingress = Vec::new();
+        sharing::other_user(&there, &self.beside(&there))
+    }
+
+    /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too.
+    pub(super) fn quota_reached(&self, config: &LoadBalancerConfig) -> Option<usize> {
+        let limit = config.max_load_balancers?;
+        let ours = |lb: &Arc<LbView>| {
+            cluster_of(lb).as_ref() == Some(&config.cluster_name)
+                && config.cluster_uid.as_deref().is_none_or(|uid| ["", uid].contains(&lb.annotation(CLUSTER_UID)))
+        };
+        let shown = self.lbs.all().iter().filter(|lb| ours(lb)).count();
+        let unseen = self.memory().created.keys().filter(|name| self.lbs.get(name).is_none()).count();
+        (shown + unseen >= limit).then_some(limit)
+    }
+
+    pub(super) fn sharers(&self, primary: &ServiceKey) -> Vec<Arc<ServiceView>> {
+        let sharers = sharing::sharers(primary, self.neighbours.naming(primary));
+        sharers.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
+    }
+
+    /// Observes and decides. A secondary that is about to be patched holds its ports from here on.
+    pub(super) fn decide(&self, service: &ServiceView, config: &LoadBalancerConfig, owned: &Owned) -> Plan {
+        let (name, lb) = (owned.name.as_str(), &owned.lb);
+        let primary = sharing::primary_of(service, |key| self.service(key));
+        let shared = primary.as_ref().ok().and_then(Clone::clone);
+        let primary_lb = shared.as_ref().and_then(|primary| self.owned(primary, config).lb);
+        let sharers = self.sharers(&service.key);
+        let mapping = self.mapping.get();
+        let quota_reached = if lb.is_none() { self.quota_reached(config) } else { None };
+
+        let mut memory = self.memory();
+        let occupants = match &shared {
+            Some(primary) => {
+                let claims = memory.claims.get(&primary.key).cloned().unwrap_or_default();
+                plan::occupants(primary, &self.sharers(&primary.key), claims)
+            }
+            None => plan::occupants(service, &sharers, Vec::new()),
+        };
+        let idle = match lb {
+            Some(lb) if lb.usable_address.is_none() && !lb.terminating => {
+                Some(memory.sent.entry(name.to_owned()).or_insert_with(Instant::now).elapsed())
+            }
+            _ => {
+                memory.sent.remove(name);
+                None
+            }
+        };
+        let unserved = if unserved::is_unserved(service) {
+            Some(memory.unserved.entry(service.key.clone()).or_insert_with(Instant::now).elapsed())
+        } else {
+            memory.unserved.remove(&service.key);
+            None
+        };
+        let now = unix_seconds();
+        let age = memory.age(name, lb.as_deref(), now);
+        let world = World {
+            config,
+            name,
+            lb: lb.as_deref(),
+            others: &owned.others,
+            address_user: self.user_of_static(service),
+            quota_reached,
+            unserved,
+            mapping: mapping.as_deref(),
+            primary,
+            primary_lb: primary_lb.as_deref(),
+            sharers: &sharers,
+            taken: lb.is_none() && sharing::is_taken(service, &self.beside(service)),
+            occupants: &occupants,
+            now,
+            idle,
+            age,
+        };
+        let plan = plan::ensure(service, &world);
+        memory.hold(name, if let Verdict::Waiting(_, reason) = &plan.verdict { Some(*reason) } else { None });
+        if let Some(primary) = &shared
+            && plan.actions.iter().any(|action| matches!(action, Action::Patch(_)))
+        {
+            memory.claims.entry(primary.key.clone()).or_default().push(Occupant::from(service));
+        }
+        plan
+    }
+
+    pub(super) fn release_claims(&self, service: &ServiceKey) {
+        self.memory().claims.retain(|_, claims| {
+            claims.retain(|claim| claim.key != *service);
+            !claims.is_empty()
+        });
+    }
+
+    /// Nothing of the Service is left on Harvester, and after this call nothing of it is left here.
+    pub(super) fn forget(&self, service: &ServiceView, name: &str) {
+        self.owners.forget(service);
+        let service = &service.key;
+        self.objects.forget(name);
+        self.patched.forget(service);
+        self.pacer.forget(name);
+        self.metrics.waits(service, None);
+        let mut memory = self.memory();
+        memory.backlog.remove(service);
+        memory.created.remove(name);
+        memory.sent.remove(name);
+        memory.held.remove(name);
+        memory.deleted.remove(name);
+        memory.unserved.remove(service);
+    }
+}

@@ -1,0 +1,226 @@
+//! Sends what was decided, in its turn, and remembers what was sent.
+
+use std::time::Instant;
+
+use cloud_provider::provider::{ProviderError, Waiting};
+use cloud_provider::view::{ServiceKey, ServiceView};
+use harvester_api::keys::cloudprovider::NUDGED;
+use harvester_api::keys::harvester::LB_FINALIZER;
+use harvester_api::load_balancer::{Ipam, LoadBalancer};
+
+use super::super::apply::{self, Created, Updated};
+use super::super::booking;
+use super::super::desired::{self, Change, cluster_name_warning};
+use super::super::pacing::{self, Turn, Work};
+use super::super::plan::Action;
+use super::super::service_patch::Role;
+use super::super::wait_reason::WaitReason;
+use super::{HarvesterLoadBalancers, failed};
+
+/// How an action ended.
+pub(super) enum Done {
+    /// The user's object changed.
+    Seen,
+    /// Only the host's did.
+    Unseen,
+    /// The world is not what the caches showed.
+    DecideAnew,
+    /// It is not our turn.
+    NotYet(Waiting),
+}
+
+impl HarvesterLoadBalancers {
+    /// Decision 7: only after a DELETE that was accepted.
+    pub(super) fn count_leak(&self, name: &str) {
+        self.metrics.possible_leaks.inc();
+        tracing::warn!(
+            lb = name,
+            "deleted although Harvester had not finished booking after {} s: its pool address may stay booked, see \
+             status.allocated of the IPPools on Harvester",
+            booking::BOOKING.as_secs()
+        );
+    }
+
+    /// Sends what was decided.
+    pub(super) async fn perform(
+        &self,
+        service: &ServiceView,
+        name: &str,
+        action: Action,
+    ) -> Result<Done, ProviderError> {
+        match action {
+            Action::Create(object) => {
+                let name = object.metadata.name.clone().unwrap_or_default();
+                self.create_in_turn(service, &name, object).await
+            }
+            Action::Update { uid, changes } => self.update(name, &uid, &changes, false).await,
+            Action::Readmit { uid } => self.update(name, &uid, &[], true).await,
+            Action::Delete { name, uid, leaks } => {
+                let name = name.as_str();
+                if let Some(waiting) = self.turn_to_delete(&service.key, name) {
+                    return Ok(Done::NotYet(waiting));
+                }
+                let answer = self.send_delete(name, &uid).await?;
+                if leaks && !matches!(answer, apply::Deleted::Gone) {
+                    self.count_leak(name);
+                }
+                match answer {
+                    apply::Deleted::Terminating(view) => self.objects.wrote(*view),
+                    apply::Deleted::Accepted => {}
+                    apply::Deleted::Gone => self.objects.forget(name),
+                }
+                Ok(Done::Unseen)
+            }
+            Action::Patch(patch) => {
+                let sent = self.requests.patch_service(&service.key, &service.uid, &patch).await;
+                let version = sent.map_err(failed)?;
+                if patch.role == Role::Primary
+                    && !patch.address.is_empty()
+                    && let Some(created) = self.created(service, name)
+                {
+                    self.metrics.allocated(created.elapsed());
+                }
+                if !patch.address.is_empty() {
+                    self.memory().backlog.remove(&service.key);
+                }
+                self.patched.patched(service, patch, version);
+                Ok(Done::Seen)
+            }
+        }
+    }
+
+    pub(super) async fn create_in_turn(
+        &self,
+        service: &ServiceView,
+        name: &str,
+        mut object: Box<LoadBalancer>,
+    ) -> Result<Done, ProviderError> {
+        if object.spec.ipam.as_deref() != Some(Ipam::Pool.as_str()) {
+            return self.create(name, &object).await;
+        }
+        let again = self.memory().backlog.contains(&service.key);
+        let work = if again { Work::CreateAgain } else { Work::CreateNew };
+        if let Some(waiting) = self.turn(&service.key, name, work) {
+            return Ok(Done::NotYet(waiting));
+        }
+        if self.pacer.creates(name) {
+            desired::preset_finalizer(&mut object);
+        }
+        self.create(name, &object).await.inspect_err(|_| self.pacer.failed(name))
+    }
+
+    /// When we created the object whose address is published now: the one that serves, or that of a move.
+    pub(super) fn created(&self, service: &ServiceView, name: &str) -> Option<Instant> {
+        let moving = Self::name_of_move(service, &self.config());
+        let mut memory = self.memory();
+        let next = moving.and_then(|name| memory.created.remove(&name));
+        next.or(memory.created.remove(name))
+    }
+
+    /// Decision 6: `None` if the request may be sent now.
+    pub(super) fn turn(&self, service: &ServiceKey, name: &str, work: Work) -> Option<Waiting> {
+        let turn = self.pacer.ask(name, service, work);
+        self.metrics.window.set(i64::try_from(self.pacer.window()).unwrap_or(i64::MAX));
+        let Turn::NotYet { ahead } = turn else { return None };
+        let message = format!(
+            "load balancer {}/{name} waits for its turn on Harvester, {ahead} others go before",
+            self.given.namespace
+        );
+        Some(Waiting { reason: WaitReason::Turn.word(), message, needs_user: false, retry_after: None })
+    }
+
+    pub(super) fn turn_to_delete(&self, service: &ServiceKey, name: &str) -> Option<Waiting> {
+        let paced = self.objects.get(name).is_some_and(|lb| pacing::releases(&lb));
+        if paced { self.turn(service, name, Work::Delete) } else { None }
+    }
+
+    pub(super) async fn send_delete(&self, name: &str, uid: &str) -> Result<apply::Deleted, ProviderError> {
+        self.pacer.sent(name);
+        match self.requests.delete(name, uid).await {
+            Ok(answer) => {
+                match answer {
+                    apply::Deleted::Gone => self.pacer.failed(name),
+                    apply::Deleted::Terminating(_) | apply::Deleted::Accepted => self.pacer.sent(name),
+                }
+                Ok(answer)
+            }
+            Err(error) => {
+                self.pacer.failed(name);
+                Err(failed(error))
+            }
+        }
+    }
+
+    /// Decision 8: an object that does not go because of a finalizer which we have preset.
+    pub(super) fn or_stuck(&self, name: &str, waiting: Waiting) -> Waiting {
+        match self.pacer.patience(name) {
+            None => waiting,
+            Some(left) if !left.is_zero() => Waiting { retry_after: Some(left), ..waiting },
+            Some(_) => {
+                let message = format!(
+                    "load balancer {}/{name} does not go: Harvester's load balancer controller does not take its finalizer off. See \
+                     whether harvester-load-balancer runs in namespace harvester-system of Harvester; if it does, remove finalizer \
+                     {LB_FINALIZER} from the object",
+                    self.given.namespace
+                );
+                tracing::warn!(
+                    lb = name,
+                    "the host's finalizer is not preset on new load balancers until it is learnt anew"
+                );
+                Waiting { message, needs_user: true, ..waiting }
+            }
+        }
+    }
+
+    pub(super) async fn create(&self, name: &str, object: &LoadBalancer) -> Result<Done, ProviderError> {
+        if let Some(warning) = cluster_name_warning(&self.identity.name_or_flag()) {
+            tracing::warn!(lb = name, "{warning}");
+        }
+        match self.requests.create(object).await.map_err(failed)? {
+            Created::New(view) => {
+                self.objects.created(*view);
+                self.pacer.sent(name);
+                let now = Instant::now();
+                let mut memory = self.memory();
+                memory.created.insert(name.to_owned(), now);
+                memory.sent.insert(name.to_owned(), now);
+                Ok(Done::Unseen)
+            }
+            // Made by a former leader, or by us in a life that ended between request and answer: look at it and go on.
+            Created::AlreadyExists => {
+                self.pacer.failed(name);
+                match self.requests.read(name).await.map_err(failed)? {
+                    Some(view) => self.objects.wrote(view),
+                    None => self.objects.forget(name),
+                }
+                Ok(Done::DecideAnew)
+            }
+        }
+    }
+
+    pub(super) async fn update(
+        &self,
+        name: &str,
+        uid: &str,
+        changes: &[Change],
+        readmit: bool,
+    ) -> Result<Done, ProviderError> {
+        let resent = readmit || changes.iter().any(|change| matches!(change, Change::Annotation(NUDGED, _)));
+        if resent {
+            self.memory().sent.insert(name.to_owned(), Instant::now());
+        }
+        match self.requests.update(name, uid, changes, readmit).await.map_err(failed)? {
+            Updated::Written(view) | Updated::Unchanged(view) => {
+                self.objects.wrote(view);
+                Ok(Done::Unseen)
+            }
+            Updated::Different(view) => {
+                match view {
+                    Some(view) => self.objects.wrote(view),
+                    None => self.objects.forget(name),
+                }
+                Ok(Done::DecideAnew)
+            }
+        }
+    }
+}

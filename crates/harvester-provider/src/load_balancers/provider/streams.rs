@@ -1,0 +1,98 @@
+//! What wakes a Service.
+
+use std::sync::{Arc, PoisonError};
+
+use cloud_provider::service::wants_load_balancer;
+use cloud_provider::view::{ServiceKey, ServiceView};
+use futures::stream::{BoxStream, Stream, StreamExt, select_all};
+use harvester_api::names::ClusterName;
+use runtime::reflect::Status;
+use tokio::sync::watch;
+
+use super::super::wakes::{ObjectWakes, ServiceWakes, with_network};
+use super::{HarvesterLoadBalancers, unserved};
+use crate::config::LoadBalancerConfig;
+use crate::identity::keeper::cluster_uid;
+
+impl HarvesterLoadBalancers {
+    pub(super) fn streams(&self) -> BoxStream<'static, ServiceKey> {
+        // Called when the first list is there: who is in it has waited already, and who comes later goes first (decision 6).
+        let waits = |service: &&Arc<ServiceView>| wants_load_balancer(service) && service.ingress.is_empty();
+        self.memory().backlog = self.services.all().iter().filter(waits).map(|service| service.key.clone()).collect();
+
+        let (services, lbs, given, identity) =
+            (self.services.clone(), self.lbs.clone(), self.given.clone(), self.identity.clone());
+        let mut objects = ObjectWakes::default();
+        let pacer = Arc::clone(&self.pacer);
+        let by_object = self.lbs.subscribe().filter_map(move |name| {
+            let lb = lbs.get(&name);
+            pacer.seen(&name, lb.as_deref());
+            let config = LoadBalancerConfig {
+                cluster_name: identity.name_or_flag(),
+                cluster_uid: cluster_uid(&services),
+                ..given.clone()
+            };
+            let owner = objects.touched(&name, lb.as_deref(), &config, || services.all());
+            std::future::ready(owner)
+        });
+
+        let (services, neighbours) = (self.services.clone(), Arc::clone(&self.neighbours));
+        let mut dependents = ServiceWakes::default();
+        let by_service = self.services.subscribe().flat_map(move |key| {
+            let woken = dependents.touched(&key, services.get(&key).as_deref(), |primary| neighbours.naming(primary));
+            futures::stream::iter(woken)
+        });
+
+        let services = self.services.clone();
+        let by_mapping =
+            self.mapping.subscribe().flat_map(move |_: String| futures::stream::iter(with_network(&services.all())));
+
+        let unsettled = Arc::clone(&self.unsettled);
+        let by_recovery = recoveries(self.watched.clone()).flat_map(move |()| {
+            // Who still fails comes back by itself.
+            let woken = std::mem::take(&mut *unsettled.lock().unwrap_or_else(PoisonError::into_inner));
+            futures::stream::iter(woken)
+        });
+        let by_turn = self.pacer.wakes();
+        let services = self.services.clone();
+        let by_identity = changes(self.identity.subscribe()).flat_map(move |()| {
+            let ours = services.all().into_iter().filter(|service| wants_load_balancer(service));
+            futures::stream::iter(ours.map(|service| service.key.clone()).collect::<Vec<_>>())
+        });
+        select_all([
+            by_identity.boxed(),
+            by_object.boxed(),
+            by_service.boxed(),
+            by_mapping.boxed(),
+            by_recovery.boxed(),
+            by_turn.boxed(),
+            unserved::wakes(self.services.clone()).boxed(),
+        ])
+        .boxed()
+    }
+}
+
+/// The cluster's name became known or changed.
+fn changes(name: watch::Receiver<Option<ClusterName>>) -> impl Stream<Item = ()> {
+    futures::stream::unfold(name, |mut name| async {
+        name.changed().await.ok()?;
+        Some(((), name))
+    })
+}
+
+/// Harvester answers again: Services that failed meanwhile need not wait for their back-off. A status that went bad and well between
+/// two looks counts too.
+fn recoveries(watched: watch::Receiver<Status>) -> impl Stream<Item = ()> {
+    futures::stream::unfold(watched, |mut watched| async {
+        loop {
+            watched.changed().await.ok()?;
+            let well = {
+                let status = watched.borrow_and_update();
+                status.synced && status.error.is_none()
+            };
+            if well {
+                return Some(((), watched));
+            }
+        }
+    })
+}

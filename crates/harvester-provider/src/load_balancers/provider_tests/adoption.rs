@@ -1,0 +1,153 @@
+//! Objects that other versions, other names of the cluster and moves between pools have left: taken over by proof, by requests.
+
+use harvester_api::names::ClusterName;
+
+use super::*;
+
+fn under(cluster: &str) -> String {
+    let web = service("default/web").done();
+    ClusterName::from_record(cluster).load_balancer_name("default", "web", &web.uid.0)
+}
+
+/// What the Go provider leaves on a host when the Service is served.
+fn go_object(cluster: &str, address: &str) -> Value {
+    json!({
+        "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+        "metadata": {
+            "name": under(cluster), "namespace": "guests", "uid": "go-1", "resourceVersion": "50",
+            "creationTimestamp": "2020-01-01T00:00:00Z", "finalizers": ["wrangler.cattle.io/harvester-lb-controller"],
+            "labels": {
+                "cloudprovider.harvesterhci.io/cluster": cluster,
+                "cloudprovider.harvesterhci.io/serviceName": "web",
+                "cloudprovider.harvesterhci.io/serviceNamespace": "default"
+            },
+            "annotations": {
+                "cloudprovider.harvesterhci.io/lb-network": "", "loadbalancer.harvesterhci.io/cluster": cluster,
+                "loadbalancer.harvesterhci.io/namespace": "guests", "loadbalancer.harvesterhci.io/network": "guests/mgmt",
+                "loadbalancer.harvesterhci.io/project": ""
+            }
+        },
+        "spec": {"ipam": "pool", "workloadType": "cluster"},
+        "status": {
+            "address": address, "allocatedAddress": {"ip": address, "ipPool": "edge"},
+            "conditions": [{"type": "Ready", "status": "True"}]
+        }
+    })
+}
+
+fn store(lab: &Lab, object: Value) {
+    let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
+    lab.stored.lock().unwrap().insert(name, object);
+    lab.watch();
+}
+
+fn served() -> ServiceView {
+    service("default/web").short(&[("ip", IP)]).label("").ingress(IP).done()
+}
+
+/// ccm.md 9.4: a healthy state of the Go provider is taken over without a write.
+#[tokio::test]
+async fn a_go_written_service_is_taken_over_with_zero_writes() {
+    let lab = Lab::new(vec![served()]);
+    store(&lab, go_object("demo", IP));
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::Ready { changed: false });
+    assert_eq!(lab.sent(), []);
+}
+
+/// Decision 11: whatever its name, the object is adopted; only its cluster label follows a name that was confirmed.
+#[tokio::test]
+async fn an_object_under_a_former_cluster_name_is_adopted_and_never_made_anew() {
+    let lab = Lab::new(vec![served()]);
+    store(&lab, go_object("former", IP));
+    lab.ensure().await.unwrap();
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["GET", "PUT"]);
+    let metadata = &sent[1].body["metadata"];
+    assert_eq!(metadata["name"], under("former").as_str());
+    assert_eq!(metadata["labels"]["cloudprovider.harvesterhci.io/cluster"], "demo");
+    assert_eq!(
+        metadata["annotations"]["cloudprovider.harvesterhci.io/serviceUID"], "uid-of-default-web",
+        "the proof that the naming rule gave until now"
+    );
+    assert_eq!(sent[1].body["status"]["allocatedAddress"]["ip"], IP);
+}
+
+#[tokio::test]
+async fn an_adopted_object_is_deleted_and_its_absence_verified_under_its_own_name() {
+    let lab = Lab::new(vec![served()]);
+    store(&lab, go_object("former", IP));
+    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
+    let sent = lab.sent();
+    assert_eq!((methods(&sent), sent[0].path.clone()), (vec!["DELETE"], format!("{LBS}/{}", under("former"))));
+    lab.stored.lock().unwrap().clear();
+    lab.watch();
+    assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
+    let sent = lab.sent();
+    assert_eq!((methods(&sent), sent[0].path.clone()), (vec!["GET"], format!("{LBS}/{}", under("former"))));
+}
+
+#[tokio::test]
+async fn nothing_is_done_before_the_clusters_name_is_known() {
+    let lab = Lab::new(vec![served()]);
+    let identity = Identity::unknown(ClusterName::from_record("demo"));
+    let provider = HarvesterLoadBalancers { identity, ..lab.provider };
+    let web = lab.services.get(&key("default/web")).unwrap();
+    let Ensured::Waiting(waiting) = provider.ensure(&web).await.unwrap() else { panic!("a guess") };
+    assert!(!waiting.needs_user && waiting.message.contains("name of this cluster"), "{}", waiting.message);
+    assert_eq!(lab.server.requests(), []);
+}
+
+/// Make before break, by requests.
+#[tokio::test]
+async fn a_move_to_another_pool_costs_one_object_more_for_a_while() {
+    let lab = Lab::new(vec![served(), cluster_service()]);
+    let mut wakes = lab.provider.wakes();
+    store(&lab, go_object("demo", IP));
+    lab.guest(|service| drop(service.annotations.insert("cloudprovider.harvesterhci.io/ippool".into(), "new".into())));
+    lab.ensure().await.unwrap();
+    let sent = lab.sent();
+    assert_eq!((methods(&sent), &sent[0].body["spec"]["ipPool"]), (vec!["POST"], &json!("new")));
+    let next = sent[0].body["metadata"]["name"].as_str().unwrap().to_owned();
+    assert_ne!(next, under("demo"));
+    lab.ensure().await.unwrap();
+    assert_eq!(lab.sent(), [], "the watch does not show it yet, and the host books");
+
+    {
+        let mut stored = lab.stored.lock().unwrap();
+        let object = stored.get_mut(&next).unwrap();
+        object["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
+        object["status"] = json!({"allocatedAddress": {"ip": "10.30.0.1", "ipPool": "new"},
+            "conditions": [{"type": "Ready", "status": "True"}]});
+        bump(object);
+    }
+    lab.watch();
+    lab.ensure().await.unwrap();
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["PATCH"]);
+    assert_eq!(sent[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], "10.30.0.1");
+    assert!(lab.stored.lock().unwrap().contains_key(&under("demo")), "still served there");
+
+    lab.guest(|service| {
+        service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), "10.30.0.1".into());
+        service.ingress = vec!["10.30.0.1".parse().unwrap()];
+    });
+    // The pacer learns from the same stream that the host has finished with the new object.
+    while futures::FutureExt::now_or_never(wakes.next()).is_some() {}
+    lab.ensure().await.unwrap();
+    let sent = lab.sent();
+    assert!(sent.iter().any(|seen| seen.method == "DELETE" && seen.path.ends_with(&under("demo"))), "{sent:?}");
+    assert!(!sent.iter().any(|seen| seen.method == "DELETE" && seen.path.ends_with(&next)));
+}
+
+fn cluster_service() -> ServiceView {
+    ServiceView { is_load_balancer: false, ..service("default/kubernetes").done() }
+}
+
+#[tokio::test]
+async fn a_foreign_request_for_an_address_is_written_down_only_while_nobody_has_served_the_service() {
+    let lab = Lab::new(vec![service("default/web").short(&[("ip", "10.0.0.7")]).done()]);
+    let written = lab.provider.at_first_sight(&lab.service());
+    assert_eq!(written, [("cloudprovider.harvesterhci.io/ip".to_owned(), "10.0.0.7".to_owned())].into());
+    store(&lab, go_object("demo", IP));
+    assert_eq!(lab.provider.at_first_sight(&lab.service()), BTreeMap::new(), "it is our own output");
+}

@@ -1,0 +1,110 @@
+//! A finalizer is not for ever (decision 12), and it does not go before the object is verifiably gone (H14).
+
+use super::*;
+
+const ABANDON: &str = "cloudprovider.harvesterhci.io/abandon";
+
+impl Lab {
+    fn user_deletes(&self) {
+        self.guest(|service| service.deleting = true);
+    }
+
+    /// As if the deletion had begun two minutes ago.
+    fn two_minutes_pass(&self) {
+        let begun =
+            std::time::Instant::now().checked_sub(Duration::from_mins(2)).expect("the machine is up for longer");
+        self.provider.memory().deleting.insert(key("default/web"), begun);
+    }
+}
+
+/// The record's ConfigMap, beside everything that [`answer`] knows.
+fn with_record(lab: Lab) -> (Scenario, Lab) {
+    let server = Scenario::answering(|request| match request.method.as_str() {
+        "GET" => (404, Scenario::status(404, "NotFound", "configmaps not found")),
+        _ => (201, request.body.clone()),
+    });
+    let requests = Requests::new(server.client(), lab.server.client(), "guests");
+    let Lab { server: harvester, stored, conflicts, services, lbs, provider } = lab;
+    (
+        server,
+        Lab {
+            server: harvester,
+            stored,
+            conflicts,
+            services,
+            lbs,
+            provider: HarvesterLoadBalancers { requests, ..provider },
+        },
+    )
+}
+
+#[tokio::test]
+async fn a_deletion_that_takes_long_names_its_escape_and_the_text_does_not_change() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    lab.user_deletes();
+    let Deleted::Waiting(soon) = lab.delete().await else { panic!("the host is releasing") };
+    assert!(!soon.needs_user);
+    lab.two_minutes_pass();
+    let Deleted::Waiting(late) = lab.delete().await else { panic!("the host is releasing") };
+    let escape = format!("kubectl annotate service -n default web {ABANDON}={}", lab.name());
+    assert!(late.needs_user && late.message.ends_with(&escape), "{}", late.message);
+    assert_eq!(lab.delete().await, Deleted::Waiting(late), "one trouble, one Event in ten minutes");
+}
+
+#[tokio::test]
+async fn a_harvester_that_refuses_the_deletion_for_long_is_a_wait_with_an_escape() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    lab.user_deletes();
+    let away = Scenario::answering(|_| (503, Scenario::status(503, "ServiceUnavailable", "upgrading")));
+    let requests = Requests::new(away.client(), away.client(), "guests");
+    let lab = Lab { provider: HarvesterLoadBalancers { requests, ..lab.provider }, ..lab };
+    let web = lab.service();
+    lab.provider.delete(&web).await.unwrap_err();
+    lab.two_minutes_pass();
+    let Deleted::Waiting(late) = lab.provider.delete(&web).await.unwrap() else {
+        panic!("nothing is known to be gone")
+    };
+    assert!(
+        late.needs_user && late.message.contains("upgrading") && late.message.contains(ABANDON),
+        "{}",
+        late.message
+    );
+}
+
+#[tokio::test]
+async fn an_abandoned_object_is_noted_and_the_service_released() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    let (guest, lab) = with_record(lab);
+    lab.user_deletes();
+    let name = lab.name();
+    lab.guest(|service| drop(service.annotations.insert(ABANDON.into(), name.clone())));
+    assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
+    let writes = guest.writes();
+    assert_eq!((writes.len(), writes[0].method.as_str()), (1, "POST"));
+    let noted = writes[0].body["data"]["possible-orphans"].as_str().unwrap();
+    assert!(
+        noted.starts_with(&format!("guests/{name} of service default/web (uid-of-default-web), abandoned ")),
+        "{noted}"
+    );
+    assert_eq!(lab.sent(), [], "nothing is asked of Harvester");
+}
+
+#[tokio::test]
+async fn only_the_exact_name_abandons_and_only_what_nobody_wants() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    let (guest, lab) = with_record(lab);
+    let name = lab.name();
+    lab.guest(|service| drop(service.annotations.insert(ABANDON.into(), "something-else".into())));
+    lab.user_deletes();
+    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
+    lab.guest(|service| {
+        service.deleting = false;
+        service.annotations.insert(ABANDON.into(), name.clone());
+    });
+    lab.delete().await;
+    assert_eq!(guest.writes(), []);
+}

@@ -1,0 +1,147 @@
+//! Against small HTTP servers on loopback.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::PostParams;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+/// A server that answers every request with the next status code, or the last one for ever; what it was asked.
+struct Server {
+    address: SocketAddr,
+    asked: Arc<Mutex<Vec<String>>>,
+    task: JoinHandle<()>,
+}
+
+async fn server_at(address: &str, codes: &[u16]) -> Server {
+    let listener = TcpListener::bind(address).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let codes = Arc::new(Mutex::new(VecDeque::from(codes.to_vec())));
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let heard = Arc::clone(&asked);
+    let task = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut bytes = vec![0; 4096];
+            let count = stream.read(&mut bytes).await.unwrap_or(0);
+            let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+            heard.lock().unwrap().push(text.lines().next().unwrap_or_default().replace(" HTTP/1.1", ""));
+            let code = {
+                let mut codes = codes.lock().unwrap();
+                if codes.len() > 1 { codes.pop_front().unwrap() } else { codes[0] }
+            };
+            let body = if code < 300 {
+                r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#.to_owned()
+            } else {
+                format!(r#"{{"kind":"Status","status":"Failure","message":"no","reason":"No","code":{code}}}"#)
+            };
+            let answer = format!(
+                "HTTP/1.1 {code} X\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    Server { address, asked, task }
+}
+
+impl Server {
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn endpoint(address: SocketAddr) -> Endpoint {
+    let server = format!("http://{address}");
+    Endpoint { config: Config::new(server.parse().unwrap()), server }
+}
+
+fn switch(endpoints: Vec<Endpoint>) -> Switch {
+    Switch::new(endpoints, Settings { retry: false, ..Settings::new("harvester", "1") }).unwrap()
+}
+
+fn maps(switch: &Switch) -> Api<ConfigMap> {
+    Api::namespaced(switch.client(), "x")
+}
+
+/// An address where nobody listens.
+async fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+#[tokio::test]
+async fn the_next_endpoint_is_tried_where_the_first_does_not_answer_and_stays_in_use() {
+    let second = server_at("127.0.0.1:0", &[200]).await;
+    let switch = switch(vec![endpoint(nobody().await), endpoint(second.address)]);
+    maps(&switch).get("a").await.unwrap();
+    // Nothing reached the first: a write may go to the second just as well.
+    maps(&switch).create(&PostParams::default(), &ConfigMap::default()).await.unwrap();
+    assert_eq!(second.asked().len(), 2);
+    let link = switch.link().borrow().clone();
+    assert_eq!((link.away, link.server), (None, format!("http://{}", second.address)));
+}
+
+#[tokio::test]
+async fn a_write_that_a_proxy_could_not_deliver_is_not_repeated_elsewhere_but_the_next_request_goes_there() {
+    let first = server_at("127.0.0.1:0", &[502]).await;
+    let second = server_at("127.0.0.1:0", &[200]).await;
+    let switch = switch(vec![endpoint(first.address), endpoint(second.address)]);
+    assert!(maps(&switch).create(&PostParams::default(), &ConfigMap::default()).await.is_err());
+    assert_eq!((first.asked().len(), second.asked().len()), (1, 0));
+    maps(&switch).get("a").await.unwrap();
+    assert_eq!((first.asked().len(), second.asked().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_server_that_is_back_is_found_at_once_and_told() {
+    let address = nobody().await;
+    let switch = switch(vec![endpoint(address)]);
+    let returns = switch.returns();
+    let over = tokio::spawn(switch.clone().watch_over());
+    assert!(maps(&switch).get("a").await.is_err());
+    assert!(switch.link().borrow().away.is_some());
+    // An ingress in the place of the API server is not the API server.
+    let ingress = server_at(&address.to_string(), &[404]).await;
+    tokio::time::sleep(PROBE_EVERY * 3).await;
+    assert!(switch.link().borrow().away.is_some() && !returns.has_changed().unwrap());
+    assert!(ingress.asked().contains(&"GET /readyz".to_owned()));
+    ingress.task.abort();
+    let _ = ingress.task.await;
+    let _server = server_at(&address.to_string(), &[200]).await;
+    let start = Instant::now();
+    switch.link().wait_for(|link| link.away.is_none()).await.unwrap();
+    assert!(returns.has_changed().unwrap());
+    assert!(start.elapsed() < PROBE_EVERY * 4, "{:?}", start.elapsed());
+    over.abort();
+}
+
+#[tokio::test]
+async fn refused_credentials_show_and_are_forgotten_when_they_were_replaced() {
+    let old = server_at("127.0.0.1:0", &[200, 401]).await;
+    let new = server_at("127.0.0.1:0", &[200]).await;
+    let switch = switch(vec![endpoint(old.address)]);
+    let (client, returns) = (maps(&switch), switch.returns());
+    client.get("a").await.unwrap();
+    assert!(switch.link().borrow().refused.is_none());
+    assert!(client.get("a").await.is_err());
+    assert!(switch.link().borrow().refused.is_some() && switch.link().borrow().away.is_none());
+    switch.replace(vec![endpoint(new.address)]).unwrap();
+    assert!(switch.link().borrow().refused.is_none() && returns.has_changed().unwrap());
+    client.get("a").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_guest_agent_that_does_not_answer_says_nothing_about_the_api() {
+    let server = server_at("127.0.0.1:0", &[503]).await;
+    let switch = switch(vec![endpoint(server.address)]);
+    let path = "/apis/subresources.kubevirt.io/v1/namespaces/x/virtualmachineinstances/a/guestosinfo";
+    let request = Request::get(path).body(Vec::new()).unwrap();
+    assert!(switch.client().request_text(request).await.is_err());
+    assert!(switch.link().borrow().away.is_none());
+}

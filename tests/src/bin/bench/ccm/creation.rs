@@ -1,0 +1,164 @@
+//! Services that come and go.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use harvester_api::ip_pool::IpPool;
+use harvester_api::load_balancer::LoadBalancer;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+
+use super::theatre::{Theatre, middle, names};
+use super::{Figure, Told};
+use crate::requests::Side;
+use crate::stage::service;
+
+/// Services made one after the other.
+const RUNS: usize = 20;
+/// Services that are deleted right after they were made.
+const HASTY: usize = 26;
+
+/// One Service at a time.
+pub async fn one(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+    let theatre = Theatre::set("fast", ccm_args).await?;
+    theatre.start().await?;
+    let mut each = Vec::new();
+    for name in names("one", RUNS) {
+        each.extend(theatre.publish(&[name], 1).await?.each());
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    let slowest = each.iter().max().copied().unwrap_or_default();
+    told.tell(
+        Figure::seconds("fast: one Service, made to published, median of 20", middle(each)).below(0.06).go("1.09 s"),
+    );
+    told.tell(Figure::seconds("fast: the same, slowest of 20", slowest));
+
+    theatre.stage.wait_until_quiet().await?;
+    let mark = theatre.stage.bed.mark();
+    theatre.publish(&names("counted", 1), 1).await?;
+    theatre.serve().await?;
+    theatre.stage.wait_until_quiet().await?;
+    let tally = theatre.stage.tally(mark)?;
+    let (guest, host) = (tally.side(Side::CcmGuest), tally.side(Side::CcmHarvester));
+    // Serving the twenty others writes their status.address: one GET and one PUT each.
+    let others = RUNS;
+    let host_writes = host.writes.saturating_sub(others);
+    told.tell(Figure::count("writes per Service, guest (Events apart)", guest.writes).at_most(2.0).go("7-11"));
+    told.tell(Figure::count("writes per Service, Harvester", host_writes).at_most(2.0).go("8-13"));
+    let guest_all = guest.writes + guest.reads + guest.events;
+    told.tell(Figure::count("all requests per Service, guest", guest_all).at_most(5.0));
+    let host_all = host_writes + host.reads.saturating_sub(others);
+    told.tell(Figure::count("all requests per Service, Harvester", host_all).at_most(3.0));
+
+    hasty(&theatre, told).await
+}
+
+/// Services that are deleted right after they were made leave nothing behind.
+async fn hasty(theatre: &Theatre, told: &mut Told<'_>) -> Result<()> {
+    let objects = || async {
+        let client = theatre.stage.bed.harvester_client().await?;
+        let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), e2e::VM_NAMESPACE);
+        let pools: Api<IpPool> = Api::all(client);
+        let lbs = lbs.list(&ListParams::default()).await.context("failed to list load balancers")?.items.len();
+        let pools = pools.list(&ListParams::default()).await.context("failed to list pools")?.items;
+        let booked: usize = pools.into_iter().map(|pool| pool.status.unwrap_or_default().allocated.len()).sum();
+        Ok::<_, anyhow::Error>((lbs, booked))
+    };
+    let before = objects().await?;
+    let (api, names) = (theatre.stage.services(), names("hasty", HASTY));
+    for (name, pause) in names.iter().zip([0, 10, 20, 30, 50].into_iter().cycle()) {
+        api.create(&PostParams::default(), &service(name, "pool")).await.context("failed to create a Service")?;
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        api.delete(name, &DeleteParams::default()).await.context("failed to delete a Service")?;
+    }
+    theatre.wait_until_gone(&names).await?;
+    theatre.stage.wait_until_quiet().await?;
+    let after = objects().await?;
+    let left = after.0.saturating_sub(before.0);
+    told.tell(Figure::count("load balancers left of 26 Services deleted at once", left).at_most(0.0).go("24 of 26"));
+    told.tell(Figure::count("pool addresses leaked by them", after.1.saturating_sub(before.1)).at_most(0.0));
+    Ok(())
+}
+
+/// `count` Services at once on a fast host.
+pub async fn fast(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+    let theatre = Theatre::set("fast", ccm_args).await?;
+    theatre.start().await?;
+    let names = names("fast", count);
+    let before = theatre.stage.bed.ccm().usage()?;
+    let times = theatre.publish(&names, count).await?;
+    let all = Figure::seconds(format!("fast: {count} Services at once, all published"), times.all());
+    told.tell(match count {
+        100 => all.below(2.0).go("80-82 s"),
+        1000 => all.below(15.0).go("0.8 s each"),
+        _ => all,
+    });
+    told.tell(Figure::seconds(format!("fast: {count}, median from the start"), times.median_from_start()));
+    theatre.stage.wait_until_quiet().await?;
+    let after = theatre.stage.bed.ccm().usage()?;
+    let cpu = Duration::from_millis(after.cpu_ms - before.cpu_ms);
+    told.tell(Figure::seconds(format!("fast: {count}, processor time of the CCM until quiet"), cpu));
+    told.tell(Figure::new(
+        format!("fast: {count}, RSS of the CCM then"),
+        crate::figures::megabytes(after.rss_bytes),
+        "MB",
+    ));
+    let gone = Figure::seconds(format!("fast: {count} deleted at once, all gone"), theatre.delete(&names).await?);
+    told.tell(if count == 100 { gone.below(3.0).go("58 s") } else { gone });
+    Ok(())
+}
+
+/// The same where each answer takes half a second.
+pub async fn slow(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+    let theatre = Theatre::set("slow", ccm_args).await?;
+    theatre.start().await?;
+    let times = theatre.publish(&names("slow", count), count).await?;
+    told.tell(Figure::seconds(format!("slow: {count} Services at once, all published"), times.all()));
+    told.tell(Figure::seconds(format!("slow: {count}, median from the start"), times.median_from_start()));
+    Ok(())
+}
+
+/// A real host's pace: a hundred at once, then three new ones while fifty deletions wait.
+pub async fn real(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+    let theatre = Theatre::set("real", ccm_args).await?;
+    theatre.start().await?;
+    let hundred = names("real", 100);
+    let times = theatre.publish(&hundred, 100).await?;
+    told.tell(Figure::seconds("real: 100 Services at once, all published", times.all()).below(42.0).go("81-101 s"));
+    told.tell(Figure::seconds("real: 100, median from the start", times.median_from_start()).below(20.0));
+    theatre.stage.wait_until_quiet().await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+
+    let deletions = theatre.delete(&hundred[..50]);
+    let new = async {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        theatre.publish(&names("new", 3), 3).await
+    };
+    let (gone, new) = tokio::try_join!(deletions, new)?;
+    let slowest = new.each().into_iter().max().unwrap_or_default();
+    told.tell(Figure::seconds("real: 3 new Services while 50 deletions wait, slowest", slowest).below(2.5).go("last"));
+    told.tell(Figure::seconds("real: the 50 deletions meanwhile", gone));
+    Ok(())
+}
+
+/// A new Service while five hundred wait for their turn after a restart.
+pub async fn backlog(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+    let theatre = Theatre::set("real", ccm_args).await?;
+    theatre.make(&names("backlog", 500)).await?;
+    theatre.stage.bed.ccm().start()?;
+    theatre.stage.bed.wait_until_initialized().await?;
+    let mut each = Vec::new();
+    for (name, pause) in names("new", 4).into_iter().zip([0, 5, 3, 4]) {
+        tokio::time::sleep(Duration::from_secs(pause)).await;
+        let begin = Instant::now();
+        theatre.publish(&[name], 1).await?;
+        each.push(begin.elapsed());
+    }
+    let slowest = each.into_iter().max().unwrap_or_default();
+    told.tell(
+        Figure::seconds("real: a new Service while 500 wait after a restart, slowest of 4", slowest)
+            .below(2.0)
+            .go("416 s"),
+    );
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! A Harvester that is away, and pools that are missing, used up, made and enlarged.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use e2e::Bed;
+use e2e::bed::NETWORK;
+use harvester_api::ip_pool::IpPool;
+use harvester_api::load_balancer::LoadBalancer;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+
+use super::theatre::{Theatre, names};
+use super::{Figure, Told};
+use crate::progress;
+use crate::requests::Side;
+
+/// How long Harvester's API is away.
+const AWAY: Duration = Duration::from_mins(1);
+/// How long a stuck Service is watched.
+const STUCK: Duration = Duration::from_mins(2);
+
+/// Services made while Harvester's API is away have their address when it is back.
+pub async fn outage(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+    let theatre = Theatre::set("fast", ccm_args).await?;
+    theatre.start().await?;
+    theatre.publish(&names("before", 3), 3).await?;
+    for (how, text) in [(How::Dead, "its API server is dead"), (How::Cut, "its cable is cut")] {
+        away(&theatre, how, text, told).await?;
+    }
+    Ok(())
+}
+
+/// How Harvester is away: connections are refused, or nothing is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Dead,
+    Cut,
+}
+
+async fn away(theatre: &Theatre, how: How, text: &str, told: &mut Told<'_>) -> Result<()> {
+    theatre.stage.wait_until_quiet().await?;
+    let harvester = &theatre.stage.bed.harvester;
+    match how {
+        How::Dead => harvester.api_server().kill(),
+        How::Cut => harvester.nic().cut()?,
+    }
+    let mut watching = theatre.watch().await?;
+    let names = names(if how == How::Dead { "dead" } else { "cut" }, 3);
+    for name in &names {
+        tokio::time::sleep(AWAY / 4).await;
+        theatre.make(std::slice::from_ref(name)).await?;
+    }
+    progress::sleep("Harvester is away", AWAY / 4).await;
+    match how {
+        How::Dead => harvester.api_server().start().await?,
+        How::Cut => harvester.nic().plug()?,
+    }
+    let back = Instant::now();
+    let published = watching.wait_for(&names, names.len()).await?;
+    let last = published.values().max().map_or(Duration::ZERO, |at| at.saturating_duration_since(back));
+    told.tell(
+        Figure::seconds(format!("Harvester away for 60 s, {text}: 3 Services published after the return"), last)
+            .below(1.0)
+            .go("11-16 s"),
+    );
+    Ok(())
+}
+
+/// A Service that nothing fits, and what mends it.
+pub async fn pools(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+    let bed = ccm_args.iter().fold(Bed::builder(), |bed, arg| bed.ccm_arg(arg));
+    let theatre = Theatre::with(bed.harvester_flag("--profile=fast"), false).await?;
+    theatre.start().await?;
+    let stage = &theatre.stage;
+    let mark = stage.bed.mark();
+    theatre.make(&names("stuck", 1)).await?;
+    progress::sleep("one Service without a pool", STUCK).await;
+    let tally = stage.tally(mark)?;
+    let (guest, host) = (tally.side(Side::CcmGuest), tally.side(Side::CcmHarvester));
+    let all = guest.writes + guest.reads + guest.events + host.writes + host.reads;
+    told.tell(Figure::count("a Service without a pool: all requests in its first 2 minutes", all));
+    let mark = stage.bed.mark();
+    progress::sleep("one Service without a pool", STUCK).await;
+    let tally = stage.tally(mark)?;
+    // Watches end after five minutes and begin anew, however many Services there are.
+    let (guest, host) = (tally.side(Side::CcmGuest), tally.side(Side::CcmHarvester));
+    let watches = [&guest, &host].into_iter().flat_map(|counts| &counts.reads_by_kind);
+    let watches: usize = watches.filter(|(kind, _)| kind.starts_with("watch ")).map(|(_, count)| count).sum();
+    let hourly = (tally.work() - watches) * 30;
+    told.tell(Figure::count("a Service without a pool: requests per hour (from 2 minutes)", hourly).below(60.0));
+
+    let mut watching = theatre.watch().await?;
+    let begin = Instant::now();
+    // Ninety-nine addresses: for the stuck one and ninety-eight others.
+    stage.bed.harvester.create_pool("small", NETWORK, "10.200.0.0/20,start=10.200.0.10,end=10.200.0.108")?;
+    watching.wait_for(&names("stuck", 1), 1).await?;
+    told.tell(
+        Figure::seconds("pool made: the pending Service is published", begin.elapsed()).below(1.5).go("up to 300 s"),
+    );
+
+    let others = names("others", 99);
+    let times = theatre.publish(&others, 98).await?;
+    told.tell(
+        Figure::seconds("one of 99 Services stuck (pool used up): the 98 others published", times.all()).below(2.0),
+    );
+    // The stand-in's back-off is the host's: up to two minutes. What counts is our part after the host has booked.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let client = stage.bed.harvester_client().await?;
+    let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), e2e::VM_NAMESPACE);
+    enlarge(&client).await?;
+    let enlarged = Instant::now();
+    let mut watching = theatre.watch().await?;
+    let booked = async {
+        loop {
+            let list = lbs.list(&ListParams::default()).await.context("failed to list load balancers")?.items;
+            if list.iter().all(|lb| lb.usable_address().is_some()) {
+                return Ok::<_, anyhow::Error>(Instant::now());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let (booked, published) = tokio::try_join!(booked, watching.wait_for(&others, 99))?;
+    let last = published.values().max().copied().unwrap_or(booked);
+    told.tell(Figure::seconds("pool enlarged: the host has booked", booked - enlarged));
+    told.tell(
+        Figure::seconds("… and after that the Service is published", last.saturating_duration_since(booked)).below(1.0),
+    );
+    Ok(())
+}
+
+async fn enlarge(client: &kube::Client) -> Result<()> {
+    let pools: Api<IpPool> = Api::all(client.clone());
+    for _ in 0..20 {
+        let mut pool = pools.get("small").await.context("failed to read the pool")?;
+        for range in &mut pool.spec.ranges {
+            range.range_end = Some("10.200.0.200".into());
+        }
+        match pools.replace("small", &PostParams::default(), &pool).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            outcome => return outcome.map(drop).context("failed to enlarge the pool"),
+        }
+    }
+    anyhow::bail!("failed to enlarge the pool: conflicts for ever")
+}

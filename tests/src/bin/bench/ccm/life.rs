@@ -1,0 +1,121 @@
+//! Many healthy Services: rest, Nodes that come and go, restart and hand-over of the cloud controller.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use e2e::machines::NodeSketch;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::theatre::{Theatre, names};
+use super::{Figure, Told};
+use crate::figures::megabytes;
+use crate::progress;
+use crate::requests::{Counts, Side, Tally};
+use crate::stage::{CCM_LEASE, stop};
+
+/// How long nothing is done to see what that costs.
+const REST: Duration = Duration::from_mins(1);
+
+/// See the module's description.
+pub async fn healthy(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+    let theatre = Theatre::set("fast", ccm_args).await?;
+    theatre.start().await?;
+    theatre.publish(&names("healthy", count), count).await?;
+    theatre.serve().await?;
+    theatre.stage.wait_until_quiet().await?;
+    rest(&theatre, count, told).await?;
+    around_nodes(&theatre, count, told).await?;
+    restart(&theatre, count, told).await?;
+    hand_over(&theatre, told).await
+}
+
+async fn rest(theatre: &Theatre, count: usize, told: &mut Told<'_>) -> Result<()> {
+    let stage = &theatre.stage;
+    let (before, mark) = (stage.bed.ccm().usage()?, stage.bed.mark());
+    progress::sleep("at rest", REST).await;
+    let (after, tally) = (stage.bed.ccm().usage()?, stage.tally(mark)?);
+    told.tell(
+        Figure::count(format!("{count} Services at rest for a minute: requests, Leases apart"), tally.work())
+            .at_most(0.0),
+    );
+    let cpu = Duration::from_millis(after.cpu_ms - before.cpu_ms).as_secs_f64() / REST.as_secs_f64() * 100.0;
+    told.tell(Figure::new(format!("{count} Services at rest: processor"), cpu, "%").below(0.3).go("0.17 %"));
+    told.tell(
+        Figure::new(format!("{count} Services at rest: RSS"), megabytes(after.rss_bytes), "MB").below(20.0).go("89 MB"),
+    );
+    Ok(())
+}
+
+/// Requests that concern Services or load balancers.
+fn for_services(tally: &Tally) -> usize {
+    let about = |counts: &Counts| {
+        let all = counts.writes_by_kind.iter().chain(&counts.reads_by_kind);
+        let about = |kind: &str| kind.contains("services") || kind.contains("loadbalancers");
+        all.filter(|(kind, _)| about(kind)).map(|(_, count)| count).sum::<usize>()
+    };
+    about(&tally.side(Side::CcmGuest)) + about(&tally.side(Side::CcmHarvester))
+}
+
+async fn around_nodes(theatre: &Theatre, count: usize, told: &mut Told<'_>) -> Result<()> {
+    let (stage, bed) = (&theatre.stage, &theatre.stage.bed);
+    let mark = bed.mark();
+    bed.machines().await?.save(&bed.machine("extra", &["192.168.100.60"])).await?;
+    bed.register_node(&NodeSketch::new("extra")).await?;
+    bed.wait_until_initialized().await?;
+    let nodes: Api<Node> = Api::all(stage.client.clone());
+    let label = json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "true"}}});
+    nodes.patch("extra", &PatchParams::default(), &Patch::Merge(&label)).await.context("failed to label a Node")?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    bed.delete_node("extra").await?;
+    stage.wait_until_quiet().await?;
+    let asked = for_services(&stage.tally(mark)?);
+    let what = format!("node added, excluded, removed with {count} Services: requests for Services");
+    told.tell(Figure::count(what, asked).at_most(0.0).go("600"));
+    Ok(())
+}
+
+async fn restart(theatre: &Theatre, count: usize, told: &mut Told<'_>) -> Result<()> {
+    let (stage, ccm) = (&theatre.stage, theatre.stage.bed.ccm());
+    let mark = stage.bed.mark();
+    told.tell(Figure::seconds("SIGTERM to exit", stop(&ccm).await?).below(1.0).go("> 8 s"));
+    let begin = Instant::now();
+    ccm.start()?;
+    stage.wait_until_ccm_is_ready(&ccm).await?;
+    let ready = begin.elapsed();
+    stage.wait_until_quiet().await?;
+    let tally = stage.tally(mark)?;
+    let writes = tally.side(Side::CcmGuest).writes + tally.side(Side::CcmHarvester).writes;
+    told.tell(Figure::count(format!("restart over {count} Services: writes"), writes).at_most(0.0).go("1003"));
+    told.tell(Figure::seconds(format!("restart over {count} Services: ready"), ready).below(2.0));
+    Ok(())
+}
+
+/// A stand-by takes over from a leader that ends, and publishes the address of a Service that was made in the same moment.
+async fn hand_over(theatre: &Theatre, told: &mut Told<'_>) -> Result<()> {
+    let (stage, ccm, standby) = (&theatre.stage, theatre.stage.bed.ccm(), theatre.stage.standby());
+    let former = stage.holder(CCM_LEASE).await?;
+    standby.start()?;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let begin = Instant::now();
+    let leads = async {
+        stage.wait_for_other_holder(CCM_LEASE, former.as_deref(), Duration::from_secs(40)).await?;
+        Ok::<_, anyhow::Error>(begin.elapsed())
+    };
+    let works = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        theatre.publish(&names("handed-over", 1), 1).await?;
+        Ok(begin.elapsed())
+    };
+    let (_, leads, works) = tokio::try_join!(stop(&ccm), leads, works)?;
+    told.tell(Figure::seconds("SIGTERM of the leader: the stand-by holds the Lease", leads));
+    told.tell(
+        Figure::seconds("SIGTERM of the leader: the stand-by has published a new Service", works)
+            .below(2.5)
+            .go("16-20 s"),
+    );
+    stop(&standby).await?;
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! `bench --ccm`: the cloud controller alone, against its bounds. Real API servers and etcd, the stand-in for Harvester's controllers at
+//! three paces, no announcer and no kube-proxy: what is measured is the time until the address is *published*, that is written to
+//! `kube-vip.io/loadbalancerIPs`.
+
+mod creation;
+mod host;
+mod life;
+mod nodes;
+mod theatre;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::figures::tenths;
+use crate::progress::show;
+
+/// One figure beside its bound.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    /// What was measured.
+    pub what: String,
+    /// What came out.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'static str,
+    /// It should stay below; none: only reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bound: Option<f64>,
+    /// Whether it did.
+    pub holds: bool,
+    /// The Go provider 0.2.7 on the same kind of machine.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub go_provider: &'static str,
+}
+
+impl Figure {
+    fn new(what: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        Self {
+            what: what.into(),
+            value: (value * 1000.0).round() / 1000.0,
+            unit,
+            bound: None,
+            holds: true,
+            go_provider: "",
+        }
+    }
+
+    fn seconds(what: impl Into<String>, time: std::time::Duration) -> Self {
+        Self::new(what, time.as_secs_f64(), "s")
+    }
+
+    fn count(what: impl Into<String>, count: usize) -> Self {
+        Self::new(what, f64::from(u32::try_from(count).unwrap_or(u32::MAX)), "")
+    }
+
+    /// Less than this.
+    fn below(mut self, bound: f64) -> Self {
+        (self.bound, self.holds) = (Some(bound), self.value < bound);
+        self
+    }
+
+    /// Not more than this.
+    fn at_most(mut self, bound: f64) -> Self {
+        (self.bound, self.holds) = (Some(bound), self.value <= bound);
+        self
+    }
+
+    fn go(mut self, text: &'static str) -> Self {
+        self.go_provider = text;
+        self
+    }
+
+    fn line(&self) -> String {
+        let value =
+            if self.unit.is_empty() { tenths(self.value).to_string() } else { format!("{} {}", self.value, self.unit) };
+        let bound = self.bound.map_or_else(|| "-".to_owned(), |bound| format!("{bound} {}", self.unit));
+        let verdict = if self.holds { "" } else { "  MISSED" };
+        format!("    {:<74} {value:>12}   bound {:>9}   Go {}{verdict}", self.what, bound.trim_end(), self.go_provider)
+    }
+}
+
+/// A group of figures that share a bed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Case {
+    /// One Service at a time, what it costs, deletion right after creation.
+    One,
+    /// So many at once on a fast host, and their deletion.
+    Fast(usize),
+    /// The same on a slow one.
+    Slow(usize),
+    /// A real host's pace.
+    Real,
+    /// A new Service while five hundred wait, at a real host's pace.
+    Backlog,
+    /// So many healthy Services: rest, nodes, restart, hand-over.
+    Healthy(usize),
+    /// Harvester's API away for a minute.
+    Outage,
+    /// Pools that are missing, used up, made and enlarged.
+    Pools,
+    /// So many Nodes, and a VM that changes its address.
+    Nodes(usize),
+}
+
+/// Measures one case; what it found so far is in `figures` also if it fails.
+pub async fn measure(case: Case, ccm_args: &[String], figures: &mut Vec<Figure>) -> Result<()> {
+    let mut told = Told { figures };
+    match case {
+        Case::One => creation::one(ccm_args, &mut told).await,
+        Case::Fast(count) => creation::fast(count, ccm_args, &mut told).await,
+        Case::Slow(count) => creation::slow(count, ccm_args, &mut told).await,
+        Case::Real => creation::real(ccm_args, &mut told).await,
+        Case::Backlog => creation::backlog(ccm_args, &mut told).await,
+        Case::Healthy(count) => life::healthy(count, ccm_args, &mut told).await,
+        Case::Outage => host::outage(ccm_args, &mut told).await,
+        Case::Pools => host::pools(ccm_args, &mut told).await,
+        Case::Nodes(count) => nodes::join(count, ccm_args, &mut told).await,
+    }
+}
+
+/// Figures, shown as they come.
+struct Told<'a> {
+    figures: &'a mut Vec<Figure>,
+}
+
+impl Told<'_> {
+    fn tell(&mut self, figure: Figure) {
+        show(figure.line());
+        self.figures.push(figure);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_is_missed_or_not() {
+        assert!(Figure::new("x", 1.9, "s").below(2.0).holds);
+        assert!(!Figure::new("x", 2.0, "s").below(2.0).holds);
+        assert!(Figure::new("x", 2.0, "").at_most(2.0).holds);
+        assert!(Figure::new("x", 2.0, "s").below(1.0).line().ends_with("MISSED"));
+    }
+}

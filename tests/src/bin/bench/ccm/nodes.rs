@@ -1,0 +1,111 @@
+//! Nodes that join all at once, and one whose machine changes its address.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use e2e::machines::{UNINITIALIZED, addresses, is_initialized};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use serde_json::json;
+
+use super::theatre::{Theatre, middle};
+use super::{Figure, Told};
+use crate::figures::megabytes;
+use crate::progress::{EVERY, say};
+use crate::requests::Side;
+use crate::stage::PARALLEL;
+
+/// `count` Nodes register at once; their machines are there before.
+pub async fn join(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+    let theatre = Theatre::set("fast", ccm_args).await?;
+    theatre.start().await?;
+    let (stage, bed) = (&theatre.stage, &theatre.stage.bed);
+    let machines = bed.machines().await?;
+    let names: Vec<String> = (0..count).map(|n| format!("many-{n}")).collect();
+    say(format!("  making {count} machines"));
+    stream::iter(names.iter().enumerate())
+        .map(|(n, name)| {
+            let address = format!("10.201.{}.{}", n / 250, n % 250 + 1);
+            let machine = bed.machine(name, &[&address]);
+            let machines = &machines;
+            async move { machines.save(&machine).await }
+        })
+        .buffer_unordered(PARALLEL)
+        .try_collect::<Vec<_>>()
+        .await?;
+    stage.wait_until_quiet().await?;
+
+    let nodes: Api<Node> = Api::all(stage.client.clone());
+    let (mark, begin) = (bed.mark(), Instant::now());
+    stream::iter(&names)
+        .map(|name| {
+            let node = json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+                "spec": {"taints": [{"key": UNINITIALIZED, "value": "true", "effect": "NoSchedule"}]},
+            });
+            let nodes = nodes.clone();
+            async move {
+                let node: Node = serde_json::from_value(node).context("failed to make a Node object")?;
+                nodes.create(&PostParams::default(), &node).await.context("failed to create a Node")
+            }
+        })
+        .buffer_unordered(PARALLEL)
+        .try_collect::<Vec<_>>()
+        .await?;
+    let made = begin.elapsed();
+    let mut last = Instant::now();
+    loop {
+        let list = nodes.list(&ListParams::default()).await.context("failed to list Nodes")?.items;
+        let waiting = list.iter().filter(|node| !is_initialized(node)).count();
+        if waiting == 0 {
+            break;
+        }
+        if last.elapsed() > EVERY {
+            say(format!("  {waiting} Nodes wait"));
+            last = Instant::now();
+        }
+        if begin.elapsed() > Duration::from_mins(10) {
+            bail!("{waiting} Nodes are not initialised");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let all = Figure::seconds(format!("{count} Nodes join at once: all initialised"), begin.elapsed());
+    told.tell(if count == 1000 { all.below(15.0).go("591 s") } else { all });
+    told.tell(Figure::seconds(format!("{count} Nodes: until the bench had made them"), made));
+    stage.wait_until_quiet().await?;
+    let guest = stage.tally(mark)?.side(Side::CcmGuest);
+    told.tell(Figure::count(format!("{count} Nodes: requests to the guest API"), guest.total()).go("3966"));
+    let rss = megabytes(bed.ccm().usage()?.rss_bytes);
+    told.tell(Figure::new(format!("{count} Nodes: RSS of the CCM then"), rss, "MB"));
+    moving(&theatre, &names, told).await
+}
+
+/// A machine reports another address.
+async fn moving(theatre: &Theatre, names: &[String], told: &mut Told<'_>) -> Result<()> {
+    let bed = &theatre.stage.bed;
+    let machines = bed.machines().await?;
+    let mut each = Vec::new();
+    for (n, name) in names.iter().take(5).enumerate() {
+        let address = format!("10.202.0.{}", n + 1);
+        let begin = Instant::now();
+        machines.addresses(e2e::VM_NAMESPACE, name, "nic-0", std::slice::from_ref(&address)).await?;
+        loop {
+            let node = bed.node(name).await?.context("the Node is gone")?;
+            if addresses(&node).iter().any(|found| found.ends_with(&address)) {
+                break;
+            }
+            if begin.elapsed() > Duration::from_mins(1) {
+                bail!("Node {name} does not show {address}: {:?}", addresses(&node));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        each.push(begin.elapsed());
+    }
+    told.tell(
+        Figure::seconds("a VM's address changes: Node updated, median of 5", middle(each)).below(1.0).go("5 min poll"),
+    );
+    Ok(())
+}

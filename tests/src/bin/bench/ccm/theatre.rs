@@ -1,0 +1,231 @@
+//! What every case needs: the bed without a data plane, Services made at once, and a watch that tells when each was published.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use e2e::Bed;
+use futures::{StreamExt, TryStreamExt, stream};
+use harvester_api::keys::kube_vip;
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::watcher::{self, Event, watcher};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::progress::{EVERY, say};
+use crate::stage::{PARALLEL, Stage, service};
+
+/// Without any news for this long a measurement is given up.
+const STALLED: Duration = Duration::from_secs(90);
+
+/// The stage without announcers and kube-proxies.
+pub struct Theatre {
+    pub stage: Stage,
+}
+
+/// When Services were made and when their address was published.
+#[derive(Debug, Default)]
+pub struct Times {
+    pub begin: Option<Instant>,
+    pub made: BTreeMap<String, Instant>,
+    pub published: BTreeMap<String, Instant>,
+}
+
+impl Times {
+    /// From the first request until the last of them was published.
+    pub fn all(&self) -> Duration {
+        let last = self.published.values().max().copied();
+        last.zip(self.begin).map_or(Duration::ZERO, |(last, begin)| last - begin)
+    }
+
+    /// From the first request until half of them were published.
+    pub fn median_from_start(&self) -> Duration {
+        let Some(begin) = self.begin else { return Duration::ZERO };
+        middle(self.published.values().map(|at| *at - begin).collect())
+    }
+
+    /// From its own request until it was published, for each, sorted.
+    pub fn each(&self) -> Vec<Duration> {
+        let mut each: Vec<Duration> =
+            self.made.iter().filter_map(|(name, made)| Some(*self.published.get(name)? - *made)).collect();
+        each.sort_unstable();
+        each
+    }
+}
+
+/// The lower one of the two in the middle.
+pub fn middle(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
+
+/// Tells of Services that were published.
+pub struct Watching {
+    seen: mpsc::UnboundedReceiver<(String, Instant)>,
+}
+
+impl Theatre {
+    /// With Harvester at this pace, before the product is started.
+    pub async fn set(profile: &str, ccm_args: &[String]) -> Result<Self> {
+        let bed = ccm_args.iter().fold(Bed::builder(), |bed, arg| bed.ccm_arg(arg));
+        Self::with(bed.harvester_flag(&format!("--profile={profile}")), true).await
+    }
+
+    /// The same with one more choice: whether there is a pool. Two nodes, because two replicas cannot share one.
+    pub async fn with(bed: e2e::BedBuilder, pool: bool) -> Result<Self> {
+        let stage = Box::pin(Stage::set_without_pool(bed.nodes(2))).await?;
+        stage.bed.nodes.iter().for_each(testbed::SimNode::kill_proxy);
+        if pool {
+            stage.make_pool()?;
+        }
+        Ok(Self { stage })
+    }
+
+    /// Starts the cloud controller and waits until it works and nothing happens any more.
+    pub async fn start(&self) -> Result<()> {
+        self.stage.bed.ccm().start()?;
+        self.stage.bed.wait_until_initialized().await?;
+        self.stage.wait_until_quiet().await
+    }
+
+    /// Watches from now on.
+    pub async fn watch(&self) -> Result<Watching> {
+        let (sender, seen) = mpsc::unbounded_channel();
+        let (stands, standing) = tokio::sync::oneshot::channel();
+        let services = self.stage.services();
+        tokio::spawn(async move {
+            let mut stands = Some(stands);
+            let mut events = std::pin::pin!(watcher(services, watcher::Config::default()));
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(Event::InitDone) => drop(stands.take().map(|stands| stands.send(()))),
+                    Ok(Event::Apply(service)) if service.annotations().contains_key(kube_vip::LOADBALANCER_IPS) => {
+                        if sender.send((service.name_any(), Instant::now())).is_err() {
+                            return; // nobody wants to know any more
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(error) => say(format!("  the watch of the bench: {error}")),
+                }
+                if sender.is_closed() {
+                    return;
+                }
+            }
+        });
+        tokio::time::timeout(e2e::PATIENCE, standing).await.context("the watch of the bench does not stand")??;
+        Ok(Watching { seen })
+    }
+
+    /// Makes Services as fast as the API server takes them.
+    pub async fn make(&self, names: &[String]) -> Result<BTreeMap<String, Instant>> {
+        let api = self.stage.services();
+        stream::iter(names.iter().cloned())
+            .map(|name| {
+                let (api, service) = (api.clone(), service(&name, "pool"));
+                async move {
+                    let at = Instant::now();
+                    api.create(&PostParams::default(), &service)
+                        .await
+                        .with_context(|| format!("failed to create Service {name}"))?;
+                    Ok((name, at))
+                }
+            })
+            .buffer_unordered(PARALLEL)
+            .try_collect()
+            .await
+    }
+
+    /// Makes them and waits until so many of them are published.
+    pub async fn publish(&self, names: &[String], wanted: usize) -> Result<Times> {
+        let mut watching = self.watch().await?;
+        let begin = Instant::now();
+        let (made, published) = tokio::try_join!(self.make(names), watching.wait_for(names, wanted))?;
+        Ok(Times { begin: Some(begin), made, published })
+    }
+
+    /// Deletes Services and waits until they are gone.
+    pub async fn delete(&self, names: &[String]) -> Result<Duration> {
+        let begin = Instant::now();
+        let api = self.stage.services();
+        stream::iter(names.iter().cloned())
+            .map(|name| {
+                let api = api.clone();
+                async move { api.delete(&name, &DeleteParams::default()).await }
+            })
+            .buffer_unordered(PARALLEL)
+            .try_collect::<Vec<_>>()
+            .await
+            .context("failed to delete the Services")?;
+        self.wait_until_gone(names).await?;
+        Ok(begin.elapsed())
+    }
+
+    /// Waits until these Services are gone.
+    pub async fn wait_until_gone(&self, names: &[String]) -> Result<()> {
+        let (begin, mut told, api) = (Instant::now(), Instant::now(), self.stage.services());
+        loop {
+            let there = api.list_metadata(&ListParams::default()).await.context("failed to list Services")?;
+            let left = there.items.iter().filter(|service| names.contains(&service.name_any())).count();
+            if left == 0 {
+                return Ok(());
+            }
+            if told.elapsed() > EVERY {
+                say(format!("  {left} Services are left"));
+                told = Instant::now();
+            }
+            if begin.elapsed() > Duration::from_mins(10) {
+                bail!("{left} Services are left after {} s", begin.elapsed().as_secs());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Plays the announcer: serves every Service with the address that was published for it.
+    pub async fn serve(&self) -> Result<()> {
+        let api = self.stage.services();
+        let list = api.list(&ListParams::default()).await.context("failed to list Services")?.items;
+        let published = list.into_iter().filter_map(|service: Service| {
+            let ip = service.annotations().get(kube_vip::LOADBALANCER_IPS)?.clone();
+            Some((service.name_any(), json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}})))
+        });
+        stream::iter(published)
+            .map(|(name, status)| {
+                let api = api.clone();
+                async move { api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await }
+            })
+            .buffer_unordered(PARALLEL)
+            .try_collect::<Vec<_>>()
+            .await
+            .context("failed to serve the Services")?;
+        Ok(())
+    }
+}
+
+impl Watching {
+    /// When each of these was published, once so many were.
+    pub async fn wait_for(&mut self, names: &[String], wanted: usize) -> Result<BTreeMap<String, Instant>> {
+        let names: std::collections::BTreeSet<&String> = names.iter().collect();
+        let (mut found, mut told) = (BTreeMap::new(), Instant::now());
+        while found.len() < wanted {
+            let Ok(sight) = tokio::time::timeout(STALLED, self.seen.recv()).await else {
+                bail!("{} of {wanted} Services were published, then none for {} s", found.len(), STALLED.as_secs());
+            };
+            let (name, at) = sight.context("the watch of the bench has ended")?;
+            if names.contains(&name) {
+                found.entry(name).or_insert(at);
+            }
+            if told.elapsed() > EVERY {
+                say(format!("  {} of {wanted} Services are published", found.len()));
+                told = Instant::now();
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// `prefix-0`, `prefix-1`, …
+pub fn names(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("{prefix}-{n}")).collect()
+}

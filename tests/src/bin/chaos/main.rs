@@ -1,0 +1,352 @@
+//! `chaos`: Services come and go on real API servers while both APIs, the stand-in for Harvester, the replicas of the cloud controller
+//! manager, the pool and the machines behave as on a bad day. In the end every Service is at its address, nothing has leaked, and
+//! nothing was deleted that should be there. Exit status 1 if a rule was broken; the seed that is printed repeats the decisions.
+
+mod dice;
+mod truth;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use e2e::bed::{NETWORK, POOL, POOL_RANGE};
+use e2e::product::{Handle, Program};
+use e2e::{Bed, NodeSketch, VM_NAMESPACE};
+use harvester_sim::faults::Faults;
+use harvester_sim::guest::machines::{MachineError, Machines};
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use testbed::Fault;
+
+use crate::dice::Dice;
+use crate::truth::Truth;
+
+/// Services that exist at a time, at most; fewer than the pool has addresses.
+const CROWD: usize = 25;
+/// How long it may take until all is well after the last fault.
+const RECOVERY: Duration = Duration::from_mins(2);
+/// Nodes without a host behind them.
+const GHOSTS: [&str; 2] = ["ghost1", "ghost2"];
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "chaos",
+    about = "Breaks what can break around the cloud controller, in namespaces of this machine. Needs root."
+)]
+struct Cli {
+    /// How long to break things
+    #[arg(long, env = "CHAOS_SECONDS", default_value_t = 600)]
+    seconds: u64,
+    /// Repeats the decisions of an earlier run
+    #[arg(long, env = "CHAOS_SEED")]
+    seed: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seed = cli.seed.unwrap_or(clock.as_secs());
+    println!("chaos: {} s, seed {seed}", cli.seconds);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let outcome = runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(run(seed, cli.seconds)));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("chaos: seed {seed}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is broken at the moment, and until when.
+struct Trouble {
+    what: Broken,
+    until: Instant,
+    cut: Option<Fault>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    HarvesterApi,
+    HarvesterCable,
+    GuestApi,
+    StandIn,
+    Webhooks,
+    Refusals,
+    SlowHost,
+    Conflicts,
+    Replica,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Deed {
+    Create,
+    Delete,
+    Touch,
+    Retype,
+    Pool,
+    Address,
+    Agent,
+    Restart,
+    Break(Broken),
+}
+
+const DEEDS: &[(usize, Deed)] = &[
+    (30, Deed::Create),
+    (18, Deed::Delete),
+    (10, Deed::Touch),
+    (4, Deed::Retype),
+    (4, Deed::Pool),
+    (5, Deed::Address),
+    (3, Deed::Agent),
+    (4, Deed::Restart),
+    (3, Deed::Break(Broken::HarvesterApi)),
+    (2, Deed::Break(Broken::HarvesterCable)),
+    (2, Deed::Break(Broken::GuestApi)),
+    (2, Deed::Break(Broken::StandIn)),
+    (2, Deed::Break(Broken::Webhooks)),
+    (2, Deed::Break(Broken::Refusals)),
+    (3, Deed::Break(Broken::SlowHost)),
+    (3, Deed::Break(Broken::Conflicts)),
+    (3, Deed::Break(Broken::Replica)),
+];
+
+struct Chaos {
+    bed: Bed,
+    second: Program,
+    services: Api<Service>,
+    machines: Machines,
+    truth: Truth,
+    dice: Dice,
+    trouble: Option<Trouble>,
+    made: usize,
+    troubles: usize,
+}
+
+async fn run(seed: u64, seconds: u64) -> Result<()> {
+    let builder = Bed::builder().without_announcers().ccm_arg("--node-monitor-period=1s");
+    let bed = builder.start().await?;
+    let namespace = bed.control_plane.test_namespace("chaos").await?;
+    let second = bed.ccm().program().twin();
+    let mut chaos = Chaos {
+        second,
+        services: Api::namespaced(bed.client().await?, &namespace),
+        machines: bed.machines().await?,
+        truth: Truth::new(&bed, &namespace).await?,
+        dice: Dice::new(seed),
+        trouble: None,
+        made: 0,
+        troubles: 0,
+        bed,
+    };
+    for (index, ghost) in GHOSTS.into_iter().enumerate() {
+        let address = format!("192.168.100.{}", 60 + index);
+        chaos.machines.save(&chaos.bed.machine(&format!("vm-{ghost}"), &[&address]).called(ghost)).await?;
+        chaos.bed.register_node(&NodeSketch::new(ghost)).await?;
+        chaos.truth.machines.insert(ghost.to_owned(), address);
+    }
+    chaos.second().start()?;
+    chaos.recover("before anything breaks").await?;
+
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < end {
+        chaos.step().await?;
+    }
+    chaos.mend().await?;
+    chaos.recover("after the last fault").await
+}
+
+impl Chaos {
+    fn second(&self) -> Handle<'_> {
+        self.second.on(self.bed.lan.host(1))
+    }
+
+    fn replicas(&self) -> [Handle<'_>; 2] {
+        [self.bed.ccm(), self.second()]
+    }
+
+    async fn step(&mut self) -> Result<()> {
+        // A replica that lost its lease has ended; the kubelet would start it again.
+        for replica in self.replicas() {
+            if replica.check().is_err() {
+                replica.start()?;
+            }
+        }
+        if self.trouble.as_ref().is_some_and(|trouble| Instant::now() >= trouble.until) {
+            self.mend().await?;
+        }
+        let deed = self.dice.pick(DEEDS);
+        match deed {
+            Deed::Break(_) if self.trouble.is_some() => {}
+            Deed::Break(what) => self.trouble(what)?,
+            Deed::Restart => {
+                let which = self.dice.below(2);
+                let gently = self.dice.below(2) == 0;
+                let replica = self.replicas()[which];
+                if gently && self.trouble.as_ref().is_none_or(|trouble| trouble.what != Broken::Replica) {
+                    replica.stop()?;
+                } else {
+                    replica.kill();
+                }
+                replica.start()?;
+            }
+            deed => {
+                // What a server that is away does not take, nobody has asked for.
+                if let Err(error) = self.churn(deed).await {
+                    say(&format!("{deed:?} was not taken: {error:#}"));
+                }
+            }
+        }
+        self.truth.look().await;
+        tokio::time::sleep(self.dice.time(50, 600)).await;
+        Ok(())
+    }
+
+    async fn churn(&mut self, deed: Deed) -> Result<()> {
+        let list = self.services.list(&ListParams::default()).await?.items;
+        let chosen = (!list.is_empty()).then(|| self.dice.below(list.len())).map(|index| list[index].clone());
+        let patch = async |name: &str, patch: serde_json::Value| {
+            self.services.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+        };
+        match (deed, chosen) {
+            (Deed::Create, _) if list.len() < CROWD => {
+                self.made += 1;
+                let service: Service = serde_json::from_value(json!({
+                    "metadata": {"name": format!("web{}", self.made)},
+                    "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
+                }))?;
+                self.services.create(&PostParams::default(), &service).await?;
+            }
+            (Deed::Delete, Some(service)) => {
+                self.services.delete(&service.name_any(), &DeleteParams::default()).await?;
+            }
+            (Deed::Touch, Some(service)) => {
+                let value = self.dice.below(1000).to_string();
+                patch(&service.name_any(), json!({"metadata": {"annotations": {"touched": value}}})).await?;
+            }
+            (Deed::Retype, Some(service)) => {
+                let is_lb = service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer");
+                let wanted = if is_lb { "ClusterIP" } else { "LoadBalancer" };
+                patch(&service.name_any(), json!({"spec": {"type": wanted}})).await?;
+                self.truth.forget(&service);
+            }
+            (Deed::Pool, _) => {
+                let last = POOL_RANGE.end() - u8::try_from(self.dice.below(15)).expect("small");
+                // Refused where it would take a booked address away.
+                self.bed.set_pool(POOL, NETWORK, *POOL_RANGE.start()..=last).await?;
+            }
+            (Deed::Address, _) => {
+                let ghost = GHOSTS[self.dice.below(GHOSTS.len())];
+                let address = format!("192.168.100.{}", 60 + self.dice.below(35));
+                self.machines
+                    .addresses(VM_NAMESPACE, &format!("vm-{ghost}"), "nic-0", std::slice::from_ref(&address))
+                    .await?;
+                self.truth.machines.insert(ghost.to_owned(), address);
+            }
+            (Deed::Agent, _) => {
+                let name = format!("vm-{}", GHOSTS[self.dice.below(GHOSTS.len())]);
+                self.machines.agent(VM_NAMESPACE, &name, self.dice.below(2) == 0).await?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn trouble(&mut self, what: Broken) -> Result<()> {
+        let (mut time, mut cut) = (self.dice.time(1000, 6000), None);
+        say(&format!("{what:?} for {time:?}"));
+        match what {
+            Broken::HarvesterApi => self.bed.harvester.api_server().kill(),
+            Broken::HarvesterCable => {
+                let ours = self.bed.ccm().host().nic("mgmt0");
+                cut = Some(self.bed.control_plane.management().block(&ours, self.bed.harvester.nic())?);
+                time *= 3;
+            }
+            Broken::GuestApi => self.bed.control_plane.api_server().kill(),
+            Broken::StandIn => self.bed.harvester.kill_sim(),
+            Broken::Webhooks => self.bed.set_faults(&Faults { webhook_outage: true, ..Faults::default() })?,
+            Broken::Refusals => {
+                let text = Some("the host is being upgraded".to_owned());
+                self.bed.set_faults(&Faults { refuse_creates: text, ..Faults::default() })?;
+            }
+            Broken::SlowHost => {
+                self.bed.set_faults(&Faults { allocation_delay_ms: 3000, ..Faults::default() })?;
+            }
+            Broken::Conflicts => self.bed.set_faults(&Faults { conflicts: 10, ..Faults::default() })?,
+            Broken::Replica => {
+                self.bed.ccm().pause()?;
+                time *= 3;
+            }
+        }
+        self.troubles += 1;
+        self.trouble = Some(Trouble { what, until: Instant::now() + time, cut });
+        Ok(())
+    }
+
+    /// Ends what is broken.
+    async fn mend(&mut self) -> Result<()> {
+        let Some(Trouble { what, cut, .. }) = self.trouble.take() else { return Ok(()) };
+        drop(cut);
+        match what {
+            Broken::HarvesterApi => self.bed.harvester.api_server().start().await?,
+            Broken::GuestApi => self.bed.control_plane.api_server().start().await?,
+            Broken::StandIn => self.bed.harvester.start_sim().await?,
+            Broken::Replica => {
+                // It may have been replaced meanwhile.
+                let _ = self.bed.ccm().resume();
+            }
+            Broken::HarvesterCable => {}
+            Broken::Webhooks | Broken::Refusals | Broken::SlowHost | Broken::Conflicts => {
+                self.bed.set_faults(&Faults::default())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all is well.
+    async fn recover(&mut self, when: &str) -> Result<()> {
+        for ghost in GHOSTS {
+            self.agent_on(ghost).await.context("failed to wake a guest agent")?;
+        }
+        self.bed.set_pool(POOL, NETWORK, POOL_RANGE).await?;
+        let begin = Instant::now();
+        loop {
+            for replica in self.replicas() {
+                if replica.check().is_err() {
+                    replica.start()?;
+                }
+            }
+            self.truth.look().await;
+            let missing = self.truth.missing().await?;
+            if missing.is_empty() {
+                break;
+            }
+            if begin.elapsed() > RECOVERY {
+                bail!("not well {RECOVERY:?} {when}:\n{}\n{}", missing.join("\n"), self.bed.story("WARN"));
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        if !self.truth.violations.is_empty() {
+            let broken: Vec<&str> = self.truth.violations.iter().map(String::as_str).collect();
+            bail!("rules broken:\n{}\n{}", broken.join("\n"), self.bed.story("WARN"));
+        }
+        println!(
+            "chaos: all well {:.1} s {when}; {} Services made, {} troubles",
+            begin.elapsed().as_secs_f64(),
+            self.made,
+            self.troubles
+        );
+        Ok(())
+    }
+
+    async fn agent_on(&self, ghost: &str) -> Result<(), MachineError> {
+        self.machines.agent(VM_NAMESPACE, &format!("vm-{ghost}"), true).await
+    }
+}
+
+fn say(text: &str) {
+    println!("  {text}");
+}

@@ -1,0 +1,99 @@
+//! What goes wrong at Harvester, on demand, and what the cloud controller manager says about itself.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use axum::Router;
+use harvester_api::cloud_config::CloudConfig;
+use harvester_sim::credentials::cloud_config;
+use harvester_sim::faults::Faults;
+use harvester_sim::serve::tls::{Authority, serve};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use testbed::addresses::{API_PORT, HARVESTER};
+use testbed::{Task, wait_for};
+
+use crate::PATIENCE;
+use crate::bed::{Bed, CLUSTER, VM_NAMESPACE};
+
+/// Lease of the cloud controller manager, in `kube-system`.
+pub const CCM_LEASE: &str = "cloud-controller-manager";
+
+impl Bed {
+    /// Sets the faults of the stand-in's controllers and webhooks; the default ends them.
+    pub fn set_faults(&self, faults: &Faults) -> Result<()> {
+        let body = serde_json::to_string(faults).context("faults are plain data")?;
+        let url = format!("http://{}/faults/{VM_NAMESPACE}", self.harvester.control_address());
+        let words = ["-sSf", "-m", "5", "-X", "PUT", "--data-binary", &body, &url];
+        let output = std::process::Command::new("curl").args(words).output().context("curl is needed")?;
+        if !output.status.success() {
+            bail!("faults were refused: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    }
+
+    /// Replaces the cloud-config under the running cloud controller manager.
+    pub fn write_cloud_config(&self, text: &str) -> Result<()> {
+        self.dir().write("cloud-config/cloud-config", text).map(drop)
+    }
+
+    /// A cloud-config with fresh credentials, as Harvester makes them.
+    pub fn fresh_cloud_config(&self) -> Result<String> {
+        self.harvester.cloud_config(VM_NAMESPACE, CLUSTER)
+    }
+
+    /// In the place of the Harvester API a server that is no API server, such as an ingress without its backend: 404 without a Status
+    /// for everything. The API server has to be killed first, and the cloud-config to trust `authority`.
+    pub fn impostor(&self, authority: &Authority) -> Result<Task> {
+        let acceptor = authority.acceptor(&[HARVESTER.to_string()])?;
+        self.harvester.namespace().task("impostor", move || async move {
+            let router = Router::new().fallback(async || (axum::http::StatusCode::NOT_FOUND, "404 page not found\n"));
+            let listener = loop {
+                match tokio::net::TcpListener::bind((HARVESTER, API_PORT)).await {
+                    Ok(listener) => break listener,
+                    // The killed server's socket may linger.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            };
+            let _ = serve(listener, acceptor, router).await;
+        })
+    }
+
+    /// The cloud-config, trusting also this authority.
+    pub fn cloud_config_trusting(&self, authority: &Authority) -> Result<String> {
+        let text = self.fresh_cloud_config()?;
+        let parsed = CloudConfig::parse(text.as_bytes())?;
+        let kubeconfig = parsed.kubeconfig(&parsed.endpoints[0]);
+        let token =
+            serde_json::to_value(&kubeconfig)?["users"][0]["user"]["token"].as_str().unwrap_or_default().to_owned();
+        let real = std::fs::read_to_string(self.harvester.ca_file()).context("failed to read Harvester's authority")?;
+        let both = format!("{real}\n{}", authority.certificate_pem);
+        Ok(cloud_config(VM_NAMESPACE, &parsed.endpoints[0].server, &both, &token))
+    }
+
+    /// What `/readyz?verbose` of the cloud controller manager says, and whether it is 200.
+    pub fn ccm_readyz(&self) -> Result<(bool, String)> {
+        let url = "https://127.0.0.1:10258/readyz?verbose";
+        let text = self.ccm().host().exec(["curl", "-ks", "-m", "3", "-w", "%{http_code}", url])?;
+        Ok((text.ends_with("200"), text))
+    }
+
+    /// The cloud controller manager's metrics cannot be read without a token; its Lease can: holder and number of changes of hands.
+    pub async fn ccm_lease(&self) -> Result<(String, i32)> {
+        let leases: Api<Lease> = Api::namespaced(self.client().await?, "kube-system");
+        let spec = leases.get(CCM_LEASE).await.context("failed to read the Lease")?.spec.unwrap_or_default();
+        Ok((spec.holder_identity.unwrap_or_default(), spec.lease_transitions.unwrap_or_default()))
+    }
+
+    /// Waits until the cloud controller manager is ready.
+    pub async fn wait_until_ccm_is_ready(&self) -> Result<()> {
+        wait_for("the cloud controller manager to be ready", PATIENCE, || async {
+            match self.ccm_readyz() {
+                Ok((true, _)) => Ok(()),
+                Ok((false, text)) => Err(text),
+                Err(error) => Err(format!("{error:#}")),
+            }
+        })
+        .await
+    }
+}

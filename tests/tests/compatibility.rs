@@ -1,0 +1,61 @@
+//! `docs/compatibility.md` names a test for each promise: every one of them exists, and no weakness is left out.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+const DOCUMENT: &str = include_str!("../../docs/compatibility.md");
+
+/// Cells of the rows of all tables.
+fn rows() -> Vec<Vec<&'static str>> {
+    let lines = DOCUMENT.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
+    lines.map(|line| line.trim_matches('|').split(" | ").map(|cell| cell.trim_matches([' ', '|'])).collect()).collect()
+}
+
+/// What stands in `code` in a cell.
+fn named(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+fn functions(directory: &Path, found: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display())) {
+        let path = entry.expect("an entry of a directory").path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            functions(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&path).expect("a source file is readable");
+            let mut attributed = false;
+            for line in text.lines().map(str::trim) {
+                attributed |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+                if let Some((_, rest)) = line.split_once("fn ").filter(|_| attributed) {
+                    found.extend(rest.split('(').next().map(str::to_owned));
+                    attributed = false;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_test_that_the_document_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a member of the workspace");
+    let mut there = BTreeSet::new();
+    functions(&root.join("crates"), &mut there);
+    functions(&root.join("tests"), &mut there);
+    let cells: Vec<&str> = rows().iter().filter_map(|row| row.last().copied()).collect();
+    let missing: Vec<&str> = cells.iter().flat_map(|cell| named(cell)).filter(|name| !there.contains(*name)).collect();
+    assert!(missing.is_empty(), "no such test: {missing:#?}");
+    assert!(cells.iter().flat_map(|cell| named(cell)).count() > 100, "the tables were read");
+}
+
+#[test]
+fn every_weakness_has_one_row_and_each_row_a_test_or_a_reason_for_none() {
+    let rows: Vec<Vec<&str>> = rows().into_iter().filter(|row| row[0].starts_with("W-")).collect();
+    let ids: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+    let expected: Vec<String> = (1..=54).map(|number| format!("W-{number:02}")).collect();
+    assert_eq!(ids, expected);
+    for row in rows {
+        let [id, what, tests] = row.as_slice() else { panic!("{row:?}") };
+        assert!(!what.is_empty() && (named(tests).next().is_some() || tests.starts_with("none: ")), "{id}: {tests:?}");
+    }
+}

@@ -1,0 +1,99 @@
+//! A Harvester at its real pace: five requests per second, two workers that get into each other's way. host-throughput.md 1
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use e2e::bed::POOL;
+use e2e::{Bed, Case, Exposed, VM_NAMESPACE, service};
+use futures::StreamExt;
+use harvester_api::keys::{cloudprovider, kube_vip};
+use harvester_api::load_balancer::LoadBalancer;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, ResourceExt};
+
+const COUNT: usize = 12;
+
+/// Everything that Harvester says against a load balancer from now on.
+async fn complaints(bed: &Bed) -> Arc<Mutex<BTreeSet<String>>> {
+    let lbs: Api<LoadBalancer> = Api::namespaced(bed.harvester_client().await.unwrap(), VM_NAMESPACE);
+    let heard: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let hearing = Arc::clone(&heard);
+    tokio::spawn(async move {
+        let mut events = std::pin::pin!(watcher(lbs, watcher::Config::default()).default_backoff().touched_objects());
+        while let Some(event) = events.next().await {
+            let text = event.ok().and_then(|lb| lb.not_ready_message().map(str::to_owned));
+            hearing.lock().unwrap().extend(text);
+        }
+    });
+    heard
+}
+
+async fn published(service: &Exposed<'_>) {
+    service
+        .wait_for("its address to be published", |service| {
+            service.annotations().get(kube_vip::LOADBALANCER_IPS).map(drop).ok_or_else(|| "not yet".to_owned())
+        })
+        .await
+        .unwrap();
+}
+
+async fn make<'a>(case: &'a Case<'_>, prefix: &str, count: usize) -> Vec<Exposed<'a>> {
+    let names: Vec<String> = (0..count).map(|n| format!("{prefix}-{n}")).collect();
+    futures::future::try_join_all(names.iter().map(|name| case.create(service(name).ipam("pool").tcp(80))))
+        .await
+        .unwrap()
+}
+
+async fn objects(bed: &Bed) -> Vec<LoadBalancer> {
+    let lbs: Api<LoadBalancer> = Api::namespaced(bed.harvester_client().await.unwrap(), VM_NAMESPACE);
+    lbs.list(&kube::api::ListParams::default()).await.unwrap().items
+}
+
+#[tokio::test]
+async fn services_take_turns_on_a_real_host_new_ones_first_and_nothing_is_leaked() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = Bed::builder().nodes(1).without_announcers().harvester_flag("--profile=real");
+    let bed = bed.start().await.unwrap();
+    let case = bed.case("pace").await.unwrap();
+    let complaints = complaints(&bed).await;
+
+    let services = make(&case, "web", COUNT).await;
+    for service in &services {
+        published(service).await;
+    }
+    assert_eq!(*complaints.lock().unwrap(), BTreeSet::new(), "one at a time, nobody collides");
+    let objects_there = objects(&bed).await;
+    let preset = objects_there.iter().filter(|lb| lb.annotation(cloudprovider::PRESET_FINALIZER).is_some()).count();
+    assert!((COUNT - 2..COUNT).contains(&preset), "{preset} of {COUNT}: learnt from the first one");
+
+    // Deletions wait for who comes later.
+    for service in &services[..8] {
+        service.delete().await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let new = make(&case, "new", 1).await;
+    published(&new[0]).await;
+    let left = objects(&bed).await.len();
+    assert!(left > COUNT - 8 + 1, "{left} load balancers: no deletion was left to overtake");
+
+    // Deleted while the host is booking.
+    let hasty = make(&case, "hasty", 3).await;
+    for (service, pause) in hasty.iter().zip([0, 100, 300]) {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        service.delete().await.unwrap();
+    }
+    for service in services[..8].iter().chain(&hasty) {
+        service.wait_until_gone().await.unwrap();
+    }
+    let there: BTreeSet<String> =
+        objects(&bed).await.iter().map(|lb| format!("{VM_NAMESPACE}/{}", lb.name_any())).collect();
+    assert_eq!(there.len(), COUNT - 8 + 1);
+    let booked: BTreeSet<String> = bed.bookings(POOL).await.unwrap().into_iter().map(|(_, owner)| owner).collect();
+    assert_eq!(booked, there, "every booking has its load balancer");
+    assert_eq!(*complaints.lock().unwrap(), BTreeSet::new());
+}

@@ -1,0 +1,376 @@
+//! An upgrade of the host, step by step: what the cloud controller manager must not destroy, and how soon it goes on. Each test names
+//! the rule it shows. One bed, one test at a time: they break what others need. Without announcers: an address counts as given when it
+//! is published on the Service.
+//!
+//! Rules that are pure have their tests beside the code: h2 (`only_a_status_about_that_very_vm_is_a_proof`), h9 and h10 in
+//! `crates/cloud-provider`. h11 and h13 concern the announcer.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use e2e::machines::{SHUTDOWN, addresses, is_initialized};
+use e2e::{Bed, Case, Exposed, NodeSketch, Shared, VM_NAMESPACE, service, wait_for};
+use harvester_api::keys::kube_vip;
+use harvester_sim::faults::Faults;
+use harvester_sim::guest::machines::MigrationOutcome;
+use harvester_sim::serve::tls::Authority;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
+use kube::api::DeleteParams;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio::sync::{Mutex, MutexGuard};
+
+static BED: (Mutex<()>, Shared<Bed>) = (Mutex::const_new(()), Shared::new());
+
+/// The bed with everything well, also after a test that failed.
+async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
+    let guard = BED.0.lock().await;
+    let builder = Bed::builder().nodes(1).without_announcers().ccm_arg("--node-monitor-period=1s");
+    let bed = BED.1.get(|| builder.start()).await.unwrap();
+    bed.set_faults(&Faults::default()).unwrap();
+    bed.write_cloud_config(&bed.fresh_cloud_config().unwrap()).unwrap();
+    if bed.ccm().check().is_err() {
+        bed.ccm().start().unwrap();
+    }
+    bed.wait_until_ccm_is_ready().await.unwrap();
+    (guard, bed)
+}
+
+async fn published(web: &Exposed<'_>) -> String {
+    web.wait_for("a published address", |service| {
+        let found = service.annotations().get(kube_vip::LOADBALANCER_IPS).cloned();
+        found.filter(|ip| !ip.is_empty()).ok_or_else(|| e2e::case::seen(service))
+    })
+    .await
+    .unwrap()
+}
+
+/// A Service that is well: its address is published, and served, as the announcer would say.
+async fn created(case: &Case<'_>, name: &str) -> String {
+    let web = case.create(service(name).tcp(80)).await.unwrap();
+    let address = published(&web).await;
+    web.patch_status(json!({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}})).await.unwrap();
+    address
+}
+
+/// What was written about the Services of one test. Others have Services that nobody serves, which is told again and again.
+fn writes_of(bed: &Bed, case: &Case<'_>, mark: e2e::Mark) -> e2e::Costs {
+    let mut costs = bed.costs(mark).unwrap();
+    costs.ccm_events.clear();
+    costs.ccm_guest.retain(|request| request.namespace.as_deref() == Some(case.namespace()));
+    costs.ccm_harvester.retain(|request| request.verb != "create" && request.uri.contains(case.namespace()));
+    costs
+}
+
+async fn uid_of_load_balancer(web: &Exposed<'_>) -> String {
+    web.load_balancer().await.unwrap().unwrap().uid().unwrap()
+}
+
+async fn machine_and_node(bed: &Bed, vm: &str, node: &str, address: &str) {
+    bed.machines().await.unwrap().save(&bed.machine(vm, &[address]).called(node)).await.unwrap();
+    bed.register_node(&NodeSketch::new(node)).await.unwrap();
+    bed.wait_for_node(node, "to be initialised", |node| is_initialized(node).then_some(()).ok_or("tainted".to_owned()))
+        .await
+        .unwrap();
+}
+
+async fn wait_for_internal_ip(bed: &Bed, node: &str, ip: &str) {
+    let wanted = format!("InternalIP={ip}");
+    bed.wait_for_node(node, &wanted, |node| {
+        let found = addresses(node);
+        if found.contains(&wanted) { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await
+    .unwrap();
+}
+
+fn deletions(bed: &Bed, mark: e2e::Mark) -> Vec<String> {
+    let harvester = bed.harvester.audit().since(mark.harvester).unwrap();
+    let guest = bed.control_plane.audit().since(mark.guest).unwrap();
+    let ours = |user: &str| user.ends_with(":harvester-cloud-provider") || user.ends_with(":demo");
+    let all =
+        harvester.into_iter().chain(guest).filter(|request| request.verb.starts_with("delete") && ours(&request.user));
+    all.map(|request| format!("{} {}", request.user, request.uri)).collect()
+}
+
+#[tokio::test]
+async fn h1_h3_h14_an_outage_of_the_harvester_api_destroys_nothing_and_what_was_asked_for_is_done_at_once_after_it() {
+    if e2e::skip() {
+        return;
+    }
+    let (_guard, bed) = alone().await;
+    let case = bed.case("h1").await.unwrap();
+    let address = created(&case, "stays").await;
+    let (stays, goes) = (case.named("stays"), case.create(service("goes").tcp(80)).await.unwrap());
+    published(&goes).await;
+    let lb = uid_of_load_balancer(&stays).await;
+    let lease = bed.ccm_lease().await.unwrap();
+    let mark = bed.mark();
+
+    bed.harvester.api_server().kill();
+    let new = case.create(service("new").tcp(80)).await.unwrap();
+    goes.delete().await.unwrap();
+    stays.annotate("touched", Some("meanwhile")).await.unwrap();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(35) {
+        let (ready, text) = bed.ccm_readyz().unwrap();
+        assert!(ready, "ready but degraded: {text}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let (_, text) = bed.ccm_readyz().unwrap();
+    assert!(text.contains("[!]harvester-api degraded: away for"), "{text}");
+    bed.wait_for_event("kube-system", "Lease", e2e::host::CCM_LEASE, "HarvesterUnreachable", "has not answered")
+        .await
+        .unwrap();
+    assert_eq!(bed.ccm_lease().await.unwrap(), lease, "it goes on leading");
+    let left = goes.get().await.unwrap();
+    assert!(left.metadata.deletion_timestamp.is_some() && !left.finalizers().is_empty(), "h14: the finalizer stays");
+
+    bed.harvester.api_server().start().await.unwrap();
+    let back = Instant::now();
+    published(&new).await;
+    let took = back.elapsed();
+    goes.wait_until_gone().await.unwrap();
+    assert_eq!(goes.load_balancer().await.unwrap(), None);
+    assert!(took < Duration::from_secs(10), "a second on an idle machine, this took {took:?}");
+    eprintln!("address {took:?} after the return");
+    assert_eq!((published(&stays).await, uid_of_load_balancer(&stays).await), (address, lb));
+    assert_eq!(bed.ccm_lease().await.unwrap(), lease);
+    let deleted = deletions(&bed, mark);
+    assert!(deleted.iter().all(|deletion| deletion.contains("goes")), "h3: {deleted:?}");
+}
+
+#[tokio::test]
+async fn h2_a_server_that_knows_nothing_in_the_place_of_the_api_server_proves_nothing() {
+    if e2e::skip() {
+        return;
+    }
+    let (_guard, bed) = alone().await;
+    let case = bed.case("h2").await.unwrap();
+    let address = created(&case, "web").await;
+    let lb = uid_of_load_balancer(&case.named("web")).await;
+    machine_and_node(&bed, "h2-sick", "h2-sick", "192.168.100.81").await;
+    let authority = Authority::new().unwrap();
+    bed.write_cloud_config(&bed.cloud_config_trusting(&authority).unwrap()).unwrap();
+    bed.wait_for_event("kube-system", "Lease", e2e::host::CCM_LEASE, "CloudConfigReloaded", "in use").await.unwrap();
+    let mark = bed.mark();
+    bed.set_ready("h2-sick", false).await.unwrap();
+    bed.harvester.api_server().kill();
+    let impostor = bed.impostor(&authority).unwrap();
+    case.named("web").annotate("touched", Some("meanwhile")).await.unwrap();
+    let doomed = case.create(service("doomed").tcp(80)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(bed.node("h2-sick").await.unwrap().is_some());
+    assert_eq!(published(&case.named("web")).await, address);
+    drop(impostor);
+    bed.harvester.api_server().start().await.unwrap();
+    published(&doomed).await;
+    assert_eq!(uid_of_load_balancer(&case.named("web")).await, lb);
+    assert_eq!(deletions(&bed, mark), Vec::<String>::new());
+    bed.set_ready("h2-sick", true).await.unwrap();
+}
+
+#[tokio::test]
+async fn h3_h15_refusals_of_the_webhooks_are_waited_out_without_deleting_and_told_once() {
+    if e2e::skip() {
+        return;
+    }
+    let (_guard, bed) = alone().await;
+    let case = bed.case("h15").await.unwrap();
+    let address = created(&case, "stays").await;
+    let lb = uid_of_load_balancer(&case.named("stays")).await;
+    let mark = bed.mark();
+    for faults in [
+        Faults { refuse_creates: Some("the host is being upgraded".into()), ..Faults::default() },
+        Faults { webhook_outage: true, ..Faults::default() },
+        Faults { conflicts: 5, allocation_delay_ms: 12_000, ..Faults::default() },
+    ] {
+        bed.set_faults(&faults).unwrap();
+        let name = format!("new-{}", u8::from(faults.webhook_outage) + 2 * u8::from(faults.conflicts > 0));
+        let new = case.create(service(&name).tcp(80)).await.unwrap();
+        case.named("stays").annotate("touched", Some(&name)).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        let warnings: Vec<_> =
+            new.events().await.unwrap().into_iter().filter(|event| event.kind == "Warning").collect();
+        assert!(warnings.len() <= 1, "one Event, whatever is tried again: {warnings:#?}");
+        bed.set_faults(&Faults::default()).unwrap();
+        published(&new).await;
+    }
+    assert_eq!(published(&case.named("stays")).await, address);
+    assert_eq!(uid_of_load_balancer(&case.named("stays")).await, lb);
+    assert_eq!(deletions(&bed, mark), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn h4_h12_a_restart_or_a_pause_in_the_middle_of_an_outage_writes_nothing_over_healthy_services() {
+    if e2e::skip() {
+        return;
+    }
+    let (_guard, bed) = alone().await;
+    let case = bed.case("h4").await.unwrap();
+    for n in 0..10 {
+        created(&case, &format!("web{n}")).await;
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mark = bed.mark();
+    bed.harvester.api_server().kill();
+    bed.ccm().restart().unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    bed.harvester.api_server().start().await.unwrap();
+    bed.wait_until_ccm_is_ready().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let costs = writes_of(&bed, &case, mark);
+    assert_eq!(costs.total(), 0, "{costs}");
+
+    // The virtual machine of the leader is moved: it stands still for ten seconds and does not know it.
+    let mark = bed.mark();
+    bed.ccm().pause().unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    bed.ccm().resume().unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    // Either it still leads, or it has ended and the kubelet starts it again.
+    if bed.ccm().check().is_err() {
+        bed.ccm().start().unwrap();
+    }
+    created(&case, "after").await;
+    let mut costs = writes_of(&bed, &case, mark);
+    costs.ccm_guest.retain(|request| request.name.as_deref() != Some("after"));
+    costs.ccm_harvester.retain(|request| !request.uri.contains("after"));
+    assert_eq!(costs.total(), 0, "{costs}");
+}
+
+#[tokio::test]
+async fn h5_h6_h7_h10_a_machine_that_is_moved_and_restarted_keeps_its_node_until_it_speaks_again() {
+    if e2e::skip() {
+        return;
+    }
+    let (_guard, bed) = alone().await;
+    machine_and_node(&bed, "h7-vm", "h7-node", "192.168.100.82").await;
+    let machines = bed.machines().await.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(bed.client().await.unwrap(), "kube-system");
+    let mapping =
+        async || maps.get("harvester-nad-mapping").await.unwrap().data.unwrap()["interface-nad-mapping"].clone();
+    let known = wait_for("the network mapping", e2e::PATIENCE, || async {
+        let map = maps.get_opt("harvester-nad-mapping").await.map_err(|error| error.to_string())?;
+        map.and_then(|map| map.data?.remove("interface-nad-mapping"))
+            .filter(|text| !text.is_empty())
+            .ok_or("none yet".to_owned())
+    })
+    .await
+    .unwrap();
+    let mark = bed.mark();
+    let stays = async |why: &str| {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(3) {
+            let node = bed.node("h7-node").await.unwrap().expect("the Node stays");
+            assert!(
+                addresses(&node).contains(&"InternalIP=192.168.100.82".to_owned()),
+                "{why}: {:?}",
+                addresses(&node)
+            );
+            assert!(is_initialized(&node), "{why}");
+            assert_eq!(mapping().await, known, "{why}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    machines.start_migration(VM_NAMESPACE, "h7-vm", "host-2").await.unwrap();
+    machines.agent(VM_NAMESPACE, "h7-vm", false).await.unwrap();
+    stays("while it is moved, its agent silent").await;
+    let moved = MigrationOutcome::Moved { region: Some(e2e::bed::REGION), zone: Some("rack-2") };
+    machines.finish_migration(VM_NAMESPACE, "h7-vm", moved).await.unwrap();
+    stays("moved, not speaking yet").await;
+    machines.power(VM_NAMESPACE, "h7-vm", false).await.unwrap();
+    stays("its instance deleted").await;
+    assert_eq!(deletions(&bed, mark), Vec::<String>::new(), "h5");
+
+    machines.power(VM_NAMESPACE, "h7-vm", true).await.unwrap();
+    machines.addresses(VM_NAMESPACE, "h7-vm", "nic-0", &["192.168.100.83".to_owned()]).await.unwrap();
+    let start = Instant::now();
+    machines.agent(VM_NAMESPACE, "h7-vm", true).await.unwrap();
+    wait_for_internal_ip(&bed, "h7-node", "192.168.100.83").await;
+    assert!(start.elapsed() < Duration::from_secs(10), "a second on an idle machine, {:?} here", start.elapsed());
+    eprintln!("the changed address {:?} after the agent spoke", start.elapsed());
+    bed.wait_for_node("h7-node", "the new zone", |node: &Node| {
+        let zone = node.labels().get("topology.kubernetes.io/zone").cloned().unwrap_or_default();
+        let host = node.labels().get("cloudprovider.harvesterhci.io/host").cloned().unwrap_or_default();
+        if (zone.as_str(), host.as_str()) == ("rack-2", "host-2") { Ok(()) } else { Err(format!("{zone} {host}")) }
+    })
+    .await
+    .unwrap();
+    let of_node = |request: &testbed::Request| request.verb == "patch" && request.uri.contains("/nodes/h7-node");
+    let guest = bed.control_plane.audit().since(mark.guest).unwrap();
+    let labels =
+        guest.iter().filter(|request| of_node(request) && request.user.ends_with(":harvester-cloud-provider")).count();
+    assert!(labels <= 2, "h10: one write of addresses, one of labels, not {labels}");
+}
+
+#[tokio::test]
+async fn h8_h9_a_replica_that_comes_up_while_agents_are_silent_knows_its_nodes_and_lifts_their_taints() {
+    if e2e::skip() {
+        return;
+    }
+    let (_guard, bed) = alone().await;
+    machine_and_node(&bed, "h8-vm", "h8-node", "192.168.100.84").await;
+    let machines = bed.machines().await.unwrap();
+    machines.power(VM_NAMESPACE, "h8-vm", false).await.unwrap();
+    bed.set_ready("h8-node", false).await.unwrap();
+    let taints = |node: &Node| node.spec.clone().unwrap_or_default().taints.unwrap_or_default();
+    let tainted =
+        |node: &Node| taints(node).iter().any(|taint| taint.key == SHUTDOWN).then_some(()).ok_or("none".to_owned());
+    bed.wait_for_node("h8-node", "the shutdown taint", tainted).await.unwrap();
+
+    bed.set_faults(&Faults { agents_silent: true, ..Faults::default() }).unwrap();
+    bed.ccm().stop().unwrap();
+    machines.power(VM_NAMESPACE, "h8-vm", true).await.unwrap();
+    bed.set_ready("h8-node", true).await.unwrap();
+    bed.ccm().start().unwrap();
+    let lifted = |node: &Node| match tainted(node) {
+        Ok(()) => Err("still tainted".to_owned()),
+        Err(_) => Ok(()),
+    };
+    bed.wait_for_node("h8-node", "no shutdown taint", lifted).await.unwrap();
+    // Its name says nothing about its machine; its provider ID does.
+    machines.addresses(VM_NAMESPACE, "h8-vm", "nic-0", &["192.168.100.85".to_owned()]).await.unwrap();
+    wait_for_internal_ip(&bed, "h8-node", "192.168.100.85").await;
+}
+
+/// Decision 15: the file is replaced under the running process, which goes on with the new token and through the second endpoint.
+#[tokio::test]
+async fn a_revoked_token_is_told_and_a_new_one_is_used_without_a_restart() {
+    if e2e::skip() {
+        return;
+    }
+    let (_guard, bed) = alone().await;
+    let case = bed.case("token").await.unwrap();
+    let address = created(&case, "before").await;
+    let lease = bed.ccm_lease().await.unwrap();
+    let secrets: Api<Secret> = Api::namespaced(bed.harvester_client().await.unwrap(), VM_NAMESPACE);
+    secrets.delete("demo-token", &DeleteParams::default()).await.unwrap();
+    // The API server remembers a good token for some seconds.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let pending = case.create(service("pending").tcp(80)).await.unwrap();
+    let about = ("kube-system", "Lease", e2e::host::CCM_LEASE);
+    let told = bed.wait_for_event(about.0, about.1, about.2, "HarvesterCredentialsRefused", "401").await.unwrap();
+    assert!(told.message.contains("cloud-config/cloud-config"), "{}", told.message);
+    let (ready, text) = bed.ccm_readyz().unwrap();
+    assert!(ready && text.contains("[!]harvester-api degraded: refuses the credentials"), "{text}");
+    pending.wait_for_event("SyncLoadBalancerFailed", "nauthorized").await.unwrap();
+
+    let text = bed.fresh_cloud_config().unwrap();
+    let mut config: serde_json::Value =
+        serde_json::to_value(serde_saphyr::from_str::<serde_json::Value>(&text).unwrap()).unwrap();
+    // The current context leads nowhere, another one with the same user and namespace to Harvester.
+    let good = config["clusters"][0].clone();
+    let dead = json!({"name": "dead", "cluster": {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true}});
+    config["clusters"] = json!([dead, good]);
+    let context = |name: &str, cluster: &str| json!({"name": name, "context": {"cluster": cluster, "namespace": VM_NAMESPACE, "user": "default"}});
+    config["contexts"] = json!([context("first", "dead"), context("second", "default")]);
+    config["current-context"] = json!("first");
+    bed.write_cloud_config(&config.to_string()).unwrap();
+    published(&pending).await;
+    bed.wait_for_event(about.0, about.1, about.2, "CloudConfigReloaded", "in use").await.unwrap();
+    bed.wait_for_event(about.0, about.1, about.2, "HarvesterCredentialsAccepted", "accepts").await.unwrap();
+    assert_eq!(published(&case.named("before")).await, address);
+    assert_eq!(bed.ccm_lease().await.unwrap(), lease, "the same process leads");
+}
