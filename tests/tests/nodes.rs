@@ -112,9 +112,9 @@ async fn a_machine_that_is_switched_off_marks_its_node_until_it_is_back() {
     bed.wait_for_node("sleeper", "the out-of-service taint", free).await.unwrap();
     machines.power(VM_NAMESPACE, "sleeper", true).await.unwrap();
     bed.set_ready("sleeper", true).await.unwrap();
-    let unmarked = |node: &Node| match has_taint(node, SHUTDOWN) || has_taint(node, OUT_OF_SERVICE) {
-        true => Err("marked".to_owned()),
-        false => Ok(()),
+    let unmarked = |node: &Node| {
+        let marked = has_taint(node, SHUTDOWN) || has_taint(node, OUT_OF_SERVICE);
+        if marked { Err("marked".to_owned()) } else { Ok(()) }
     };
     bed.wait_for_node("sleeper", "no taint of a machine that is off", unmarked).await.unwrap();
 }

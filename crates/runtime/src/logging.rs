@@ -59,7 +59,9 @@ fn directives(verbosity: u8) -> String {
     };
     let libraries =
         ["hyper", "hyper_util", "kube_client", "kube_runtime", "rustls", "tower", "h2", "netlink_proto", "rtnetlink"];
-    libraries.iter().fold(ours.to_owned(), |filter, library| format!("{filter},{library}={theirs}"))
+    let filter = libraries.iter().fold(ours.to_owned(), |filter, library| format!("{filter},{library}={theirs}"));
+    // A line at error level per failed request, and nothing that its sender does not report: two a second while Harvester is away.
+    if verbosity <= 5 { format!("{filter},kube_client::client::builder=off") } else { filter }
 }
 
 /// Starts logging. `RUST_LOG`, where set, wins over the verbosity. Call once.

@@ -464,9 +464,11 @@ mod tests {
     async fn a_server_that_is_back_is_listed_at_once() {
         let away = Arc::new(AtomicBool::new(true));
         let gone = Arc::clone(&away);
-        let scenario = Scenario::answering(move |_| match gone.load(Ordering::Relaxed) {
-            true => (500, Scenario::status(500, "InternalError", "etcd is away")),
-            false => (200, list(&[("a", "1")])),
+        let scenario = Scenario::answering(move |_| {
+            if gone.load(Ordering::Relaxed) {
+                return (500, Scenario::status(500, "InternalError", "etcd is away"));
+            }
+            (200, list(&[("a", "1")]))
         });
         let (reflector, cache) = reflector(&scenario);
         let returns = watch::Sender::new(0);

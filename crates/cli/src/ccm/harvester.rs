@@ -225,8 +225,8 @@ fn read(path: &Path) -> Content {
 struct File {
     path: PathBuf,
     namespace: String,
-    /// Content in use or refused; none before the first look.
-    known: Option<Content>,
+    /// Content in use or refused.
+    known: Content,
     /// Content seen once: a file that is being written is not read half.
     suspect: Option<Content>,
 }
@@ -242,26 +242,23 @@ enum Look {
 impl File {
     /// The file from which `used` was read.
     fn new(path: PathBuf, used: &CloudConfig) -> Self {
-        Self { path, namespace: used.namespace.clone(), known: None, suspect: None }
+        let known = read(&path);
+        Self { path, namespace: used.namespace.clone(), known, suspect: None }
     }
 
     /// Content that can be used is used at once; other content is told when it is seen a second time, and once.
     fn look(&mut self, content: Content) -> Look {
-        if self.known.is_none() {
-            self.known = Some(content);
-            return Look::Nothing;
-        }
-        if self.known.as_ref() == Some(&content) {
+        if self.known == content {
             self.suspect = None;
             return Look::Nothing;
         }
         match self.judge(&content) {
             Ok(cloud_config) => {
-                (self.known, self.suspect) = (Some(content), None);
+                (self.known, self.suspect) = (content, None);
                 Look::New(Box::new(cloud_config))
             }
             Err(text) if self.suspect.as_ref() == Some(&content) => {
-                (self.known, self.suspect) = (Some(content), None);
+                (self.known, self.suspect) = (content, None);
                 Look::Bad(text)
             }
             Err(_) => {

@@ -104,7 +104,8 @@ async fn manage(
     let above = async {
         let result = match election {
             // Losing the Lease drops all that leads, at once.
-            Some(election) => match Box::pin(run_while_leading(election, stop.clone(), |stop| leading.run(stop))).await {
+            Some(election) => match Box::pin(run_while_leading(election, stop.clone(), |stop| leading.run(stop))).await
+            {
                 Ok(worked) => worked.unwrap_or(Ok(())),
                 Err(lost) => Err(lost.into()),
             },

@@ -109,6 +109,15 @@ impl Hostnames {
         hostname.eq_ignore_ascii_case(node) || first.eq_ignore_ascii_case(node)
     }
 
+    /// Whether the machine called like the node is all that has to be looked at: nobody else reports its name, and its own agent
+    /// does not report another one.
+    pub fn is_plain(&self, node: &str) -> bool {
+        self.answers.iter().all(|(vm, answer)| {
+            let other = vm != node;
+            !matches!(answer.outcome, Outcome::Is(_)) || other != self.is_called(vm, node)
+        })
+    }
+
     /// Whether an agent is being asked.
     pub fn is_asking(&self, now: Instant) -> bool {
         let open =

@@ -20,7 +20,7 @@ use runtime::reflect::Status;
 use tokio::sync::{mpsc, watch};
 
 use super::addresses::{AddressRules, Addresses, node_addresses};
-use super::hostnames::{Ask, Hostnames};
+use super::hostnames::{Ask, Hostnames, Resolution};
 use super::lookup::{Found, Machines, find, judge, vm_uid};
 use super::power::power;
 use super::requests::Requests;
@@ -75,6 +75,8 @@ struct Memory {
     listeners: Vec<mpsc::UnboundedSender<NodeWake>>,
     /// Node names by VM name, as last found: whom to wake.
     found: BTreeMap<String, String>,
+    /// When what is remembered of machines and nodes that are gone was last forgotten.
+    swept: Option<Instant>,
     /// Addresses of Services, and when they were last published.
     vips: BTreeMap<IpAddr, Instant>,
 }
@@ -89,6 +91,9 @@ struct Binding {
 
 /// An address that was a Service's so recently is no Node's.
 const VIP_LINGERS: Duration = Duration::from_mins(5);
+
+/// How often all machines are looked at, if nothing else asks for it.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
 const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
@@ -180,9 +185,35 @@ impl HarvesterInstances {
         });
     }
 
-    fn find(&self, node: &NodeView) -> Found {
+    /// The usual cases without a look at all machines, because a thousand nodes may join at once: a provider ID that we have met,
+    /// and a machine called like the node where no agent says otherwise. `None`: look at all of them.
+    fn find_plainly(&self, node: &NodeView, memory: &mut Memory) -> Option<Found> {
+        if memory.swept.is_none_or(|swept| swept.elapsed() > SWEEP_EVERY) {
+            return None;
+        }
+        if let Some(uid) = vm_uid(node) {
+            let known = memory.bound.get(uid).filter(|binding| binding.node == node.name)?;
+            return self.vms.get(&known.vm).filter(|vm| vm.uid == uid).map(Found::Vm);
+        }
+        let vm = self.vms.get(&node.name)?;
+        let vmi = self.vmis.get(&node.name).filter(|vmi| vmi.phase == Phase::Running && !vmi.deleting)?;
+        let cluster = self.cluster.name_or_flag();
+        let ours = cluster.is_default() || vmi.guest_cluster().is_none_or(|other| other == cluster.as_str());
+        let free = memory.bound.get(&vm.uid).is_none_or(|binding| binding.node == node.name);
+        if !self.follows_vmis || !ours || !free || !memory.hostnames.is_plain(&node.name) {
+            return None;
+        }
+        match memory.hostnames.resolve(&node.name, true, &[vmi.as_ref()], Instant::now()) {
+            Resolution::Vm(_) => Some(Found::Vm(vm)),
+            Resolution::Ask(asks) => Some(Found::Asking(asks)),
+            Resolution::Ambiguous(_) | Resolution::Nobody => None,
+        }
+    }
+
+    /// Looks at all machines.
+    fn find_among_all(&self, node: &NodeView, memory: &mut Memory) -> Found {
         let (vms, vmis) = (self.vms.all(), self.vmis.all());
-        let mut memory = self.memory();
+        memory.swept = Some(Instant::now());
         memory.bound.retain(|_, binding| binding.seen.elapsed() < NODE_LASTS);
         memory.unresolved.retain(|_, asked| asked.elapsed() < NODE_LASTS);
         let there: HashSet<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
@@ -191,7 +222,13 @@ impl HarvesterInstances {
         let bound = memory.bound.iter().map(|(uid, binding)| (uid.clone(), binding.node.clone())).collect();
         let cluster = self.cluster.name_or_flag();
         let machines = Machines { cluster: &cluster, vms: &vms, vmis: &vmis, bound: &bound };
-        let found = find(node, machines, self.follows_vmis.then_some(&mut memory.hostnames), Instant::now());
+        find(node, machines, self.follows_vmis.then_some(&mut memory.hostnames), Instant::now())
+    }
+
+    fn find(&self, node: &NodeView) -> Found {
+        let mut memory = self.memory();
+        let found = self.find_plainly(node, &mut memory);
+        let found = found.unwrap_or_else(|| self.find_among_all(node, &mut memory));
         match &found {
             Found::Vm(vm) => {
                 memory.unresolved.remove(&node.name);

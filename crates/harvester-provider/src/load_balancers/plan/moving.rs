@@ -14,7 +14,7 @@ use super::super::service_patch::publish;
 use super::super::sharing;
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
-use super::primary::without_address;
+use super::primary::{foreign, without_address};
 use super::{Action, Plan, Refusal, Verdict, World, object, wait};
 use crate::config::LoadBalancerConfig;
 
@@ -79,6 +79,7 @@ pub(super) fn superseded(service: &ServiceView, lb: &LbView, world: &World<'_>) 
         return Vec::new();
     }
     let unused = world.others.iter().filter(|other| !other.terminating && other.name != lb.name);
+    let unused = unused.filter(|other| foreign(service, other, world.config).is_none());
     let shown = |ip: &str| world.sharers.iter().any(|sharer| sharing::shows(sharer, ip));
     let unused = unused.filter(|other| !other.usable_address.as_deref().is_some_and(shown));
     unused

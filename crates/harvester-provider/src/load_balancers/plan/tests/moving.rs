@@ -79,6 +79,14 @@ fn whoever_changes_their_mind_keeps_the_address_and_the_other_is_given_back() {
 }
 
 #[test]
+fn an_object_that_names_another_service_is_never_given_back() {
+    let mut foreign = ready_next();
+    foreign.labels.insert(cloudprovider::SERVICE_NAME.into(), "other".into());
+    let stays = service("default/web").short(&[("ip", IP)]).ingress(IP).done();
+    assert_eq!(step(&stays, &old_lb(), &[foreign]).actions, []);
+}
+
+#[test]
 fn sharers_have_moved_before_the_old_address_goes() {
     let served = service("default/web").short(&[("ip", NEW), ("ippool", "new")]).ingress(NEW).done();
     let sharer = |ip| service("default/api").short(&[("primary", "default/web"), ("ip", ip)]).ports(&["TCP/81"]).done();
