@@ -1,6 +1,8 @@
 //! Who may announce a Service. The plan asks [`Ownership`] and does not know which mode answers; the engine keeps
 //! kube-vip's one Lease, the only mode so far, and feeds it.
 
+pub mod node;
+
 use crate::view::ServiceView;
 
 /// The answer for one Service.
