@@ -12,8 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::annotations::LeaseFacts;
 use crate::clock;
-use crate::engine::{DhcpEvent, DhcpStart, Heard, Input, Leased};
-use crate::listen;
+use crate::engine::{DhcpEvent, DhcpStart, Input, Leased};
+use crate::frames::{self, Frame, Heard};
 use crate::view::Uid;
 
 /// decisions.md 22, as for static addresses.
@@ -133,7 +133,7 @@ impl Driver {
                 probing.sent += 1;
                 // From now, not from when it was due: an answer needs its time.
                 probing.next = now + PROBE_GAP;
-                let frame = listen::probe(self.mac, address.into());
+                let frame = frames::probe(self.mac, address.into());
                 probing
                     .socket
                     .send(&frame)
@@ -148,7 +148,7 @@ impl Driver {
     }
 
     async fn arp(&mut self, frame: &[u8]) -> Result<(), String> {
-        let (Some(probing), Some((address, mac, what))) = (&self.probing, listen::interpret(frame)) else {
+        let (Some(probing), Some(Frame { address, mac, what, .. })) = (&self.probing, frames::read(0, frame)) else {
             return Ok(());
         };
         let probed = probing.address;

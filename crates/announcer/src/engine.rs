@@ -9,6 +9,7 @@ mod io;
 mod records;
 mod stop;
 mod sweep;
+mod traffic;
 mod vip;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +17,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 pub use io::{
-    Action, DhcpEvent, DhcpStart, Heard, Input, Leased, Put, Record, Recorded, Tell, VipStatus, WireDone, WireOp,
+    Action, DhcpEvent, DhcpStart, Input, Leased, Put, Record, Recorded, Tell, VipStatus, WireDone, WireOp,
 };
 use ipnet::IpNet;
 use l2::netlink::InetConf;
@@ -26,6 +27,8 @@ use vip::{Phase, Vip};
 
 use crate::annotations::printable;
 use crate::config::Config;
+use crate::endpoints::Endpoints;
+use crate::frames::Heard;
 use crate::network::{Family, Network};
 use crate::ownership::{GlobalLease, LeaseState, Owner, Ownership};
 use crate::plan::{self, Plan, VipId, World};
@@ -55,6 +58,8 @@ pub struct Engine {
     ownership: GlobalLease,
     services: BTreeMap<ServiceKey, ServiceView>,
     synced: bool,
+    /// Nodes with endpoints of Services with policy Local.
+    endpoints: Endpoints,
     network: Option<Network>,
     plan: Plan,
     vips: BTreeMap<VipId, Vip>,
@@ -96,6 +101,7 @@ impl Engine {
             config,
             services: BTreeMap::new(),
             synced: false,
+            endpoints: Endpoints::new(),
             network: None,
             plan: Plan::default(),
             vips: BTreeMap::new(),
@@ -156,6 +162,7 @@ impl Engine {
                     }
                 }
             }
+            Input::Endpoints(key, nodes) => self.endpoints_changed(key, nodes),
             Input::Synced => {
                 self.synced = true;
                 self.dirty = true;
@@ -176,7 +183,7 @@ impl Engine {
             }
             Input::NetworkChanged => self.observe(now),
             Input::Wire(done) => self.wire_done(now, done),
-            Input::Heard { link, address, mac, what } => self.heard(now, link, address, mac, what),
+            Input::Heard(frame) => self.heard(now, frame.link, frame.address, frame.mac, frame.what),
             Input::Dhcp(uid, generation, event) => self.dhcp_event(now, &uid, generation, event),
             Input::Recorded(key, recorded) => self.recorded(now, &key, &recorded),
             Input::Stop => self.stop(now),
@@ -409,6 +416,7 @@ impl Engine {
             self.withdraw_unplanned(now);
             self.begin_planned(now);
             self.tell_problems(now);
+            self.tell_traffic(now);
             self.sweep(now);
             self.update_records(now);
         }

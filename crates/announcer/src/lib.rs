@@ -7,11 +7,16 @@
 //! Services), and [`node`](mod@node), which runs the engine on all of them. [`run`] wires it up.
 
 pub mod annotations;
+pub mod claim;
 mod clients;
 mod clock;
 pub mod config;
+pub mod detect;
 pub mod dhcp_driver;
+pub mod endpoints;
 pub mod engine;
+pub mod group;
+pub mod frames;
 mod handover;
 mod listen;
 pub mod metrics;

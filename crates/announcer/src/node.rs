@@ -16,7 +16,8 @@ use crate::clients::Clients;
 use crate::clock;
 use crate::dhcp_driver::{self, Events};
 use crate::engine::{Action, Engine, Input, REFRESH, Tell, WireOp};
-use crate::listen::{self, Listeners};
+use crate::frames;
+use crate::listen::Listeners;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::record::Writer;
@@ -194,14 +195,14 @@ impl Node {
                 let _ = self.wire.send(op);
             }
             Action::Announce { link, mac, address } => {
-                let sent = listen::announcement(mac, address)
+                let sent = frames::announcement(mac, address)
                     .iter()
                     .filter(|frame| self.listeners.send(link, address, frame))
                     .count();
                 self.metrics.announced(sent.try_into().unwrap_or(0));
             }
             Action::Probe { link, mac, address } => {
-                self.listeners.send(link, address, &listen::probe(mac, address));
+                self.listeners.send(link, address, &frames::probe(mac, address));
             }
             Action::Listen(links) => self.listeners.set(&links),
             Action::StartDhcp(uid, start) => {

@@ -9,6 +9,7 @@ use l2::Mac;
 use l2::netlink::{InetConf, Macvlan};
 
 use crate::annotations::LeaseFacts;
+use crate::frames::Frame;
 use crate::network::{Family, Network};
 use crate::ownership::LeaseState;
 use crate::plan::VipId;
@@ -21,23 +22,16 @@ pub enum Input {
     Service(ServiceKey, Option<Box<ServiceView>>),
     /// The first complete list of Services has been fed in.
     Synced,
+    /// On which nodes a Service with policy Local has endpoints; absent: not known (any more).
+    Endpoints(ServiceKey, Option<BTreeSet<String>>),
     /// The election says something new.
     Lease(LeaseState),
     /// The kernel reported a change that we did not make.
     NetworkChanged,
     /// Answer to a [`WireOp`].
     Wire(WireDone),
-    /// Somebody spoke about an address on the interface with this index.
-    Heard {
-        /// Where.
-        link: u32,
-        /// About what.
-        address: IpAddr,
-        /// Who.
-        mac: Mac,
-        /// What.
-        what: Heard,
-    },
+    /// Somebody spoke about an address.
+    Heard(Frame),
     /// The DHCP client of a Service that was started with this generation.
     Dhcp(Uid, u64, DhcpEvent),
     /// What became of an [`Action::Record`].
@@ -50,17 +44,6 @@ pub enum Input {
     Successor(String),
     /// Time passed.
     Tick,
-}
-
-/// What was said about an address on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
-    /// Somebody says unasked that it has it.
-    Claim,
-    /// Somebody answers that it has it.
-    Answer,
-    /// Somebody wants to know whether it is free, to use it.
-    Probe,
 }
 
 /// What a DHCP client reports.

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::annotations::LeaseFacts;
+use crate::frames::Frame;
 use crate::network::fixtures::{config, network};
 use crate::view::{Ingress, Published, Uid};
 use crate::wire::fake::FakeKernel;
@@ -188,7 +189,8 @@ impl Node {
     }
 
     pub fn heard(&mut self, link: u32, address: &str, mac: [u8; 6], what: Heard) {
-        self.feed(Input::Heard { link, address: address.parse().unwrap(), mac: mac.into(), what });
+        let address = address.parse().unwrap();
+        self.feed(Input::Heard(Frame { link, address, mac: mac.into(), what, to_us: false, payload: None }));
     }
 
     /// The last DHCP client of a Service says something.
