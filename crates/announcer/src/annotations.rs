@@ -28,6 +28,8 @@ pub const RP_FILTER: &str = "kube-vip.io/rp_filter";
 pub const MACVLAN_NAME: &str = "kube-vip.io/macvlanName";
 /// An 802.1Q sub-interface, which we do not make.
 pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
+/// The cloud provider's: `namespace/name` of the Service whose address this one shares.
+pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
 /// Ours: what a successor needs to go on with the DHCP lease (see [`LeaseFacts`]).
 pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
 

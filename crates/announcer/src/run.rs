@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::config::{ApiConfig, Config, ElectionMode, Listen};
+use crate::endpoints;
 use crate::engine::{Engine, Input};
 use crate::handover::{Successor, elect, feed_leadership};
 use crate::metrics::Metrics;
@@ -116,6 +117,14 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
     let writer = Writer::new(client.clone(), queue_metrics.queue("records"), sender.clone());
     tasks.spawn("writer of Services", plain(writer.clone().run(everything.clone())));
     tasks.spawn_endless("watch of Services", services.run());
+    let slices = endpoints::run(client.clone(), config.watch_namespace.clone(), cache.clone(), sender.clone());
+    let stop = everything.clone();
+    tasks.spawn("watch of EndpointSlices", plain(async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = slices => stop.cancelled().await,
+        }
+    }));
     tasks.spawn("feed of Services", plain(feed_services(cache, sender.clone(), everything.clone())));
     tasks.spawn("feed of the Lease", plain(feed_leadership(leadership, sender.clone(), everything.clone())));
     let stop = everything.clone();

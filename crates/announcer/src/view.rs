@@ -145,6 +145,10 @@ pub struct ServiceView {
     /// It wants nothing any more, but is still there: others may use the address that it leased, and only it says with
     /// which MAC.
     pub retired: bool,
+    /// `externalTrafficPolicy: Local`: a node without an endpoint of it drops what clients send.
+    pub local_traffic: bool,
+    /// The Service whose address it shares, as it says itself.
+    pub primary: Option<ServiceKey>,
 }
 
 /// Kept by the controller of the Service until its load balancer is cleaned up.
@@ -237,6 +241,11 @@ impl ServiceView {
             published,
             problems,
             retired,
+            local_traffic: spec.external_traffic_policy.as_deref() == Some("Local"),
+            primary: annotation(keys::PRIMARY_SERVICE).and_then(|text| {
+                let (namespace, name) = text.trim().split_once('/')?;
+                Some(ServiceKey::new(namespace, name))
+            }),
         })
     }
 

@@ -22,6 +22,8 @@ pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
         published: Published::default(),
         problems: BTreeSet::new(),
         retired: false,
+        local_traffic: false,
+        primary: None,
     }
 }
 
