@@ -30,6 +30,8 @@ pub const MACVLAN_NAME: &str = "kube-vip.io/macvlanName";
 pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
 /// The cloud provider's: `namespace/name` of the Service whose address this one shares.
 pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
+/// Ours: since which change of owner `vipHost` stands, as a decimal number (decisions.md 20).
+pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 /// Ours: what a successor needs to go on with the DHCP lease (see [`LeaseFacts`]).
 pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
 

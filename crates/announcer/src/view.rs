@@ -10,6 +10,7 @@ use l2::netlink::check_interface_name;
 
 use crate::annotations::{self as keys, LeaseFacts, Problem, RpFilter, Wanted};
 use crate::config::ClassRules;
+use crate::ownership::node::Term;
 
 /// Namespace and name of a Service. Displayed as `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,6 +105,8 @@ pub struct Ingress {
 pub struct Published {
     /// `vipHost`.
     pub vip_host: Option<String>,
+    /// The term beside it, in `node` mode.
+    pub term: Option<Term>,
     /// `hwaddr` as written.
     pub hwaddr: Option<String>,
     /// `requestedIP` as written.
@@ -295,6 +298,7 @@ fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str
         service.status.as_ref().and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
     Published {
         vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
+        term: annotation(keys::TERM).and_then(|text| text.trim().parse().ok()).map(Term),
         hwaddr: annotation(keys::HWADDR).map(str::to_owned),
         requested_ip: annotation(keys::REQUESTED_IP).map(str::to_owned),
         lease: annotation(keys::DHCP_LEASE).and_then(LeaseFacts::parse),

@@ -40,6 +40,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     boolean("svc_enable", Some("services")),
     boolean("svc_election", Some("servicesElection")),
     text("election_mode", None),
+    text("failover_profile", None),
+    boolean("vip_failback", None),
     text("svc_leasename", Some("servicesLeaseName")),
     text("svc_namespace", None),
     text("cp_namespace", Some("namespace")),
