@@ -10,9 +10,12 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::AbortHandle;
 
 use crate::engine::Input;
-use crate::frames;
+use crate::frames::{self, Frame};
 use crate::network::Family;
 
+/// What is read from one socket in one go. Under a storm the rest waits: the deadlines of addresses that are up have to
+/// be put off meanwhile.
+const AT_ONCE: usize = 512;
 /// Longer frames than ARP and neighbour discovery with our options do not exist.
 const FRAME: usize = 512;
 
@@ -20,6 +23,8 @@ const FRAME: usize = 512;
 struct Open {
     socket: Arc<PacketSocket>,
     reader: AbortHandle,
+    /// Questions were sent through it: how soon its answers are read decides about others.
+    asked: bool,
 }
 
 impl Drop for Open {
@@ -62,6 +67,29 @@ impl Listeners {
         }
     }
 
+    /// Sends a question whose answer is waited for.
+    pub fn ask(&mut self, link: u32, address: IpAddr, frame: &[u8]) -> bool {
+        let sent = self.send(link, address, frame);
+        if let Some(open) = self.open.get_mut(&(link, Family::of(address))) {
+            open.asked = true;
+        }
+        sent
+    }
+
+    /// What has arrived and no reader has had the time to fetch, of the sockets that questions were sent through.
+    /// failover-protocol.md R1: without it a process that got no processor time for a moment judges its timers first.
+    pub fn drain(&self) -> Vec<Frame> {
+        let (mut heard, mut buffer) = (Vec::new(), [0; FRAME]);
+        for ((link, _), open) in self.open.iter().filter(|(_, open)| open.asked) {
+            for _ in 0..AT_ONCE {
+                // The reader deals with errors.
+                let Ok(Some(length)) = open.socket.try_recv(&mut buffer) else { break };
+                heard.extend(frames::read(*link, &buffer[..length]));
+            }
+        }
+        heard
+    }
+
     fn socket(&mut self, link: u32, family: Family) -> Option<Arc<PacketSocket>> {
         if let Some(open) = self.open.get(&(link, family)).filter(|open| !open.reader.is_finished()) {
             return Some(Arc::clone(&open.socket));
@@ -79,7 +107,7 @@ impl Listeners {
             }
         };
         let reader = tokio::spawn(read(link, Arc::clone(&socket), self.inputs.clone())).abort_handle();
-        self.open.insert((link, family), Open { socket: Arc::clone(&socket), reader });
+        self.open.insert((link, family), Open { socket: Arc::clone(&socket), reader, asked: false });
         Some(socket)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -123,9 +123,15 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     let mut pace = Pace::new(clock::now());
     let mut input = Input::Tick;
     'steps: loop {
+        let now = clock::now();
+        for action in node.hear(&mut engine, now, &mut frames) {
+            if node.act(action) {
+                break 'steps;
+            }
+        }
         // All that waits is taken in before a timer is judged; but not for ever: the deadlines of addresses that are up
         // have to be put off while a thousand others are being set.
-        let waiting = frames.try_recv().or_else(|_| receiver.try_recv()).ok();
+        let waiting = receiver.try_recv().ok();
         node.note(&engine, &input);
         let now = clock::now();
         let plan = pace.is_due(now, waiting.is_some());
@@ -178,6 +184,22 @@ async fn perform<W: Wire>(
 }
 
 impl Node {
+    /// failover-protocol.md R1: what the wire has said counts before any timer, whoever got processor time first. It
+    /// costs no plan, so it is taken in whole.
+    fn hear(&self, engine: &mut Engine, now: Instant, frames: &mut mpsc::Receiver<Input>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for _ in 0..FRAMES {
+            let Ok(frame) = frames.try_recv() else { break };
+            actions.extend(engine.hear(now, frame));
+        }
+        if now >= engine.deadline() {
+            for frame in self.listeners.drain() {
+                actions.extend(engine.hear(now, Input::Heard(frame)));
+            }
+        }
+        actions
+    }
+
     fn note(&mut self, engine: &Engine, input: &Input) {
         match input {
             Input::Service(key, view) => {
@@ -204,13 +226,22 @@ impl Node {
             Action::Probe { link, mac, address } => {
                 self.listeners.send(link, address, &frames::probe(mac, address));
             }
+            Action::Ask { mac, source, ask } => {
+                if let Some(frame) = frames::question(mac, source, ask.address, ask.to) {
+                    self.listeners.ask(ask.link, ask.address, &frame);
+                }
+            }
+            Action::Claim { link, mac, address, to, payload } => {
+                self.listeners.send(link, address, &frames::claim(mac, address, to, &payload));
+            }
             Action::Listen(links) => self.listeners.set(&links),
             Action::StartDhcp(uid, start) => {
                 let events = Events { uid: uid.clone(), generation: start.generation, inputs: self.inputs.clone() };
-                let (stop, task) = dhcp_driver::client(start, events);
-                self.clients.start(uid, stop, task);
+                let (orders, task) = dhcp_driver::client(start, events);
+                self.clients.start(uid, orders, task);
             }
             Action::StopDhcp { uid, release } => self.clients.stop(&uid, release),
+            Action::DhcpLink { uid, up } => self.clients.link(&uid, up),
             Action::Record(key, record) => self.writer.want(key, record),
             Action::Forget(key) => self.writer.forget(&key),
             Action::Tell(key, tell) => self.tell(&key, &tell),

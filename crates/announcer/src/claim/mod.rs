@@ -30,6 +30,8 @@ const SPELL: Duration = Duration::from_secs(1);
 /// and send our claims to everybody, so they become rare.
 const SWITCHED_OFF: Duration = Duration::from_mins(10);
 const RARE: Duration = Duration::from_secs(1);
+/// The first one, after the announcement that everybody hears.
+const FIRST: Duration = Duration::from_millis(1);
 /// Questions in a row without an answer after which a loser is silent about a VIP.
 const SILENT: u32 = 5;
 /// VIPs claimed in one go: two hundred in four steps of ten milliseconds, without a burst that a switch would drop.
@@ -135,7 +137,7 @@ impl Claims {
             vips: BTreeMap::new(),
             spell: None,
             last_sign: now,
-            next: now,
+            next: now + FIRST,
         });
         let claimed = Claimed {
             mac: won.mac,
@@ -149,7 +151,7 @@ impl Claims {
             last: None,
         };
         claiming.vips.insert(won.address, claimed);
-        claiming.next = claiming.next.min(now);
+        claiming.next = claiming.next.min(now + FIRST);
     }
 
     /// The VIP is not ours any more.

@@ -96,7 +96,7 @@ impl Wire {
 #[test]
 fn a_silent_loser_is_claimed_from_every_50_ms_and_every_10_ms_for_a_second_once_it_answers() {
     let mut wire = Wire::new(&[5]);
-    assert_eq!(wire.claims_per_second(), 21);
+    assert_eq!(wire.claims_per_second(), 20);
     (wire.hears, wire.obeys) = (true, false);
     assert!((95..=101).contains(&wire.claims_per_second()));
     // It answers on and does not obey: one second after the other.
@@ -165,7 +165,7 @@ fn a_node_that_knows_but_still_answers_is_claimed_from() {
 fn on_a_macvlan_the_word_of_the_node_is_enough_and_nothing_is_asked() {
     let (mut claims, now) = (Claims::new(), Instant::now());
     claims.begin(now, loser(), &Won { on_macvlan: true, ..won(5, 5) });
-    assert!(matches!(claims.tick(now)[..], [Output::Claim { .. }]));
+    assert!(matches!(claims.tick(now + FIRST)[..], [Output::Claim { .. }]));
     claims.known("node-2", vip(5), Term(5));
     assert!(claims.is_empty());
 }
@@ -198,11 +198,11 @@ fn after_the_loser_has_answered_everybody_is_told_once_more() {
 fn answers_of_others_are_no_sign_of_the_loser() {
     let (mut claims, now) = (Claims::new(), Instant::now());
     claims.begin(now, loser(), &won(5, 5));
-    claims.tick(now);
+    claims.tick(now + FIRST);
     let answer = |link, mac| Frame { link, address: vip(5), mac, what: Heard::Answer, to_us: true, payload: None };
     claims.hear(now, &answer(LINK, Mac::new([2, 0, 0, 0, 0, 7])));
     claims.hear(now, &answer(LINK + 1, LOSER));
-    assert_eq!(claims.deadline(), Some(now + SLOW));
+    assert_eq!(claims.deadline(), Some(now + FIRST + SLOW));
     claims.hear(now, &answer(LINK, LOSER));
     assert_eq!(claims.deadline(), Some(now), "at once");
 }
@@ -211,7 +211,7 @@ fn answers_of_others_are_no_sign_of_the_loser() {
 fn the_claim_that_is_sent_is_believed_by_its_reader() {
     let (mut claims, now) = (Claims::new(), Instant::now());
     claims.begin(now, loser(), &won(5, 5));
-    let [Output::Claim { mac, address, payload, .. }, Output::Ask(_)] = claims.tick(now)[..] else { panic!() };
+    let [Output::Claim { mac, address, payload, .. }, Output::Ask(_)] = claims.tick(now + FIRST)[..] else { panic!() };
     let bytes = crate::frames::claim(mac, address, LOSER, &payload);
     let frame = crate::frames::read(LINK, &bytes).unwrap();
     let key = Key::from(&Uid("uid-1".into()));

@@ -89,9 +89,7 @@ impl Burst {
 
     pub fn step(&mut self, context: &Context<'_>) -> Step {
         // R2, also here: a late timer means that answers may have been lost; the last question is asked again.
-        let late = self.rounds > 0
-            && self.put_off < PATIENCE
-            && context.now - self.next > context.timers.tolerance();
+        let late = self.rounds > 0 && self.put_off < PATIENCE && context.now - self.next > context.timers.tolerance();
         if late {
             self.put_off += 1;
             self.rounds -= 1;
@@ -101,7 +99,8 @@ impl Burst {
         }
         self.rounds += 1;
         self.next = context.now + context.timers.burst_gap();
-        let open = self.suspects.keys().filter(|address| !self.answered.contains(address) && !self.taken.contains(address));
+        let open =
+            self.suspects.keys().filter(|address| !self.answered.contains(address) && !self.taken.contains(address));
         let questions = open.map(|address| Ask { link: context.link, address: *address, to: Mac::BROADCAST });
         let witnesses = context
             .witnesses
@@ -117,7 +116,8 @@ impl Burst {
     }
 
     fn outcome(&self) -> Outcome {
-        let silent = self.suspects.keys().filter(|address| !self.answered.contains(address) && !self.taken.contains(address));
+        let silent =
+            self.suspects.keys().filter(|address| !self.answered.contains(address) && !self.taken.contains(address));
         Outcome {
             silent: silent.copied().collect(),
             taken: self.taken.difference(&self.answered).copied().collect(),

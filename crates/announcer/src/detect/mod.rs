@@ -111,7 +111,7 @@ impl Detector {
             vips.extend(target.vips.iter().map(|vip| watch::Wanted { vip: *vip, rank: target.rank }));
         }
         if self.watches.is_empty() {
-            self.next_round = now;
+            self.next_round = now + self.timers.period;
         }
         self.watches.retain(|key, _| wanted.contains_key(key));
         for (key, vips) in wanted {
@@ -187,3 +187,5 @@ struct Context<'a> {
     witnesses: &'a [Witness],
 }
 
+#[cfg(test)]
+mod tests;

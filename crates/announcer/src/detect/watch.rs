@@ -42,17 +42,7 @@ struct Vip {
 
 impl Vip {
     fn new(now: Instant, mac: Mac, term: Term, rank: u8) -> Self {
-        Self {
-            mac,
-            term,
-            rank,
-            since: now,
-            heard: false,
-            asked: false,
-            misses: 0,
-            verdicts: 0,
-            rest_until: None,
-        }
+        Self { mac, term, rank, since: now, heard: false, asked: false, misses: 0, verdicts: 0, rest_until: None }
     }
 
     /// R5.

@@ -1,14 +1,16 @@
 //! What goes into the engine and what comes out of it. Data only.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use l2::Mac;
+use l2::ethernet::Payload;
 use l2::netlink::{InetConf, Macvlan};
 
 use crate::annotations::LeaseFacts;
+use crate::detect::Ask;
 use crate::frames::Frame;
 use crate::network::{Family, Network};
 use crate::ownership::LeaseState;
@@ -100,6 +102,13 @@ pub enum WireOp {
     },
     /// Make a macvlan, or adopt the one that is there if it is right.
     Macvlan(Uid, Macvlan),
+    /// Note on a macvlan whose it is and until when its lease runs.
+    Note {
+        /// Which.
+        link: u32,
+        /// What.
+        alias: String,
+    },
     /// Delete an interface.
     Delete {
         /// Which.
@@ -225,6 +234,28 @@ pub enum Action {
         /// The address.
         address: IpAddr,
     },
+    /// Ask one node, or everybody, in our own name whether it has an address (`detect`, `claim`).
+    Ask {
+        /// MAC of our interface.
+        mac: Mac,
+        /// An address of ours on it, the link-local one if there is one; needed to ask about IPv6 addresses.
+        source: Option<Ipv6Addr>,
+        /// What and whom.
+        ask: Ask,
+    },
+    /// Tell a former owner that the address is here (`claim`).
+    Claim {
+        /// On which interface.
+        link: u32,
+        /// Where the address is.
+        mac: Mac,
+        /// The address.
+        address: IpAddr,
+        /// MAC of the former owner.
+        to: Mac,
+        /// Term and tag.
+        payload: Payload,
+    },
     /// Hear what is said about addresses of these families on these interfaces, and nothing else.
     Listen(BTreeSet<(u32, Family)>),
     /// Start the DHCP client of a Service.
@@ -235,6 +266,13 @@ pub enum Action {
         uid: Uid,
         /// Whether to send RELEASE.
         release: bool,
+    },
+    /// Tell the DHCP client of a Service that its interface is down, or back.
+    DhcpLink {
+        /// Whose.
+        uid: Uid,
+        /// It can be used again.
+        up: bool,
     },
     /// Write on a Service.
     Record(ServiceKey, Record),

@@ -1,6 +1,7 @@
 //! The engine on a fake kernel, a fake API and a clock that only tests move.
 
 mod dhcp;
+mod dhcp_life;
 mod hostile;
 mod ownership;
 mod restart;
@@ -8,6 +9,8 @@ mod static_vips;
 mod stopping;
 
 use std::collections::VecDeque;
+
+use l2::Mac;
 
 use super::*;
 use crate::annotations::LeaseFacts;
@@ -123,6 +126,13 @@ impl Node {
                     Action::Probe { link, address, .. } => {
                         self.note(&format!("probe {} {address}", self.kernel.name(link)));
                     }
+                    Action::Ask { ask, .. } => {
+                        let to = if ask.to == Mac::BROADCAST { "everybody".to_owned() } else { ask.to.to_string() };
+                        self.note(&format!("ask {} {} {to}", self.kernel.name(ask.link), ask.address));
+                    }
+                    Action::Claim { link, address, to, .. } => {
+                        self.note(&format!("claim {} {address} {to}", self.kernel.name(link)));
+                    }
                     Action::Record(key, record) => {
                         self.note(&format!("record {} {}", key.name, summary(&record)));
                         self.records += 1;
@@ -147,6 +157,9 @@ impl Node {
                         ));
                     }
                     Action::StopDhcp { uid, release } => self.note(&format!("stop dhcp {uid} release {release}")),
+                    Action::DhcpLink { uid, up } => {
+                        self.note(&format!("dhcp link {uid} {}", if up { "up" } else { "down" }))
+                    }
                     Action::ReleaseLease => self.note("release lease"),
                     Action::Exit => {
                         self.exited = true;
