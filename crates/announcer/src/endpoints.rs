@@ -116,10 +116,7 @@ impl EligibleNodes {
 
 /// decisions.md 21: nodes with endpoints of all members with policy Local; where there is no such node, the older member
 /// decides. `members` are those of one VIP, oldest first.
-pub fn eligible_nodes<'a>(
-    members: impl IntoIterator<Item = &'a ServiceView>,
-    endpoints: &Endpoints,
-) -> EligibleNodes {
+pub fn eligible_nodes<'a>(members: impl IntoIterator<Item = &'a ServiceView>, endpoints: &Endpoints) -> EligibleNodes {
     let (mut only, mut left_out) = (None::<BTreeSet<String>>, Vec::new());
     for member in members.into_iter().filter(|member| member.local_traffic) {
         let Some(nodes) = endpoints.get(&member.key) else { continue };

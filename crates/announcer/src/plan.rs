@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::annotations::Wanted;
 use crate::config::Config;
+use crate::group::leading_primary;
 use crate::network::{Family, InterfaceError, Network};
 use crate::ownership::{Owner, Ownership};
 use crate::view::{DhcpWishes, ServiceKey, ServiceView, Uid};
@@ -124,10 +125,16 @@ pub fn plan(world: &World<'_>) -> Plan {
         for wanted in &view.wanted {
             let id = match wanted {
                 Wanted::Dhcp4 => VipId::Dhcp(view.uid.clone()),
-                Wanted::Static(address) => match leased.get(address) {
-                    Some(uid) => VipId::Dhcp(uid.clone()),
-                    None => VipId::Static(*address),
-                },
+                Wanted::Static(address) => {
+                    // Its own word comes first: the lease may have got another address, and the copy on this Service
+                    // not yet. On the node's interface the old one would be used without a lease.
+                    let primary = leading_primary(view, world.services)
+                        .filter(|primary| address.is_ipv4() && world.ownership.of(primary) != Owner::Theirs);
+                    match primary.map(|primary| &primary.uid).or(leased.get(address)) {
+                        Some(uid) => VipId::Dhcp(uid.clone()),
+                        None => VipId::Static(*address),
+                    }
+                }
             };
             join(&mut plan, world, view, *owner, &id);
             if !ids.contains(&id) {

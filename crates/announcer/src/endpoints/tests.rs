@@ -93,9 +93,7 @@ fn local(name: &str) -> ServiceView {
 fn eligible(members: &[ServiceView], endpoints: &[(&str, &[&str])]) -> (Option<Vec<String>>, Vec<String>) {
     let endpoints: Endpoints = endpoints
         .iter()
-        .map(|(name, nodes)| {
-            (ServiceKey::new("default", *name), nodes.iter().map(|node| (*node).to_owned()).collect())
-        })
+        .map(|(name, nodes)| (ServiceKey::new("default", *name), nodes.iter().map(|node| (*node).to_owned()).collect()))
         .collect();
     let found = eligible_nodes(members, &endpoints);
     (found.only.map(|nodes| nodes.into_iter().collect()), found.left_out.into_iter().map(|key| key.name).collect())

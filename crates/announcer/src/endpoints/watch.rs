@@ -133,8 +133,14 @@ impl Index {
     }
 
     fn nodes(&self, service: &ServiceKey) -> BTreeSet<String> {
-        let slices: Vec<&SliceView> =
-            self.of.get(service).into_iter().flatten().filter_map(|key| self.slices.get(key)).map(Arc::as_ref).collect();
+        let slices: Vec<&SliceView> = self
+            .of
+            .get(service)
+            .into_iter()
+            .flatten()
+            .filter_map(|key| self.slices.get(key))
+            .map(Arc::as_ref)
+            .collect();
         nodes_with_endpoints(slices)
     }
 }

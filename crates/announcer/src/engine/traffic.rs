@@ -13,10 +13,12 @@ use crate::view::{ServiceKey, ServiceView};
 impl Engine {
     pub(super) fn endpoints_changed(&mut self, key: ServiceKey, nodes: Option<BTreeSet<String>>) {
         let changed = match nodes {
-            Some(nodes) => self.endpoints.get(&key) != Some(&nodes) && {
-                self.endpoints.insert(key, nodes);
-                true
-            },
+            Some(nodes) => {
+                self.endpoints.get(&key) != Some(&nodes) && {
+                    self.endpoints.insert(key, nodes);
+                    true
+                }
+            }
             None => self.endpoints.remove(&key).is_some(),
         };
         self.dirty |= changed;
@@ -40,9 +42,10 @@ impl Engine {
         let mut told = Vec::new();
         for view in misplaced {
             let members = groups.of.get(&view.key).and_then(|group| groups.members.get(group)).into_iter().flatten();
-            let eligible =
-                eligible_nodes(members.filter_map(|key| self.services.get(key)), &self.endpoints);
-            let moves_soon = follows && eligible.only.as_ref().is_some_and(|nodes| !nodes.is_empty()) && !eligible.includes(&self.config.node_name);
+            let eligible = eligible_nodes(members.filter_map(|key| self.services.get(key)), &self.endpoints);
+            let moves_soon = follows
+                && eligible.only.as_ref().is_some_and(|nodes| !nodes.is_empty())
+                && !eligible.includes(&self.config.node_name);
             if moves_soon {
                 continue;
             }
@@ -53,7 +56,11 @@ impl Engine {
             } else {
                 let names: Vec<&str> = nodes.iter().map(String::as_str).take(5).collect();
                 let more = if nodes.len() > names.len() { " and others" } else { "" };
-                let remedy = if follows { "the Services that share the address have no node in common" } else { "election_mode global has one node announce everything; node follows the endpoints" };
+                let remedy = if follows {
+                    "the Services that share the address have no node in common"
+                } else {
+                    "election_mode global has one node announce everything; node follows the endpoints"
+                };
                 format!("ready ones are on {}{more}: {remedy}", names.join(", "))
             };
             told.push((view.key.clone(), format!("externalTrafficPolicy is Local and node {node}, which announces the address, has no ready endpoint of this Service, so what clients send is dropped; {where_else}")));

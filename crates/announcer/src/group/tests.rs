@@ -21,11 +21,8 @@ fn aged(created: i64, view: ServiceView) -> ServiceView {
 
 fn leased(name: &str, address: &str) -> ServiceView {
     let mut view = view(name, &["dhcp"]);
-    view.dhcp.lease = Some(LeaseFacts {
-        address: address.parse().unwrap(),
-        server: "10.0.0.254".parse().unwrap(),
-        expires: None,
-    });
+    view.dhcp.lease =
+        Some(LeaseFacts { address: address.parse().unwrap(), server: "10.0.0.254".parse().unwrap(), expires: None });
     view
 }
 
@@ -53,10 +50,7 @@ fn both_families_of_a_service_pull_their_groups_together() {
 #[test]
 fn dhcp_services_have_nothing_in_common_until_one_names_the_others_lease() {
     assert_eq!(grouped(&[view("a", &["dhcp"]), view("b", &["dhcp"])]), ["a0000000-uid: a", "b0000000-uid: b"]);
-    assert_eq!(
-        grouped(&[aged(1, leased("a", "10.0.0.50")), aged(2, view("b", &["10.0.0.50"]))]),
-        ["10.0.0.50: a+b"]
-    );
+    assert_eq!(grouped(&[aged(1, leased("a", "10.0.0.50")), aged(2, view("b", &["10.0.0.50"]))]), ["10.0.0.50: a+b"]);
 }
 
 #[test]

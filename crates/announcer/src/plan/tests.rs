@@ -90,6 +90,18 @@ fn a_secondary_joins_the_macvlan_of_its_dhcp_primary() {
 }
 
 #[test]
+fn a_secondary_that_names_its_primary_follows_it_to_another_leased_address() {
+    let primary = Some(ServiceKey::new("default", "first"));
+    let secondary = ServiceView { primary, created: 1, ..view("second", &["10.0.0.50", "fd00::5"]) };
+    let running = [("first000-uid", Some("10.0.0.60"))];
+    let plan = planned(&[view("first", &["dhcp"]), secondary.clone()], MINE, &running);
+    assert_eq!(ids(&plan), ["fd00::5: second", "dhcp first000-uid: first+second"]);
+    // A primary with a given address leads nobody.
+    let plan = planned(&[view("first", &["10.0.0.60"]), secondary], MINE, &[]);
+    assert_eq!(ids(&plan), ["10.0.0.50: second", "10.0.0.60: first", "fd00::5: second"]);
+}
+
+#[test]
 fn the_address_of_a_deleted_dhcp_primary_goes_with_its_last_secondary() {
     let running = [("first000-uid", Some("10.0.0.50"))];
     assert_eq!(ids(&planned(&[view("second", &["10.0.0.50"])], MINE, &running)), ["dhcp first000-uid: second"]);

@@ -1,13 +1,15 @@
 //! The kernel itself, through rtnetlink.
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, MacvlanMode};
 use l2::{Mac, Netlink};
 use runtime::error::chain;
 
 use super::Wire;
+use crate::clock;
 use crate::engine::{Put, WireDone, WireOp};
-use crate::network::{Network, is_macvlan_of, mac_is_taken, name_is_taken};
+use crate::network::{self, Network, is_macvlan_of, mac_is_taken, name_is_taken, owner_in, was_left_for};
 use crate::view::Uid;
 
 /// decisions.md 27: an interface that carries VIPs answers for its own addresses only, and never asks in the name of a
@@ -32,10 +34,20 @@ impl NetlinkWire {
 
     async fn observe(&self) -> Result<Network, String> {
         let read = async {
+            let links = self.netlink.links().await?;
+            let (now, wall) = (clock::now(), Timestamp::now());
+            let lease_ends = links
+                .iter()
+                .filter(|link| matches!(link.kind, LinkKind::Macvlan { .. }))
+                .filter_map(|link| Some((link.index, network::lease_end(link.alias.as_deref()?, now, wall)?)))
+                .collect();
+            let default = self.netlink.default_route().await?;
             Ok::<_, l2::netlink::NetlinkError>(Network {
-                links: self.netlink.links().await?,
+                links,
                 addresses: self.netlink.addresses(None).await?,
-                default_route: self.netlink.default_route_interface().await?,
+                default_route: default.map(|route| route.interface),
+                gateway: default.and_then(|route| route.gateway),
+                lease_ends,
             })
         };
         read.await.map_err(|error| chain(&error))
@@ -55,7 +67,11 @@ impl NetlinkWire {
     async fn macvlan(&self, uid: &Uid, wanted: &Macvlan) -> Result<(u32, Mac), String> {
         let made = async {
             if let Some(found) = self.netlink.link_by_name(&wanted.name).await? {
-                if !is_macvlan_of(&found, uid) {
+                let left = async {
+                    let addresses = self.netlink.addresses(Some(found.index)).await?;
+                    Ok::<_, l2::netlink::NetlinkError>(was_left_for(&found, &addresses, wanted))
+                };
+                if !is_macvlan_of(&found, uid) && !left.await? {
                     return Ok(Err(name_is_taken(&wanted.name, uid)));
                 }
                 let mut adopted = found.clone();
@@ -66,7 +82,7 @@ impl NetlinkWire {
                 {
                     *mode = MacvlanMode::Bridge;
                 }
-                if adopted.alias.is_none() {
+                if adopted.alias.as_deref().is_none_or(|alias| owner_in(alias) == uid.0) {
                     adopted.alias = Some(wanted.alias.clone());
                 }
                 match wanted.mismatch(&adopted) {
@@ -140,6 +156,13 @@ impl Wire for NetlinkWire {
             WireOp::Macvlan(uid, wanted) => {
                 let made = self.macvlan(&uid, &wanted).await;
                 Some(WireDone::Macvlan(uid, made))
+            }
+            WireOp::Note { link, alias } => {
+                // The interface may just have gone. Without it a restart knows less, and nothing else is lost.
+                if let Err(error) = self.netlink.set_alias(link, &alias).await {
+                    tracing::debug!(error = %chain(&error), "cannot note the end of a lease");
+                }
+                None
             }
             WireOp::Delete { link } => {
                 if let Err(error) = self.netlink.delete_link(link).await {
