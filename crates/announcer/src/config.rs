@@ -181,6 +181,8 @@ pub struct Config {
     pub watch_namespace: Option<String>,
     /// `vip_arpRate`, only where it was set: announce for ever at this interval. Absent: a burst, then silence.
     pub announce_interval: Option<Duration>,
+    /// `enable_service_security`.
+    pub service_security: bool,
     /// `disable_service_updates`.
     pub disable_service_updates: bool,
     /// `prometheus_server`; absent: not served.
@@ -252,6 +254,8 @@ impl Config {
             class,
             watch_namespace: values.text("svc_namespace").map(str::to_owned),
             announce_interval: values.announce_interval()?,
+            // decisions.md 16: kube-vip's default is false, and leaves every port of the node open on each VIP.
+            service_security: values.boolean("enable_service_security")?.unwrap_or(true),
             disable_service_updates: values.boolean("disable_service_updates")?.unwrap_or(false),
             metrics: values.metrics()?,
             health: values.health()?,

@@ -6,6 +6,8 @@
 
 mod dhcp;
 mod io;
+mod lookout;
+mod protect;
 mod records;
 mod stop;
 mod sweep;
@@ -13,14 +15,14 @@ mod traffic;
 mod vip;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-pub use io::{
-    Action, DhcpEvent, DhcpStart, Input, Leased, Put, Record, Recorded, Tell, VipStatus, WireDone, WireOp,
-};
+pub use io::{Action, DhcpEvent, DhcpStart, Input, Leased, Put, Record, Recorded, Tell, VipStatus, WireDone, WireOp};
 use ipnet::IpNet;
 use l2::netlink::InetConf;
+use l2::nftables::Protection;
+use lookout::Lookout;
 use records::ServiceRecord;
 use stop::Stopping;
 use vip::{Phase, Vip};
@@ -30,7 +32,8 @@ use crate::config::Config;
 use crate::endpoints::Endpoints;
 use crate::frames::Heard;
 use crate::network::{Family, Network};
-use crate::ownership::{GlobalLease, LeaseState, Owner, Ownership};
+use crate::ownership::node::Change;
+use crate::ownership::{LeaseState, Owner, Owners, Ownership};
 use crate::plan::{self, Plan, VipId, World};
 use crate::view::{ServiceKey, ServiceView, Uid};
 
@@ -39,6 +42,7 @@ pub const REFRESH: Duration = Duration::from_secs(1);
 /// A refresh this late means that the process or the machine stood still: others may have acted meanwhile
 /// (failover-protocol.md R6).
 const PAUSE: Duration = Duration::from_secs(2);
+const NODE_PAUSE: Duration = Duration::from_millis(250);
 /// How long a restarted process keeps what it finds before it knows whose it is. Bounded, so that a process that never
 /// learns it does not keep an address for ever; long enough for an API server to come back (decisions.md 26 uses the
 /// same time).
@@ -55,7 +59,10 @@ const TELL_INTERVAL: Duration = Duration::from_mins(10);
 pub struct Engine {
     config: Config,
     fence: Duration,
-    ownership: GlobalLease,
+    ownership: Owners,
+    lookout: Lookout,
+    /// `node` mode: changes of owner that were not told yet.
+    moved: BTreeMap<ServiceKey, Change>,
     services: BTreeMap<ServiceKey, ServiceView>,
     synced: bool,
     /// Nodes with endpoints of Services with policy Local.
@@ -68,11 +75,16 @@ pub struct Engine {
     yielded: BTreeMap<VipId, Option<Instant>>,
     /// Macvlans whose clients are sending their RELEASE.
     leaving: BTreeMap<Uid, dhcp::Leaving>,
+    /// Leases given back because another MAC or name asks from now on, until that one does.
+    given_back: BTreeMap<Uid, Ipv4Addr>,
     /// DHCP clients started so far: the generation of the last one.
     clients: u64,
     /// What was set on interfaces that carry VIPs, to be put back; absent while the answer is on its way.
     prepared: BTreeMap<u32, Option<InetConf>>,
     listening: BTreeSet<(u32, Family)>,
+    /// The rules that were asked for last, and whether the kernel has refused them.
+    protected: Option<Protection>,
+    unprotected: bool,
     records: BTreeMap<ServiceKey, ServiceRecord>,
     told: BTreeMap<(ServiceKey, String), Instant>,
     /// Addresses and interfaces (without one) that we had removed, with the observation that was asked for last: up to
@@ -97,7 +109,9 @@ impl Engine {
     pub fn new(now: Instant, config: Config) -> Self {
         Self {
             fence: config.fence(),
-            ownership: GlobalLease { node: config.node_name.clone(), state: LeaseState::Unknown },
+            ownership: Owners::new(&config),
+            lookout: Lookout::new(now, &config),
+            moved: BTreeMap::new(),
             config,
             services: BTreeMap::new(),
             synced: false,
@@ -107,9 +121,12 @@ impl Engine {
             vips: BTreeMap::new(),
             yielded: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            given_back: BTreeMap::new(),
             clients: 0,
             prepared: BTreeMap::new(),
             listening: BTreeSet::new(),
+            protected: None,
+            unprotected: false,
             records: BTreeMap::new(),
             told: BTreeMap::new(),
             removed: BTreeMap::new(),
@@ -145,6 +162,7 @@ impl Engine {
     fn settle(&mut self, now: Instant) -> Vec<Action> {
         if std::mem::take(&mut self.dirty) {
             self.reconcile(now);
+            self.finish_hand_over(now);
         }
         std::mem::take(&mut self.out)
     }
@@ -167,23 +185,20 @@ impl Engine {
                 self.synced = true;
                 self.dirty = true;
             }
-            Input::Lease(state) => {
-                if self.ownership.state != state {
-                    match &state {
-                        LeaseState::Held { confirmed: true } => {
-                            self.yielded.values_mut().for_each(|until| *until = until.map(|until| until.min(now)));
-                        }
-                        LeaseState::Held { confirmed: false } => {}
-                        // Whoever takes it from here on takes it over from another owner.
-                        LeaseState::Unknown | LeaseState::Other(_) => self.yielded.clear(),
-                    }
-                    self.ownership.state = state;
-                    self.dirty = true;
-                }
-            }
+            Input::Lease(state) => self.lease_changed(now, state),
+            Input::Member(node, member) => self.tell_cluster(|cluster| cluster.member(now, node, member)),
+            Input::MembersSynced => self.tell_cluster(|cluster| cluster.members_synced(now)),
+            Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.node(name, facts)),
+            Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.nodes_synced(readable)),
+            Input::Foreign(lock) => self.tell_cluster(|cluster| cluster.foreign(now, lock)),
+            Input::KubeProxy(healthy) => self.kube_proxy(healthy),
+            Input::Swapped(key, swapped) => self.swapped(now, &key, swapped),
             Input::NetworkChanged => self.observe(now),
             Input::Wire(done) => self.wire_done(now, done),
-            Input::Heard(frame) => self.heard(now, frame.link, frame.address, frame.mac, frame.what),
+            Input::Heard(frame) => {
+                self.look(now, &frame);
+                self.heard(now, &frame);
+            }
             Input::Dhcp(uid, generation, event) => self.dhcp_event(now, &uid, generation, event),
             Input::Recorded(key, recorded) => self.recorded(now, &key, &recorded),
             Input::Stop => self.stop(now),
@@ -191,6 +206,24 @@ impl Engine {
             Input::Successor(node) => self.successor(now, &node),
             Input::Tick => {}
         }
+    }
+
+    /// `global` mode: the election says something new.
+    fn lease_changed(&mut self, now: Instant, state: LeaseState) {
+        let Owners::Global(lease) = &mut self.ownership else { return };
+        if lease.state == state {
+            return;
+        }
+        match &state {
+            LeaseState::Held { confirmed: true } => {
+                self.yielded.values_mut().for_each(|until| *until = until.map(|until| until.min(now)));
+            }
+            LeaseState::Held { confirmed: false } => {}
+            // Whoever takes it from here on takes it over from another owner.
+            LeaseState::Unknown | LeaseState::Other(_) => self.yielded.clear(),
+        }
+        lease.state = state;
+        self.dirty = true;
     }
 
     /// When to step with [`Input::Tick`] if nothing happens before.
@@ -207,6 +240,7 @@ impl Engine {
             .chain(yielded)
             .chain(stopping)
             .chain(observe)
+            .chain(self.lookout_deadline())
             .fold(self.next_refresh, Instant::min)
     }
 
@@ -215,21 +249,24 @@ impl Engine {
         self.vips.iter().map(|(id, vip)| vip.status(id)).collect()
     }
 
-    /// Whether anything can be decided: the Services are known and the Lease was read.
+    /// Whether anything can be decided: the Services are known, and what owners are told by was read.
     pub fn is_ready(&self) -> bool {
-        self.synced && self.ownership.state != LeaseState::Unknown
+        self.synced && self.ownership.is_ready()
     }
 
-    /// What the election said last.
+    /// What the election said last, in `global` mode.
     pub fn lease(&self) -> &LeaseState {
-        &self.ownership.state
+        match &self.ownership {
+            Owners::Global(lease) => &lease.state,
+            Owners::Node(_) => &LeaseState::Unknown,
+        }
     }
 
     fn timers(&mut self, now: Instant) {
         if now >= self.next_refresh {
             let late = now - self.next_refresh;
             self.next_refresh = now + REFRESH;
-            if late > PAUSE && self.network.is_some() {
+            if late > self.pause() && self.network.is_some() {
                 tracing::warn!(
                     late_ms = late.as_millis(),
                     "stood still: asking on the wire whether the addresses are still ours"
@@ -239,6 +276,7 @@ impl Engine {
             self.refresh(now);
         }
         if !self.observing && now >= self.next_observe {
+            self.check_protection();
             self.observe(now);
         }
         let due: Vec<VipId> = self
@@ -255,7 +293,17 @@ impl Engine {
             self.dirty |= record.wake(now);
         }
         self.yielded_timers(now);
+        self.look_around(now);
+        self.write_card(now);
         self.stop_timer(now);
+    }
+
+    /// In `node` mode others act within a quarter of a second (failover-protocol.md R6).
+    fn pause(&self) -> Duration {
+        match self.ownership {
+            Owners::Global(_) => PAUSE,
+            Owners::Node(_) => NODE_PAUSE,
+        }
     }
 
     /// decisions.md 18: a node that cannot reach the API does not know who owns what it gave up. Time alone gives
@@ -344,6 +392,7 @@ impl Engine {
                 }
             }
             WireDone::Macvlan(uid, result) => self.macvlan_done(now, &uid, result),
+            WireDone::Protected(result) => self.protected(result),
             WireDone::Prepared(link, result) => match result {
                 Ok(conf) => {
                     self.prepared.insert(link, Some(conf));
@@ -402,6 +451,10 @@ impl Engine {
         if matches!(self.stopping, Some(Stopping::Done)) {
             return;
         }
+        if self.synced {
+            self.review(now);
+            self.write_card(now);
+        }
         if let (true, Some(network)) = (self.synced, &self.network) {
             let leases = self.leases();
             self.plan = plan::plan(&World {
@@ -414,6 +467,7 @@ impl Engine {
             let plan = &self.plan;
             self.yielded.retain(|id, _| plan.vips.contains_key(id));
             self.withdraw_unplanned(now);
+            self.protect();
             self.begin_planned(now);
             self.tell_problems(now);
             self.tell_traffic(now);
@@ -428,7 +482,9 @@ impl Engine {
         let gone: Vec<VipId> = self.vips.keys().filter(|id| !self.plan.vips.contains_key(*id)).cloned().collect();
         for id in gone {
             let keep_lease = matches!(&id, VipId::Dhcp(uid) if self.plan.elsewhere.contains(uid));
-            let why = if keep_lease || self.ownership.owner() == Owner::Theirs {
+            let members = &self.vips[&id].members;
+            let theirs = |key| self.services.get(key).is_some_and(|view| self.ownership.of(view) == Owner::Theirs);
+            let why = if keep_lease || members.iter().any(theirs) {
                 "another node owns it"
             } else {
                 "no Service wants it any more"
@@ -521,6 +577,7 @@ impl Engine {
                 links.map(|link| (link, id.family()))
             })
             .collect();
+        wanted.extend(self.lookout.links());
         wanted.extend(self.orphans().into_iter().map(|orphan| (orphan.interface, Family::of(orphan.net.addr()))));
         if let Some(network) = &self.network {
             wanted.retain(|(index, _)| {

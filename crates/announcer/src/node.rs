@@ -19,8 +19,10 @@ use crate::engine::{Action, Engine, Input, REFRESH, Tell, WireOp};
 use crate::frames;
 use crate::listen::Listeners;
 use crate::metrics::Metrics;
+use crate::ownership::node::Card;
 use crate::pace::Pace;
 use crate::record::Writer;
+use crate::swap::Swapper;
 use crate::view::{ServiceKey, Uid};
 use crate::wire::Wire;
 
@@ -68,6 +70,10 @@ pub struct Parts<W> {
     pub pulse: Arc<Pulse>,
     /// Cancelled when the Lease is to be handed back.
     pub release: CancellationToken,
+    /// `node` mode: changes the owners of Services.
+    pub swapper: Swapper,
+    /// `node` mode: what to write into our membership Lease.
+    pub cards: mpsc::UnboundedSender<Card>,
     /// What happens. The sender is kept for those who are started on the way.
     pub inputs: (mpsc::UnboundedSender<Input>, mpsc::UnboundedReceiver<Input>),
 }
@@ -99,12 +105,15 @@ struct Node {
     recorder: Recorder,
     metrics: Arc<Metrics>,
     release: CancellationToken,
+    swapper: Swapper,
+    cards: mpsc::UnboundedSender<Card>,
     inputs: mpsc::UnboundedSender<Input>,
 }
 
 /// Runs until the engine says that all is done.
 pub async fn run<W: Wire>(parts: Parts<W>) {
-    let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, inputs: (sender, mut receiver) } = parts;
+    let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, swapper, cards, inputs } = parts;
+    let (sender, mut receiver) = inputs;
     let (ops, requests) = mpsc::unbounded_channel();
     let (ears, mut frames) = mpsc::channel(FRAMES);
     let kernel = tokio::spawn(perform(wire, requests, sender.clone()));
@@ -117,6 +126,8 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         recorder,
         metrics,
         release,
+        swapper,
+        cards,
         inputs: sender,
     };
     let mut next_status = clock::now();
@@ -243,6 +254,10 @@ impl Node {
             Action::StopDhcp { uid, release } => self.clients.stop(&uid, release),
             Action::DhcpLink { uid, up } => self.clients.link(&uid, up),
             Action::Record(key, record) => self.writer.want(key, record),
+            Action::Swap(key, swap) => self.swapper.swap(key, swap),
+            Action::Membership(card) => {
+                let _ = self.cards.send(card);
+            }
             Action::Forget(key) => self.writer.forget(&key),
             Action::Tell(key, tell) => self.tell(&key, &tell),
             Action::ReleaseLease => self.release.cancel(),

@@ -1,8 +1,9 @@
-//! Who may announce a Service. The plan asks [`Ownership`] and does not know which mode answers; the engine keeps
-//! kube-vip's one Lease, the only mode so far, and feeds it.
+//! Who may announce a Service. The plan asks [`Ownership`] and does not know which mode answers; the engine feeds the
+//! one that was configured: kube-vip's one Lease (here), a Lease per Service (`service`), or ours (`node`).
 
 pub mod node;
 
+use crate::config::{Config, ElectionMode};
 use crate::view::ServiceView;
 
 /// The answer for one Service.
@@ -70,6 +71,52 @@ impl Ownership for GlobalLease {
 
     fn confirmed(&self, _: &ServiceView) -> bool {
         self.state == LeaseState::Held { confirmed: true }
+    }
+}
+
+/// The mode that was configured, with what it knows.
+#[derive(Debug)]
+pub enum Owners {
+    /// `global`.
+    Global(GlobalLease),
+    /// `node`.
+    Node(Box<node::Cluster>),
+}
+
+impl Owners {
+    /// Knows nothing yet.
+    pub fn new(config: &Config) -> Self {
+        let node = config.node_name.clone();
+        match config.election_mode {
+            ElectionMode::Global | ElectionMode::Service => {
+                Self::Global(GlobalLease { node, state: LeaseState::Unknown })
+            }
+            ElectionMode::Node => Self::Node(Box::new(node::Cluster::new(node, config.lease.duration))),
+        }
+    }
+
+    /// Whether owners can be told at all.
+    pub fn is_ready(&self) -> bool {
+        match self {
+            Self::Global(lease) => lease.state != LeaseState::Unknown,
+            Self::Node(cluster) => cluster.is_ready(),
+        }
+    }
+}
+
+impl Ownership for Owners {
+    fn of(&self, service: &ServiceView) -> Owner {
+        match self {
+            Self::Global(lease) => lease.of(service),
+            Self::Node(cluster) => cluster.of(service),
+        }
+    }
+
+    fn confirmed(&self, service: &ServiceView) -> bool {
+        match self {
+            Self::Global(lease) => lease.confirmed(service),
+            Self::Node(cluster) => cluster.confirmed(service),
+        }
     }
 }
 

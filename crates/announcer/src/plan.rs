@@ -24,6 +24,11 @@ pub enum VipId {
 }
 
 impl VipId {
+    /// Whether its address is known only once it was leased.
+    pub fn is_dhcp(&self) -> bool {
+        matches!(self, Self::Dhcp(_))
+    }
+
     /// How its address is asked about.
     pub fn family(&self) -> Family {
         match self {

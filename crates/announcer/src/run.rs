@@ -30,9 +30,11 @@ use crate::config::{ApiConfig, Config, ElectionMode, Listen};
 use crate::endpoints;
 use crate::engine::{Engine, Input};
 use crate::handover::{Successor, elect, feed_leadership};
+use crate::membership::{self, Membership};
 use crate::metrics::Metrics;
 use crate::node::{self, Parts, Pulse};
 use crate::record::Writer;
+use crate::swap::Swapper;
 use crate::view::{ServiceKey, ServiceView};
 use crate::wire::{NetlinkWire, obstacles};
 
@@ -66,7 +68,7 @@ pub enum Error {
 }
 
 /// Runs until `shutdown`, and ends in the order of `engine/stop.rs`. Losing the Lease never ends it.
-pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), Error> {
+pub async fn run(mut config: Config, version: &str, shutdown: Token) -> Result<(), Error> {
     greet(&config);
     check_capabilities()?;
     let (netlink, connection) = Netlink::open()?;
@@ -83,12 +85,22 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
     let metrics = Arc::new(metrics);
     let source = source(&config.api);
     let settings = Settings::new("guest", version).metrics(&api_metrics);
-    let client = connect(source.load(config.api.server.as_deref()).await?, &settings)?;
+    let api = source.load(config.api.server.as_deref()).await?;
+    let client = connect(api.clone(), &settings)?;
     let namespace = config
         .lease
         .namespace
         .clone()
         .unwrap_or_else(|| pod_namespace(Path::new(NAMESPACE_FILE), &config.lease.fallback_namespace));
+
+    let mut membership = Membership::new(&client, &namespace, &config.node_name, config.lease.duration);
+    if config.election_mode == ElectionMode::Node && !membership.is_allowed().await {
+        tracing::warn!(
+            namespace,
+            "no right to list and write Leases, which election_mode node needs (get, list, watch, create, update on leases): falling back to global"
+        );
+        config.election_mode = ElectionMode::Global;
+    }
 
     // The engine outlives `shutdown` until it has handed over; everything it needs ends when it does.
     let everything = Token::new();
@@ -119,14 +131,16 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
     tasks.spawn_endless("watch of Services", services.run());
     let slices = endpoints::run(client.clone(), config.watch_namespace.clone(), cache.clone(), sender.clone());
     let stop = everything.clone();
-    tasks.spawn("watch of EndpointSlices", plain(async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = slices => stop.cancelled().await,
-        }
-    }));
+    tasks.spawn(
+        "watch of EndpointSlices",
+        plain(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = slices => stop.cancelled().await,
+            }
+        }),
+    );
     tasks.spawn("feed of Services", plain(feed_services(cache, sender.clone(), everything.clone())));
-    tasks.spawn("feed of the Lease", plain(feed_leadership(leadership, sender.clone(), everything.clone())));
     let stop = everything.clone();
     let changes = sender.clone();
     tasks.spawn("watch of the network", async move {
@@ -145,10 +159,45 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
             () = connection => Err(std::io::Error::other("the netlink socket broke")),
         }
     });
-    let lease: Api<Lease> = Api::namespaced(client.clone(), &namespace);
-    let after =
-        Successor { lease, name: config.lease.name.clone(), node: config.node_name.clone(), inputs: sender.clone() };
-    tasks.spawn("election", plain(elect(election, after, release.clone(), everything.clone())));
+    let (cards, written) = mpsc::unbounded_channel();
+    let swapper = Swapper::new(client.clone(), api, settings.retries(false), sender.clone());
+    if config.election_mode == ElectionMode::Node {
+        let node = config.node_name.clone();
+        let nodes = Cache::new(|old, new| old != new);
+        let lock = config.lease.name.clone();
+        let until = |task: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
+            let stop = everything.clone();
+            plain(async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = task => {}
+                }
+            })
+        };
+        let leases = membership::watch_leases(client.clone(), namespace.clone(), lock, sender.clone());
+        tasks.spawn("watch of Leases", until(Box::pin(leases)));
+        let watch = membership::watch_nodes(client.clone(), nodes.clone(), sender.clone());
+        tasks.spawn("watch of Nodes", until(Box::pin(watch)));
+        let proxy = membership::watch_kube_proxy(node, nodes, sender.clone());
+        tasks.spawn("watch of kube-proxy", until(Box::pin(proxy)));
+        tasks.spawn("membership", until(Box::pin(membership.run(written))));
+        let follow = swapper.clone().follow_servers();
+        let forever = async move {
+            follow.await;
+            std::future::pending::<()>().await;
+        };
+        tasks.spawn("list of API servers", until(Box::pin(forever)));
+    } else {
+        let lease: Api<Lease> = Api::namespaced(client.clone(), &namespace);
+        let after = Successor {
+            lease,
+            name: config.lease.name.clone(),
+            node: config.node_name.clone(),
+            inputs: sender.clone(),
+        };
+        tasks.spawn("election", plain(elect(election, after, release.clone(), everything.clone())));
+        tasks.spawn("feed of the Lease", plain(feed_leadership(leadership, sender.clone(), everything.clone())));
+    }
     let asked = sender.clone();
     tasks.spawn("shutdown", plain(relay_shutdown(shutdown, asked, everything.clone())));
 
@@ -161,6 +210,8 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
         metrics,
         pulse,
         release,
+        swapper,
+        cards,
         inputs: (sender, receiver),
     };
     let stop = everything.clone();
@@ -185,10 +236,8 @@ fn greet(config: &Config) {
     }
 }
 
-/// No warning: the default is such a mode too, and nobody has asked for it.
 fn note_on(mode: ElectionMode) -> Option<String> {
-    (mode != ElectionMode::Global)
-        .then(|| format!("this version has election mode global only; {} is treated as global", mode.as_str()))
+    (mode == ElectionMode::Service).then(|| format!("election mode {} is treated as global", mode.as_str()))
 }
 
 /// decisions.md 2.
@@ -329,9 +378,8 @@ mod tests {
 
     #[test]
     fn another_election_mode_is_noted_whoever_asked_for_it() {
-        assert_eq!(note_on(ElectionMode::Global), None);
-        let note = note_on(ElectionMode::Node).unwrap();
-        assert_eq!(note, "this version has election mode global only; node is treated as global");
+        assert_eq!((note_on(ElectionMode::Global), note_on(ElectionMode::Node)), (None, None));
+        assert_eq!(note_on(ElectionMode::Service).unwrap(), "election mode service is treated as global");
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     // We do not wait for endpoints, whichever object tells them.
     idle_boolean("enable_endpoints", Some("enableEndpoints")),
     idle_boolean("enable_endpointslices", None),
-    idle_boolean("enable_service_security", Some("onlyAllowTrafficServicePorts")),
+    boolean("enable_service_security", Some("onlyAllowTrafficServicePorts")),
     idle_boolean("enable_node_labeling", Some("enableNodeLabeling")),
     idle_boolean("vip_skipdad", None),
     idle_text("dns_mode", Some("dnsMode")),

@@ -8,12 +8,14 @@ use ipnet::IpNet;
 use l2::Mac;
 use l2::ethernet::Payload;
 use l2::netlink::{InetConf, Macvlan};
+use l2::nftables::Protection;
 
 use crate::annotations::LeaseFacts;
 use crate::detect::Ask;
 use crate::frames::Frame;
 use crate::network::{Family, Network};
 use crate::ownership::LeaseState;
+use crate::ownership::node::{Card, ForeignLock, Member, NodeFacts, Swap, Swapped, Term};
 use crate::plan::VipId;
 use crate::view::{Port, ServiceKey, ServiceView, Uid};
 
@@ -28,6 +30,23 @@ pub enum Input {
     Endpoints(ServiceKey, Option<BTreeSet<String>>),
     /// The election says something new.
     Lease(LeaseState),
+    /// `node` mode: the membership Lease of a node was read; absent: it is gone.
+    Member(String, Option<Member>),
+    /// All of them have been read once.
+    MembersSynced,
+    /// `node` mode: a Node was read; absent: it is gone.
+    Node(String, Option<NodeFacts>),
+    /// All Nodes have been read once; or they may not be read.
+    NodesSynced {
+        /// They may be read.
+        readable: bool,
+    },
+    /// `node` mode: kube-vip's Lease for all Services was read; absent: there is none.
+    Foreign(Option<ForeignLock>),
+    /// Whether kube-proxy is healthy on this node, as far as can be told.
+    KubeProxy(bool),
+    /// Answer to an [`Action::Swap`].
+    Swapped(ServiceKey, Swapped),
     /// The kernel reported a change that we did not make.
     NetworkChanged,
     /// Answer to a [`WireOp`].
@@ -109,6 +128,8 @@ pub enum WireOp {
         /// What.
         alias: String,
     },
+    /// Let this through to VIPs, and nothing else.
+    Protect(Protection),
     /// Delete an interface.
     Delete {
         /// Which.
@@ -148,6 +169,8 @@ pub enum WireDone {
     Put(Vec<(u32, IpNet, Result<(), String>)>),
     /// `Macvlan`: its index and MAC.
     Macvlan(Uid, Result<(u32, Mac), String>),
+    /// `Protect`.
+    Protected(Result<(), String>),
     /// `Prepare`: what to put back one day.
     Prepared(u32, Result<InetConf, String>),
 }
@@ -159,6 +182,8 @@ pub enum Recorded {
     Done,
     /// The Service is gone.
     Gone,
+    /// A newer owner stands there: nothing was written.
+    Superseded,
     /// It could not be written; it is tried again.
     Failed,
 }
@@ -170,6 +195,8 @@ pub struct Record {
     pub uid: Uid,
     /// `vipHost`.
     pub vip_host: String,
+    /// The term beside it, in `node` mode. Never written over a newer one.
+    pub term: Option<Term>,
     /// `hwaddr`, for DHCP.
     pub hwaddr: Option<String>,
     /// `requestedIP`, for DHCP.
@@ -276,6 +303,10 @@ pub enum Action {
     },
     /// Write on a Service.
     Record(ServiceKey, Record),
+    /// `node` mode: change the owner in the record of this Service, if it is as we believe.
+    Swap(ServiceKey, Swap),
+    /// `node` mode: renew our membership Lease, with this in it.
+    Membership(Card),
     /// Write nothing on it any more.
     Forget(ServiceKey),
     /// An Event on a Service.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::vip::Phase;
-use super::{Action, Engine, Record, Recorded};
+use super::{Action, Engine, Owners, Record, Recorded};
 use crate::plan::VipId;
 use crate::view::{Port, Published, ServiceKey, ServiceView};
 
@@ -91,7 +91,7 @@ impl Engine {
         record.in_flight = false;
         record.done_at = Some(now);
         self.dirty = true;
-        if *recorded == Recorded::Gone {
+        if matches!(recorded, Recorded::Gone | Recorded::Superseded) {
             // The watch will say so too. Nothing is published that an announcement could have waited for.
             return;
         }
@@ -114,19 +114,23 @@ impl Engine {
         let up = vips.iter().any(|(_, vip)| vip.is_up());
         let probing = vips.iter().any(|(_, vip)| matches!(vip.phase, Phase::Probing(_)));
         let settling = probing || vips.iter().any(|(_, vip)| vip.phase == Phase::Adding);
-        // While the probes run there is time to write who will announce; the status then is one request away.
-        if !up && !probing {
+        if !up {
             return None;
         }
-        let mut record = Record { uid: view.uid.clone(), vip_host: self.config.node_name.clone(), ..Record::default() };
+        let term = match &self.ownership {
+            Owners::Global(_) => None,
+            // What was handed over is the new owner's to write on.
+            Owners::Node(cluster) => {
+                Some(cluster.seat(&view.key).filter(|seat| seat.host == self.config.node_name)?.term)
+            }
+        };
+        let vip_host = self.config.node_name.clone();
+        let mut record = Record { uid: view.uid.clone(), vip_host, term, ..Record::default() };
         let own = vips.iter().find(|(id, _)| matches!(id, VipId::Dhcp(uid) if *uid == view.uid));
         if let Some(dhcp) = own.filter(|(_, vip)| vip.is_up()).and_then(|(_, vip)| vip.dhcp.as_ref()) {
             record.hwaddr = Some(dhcp.mac.to_string());
             record.requested_ip = dhcp.leased.as_ref().map(|leased| leased.facts.address.to_string());
             record.lease.clone_from(&dhcp.facts);
-        } else if !up && own.is_some() {
-            // One write for a DHCP Service, when everything is known.
-            return None;
         }
         if !settling {
             let mut ingress: Vec<(IpAddr, Vec<Port>)> = Vec::new();
@@ -181,6 +185,7 @@ pub fn stands(published: &Published, wanted: &Record) -> bool {
             .is_none_or(|wanted| published.as_ref().is_some_and(|published| published.eq_ignore_ascii_case(wanted)))
     };
     published.vip_host.as_deref() == Some(wanted.vip_host.as_str())
+        && wanted.term.is_none_or(|term| published.term == Some(term))
         && text(&published.hwaddr, &wanted.hwaddr)
         && text(&published.requested_ip, &wanted.requested_ip)
         && wanted.lease.as_ref().is_none_or(|lease| published.lease.as_ref() == Some(lease))

@@ -3,6 +3,7 @@
 mod dhcp;
 mod dhcp_life;
 mod hostile;
+mod node_mode;
 mod ownership;
 mod restart;
 mod static_vips;
@@ -16,6 +17,7 @@ use super::*;
 use crate::annotations::LeaseFacts;
 use crate::frames::Frame;
 use crate::network::fixtures::{config, network};
+use crate::ownership::node::{Card, Swap};
 use crate::view::{Ingress, Published, Uid};
 use crate::wire::fake::FakeKernel;
 
@@ -42,6 +44,9 @@ pub(super) struct Node {
     pub api: bool,
     pub exited: bool,
     pub listening: BTreeSet<(u32, Family)>,
+    /// Swaps that were asked for and not answered yet.
+    pub swaps: Vec<(ServiceKey, Swap)>,
+    pub cards: Vec<Card>,
     /// Generation of each Service's last DHCP client.
     pub clients: BTreeMap<Uid, u64>,
 }
@@ -60,6 +65,8 @@ impl Node {
             api: true,
             exited: false,
             listening: BTreeSet::new(),
+            swaps: Vec::new(),
+            cards: Vec::new(),
             clients: BTreeMap::new(),
         }
     }
@@ -166,6 +173,11 @@ impl Node {
                         self.note("exit");
                     }
                     Action::Listen(wanted) => self.listening = wanted,
+                    Action::Swap(key, swap) => {
+                        self.note(&format!("swap {} {} {}", key.name, swap.seat.host, swap.seat.term));
+                        self.swaps.push((key, swap));
+                    }
+                    Action::Membership(card) => self.cards.push(card),
                     Action::Forget(_) => {}
                 }
             }
@@ -234,6 +246,7 @@ pub(super) fn summary(record: &Record) -> String {
 pub(super) fn apply(view: &mut ServiceView, record: &Record) {
     let published = &mut view.published;
     published.vip_host = Some(record.vip_host.clone());
+    published.term = record.term;
     if let Some(hwaddr) = &record.hwaddr {
         published.hwaddr = Some(hwaddr.clone());
         view.dhcp.mac = hwaddr.parse().ok();

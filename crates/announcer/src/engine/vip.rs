@@ -8,6 +8,7 @@ use l2::Mac;
 
 use super::dhcp::Dhcp;
 use super::{Action, Engine, Heard, Put, VipStatus, WireOp};
+use crate::frames::Frame;
 use crate::network::looks_like_a_vip;
 use crate::plan::VipId;
 use crate::view::ServiceKey;
@@ -292,6 +293,9 @@ impl Engine {
             Some(put) => {
                 // The settings come first: with others the node would answer for the address on every interface.
                 self.prepare_links();
+                if id.is_dhcp() {
+                    self.protect();
+                }
                 self.out.push(Action::Wire(WireOp::Put(vec![put])));
             }
             None => vip.phase = Phase::Idle,
@@ -419,7 +423,8 @@ impl Engine {
     }
 
     /// Somebody spoke about an address.
-    pub(super) fn heard(&mut self, now: Instant, link: u32, address: IpAddr, mac: Mac, what: Heard) {
+    pub(super) fn heard(&mut self, now: Instant, frame: &Frame) {
+        let Frame { link, address, mac, what, .. } = *frame;
         let found = self.vips.iter().find(|(_, vip)| {
             vip.carrier.is_some_and(|carrier| {
                 carrier.net.addr() == address && (carrier.link == link || vip.place == Some(link))
@@ -431,6 +436,9 @@ impl Engine {
             }
             return;
         };
+        if self.judge_claim(now, &id, frame) {
+            return;
+        }
         let vip = &self.vips[&id];
         let carrier = vip.carrier.expect("it was found by it");
         let confirmed = self.is_confirmed(&vip.members);
@@ -491,12 +499,12 @@ impl Engine {
     }
 
     /// decisions.md 18: withdraw first, ask later. It is taken up again when the Lease is known to be ours.
-    fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
+    pub(super) fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
         if self.stopping.is_some() {
             tracing::info!(vip = %id, %mac, "the successor announces the address: withdrawing it");
             self.claimed_by_successor(now);
         } else {
-            tracing::warn!(vip = %id, %mac, "somebody else announces the address and our Lease is in doubt: withdrawing it");
+            tracing::warn!(vip = %id, %mac, "somebody else announces the address and our record is in doubt: withdrawing it");
         }
         self.withdraw(now, id, false, "another node announces it");
         self.yielded.insert(id.clone(), Some(now + self.config.lease.duration));
@@ -508,6 +516,9 @@ impl Engine {
         let Some(mut vip) = self.vips.remove(id) else { return };
         if let Some(address) = vip.address() {
             tracing::info!(%address, why, "VIP withdrawn");
+        }
+        if let Some(address) = vip.address() {
+            self.lookout.claims.end(address);
         }
         match (id, vip.dhcp.take()) {
             (VipId::Dhcp(uid), Some(dhcp)) => self.leave_dhcp(now, uid, &dhcp, release),

@@ -65,7 +65,9 @@ pub fn network() -> Network {
     }
 }
 
+/// kube-vip's `global` mode, the simplest, unless another one is asked for.
 pub fn config(env: &[(&str, &str)]) -> Config {
-    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let env =
+        [("election_mode", "global")].iter().chain(env).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     Config::from_env_and_args(env, [], "node-1").unwrap()
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use l2::nftables::Protection;
 use l2::netlink::{Address, AddressLifetime, InetConf, LinkKind, MacvlanMode};
 
 use crate::engine::{WireDone, WireOp};
@@ -14,12 +15,13 @@ pub struct FakeKernel {
     /// Every operation but `Observe`, as text.
     pub journal: Vec<String>,
     pub refuse: bool,
+    pub protection: Protection,
     next_index: u32,
 }
 
 impl FakeKernel {
     pub fn new(network: Network) -> Self {
-        Self { network, deadlines: Vec::new(), journal: Vec::new(), refuse: false, next_index: 100 }
+        Self { network, deadlines: Vec::new(), journal: Vec::new(), refuse: false, protection: Protection::default(), next_index: 100 }
     }
 
     pub fn name(&self, link: u32) -> String {
@@ -140,6 +142,10 @@ impl FakeKernel {
             WireOp::Note { link, alias } => {
                 self.note(link, &alias);
                 None
+            }
+            WireOp::Protect(wanted) => {
+                self.protection = wanted;
+                Some(WireDone::Protected(Ok(())))
             }
             WireOp::Delete { link } => {
                 self.journal.push(format!("delete {}", self.name(link)));

@@ -3,8 +3,10 @@
 use ipnet::IpNet;
 use jiff::Timestamp;
 use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, MacvlanMode};
-use l2::{Mac, Netlink};
+use l2::nftables::Protection;
+use l2::{Mac, Netlink, Nftables};
 use runtime::error::chain;
+use tokio::sync::OnceCell;
 
 use super::Wire;
 use crate::clock;
@@ -24,12 +26,14 @@ const EADDRINUSE: i32 = 98;
 #[derive(Debug, Clone)]
 pub struct NetlinkWire {
     netlink: Netlink,
+    /// Opened at first use: without nftables in the kernel everything else works.
+    nftables: OnceCell<Nftables>,
 }
 
 impl NetlinkWire {
     /// Uses this socket.
     pub fn new(netlink: Netlink) -> Self {
-        Self { netlink }
+        Self { netlink, nftables: OnceCell::new() }
     }
 
     async fn observe(&self) -> Result<Network, String> {
@@ -112,6 +116,11 @@ impl NetlinkWire {
         }
     }
 
+    async fn protect(&self, wanted: Protection) -> Result<(), String> {
+        let nftables = self.nftables.get_or_try_init(async || Nftables::open()).await.map_err(|error| chain(&error))?;
+        nftables.protect(wanted).await.map_err(|error| chain(&error))
+    }
+
     async fn prepare(&self, link: u32) -> Result<InetConf, String> {
         let prepared = async {
             let before = self.netlink.inet_conf(link).await?;
@@ -170,6 +179,7 @@ impl Wire for NetlinkWire {
                 }
                 None
             }
+            WireOp::Protect(wanted) => Some(WireDone::Protected(self.protect(wanted).await)),
             WireOp::Prepare { link } => Some(WireDone::Prepared(link, self.prepare(link).await)),
             WireOp::Restore { link, conf } => {
                 let change = |value: i32| u32::try_from(value).ok();

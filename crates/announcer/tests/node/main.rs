@@ -6,4 +6,6 @@
 
 mod bench;
 mod dhcp;
+mod dhcp_life;
+mod short_leases;
 mod static_vips;

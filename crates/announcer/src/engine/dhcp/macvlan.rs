@@ -18,8 +18,7 @@ impl Engine {
     /// The next thing that the macvlan or the client needs.
     pub(super) fn advance_dhcp(&mut self, now: Instant, uid: &Uid, settings: bool) {
         let id = VipId::Dhcp(uid.clone());
-        let missing =
-            |vip: &Vip| vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.macvlan == MacvlanState::Absent);
+        let missing = |vip: &Vip| vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.macvlan == MacvlanState::Absent);
         let mac_in_use = self.vips.get(&id).filter(|vip| missing(vip)).and_then(|_| self.mac_in_use(&id));
         let Some(vip) = self.vips.get_mut(&id) else { return };
         let (Some(dhcp), Some(parent)) = (vip.dhcp.as_mut(), vip.place) else { return };

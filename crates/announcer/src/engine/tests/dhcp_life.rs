@@ -173,7 +173,10 @@ fn many_leases_are_independent_of_one_another() {
         }
     }
     assert_eq!(node.kernel.own().join("\n"), expected.trim_end());
-    let touched: Vec<String> =
-        node.take_log().into_iter().filter(|line| !line.contains("s000") && !line.contains("s001") && !line.contains("s002")).collect();
+    let touched: Vec<String> = node
+        .take_log()
+        .into_iter()
+        .filter(|line| !line.contains("s000") && !line.contains("s001") && !line.contains("s002"))
+        .collect();
     assert_eq!(touched, ["remove vip-s0000000 10.2.0.1/32"; 0]);
 }

@@ -26,7 +26,6 @@ fn a_new_address_is_probed_then_set_then_published_then_announced() {
         node.log,
         [
             "0 probe eth0 10.0.0.5",
-            "0 record web -",
             "0 prepare eth0",
             "10 probe eth0 10.0.0.5",
             "20 probe eth0 10.0.0.5",

@@ -68,7 +68,6 @@ struct Pending {
     why: &'static str,
     /// Under way until then; or, after a failure, not to be tried before.
     until: Instant,
-    failed: bool,
 }
 
 /// How often a group was taken lately.
@@ -255,7 +254,7 @@ impl Cluster {
             }
             Swapped::Other(None) | Swapped::Gone => {}
             Swapped::Failed => {
-                self.pending.insert(key.clone(), Pending { swap, why, until: now + SWAP_RETRY, failed: true });
+                self.pending.insert(key.clone(), Pending { swap, why, until: now + SWAP_RETRY });
             }
         }
     }
@@ -367,7 +366,7 @@ impl Cluster {
         if !again {
             tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "changing the owner");
         }
-        self.pending.insert(key.clone(), Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT, failed: false });
+        self.pending.insert(key.clone(), Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT });
         Some(swap)
     }
 
@@ -404,9 +403,24 @@ impl Cluster {
             .min()
     }
 
-    /// Swaps under way, failed ones included.
+    /// Whether this node waits for the API to take another owner; also where it is to be asked again.
     pub fn has_swaps(&self) -> bool {
-        self.pending.values().any(|pending| !pending.failed)
+        self.pending.values().any(|pending| pending.swap.seat.host != self.me)
+    }
+
+    /// Whether the record of its group names somebody else.
+    pub fn is_handed_over(&self, key: &ServiceKey) -> bool {
+        self.seats.get(key).is_some_and(|seat| seat.host != self.me)
+    }
+
+    /// The other nodes that take part, and what they say.
+    pub fn members(&self) -> impl Iterator<Item = (&str, &Card)> {
+        self.facts.members().filter(|node| *node != self.me).filter_map(|node| Some((node, self.facts.card(node)?)))
+    }
+
+    /// The cards of the others.
+    pub fn peers(&self) -> impl Iterator<Item = &Card> {
+        self.members().map(|(_, card)| card)
     }
 }
 

@@ -22,6 +22,7 @@ use std::net::IpAddr;
 pub use cluster::{Change, Cluster};
 use l2::Mac;
 pub use member::{CARD, Card, CardLink, ForeignLock, LEASE_PREFIX, Member, NodeFacts, card_links};
+pub use place::preferred;
 pub use review::{Review, Scene};
 use serde::{Deserialize, Serialize};
 
