@@ -19,10 +19,9 @@ use crate::engine::{Action, Engine, Input, REFRESH, Tell, WireOp};
 use crate::frames;
 use crate::listen::Listeners;
 use crate::metrics::Metrics;
-use crate::ownership::node::Card;
+use crate::ownership::node::{Card, Swap};
 use crate::pace::Pace;
 use crate::record::Writer;
-use crate::swap::Swapper;
 use crate::view::{ServiceKey, Uid};
 use crate::wire::Wire;
 
@@ -71,7 +70,7 @@ pub struct Parts<W> {
     /// Cancelled when the Lease is to be handed back.
     pub release: CancellationToken,
     /// `node` mode: changes the owners of Services.
-    pub swapper: Swapper,
+    pub swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
     /// `node` mode: what to write into our membership Lease.
     pub cards: mpsc::UnboundedSender<Card>,
     /// What happens. The sender is kept for those who are started on the way.
@@ -105,14 +104,14 @@ struct Node {
     recorder: Recorder,
     metrics: Arc<Metrics>,
     release: CancellationToken,
-    swapper: Swapper,
+    swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
     cards: mpsc::UnboundedSender<Card>,
     inputs: mpsc::UnboundedSender<Input>,
 }
 
 /// Runs until the engine says that all is done.
 pub async fn run<W: Wire>(parts: Parts<W>) {
-    let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, swapper, cards, inputs } = parts;
+    let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, swaps, cards, inputs } = parts;
     let (sender, mut receiver) = inputs;
     let (ops, requests) = mpsc::unbounded_channel();
     let (ears, mut frames) = mpsc::channel(FRAMES);
@@ -126,7 +125,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         recorder,
         metrics,
         release,
-        swapper,
+        swaps,
         cards,
         inputs: sender,
     };
@@ -254,7 +253,9 @@ impl Node {
             Action::StopDhcp { uid, release } => self.clients.stop(&uid, release),
             Action::DhcpLink { uid, up } => self.clients.link(&uid, up),
             Action::Record(key, record) => self.writer.want(key, record),
-            Action::Swap(key, swap) => self.swapper.swap(key, swap),
+            Action::Swap(key, swap) => {
+                let _ = self.swaps.send((key, swap));
+            }
             Action::Membership(card) => {
                 let _ = self.cards.send(card);
             }

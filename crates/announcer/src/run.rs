@@ -160,6 +160,7 @@ pub async fn run(mut config: Config, version: &str, shutdown: Token) -> Result<(
         }
     });
     let (cards, written) = mpsc::unbounded_channel();
+    let (swaps, asked_swaps) = mpsc::unbounded_channel();
     let swapper = Swapper::new(client.clone(), api, settings.retries(false), sender.clone());
     if config.election_mode == ElectionMode::Node {
         let node = config.node_name.clone();
@@ -187,6 +188,7 @@ pub async fn run(mut config: Config, version: &str, shutdown: Token) -> Result<(
             std::future::pending::<()>().await;
         };
         tasks.spawn("list of API servers", until(Box::pin(forever)));
+        tasks.spawn("swaps of owners", until(Box::pin(swapper.run(asked_swaps))));
     } else {
         let lease: Api<Lease> = Api::namespaced(client.clone(), &namespace);
         let after = Successor {
@@ -210,7 +212,7 @@ pub async fn run(mut config: Config, version: &str, shutdown: Token) -> Result<(
         metrics,
         pulse,
         release,
-        swapper,
+        swaps,
         cards,
         inputs: (sender, receiver),
     };

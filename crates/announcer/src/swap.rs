@@ -4,13 +4,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
 use kube::{Api, Client};
 use runtime::client::{Settings, connect};
 use runtime::error::{api_code, chain};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use crate::engine::Input;
 use crate::ownership::node::{Swap, Swapped};
@@ -35,7 +37,6 @@ pub struct Swapper {
     settings: Settings,
     /// API servers by address, in the order of the EndpointSlice.
     servers: Arc<Mutex<Vec<String>>>,
-    permits: Arc<Semaphore>,
     inputs: mpsc::UnboundedSender<Input>,
 }
 
@@ -56,18 +57,25 @@ enum Attempt {
 impl Swapper {
     /// `config` is that of `client`, for fresh connections.
     pub fn new(client: Client, config: kube::Config, settings: Settings, inputs: mpsc::UnboundedSender<Input>) -> Self {
-        let permits = Arc::new(Semaphore::new(AT_ONCE));
-        Self { client, config, settings, servers: Arc::default(), permits, inputs }
+        Self { client, config, settings, servers: Arc::default(), inputs }
     }
 
-    /// Performs one, beside others, and tells the engine.
-    pub fn swap(&self, key: ServiceKey, swap: Swap) {
-        let this = self.clone();
-        tokio::spawn(async move {
-            let _permit = this.permits.acquire().await;
-            let swapped = this.perform(&key, &swap).await;
-            let _ = this.inputs.send(Input::Swapped(key, swapped));
-        });
+    /// Performs those that are asked for, beside one another, and tells the engine what became of them.
+    pub async fn run(self, mut asked: mpsc::UnboundedReceiver<(ServiceKey, Swap)>) {
+        let mut running = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                Some(()) = running.next(), if !running.is_empty() => {}
+                Some((key, swap)) = asked.recv(), if running.len() < AT_ONCE => {
+                    let this = &self;
+                    running.push(async move {
+                        let swapped = this.perform(&key, &swap).await;
+                        let _ = this.inputs.send(Input::Swapped(key, swapped));
+                    });
+                }
+                else => return,
+            }
+        }
     }
 
     async fn perform(&self, key: &ServiceKey, swap: &Swap) -> Swapped {

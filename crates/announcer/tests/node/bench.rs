@@ -338,7 +338,7 @@ impl Bench {
 
     /// Starts the process while the API is away.
     pub fn start_without_api(&mut self) {
-        let config = Config::from_env_and_args([], [], "node-1").expect("the default configuration");
+        let config = Config::from_env_and_args([("election_mode".into(), "global".into())], [], "node-1").expect("the default configuration");
         let (netlink, connection) = l2::Netlink::open().expect("netlink");
         let (recorder, mut entries) = Recorder::to_channel("test");
         let events = Arc::clone(&self.events);
@@ -353,6 +353,8 @@ impl Bench {
             metrics: Arc::new(Metrics::register(&mut registry, "node-1", "lock", "0")),
             pulse: Arc::new(Pulse::default()),
             release: CancellationToken::new(),
+            swaps: mpsc::unbounded_channel().0,
+            cards: mpsc::unbounded_channel().0,
             inputs: (sender.clone(), receiver),
         };
         let watched = sender.clone();
