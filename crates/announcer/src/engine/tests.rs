@@ -6,6 +6,7 @@ mod hostile;
 mod node_mode;
 mod ownership;
 mod restart;
+mod security;
 mod static_vips;
 mod stopping;
 

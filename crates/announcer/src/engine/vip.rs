@@ -448,6 +448,8 @@ impl Engine {
             return;
         }
         match vip.phase {
+            // A node of ours asks whether the owner that it watches is there (`detect`): it does not want the address.
+            Phase::Probing(_) if what == Heard::Probe && (frame.to_us || self.is_peer(mac)) => {}
             Phase::Probing(_) => self.conflict(now, &id, mac),
             Phase::Up { doubt: Some(_) } if what != Heard::Probe => {
                 self.yield_to(now, &id, mac);

@@ -16,12 +16,15 @@ pub struct FakeKernel {
     pub journal: Vec<String>,
     pub refuse: bool,
     pub protection: Protection,
+    /// How often rules were asked for, and how often an address stood without them.
+    pub protects: usize,
+    pub exposed: usize,
     next_index: u32,
 }
 
 impl FakeKernel {
     pub fn new(network: Network) -> Self {
-        Self { network, deadlines: Vec::new(), journal: Vec::new(), refuse: false, protection: Protection::default(), next_index: 100 }
+        Self { network, deadlines: Vec::new(), journal: Vec::new(), refuse: false, protection: Protection::default(), protects: 0, exposed: 0, next_index: 100 }
     }
 
     pub fn name(&self, link: u32) -> String {
@@ -91,6 +94,7 @@ impl FakeKernel {
                         continue;
                     }
                     if !exists {
+                        self.exposed += usize::from(!self.protection.vips.contains_key(&put.net.addr()));
                         self.journal.push(format!("add {} {}", self.name(put.link), put.net));
                     }
                     self.remove(put.link, put.net);
@@ -144,6 +148,10 @@ impl FakeKernel {
                 None
             }
             WireOp::Protect(wanted) => {
+                self.protects += 1;
+                let lost = self.protection.vips.keys().filter(|vip| !wanted.vips.contains_key(vip));
+                let own = self.network.addresses.iter().filter(|address| address.is_ours());
+                self.exposed += lost.filter(|vip| own.clone().any(|address| address.net.addr() == **vip)).count();
                 self.protection = wanted;
                 Some(WireDone::Protected(Ok(())))
             }
