@@ -1,0 +1,156 @@
+//! DHCPv6 messages: ours to bytes, the servers' from bytes. RFC 8415 18 and 21.
+
+use std::net::Ipv6Addr;
+
+use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, ORO, OptionCode, Status, StatusCode};
+use dhcproto::{Decodable, Decoder, Encodable, Encoder};
+
+use super::lease::Times;
+
+/// A message of ours: its type, with whom and about which address.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub kind: MessageType,
+    pub server: Option<&'a [u8]>,
+    pub address: Option<Ipv6Addr>,
+}
+
+/// What one server says to us.
+#[derive(Debug, Clone)]
+pub(super) struct Reply {
+    pub advertise: bool,
+    pub xid: [u8; 3],
+    pub server: Vec<u8>,
+    pub granted: Option<(Ipv6Addr, Times)>,
+    /// The first status that is not success, wherever it stands.
+    pub status: Option<(Status, String)>,
+    /// It has our association at all, with or without an address.
+    pub has_association: bool,
+}
+
+pub(super) fn encode(duid: &[u8], iaid: u32, xid: [u8; 3], elapsed: u16, request: &Request<'_>) -> Vec<u8> {
+    let mut message = Message::new_with_id(request.kind, xid);
+    let options = message.opts_mut();
+    options.insert(DhcpOption::ClientId(duid.to_vec()));
+    if let Some(server) = request.server {
+        options.insert(DhcpOption::ServerId(server.to_vec()));
+    }
+    options.insert(DhcpOption::ElapsedTime(elapsed));
+    let mut inner = DhcpOptions::new();
+    if let Some(addr) = request.address {
+        inner.insert(DhcpOption::IAAddr(IAAddr { addr, preferred_life: 0, valid_life: 0, opts: DhcpOptions::new() }));
+    }
+    options.insert(DhcpOption::IANA(IANA { id: iaid, t1: 0, t2: 0, opts: inner }));
+    if !matches!(request.kind, MessageType::Release | MessageType::Decline | MessageType::Confirm) {
+        // RFC 8415 18.2.1: always asked for, because the client must obey it.
+        options.insert(DhcpOption::ORO(ORO { opts: vec![OptionCode::SolMaxRt] }));
+    }
+    let mut bytes = Vec::new();
+    message.encode(&mut Encoder::new(&mut bytes)).expect("a message of ours has short options only");
+    bytes
+}
+
+/// A reply to the client with this DUID; none if it is anything else, or junk.
+pub(super) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Reply> {
+    let message = Message::decode(&mut Decoder::new(bytes)).ok()?;
+    let advertise = match message.msg_type() {
+        MessageType::Advertise => true,
+        MessageType::Reply => false,
+        _ => return None,
+    };
+    let mut reply = Reply {
+        advertise,
+        xid: message.xid(),
+        server: Vec::new(),
+        granted: None,
+        status: None,
+        has_association: false,
+    };
+    let mut ours = false;
+    for option in message.opts().iter() {
+        match option {
+            DhcpOption::ClientId(id) => ours = id == duid,
+            DhcpOption::ServerId(id) => reply.server.clone_from(id),
+            DhcpOption::StatusCode(code) => reply.fault(code),
+            DhcpOption::IANA(association) if association.id == iaid => reply.association(association),
+            _ => {}
+        }
+    }
+    // RFC 8415 16.3 and 16.10.
+    (ours && !reply.server.is_empty() && reply.server.len() <= 130).then_some(reply)
+}
+
+impl Reply {
+    fn fault(&mut self, code: &StatusCode) {
+        if code.status != Status::Success && self.status.is_none() {
+            let words: String = code.msg.chars().filter(|c| !c.is_control()).take(128).collect();
+            self.status = Some((code.status, words.trim().to_owned()));
+        }
+    }
+
+    fn association(&mut self, association: &IANA) {
+        self.has_association = true;
+        for option in association.opts.iter() {
+            match option {
+                DhcpOption::StatusCode(code) => self.fault(code),
+                // One that lives comes before those that are taken back.
+                DhcpOption::IAAddr(address)
+                    if is_usable(address.addr) && self.granted.is_none_or(|(_, times)| times.valid == 0) =>
+                {
+                    let times = Times {
+                        t1: association.t1,
+                        t2: association.t2,
+                        preferred: address.preferred_life,
+                        valid: address.valid_life,
+                    };
+                    if let Some(DhcpOption::StatusCode(code)) = address.opts.get(OptionCode::StatusCode) {
+                        self.fault(code);
+                    }
+                    self.granted = Some((address.addr, times));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What other hosts can reach.
+fn is_usable(address: Ipv6Addr) -> bool {
+    !(address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || address.is_unicast_link_local()
+        || address.to_ipv4_mapped().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&bytes, b"duid", 1);
+        }
+
+        #[test]
+        fn a_damaged_reply_does_not_make_it_panic(at in 0..60_usize, byte: u8) {
+            let request = Request { kind: MessageType::Reply, server: Some(b"server"), address: Some(Ipv6Addr::LOCALHOST) };
+            let mut bytes = encode(b"duid", 1, [1, 2, 3], 0, &request);
+            let last = bytes.len() - 1;
+            bytes[at.min(last)] = byte;
+            let _ = parse(&bytes, b"duid", 1);
+        }
+    }
+
+    #[test]
+    fn a_reply_to_another_client_is_not_ours() {
+        let request = Request { kind: MessageType::Reply, server: Some(b"server"), address: None };
+        let bytes = encode(b"duid", 1, [1, 2, 3], 0, &request);
+        assert!(parse(&bytes, b"duid", 1).is_some_and(|reply| reply.has_association));
+        assert!(parse(&bytes, b"other", 1).is_none());
+        assert!(parse(&bytes, b"duid", 2).is_some_and(|reply| !reply.has_association));
+    }
+}
