@@ -11,10 +11,12 @@ mod message;
 pub use client::{Client, Config, ConfigError, Input, Output, State};
 pub use lease::{Lease, LostReason, RememberedLease, Report};
 
+const DUID_UUID: [u8; 2] = [0, 4];
+const DUID_ENTERPRISE: [u8; 6] = [0, 2, 0, 0, 0, 0];
+
 /// A DUID of the type that is made from a UUID (RFC 6355), from any text that is as unique as one: the UID of a Service.
 /// The same on every node, and another one for each Service (announcer.md 10.1 row 23: kube-vip's are all alike).
 pub fn service_duid(uid: &str) -> Vec<u8> {
-    const DUID_UUID: [u8; 2] = [0, 4];
     let mut digits = uid.bytes().filter(|byte| *byte != b'-').map(|byte| char::from(byte).to_digit(16));
     let mut uuid = [0_u8; 16];
     let parsed = uuid.iter_mut().all(|byte| {
@@ -31,7 +33,6 @@ pub fn service_duid(uid: &str) -> Vec<u8> {
         return [&DUID_UUID[..], &uuid].concat();
     }
     // Not a UUID: its bytes, as those of an enterprise without a number (RFC 8415 11.3 allows 128 in all).
-    const DUID_ENTERPRISE: [u8; 6] = [0, 2, 0, 0, 0, 0];
     [&DUID_ENTERPRISE[..], &uid.as_bytes()[..uid.len().min(120)]].concat()
 }
 

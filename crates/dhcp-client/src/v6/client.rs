@@ -389,7 +389,7 @@ impl Client {
                 self.phase = Phase::Requesting { exchange, server: reply.server, address };
                 self.transmit(now, out);
             }
-            (Phase::Selecting(_), None) => self.tell_refusal(reply.status, out),
+            (Phase::Selecting(_), None) => tell_refusal(reply.status, out),
             (Phase::Confirming(_), _) => match reply.status {
                 Some((Status::NotOnLink, message)) => self.refused(now, message, out),
                 Some(_) => {}
@@ -424,7 +424,7 @@ impl Client {
                     self.refused(now, String::new(), out);
                 }
                 // Anything else changes nothing: it is asked again in time.
-                (status, ..) => self.tell_refusal(status.filter(|(status, _)| *status != Status::NoBinding), out),
+                (status, ..) => tell_refusal(status.filter(|(status, _)| *status != Status::NoBinding), out),
             },
         }
     }
@@ -461,11 +461,11 @@ impl Client {
             self.phase = Phase::Pausing { until: now + pause.mul_f64(self.rng.random_range(0.9..=1.1)) };
         }
     }
+}
 
-    fn tell_refusal(&self, status: Option<(Status, String)>, out: &mut Vec<Output>) {
-        if let Some((_, message)) = status {
-            out.push(Output::Report(Report::Refused { message }));
-        }
+fn tell_refusal(status: Option<(Status, String)>, out: &mut Vec<Output>) {
+    if let Some((_, message)) = status {
+        out.push(Output::Report(Report::Refused { message }));
     }
 }
 

@@ -47,9 +47,8 @@ impl Client {
             Phase::Idle | Phase::Released | Phase::Stopped => {}
             Phase::Pausing { .. } => self.begin(now, Phase::Selecting, out),
             Phase::Probing { lease, .. } => self.probe(now, lease.clone(), out),
-            Phase::Bound if self.is_rebind_due(now) => self.begin(now, Phase::Rebinding, out),
+            Phase::Bound | Phase::Renewing(_) if self.is_rebind_due(now) => self.begin(now, Phase::Rebinding, out),
             Phase::Bound => self.begin(now, Phase::Renewing, out),
-            Phase::Renewing(_) if self.is_rebind_due(now) => self.begin(now, Phase::Rebinding, out),
             Phase::Requesting { exchange, .. } if exchange.attempts >= REQUEST_ATTEMPTS => {
                 let next = if self.in_use.is_some() { Phase::Rebinding } else { Phase::Selecting };
                 self.begin(now, next, out);

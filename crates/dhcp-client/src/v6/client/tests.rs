@@ -120,11 +120,11 @@ impl Bench {
     }
 
     fn lost(&self) -> Vec<&LostReason> {
-        let reason = |output| match output {
-            &Output::Lost { ref reason, .. } => Some(reason),
+        let losses = self.said.iter().filter_map(|output| match output {
+            Output::Lost { reason, .. } => Some(reason),
             _ => None,
-        };
-        self.said.iter().filter_map(reason).collect()
+        });
+        losses.collect()
     }
 
     fn kinds(&self) -> Vec<MessageType> {
