@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e bench release image tools fmt lint clean
+.PHONY: help demo demo-down test test-unit test-e2e bench release image sim tools fmt lint clean
 
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
@@ -38,6 +38,11 @@ test-e2e: ## capabilities against a real control plane, in namespaces
 bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
 	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/release/bench $(ARGS)
+
+SEEDS ?= 10000
+sim: ## simulate announcers under faults (SEEDS=100000, MODE='global node'); prints a shrunk trace of what fails
+	@cargo build --release -p announcer-sim --bin sim && \
+	  for mode in $(or $(MODE),global node); do $(OUT)/release/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
 
 release: ## the static binary that is shipped
 	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
