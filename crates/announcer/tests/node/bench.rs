@@ -255,11 +255,6 @@ impl Bench {
         self.dnsmasq = Some(Running(dnsmasq));
     }
 
-    /// The server ends, as by a power loss.
-    pub fn stop_server(&mut self) {
-        self.dnsmasq = None;
-    }
-
     /// Does something in the namespace at the other end of the cable.
     pub fn on_the_other_end<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let namespace = fs::File::open(format!("/proc/{}/ns/net", self.keeper.0.id())).expect("its namespace");
@@ -338,7 +333,8 @@ impl Bench {
 
     /// Starts the process while the API is away.
     pub fn start_without_api(&mut self) {
-        let config = Config::from_env_and_args([("election_mode".into(), "global".into())], [], "node-1").expect("the default configuration");
+        let config = Config::from_env_and_args([("election_mode".into(), "global".into())], [], "node-1")
+            .expect("the default configuration");
         let (netlink, connection) = l2::Netlink::open().expect("netlink");
         let (recorder, mut entries) = Recorder::to_channel("test");
         let events = Arc::clone(&self.events);
@@ -353,6 +349,7 @@ impl Bench {
             metrics: Arc::new(Metrics::register(&mut registry, "node-1", "lock", "0")),
             pulse: Arc::new(Pulse::default()),
             release: CancellationToken::new(),
+            campaigns: mpsc::unbounded_channel().0,
             swaps: mpsc::unbounded_channel().0,
             cards: mpsc::unbounded_channel().0,
             inputs: (sender.clone(), receiver),
