@@ -26,6 +26,8 @@ pub const DHCP_BROADCAST: &str = "kube-vip.io/dhcp-broadcast";
 pub const RP_FILTER: &str = "kube-vip.io/rp_filter";
 /// Name of the macvlan instead of `vip-<uid8>`.
 pub const MACVLAN_NAME: &str = "kube-vip.io/macvlanName";
+/// Name of the Lease in `service` mode.
+pub const LEASE_NAME: &str = "kube-vip.io/leaseName";
 /// An 802.1Q sub-interface, which we do not make.
 pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
 /// The cloud provider's: `namespace/name` of the Service whose address this one shares.

@@ -33,6 +33,7 @@ use crate::endpoints::Endpoints;
 use crate::frames::Heard;
 use crate::network::{Family, Network};
 use crate::ownership::node::Change;
+use crate::ownership::service::LeaseKey;
 use crate::ownership::{LeaseState, Owner, Owners, Ownership};
 use crate::plan::{self, Plan, VipId, World};
 use crate::view::{ServiceKey, ServiceView, Uid};
@@ -63,6 +64,8 @@ pub struct Engine {
     lookout: Lookout,
     /// `node` mode: changes of owner that were not told yet.
     moved: BTreeMap<ServiceKey, Change>,
+    /// `service` mode: the elections that this node takes part in.
+    campaigning: BTreeSet<LeaseKey>,
     services: BTreeMap<ServiceKey, ServiceView>,
     synced: bool,
     /// Nodes with endpoints of Services with policy Local.
@@ -112,6 +115,7 @@ impl Engine {
             ownership: Owners::new(&config),
             lookout: Lookout::new(now, &config),
             moved: BTreeMap::new(),
+            campaigning: BTreeSet::new(),
             config,
             services: BTreeMap::new(),
             synced: false,
@@ -186,6 +190,7 @@ impl Engine {
                 self.dirty = true;
             }
             Input::Lease(state) => self.lease_changed(now, state),
+            Input::ServiceLease(key, state) => self.service_lease(now, key, state),
             Input::Member(node, member) => self.tell_cluster(|cluster| cluster.member(now, node, member)),
             Input::MembersSynced => self.tell_cluster(|cluster| cluster.members_synced(now)),
             Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.node(name, facts)),
@@ -226,6 +231,28 @@ impl Engine {
         self.dirty = true;
     }
 
+    /// `service` mode: one election says something new.
+    fn service_lease(&mut self, now: Instant, key: LeaseKey, state: LeaseState) {
+        let Owners::Service(leases) = &mut self.ownership else { return };
+        let confirmed = state == LeaseState::Held { confirmed: true };
+        if leases.lease(key, state) {
+            if confirmed {
+                self.yielded.values_mut().for_each(|until| *until = until.map(|until| until.min(now)));
+            }
+            self.dirty = true;
+        }
+    }
+
+    /// `service` mode: in which elections to take part.
+    fn campaign(&mut self) {
+        let Owners::Service(leases) = &mut self.ownership else { return };
+        let wanted = leases.campaign(&self.services, &self.endpoints, self.stopping.is_some());
+        if *wanted != self.campaigning {
+            self.campaigning.clone_from(wanted);
+            self.out.push(Action::Campaign(wanted.clone()));
+        }
+    }
+
     /// When to step with [`Input::Tick`] if nothing happens before.
     pub fn deadline(&self) -> Instant {
         let vips = self.vips.values().filter_map(Vip::deadline);
@@ -258,7 +285,7 @@ impl Engine {
     pub fn lease(&self) -> &LeaseState {
         match &self.ownership {
             Owners::Global(lease) => &lease.state,
-            Owners::Node(_) => &LeaseState::Unknown,
+            Owners::Service(_) | Owners::Node(_) => &LeaseState::Unknown,
         }
     }
 
@@ -301,7 +328,7 @@ impl Engine {
     /// In `node` mode others act within a quarter of a second (failover-protocol.md R6).
     fn pause(&self) -> Duration {
         match self.ownership {
-            Owners::Global(_) => PAUSE,
+            Owners::Global(_) | Owners::Service(_) => PAUSE,
             Owners::Node(_) => NODE_PAUSE,
         }
     }
@@ -454,6 +481,7 @@ impl Engine {
         if self.synced {
             self.review(now);
             self.write_card(now);
+            self.campaign();
         }
         if let (true, Some(network)) = (self.synced, &self.network) {
             let leases = self.leases();

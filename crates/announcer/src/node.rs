@@ -1,6 +1,6 @@
 //! The edge: runs the engine on a real node. Feeds it what happens, performs what it says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use crate::frames;
 use crate::listen::Listeners;
 use crate::metrics::Metrics;
 use crate::ownership::node::{Card, Swap};
+use crate::ownership::service::LeaseKey;
 use crate::pace::Pace;
 use crate::record::Writer;
 use crate::view::{ServiceKey, Uid};
@@ -69,6 +70,8 @@ pub struct Parts<W> {
     pub pulse: Arc<Pulse>,
     /// Cancelled when the Lease is to be handed back.
     pub release: CancellationToken,
+    /// `service` mode: in which elections to take part.
+    pub campaigns: mpsc::UnboundedSender<BTreeSet<LeaseKey>>,
     /// `node` mode: changes the owners of Services.
     pub swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
     /// `node` mode: what to write into our membership Lease.
@@ -104,6 +107,7 @@ struct Node {
     recorder: Recorder,
     metrics: Arc<Metrics>,
     release: CancellationToken,
+    campaigns: mpsc::UnboundedSender<BTreeSet<LeaseKey>>,
     swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
     cards: mpsc::UnboundedSender<Card>,
     inputs: mpsc::UnboundedSender<Input>,
@@ -111,7 +115,7 @@ struct Node {
 
 /// Runs until the engine says that all is done.
 pub async fn run<W: Wire>(parts: Parts<W>) {
-    let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, swaps, cards, inputs } = parts;
+    let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, campaigns, swaps, cards, inputs } = parts;
     let (sender, mut receiver) = inputs;
     let (ops, requests) = mpsc::unbounded_channel();
     let (ears, mut frames) = mpsc::channel(FRAMES);
@@ -125,6 +129,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         recorder,
         metrics,
         release,
+        campaigns,
         swaps,
         cards,
         inputs: sender,
@@ -253,6 +258,9 @@ impl Node {
             Action::StopDhcp { uid, release } => self.clients.stop(&uid, release),
             Action::DhcpLink { uid, up } => self.clients.link(&uid, up),
             Action::Record(key, record) => self.writer.want(key, record),
+            Action::Campaign(wanted) => {
+                let _ = self.campaigns.send(wanted);
+            }
             Action::Swap(key, swap) => {
                 let _ = self.swaps.send((key, swap));
             }

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::config::{ApiConfig, Config, ElectionMode, Listen};
+use crate::elections;
 use crate::endpoints;
 use crate::engine::{Engine, Input};
 use crate::handover::{Successor, elect, feed_leadership};
@@ -40,7 +41,7 @@ use crate::wire::{NetlinkWire, obstacles};
 
 /// Name in Events, in `User-Agent` and in metrics.
 const COMPONENT: &str = "harvester-announcer";
-const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+pub(crate) const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 /// A port that is taken is often that of our predecessor, which is just ending.
 const BIND_RETRY: Duration = Duration::from_secs(5);
@@ -159,6 +160,7 @@ pub async fn run(mut config: Config, version: &str, shutdown: Token) -> Result<(
             () = connection => Err(std::io::Error::other("the netlink socket broke")),
         }
     });
+    let (campaigns, asked_campaigns) = mpsc::unbounded_channel();
     let (cards, written) = mpsc::unbounded_channel();
     let (swaps, asked_swaps) = mpsc::unbounded_channel();
     let swapper = Swapper::new(client.clone(), api, settings.retries(false), sender.clone());
@@ -189,6 +191,19 @@ pub async fn run(mut config: Config, version: &str, shutdown: Token) -> Result<(
         };
         tasks.spawn("list of API servers", until(Box::pin(forever)));
         tasks.spawn("swaps of owners", until(Box::pin(swapper.run(asked_swaps))));
+    } else if config.election_mode == ElectionMode::Service {
+        let pattern = leader_config(&config, &namespace);
+        let elections = elections::run(client.clone(), pattern, asked_campaigns, sender.clone());
+        let stop = everything.clone();
+        tasks.spawn(
+            "elections",
+            plain(async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = elections => {}
+                }
+            }),
+        );
     } else {
         let lease: Api<Lease> = Api::namespaced(client.clone(), &namespace);
         let after = Successor {
@@ -212,6 +227,7 @@ pub async fn run(mut config: Config, version: &str, shutdown: Token) -> Result<(
         metrics,
         pulse,
         release,
+        campaigns,
         swaps,
         cards,
         inputs: (sender, receiver),
@@ -230,16 +246,9 @@ pub async fn run(mut config: Config, version: &str, shutdown: Token) -> Result<(
 
 fn greet(config: &Config) {
     tracing::info!(node = config.node_name, mode = config.election_mode.as_str(), "announcer starting");
-    if let Some(note) = note_on(config.election_mode) {
-        tracing::info!(lease = config.lease.name, "{note}");
-    }
     if !config.without_effect.is_empty() {
         tracing::info!("without effect here: {}", config.without_effect.join(", "));
     }
-}
-
-fn note_on(mode: ElectionMode) -> Option<String> {
-    (mode == ElectionMode::Service).then(|| format!("election mode {} is treated as global", mode.as_str()))
 }
 
 /// decisions.md 2.
@@ -252,13 +261,13 @@ fn check_capabilities() -> Result<(), Error> {
 }
 
 /// announcer.md 1.2: the explicit file, else kubeadm's, else the user's, else the service account.
-fn source(api: &ApiConfig) -> Source {
+pub(crate) fn source(api: &ApiConfig) -> Source {
     let home = api.home.as_ref().map(|home| home.join(".kube/config"));
     let default = [Some(PathBuf::from(ADMIN_KUBECONFIG)), home].into_iter().flatten().find(|path| path.is_file());
     api.kubeconfig.clone().or(default).map_or(Source::InCluster, Source::File)
 }
 
-fn pod_namespace(file: &Path, fallback: &str) -> String {
+pub(crate) fn pod_namespace(file: &Path, fallback: &str) -> String {
     let namespace = std::fs::read_to_string(file).unwrap_or_default().trim().to_owned();
     if namespace.is_empty() { fallback.to_owned() } else { namespace }
 }
@@ -377,12 +386,6 @@ fn ipv6_works() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn another_election_mode_is_noted_whoever_asked_for_it() {
-        assert_eq!((note_on(ElectionMode::Global), note_on(ElectionMode::Node)), (None, None));
-        assert_eq!(note_on(ElectionMode::Service).unwrap(), "election mode service is treated as global");
-    }
 
     #[test]
     fn an_explicit_kubeconfig_wins() {

@@ -150,6 +150,8 @@ pub struct ServiceView {
     pub retired: bool,
     /// `externalTrafficPolicy: Local`: a node without an endpoint of it drops what clients send.
     pub local_traffic: bool,
+    /// `leaseName`, for `service` mode.
+    pub lease_name: Option<String>,
     /// The Service whose address it shares, as it says itself.
     pub primary: Option<ServiceKey>,
 }
@@ -245,6 +247,7 @@ impl ServiceView {
             problems,
             retired,
             local_traffic: spec.external_traffic_policy.as_deref() == Some("Local"),
+            lease_name: annotation(keys::LEASE_NAME).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned),
             primary: annotation(keys::PRIMARY_SERVICE).and_then(|text| {
                 let (namespace, name) = text.trim().split_once('/')?;
                 Some(ServiceKey::new(namespace, name))

@@ -16,6 +16,7 @@ use crate::frames::Frame;
 use crate::network::{Family, Network};
 use crate::ownership::LeaseState;
 use crate::ownership::node::{Card, ForeignLock, Member, NodeFacts, Swap, Swapped, Term};
+use crate::ownership::service::LeaseKey;
 use crate::plan::VipId;
 use crate::view::{Port, ServiceKey, ServiceView, Uid};
 
@@ -30,6 +31,8 @@ pub enum Input {
     Endpoints(ServiceKey, Option<BTreeSet<String>>),
     /// The election says something new.
     Lease(LeaseState),
+    /// `service` mode: the election for one Lease says something new.
+    ServiceLease(LeaseKey, LeaseState),
     /// `node` mode: the membership Lease of a node was read; absent: it is gone.
     Member(String, Option<Member>),
     /// All of them have been read once.
@@ -303,6 +306,8 @@ pub enum Action {
     },
     /// Write on a Service.
     Record(ServiceKey, Record),
+    /// `service` mode: take part in the elections for these Leases, and in no others; those that are held are handed back.
+    Campaign(BTreeSet<LeaseKey>),
     /// `node` mode: change the owner in the record of this Service, if it is as we believe.
     Swap(ServiceKey, Swap),
     /// `node` mode: renew our membership Lease, with this in it.

@@ -78,8 +78,14 @@ impl Engine {
     pub(super) fn cluster(&mut self) -> Option<&mut Cluster> {
         match &mut self.ownership {
             Owners::Node(cluster) => Some(cluster),
-            Owners::Global(_) => None,
+            Owners::Global(_) | Owners::Service(_) => None,
         }
+    }
+
+    /// Whether this is an interface of another member.
+    pub(super) fn is_peer(&self, mac: Mac) -> bool {
+        let Owners::Node(cluster) = &self.ownership else { return false };
+        cluster.peers().any(|card| card.links.iter().any(|link| link.mac == mac))
     }
 
     /// Something that only concerns `node` mode.

@@ -118,7 +118,7 @@ impl Engine {
             return None;
         }
         let term = match &self.ownership {
-            Owners::Global(_) => None,
+            Owners::Global(_) | Owners::Service(_) => None,
             // What was handed over is the new owner's to write on.
             Owners::Node(cluster) => {
                 Some(cluster.seat(&view.key).filter(|seat| seat.host == self.config.node_name)?.term)

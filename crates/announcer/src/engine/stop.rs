@@ -67,6 +67,16 @@ impl Engine {
             self.dirty = true;
             return;
         }
+        if let Owners::Service(_) = self.ownership {
+            if self.campaigning.is_empty() {
+                self.exit();
+                return;
+            }
+            // The elections end with the next plan, and say when all Leases are handed back.
+            self.stopping = Some(Stopping::Releasing { until: now + RELEASE_LIMIT });
+            self.dirty = true;
+            return;
+        }
         if !matches!(self.lease(), LeaseState::Held { .. }) {
             // Nothing of ours is here, or it is not known whose it is and its deadline runs.
             self.exit();
@@ -124,6 +134,8 @@ impl Engine {
         }
         match stopping {
             Stopping::Releasing { .. } => self.leave(now, self.fence),
+            // Who has taken which of the Leases is not known, and they announce within the lease duration.
+            Stopping::Waiting { .. } if matches!(self.ownership, Owners::Service(_)) => self.leave(now, self.fence),
             Stopping::Waiting { .. } => {
                 tracing::info!(
                     "nobody takes the Lease: leaving the addresses for the next process, for {} s",

@@ -3,9 +3,11 @@
 mod dhcp;
 mod dhcp_life;
 mod hostile;
+mod live;
 mod node_mode;
 mod ownership;
 mod restart;
+mod service_mode;
 mod security;
 mod static_vips;
 mod stopping;
@@ -19,6 +21,7 @@ use crate::annotations::LeaseFacts;
 use crate::frames::Frame;
 use crate::network::fixtures::{config, network};
 use crate::ownership::node::{Card, Swap};
+use crate::ownership::service::LeaseKey;
 use crate::view::{Ingress, Published, Uid};
 use crate::wire::fake::FakeKernel;
 
@@ -48,6 +51,7 @@ pub(super) struct Node {
     /// Swaps that were asked for and not answered yet.
     pub swaps: Vec<(ServiceKey, Swap)>,
     pub cards: Vec<Card>,
+    pub campaigns: Vec<BTreeSet<LeaseKey>>,
     /// Generation of each Service's last DHCP client.
     pub clients: BTreeMap<Uid, u64>,
 }
@@ -68,6 +72,7 @@ impl Node {
             listening: BTreeSet::new(),
             swaps: Vec::new(),
             cards: Vec::new(),
+            campaigns: Vec::new(),
             clients: BTreeMap::new(),
         }
     }
@@ -179,6 +184,7 @@ impl Node {
                         self.swaps.push((key, swap));
                     }
                     Action::Membership(card) => self.cards.push(card),
+                    Action::Campaign(wanted) => self.campaigns.push(wanted),
                     Action::Forget(_) => {}
                 }
             }

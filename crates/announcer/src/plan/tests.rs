@@ -24,6 +24,7 @@ pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
         retired: false,
         local_traffic: false,
         primary: None,
+        lease_name: None,
     }
 }
 
