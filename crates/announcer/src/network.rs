@@ -70,6 +70,14 @@ pub enum InterfaceError {
         /// The name in it.
         name: String,
     },
+    /// Nobody can reach an address there.
+    #[error("{source_name} names interface {name:?}, which no other host can reach: name one that leads to the network")]
+    Loopback {
+        /// Annotation or variable.
+        source_name: &'static str,
+        /// The name in it.
+        name: String,
+    },
     /// Nothing was named and there is no default route.
     #[error(
         "no interface is named (annotation kube-vip.io/serviceInterface, vip_servicesinterface, vip_interface) and there is no default route; there are: {existing}"
@@ -142,6 +150,9 @@ impl Network {
             name: cut(name),
             existing: self.existing(),
         })?;
+        if link.name == "lo" {
+            return Err(InterfaceError::Loopback { source_name, name: cut(name) });
+        }
         if link.up { Ok(link) } else { Err(InterfaceError::Down { source_name, name: cut(name) }) }
     }
 

@@ -58,3 +58,33 @@ fn nothing_is_told_before_all_slices_are_known_and_nothing_twice() {
     locals.service(&web(), None);
     assert!(drain(&mut inputs).is_empty());
 }
+
+#[tokio::test]
+async fn a_storm_of_slices_is_told_as_its_outcome() {
+    let (sender, mut inputs) = mpsc::unbounded_channel();
+    let mut locals = Locals::new(sender);
+    locals.service(&web(), Some(&local()));
+    let slices: Cache<SliceKey, SliceView> = Cache::new(|old, new| old != new);
+    slices.apply(key("1"), slice(&["a"]));
+    let mut changes = slices.subscribe();
+    let mut handled = 0;
+    locals.index.complete = true;
+    let mut settle = async |locals: &mut Locals| {
+        while let Ok(Some(touched)) = tokio::time::timeout(std::time::Duration::from_millis(10), changes.next()).await {
+            handled += 1;
+            let view = slices.get(&touched);
+            for service in locals.index.take(touched, view) {
+                locals.tell(&service);
+            }
+        }
+        handled
+    };
+    assert_eq!(settle(&mut locals).await, 1);
+    // Pods that come and go beside others on their nodes, and a node that flaps.
+    for round in 0..1000 {
+        slices.apply(key("1"), slice(if round % 2 == 0 { &["a", "b"] } else { &["a"] }));
+        slices.apply(key("2"), slice(&["b"]));
+    }
+    assert_eq!(settle(&mut locals).await, 3, "each slice once, however often it changed");
+    assert_eq!(drain(&mut inputs), [Some(vec!["a".to_owned()]), Some(vec!["a".into(), "b".into()])]);
+}
