@@ -177,6 +177,11 @@ impl Claims {
         self.losers.retain(|loser, _| loser.owner != owner);
     }
 
+    /// The nodes that are claimed at.
+    pub fn losers(&self) -> Vec<String> {
+        self.losers.keys().map(|loser| loser.owner.clone()).collect()
+    }
+
     /// Takes in one frame; judges no timer.
     pub fn hear(&mut self, now: Instant, frame: &Frame) {
         if frame.what == Heard::Probe {

@@ -14,7 +14,7 @@ use crate::detect::{self, Ask, Detector, Timers, Witness};
 use crate::frames::Frame;
 use crate::network::{Family, Network, looks_like_a_vip};
 use crate::ownership::Owners;
-use crate::ownership::node::{Card, Cluster, Loser, Scene, Swapped, Targets, card_links};
+use crate::ownership::node::{Card, Cluster, Loser, Scene, Swapped, Targets, Term, Verdict, card_links};
 use crate::plan::VipId;
 use crate::view::ServiceKey;
 
@@ -31,6 +31,9 @@ pub(super) struct Lookout {
     witnesses: Vec<Witness>,
     links: BTreeSet<(u32, Family)>,
     serving: bool,
+    /// How long an owner was silent when the detector says so: half a period before the first question that it did not
+    /// answer, in the mean.
+    patience: Duration,
     written: Option<Card>,
     written_at: Option<Instant>,
     /// A third of the duration of the Lease: two renewals may be lost.
@@ -47,6 +50,10 @@ impl Lookout {
             witnesses: Vec::new(),
             links: BTreeSet::new(),
             serving: false,
+            patience: {
+                let timers = Timers::from(config.profile);
+                timers.period * timers.patience(0) + timers.period / 2 + timers.confirm
+            },
             written: None,
             written_at: None,
             renewal: config.lease.duration / 3,
@@ -67,6 +74,11 @@ impl Lookout {
             (false, true) => self.renewal,
         };
         Some(at + pause)
+    }
+
+    /// How long clients had nobody, if the verdict came at `verdict`. The API's part is in it, the client's own is not.
+    pub fn gap(&self, verdict: Instant, now: Instant) -> Duration {
+        now.saturating_duration_since(verdict) + self.patience
     }
 
     pub fn links(&self) -> impl Iterator<Item = (u32, Family)> + '_ {
@@ -102,10 +114,6 @@ impl Engine {
 
     pub(super) fn swapped(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
         self.tell_cluster(|cluster| cluster.swapped(now, key, swapped));
-        let changes = self.cluster().map(Cluster::take_changes).unwrap_or_default();
-        for change in changes {
-            self.moved.insert(change.key.clone(), change);
-        }
     }
 
     /// Who owns what by now, and what follows. Before each plan.
@@ -135,6 +143,7 @@ impl Engine {
             stopping: self.stopping.is_some(),
         };
         let review = cluster.review(now, &scene);
+        self.moved.extend(cluster.take_changes().into_iter().map(|change| (change.key.clone(), change)));
         let family = |v4| if v4 { Family::V4 } else { Family::V6 };
         self.lookout.links = review.links.iter().map(|(link, v4)| (*link, family(*v4))).collect();
         self.out.extend(review.swaps.into_iter().map(|(key, swap)| Action::Swap(key, swap)));
@@ -202,6 +211,11 @@ impl Engine {
         if self.lookout.claims.is_empty() {
             return;
         }
+        for owner in self.lookout.claims.losers() {
+            if cluster.members().all(|(node, _)| node != owner) {
+                self.lookout.claims.gone(&owner);
+            }
+        }
         for (owner, card) in cluster.members() {
             for view in self.services.values() {
                 let Some(seat) = cluster.seat(&view.key) else { continue };
@@ -224,11 +238,9 @@ impl Engine {
 
     /// Before the timers: what was heard counts first (failover-protocol.md R1).
     pub(super) fn look(&mut self, now: Instant, frame: &Frame) {
-        let own: BTreeSet<Mac> =
-            self.network.iter().flat_map(|network| &network.links).filter_map(|link| link.mac).collect();
-        let Some(cluster) = self.cluster() else { return };
-        let answered = cluster.frame(now, frame, |mac| own.contains(&mac));
-        self.dirty |= answered;
+        let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, &self.network) else { return };
+        let own = |mac| network.links.iter().any(|link| link.mac == Some(mac));
+        self.dirty |= cluster.frame(now, frame, own);
         self.lookout.detector.hear(frame);
         self.lookout.claims.hear(now, frame);
     }
@@ -241,19 +253,13 @@ impl Engine {
         let members = self.vips[id].members.clone();
         let Owners::Node(cluster) = &mut self.ownership else { return false };
         let Some(seat) = members.first().and_then(|key| cluster.seat(key)).cloned() else { return false };
-        let groups = crate::group::groups(&self.services);
-        let primary = members
-            .first()
-            .and_then(|key| groups.members.get(groups.of.get(key)?))
-            .and_then(|members| members.first())
-            .or(members.first())
-            .cloned();
+        let primary = members.first().map(|key| cluster.primary(key).clone());
         let Some((primary, view)) = primary.and_then(|key| Some((key.clone(), self.services.get(&key)?))) else {
             return false;
         };
         // What we have handed over is claimed with the term that stands in the record by now.
         let lingering = cluster.is_lingering(&primary);
-        let ours = if lingering { crate::ownership::node::Term(seat.term.0.saturating_sub(1)) } else { seat.term };
+        let ours = if lingering { Term(seat.term.0.saturating_sub(1)) } else { seat.term };
         match self.lookout.judge.judge(now, frame, &Key::from(&view.uid), ours) {
             Judgement::Yield(term) => {
                 if !lingering {
@@ -276,8 +282,10 @@ impl Engine {
             match output {
                 detect::Output::Ask(ask) => self.ask(ask),
                 detect::Output::Verdict(verdict) => {
-                    tracing::info!(?verdict, "verdict");
-                    self.tell_cluster(|cluster| cluster.verdict(verdict));
+                    if let Verdict::Silent { owner, vips, witnessed } = &verdict {
+                        tracing::warn!(owner, ?vips, witnessed, "an owner does not answer any more");
+                    }
+                    self.tell_cluster(|cluster| cluster.verdict(now, verdict));
                 }
             }
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::vip::Phase;
 use super::{Action, Engine, Owners, Record, Recorded};
+use crate::ownership::node::Change;
 use crate::plan::VipId;
 use crate::view::{Port, Published, ServiceKey, ServiceView};
 
@@ -164,15 +165,25 @@ impl Engine {
         if up.is_empty() {
             return;
         }
-        if std::mem::replace(&mut record.told, true) {
-            return;
-        }
+        let change = self.moved.remove(key);
+        let told = std::mem::replace(&mut record.told, true);
         let previous = record.previous.take();
-        if previous.as_deref() == Some(self.config.node_name.as_str()) {
-            return;
-        }
-        let before = previous.map_or(String::new(), |node| format!(", before by node {node}"));
-        let text = format!("address {} is announced by node {}{before}", up.join(", "), self.config.node_name);
+        let node = &self.config.node_name;
+        let before = match &change {
+            Some(Change { from, why, silent, .. }) => {
+                let from = from
+                    .as_ref()
+                    .filter(|from| *from != node)
+                    .map_or(String::new(), |from| format!(", before by node {from}"));
+                let gap = silent.map_or(String::new(), |silent| {
+                    format!("; nobody answered for about {} ms", self.lookout.gap(silent, now).as_millis())
+                });
+                format!("{from}: {why}{gap}")
+            }
+            None if told || previous.as_deref() == Some(node.as_str()) => return,
+            None => previous.map_or(String::new(), |from| format!(", before by node {from}")),
+        };
+        let text = format!("address {} is announced by node {node}{before}", up.join(", "));
         self.tell(now, key, false, "AddressAnnounced", &text);
     }
 }

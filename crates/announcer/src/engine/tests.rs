@@ -7,8 +7,8 @@ mod live;
 mod node_mode;
 mod ownership;
 mod restart;
-mod service_mode;
 mod security;
+mod service_mode;
 mod static_vips;
 mod stopping;
 

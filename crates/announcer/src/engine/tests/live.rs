@@ -20,7 +20,8 @@ fn object() -> Value {
 /// What the watch makes of an object.
 fn seen(object: Value) -> Input {
     let service: Service = serde_json::from_value(object).unwrap();
-    let view = ServiceView::of(&service, &ClassRules { name: "kube-vip.io/kube-vip-class".into(), ..ClassRules::default() });
+    let view =
+        ServiceView::of(&service, &ClassRules { name: "kube-vip.io/kube-vip-class".into(), ..ClassRules::default() });
     Input::Service(ServiceKey::new("default", "web"), view.map(Box::new))
 }
 

@@ -176,6 +176,10 @@ fn a_silent_owner_is_succeeded_within_a_quarter_of_a_second_and_claimed_at() {
     assert!(cluster.has(), "no probe: the burst that confirmed the silence was one");
     let log = cluster.node.take_log();
     assert!(log.contains(&"announce eth0 10.0.0.5".to_owned()), "{log:?}");
+    let told = &cluster.node.told.last().unwrap().1;
+    let gap: u64 = told.text.split("about ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap();
+    assert!(told.text.contains("before by node node-3: its node does not answer any more"), "{}", told.text);
+    assert!((150..300).contains(&gap), "{}", told.text);
     cluster.node.pass_ms(10);
     let log = cluster.node.take_log();
     assert!(

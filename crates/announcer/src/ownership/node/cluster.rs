@@ -77,7 +77,7 @@ struct Taken {
     times: u32,
 }
 
-/// A change of owner that this node has brought about or was given, for people.
+/// A Service that has become ours, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The Service whose record was swapped.
@@ -86,6 +86,8 @@ pub struct Change {
     pub from: Option<String>,
     /// Why, in words.
     pub why: &'static str,
+    /// When its owner was found silent.
+    pub silent: Option<Instant>,
 }
 
 /// `node` mode, as one node sees it.
@@ -105,6 +107,8 @@ pub struct Cluster {
     taken: BTreeMap<ServiceKey, Taken>,
     /// Owners found silent, with their addresses; `true`: with a witness.
     silent: BTreeMap<String, BTreeMap<IpAddr, bool>>,
+    /// Since when.
+    silent_since: BTreeMap<String, Instant>,
     /// Handed over, and still served until then or until the new owner is heard.
     pub(super) lingering: BTreeMap<ServiceKey, Instant>,
     /// Groups that belong to another node, and since when.
@@ -113,6 +117,8 @@ pub struct Cluster {
     pub(super) gained: Vec<(ServiceKey, String)>,
     pub(super) foreign_since: Option<Instant>,
     pub(super) owners: BTreeMap<ServiceKey, Owner>,
+    /// The Service whose record counts for each.
+    pub(super) primaries: BTreeMap<ServiceKey, ServiceKey>,
     /// The record of each Service's group.
     pub(super) seats: BTreeMap<ServiceKey, Seat>,
     changes: Vec<Change>,
@@ -133,6 +139,8 @@ impl Cluster {
             asking: BTreeMap::new(),
             taken: BTreeMap::new(),
             silent: BTreeMap::new(),
+            silent_since: BTreeMap::new(),
+            primaries: BTreeMap::new(),
             lingering: BTreeMap::new(),
             misplaced: BTreeMap::new(),
             gained: Vec::new(),
@@ -187,16 +195,23 @@ impl Cluster {
     }
 
     /// The detector has found something out.
-    pub fn verdict(&mut self, verdict: Verdict) {
+    pub fn verdict(&mut self, now: Instant, verdict: Verdict) {
         match verdict {
             Verdict::Silent { owner, vips, witnessed } => {
+                self.silent_since.entry(owner.clone()).or_insert(now);
                 let silent = self.silent.entry(owner).or_default();
                 silent.extend(vips.into_iter().map(|vip| (vip, witnessed)));
             }
             Verdict::Answers { owner } => {
                 self.silent.remove(&owner);
+                self.silent_since.remove(&owner);
             }
         }
+    }
+
+    /// The Service whose record counts for this one.
+    pub fn primary<'a>(&'a self, key: &'a ServiceKey) -> &'a ServiceKey {
+        self.primaries.get(key).unwrap_or(key)
     }
 
     /// A claim with a good tag (decisions.md 23): withdraw first, ask later. True if it is newer than what we go by.
@@ -241,7 +256,8 @@ impl Cluster {
                     let before = self.taken.get(key).filter(|taken| now < taken.at + SETTLED);
                     let times = before.map_or(0, |taken| (taken.times + 1).min(RETAKE_DOUBLINGS));
                     self.taken.insert(key.clone(), Taken { at: now, times });
-                    self.changes.push(Change { key: key.clone(), from, why });
+                    let silent = from.as_ref().and_then(|from| self.silent_since.get(from).copied());
+                    self.changes.push(Change { key: key.clone(), from, why, silent });
                 } else {
                     tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "handed over");
                     self.lingering.insert(key.clone(), now + super::review::LINGER);
@@ -292,7 +308,12 @@ impl Cluster {
             && known.host != self.me
             && !known.host.is_empty()
         {
-            self.gained.push((key.clone(), known.host.clone()));
+            let from = known.host.clone();
+            if self.changes.iter().all(|change| change.key != *key) {
+                let from = Some(from.clone());
+                self.changes.push(Change { key: key.clone(), from, why: "it was handed over", silent: None });
+            }
+            self.gained.push((key.clone(), from));
         }
         self.asking.remove(key);
         self.records.insert(key.clone(), (uid.clone(), seat));
@@ -343,6 +364,8 @@ impl Cluster {
             vips.retain(|vip, _| watched.contains(&(owner.clone(), *vip)));
         }
         self.silent.retain(|_, vips| !vips.is_empty());
+        let silent = &self.silent;
+        self.silent_since.retain(|owner, _| silent.contains_key(owner));
     }
 
     /// A swap for this group, unless one is under way or the last one is too fresh.

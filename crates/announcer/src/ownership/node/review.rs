@@ -77,6 +77,7 @@ impl Cluster {
         self.in_touch = self.facts.in_touch(now);
         self.owners.clear();
         self.seats.clear();
+        self.primaries.clear();
         self.retain(now, scene.services);
         for view in scene.services.values() {
             if let (Some(host), Some(term)) = (&view.published.vip_host, view.published.term) {
@@ -204,6 +205,7 @@ impl Cluster {
             let primary = standing.members[0];
             for member in &standing.members {
                 self.owners.insert(member.key.clone(), owner);
+                self.primaries.insert(member.key.clone(), primary.key.clone());
                 if let Some(seat) = &standing.seat {
                     self.seats.insert(member.key.clone(), seat.clone());
                 }
@@ -235,6 +237,10 @@ impl Cluster {
         }
         for (key, from) in std::mem::take(&mut self.gained) {
             let Some(seat) = self.seats.get(&key).filter(|seat| seat.host == self.me) else { continue };
+            // Its tag is made with the UID of the first.
+            if *self.primary(&key) != key {
+                continue;
+            }
             review.losers.extend(self.losers(scene, &key, &from, seat.term));
         }
     }
