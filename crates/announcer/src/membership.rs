@@ -29,6 +29,9 @@ use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
 /// For one request. The Lease lasts longer than some of them together.
 const LIMIT: Duration = Duration::from_secs(3);
 
+/// After an outage of the API everybody has to see each other again before anything can be decided.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
+
 /// This node's membership Lease.
 #[derive(Debug, Clone)]
 pub struct Membership {
@@ -162,7 +165,8 @@ pub async fn watch_leases(client: Client, namespace: String, lock: String, input
     let reflector =
         Reflector::new("leases", Api::namespaced(client, &namespace), cache.clone(), name, move |lease: &Lease| {
             LeaseView::of(lease, &wanted, Timestamp::now())
-        });
+        })
+        .longest_pause(WATCH_PAUSE);
     let tell = |name: &str, view: Option<&LeaseView>| {
         let input = match (name.strip_prefix(LEASE_PREFIX), view) {
             (Some(node), Some(LeaseView::Member(member))) => Input::Member(node.to_owned(), Some(member.clone())),
@@ -206,7 +210,8 @@ pub async fn watch_nodes(client: Client, nodes: Cache<String, NodeView>, inputs:
             Ok(_) => break,
         }
     }
-    let reflector = Reflector::new("nodes", api, nodes.clone(), name, |node: &Node| Some(NodeView::of(node)));
+    let reflector = Reflector::new("nodes", api, nodes.clone(), name, |node: &Node| Some(NodeView::of(node)))
+        .longest_pause(WATCH_PAUSE);
     let tell = |name: &str| {
         let facts = nodes.get(&name.to_owned()).map(|view| view.facts);
         let _ = inputs.send(Input::Node(name.to_owned(), facts));

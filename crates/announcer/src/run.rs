@@ -301,7 +301,9 @@ fn reflector(
     let key = |meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta| {
         ServiceKey::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
     };
+    // An owner that does not know what it owns withdraws too late, and its successor begins too late.
     Reflector::new("services", api, cache.clone(), key, move |service: &Service| ServiceView::of(service, &rules))
+        .longest_pause(Duration::from_secs(1))
 }
 
 /// A task without an error of its own.

@@ -20,7 +20,7 @@ use crate::cache::{Cache, Key};
 use crate::error::{api_code, chain};
 use crate::health::Check;
 
-/// First pause after a failure; doubled up to [`LONGEST_PAUSE`], with jitter.
+/// First pause after a failure; doubled up to [`LONGEST_PAUSE`] or what was asked for, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -56,6 +56,7 @@ pub struct Reflector<O, K, V> {
     key: fn(&ObjectMeta) -> K,
     view: Trim<O, V>,
     poll_every: Duration,
+    longest_pause: Duration,
     status: watch::Sender<Status>,
 }
 
@@ -88,6 +89,7 @@ where
             key,
             view: Arc::new(view),
             poll_every: Duration::from_secs(5),
+            longest_pause: LONGEST_PAUSE,
             status: watch::Sender::default(),
         }
     }
@@ -107,6 +109,13 @@ where
     /// How often to read the list where the watch is refused (default 5 s, with jitter).
     pub fn poll_every(mut self, period: Duration) -> Self {
         self.poll_every = period;
+        self
+    }
+
+    /// The longest pause between attempts while the API server is away (default 10 s, with jitter): for those who must know
+    /// soon after it is back.
+    pub fn longest_pause(mut self, pause: Duration) -> Self {
+        self.longest_pause = pause;
         self
     }
 
@@ -179,7 +188,7 @@ where
                         self.unwell(&error);
                     }
                     tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>())).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    pause = (pause * 2).min(self.longest_pause);
                 }
             }
         }
@@ -408,6 +417,24 @@ mod tests {
         status.wait_for(|status| status.error.is_none()).await.unwrap();
         assert_eq!(check(), Ok(()));
         task.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_must_know_soon_asks_often_while_the_api_server_is_away() {
+        let attempts = |longest: Option<Duration>| async move {
+            let scenario = Scenario::answering(|_| (500, Scenario::status(500, "InternalError", "etcd is away")));
+            let (reflector, _) = reflector(&scenario);
+            let reflector = match longest {
+                Some(longest) => reflector.longest_pause(longest),
+                None => reflector,
+            };
+            let task = tokio::spawn(reflector.run());
+            tokio::time::sleep(Duration::from_mins(2)).await;
+            task.abort();
+            scenario.requests().len()
+        };
+        let (usual, often) = (attempts(None).await, attempts(Some(Duration::from_secs(1))).await);
+        assert!(usual < 40 && often > 60, "{usual} and {often}");
     }
 
     #[tokio::test(start_paused = true)]

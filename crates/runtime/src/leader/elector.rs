@@ -286,7 +286,8 @@ impl Elector {
         let timing = self.config.timing;
         let since = self.leading.as_ref().map_or(now, |leading| leading.since);
         self.next = now + timing.retry_period;
-        let lost_at = sent + timing.retry_period + timing.renew_deadline;
+        // Never later than others may take the Lease, whatever the two other durations add up to.
+        let lost_at = sent + (timing.retry_period + timing.renew_deadline).min(timing.lease_duration);
         self.leading = Some(Leading { since, renewed: sent, lost_at, confirmed: true });
     }
 
