@@ -71,7 +71,9 @@ pub enum InterfaceError {
         name: String,
     },
     /// Nobody can reach an address there.
-    #[error("{source_name} names interface {name:?}, which no other host can reach: name one that leads to the network")]
+    #[error(
+        "{source_name} names interface {name:?}, which no other host can reach: name one that leads to the network"
+    )]
     Loopback {
         /// Annotation or variable.
         source_name: &'static str,
@@ -97,6 +99,19 @@ impl Network {
     /// The router that is reached through this interface.
     pub fn gateway_on(&self, link: u32) -> Option<IpAddr> {
         self.gateway.filter(|_| self.default_route == Some(link))
+    }
+
+    /// Interfaces with an address in a subnet of this one, itself included: they are very likely in the same LAN.
+    pub fn same_lan(&self, link: u32) -> impl Iterator<Item = u32> + '_ {
+        let subnets = move |index: u32| {
+            let own = self.addresses.iter().filter(move |own| own.interface == index && !own.is_ours());
+            own.filter(|own| own.net.prefix_len() < own.net.max_prefix_len())
+                .filter(|own| !matches!(own.net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local()))
+                .map(|own| own.net.trunc())
+        };
+        let of_it: Vec<IpNet> = subnets(link).collect();
+        let real = self.links.iter().filter(|other| !is_own_macvlan(other) && other.name != "lo");
+        real.map(|other| other.index).filter(move |other| subnets(*other).any(|subnet| of_it.contains(&subnet)))
     }
 
     /// The interface with this name.
