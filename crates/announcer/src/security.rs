@@ -36,10 +36,15 @@ pub fn protection(scene: &Scene<'_>) -> Protection {
         let ports = || view.ports.iter().filter_map(|port| Port::new(&port.protocol, port.port));
         let asked = view.wanted.iter().filter_map(|wanted| match wanted {
             Wanted::Static(address) => Some(*address),
-            Wanted::Dhcp4 => None,
+            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
         });
         // What another node leased for it is known from its status, and protected here before this one takes over.
-        let published = view.published.ingress.iter().filter(|_| view.wants_dhcp()).filter_map(|entry| entry.ip);
+        let published = view
+            .published
+            .ingress
+            .iter()
+            .filter(|_| view.wants_dhcp() || view.wants_dhcp6())
+            .filter_map(|entry| entry.ip);
         let here = scene.leased.iter().filter(|(_, members)| members.contains(&view.key)).map(|(address, _)| *address);
         for address in asked.chain(published).chain(here) {
             vips.entry(address).or_default().extend(ports());

@@ -72,6 +72,8 @@ pub struct Counters {
     pub isolated: u64,
     /// Judgements put off because our own timer was late.
     pub late: u64,
+    /// The worst lateness of a timer of ours.
+    pub worst_lateness: Duration,
 }
 
 /// Watches the owners that this node may have to succeed.
@@ -82,8 +84,6 @@ pub struct Detector {
     witnesses: Vec<Witness>,
     /// When all owners are asked next; meaningless while nobody is watched.
     next_round: Instant,
-    /// The worst lateness of a timer since it was last asked for.
-    lateness: Duration,
     counters: Counters,
     verdicts: Vec<Verdict>,
 }
@@ -96,7 +96,6 @@ impl Detector {
             watches: BTreeMap::new(),
             witnesses: Vec::new(),
             next_round: now,
-            lateness: Duration::ZERO,
             counters: Counters::default(),
             verdicts: Vec::new(),
         }
@@ -142,20 +141,20 @@ impl Detector {
         let mut out: Vec<Output> = self.verdicts.drain(..).map(Output::Verdict).collect();
         for ((owner, link), watch) in &mut self.watches {
             let context = Context { now, link: *link, timers: &self.timers, witnesses: &self.witnesses };
-            watch.burst(&context, owner, &mut self.counters, &mut self.lateness, &mut out);
+            watch.burst(&context, owner, &mut self.counters, &mut out);
         }
         if self.watches.is_empty() || now < self.next_round {
             return out;
         }
         let late = now - self.next_round;
-        self.lateness = self.lateness.max(late);
+        self.counters.worst_lateness = self.counters.worst_lateness.max(late);
         // R1: from now on, never what was missed at once.
         self.next_round = now + self.timers.period;
         let trusted = late <= self.timers.tolerance();
         for ((owner, link), watch) in &mut self.watches {
             let context = Context { now, link: *link, timers: &self.timers, witnesses: &self.witnesses };
             watch.round(&context, trusted, &mut self.counters, &mut out);
-            watch.burst(&context, owner, &mut self.counters, &mut self.lateness, &mut out);
+            watch.burst(&context, owner, &mut self.counters, &mut out);
         }
         out
     }
@@ -171,11 +170,6 @@ impl Detector {
     /// What was counted so far.
     pub fn counters(&self) -> Counters {
         self.counters
-    }
-
-    /// The worst lateness of our own timers since the last call.
-    pub fn take_lateness(&mut self) -> Duration {
-        std::mem::take(&mut self.lateness)
     }
 }
 

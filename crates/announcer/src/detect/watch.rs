@@ -192,19 +192,12 @@ impl Watch {
     }
 
     /// Goes on with a burst, if one is due.
-    pub fn burst(
-        &mut self,
-        context: &Context<'_>,
-        owner: &str,
-        counters: &mut Counters,
-        lateness: &mut Duration,
-        out: &mut Vec<Output>,
-    ) {
+    pub fn burst(&mut self, context: &Context<'_>, owner: &str, counters: &mut Counters, out: &mut Vec<Output>) {
         let Some(burst) = &mut self.burst else { return };
         if context.now < burst.deadline() {
             return;
         }
-        *lateness = (*lateness).max(context.now - burst.deadline());
+        counters.worst_lateness = counters.worst_lateness.max(context.now - burst.deadline());
         match burst.step(context) {
             Step::Ask { asks, late } => {
                 counters.late += u64::from(late);

@@ -19,10 +19,10 @@ impl Engine {
             .chain(self.vips.keys())
             .filter_map(|id| match id {
                 VipId::Dhcp(uid) => Some(uid.clone()),
-                VipId::Static(_) => None,
+                VipId::Static(_) | VipId::Dhcp6(_) => None,
             })
             .collect();
-        let leased = self.vips.iter().filter(|(id, _)| matches!(id, VipId::Dhcp(_)));
+        let leased = self.vips.iter().filter(|(id, _)| matches!(id, VipId::Dhcp(_) | VipId::Dhcp6(_)));
         let leased: BTreeMap<IpAddr, Vec<ServiceKey>> =
             leased.filter_map(|(_, vip)| Some((Vip::address(vip)?, vip.members.clone()))).collect();
         let wanted = security::protection(&Scene {
