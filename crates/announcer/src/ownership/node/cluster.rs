@@ -298,8 +298,10 @@ impl Cluster {
     /// A record was seen. The newest one counts; a younger Service of the same name begins anew.
     pub(super) fn learn(&mut self, key: &ServiceKey, uid: &Uid, seat: Seat) {
         let known = self.records.get(key).filter(|(known, _)| known == uid).map(|(_, seat)| seat);
-        let news =
-            known.is_none_or(|known| known.term < seat.term || (known.host.is_empty() && known.term == seat.term));
+        // Another host under the same term was not swapped: kube-vip, or another mode, has written its name beside our
+        // term. What stands there counts, or two nodes would each go by what they know.
+        let news = known
+            .is_none_or(|known| known.term < seat.term || (known.term == seat.term && known.host != seat.host));
         if !news {
             return;
         }
