@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e bench release image sim tools fmt lint clean
+.PHONY: help demo demo-down test test-unit test-e2e bench bench-announcer release image sim fuzz tools fmt lint clean
 
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
@@ -39,6 +39,10 @@ bench: release ## measure time, requests, memory and fail-over as root (ARGS='--
 	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/release/bench $(ARGS)
 
+bench-announcer: release ## measure fail-over in node mode and the cost of 200 addresses as root (ARGS='--only power-loss', '--soak 30', '--help')
+	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/release/bench-announcer $(ARGS)
+
 SEEDS ?= 10000
 sim: ## simulate announcers under faults (SEEDS=100000, MODE='global node'); prints a shrunk trace of what fails
 	@cargo build --release -p announcer-sim --bin sim && \
@@ -56,6 +60,10 @@ image: release ## the image, as a docker-archive in target/
 	@buildah --storage-driver vfs --root target/buildah/root --runroot target/buildah/run push -q \
 	  localhost/harvester-cloud-provider:dev docker-archive:target/harvester-cloud-provider.tar:localhost/harvester-cloud-provider:dev
 	@ls -l target/harvester-cloud-provider.tar | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'
+
+fuzz: ## feed hostile frames to everything that reads from the wire, a minute each (ARGS="--seconds 600 --seed 7 --target ndp")
+	@cargo build --release -p fuzz && \
+	  $(OUT)/release/fuzz $(ARGS)
 
 tools: ## get etcd, Kubernetes and Debian packages for demo and tests
 	@dev/tools.sh
