@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use announcer::Config;
+use announcer::{Config, ElectionMode};
 use announcer::engine::{Action, Input, WireOp};
 use announcer::frames;
 use announcer::network::Family;
@@ -209,7 +209,7 @@ impl<'a> World<'a> {
             last_answerer: BTreeMap::new(),
             contact: BTreeMap::new(),
             changed: true,
-            checks: Checks::default(),
+            checks: Checks::new(scenario.mode),
             moves: vec![0; scenario.services],
             writes_at_rest: None,
             violation: None,
@@ -690,7 +690,11 @@ impl<'a> World<'a> {
                 self.transmit(Some(n), frames::claim(mac, address, to, &payload));
             }
             Action::Listen(links) => self.process(n).listening = links,
-            Action::StartDhcp(..) | Action::StopDhcp { .. } | Action::DhcpLink { .. } | Action::Tell(..) => {}
+            Action::StartDhcp(..)
+            | Action::StopDhcp { .. }
+            | Action::StartDhcp6(..)
+            | Action::StopDhcp6 { .. }
+            | Action::DhcpLink { .. } | Action::Campaign(_) | Action::Tell(..) => {}
             Action::Swap(key, swap) => self.process(n).swap(key, swap),
             Action::Membership(card) => {
                 let wall = self.wall(n);
@@ -1059,19 +1063,12 @@ impl<'a> World<'a> {
             let nodes: Vec<usize> = nodes.iter().copied().collect();
             for (index, a) in nodes.iter().enumerate() {
                 for b in &nodes[index + 1..] {
-                    if self.contact.contains_key(&(*a, *b)) && self.must_not_share(*a, *b) {
-                        troubles.push(Trouble::Split(*a, *b, *service));
+                    if self.contact.contains_key(&(*a, *b)) {
+                        troubles.extend(self.split(*a, *b, *service));
                     }
                 }
             }
-            let all_settled = (0..self.nodes.len()).all(|n| self.is_well(n) || self.is_out(n));
-            let someone = (0..self.nodes.len()).any(|n| self.is_well(n));
-            if nodes.is_empty()
-                && self.wanted.contains(service)
-                && all_settled
-                && someone
-                && !self.robbed.contains(service)
-            {
+            if self.wanted.contains(service) && !self.robbed.contains(service) && self.is_missed(&nodes) {
                 troubles.push(Trouble::Unanswered(*service));
             }
         }
@@ -1089,23 +1086,48 @@ impl<'a> World<'a> {
         troubles
     }
 
-    /// In kube-vip's modes a node that does not reach the API learns only from an announcement that it has lost; and what
-    /// a process left behind for its successor stays until that one has come.
-    fn must_not_share(&self, a: usize, b: usize) -> bool {
-        [a, b].iter().all(|n| {
-            let node = &self.nodes[*n];
-            match &node.process {
-                Some(process) => {
-                    self.runs(*n)
-                        && !process.stopping
-                        && self.reaches_api(*n)
-                        && node.stale == 0
-                        && !self.stormy_weather()
-                }
-                // Nobody but the kernel is left: its deadline must have passed before anyone else took over.
-                None => !self.left_for_successor(*n),
+    /// Whether somebody should answer and nobody does.
+    fn is_missed(&self, answering: &[usize]) -> bool {
+        let someone = (0..self.nodes.len()).any(|n| self.is_well(n));
+        match self.scenario.mode {
+            // Whatever is wrong with the others: one that is well is enough.
+            ElectionMode::Node => {
+                let heard = |n: &usize| self.is_heard_outside(*n) && self.nodes[*n].deaf == 0;
+                someone && !answering.iter().any(heard)
             }
-        })
+            // A holder of the Lease that nobody hears keeps it.
+            ElectionMode::Global | ElectionMode::Service => {
+                let all = (0..self.nodes.len()).all(|n| self.is_well(n) || self.is_out(n));
+                someone && all && answering.is_empty()
+            }
+        }
+    }
+
+    /// How bad it is that these two, who hear each other, both answer.
+    fn split(&self, a: usize, b: usize, service: usize) -> Option<Trouble> {
+        let pair = [a, b];
+        let running = pair.iter().all(|n| self.runs(*n));
+        let stopping =
+            pair.iter().any(|n| self.nodes[*n].process.as_ref().is_some_and(|process| process.stopping));
+        // What a process left behind for its successor stays until that one has come.
+        if pair.iter().any(|n| self.nodes[*n].process.is_none() && self.left_for_successor(*n)) {
+            return None;
+        }
+        match self.scenario.mode {
+            ElectionMode::Node if running && !stopping && !self.stormy_weather() => {
+                Some(Trouble::Split(a, b, service))
+            }
+            ElectionMode::Node => Some(Trouble::SlowSplit(a, b, service)),
+            // A node that does not reach the API learns only from one burst of announcements that it has lost.
+            ElectionMode::Global | ElectionMode::Service => pair
+                .iter()
+                .all(|n| {
+                    let node = &self.nodes[*n];
+                    node.process.is_none() || self.reaches_api(*n) && node.stale == 0 && self.runs(*n)
+                })
+                .then_some(Trouble::Split(a, b, service))
+                .filter(|_| !stopping && !self.stormy_weather()),
+        }
     }
 
     /// It was asked to stop, found no successor, and has left its addresses for the next process.

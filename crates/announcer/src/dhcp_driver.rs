@@ -231,7 +231,7 @@ impl Driver {
                 Output::Renewed(lease) => self.tell(DhcpEvent::Renewed(leased(&lease, now, Timestamp::now()))),
                 Output::Lost { lease, reason } => {
                     self.probing = None;
-                    self.tell(DhcpEvent::Lost { address: lease.address, why: lost(&reason) });
+                    self.tell(DhcpEvent::Lost { address: lease.address.into(), why: lost(&reason) });
                 }
                 Output::Report(report) => {
                     self.tell(DhcpEvent::Report { reason: reason(&report), text: report.to_string() });
@@ -255,7 +255,7 @@ impl Driver {
 }
 
 /// Set down, not gone: it may come back as the same interface.
-fn is_down(error: &std::io::Error) -> bool {
+pub(crate) fn is_down(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NetworkDown
 }
 

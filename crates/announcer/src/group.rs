@@ -98,6 +98,9 @@ fn own_keys(view: &ServiceView) -> Vec<GroupKey> {
         .map(|wanted| match wanted {
             Wanted::Static(address) => GroupKey::Address(*address),
             Wanted::Dhcp4 => leased(),
+            Wanted::Dhcp6 => {
+                view.last_leased6().map_or(GroupKey::Service(view.uid.clone()), |v6| GroupKey::Address(v6.into()))
+            }
         })
         .collect()
 }

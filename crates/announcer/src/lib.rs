@@ -12,6 +12,7 @@ mod clients;
 mod clock;
 pub mod config;
 pub mod detect;
+mod dhcp6_driver;
 pub mod dhcp_driver;
 mod elections;
 pub mod endpoints;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clients::Clients;
 use crate::clock;
 use crate::dhcp_driver::{self, Events};
+use crate::dhcp6_driver;
 use crate::engine::{Action, Engine, Input, REFRESH, Tell, WireOp};
 use crate::frames;
 use crate::listen::Listeners;
@@ -101,6 +102,7 @@ impl Uids {
 struct Node {
     listeners: Listeners,
     clients: Clients,
+    clients6: Clients,
     wire: mpsc::UnboundedSender<WireOp>,
     uids: Uids,
     writer: Writer,
@@ -123,6 +125,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     let mut node = Node {
         listeners: Listeners::new(ears),
         clients: Clients::default(),
+        clients6: Clients::default(),
         wire: ops,
         uids: Uids::default(),
         writer,
@@ -164,6 +167,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         if now >= next_status {
             next_status = now + REFRESH;
             node.metrics.vips(&engine.status(), now);
+            node.metrics.observed(&engine.observations());
         }
         input = if let Some(input) = waiting {
             input
@@ -177,7 +181,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
             }
         };
     }
-    node.clients.end().await;
+    tokio::join!(node.clients.end(), node.clients6.end());
     // What was asked of the kernel last is done before the process ends.
     drop(node.wire);
     if tokio::time::timeout(Duration::from_secs(5), kernel).await.is_err() {
@@ -256,6 +260,11 @@ impl Node {
                 self.clients.start(uid, orders, task);
             }
             Action::StopDhcp { uid, release } => self.clients.stop(&uid, release),
+            Action::StartDhcp6(uid, start) => {
+                let (orders, task) = dhcp6_driver::client(uid.clone(), start, self.inputs.clone());
+                self.clients6.start(uid, orders, task);
+            }
+            Action::StopDhcp6 { uid, release } => self.clients6.stop(&uid, release),
             Action::DhcpLink { uid, up } => self.clients.link(&uid, up),
             Action::Record(key, record) => self.writer.want(key, record),
             Action::Campaign(wanted) => {

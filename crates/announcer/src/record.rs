@@ -239,6 +239,7 @@ pub fn sit(object: &mut DynamicObject, seat: &Seat) {
 /// Sets the annotations; true if one changed.
 pub fn annotate(object: &mut DynamicObject, record: &Record) -> bool {
     let lease = record.lease.as_ref().map(keys::LeaseFacts::to_annotation);
+    let lease6 = record.lease6.as_ref().map(keys::LeaseFacts6::to_annotation);
     let term = record.term.map(|term| term.to_string());
     let wanted = [
         (keys::VIP_HOST, Some(&record.vip_host)),
@@ -246,6 +247,7 @@ pub fn annotate(object: &mut DynamicObject, record: &Record) -> bool {
         (keys::HWADDR, record.hwaddr.as_ref()),
         (keys::REQUESTED_IP, record.requested_ip.as_ref()),
         (keys::DHCP_LEASE, lease.as_ref()),
+        (keys::DHCP6_LEASE, lease6.as_ref()),
     ];
     let annotations = object.metadata.annotations.get_or_insert_default();
     let mut changed = false;

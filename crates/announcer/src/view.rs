@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use k8s_openapi::api::core::v1::Service;
 use l2::Mac;
 use l2::netlink::check_interface_name;
 
-use crate::annotations::{self as keys, LeaseFacts, Problem, RpFilter, Wanted};
+use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Problem, RpFilter, Wanted};
 use crate::config::ClassRules;
 use crate::ownership::node::Term;
 
@@ -80,6 +80,10 @@ pub struct DhcpWishes {
     pub rp_filter: RpFilter,
     /// What the last holder of the lease left.
     pub lease: Option<LeaseFacts>,
+    /// The IPv6 address in `requestedIP`.
+    pub requested6: Option<Ipv6Addr>,
+    /// What the last holder of the DHCPv6 lease left.
+    pub lease6: Option<LeaseFacts6>,
 }
 
 /// One port as it stands in `status.loadBalancer.ingress[].ports`.
@@ -113,6 +117,8 @@ pub struct Published {
     pub requested_ip: Option<String>,
     /// Our lease facts.
     pub lease: Option<LeaseFacts>,
+    /// Those for DHCPv6.
+    pub lease6: Option<LeaseFacts6>,
     /// `status.loadBalancer.ingress`.
     pub ingress: Vec<Ingress>,
 }
@@ -260,6 +266,16 @@ impl ServiceView {
         self.wanted.contains(&Wanted::Dhcp4)
     }
 
+    /// Whether it asks for DHCPv6.
+    pub fn wants_dhcp6(&self) -> bool {
+        self.wanted.contains(&Wanted::Dhcp6)
+    }
+
+    /// The address that its DHCPv6 lease had when last heard of.
+    pub fn last_leased6(&self) -> Option<Ipv6Addr> {
+        self.dhcp.lease6.as_ref().map(|lease| lease.address).or(self.dhcp.requested6).filter(|_| self.wants_dhcp6())
+    }
+
     /// The address that its DHCP lease had when last heard of.
     pub fn last_leased(&self) -> Option<Ipv4Addr> {
         self.dhcp
@@ -305,6 +321,7 @@ fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str
         hwaddr: annotation(keys::HWADDR).map(str::to_owned),
         requested_ip: annotation(keys::REQUESTED_IP).map(str::to_owned),
         lease: annotation(keys::DHCP_LEASE).and_then(LeaseFacts::parse),
+        lease6: annotation(keys::DHCP6_LEASE).and_then(LeaseFacts6::parse),
         ingress: ingress
             .into_iter()
             .flatten()
@@ -362,6 +379,8 @@ fn dhcp_wishes<'a>(
         }),
         broadcast: annotation(keys::DHCP_BROADCAST) == Some("true"),
         lease: published.lease.clone(),
+        requested6: present(keys::REQUESTED_IP).and_then(keys::parse_requested6),
+        lease6: published.lease6.clone(),
     }
 }
 

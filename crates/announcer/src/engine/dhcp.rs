@@ -141,6 +141,7 @@ impl Engine {
     pub(super) fn is_leaving(&self, id: &VipId) -> bool {
         match id {
             VipId::Dhcp(uid) => self.leaving.contains_key(uid),
+            VipId::Dhcp6(_) => false,
             VipId::Static(address) => {
                 self.leaving.values().any(|leaving| leaving.address.map(IpAddr::V4) == Some(*address))
             }
@@ -298,7 +299,7 @@ impl Engine {
     }
 
     /// What a client reports changes with each attempt; people need it once a minute.
-    fn tell_report(&mut self, now: Instant, id: &VipId, reason: &'static str, text: &str) {
+    pub(super) fn tell_report(&mut self, now: Instant, id: &VipId, reason: &'static str, text: &str) {
         let Some(vip) = self.vips.get(id) else { return };
         let parent = vip
             .place

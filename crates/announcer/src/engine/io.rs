@@ -1,6 +1,6 @@
 //! What goes into the engine and what comes out of it. Data only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use l2::ethernet::Payload;
 use l2::netlink::{InetConf, Macvlan};
 use l2::nftables::Protection;
 
-use crate::annotations::LeaseFacts;
-use crate::detect::Ask;
+use crate::annotations::{LeaseFacts, LeaseFacts6};
+use crate::detect::{self, Ask};
 use crate::frames::Frame;
 use crate::network::{Family, Network};
 use crate::ownership::LeaseState;
@@ -58,6 +58,8 @@ pub enum Input {
     Heard(Frame),
     /// The DHCP client of a Service that was started with this generation.
     Dhcp(Uid, u64, DhcpEvent),
+    /// The DHCPv6 client of a Service that was started with this generation.
+    Dhcp6(Uid, u64, DhcpEvent<LeaseFacts6>),
     /// What became of an [`Action::Record`].
     Recorded(ServiceKey, Recorded),
     /// The process has been asked to end.
@@ -72,15 +74,15 @@ pub enum Input {
 
 /// What a DHCP client reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DhcpEvent {
+pub enum DhcpEvent<F = LeaseFacts> {
     /// This address may be used.
-    Bound(Leased),
+    Bound(Leased<F>),
     /// The same address for longer.
-    Renewed(Leased),
+    Renewed(Leased<F>),
     /// The address must not be used any more.
     Lost {
         /// Which.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// Why, in words.
         why: String,
     },
@@ -101,9 +103,9 @@ pub enum DhcpEvent {
 
 /// A granted lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leased {
+pub struct Leased<F = LeaseFacts> {
     /// What to remember on the Service.
-    pub facts: LeaseFacts,
+    pub facts: F,
     /// End of use; absent: never.
     pub expires: Option<Instant>,
 }
@@ -206,6 +208,8 @@ pub struct Record {
     pub requested_ip: Option<String>,
     /// Lease facts, for DHCP.
     pub lease: Option<LeaseFacts>,
+    /// Lease facts, for DHCPv6.
+    pub lease6: Option<LeaseFacts6>,
     /// `status.loadBalancer.ingress`; absent: not to be touched yet.
     pub ingress: Option<Vec<(IpAddr, Vec<Port>)>>,
 }
@@ -227,6 +231,23 @@ pub struct DhcpStart {
     pub requested: Option<Ipv4Addr>,
     /// The lease to come back to.
     pub lease: Option<LeaseFacts>,
+}
+
+/// How to start a DHCPv6 client. It speaks in the name of the interface that carries the address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dhcp6Start {
+    /// Tells what it says from what an earlier client of the same Service said.
+    pub generation: u64,
+    /// Index of the interface.
+    pub link: u32,
+    /// Its MAC.
+    pub mac: Mac,
+    /// Its link-local address.
+    pub source: Ipv6Addr,
+    /// The address to come back to.
+    pub requested: Option<Ipv6Addr>,
+    /// The lease to come back to.
+    pub lease: Option<LeaseFacts6>,
 }
 
 /// What a person should know about a Service.
@@ -297,6 +318,15 @@ pub enum Action {
         /// Whether to send RELEASE.
         release: bool,
     },
+    /// Start the DHCPv6 client of a Service.
+    StartDhcp6(Uid, Dhcp6Start),
+    /// Stop it, giving the lease back or keeping it for a successor.
+    StopDhcp6 {
+        /// Whose.
+        uid: Uid,
+        /// Whether to send RELEASE.
+        release: bool,
+    },
     /// Tell the DHCP client of a Service that its interface is down, or back.
     DhcpLink {
         /// Whose.
@@ -320,6 +350,25 @@ pub enum Action {
     ReleaseLease,
     /// All is done that had to be done before the end.
     Exit,
+}
+
+/// What has happened on this node since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Observations {
+    /// Of the failure detector.
+    pub probes: detect::Counters,
+    /// VIPs that former owners may not know to be ours.
+    pub claims: usize,
+    /// Claims with a wrong tag.
+    pub forged: u64,
+    /// The kernel refuses the rules of service security.
+    pub unprotected: bool,
+    /// Addresses that were found gone, by the kernel's deadline or somebody's hand.
+    pub fallen: u64,
+    /// Changes of owner to this node, by reason.
+    pub changes: BTreeMap<&'static str, u64>,
+    /// How long clients had no answer at the last take-over from a silent owner.
+    pub last_gap: Option<Duration>,
 }
 
 /// One VIP as it stands, for metrics and people.

@@ -133,13 +133,20 @@ impl Engine {
             record.requested_ip = dhcp.leased.as_ref().map(|leased| leased.facts.address.to_string());
             record.lease.clone_from(&dhcp.facts);
         }
+        let own6 = vips.iter().find(|(id, _)| matches!(id, VipId::Dhcp6(uid) if *uid == view.uid));
+        if let Some(dhcp) = own6.filter(|(_, vip)| vip.is_up()).and_then(|(_, vip)| vip.dhcp6.as_ref()) {
+            let v6 = dhcp.leased.as_ref().map(|leased| leased.facts.address.to_string());
+            let both = record.requested_ip.take().into_iter().chain(v6).collect::<Vec<_>>().join(",");
+            record.requested_ip = Some(both).filter(|text| !text.is_empty());
+            record.lease6.clone_from(&dhcp.facts);
+        }
         if !settling {
             let mut ingress: Vec<(IpAddr, Vec<Port>)> = Vec::new();
             for id in ids {
                 let vip = self.vips.get(id);
                 let address = match id {
                     VipId::Static(address) => Some(*address),
-                    VipId::Dhcp(_) => vip.and_then(super::vip::Vip::address),
+                    VipId::Dhcp(_) | VipId::Dhcp6(_) => vip.and_then(super::vip::Vip::address),
                 };
                 let Some(address) = address else { continue };
                 if vip.is_some_and(super::vip::Vip::is_up) || view.published.has(address) {
@@ -184,6 +191,8 @@ impl Engine {
             None => previous.map_or(String::new(), |from| format!(", before by node {from}")),
         };
         let text = format!("address {} is announced by node {node}{before}", up.join(", "));
+        let gap = change.and_then(|change| Some(self.lookout.gap(change.silent?, now)));
+        self.observations.last_gap = gap.or(self.observations.last_gap);
         self.tell(now, key, false, "AddressAnnounced", &text);
     }
 }
@@ -200,6 +209,7 @@ pub fn stands(published: &Published, wanted: &Record) -> bool {
         && text(&published.hwaddr, &wanted.hwaddr)
         && text(&published.requested_ip, &wanted.requested_ip)
         && wanted.lease.as_ref().is_none_or(|lease| published.lease.as_ref() == Some(lease))
+        && wanted.lease6.as_ref().is_none_or(|lease| published.lease6.as_ref() == Some(lease))
         && wanted.ingress.as_ref().is_none_or(|wanted| {
             published.ingress.len() == wanted.len()
                 && published

@@ -185,6 +185,9 @@ impl Engine {
         }
         for (id, vip) in &mut self.vips {
             vip.phase = Phase::Idle;
+            if let (VipId::Dhcp6(uid), Some(_)) = (id, &vip.dhcp6) {
+                self.out.push(Action::StopDhcp6 { uid: uid.clone(), release: false });
+            }
             if let (VipId::Dhcp(uid), Some(_)) = (id, &vip.dhcp) {
                 self.out.push(Action::StopDhcp { uid: uid.clone(), release: false });
             }

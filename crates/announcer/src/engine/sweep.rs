@@ -112,7 +112,7 @@ impl Engine {
             .flat_map(|view| {
                 let given = view.wanted.iter().filter_map(|wanted| match wanted {
                     Wanted::Static(address) => Some(*address),
-                    Wanted::Dhcp4 => None,
+                    Wanted::Dhcp4 | Wanted::Dhcp6 => None,
                 });
                 given
                     .chain(view.published.ingress.iter().filter_map(|ingress| ingress.ip))

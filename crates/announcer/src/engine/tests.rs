@@ -1,6 +1,7 @@
 //! The engine on a fake kernel, a fake API and a clock that only tests move.
 
 mod dhcp;
+mod dhcp6;
 mod dhcp_life;
 mod hostile;
 mod live;
@@ -170,6 +171,14 @@ impl Node {
                         ));
                     }
                     Action::StopDhcp { uid, release } => self.note(&format!("stop dhcp {uid} release {release}")),
+                    Action::StartDhcp6(uid, start) => {
+                        self.clients.insert(Uid(format!("{uid}/6")), start.generation);
+                        self.note(&format!(
+                            "start dhcp6 {uid} lease {:?}",
+                            start.lease.map(|lease| lease.address.to_string())
+                        ));
+                    }
+                    Action::StopDhcp6 { uid, release } => self.note(&format!("stop dhcp6 {uid} release {release}")),
                     Action::DhcpLink { uid, up } => {
                         self.note(&format!("dhcp link {uid} {}", if up { "up" } else { "down" }))
                     }
@@ -265,6 +274,10 @@ pub(super) fn apply(view: &mut ServiceView, record: &Record) {
     if let Some(lease) = &record.lease {
         published.lease = Some(lease.clone());
         view.dhcp.lease = Some(lease.clone());
+    }
+    if let Some(lease) = &record.lease6 {
+        published.lease6 = Some(lease.clone());
+        view.dhcp.lease6 = Some(lease.clone());
     }
     if let Some(ingress) = &record.ingress {
         published.ingress = ingress.iter().map(|(ip, ports)| Ingress { ip: Some(*ip), ports: ports.clone() }).collect();

@@ -13,6 +13,7 @@ pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
             .iter()
             .map(|text| match *text {
                 "dhcp" => Wanted::Dhcp4,
+                "dhcp6" => Wanted::Dhcp6,
                 address => Wanted::Static(address.parse().unwrap()),
             })
             .collect(),
