@@ -176,6 +176,7 @@ async fn power_process_and_orderly_end_of_the_owner() {
     let watch = vip.watch();
     bed.power_off(vip.owner).unwrap();
     let second = vip.moved_from(vip.owner).await;
+    let_it_happen(2).await;
     at_most(FAILOVER, "power loss", watch);
     let newer = vip.term().await;
     assert!(newer > term, "{newer} after {term}");
@@ -282,8 +283,7 @@ async fn an_owner_whose_cable_or_uplink_fails_is_replaced_once() {
     assert_eq!(vip.term().await, term + 1, "one move");
 
     // It does not: the fault is further away, and both believe to be well.
-    let others: Vec<_> =
-        bed.pods().into_iter().filter(|pod| pod.node != bed.lan.host(second).name()).collect();
+    let others: Vec<_> = bed.pods().into_iter().filter(|pod| pod.node != bed.lan.host(second).name()).collect();
     vip.web.publish(&others).await.unwrap();
     vip.every_node_serves().await;
     let nic = bed.lan.host(second).nic("eth0");
@@ -408,11 +408,12 @@ async fn two_hundred_addresses_at_once() {
         .await
         .unwrap();
     for service in &services {
-        service.wait_for("to have its address", |service| {
-            if e2e::case::ingress(service).is_empty() { Err("no status".to_owned()) } else { Ok(()) }
-        })
-        .await
-        .unwrap();
+        service
+            .wait_for("to have its address", |service| {
+                if e2e::case::ingress(service).is_empty() { Err("no status".to_owned()) } else { Ok(()) }
+            })
+            .await
+            .unwrap();
     }
     let found = all_here();
     for node in 1..=3 {

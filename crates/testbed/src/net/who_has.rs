@@ -175,7 +175,9 @@ mod tests {
         let start = Instant::now();
         let [a, b] = [1, 2].map(|last| Mac::new([2, 0, 0, 0, 0, last]));
         let round = |ms, macs: &[Mac]| (start + Duration::from_millis(ms), macs.iter().copied().collect());
-        let journal = Journal { rounds: vec![round(0, &[a]), round(10, &[a, b]), round(20, &[]), round(30, &[a, b]), round(40, &[b])] };
+        let journal = Journal {
+            rounds: vec![round(0, &[a]), round(10, &[a, b]), round(20, &[]), round(30, &[a, b]), round(40, &[b])],
+        };
         let report = summarize(&journal, Duration::from_millis(10));
         assert_eq!((report.asked, report.unanswered), (5, 1));
         assert_eq!((report.double, report.double_span), (Duration::from_millis(20), Duration::from_millis(30)));
