@@ -31,6 +31,7 @@ pub mod plan;
 pub mod record;
 mod run;
 pub mod security;
+mod serving;
 pub mod status;
 mod swap;
 pub mod view;

@@ -60,7 +60,7 @@ struct Wanted {
 /// What came of a write.
 enum Outcome {
     /// The object as it is now.
-    Written(DynamicObject),
+    Written(Box<DynamicObject>),
     /// The Service that is meant is gone.
     Gone,
     /// Another owner stands there.
@@ -138,11 +138,11 @@ impl Writer {
                 match wanted.get_mut(key) {
                     // Another record has come meanwhile: the queue has the key again.
                     Some(wanted) if wanted.record != record => {
-                        wanted.object = Some(object);
+                        wanted.object = Some(*object);
                         return;
                     }
                     // The status is still to come, within milliseconds.
-                    Some(wanted) if record.ingress.is_none() => wanted.object = Some(object),
+                    Some(wanted) if record.ingress.is_none() => wanted.object = Some(*object),
                     _ => {}
                 }
                 Recorded::Done
@@ -212,7 +212,7 @@ impl Writer {
             };
         }
         object.metadata.managed_fields = None;
-        Ok(Outcome::Written(object))
+        Ok(Outcome::Written(Box::new(object)))
     }
 }
 

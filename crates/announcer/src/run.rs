@@ -1,6 +1,5 @@
 //! Wiring: from a [`Config`] to a running announcer.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +12,8 @@ use l2::capabilities::{Capability, missing};
 use l2::netlink::inet_conf_of_all;
 use runtime::cache::Cache;
 use runtime::client::{ApiMetrics, ClientError, Settings, Source, connect};
-use runtime::error::chain;
 use runtime::events::Recorder;
 use runtime::health::{Health, Matters};
-use runtime::http::{Access, Server, Tls};
 use runtime::leader::{Election, LeaderConfig, OnLoss, Timing};
 use runtime::reflect::Reflector;
 use runtime::shutdown::Token;
@@ -26,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::config::{ApiConfig, Config, ElectionMode, Listen};
+use crate::config::{ApiConfig, Config, ElectionMode};
 use crate::elections;
 use crate::endpoints;
 use crate::engine::{Engine, Input};
@@ -35,6 +32,7 @@ use crate::membership::{self, Membership};
 use crate::metrics::Metrics;
 use crate::node::{self, Parts, Pulse};
 use crate::record::Writer;
+use crate::serving::serve;
 use crate::swap::Swapper;
 use crate::view::{ServiceKey, ServiceView};
 use crate::wire::{NetlinkWire, obstacles};
@@ -43,8 +41,6 @@ use crate::wire::{NetlinkWire, obstacles};
 const COMPONENT: &str = "harvester-announcer";
 pub(crate) const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
-/// A port that is taken is often that of our predecessor, which is just ending.
-const BIND_RETRY: Duration = Duration::from_secs(5);
 
 /// Why the announcer cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -343,46 +339,6 @@ async fn relay_shutdown(shutdown: Token, inputs: mpsc::UnboundedSender<Input>, s
     }
     let _ = inputs.send(Input::Stop);
     stop.cancelled().await;
-}
-
-/// kube-vip goes on without its metrics where the port is taken, and so do we; but we keep trying.
-async fn serve(
-    listen: Listen,
-    health: Health,
-    metrics: runtime::metrics::Metrics,
-    stop: Token,
-) -> Result<(), std::convert::Infallible> {
-    let mut address = listen.address;
-    let mut told = false;
-    loop {
-        let server =
-            Server { address, tls: Tls::Off, access: Access::Open, health: health.clone(), metrics: metrics.clone() };
-        match server.bind().await {
-            Ok(bound) => {
-                tracing::info!(%address, "serving health and metrics");
-                bound.run(stop).await;
-                return Ok(());
-            }
-            // A kernel without IPv6.
-            Err(_) if address.is_ipv6() && address.ip().is_unspecified() && !ipv6_works() => {
-                address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port());
-                continue;
-            }
-            Err(error) if !told => {
-                told = true;
-                tracing::error!(error = %chain(&error), "no health and metrics meanwhile, trying again every {} s", BIND_RETRY.as_secs());
-            }
-            Err(_) => {}
-        }
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = tokio::time::sleep(BIND_RETRY) => {}
-        }
-    }
-}
-
-fn ipv6_works() -> bool {
-    std::net::UdpSocket::bind("[::1]:0").is_ok()
 }
 
 #[cfg(test)]

@@ -331,6 +331,16 @@ fn a_kube_vip_that_lives_is_respected_until_it_is_gone() {
 }
 
 #[test]
+fn who_wrote_his_name_without_a_term_is_the_owner_for_everybody() {
+    // kube-vip, or an announcer in another mode, keeps the annotations that it does not know.
+    let mut cluster = owner(&ALL);
+    cluster.shows("web", "node-2", 4);
+    assert!(!cluster.has(), "a process of node-2 that starts now reads nothing else");
+    cluster.shows("web", "node-1", 4);
+    assert!(cluster.has());
+}
+
+#[test]
 fn a_restarted_process_adopts_what_is_still_its_own_and_sweeps_what_is_not() {
     let marked = |net| crate::network::fixtures::own_address(2, net);
     for (host, kept) in [("node-1", true), ("node-2", false)] {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use l2::Mac;
 
+use super::asking::Asking;
 use super::decide::Asked;
 use super::facts::Facts;
 use super::{Card, ForeignLock, Member, NodeFacts, Seat, Swap, Swapped, Term, Verdict};
@@ -14,14 +15,6 @@ use crate::frames::{Frame, Heard};
 use crate::ownership::{Owner, Ownership};
 use crate::view::{ServiceKey, ServiceView, Uid};
 
-/// decisions.md 22: the broadcast question, three times.
-const QUESTIONS: u8 = 3;
-const QUESTION_GAP: Duration = Duration::from_millis(10);
-/// For an answer to the last of them.
-const ANSWER_WAIT: Duration = Duration::from_millis(50);
-/// How long it counts that somebody has answered, and that nobody has.
-const ANSWERED_FOR: Duration = Duration::from_secs(5);
-const SILENT_FOR: Duration = Duration::from_secs(1);
 /// A swap without an answer is forgotten; whoever performs them answers sooner.
 const SWAP_LIMIT: Duration = Duration::from_secs(10);
 /// Between two attempts while the API does not answer: someone is waiting for this address.
@@ -32,34 +25,6 @@ const RETAKE: Duration = Duration::from_secs(2);
 const RETAKE_DOUBLINGS: u32 = 5;
 /// A take-over that lasted this long was a good one.
 const SETTLED: Duration = Duration::from_mins(2);
-
-/// A question to everybody.
-#[derive(Debug)]
-struct Asking {
-    addresses: Vec<(u32, IpAddr)>,
-    sent: u8,
-    next: Instant,
-    answered: Option<Instant>,
-}
-
-impl Asking {
-    fn state(&self, now: Instant) -> Asked {
-        match self.answered {
-            Some(at) if now < at + ANSWERED_FOR => Asked::Answered,
-            Some(_) => Asked::NotYet,
-            None if self.sent < QUESTIONS || now < self.next => Asked::Waiting,
-            None if now < self.next + SILENT_FOR => Asked::Silence,
-            None => Asked::NotYet,
-        }
-    }
-
-    fn deadline(&self) -> Instant {
-        match self.answered {
-            Some(at) => at + ANSWERED_FOR,
-            None => self.next,
-        }
-    }
-}
 
 /// A swap that was asked for.
 #[derive(Debug)]
@@ -236,11 +201,8 @@ impl Cluster {
             return false;
         }
         let mut news = false;
-        for asking in self.asking.values_mut().filter(|asking| asking.answered.is_none()) {
-            if asking.addresses.iter().any(|(link, address)| *link == frame.link && *address == frame.address) {
-                asking.answered = Some(now);
-                news = true;
-            }
+        for asking in self.asking.values_mut() {
+            news |= asking.heard(now, frame.link, frame.address);
         }
         news
     }
@@ -300,8 +262,8 @@ impl Cluster {
         let known = self.records.get(key).filter(|(known, _)| known == uid).map(|(_, seat)| seat);
         // Another host under the same term was not swapped: kube-vip, or another mode, has written its name beside our
         // term. What stands there counts, or two nodes would each go by what they know.
-        let news = known
-            .is_none_or(|known| known.term < seat.term || (known.term == seat.term && known.host != seat.host));
+        let news =
+            known.is_none_or(|known| known.term < seat.term || (known.term == seat.term && known.host != seat.host));
         if !news {
             return;
         }
@@ -336,20 +298,16 @@ impl Cluster {
     }
 
     pub(super) fn ask(&mut self, now: Instant, key: &ServiceKey, addresses: Vec<(u32, IpAddr)>) {
-        self.asking.insert(key.clone(), Asking { addresses, sent: 0, next: now, answered: None });
+        self.asking.insert(key.clone(), Asking::begin(now, addresses));
     }
 
     /// The questions that are due.
     pub(super) fn questions(&mut self, now: Instant) -> Vec<(u32, IpAddr)> {
         let mut due = Vec::new();
         for asking in self.asking.values_mut() {
-            if asking.answered.is_some() || asking.sent >= QUESTIONS || now < asking.next {
-                continue;
+            if asking.due(now) {
+                due.extend(asking.addresses.iter().copied());
             }
-            asking.sent += 1;
-            // From now, not from when it was due: the answer needs its time (R1).
-            asking.next = now + if asking.sent < QUESTIONS { QUESTION_GAP } else { ANSWER_WAIT };
-            due.extend(asking.addresses.iter().copied());
         }
         due
     }

@@ -28,6 +28,7 @@ pub enum Asked {
 
 /// One group at one moment.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
 pub struct Case<'a> {
     /// This node.
     pub me: &'a str,
@@ -39,6 +40,8 @@ pub struct Case<'a> {
     pub hint: Option<&'a str>,
     /// One of its addresses is on this node.
     pub holding: bool,
+    /// It has an address that can be asked for; one that waits for DHCP has none.
+    pub addressed: bool,
     /// Clients know one of its addresses.
     pub published: bool,
     /// Nodes that may get it, this one included.
@@ -101,6 +104,8 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         (Some(true), _) => Step::Take("its node does not answer any more"),
         // decisions.md 24: nobody at all answers us. It may be we who are cut off, unless the API says that the owner is.
         (Some(false), Holder::Expired) => Step::Take("its node does not answer any more and its Lease has expired"),
+        // There is nothing yet that could be silent, and nothing that two could answer for.
+        (None, Holder::Expired) if !case.addressed && rank == 0 => Step::Take("its node's Lease has expired"),
         (_, Holder::Absent) if rank == 0 => ask(case, "its node is gone"),
         _ => Step::Rest,
     }
@@ -149,6 +154,7 @@ mod tests {
             seat,
             hint: None,
             holding: false,
+            addressed: true,
             published: true,
             candidates: &ALL,
             keeps: true,
@@ -180,6 +186,17 @@ mod tests {
         ] {
             let step = decide(&Case { silent, holder, ..case(me, Some(&seat)) });
             assert_eq!(matches!(step, Step::Take(_)), takes, "{silent:?} {holder:?} {me}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_address_yet_follows_the_lease_of_its_owner() {
+        let seat = seat("node-1");
+        for (holder, me, takes) in
+            [(Holder::Alive, "node-2", false), (Holder::Expired, "node-2", true), (Holder::Expired, "node-3", false)]
+        {
+            let step = decide(&Case { holder, addressed: false, ..case(me, Some(&seat)) });
+            assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?} {me}");
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::member::{Fitness, fitness};
+use super::member::{Fitness, Known, fitness};
 use super::{Card, ForeignLock, Member, NodeFacts};
 
 /// A membership Lease and when it changed.
@@ -125,8 +125,12 @@ impl Facts {
 
     /// decisions.md 21; `card` is ours or the other's.
     pub fn fitness(&self, now: Instant, node: &str, card: &Card) -> Fitness {
-        let facts = (self.nodes_readable == Some(true)).then(|| self.nodes.get(node).copied());
-        fitness(card, !self.is_expired(now, node), facts)
+        let known = match self.nodes.get(node) {
+            _ if self.nodes_readable != Some(true) => Known::Nothing,
+            Some(facts) => Known::Facts(*facts),
+            None => Known::Gone,
+        };
+        fitness(card, !self.is_expired(now, node), known)
     }
 
     /// Nodes that could take part and have not said so yet: their announcers are just starting.

@@ -145,8 +145,19 @@ pub enum Fitness {
     Unfit(&'static str),
 }
 
-/// decisions.md 21. `facts` is absent where Nodes may not be read; `Some(None)`: there is no such Node.
-pub fn fitness(card: &Card, fresh: bool, facts: Option<Option<NodeFacts>>) -> Fitness {
+/// What is known of a Node object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// Nodes may not be read.
+    Nothing,
+    /// There is no such Node.
+    Gone,
+    /// This.
+    Facts(NodeFacts),
+}
+
+/// decisions.md 21.
+pub fn fitness(card: &Card, fresh: bool, node: Known) -> Fitness {
     if !fresh {
         return Fitness::Unfit("its membership Lease has expired");
     }
@@ -156,12 +167,12 @@ pub fn fitness(card: &Card, fresh: bool, facts: Option<Option<NodeFacts>>) -> Fi
     if !card.serving {
         return Fitness::Unfit("kube-proxy is not healthy there");
     }
-    match facts {
-        Some(None) => Fitness::Unfit("the node is gone"),
-        Some(Some(facts)) if facts.shut_out => Fitness::Unfit("the node is taken out of service or excluded"),
-        Some(Some(facts)) if !facts.ready => Fitness::Unfit("the node is not ready"),
-        Some(Some(facts)) if facts.cordoned => Fitness::Keeps,
-        Some(Some(_)) | None => Fitness::Fit,
+    match node {
+        Known::Gone => Fitness::Unfit("the node is gone"),
+        Known::Facts(facts) if facts.shut_out => Fitness::Unfit("the node is taken out of service or excluded"),
+        Known::Facts(facts) if !facts.ready => Fitness::Unfit("the node is not ready"),
+        Known::Facts(facts) if facts.cordoned => Fitness::Keeps,
+        Known::Facts(_) | Known::Nothing => Fitness::Fit,
     }
 }
 
@@ -170,6 +181,7 @@ mod text {
     use l2::Mac;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde's form
     pub fn serialize<S: Serializer>(mac: &Mac, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(mac)
     }
@@ -196,7 +208,7 @@ mod tests {
     fn a_card_survives_the_annotation_and_a_spoilt_one_is_that_of_a_node_that_gets_nothing() {
         assert_eq!(Card::parse(&card().to_annotation()), card());
         for text in ["", "nonsense", "{\"links\":[{\"mac\":\"x\"}]}"] {
-            assert!(matches!(fitness(&Card::parse(text), true, None), Fitness::Unfit(_)), "{text}");
+            assert!(matches!(fitness(&Card::parse(text), true, Known::Nothing), Fitness::Unfit(_)), "{text}");
         }
     }
 
@@ -211,15 +223,15 @@ mod tests {
     fn eligibility() {
         let good = card();
         for (name, card, fresh, facts, expected) in [
-            ("all well", good.clone(), true, Some(Some(FACTS)), "fit"),
-            ("Nodes may not be read", good.clone(), true, None, "fit"),
-            ("Lease expired", good.clone(), false, Some(Some(FACTS)), "unfit"),
-            ("ending", Card { leaving: true, ..good.clone() }, true, Some(Some(FACTS)), "unfit"),
-            ("kube-proxy ill", Card { serving: false, ..good.clone() }, true, Some(Some(FACTS)), "unfit"),
-            ("Node gone", good.clone(), true, Some(None), "unfit"),
-            ("not ready", good.clone(), true, Some(Some(NodeFacts { ready: false, ..FACTS })), "unfit"),
-            ("tainted or excluded", good.clone(), true, Some(Some(NodeFacts { shut_out: true, ..FACTS })), "unfit"),
-            ("cordoned", good.clone(), true, Some(Some(NodeFacts { cordoned: true, ..FACTS })), "keeps"),
+            ("all well", good.clone(), true, Known::Facts(FACTS), "fit"),
+            ("Nodes may not be read", good.clone(), true, Known::Nothing, "fit"),
+            ("Lease expired", good.clone(), false, Known::Facts(FACTS), "unfit"),
+            ("ending", Card { leaving: true, ..good.clone() }, true, Known::Facts(FACTS), "unfit"),
+            ("kube-proxy ill", Card { serving: false, ..good.clone() }, true, Known::Facts(FACTS), "unfit"),
+            ("Node gone", good.clone(), true, Known::Gone, "unfit"),
+            ("not ready", good.clone(), true, Known::Facts(NodeFacts { ready: false, ..FACTS }), "unfit"),
+            ("tainted or excluded", good.clone(), true, Known::Facts(NodeFacts { shut_out: true, ..FACTS }), "unfit"),
+            ("cordoned", good.clone(), true, Known::Facts(NodeFacts { cordoned: true, ..FACTS }), "keeps"),
         ] {
             let found = match fitness(&card, fresh, facts) {
                 Fitness::Fit => "fit",

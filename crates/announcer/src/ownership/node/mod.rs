@@ -10,6 +10,7 @@
 //!   silent. From it: a tag that was found good, with its term.
 //! * to the API: a compare-and-swap of one Service's record, and this node's own membership Lease.
 
+mod asking;
 mod cluster;
 mod decide;
 mod facts;

@@ -130,6 +130,7 @@ impl Cluster {
                 seat: standing.seat.as_ref(),
                 hint: primary.published.vip_host.as_deref(),
                 holding,
+                addressed: !addresses.is_empty(),
                 published: addresses.iter().any(|address| primary.published.has(*address)),
                 candidates: &standing.candidates,
                 keeps: standing.keeps,
@@ -156,6 +157,7 @@ impl Cluster {
             };
             if let (Some(seat), Some(link), None) = (&standing.seat, standing.link, &foreign)
                 && !mine
+                && !addresses.is_empty()
                 && let Some(rank) = place::rank(&seat.host, &standing.candidates, &me).filter(|rank| *rank < 2)
                 && let Some(card) = cluster.facts.card(&seat.host).and_then(|card| card.towards(scene.network, link))
             {
