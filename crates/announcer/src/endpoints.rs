@@ -84,9 +84,9 @@ impl Use {
 /// The nodes that can serve a Service with policy Local, from all its slices. Ready endpoints first; where there are none
 /// anywhere, those that are ending but still serve, as kube-proxy does. A node has to serve every family that any node
 /// serves, because both addresses of a Service are on one node; where no node does, one family is better than none.
-pub fn nodes_with_endpoints<'a>(slices: impl IntoIterator<Item = &'a SliceView> + Clone) -> BTreeSet<String> {
+pub fn nodes_with_endpoints(slices: &[&SliceView]) -> BTreeSet<String> {
     let of = |family: Family, pick: fn(&SliceView) -> &BTreeSet<String>| -> BTreeSet<String> {
-        slices.clone().into_iter().filter(|slice| slice.family == family).flat_map(pick).cloned().collect()
+        slices.iter().filter(|slice| slice.family == family).flat_map(|slice| pick(slice)).cloned().collect()
     };
     let nodes = |family| {
         let ready = of(family, |slice| &slice.ready);

@@ -36,7 +36,7 @@ fn slice(kind: &str, endpoints: Vec<Endpoint>) -> EndpointSlice {
 
 fn nodes(slices: &[EndpointSlice]) -> Vec<String> {
     let views: Vec<SliceView> = slices.iter().filter_map(SliceView::of).collect();
-    nodes_with_endpoints(&views).into_iter().collect()
+    nodes_with_endpoints(&views.iter().collect::<Vec<_>>()).into_iter().collect()
 }
 
 #[test]

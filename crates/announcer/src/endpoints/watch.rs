@@ -141,7 +141,7 @@ impl Index {
             .filter_map(|key| self.slices.get(key))
             .map(Arc::as_ref)
             .collect();
-        nodes_with_endpoints(slices)
+        nodes_with_endpoints(&slices)
     }
 }
 

@@ -81,6 +81,11 @@ impl Lookout {
         now.saturating_duration_since(verdict) + self.patience
     }
 
+    /// What detector and claims have counted, for metrics.
+    pub fn counted(&self) -> (detect::Counters, usize, u64) {
+        (self.detector.counters(), self.claims.len(), self.judge.forged())
+    }
+
     pub fn links(&self) -> impl Iterator<Item = (u32, Family)> + '_ {
         self.links.iter().copied()
     }
@@ -143,7 +148,10 @@ impl Engine {
             stopping: self.stopping.is_some(),
         };
         let review = cluster.review(now, &scene);
-        self.moved.extend(cluster.take_changes().into_iter().map(|change| (change.key.clone(), change)));
+        for change in cluster.take_changes() {
+            *self.observations.changes.entry(change.why).or_default() += 1;
+            self.moved.insert(change.key.clone(), change);
+        }
         let family = |v4| if v4 { Family::V4 } else { Family::V6 };
         self.lookout.links = review.links.iter().map(|(link, v4)| (*link, family(*v4))).collect();
         self.out.extend(review.swaps.into_iter().map(|(key, swap)| Action::Swap(key, swap)));

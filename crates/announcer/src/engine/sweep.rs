@@ -49,9 +49,8 @@ impl Engine {
             .filter_map(|orphan| {
                 let left = match network.lease_ends.get(&orphan.interface) {
                     Some(LeaseEnd::At(end)) => end.saturating_duration_since(now),
-                    Some(LeaseEnd::Never) => Duration::MAX,
                     None if matches!(network.link(orphan.interface)?.kind, LinkKind::Macvlan { .. }) => return None,
-                    None => Duration::MAX,
+                    Some(LeaseEnd::Never) | None => Duration::MAX,
                 };
                 // The kernel's least is a second.
                 (left >= Duration::from_secs(1)).then(|| Put {

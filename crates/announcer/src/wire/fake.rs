@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use l2::nftables::Protection;
 use l2::netlink::{Address, AddressLifetime, InetConf, LinkKind, MacvlanMode};
+use l2::nftables::Protection;
 
 use crate::engine::{WireDone, WireOp};
 use crate::network::{Network, fixtures, is_macvlan_of, name_is_taken, owner_in, was_left_for};
@@ -24,7 +24,16 @@ pub struct FakeKernel {
 
 impl FakeKernel {
     pub fn new(network: Network) -> Self {
-        Self { network, deadlines: Vec::new(), journal: Vec::new(), refuse: false, protection: Protection::default(), protects: 0, exposed: 0, next_index: 100 }
+        Self {
+            network,
+            deadlines: Vec::new(),
+            journal: Vec::new(),
+            refuse: false,
+            protection: Protection::default(),
+            protects: 0,
+            exposed: 0,
+            next_index: 100,
+        }
     }
 
     pub fn name(&self, link: u32) -> String {
