@@ -254,7 +254,7 @@ mod tests {
             server: vec![0, 1, 2],
             renew_at: None,
             rebind_at: None,
-            expiry: Expiry::At(now + Duration::from_secs(60)),
+            expiry: Expiry::At(now + Duration::from_mins(1)),
         };
         let facts = leased(&lease, now, wall).facts;
         assert_eq!(facts.expires, Some("2026-01-01T00:01:00Z".parse().unwrap()));

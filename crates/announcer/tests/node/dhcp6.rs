@@ -56,6 +56,8 @@ fn an_ipv6_address_that_somebody_uses_is_declined() {
         bench.serve(&format!("--dhcp-range=fd00:77::100,fd00:77::101,64,2m --dhcp-authoritative {options}"));
         bench.create("lan6", &DHCP6);
         bench.start();
-        bench.eventually("it has the other one", |bench| leased(bench, "lan6").as_deref() == Some("fd00:77::101")).await;
+        bench
+            .eventually("it has the other one", |bench| leased(bench, "lan6").as_deref() == Some("fd00:77::101"))
+            .await;
     });
 }

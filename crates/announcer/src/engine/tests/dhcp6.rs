@@ -89,8 +89,7 @@ fn an_address_that_is_taken_back_is_replaced_everywhere() {
 fn both_families_are_leased_side_by_side() {
     let mut node = Node::started(&[view("web", &["dhcp", "dhcp6"])], MINE, with_ipv6());
     node.pass_ms(1000);
-    let (four, six) =
-        (Leased { facts: facts("10.0.0.50"), expires: None }, leased(&node, "fd00::50", 600));
+    let (four, six) = (Leased { facts: facts("10.0.0.50"), expires: None }, leased(&node, "fd00::50", 600));
     node.dhcp("web", DhcpEvent::Bound(four));
     say(&mut node, DhcpEvent::Bound(six));
     node.pass_ms(1000);
