@@ -52,7 +52,7 @@ pub(super) fn encode(duid: &[u8], iaid: u32, xid: [u8; 3], elapsed: u16, request
 
 /// A reply to the client with this DUID; none if it is anything else, or junk.
 pub(super) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Reply> {
-    let message = Message::decode(&mut Decoder::new(bytes)).ok()?;
+    let message = Message::decode(&mut Decoder::new(&readable(bytes)?)).ok()?;
     let advertise = match message.msg_type() {
         MessageType::Advertise => true,
         MessageType::Reply => false,
@@ -78,6 +78,43 @@ pub(super) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Reply> {
     }
     // RFC 8415 16.3 and 16.10.
     (ours && !reply.server.is_empty() && reply.server.len() <= 130).then_some(reply)
+}
+
+/// The message with nothing but the options that we heed, each at least as long as its fixed part; `None` if an option
+/// goes beyond the end. dhcproto takes lengths on trust: a status code of one byte would end the process.
+fn readable(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (head, options) = bytes.split_at_checked(4)?;
+    Some([head, &readable_options(options)?].concat())
+}
+
+fn readable_options(mut bytes: &[u8]) -> Option<Vec<u8>> {
+    const CLIENT_ID: u16 = 1;
+    const SERVER_ID: u16 = 2;
+    const ASSOCIATION: u16 = 3;
+    const ADDRESS: u16 = 5;
+    const STATUS: u16 = 13;
+    let mut kept = Vec::new();
+    while !bytes.is_empty() {
+        let ([a, b, c, d], rest) = bytes.split_first_chunk::<4>()?;
+        let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([*c, *d])))?;
+        bytes = rest;
+        // The fixed part, then options again.
+        let (fixed, has_options) = match u16::from_be_bytes([*a, *b]) {
+            CLIENT_ID | SERVER_ID => (0, false),
+            STATUS => (2, false),
+            ASSOCIATION => (12, true),
+            ADDRESS => (24, true),
+            _ => continue,
+        };
+        let Some((fixed, inner)) = value.split_at_checked(fixed) else { continue };
+        let inner = if has_options { readable_options(inner)? } else { inner.to_vec() };
+        let length = u16::try_from(fixed.len() + inner.len()).expect("nothing was added to it");
+        kept.extend([*a, *b]);
+        kept.extend(length.to_be_bytes());
+        kept.extend(fixed);
+        kept.extend(inner);
+    }
+    Some(kept)
 }
 
 impl Reply {
@@ -128,6 +165,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_the_decoder_would_stumble_over_does_not_reach_it() {
+        let duid = crate::v6::service_duid("6f1d7c2e-0a1b-4c3d-8e9f-001122334455");
+        // Too short: a status code, a vendor class, vendor options, an authentication; also inside an association.
+        for option in [&[0, 13, 0, 1, 0][..], &[0, 16, 0, 0], &[0, 17, 0, 3, 0, 0, 0], &[0, 11, 0, 4, 0, 0, 0, 0]] {
+            let length = u8::try_from(12 + option.len()).expect("short");
+            for option in [option.to_vec(), [&[0, 3, 0, length][..], &[0; 12], option].concat()] {
+                let message = [&[7, 0, 0, 0][..], &option, &[0; 8]].concat();
+                assert!(parse(&message, &duid, 1).is_none());
+            }
+        }
+        assert_eq!(readable(&[7, 0, 0, 0, 0, 3, 255, 255, 0]), None, "beyond the end");
+        let deep = [&[7, 0, 0, 0, 0, 3, 0, 18][..], &[0; 12], &[0, 13, 0, 2, 0, 6]].concat();
+        assert_eq!(readable(&deep), Some(deep.clone()), "what is right is left alone");
+    }
 
     proptest! {
         #[test]
