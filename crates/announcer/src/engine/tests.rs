@@ -180,7 +180,7 @@ impl Node {
                     }
                     Action::StopDhcp6 { uid, release } => self.note(&format!("stop dhcp6 {uid} release {release}")),
                     Action::DhcpLink { uid, up } => {
-                        self.note(&format!("dhcp link {uid} {}", if up { "up" } else { "down" }))
+                        self.note(&format!("dhcp link {uid} {}", if up { "up" } else { "down" }));
                     }
                     Action::ReleaseLease => self.note("release lease"),
                     Action::Exit => {
