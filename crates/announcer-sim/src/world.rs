@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use announcer::{Config, ElectionMode};
 use announcer::engine::{Action, Input, WireOp};
 use announcer::frames;
 use announcer::network::Family;
+use announcer::{Config, ElectionMode};
 use jiff::Timestamp;
 use l2::Mac;
 use l2::arp::Arp;
@@ -694,7 +694,9 @@ impl<'a> World<'a> {
             | Action::StopDhcp { .. }
             | Action::StartDhcp6(..)
             | Action::StopDhcp6 { .. }
-            | Action::DhcpLink { .. } | Action::Campaign(_) | Action::Tell(..) => {}
+            | Action::DhcpLink { .. }
+            | Action::Campaign(_)
+            | Action::Tell(..) => {}
             Action::Swap(key, swap) => self.process(n).swap(key, swap),
             Action::Membership(card) => {
                 let wall = self.wall(n);
@@ -1107,16 +1109,13 @@ impl<'a> World<'a> {
     fn split(&self, a: usize, b: usize, service: usize) -> Option<Trouble> {
         let pair = [a, b];
         let running = pair.iter().all(|n| self.runs(*n));
-        let stopping =
-            pair.iter().any(|n| self.nodes[*n].process.as_ref().is_some_and(|process| process.stopping));
+        let stopping = pair.iter().any(|n| self.nodes[*n].process.as_ref().is_some_and(|process| process.stopping));
         // What a process left behind for its successor stays until that one has come.
         if pair.iter().any(|n| self.nodes[*n].process.is_none() && self.left_for_successor(*n)) {
             return None;
         }
         match self.scenario.mode {
-            ElectionMode::Node if running && !stopping && !self.stormy_weather() => {
-                Some(Trouble::Split(a, b, service))
-            }
+            ElectionMode::Node if running && !stopping && !self.stormy_weather() => Some(Trouble::Split(a, b, service)),
             ElectionMode::Node => Some(Trouble::SlowSplit(a, b, service)),
             // A node that does not reach the API learns only from one burst of announcements that it has lost.
             ElectionMode::Global | ElectionMode::Service => pair

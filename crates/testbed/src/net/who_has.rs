@@ -87,9 +87,7 @@ impl Host {
                         }
                     }
                     _ = ticks.tick() => {
-                        let mut journal = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                        journal.rounds.push((Instant::now(), BTreeSet::new()));
-                        drop(journal);
+                        ask_again(&shared);
                         let _ = socket.send(&question).await;
                     }
                 }
@@ -143,6 +141,12 @@ impl Answerers {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         journal.rounds.iter().find(|(_, answerers)| !answerers.is_empty()).map(|(at, _)| *at)
     }
+}
+
+/// What is answered from now on belongs to the next question.
+fn ask_again(journal: &Mutex<Journal>) {
+    let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+    journal.rounds.push((Instant::now(), BTreeSet::new()));
 }
 
 /// Pure.

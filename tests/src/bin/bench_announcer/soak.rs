@@ -51,7 +51,7 @@ pub async fn run(time: Duration) -> Result<Soak> {
             let done = Arc::clone(&done);
             std::thread::spawn(move || {
                 while !done.load(Ordering::Relaxed) {
-                    std::hint::spin_loop()
+                    std::hint::spin_loop();
                 }
             })
         })
@@ -59,7 +59,7 @@ pub async fn run(time: Duration) -> Result<Soak> {
     let probe = bed.lan.client().probe(Traffic::http((bed.lan.ipv4(151), 80).into()))?;
     let begun = Instant::now();
     while begun.elapsed() < time {
-        tokio::time::sleep(Duration::from_secs(60).min(time)).await;
+        tokio::time::sleep(Duration::from_mins(1).min(time)).await;
         eprintln!("  {:.0} min: {}", begun.elapsed().as_secs_f64() / 60.0, probe.report());
     }
     let report = probe.stop();
