@@ -147,7 +147,8 @@ mod tests {
     #[test]
     fn only_macvlans_of_ours_are_cut_off_from_routers_whatever_they_are_called() {
         let (key, mut one) = view(service("web", &["dhcp"]), &[("TCP", 80)]);
-        let of = |one: &ServiceView| rules(&[(key.clone(), one.clone())], &[], &[one.uid.clone()], false).quiet;
+        let of =
+            |one: &ServiceView| rules(&[(key.clone(), one.clone())], &[], std::slice::from_ref(&one.uid), false).quiet;
         assert_eq!(of(&one), [one.uid.link_name()].into());
         one.dhcp.link_name = Some("mine".into());
         assert_eq!(of(&one), ["mine".to_owned()].into());

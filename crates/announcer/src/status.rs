@@ -256,9 +256,9 @@ impl Report {
 fn span(seconds: i64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match seconds {
-        ..120 => format!("{seconds}s"),
-        ..3600 => format!("{minutes}m{}s", seconds % 60),
-        ..172_800 => format!("{hours}h{}m", minutes % 60),
+        ..=119 => format!("{seconds}s"),
+        120..=3599 => format!("{minutes}m{}s", seconds % 60),
+        3600..=172_799 => format!("{hours}h{}m", minutes % 60),
         _ => format!("{days}d{}h", hours % 24),
     }
 }
@@ -285,7 +285,7 @@ mod tests {
         "2026-01-01T12:00:00Z".parse().unwrap()
     }
 
-    fn service(name: &str, annotations: serde_json::Value, ingress: &[&str]) -> Service {
+    fn service(name: &str, annotations: &serde_json::Value, ingress: &[&str]) -> Service {
         let ingress: Vec<_> = ingress.iter().map(|ip| json!({"ip": ip})).collect();
         serde_json::from_value(json!({
             "metadata": {"namespace": "default", "name": name, "uid": format!("uid-{name}"), "annotations": annotations},
@@ -313,13 +313,13 @@ mod tests {
             json!({"kube-vip.io/loadbalancerIPs": "0.0.0.0", "kube-vip.io/vipHost": "node-1", TERM: "1", LEASE: lease})
         };
         let services = vec![
-            service("web", fixed("10.0.0.50", "node-1", "3"), &["10.0.0.50"]),
-            service("stale", fixed("10.0.0.51", "node-2", "8"), &["10.0.0.51"]),
-            service("new", json!({"kube-vip.io/loadbalancerIPs": "10.0.0.52,fd00::52"}), &[]),
-            service("lost", json!({"kube-vip.io/loadbalancerIPs": "10.0.0.53"}), &["10.0.0.53"]),
-            service("leased", dhcp("2026-01-01T13:30:00Z"), &["10.0.0.77"]),
-            service("over", dhcp("2026-01-01T11:59:00Z"), &["10.0.0.78"]),
-            service("not-ours", json!({"kube-vip.io/ignore": "true"}), &["10.0.0.54"]),
+            service("web", &fixed("10.0.0.50", "node-1", "3"), &["10.0.0.50"]),
+            service("stale", &fixed("10.0.0.51", "node-2", "8"), &["10.0.0.51"]),
+            service("new", &json!({"kube-vip.io/loadbalancerIPs": "10.0.0.52,fd00::52"}), &[]),
+            service("lost", &json!({"kube-vip.io/loadbalancerIPs": "10.0.0.53"}), &["10.0.0.53"]),
+            service("leased", &dhcp("2026-01-01T13:30:00Z"), &["10.0.0.77"]),
+            service("over", &dhcp("2026-01-01T11:59:00Z"), &["10.0.0.78"]),
+            service("not-ours", &json!({"kube-vip.io/ignore": "true"}), &["10.0.0.54"]),
         ];
         let leases = vec![
             member("node-1", "2026-01-01T11:59:57.000000Z", r#"{"serving":true}"#),
@@ -375,7 +375,7 @@ harvester-announcer-node-2   node-2   10m0s ago   expired, kube-proxy not ready,
     #[test]
     fn what_others_wrote_does_not_reach_the_terminal_raw() {
         let owner = json!({"kube-vip.io/loadbalancerIPs": "10.0.0.5", "kube-vip.io/vipHost": "\u{1b}[2Jnode"});
-        let text = report(&config(&[]), &[service("web", owner, &["10.0.0.5"])], &[], now()).to_text();
+        let text = report(&config(&[]), &[service("web", &owner, &["10.0.0.5"])], &[], now()).to_text();
         assert!(!text.contains('\u{1b}') && text.contains("node"), "{text}");
     }
 }

@@ -137,7 +137,7 @@ impl Lan {
 #[test]
 fn an_owner_that_answers_is_asked_once_per_period_by_unicast_and_nothing_else_happens() {
     let mut lan = Lan::new(&[target(2, 0, &[5])]);
-    lan.run(Duration::from_secs(60));
+    lan.run(Duration::from_mins(1));
     assert_eq!(lan.verdicts, []);
     assert_eq!(lan.broadcasts(), 0);
     assert_eq!(lan.asks.len(), 1200, "20 per second");
@@ -165,7 +165,7 @@ fn a_dead_owner_is_found_silent_within_the_bound_of_each_profile() {
             assert_eq!(lan.silent(), [(name(2), vec![vip(5)], true)], "{profile:?} {phase}");
             let timers = Timers::from(profile);
             let found = lan.start + lan.verdicts[0].0 - died;
-            assert!(found >= timers.period * timers.periods - ms(1), "not sooner than K periods: {found:?}");
+            assert!(found + ms(1) >= timers.period * timers.periods, "not sooner than K periods: {found:?}");
         }
     }
 }
@@ -198,7 +198,7 @@ fn the_second_in_line_waits_three_periods_longer() {
         })
         .collect();
     assert_eq!(found.iter().map(|(_, vips)| vips.clone()).collect::<Vec<_>>(), [[vip(5)], [vip(6)]]);
-    let between = found[1].0 - found[0].0;
+    let between = found[1].0.saturating_sub(found[0].0);
     assert!(between >= ms(150) && between <= ms(160), "{between:?}");
 }
 
@@ -434,7 +434,7 @@ fn a_verdict_is_repeated_with_patience_while_the_record_does_not_change() {
     let mut lan = Lan::new(&[target(2, 0, &[5])]);
     lan.run(Duration::from_secs(1));
     lan.kill(2);
-    lan.run(Duration::from_secs(60));
+    lan.run(Duration::from_mins(1));
     let at: Vec<u128> = lan.verdicts.iter().map(|(at, _)| at.as_millis()).collect();
     assert!((6..=9).contains(&at.len()), "{at:?}");
     assert!(at.windows(2).all(|pair| pair[1] - pair[0] >= 500), "{at:?}");
@@ -459,14 +459,13 @@ proptest! {
             for output in lan.detector.tick(lan.now) {
                 match output {
                     Output::Verdict(Verdict::Silent { vips, witnessed, .. }) => {
-                        let begun = lan.now - ms(30);
+                        let begun = lan.now.checked_sub(ms(30)).expect("the test has run for longer");
                         for vip in vips {
                             prop_assert!(answered.get(&vip).is_none_or(|at| *at <= begun), "{vip} had answered");
                         }
                         let last = answered.values().copied().chain(witness).max();
                         prop_assert!(!witnessed || last.is_some_and(|at| at + ms(400) > lan.now));
                     }
-                    Output::Verdict(Verdict::Answers { .. }) => {}
                     Output::Ask(ask) if dice >= loss => {
                         let from = if ask.address == GATEWAY { GATEWAY_MAC } else { mac(2) };
                         if ask.address == GATEWAY {
@@ -476,7 +475,7 @@ proptest! {
                         }
                         lan.heard(ask.address, from, Heard::Answer);
                     }
-                    Output::Ask(_) => {}
+                    Output::Ask(_) | Output::Verdict(Verdict::Answers { .. }) => {}
                 }
             }
         }

@@ -4,8 +4,6 @@ use l2::nftables::Port;
 
 use super::*;
 
-const MINE: LeaseState = LeaseState::Held { confirmed: true };
-
 fn ports(node: &Node, vip: &str) -> Vec<Port> {
     node.kernel.protection.vips[&vip.parse::<IpAddr>().unwrap()].iter().copied().collect()
 }
@@ -41,7 +39,7 @@ fn the_kernel_is_asked_when_something_changes_and_once_a_minute() {
     let mut node = Node::started(&[view("web", &["10.0.0.50"])], MINE, network());
     node.pass(Duration::from_secs(50));
     assert_eq!(node.kernel.protects, 1);
-    node.pass(Duration::from_secs(60));
+    node.pass(Duration::from_mins(1));
     assert_eq!(node.kernel.protects, 2);
 }
 
