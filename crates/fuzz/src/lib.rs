@@ -46,6 +46,10 @@ pub fn from_hex(text: &str) -> Option<Vec<u8>> {
 
 /// The reverse, 32 bytes per line.
 pub fn to_hex(bytes: &[u8]) -> String {
-    let line = |chunk: &[u8]| chunk.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
+    let digit = |half: u8| char::from_digit(u32::from(half), 16).expect("a half byte");
+    let line = |chunk: &[u8]| {
+        let digits = chunk.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
+        digits.chain(['\n']).collect::<String>()
+    };
     bytes.chunks(32).map(line).collect()
 }

@@ -176,10 +176,9 @@ fn dhcp(bytes: &[u8]) {
         if let (Some(xid), true) = (xid, reply.len() >= 240) {
             reply[4..8].copy_from_slice(&xid);
             reply[28..34].copy_from_slice(&US.octets());
-            if let Some(at) = reply.windows(2).skip(240).position(|pair| pair == [53, 1]) {
-                if let Some(byte) = reply.get_mut(240 + at + 2) {
-                    *byte = kind;
-                }
+            let option = reply.windows(2).skip(240).position(|pair| pair == [53, 1]);
+            if let Some(byte) = option.and_then(|at| reply.get_mut(240 + at + 2)) {
+                *byte = kind;
             }
         }
         let mut wrapped = Vec::new();

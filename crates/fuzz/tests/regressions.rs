@@ -21,7 +21,9 @@ fn what_is_in_the_corpus_breaks_nothing() {
 fn a_thousand_changes_of_each_valid_input_break_nothing() {
     for target in TARGETS {
         let seeds = (target.seeds)();
-        seeds.iter().for_each(|seed| (target.run)(seed));
+        for seed in &seeds {
+            (target.run)(seed);
+        }
         let mut mutator = Mutator::new(42);
         for _ in 0..1000 * seeds.len() {
             (target.run)(&mutator.next(&seeds));
