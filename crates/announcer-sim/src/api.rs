@@ -209,7 +209,7 @@ impl Api {
             && !record.holder.is_empty()
             && now < *renewed + old.lease_duration
         {
-            let age = (now - *renewed).as_secs_f64();
+            let age = now.saturating_sub(*renewed).as_secs_f64();
             self.stolen =
                 Some(format!("{} takes {name} from {}, who renewed it {age:.3} s ago", record.holder, old.holder));
         }

@@ -63,8 +63,9 @@ struct Swapping {
 #[derive(Debug, Default)]
 struct Membership {
     card: Option<Card>,
-    /// Its version, or that it does not exist, once that was read.
-    latest: Option<Option<u64>>,
+    /// It was read, or written; then its version, absent if it does not exist.
+    known: bool,
+    version: Option<u64>,
     busy: bool,
     tries: u32,
 }
@@ -94,6 +95,7 @@ struct Job {
 }
 
 /// See the module.
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, not the states of one machine")]
 pub struct Process {
     /// The machine under test.
     pub engine: Engine,
@@ -407,12 +409,11 @@ impl Process {
     fn send_card(&mut self, wall: Timestamp) {
         let Some(card) = &self.membership.card else { return };
         self.membership.busy = true;
-        let request = match self.membership.latest {
-            Some(version) => {
-                let member = Member { renewal: wall.to_string(), duration: self.lease_duration, card: card.clone() };
-                Request::WriteMember(self.identity.clone(), version, member)
-            }
-            None => Request::ReadMember(self.identity.clone()),
+        let request = if self.membership.known {
+            let member = Member { renewal: wall.to_string(), duration: self.lease_duration, card: card.clone() };
+            Request::WriteMember(self.identity.clone(), self.membership.version, member)
+        } else {
+            Request::ReadMember(self.identity.clone())
         };
         self.requests.push((Purpose::Membership, request));
     }
@@ -420,13 +421,16 @@ impl Process {
     fn enrolled(&mut self, wall: Timestamp, answer: &Answer) {
         self.membership.busy = false;
         match answer {
-            Answer::Member(found) if self.membership.latest.is_none() => {
-                self.membership.latest = Some(*found);
+            Answer::Member(found) if !self.membership.known => {
+                self.membership.known = true;
+                self.membership.version = *found;
                 self.send_card(wall);
             }
-            Answer::Member(found) => self.membership = Membership { latest: Some(*found), ..Membership::default() },
+            Answer::Member(found) => {
+                self.membership = Membership { known: true, version: *found, ..Membership::default() };
+            }
             Answer::Conflict if self.membership.tries < 3 => {
-                self.membership.latest = None;
+                self.membership.known = false;
                 self.membership.tries += 1;
                 self.send_card(wall);
             }
@@ -436,8 +440,8 @@ impl Process {
     }
 
     /// The engine wants this on a Service.
-    pub fn want(&mut self, key: ServiceKey, record: Record) {
-        if let Some(job) = self.jobs.get_mut(&key) {
+    pub fn want(&mut self, key: &ServiceKey, record: Record) {
+        if let Some(job) = self.jobs.get_mut(key) {
             job.record = record;
             if job.doing.is_some() {
                 return;
@@ -447,7 +451,7 @@ impl Process {
             let job = Job { record, doing: None, annotated: false, failures: 0, retry: None };
             self.jobs.insert(key.clone(), job);
         }
-        self.write(&key);
+        self.write(key);
     }
 
     /// Nothing is wanted there any more.

@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 /// Faults begin after this: by then every node has started and every Service is announced.
 pub const WARM_UP: Duration = Duration::from_secs(15);
 /// From here on nothing goes wrong any more.
-pub const CALM: Duration = Duration::from_secs(60);
+pub const CALM: Duration = Duration::from_mins(1);
 /// All must have come to rest by then; Services are deleted.
 pub const DELETION: Duration = Duration::from_secs(100);
 /// The end.

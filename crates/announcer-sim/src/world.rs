@@ -412,7 +412,7 @@ impl<'a> World<'a> {
             Kind::Pause(n, shows) => {
                 self.nodes[n].paused -= 1;
                 if self.nodes[n].paused == 0 {
-                    let stood = self.now - self.nodes[n].paused_at;
+                    let stood = self.now.saturating_sub(self.nodes[n].paused_at);
                     self.nodes[n].stood_still += stood;
                     if !shows {
                         self.nodes[n].behind += stood;
@@ -478,13 +478,13 @@ impl<'a> World<'a> {
     // Nodes.
 
     fn clock(&self, n: usize) -> Instant {
-        self.origin + self.now - self.nodes[n].behind
+        self.origin + self.now.saturating_sub(self.nodes[n].behind)
     }
 
     fn kernel_time(&self, n: usize) -> Duration {
         let node = &self.nodes[n];
         let now = if node.paused > 0 { node.paused_at } else { self.now };
-        now - node.stood_still
+        now.saturating_sub(node.stood_still)
     }
 
     fn wall(&self, n: usize) -> Timestamp {
@@ -702,7 +702,7 @@ impl<'a> World<'a> {
                 let wall = self.wall(n);
                 self.process(n).enrol(wall, card);
             }
-            Action::Record(key, record) => self.process(n).want(key, record),
+            Action::Record(key, record) => self.process(n).want(&key, record),
             Action::Forget(key) => self.process(n).forget(&key),
             Action::ReleaseLease => {
                 let wall = self.wall(n);
@@ -734,7 +734,9 @@ impl<'a> World<'a> {
             (WireOp::Put(puts), sabotage) => {
                 node.set.extend(puts.iter().map(|put| put.net.addr()));
                 if sabotage == Some(Sabotage::NoFence) {
-                    puts.iter_mut().for_each(|put| put.valid = Duration::from_hours(1));
+                    for put in puts {
+                        put.valid = Duration::from_hours(1);
+                    }
                 }
                 Some(op)
             }
@@ -952,7 +954,7 @@ impl<'a> World<'a> {
             let delay = self.between(500, 30_000) + if held { self.hold(n) } else { Duration::ZERO };
             let node = &mut self.nodes[n];
             node.arrives = node.arrives.max(self.now + delay) + Duration::from_micros(1);
-            let (life, epoch, after) = (node.life, node.epoch, node.arrives - self.now);
+            let (life, epoch, after) = (node.life, node.epoch, node.arrives.saturating_sub(self.now));
             self.schedule(after, Event::Watch { node: n, life, epoch, change: change.clone() });
         }
     }
