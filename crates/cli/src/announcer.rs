@@ -101,13 +101,13 @@ fn output(arguments: &[String]) -> Result<(bool, Vec<String>), String> {
     while let Some(argument) = arguments.next() {
         let value = match argument.as_str() {
             "-o" | "--output" => arguments.next().map(String::as_str).unwrap_or_default(),
-            other => match other.strip_prefix("--output=").or_else(|| other.strip_prefix("-o=")) {
-                Some(value) => value,
-                None => {
+            other => {
+                let Some(value) = other.strip_prefix("--output=").or_else(|| other.strip_prefix("-o=")) else {
                     rest.push(argument.clone());
                     continue;
-                }
-            },
+                };
+                value
+            }
         };
         json = match value {
             "json" => true,
