@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e docs-test chaos bench bench-ccm release image chart tools fmt lint clean
+.PHONY: help demo demo-down test test-unit test-e2e docs-test sim fuzz chaos bench bench-ccm bench-announcer release image chart tools fmt lint clean
 
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
@@ -49,6 +49,15 @@ chaos: ## break what can break around the cloud controller for CHAOS_SECONDS (60
 	@tools=$$(dev/tools.sh) && cargo build $(TEST_BINARIES) --bins && cargo build -p e2e --bin chaos && \
 	  HCP_TOOLS=$$tools dev/private.sh $(OUT)/debug/chaos
 
+bench-announcer: release ## measure fail-over in node mode and the cost of 200 addresses as root (ARGS='--only power-loss', '--soak 30', '--help')
+	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/release/bench-announcer $(ARGS)
+
+SEEDS ?= 10000
+sim: ## simulate announcers under faults (SEEDS=100000, MODE='global node'); prints a shrunk trace of what fails
+	@cargo build --release -p announcer-sim --bin sim && \
+	  for mode in $(or $(MODE),global node); do $(OUT)/release/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
+
 release: ## the static binary that is shipped
 	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
 	@ls -l $(BINARY) | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'
@@ -58,6 +67,10 @@ image: release ## the image, as a docker-archive in target/, with the list of wh
 
 chart: ## the chart's archives and indexes in target/charts, for Helm and for Rancher's catalogue (LINE=109.1.0)
 	@tools=$$(dev/tools.sh) && HELM=$$tools/helm3 dev/chart.sh
+
+fuzz: ## feed hostile frames to everything that reads from the wire, a minute each (ARGS="--seconds 600 --seed 7 --target ndp")
+	@cargo build --release -p fuzz && \
+	  $(OUT)/release/fuzz $(ARGS)
 
 tools: ## get etcd, Kubernetes and Debian packages for demo and tests
 	@dev/tools.sh

@@ -1,6 +1,7 @@
 //! The annotations that announcer and users exchange on a Service, and how their values are read. announcer.md 2.1.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use jiff::Timestamp;
 use l2::Mac;
@@ -26,10 +27,18 @@ pub const DHCP_BROADCAST: &str = "kube-vip.io/dhcp-broadcast";
 pub const RP_FILTER: &str = "kube-vip.io/rp_filter";
 /// Name of the macvlan instead of `vip-<uid8>`.
 pub const MACVLAN_NAME: &str = "kube-vip.io/macvlanName";
+/// Name of the Lease in `service` mode.
+pub const LEASE_NAME: &str = "kube-vip.io/leaseName";
 /// An 802.1Q sub-interface, which we do not make.
 pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
+/// The cloud provider's: `namespace/name` of the Service whose address this one shares.
+pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
+/// Ours: since which change of owner `vipHost` stands, as a decimal number (decisions.md 20).
+pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 /// Ours: what a successor needs to go on with the DHCP lease (see [`LeaseFacts`]).
 pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
+/// Ours: the same for DHCPv6 (see [`LeaseFacts6`]).
+pub const DHCP6_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp6-lease";
 
 /// The reverse-path filter of a macvlan (`Documentation/networking/ip-sysctl`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -109,6 +118,8 @@ pub enum Wanted {
     Static(IpAddr),
     /// Any that a DHCPv4 server gives.
     Dhcp4,
+    /// Any that a DHCPv6 server gives.
+    Dhcp6,
 }
 
 /// announcer.md 3.3: IPs are made canonical, unspecified means DHCP, at most two entries where DHCP is involved. What
@@ -124,7 +135,7 @@ pub fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>, Vec<Pr
             problems.push(Problem::new(
                 source,
                 entry,
-                "accepted are IP addresses separated by commas, 0.0.0.0 for DHCP; host names are not supported",
+                "accepted are IP addresses separated by commas, 0.0.0.0 for DHCP and :: for DHCPv6; host names are not supported",
             ));
             continue;
         };
@@ -133,14 +144,7 @@ pub fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>, Vec<Pr
             dhcp = true;
             match address {
                 IpAddr::V4(_) => Wanted::Dhcp4,
-                IpAddr::V6(_) => {
-                    problems.push(Problem::new(
-                        source,
-                        "::",
-                        "DHCPv6 is not supported yet: give an IPv6 address, or 0.0.0.0 for DHCPv4",
-                    ));
-                    continue;
-                }
+                IpAddr::V6(_) => Wanted::Dhcp6,
             }
         } else if is_usable(address) {
             Wanted::Static(address)
@@ -208,6 +212,13 @@ pub fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
     if entries > 2 { Err(bad()) } else { Ok(found) }
 }
 
+/// The IPv6 address of `v4`, `v6` or `v4,v6`. What is wrong with the text [`parse_requested`] says.
+pub fn parse_requested6(text: &str) -> Option<Ipv6Addr> {
+    text.split(',')
+        .find_map(|entry| entry.trim().parse::<Ipv6Addr>().ok())
+        .filter(|address| is_usable((*address).into()))
+}
+
 /// announcer.md 2.1 `rp_filter`.
 pub fn parse_rp_filter(text: &str) -> Result<RpFilter, Problem> {
     match text.trim() {
@@ -243,6 +254,53 @@ impl LeaseFacts {
     }
 }
 
+/// The same for DHCPv6; the client's DUID comes from the Service's UID.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseFacts6 {
+    /// The address.
+    pub address: Ipv6Addr,
+    /// DUID of the server of the last REPLY, in hexadecimal digits.
+    pub server: String,
+    /// When the valid lifetime ends unless renewed; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+}
+
+impl LeaseFacts6 {
+    /// Our own annotation; whatever somebody else made of it is as good as none.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text)
+            .ok()
+            .filter(|facts: &Self| facts.server_duid().is_some() && is_usable(facts.address.into()))
+    }
+
+    /// What to write.
+    pub fn to_annotation(&self) -> String {
+        serde_json::to_string(self).expect("three plain fields are always valid JSON")
+    }
+
+    /// The digits for a DUID.
+    pub fn digits(duid: &[u8]) -> String {
+        duid.iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+
+    /// The server's DUID, unless somebody wrote something else there.
+    pub fn server_duid(&self) -> Option<Vec<u8>> {
+        if self.server.is_empty()
+            || self.server.len() > 260
+            || !self.server.bytes().all(|byte| byte.is_ascii_hexdigit())
+        {
+            return None;
+        }
+        let (pairs, rest) = self.server.as_bytes().as_chunks::<2>();
+        let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        rest.is_empty().then(|| pairs.iter().filter_map(byte).collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -256,6 +314,7 @@ mod tests {
             .map(|wanted| match wanted {
                 Wanted::Static(address) => address.to_string(),
                 Wanted::Dhcp4 => "dhcp".into(),
+                Wanted::Dhcp6 => "dhcp6".into(),
             })
             .collect();
         (texts, problems.len())
@@ -271,7 +330,8 @@ mod tests {
             ("0.0.0.0", &["dhcp"], 0),
             ("0.0.0.0,fd00::1", &["dhcp", "fd00::1"], 0),
             ("0.0.0.0,10.0.0.1,10.0.0.2", &[], 1),
-            ("::", &[], 1),
+            ("::", &["dhcp6"], 0),
+            ("0.0.0.0,::", &["dhcp", "dhcp6"], 0),
             ("", &[], 0),
             (" , ", &[], 0),
             ("web.example", &[], 1),
@@ -348,6 +408,15 @@ mod tests {
         };
         assert_eq!(LeaseFacts::parse(&facts.to_annotation()), Some(facts));
         assert_eq!(LeaseFacts::parse("nonsense"), None);
+        let duid = [0, 1, 0xab, 0xff];
+        let facts =
+            LeaseFacts6 { address: "fd00::5".parse().unwrap(), server: LeaseFacts6::digits(&duid), expires: None };
+        assert_eq!(facts.server_duid().unwrap(), duid);
+        assert_eq!(LeaseFacts6::parse(&facts.to_annotation()), Some(facts.clone()));
+        for server in ["", "abc", "zz", "+1"] {
+            let odd = LeaseFacts6 { server: server.into(), ..facts.clone() };
+            assert_eq!(LeaseFacts6::parse(&odd.to_annotation()), None, "{server:?}");
+        }
     }
 
     proptest! {
@@ -364,7 +433,7 @@ mod tests {
         }
 
         #[test]
-        fn every_usable_address_is_found_in_any_order(addresses in proptest::collection::btree_set(any::<std::net::Ipv6Addr>(), 1..4)) {
+        fn every_usable_address_is_found_in_any_order(addresses in proptest::collection::btree_set(any::<Ipv6Addr>(), 1..4)) {
             let usable: Vec<IpAddr> = addresses.iter().map(|v6| IpAddr::V6(*v6).to_canonical()).filter(|ip| is_usable(*ip) && !ip.is_unspecified()).collect();
             let list = usable.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let (wanted, problems) = parse_addresses(LOADBALANCER_IPS, &list);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::{JoinError, JoinSet};
 
-use crate::dhcp_driver::StopSender;
+use crate::dhcp_driver::{Order, Orders};
 use crate::view::Uid;
 
 /// At the end: for a RELEASE that is on its way. None needs an answer.
@@ -14,25 +14,32 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Owns the tasks of all clients until they have ended.
 #[derive(Debug, Default)]
 pub struct Clients {
-    running: BTreeMap<Uid, StopSender>,
+    running: BTreeMap<Uid, Orders>,
     tasks: JoinSet<()>,
 }
 
 impl Clients {
     /// Runs a client. One that ran before for the same Service ends, keeping its lease.
-    pub fn start(&mut self, uid: Uid, stop: StopSender, task: impl Future<Output = ()> + Send + 'static) {
+    pub fn start(&mut self, uid: Uid, orders: Orders, task: impl Future<Output = ()> + Send + 'static) {
         while let Some(ended) = self.tasks.try_join_next() {
             report(ended);
         }
         self.tasks.spawn(task);
-        self.running.insert(uid, stop);
+        self.running.insert(uid, orders);
     }
 
     /// Ends a client, giving its lease back or keeping it. The task is awaited at the end.
     pub fn stop(&mut self, uid: &Uid, release: bool) {
-        if let Some(stop) = self.running.remove(uid) {
+        if let Some(orders) = self.running.remove(uid) {
             // A client that has broken off does not hear it.
-            let _ = stop.send(release);
+            let _ = orders.send(Order::Stop { release });
+        }
+    }
+
+    /// Tells a client that its interface is down or back.
+    pub fn link(&self, uid: &Uid, up: bool) {
+        if let Some(orders) = self.running.get(uid) {
+            let _ = orders.send(Order::Link { up });
         }
     }
 
@@ -58,19 +65,16 @@ fn report(ended: Result<(), JoinError>) {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::{mpsc, oneshot};
+    use tokio::sync::mpsc;
 
     use super::*;
 
     /// A client that needs a while to say goodbye.
-    fn slow(
-        name: &'static str,
-        said: &mpsc::UnboundedSender<String>,
-    ) -> (StopSender, impl Future<Output = ()> + use<>) {
-        let (stop, stopped) = oneshot::channel();
+    fn slow(name: &'static str, said: &mpsc::UnboundedSender<String>) -> (Orders, impl Future<Output = ()> + use<>) {
+        let (stop, mut stopped) = mpsc::unbounded_channel();
         let said = said.clone();
         let task = async move {
-            let release = stopped.await.unwrap_or(false);
+            let release = stopped.recv().await == Some(Order::Stop { release: true });
             tokio::time::sleep(Duration::from_millis(50)).await;
             let _ = said.send(format!("{name} {release}"));
         };
@@ -95,7 +99,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_hangs_does_not_hold_up_the_end() {
         let mut clients = Clients::default();
-        let (stop, _stopped) = oneshot::channel();
+        let (stop, _stopped) = mpsc::unbounded_channel();
         clients.start(Uid("stuck".into()), stop, std::future::pending());
         let begun = std::time::Instant::now();
         clients.end().await;

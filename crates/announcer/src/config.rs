@@ -11,11 +11,18 @@ use std::time::Duration;
 mod values;
 mod variables;
 
+use crate::detect::Profile;
 use values::{Values, flags};
 use variables::VARIABLES;
 
 /// The Lease that kube-vip's holder of all Services keeps, in the pod's own namespace.
 pub const GLOBAL_LEASE: &str = "plndr-svcs-lock";
+
+/// The kernel counts whole seconds, and the deadline is put off once a second: less would lose the address of a process
+/// that is well. The shortest Lease that the rules allow lasts 3 s.
+const MIN_FENCE: Duration = Duration::from_secs(2);
+/// failover-protocol.md 2.
+const NODE_FENCE: Duration = Duration::from_secs(5);
 
 /// Why the configuration cannot be used. The text is what the user reads when the process exits.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -162,6 +169,10 @@ pub struct Config {
     pub prefix6: PrefixRule,
     /// Which ownership mode was asked for, decisions.md 17.
     pub election_mode: ElectionMode,
+    /// `failover_profile`: how soon `node` mode holds a silent owner for dead.
+    pub profile: Profile,
+    /// `vip_failback`: in `node` mode, hand an address back to the node where it belongs.
+    pub fail_back: bool,
     /// The Lease of `global` mode.
     pub lease: LeaseConfig,
     /// Which classes are ours.
@@ -170,6 +181,8 @@ pub struct Config {
     pub watch_namespace: Option<String>,
     /// `vip_arpRate`, only where it was set: announce for ever at this interval. Absent: a burst, then silence.
     pub announce_interval: Option<Duration>,
+    /// `enable_service_security`.
+    pub service_security: bool,
     /// `disable_service_updates`.
     pub disable_service_updates: bool,
     /// `prometheus_server`; absent: not served.
@@ -235,10 +248,14 @@ impl Config {
             prefix4,
             prefix6,
             election_mode: values.election_mode()?,
+            profile: values.profile()?,
+            fail_back: values.boolean("vip_failback")?.unwrap_or(false),
             lease: values.lease(lease_namespace, lease_name)?,
             class,
             watch_namespace: values.text("svc_namespace").map(str::to_owned),
             announce_interval: values.announce_interval()?,
+            // decisions.md 16: kube-vip's default is false, and leaves every port of the node open on each VIP.
+            service_security: values.boolean("enable_service_security")?.unwrap_or(true),
             disable_service_updates: values.boolean("disable_service_updates")?.unwrap_or(false),
             metrics: values.metrics()?,
             health: values.health()?,
@@ -254,9 +271,16 @@ impl Config {
     }
 
     /// How long the kernel keeps a VIP without a sign of life from us. Shorter than what others wait before they may
-    /// take over, so that a process that hangs or died is silent on the wire before its successor speaks.
+    /// take over, so that a process that hangs or died is silent on the wire before its successor speaks. In `node` mode
+    /// nobody takes over while the kernel answers, so that it must not answer for a dead process longer than it takes to
+    /// restart one (failover-protocol.md 2).
     pub fn fence(&self) -> Duration {
-        self.lease.duration.saturating_sub(self.lease.retry_period + Duration::from_secs(1)).max(Duration::from_secs(5))
+        let lease = self.lease.duration;
+        let fence = lease.saturating_sub(self.lease.retry_period + Duration::from_secs(1)).max(MIN_FENCE);
+        match self.election_mode {
+            ElectionMode::Global | ElectionMode::Service => fence,
+            ElectionMode::Node => fence.min(NODE_FENCE),
+        }
     }
 }
 

@@ -8,12 +8,12 @@ use dhcp_client::{Client, Config, Expiry, Lease, LostReason, Output, RememberedL
 use jiff::Timestamp;
 use l2::{PacketSocket, Traffic};
 use runtime::error::chain;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::annotations::LeaseFacts;
 use crate::clock;
-use crate::engine::{DhcpEvent, DhcpStart, Heard, Input, Leased};
-use crate::listen;
+use crate::engine::{DhcpEvent, DhcpStart, Input, Leased};
+use crate::frames::{self, Frame, Heard};
 use crate::view::Uid;
 
 /// decisions.md 22, as for static addresses.
@@ -21,9 +21,30 @@ const PROBES: u8 = 3;
 const PROBE_GAP: Duration = Duration::from_millis(10);
 /// Ethernet with VLAN tags and the largest message that we accept (option 57: 1500).
 const FRAME: usize = 1600;
+/// What the kernel says to a frame for a link that has no carrier.
+const ENOBUFS: i32 = 105;
 
-/// Asks the task to end, giving the lease back or not.
-pub type StopSender = oneshot::Sender<bool>;
+/// The kernel reports a link that goes down on the socket, but not always the engine's way of one that came back in the
+/// meantime: until somebody says that it is back, it is tried this often.
+const LINK_RETRY: Duration = Duration::from_secs(1);
+
+/// What a running client is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// End, giving the lease back or keeping it for a successor.
+    Stop {
+        /// Whether to send RELEASE.
+        release: bool,
+    },
+    /// The interface has lost its carrier or was set down, or is back.
+    Link {
+        /// It can be used again.
+        up: bool,
+    },
+}
+
+/// Tells a client what to do. One that is dropped means: end, and keep the lease.
+pub type Orders = mpsc::UnboundedSender<Order>;
 
 /// Where the engine hears what a client says.
 #[derive(Debug, Clone)]
@@ -44,12 +65,12 @@ impl Events {
 }
 
 /// The client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
-pub fn client(start: DhcpStart, events: Events) -> (StopSender, impl Future<Output = ()> + Send + 'static) {
-    let (stop, stopped) = oneshot::channel();
+pub fn client(start: DhcpStart, events: Events) -> (Orders, impl Future<Output = ()> + Send + 'static) {
+    let (orders, ordered) = mpsc::unbounded_channel();
     let task = async move {
         let driver = Driver::new(&start, events.clone());
         let result = match driver {
-            Ok(driver) => driver.run(stopped).await,
+            Ok(driver) => driver.run(ordered).await,
             Err(error) => Err(error),
         };
         events.tell(match result {
@@ -57,7 +78,7 @@ pub fn client(start: DhcpStart, events: Events) -> (StopSender, impl Future<Outp
             Err(error) => DhcpEvent::Failed(error),
         });
     };
-    (stop, task)
+    (orders, task)
 }
 
 struct Probing {
@@ -73,13 +94,15 @@ struct Driver {
     client: Client,
     socket: PacketSocket,
     probing: Option<Probing>,
+    /// The socket said that the link is down: when it is tried again.
+    link_retry: Option<Instant>,
     events: Events,
     state: &'static str,
 }
 
 /// What woke the driver.
 enum Woken {
-    Stop(Option<bool>),
+    Order(Option<Order>),
     Frame(std::io::Result<usize>),
     Arp(std::io::Result<usize>),
     Timer,
@@ -91,54 +114,78 @@ impl Driver {
         let config = client_config(start, now, Timestamp::now());
         let client = Client::new(config, now, rand::random()).map_err(|error| chain(&error))?;
         let socket = PacketSocket::open(start.link, Traffic::DhcpClient).map_err(|error| chain(&error))?;
-        Ok(Self { link: start.link, mac: start.mac, client, socket, probing: None, events, state: "" })
+        Ok(Self {
+            link: start.link,
+            mac: start.mac,
+            client,
+            socket,
+            probing: None,
+            link_retry: None,
+            events,
+            state: "",
+        })
     }
 
-    async fn run(mut self, mut stop: oneshot::Receiver<bool>) -> Result<(), String> {
+    async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) -> Result<(), String> {
         let mut buffer = [0; FRAME];
         let mut arp_buffer = [0; FRAME];
         self.step(dhcp_client::Input::Start).await?;
         loop {
             let probe = self.probing.as_ref().map(|probing| probing.next);
-            let deadline = self.client.deadline().into_iter().chain(probe).min();
+            let deadline = self.client.deadline().into_iter().chain(probe).chain(self.link_retry).min();
             // What has arrived is read before a timer is judged (failover-protocol.md R1).
             let woken = tokio::select! {
                 biased;
-                release = &mut stop => Woken::Stop(release.ok()),
+                order = orders.recv() => Woken::Order(order),
                 result = self.socket.recv(&mut buffer) => Woken::Frame(result),
                 result = heard(self.probing.as_ref(), &mut arp_buffer) => Woken::Arp(result),
                 () = sleep_until(deadline) => Woken::Timer,
             };
             match woken {
-                Woken::Stop(Some(true)) => {
+                Woken::Order(Some(Order::Stop { release: true })) => {
                     self.step(dhcp_client::Input::Release).await?;
                     return Ok(());
                 }
-                Woken::Stop(_) => return Ok(()),
+                Woken::Order(Some(Order::Stop { release: false }) | None) => return Ok(()),
+                Woken::Order(Some(Order::Link { up })) => {
+                    self.link_retry = None;
+                    let input = if up { dhcp_client::Input::Restart } else { dhcp_client::Input::LinkLost };
+                    self.step(input).await?;
+                }
                 Woken::Frame(Ok(length)) => self.step(dhcp_client::Input::Frame(&buffer[..length])).await?,
                 Woken::Arp(Ok(length)) => self.arp(&arp_buffer[..length]).await?,
+                Woken::Frame(Err(error)) | Woken::Arp(Err(error)) if is_down(&error) => self.link_lost().await?,
                 Woken::Frame(Err(error)) | Woken::Arp(Err(error)) => {
-                    return Err(format!("the interface of the DHCP client is down or gone: {error}"));
+                    return Err(format!("the interface of the DHCP client is gone: {error}"));
                 }
                 Woken::Timer => self.timer().await?,
             }
         }
     }
 
+    /// RFC 2131 3.7: the lease stays valid and ends at its time; it is confirmed when the link is back.
+    async fn link_lost(&mut self) -> Result<(), String> {
+        self.probing = None;
+        self.link_retry = Some(clock::now() + LINK_RETRY);
+        Box::pin(self.step(dhcp_client::Input::LinkLost)).await
+    }
+
     async fn timer(&mut self) -> Result<(), String> {
         let now = clock::now();
+        if self.link_retry.take_if(|at| *at <= now).is_some() {
+            return self.step(dhcp_client::Input::Restart).await;
+        }
         if let Some(probing) = self.probing.as_mut().filter(|probing| probing.next <= now) {
             let address = probing.address;
             if probing.sent < PROBES {
                 probing.sent += 1;
                 // From now, not from when it was due: an answer needs its time.
                 probing.next = now + PROBE_GAP;
-                let frame = listen::probe(self.mac, address.into());
-                probing
-                    .socket
-                    .send(&frame)
-                    .await
-                    .map_err(|error| format!("failed to send an ARP probe for {address}: {error}"))?;
+                let frame = frames::probe(self.mac, address.into());
+                match probing.socket.send(&frame).await {
+                    Err(error) if is_down(&error) => return self.link_lost().await,
+                    sent => sent.map_err(|error| format!("failed to send an ARP probe for {address}: {error}"))?,
+                }
             } else {
                 self.probing = None;
                 return self.step(dhcp_client::Input::ProbeFree(address)).await;
@@ -148,7 +195,7 @@ impl Driver {
     }
 
     async fn arp(&mut self, frame: &[u8]) -> Result<(), String> {
-        let (Some(probing), Some((address, mac, what))) = (&self.probing, listen::interpret(frame)) else {
+        let (Some(probing), Some(Frame { address, mac, what, .. })) = (&self.probing, frames::read(0, frame)) else {
             return Ok(());
         };
         let probed = probing.address;
@@ -165,14 +212,15 @@ impl Driver {
 
     async fn step(&mut self, input: dhcp_client::Input<'_>) -> Result<(), String> {
         let now = clock::now();
+        let mut down = false;
         for output in self.client.step(now, input) {
             match output {
-                // A full queue loses a frame as the wire may; the client sends again.
-                Output::Send(frame) => {
-                    if let Err(error) = self.socket.send(&frame).await {
-                        return Err(format!("failed to send a DHCP message: {error}"));
-                    }
-                }
+                // A full queue, or that of a link without carrier, loses a frame as the wire may; the client sends again.
+                Output::Send(frame) => match self.socket.send(&frame).await {
+                    Err(error) if is_down(&error) => down = true,
+                    Err(error) if error.raw_os_error() == Some(ENOBUFS) => {}
+                    sent => sent.map_err(|error| format!("failed to send a DHCP message: {error}"))?,
+                },
                 Output::Probe(address) => {
                     if self.probing.as_ref().is_none_or(|probing| probing.address != address) {
                         let socket = PacketSocket::open(self.link, Traffic::Arp).map_err(|error| chain(&error))?;
@@ -183,12 +231,15 @@ impl Driver {
                 Output::Renewed(lease) => self.tell(DhcpEvent::Renewed(leased(&lease, now, Timestamp::now()))),
                 Output::Lost { lease, reason } => {
                     self.probing = None;
-                    self.tell(DhcpEvent::Lost { address: lease.address, why: lost(&reason) });
+                    self.tell(DhcpEvent::Lost { address: lease.address.into(), why: lost(&reason) });
                 }
                 Output::Report(report) => {
                     self.tell(DhcpEvent::Report { reason: reason(&report), text: report.to_string() });
                 }
             }
+        }
+        if down {
+            return self.link_lost().await;
         }
         let state = self.client.state().as_str();
         if state != self.state {
@@ -201,6 +252,11 @@ impl Driver {
     fn tell(&self, event: DhcpEvent) {
         self.events.tell(event);
     }
+}
+
+/// Set down, not gone: it may come back as the same interface.
+pub(crate) fn is_down(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NetworkDown
 }
 
 async fn heard(probing: Option<&Probing>, buffer: &mut [u8]) -> std::io::Result<usize> {

@@ -4,30 +4,46 @@
 //! It keeps one small machine per VIP (`vip.rs`) in step with the plan (`plan.rs`), extends what is up, sweeps what is
 //! nobody's (`sweep.rs`), decides what stands on each Service (`records.rs`) and how to leave (`stop.rs`).
 
+mod defence;
 mod dhcp;
+mod dhcp6;
 mod io;
+mod kernel;
+mod leases;
+mod links;
+mod lookout;
+mod protect;
 mod records;
 mod stop;
 mod sweep;
+mod tell;
+mod traffic;
 mod vip;
+mod vip_timers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 pub use io::{
-    Action, DhcpEvent, DhcpStart, Heard, Input, Leased, Put, Record, Recorded, Tell, VipStatus, WireDone, WireOp,
+    Action, Dhcp6Start, DhcpEvent, DhcpStart, Input, Leased, Observations, Put, Record, Recorded, Tell, VipStatus,
+    WireDone, WireOp,
 };
 use ipnet::IpNet;
 use l2::netlink::InetConf;
+use l2::nftables::Protection;
+use lookout::Lookout;
 use records::ServiceRecord;
 use stop::Stopping;
 use vip::{Phase, Vip};
 
-use crate::annotations::printable;
 use crate::config::Config;
+use crate::endpoints::Endpoints;
+use crate::frames::Heard;
 use crate::network::{Family, Network};
-use crate::ownership::{GlobalLease, LeaseState, Owner, Ownership};
+use crate::ownership::node::Change;
+use crate::ownership::service::LeaseKey;
+use crate::ownership::{LeaseState, Owner, Owners, Ownership};
 use crate::plan::{self, Plan, VipId, World};
 use crate::view::{ServiceKey, ServiceView, Uid};
 
@@ -36,6 +52,7 @@ pub const REFRESH: Duration = Duration::from_secs(1);
 /// A refresh this late means that the process or the machine stood still: others may have acted meanwhile
 /// (failover-protocol.md R6).
 const PAUSE: Duration = Duration::from_secs(2);
+const NODE_PAUSE: Duration = Duration::from_millis(250);
 /// How long a restarted process keeps what it finds before it knows whose it is. Bounded, so that a process that never
 /// learns it does not keep an address for ever; long enough for an API server to come back (decisions.md 26 uses the
 /// same time).
@@ -52,9 +69,17 @@ const TELL_INTERVAL: Duration = Duration::from_mins(10);
 pub struct Engine {
     config: Config,
     fence: Duration,
-    ownership: GlobalLease,
+    ownership: Owners,
+    lookout: Lookout,
+    /// `node` mode: changes of owner that were not told yet.
+    moved: BTreeMap<ServiceKey, Change>,
+    observations: Observations,
+    /// `service` mode: the elections that this node takes part in.
+    campaigning: BTreeSet<LeaseKey>,
     services: BTreeMap<ServiceKey, ServiceView>,
     synced: bool,
+    /// Nodes with endpoints of Services with policy Local.
+    endpoints: Endpoints,
     network: Option<Network>,
     plan: Plan,
     vips: BTreeMap<VipId, Vip>,
@@ -63,11 +88,16 @@ pub struct Engine {
     yielded: BTreeMap<VipId, Option<Instant>>,
     /// Macvlans whose clients are sending their RELEASE.
     leaving: BTreeMap<Uid, dhcp::Leaving>,
+    /// Leases given back because another MAC or name asks from now on, until that one does.
+    given_back: BTreeMap<Uid, Ipv4Addr>,
     /// DHCP clients started so far: the generation of the last one.
     clients: u64,
     /// What was set on interfaces that carry VIPs, to be put back; absent while the answer is on its way.
     prepared: BTreeMap<u32, Option<InetConf>>,
     listening: BTreeSet<(u32, Family)>,
+    /// The rules that were asked for last, and whether the kernel has refused them.
+    protected: Option<Protection>,
+    unprotected: bool,
     records: BTreeMap<ServiceKey, ServiceRecord>,
     told: BTreeMap<(ServiceKey, String), Instant>,
     /// Addresses and interfaces (without one) that we had removed, with the observation that was asked for last: up to
@@ -92,18 +122,26 @@ impl Engine {
     pub fn new(now: Instant, config: Config) -> Self {
         Self {
             fence: config.fence(),
-            ownership: GlobalLease { node: config.node_name.clone(), state: LeaseState::Unknown },
+            ownership: Owners::new(&config),
+            lookout: Lookout::new(now, &config),
+            moved: BTreeMap::new(),
+            observations: Observations::default(),
+            campaigning: BTreeSet::new(),
             config,
             services: BTreeMap::new(),
             synced: false,
+            endpoints: Endpoints::new(),
             network: None,
             plan: Plan::default(),
             vips: BTreeMap::new(),
             yielded: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            given_back: BTreeMap::new(),
             clients: 0,
             prepared: BTreeMap::new(),
             listening: BTreeSet::new(),
+            protected: None,
+            unprotected: false,
             records: BTreeMap::new(),
             told: BTreeMap::new(),
             removed: BTreeMap::new(),
@@ -139,6 +177,7 @@ impl Engine {
     fn settle(&mut self, now: Instant) -> Vec<Action> {
         if std::mem::take(&mut self.dirty) {
             self.reconcile(now);
+            self.finish_hand_over(now);
         }
         std::mem::take(&mut self.out)
     }
@@ -156,28 +195,28 @@ impl Engine {
                     }
                 }
             }
+            Input::Endpoints(key, nodes) => self.endpoints_changed(key, nodes),
             Input::Synced => {
                 self.synced = true;
                 self.dirty = true;
             }
-            Input::Lease(state) => {
-                if self.ownership.state != state {
-                    match &state {
-                        LeaseState::Held { confirmed: true } => {
-                            self.yielded.values_mut().for_each(|until| *until = until.map(|until| until.min(now)));
-                        }
-                        LeaseState::Held { confirmed: false } => {}
-                        // Whoever takes it from here on takes it over from another owner.
-                        LeaseState::Unknown | LeaseState::Other(_) => self.yielded.clear(),
-                    }
-                    self.ownership.state = state;
-                    self.dirty = true;
-                }
-            }
+            Input::Lease(state) => self.lease_changed(now, state),
+            Input::ServiceLease(key, state) => self.service_lease(now, key, state),
+            Input::Member(node, member) => self.tell_cluster(|cluster| cluster.member(now, node, member)),
+            Input::MembersSynced => self.tell_cluster(|cluster| cluster.members_synced(now)),
+            Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.node(name, facts)),
+            Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.nodes_synced(readable)),
+            Input::Foreign(lock) => self.tell_cluster(|cluster| cluster.foreign(now, lock)),
+            Input::KubeProxy(healthy) => self.kube_proxy(healthy),
+            Input::Swapped(key, swapped) => self.swapped(now, &key, swapped),
             Input::NetworkChanged => self.observe(now),
             Input::Wire(done) => self.wire_done(now, done),
-            Input::Heard { link, address, mac, what } => self.heard(now, link, address, mac, what),
+            Input::Heard(frame) => {
+                self.look(now, &frame);
+                self.heard(now, &frame);
+            }
             Input::Dhcp(uid, generation, event) => self.dhcp_event(now, &uid, generation, event),
+            Input::Dhcp6(uid, generation, event) => self.dhcp6_event(now, &uid, generation, event),
             Input::Recorded(key, recorded) => self.recorded(now, &key, &recorded),
             Input::Stop => self.stop(now),
             Input::Released(released) => self.released(now, released),
@@ -200,6 +239,7 @@ impl Engine {
             .chain(yielded)
             .chain(stopping)
             .chain(observe)
+            .chain(self.lookout_deadline())
             .fold(self.next_refresh, Instant::min)
     }
 
@@ -208,21 +248,30 @@ impl Engine {
         self.vips.iter().map(|(id, vip)| vip.status(id)).collect()
     }
 
-    /// Whether anything can be decided: the Services are known and the Lease was read.
-    pub fn is_ready(&self) -> bool {
-        self.synced && self.ownership.state != LeaseState::Unknown
+    /// What has happened since the start, for metrics.
+    pub fn observations(&self) -> Observations {
+        let (probes, claims, forged) = self.lookout.counted();
+        Observations { probes, claims, forged, unprotected: self.unprotected, ..self.observations.clone() }
     }
 
-    /// What the election said last.
+    /// Whether anything can be decided: the Services are known, and what owners are told by was read.
+    pub fn is_ready(&self) -> bool {
+        self.synced && self.ownership.is_ready()
+    }
+
+    /// What the election said last, in `global` mode.
     pub fn lease(&self) -> &LeaseState {
-        &self.ownership.state
+        match &self.ownership {
+            Owners::Global(lease) => &lease.state,
+            Owners::Service(_) | Owners::Node(_) => &LeaseState::Unknown,
+        }
     }
 
     fn timers(&mut self, now: Instant) {
         if now >= self.next_refresh {
             let late = now - self.next_refresh;
             self.next_refresh = now + REFRESH;
-            if late > PAUSE && self.network.is_some() {
+            if late > self.pause() && self.network.is_some() {
                 tracing::warn!(
                     late_ms = late.as_millis(),
                     "stood still: asking on the wire whether the addresses are still ours"
@@ -232,6 +281,7 @@ impl Engine {
             self.refresh(now);
         }
         if !self.observing && now >= self.next_observe {
+            self.check_protection();
             self.observe(now);
         }
         let due: Vec<VipId> = self
@@ -248,145 +298,16 @@ impl Engine {
             self.dirty |= record.wake(now);
         }
         self.yielded_timers(now);
+        self.look_around(now);
+        self.write_card(now);
         self.stop_timer(now);
     }
 
-    /// decisions.md 18: a node that cannot reach the API does not know who owns what it gave up. Time alone gives
-    /// nothing back: it would take the address from its new owner again and again.
-    fn yielded_timers(&mut self, now: Instant) {
-        let due: Vec<VipId> = self
-            .yielded
-            .iter()
-            .filter(|(_, until)| until.is_some_and(|until| until <= now))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in due {
-            let confirmed = self.plan.vips.get(&id).is_some_and(|planned| self.is_confirmed(&planned.members));
-            self.dirty |= confirmed;
-            self.yielded.insert(id, (!confirmed).then(|| now + self.config.lease.duration));
-        }
-    }
-
-    /// Puts off the kernel's deadline of everything that is up, in one request list.
-    fn refresh(&mut self, now: Instant) {
-        // A kernel that is slower than a second per pass must not get a second pass on top.
-        if self.refreshing || matches!(self.stopping, Some(Stopping::Done)) {
-            return;
-        }
-        let mut puts: Vec<Put> = self.vips.values().filter_map(|vip| vip.put(now, self.fence)).collect();
-        puts.extend(self.keep_orphans(now));
-        if !puts.is_empty() {
-            self.refreshing = true;
-            self.out.push(Action::Wire(WireOp::Put(puts)));
-        }
-    }
-
-    fn observe(&mut self, now: Instant) {
-        if self.observing {
-            self.observe_again = true;
-            return;
-        }
-        let earliest = self.last_observe + OBSERVE_PAUSE;
-        if self.observes > 0 && now < earliest {
-            self.next_observe = self.next_observe.min(earliest);
-            return;
-        }
-        self.last_observe = now;
-        self.next_observe = now + OBSERVE_INTERVAL;
-        self.observing = true;
-        self.observes += 1;
-        self.out.push(Action::Wire(WireOp::Observe));
-    }
-
-    fn remove_address(&mut self, link: u32, net: IpNet) {
-        self.removed.insert((link, Some(net)), self.observes);
-        self.out.push(Action::Wire(WireOp::Remove { link, net }));
-    }
-
-    fn delete_link(&mut self, link: u32) {
-        self.removed.insert((link, None), self.observes);
-        self.out.push(Action::Wire(WireOp::Delete { link }));
-    }
-
-    fn wire_done(&mut self, now: Instant, done: WireDone) {
-        match done {
-            WireDone::Observed(result) => {
-                self.observing = false;
-                match result {
-                    Ok(network) => self.observed(now, network),
-                    Err(error) => {
-                        tracing::warn!(error, "cannot read the network of this node, trying again");
-                        self.next_observe = now + REFRESH;
-                    }
-                }
-                if std::mem::take(&mut self.observe_again) {
-                    self.observe(now);
-                }
-            }
-            WireDone::Put(results) => {
-                self.refreshing = false;
-                let carried: BTreeMap<(u32, IpNet), VipId> = self
-                    .vips
-                    .iter()
-                    .filter_map(|(id, vip)| Some(((vip.carrier?.link, vip.carrier?.net), id.clone())))
-                    .collect();
-                for (link, net, result) in results {
-                    if let Some(id) = carried.get(&(link, net)) {
-                        self.put_done(now, id, net, result);
-                    }
-                }
-            }
-            WireDone::Macvlan(uid, result) => self.macvlan_done(now, &uid, result),
-            WireDone::Prepared(link, result) => match result {
-                Ok(conf) => {
-                    self.prepared.insert(link, Some(conf));
-                }
-                Err(error) => {
-                    tracing::warn!(
-                        link,
-                        error,
-                        "cannot set arp_ignore and arp_announce: another interface may answer for the addresses too"
-                    );
-                    self.prepared.remove(&link);
-                }
-            },
-        }
-    }
-
-    fn observed(&mut self, now: Instant, network: Network) {
-        let before = self.network.replace(network);
-        self.dirty = true;
-        let observation = self.observes;
-        self.removed.retain(|_, asked| *asked >= observation);
-        self.check_macvlans(now, observation);
-        let network = self.network.as_ref().expect("it was just set");
-        let returned: BTreeSet<u32> = network
-            .links
-            .iter()
-            .filter(|link| link.is_usable())
-            .filter(|link| {
-                before.as_ref().and_then(|before| before.link(link.index)).is_some_and(|old| !old.is_usable())
-            })
-            .map(|link| link.index)
-            .collect();
-        let present: BTreeSet<(u32, IpNet)> =
-            network.addresses.iter().map(|address| (address.interface, address.net)).collect();
-        let mut missing = Vec::new();
-        for vip in self.vips.values_mut() {
-            let (Some(carrier), Phase::Up { .. }) = (vip.carrier, &vip.phase) else { continue };
-            if observation > vip.seen_from && !present.contains(&(carrier.link, carrier.net)) {
-                missing.extend(vip.put(now, self.fence));
-            }
-            if returned.contains(&carrier.link) {
-                // Switches have forgotten the port, and what we said while the cable was out was lost.
-                vip.announce_now(now);
-            }
-        }
-        for put in &missing {
-            tracing::warn!(address = %put.net, "somebody removed the address, or the kernel did at its deadline: it is set again");
-        }
-        if !missing.is_empty() {
-            self.out.push(Action::Wire(WireOp::Put(missing)));
+    /// In `node` mode others act within a quarter of a second (failover-protocol.md R6).
+    fn pause(&self) -> Duration {
+        match self.ownership {
+            Owners::Global(_) | Owners::Service(_) => PAUSE,
+            Owners::Node(_) => NODE_PAUSE,
         }
     }
 
@@ -394,6 +315,11 @@ impl Engine {
     fn reconcile(&mut self, now: Instant) {
         if matches!(self.stopping, Some(Stopping::Done)) {
             return;
+        }
+        if self.synced {
+            self.review(now);
+            self.write_card(now);
+            self.campaign();
         }
         if let (true, Some(network)) = (self.synced, &self.network) {
             let leases = self.leases();
@@ -407,8 +333,10 @@ impl Engine {
             let plan = &self.plan;
             self.yielded.retain(|id, _| plan.vips.contains_key(id));
             self.withdraw_unplanned(now);
+            self.protect();
             self.begin_planned(now);
             self.tell_problems(now);
+            self.tell_traffic(now);
             self.sweep(now);
             self.update_records(now);
         }
@@ -419,8 +347,10 @@ impl Engine {
     fn withdraw_unplanned(&mut self, now: Instant) {
         let gone: Vec<VipId> = self.vips.keys().filter(|id| !self.plan.vips.contains_key(*id)).cloned().collect();
         for id in gone {
-            let keep_lease = matches!(&id, VipId::Dhcp(uid) if self.plan.elsewhere.contains(uid));
-            let why = if keep_lease || self.ownership.owner() == Owner::Theirs {
+            let keep_lease = matches!(&id, VipId::Dhcp(uid) | VipId::Dhcp6(uid) if self.plan.elsewhere.contains(uid));
+            let members = &self.vips[&id].members;
+            let theirs = |key| self.services.get(key).is_some_and(|view| self.ownership.of(view) == Owner::Theirs);
+            let why = if keep_lease || members.iter().any(theirs) {
                 "another node owns it"
             } else {
                 "no Service wants it any more"
@@ -445,84 +375,6 @@ impl Engine {
                 self.vips.insert(id.clone(), Vip::new());
             }
             self.follow_plan(now, &id);
-        }
-    }
-
-    fn tell_problems(&mut self, now: Instant) {
-        let problems: Vec<(ServiceKey, String)> = self.plan.told.iter().cloned().collect();
-        for (key, text) in problems {
-            if self.services.get(&key).is_some_and(|view| self.ownership.of(view) == Owner::Mine) {
-                self.tell(now, &key, true, "CannotAnnounce", &text);
-            }
-        }
-    }
-
-    /// An Event, unless the same was told a short while ago.
-    fn tell(&mut self, now: Instant, key: &ServiceKey, warning: bool, reason: &'static str, text: &str) {
-        let text = printable(text);
-        if self.may_tell(now, key, &text, TELL_INTERVAL) {
-            self.out.push(Action::Tell(key.clone(), Tell { warning, reason, text }));
-        }
-    }
-
-    fn may_tell(&mut self, now: Instant, key: &ServiceKey, what: &str, interval: Duration) -> bool {
-        self.told.retain(|_, until| *until > now);
-        let entry = (key.clone(), what.to_owned());
-        if self.told.contains_key(&entry) {
-            return false;
-        }
-        self.told.insert(entry, now + interval);
-        true
-    }
-
-    fn tell_members(&mut self, now: Instant, id: &VipId, reason: &'static str, text: &str) {
-        let members = self.vips.get(id).map(|vip| vip.members.clone()).unwrap_or_default();
-        for member in members {
-            self.tell(now, &member, true, reason, text);
-        }
-    }
-
-    /// Interfaces that carry VIPs answer only for their own addresses (decisions.md 27); the others are put back as
-    /// they were.
-    fn prepare_links(&mut self) {
-        let used: BTreeSet<u32> = self.vips.values().filter_map(|vip| vip.place).collect();
-        for link in &used {
-            if !self.prepared.contains_key(link) {
-                self.prepared.insert(*link, None);
-                self.out.push(Action::Wire(WireOp::Prepare { link: *link }));
-            }
-        }
-        let unused: Vec<(u32, InetConf)> = self
-            .prepared
-            .iter()
-            .filter(|(link, _)| !used.contains(link))
-            .filter_map(|(link, conf)| Some((*link, (*conf)?)))
-            .collect();
-        for (link, conf) in unused {
-            self.prepared.remove(&link);
-            self.out.push(Action::Wire(WireOp::Restore { link, conf }));
-        }
-    }
-
-    fn listen(&mut self) {
-        let mut wanted: BTreeSet<(u32, Family)> = self
-            .vips
-            .iter()
-            .flat_map(|(id, vip)| {
-                let links = vip.place.into_iter().chain(vip.carrier.map(|carrier| carrier.link));
-                links.map(|link| (link, id.family()))
-            })
-            .collect();
-        wanted.extend(self.orphans().into_iter().map(|orphan| (orphan.interface, Family::of(orphan.net.addr()))));
-        if let Some(network) = &self.network {
-            wanted.retain(|(index, _)| {
-                network.link(*index).is_some()
-                    || self.vips.values().any(|vip| vip.carrier.is_some_and(|carrier| carrier.link == *index))
-            });
-        }
-        if wanted != self.listening {
-            self.listening.clone_from(&wanted);
-            self.out.push(Action::Listen(wanted));
         }
     }
 

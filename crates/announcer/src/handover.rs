@@ -16,6 +16,15 @@ use crate::ownership::LeaseState;
 /// While stopping: how often the Lease is read to see who takes it.
 const SUCCESSOR_POLL: Duration = Duration::from_millis(200);
 
+/// What an election says, in the engine's words.
+pub fn lease_state(leadership: &Leadership) -> LeaseState {
+    match leadership {
+        Leadership::Unknown => LeaseState::Unknown,
+        Leadership::Following { holder } => LeaseState::Other(holder.clone()),
+        Leadership::Leading { confirmed, .. } => LeaseState::Held { confirmed: *confirmed },
+    }
+}
+
 /// Tells the engine what the election says.
 pub async fn feed_leadership(
     mut leadership: tokio::sync::watch::Receiver<Leadership>,
@@ -23,11 +32,7 @@ pub async fn feed_leadership(
     stop: Token,
 ) {
     loop {
-        let state = match &*leadership.borrow_and_update() {
-            Leadership::Unknown => LeaseState::Unknown,
-            Leadership::Following { holder } => LeaseState::Other(holder.clone()),
-            Leadership::Leading { confirmed, .. } => LeaseState::Held { confirmed: *confirmed },
-        };
+        let state = lease_state(&leadership.borrow_and_update());
         let _ = inputs.send(Input::Lease(state));
         tokio::select! {
             () = stop.cancelled() => return,

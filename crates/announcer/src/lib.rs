@@ -7,13 +7,21 @@
 //! Services), and [`node`](mod@node), which runs the engine on all of them. [`run`] wires it up.
 
 pub mod annotations;
+pub mod claim;
 mod clients;
 mod clock;
 pub mod config;
+pub mod detect;
+mod dhcp6_driver;
 pub mod dhcp_driver;
+mod elections;
+pub mod endpoints;
 pub mod engine;
+pub mod frames;
+pub mod group;
 mod handover;
 mod listen;
+mod membership;
 pub mod metrics;
 pub mod network;
 pub mod node;
@@ -22,6 +30,10 @@ mod pace;
 pub mod plan;
 pub mod record;
 mod run;
+pub mod security;
+mod serving;
+pub mod status;
+mod swap;
 pub mod view;
 pub mod wire;
 

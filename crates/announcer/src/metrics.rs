@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::engine::VipStatus;
+use crate::engine::{Observations, VipStatus};
 use crate::ownership::LeaseState;
 
 type Number = Gauge<f64, AtomicU64>;
@@ -48,6 +48,14 @@ pub struct Metrics {
     dhcp_state: Family<DhcpLabels, Gauge>,
     dhcp_expiry: Family<ServiceLabels, Number>,
     confirmed: Gauge,
+    changes: Family<[(&'static str, &'static str); 1], Counter>,
+    gap: Number,
+    probes: Family<[(&'static str, &'static str); 1], Counter>,
+    lateness: Number,
+    claiming: Gauge,
+    forged: Counter,
+    fallen: Counter,
+    unprotected: Gauge,
 }
 
 impl Metrics {
@@ -65,6 +73,14 @@ impl Metrics {
             dhcp_state: Family::default(),
             dhcp_expiry: Family::default(),
             confirmed: Gauge::default(),
+            changes: Family::default(),
+            gap: Number::default(),
+            probes: Family::default(),
+            lateness: Number::default(),
+            claiming: Gauge::default(),
+            forged: Counter::default(),
+            fallen: Counter::default(),
+            unprotected: Gauge::default(),
         };
         let build: Family<[(&'static str, String); 3], Gauge> = Family::default();
         build
@@ -110,7 +126,73 @@ impl Metrics {
             "Whether the Lease is held and was renewed in time",
             metrics.confirmed.clone(),
         );
+        registry.register(
+            "hcp_announcer_owner_changes",
+            "VIPs that came to this node, by the reason that the Event gives too",
+            metrics.changes.clone(),
+        );
+        registry.register(
+            "hcp_announcer_last_gap_seconds",
+            "How long clients had no answer at the last take-over from a node that had gone silent",
+            metrics.gap.clone(),
+        );
+        registry.register(
+            "hcp_announcer_probes",
+            "Questions to owners of VIPs that this node stands by for: asked, unanswered, late (put off, our own timer was late); confirmation bursts: burst, refuted, isolated (nobody answered us)",
+            metrics.probes.clone(),
+        );
+        registry.register(
+            "hcp_announcer_worst_lateness_seconds",
+            "The worst lateness of the failure detector's own timers: it adds to the gap of a take-over",
+            metrics.lateness.clone(),
+        );
+        registry.register(
+            "hcp_announcer_claiming",
+            "VIPs taken over whose former owners have not been seen to know it",
+            metrics.claiming.clone(),
+        );
+        registry.register("hcp_announcer_forged_claims", "Claims heard with a wrong tag", metrics.forged.clone());
+        registry.register(
+            "hcp_announcer_fallen_addresses",
+            "Addresses found gone from their interface, by the kernel's deadline (the fence) or by somebody's hand",
+            metrics.fallen.clone(),
+        );
+        registry.register(
+            "hcp_announcer_unprotected",
+            "1 while the kernel refuses the rules of service security",
+            metrics.unprotected.clone(),
+        );
         metrics
+    }
+
+    /// What the engine has counted.
+    pub fn observed(&self, seen: &Observations) {
+        // The engine counts from its start, as these do: what is new is the difference.
+        let raise = |counter: &Counter, to: u64| {
+            counter.inc_by(to.saturating_sub(counter.get()));
+        };
+        for (why, count) in &seen.changes {
+            raise(&self.changes.get_or_create(&[("reason", *why)]), *count);
+        }
+        let probes = seen.probes;
+        for (what, count) in [
+            ("asked", probes.asked),
+            ("unanswered", probes.unanswered),
+            ("late", probes.late),
+            ("burst", probes.bursts),
+            ("refuted", probes.refuted),
+            ("isolated", probes.isolated),
+        ] {
+            raise(&self.probes.get_or_create(&[("what", what)]), count);
+        }
+        self.lateness.set(probes.worst_lateness.as_secs_f64());
+        raise(&self.forged, seen.forged);
+        raise(&self.fallen, seen.fallen);
+        self.claiming.set(i64::try_from(seen.claims).unwrap_or(i64::MAX));
+        self.unprotected.set(i64::from(seen.unprotected));
+        if let Some(gap) = seen.last_gap {
+            self.gap.set(gap.as_secs_f64());
+        }
     }
 
     /// A Service changed.

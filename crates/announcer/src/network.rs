@@ -1,15 +1,20 @@
 //! What the node's kernel shows us, and the choice of the interface for an address. Pure.
 
+mod macvlans;
+
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use l2::Mac;
 use l2::netlink::{Address, AddressLifetime, Link, LinkKind};
+pub use macvlans::{
+    LeaseEnd, alias, is_macvlan_of, is_own_macvlan, lease_end, mac_is_taken, name_is_taken, owner_in, was_left_for,
+};
 
-use crate::annotations::{HWADDR, MACVLAN_NAME, SERVICE_INTERFACE, cut};
+use crate::annotations::{SERVICE_INTERFACE, cut};
 use crate::config::{Config, PrefixRule};
-use crate::view::{InterfaceWish, Uid};
+use crate::view::InterfaceWish;
 
 /// Interfaces, addresses and the default route at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -20,6 +25,10 @@ pub struct Network {
     pub addresses: Vec<Address>,
     /// Interface of the default route.
     pub default_route: Option<u32>,
+    /// Its router.
+    pub gateway: Option<IpAddr>,
+    /// Until when the DHCP lease on a macvlan runs, as its former owner on this node has noted there; by index.
+    pub lease_ends: BTreeMap<u32, LeaseEnd>,
 }
 
 /// What speaks about an address on the wire: ARP or neighbour discovery.
@@ -61,6 +70,16 @@ pub enum InterfaceError {
         /// The name in it.
         name: String,
     },
+    /// Nobody can reach an address there.
+    #[error(
+        "{source_name} names interface {name:?}, which no other host can reach: name one that leads to the network"
+    )]
+    Loopback {
+        /// Annotation or variable.
+        source_name: &'static str,
+        /// The name in it.
+        name: String,
+    },
     /// Nothing was named and there is no default route.
     #[error(
         "no interface is named (annotation kube-vip.io/serviceInterface, vip_servicesinterface, vip_interface) and there is no default route; there are: {existing}"
@@ -75,6 +94,24 @@ impl Network {
     /// The interface with this index.
     pub fn link(&self, index: u32) -> Option<&Link> {
         self.links.iter().find(|link| link.index == index)
+    }
+
+    /// The router that is reached through this interface.
+    pub fn gateway_on(&self, link: u32) -> Option<IpAddr> {
+        self.gateway.filter(|_| self.default_route == Some(link))
+    }
+
+    /// Interfaces with an address in a subnet of this one, itself included: they are very likely in the same LAN.
+    pub fn same_lan(&self, link: u32) -> impl Iterator<Item = u32> + '_ {
+        let subnets = move |index: u32| {
+            let own = self.addresses.iter().filter(move |own| own.interface == index && !own.is_ours());
+            own.filter(|own| own.net.prefix_len() < own.net.max_prefix_len())
+                .filter(|own| !matches!(own.net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local()))
+                .map(|own| own.net.trunc())
+        };
+        let of_it: Vec<IpNet> = subnets(link).collect();
+        let real = self.links.iter().filter(|other| !is_own_macvlan(other) && other.name != "lo");
+        real.map(|other| other.index).filter(move |other| subnets(*other).any(|subnet| of_it.contains(&subnet)))
     }
 
     /// The interface with this name.
@@ -128,6 +165,9 @@ impl Network {
             name: cut(name),
             existing: self.existing(),
         })?;
+        if link.name == "lo" {
+            return Err(InterfaceError::Loopback { source_name, name: cut(name) });
+        }
         if link.up { Ok(link) } else { Err(InterfaceError::Down { source_name, name: cut(name) }) }
     }
 
@@ -190,46 +230,6 @@ impl Network {
     }
 }
 
-/// A macvlan named like those of DHCP Services, ours or kube-vip's: `vip-` and 8 hexadecimal digits.
-pub fn is_own_macvlan(link: &Link) -> bool {
-    matches!(link.kind, LinkKind::Macvlan { .. })
-        && link
-            .name
-            .strip_prefix("vip-")
-            .is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
-}
-
-/// Whether this is the macvlan of the Service with this UID, and of no other: by our alias, or by the name that kube-vip
-/// gives it and the alias that kube-vip does not. Nothing else may be deleted for a Service's sake: the name of the
-/// interface comes from an annotation, and could be that of a bridge.
-pub fn is_macvlan_of(link: &Link, uid: &Uid) -> bool {
-    matches!(link.kind, LinkKind::Macvlan { .. })
-        && match &link.alias {
-            Some(alias) => *alias == uid.0,
-            None => link.name == uid.link_name(),
-        }
-}
-
-/// What the author of the Service reads when its macvlan cannot have the name `name`.
-pub fn name_is_taken(name: &str, uid: &Uid) -> String {
-    if name == uid.link_name() {
-        return format!(
-            "interface {name} exists and is not ours: remove it, or name another one with annotation {MACVLAN_NAME}"
-        );
-    }
-    format!(
-        "annotation {MACVLAN_NAME} is {name:?}: interface {name:?} exists and is not ours; choose another {MACVLAN_NAME}"
-    )
-}
-
-/// What the author of the Service reads when its macvlan cannot have this MAC. Without numbers of interfaces, which
-/// change with each attempt.
-pub fn mac_is_taken(mac: Mac) -> String {
-    format!(
-        "MAC {mac} is already used on this node: remove annotation {HWADDR}, or give this Service another one with it"
-    )
-}
-
 /// Whether somebody's VIP looks like this: a host prefix that is never chosen as source address. The interface of
 /// kube-proxy's IPVS mode carries every Service address and is none of our business.
 pub fn looks_like_a_vip(address: &Address, link: &Link) -> bool {
@@ -241,203 +241,6 @@ pub fn looks_like_a_vip(address: &Address, link: &Link) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) mod fixtures {
-    use l2::netlink::{MacvlanMode, OUR_ADDRESS_PROTOCOL, OperState};
-
-    use super::*;
-
-    pub fn link(index: u32, name: &str) -> Link {
-        Link {
-            index,
-            name: name.into(),
-            mac: Some(Mac::new([2, 0, 0, 0, 0, u8::try_from(index).unwrap_or(0xfe)])),
-            up: true,
-            carrier: true,
-            state: OperState::Up,
-            mtu: 1500,
-            kind: LinkKind::Physical,
-            alias: None,
-        }
-    }
-
-    pub fn macvlan(index: u32, name: &str, parent: u32, alias: Option<&str>) -> Link {
-        Link {
-            kind: LinkKind::Macvlan { parent, mode: MacvlanMode::Bridge },
-            alias: alias.map(str::to_owned),
-            ..link(index, name)
-        }
-    }
-
-    pub fn address(interface: u32, net: &str) -> Address {
-        Address {
-            interface,
-            net: net.parse().unwrap(),
-            valid: AddressLifetime::Forever,
-            preferred: AddressLifetime::Forever,
-            protocol: None,
-            tentative: false,
-            duplicate: false,
-            nodad: false,
-        }
-    }
-
-    pub fn own_address(interface: u32, net: &str) -> Address {
-        Address {
-            valid: AddressLifetime::For(Duration::from_secs(10)),
-            preferred: AddressLifetime::For(Duration::ZERO),
-            protocol: Some(OUR_ADDRESS_PROTOCOL),
-            ..address(interface, net)
-        }
-    }
-
-    pub fn network() -> Network {
-        Network {
-            links: vec![link(1, "lo"), link(2, "eth0"), link(3, "eth1")],
-            addresses: vec![
-                address(1, "127.0.0.1/8"),
-                address(2, "10.0.0.1/24"),
-                address(3, "10.1.0.1/16"),
-                address(3, "fd00::1/64"),
-            ],
-            default_route: Some(2),
-        }
-    }
-
-    pub fn config(env: &[(&str, &str)]) -> Config {
-        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Config::from_env_and_args(env, [], "node-1").unwrap()
-    }
-}
-
+pub(crate) mod fixtures;
 #[cfg(test)]
-mod tests {
-    use super::fixtures::*;
-    use super::*;
-
-    fn chosen(wish: &InterfaceWish, env: &[(&str, &str)], address: Option<&str>) -> Result<String, InterfaceError> {
-        network().choose(wish, &config(env), address.map(|text| text.parse().unwrap())).map(|link| link.name.clone())
-    }
-
-    #[test]
-    fn the_interface_is_looked_for_in_order() {
-        let named = InterfaceWish::Named("eth1".into());
-        let services = [("vip_servicesinterface", "eth1"), ("vip_interface", "eth0")];
-        for (wish, env, address, expected) in [
-            (&InterfaceWish::Default, &[][..], Some("10.0.0.5"), "eth0"),
-            (&InterfaceWish::Default, &[("vip_interface", "eth1")], Some("10.0.0.5"), "eth1"),
-            (&InterfaceWish::Default, &services, Some("10.0.0.5"), "eth1"),
-            (&named, &[("vip_interface", "eth0")], None, "eth1"),
-            (&InterfaceWish::Auto, &[], Some("10.1.2.3"), "eth1"),
-            (&InterfaceWish::Auto, &[], Some("fd00::5"), "eth1"),
-            (&InterfaceWish::Auto, &[], Some("192.0.2.1"), "eth0"),
-            (&InterfaceWish::Auto, &[("vip_interface", "eth1")], None, "eth1"),
-            (&InterfaceWish::Default, &[("vip_servicesinterface", "auto")], Some("10.1.2.3"), "eth1"),
-        ] {
-            assert_eq!(chosen(wish, env, address).as_deref(), Ok(expected), "{wish:?} {env:?} {address:?}");
-        }
-    }
-
-    #[test]
-    fn a_missing_interface_is_told_with_its_source_and_what_there_is() {
-        let text = chosen(&InterfaceWish::Named("eth9".into()), &[], None).unwrap_err().to_string();
-        assert!(
-            text.contains("kube-vip.io/serviceInterface") && text.contains("\"eth9\"") && text.contains("eth0, eth1"),
-            "{text}"
-        );
-        let text = chosen(&InterfaceWish::Default, &[("vip_interface", "bond0")], None).unwrap_err().to_string();
-        assert!(text.contains("vip_interface") && text.contains("bond0"), "{text}");
-        let network = Network { default_route: None, ..network() };
-        assert!(matches!(
-            network.choose(&InterfaceWish::Default, &config(&[]), None),
-            Err(InterfaceError::NoDefaultRoute { .. })
-        ));
-    }
-
-    #[test]
-    fn a_vip_prefix_is_a_host_prefix_unless_told_otherwise() {
-        let network = network();
-        let eth0 = network.link_by_name("eth0").unwrap();
-        let prefix = |env: &[(&str, &str)], address: &str| {
-            network.prefix(&config(env), eth0, address.parse().unwrap()).to_string()
-        };
-        assert_eq!(prefix(&[], "10.0.0.5"), "10.0.0.5/32");
-        assert_eq!(prefix(&[], "fd00::5"), "fd00::5/128");
-        assert_eq!(prefix(&[("vip_subnet", "24")], "10.0.0.5"), "10.0.0.5/24");
-        assert_eq!(prefix(&[("vip_subnet", "auto")], "10.0.0.5"), "10.0.0.5/24");
-        assert_eq!(prefix(&[("vip_subnet", "auto")], "192.0.2.1"), "192.0.2.1/32");
-    }
-
-    #[test]
-    fn own_macvlans_are_known_by_name_and_kind() {
-        assert!(is_own_macvlan(&macvlan(9, "vip-1234abcd", 2, None)));
-        assert!(!is_own_macvlan(&macvlan(9, "vip-1234abc", 2, None)));
-        assert!(!is_own_macvlan(&macvlan(9, "vip-1234abcz", 2, None)));
-        assert!(!is_own_macvlan(&link(9, "vip-1234abcd")));
-    }
-
-    #[test]
-    fn a_macvlan_is_a_services_own_by_alias_or_by_kube_vips_name() {
-        let uid = Uid("1234abcd-0000".into());
-        for (link, own) in [
-            (macvlan(9, "vip-1234abcd", 2, None), true),
-            (macvlan(9, "lan", 2, Some("1234abcd-0000")), true),
-            (macvlan(9, "lan", 2, None), false),
-            (macvlan(9, "vip-1234abcd", 2, Some("1234abcd-1111")), false),
-            (macvlan(9, "vip-00000000", 2, None), false),
-            (Link { alias: Some("1234abcd-0000".into()), ..link(9, "vip-1234abcd") }, false),
-        ] {
-            assert_eq!(is_macvlan_of(&link, &uid), own, "{link:?}");
-        }
-    }
-
-    #[test]
-    fn the_nodes_own_addresses_are_known_wherever_they_stand() {
-        let mut network = network();
-        network.links.push(link(7, "kube-ipvs0"));
-        network.addresses.push(address(1, "10.9.9.9/32"));
-        network.addresses.push(address(7, "10.0.0.7/32"));
-        network.addresses.push(own_address(2, "10.0.0.5/24"));
-        network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.6/32") });
-        network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.8/24") });
-        for (text, on) in [
-            ("10.0.0.1", Some("eth0")),
-            ("10.1.0.1", Some("eth1")),
-            ("fd00::1", Some("eth1")),
-            ("10.9.9.9", Some("lo")),
-            ("10.0.0.8", Some("eth0")),
-            ("10.0.0.5", None),
-            ("10.0.0.6", None),
-            ("10.0.0.7", None),
-            ("10.0.0.9", None),
-        ] {
-            let found = network.own_interface(text.parse().unwrap(), |_| false);
-            assert_eq!(found.map(|link| link.name.as_str()), on, "{text}");
-        }
-    }
-
-    #[test]
-    fn without_marks_a_short_deadline_is_ours() {
-        let fence = Duration::from_secs(12);
-        let unmarked = |seconds| Address {
-            protocol: None,
-            valid: AddressLifetime::For(Duration::from_secs(seconds)),
-            ..own_address(2, "10.0.0.5/24")
-        };
-        assert!(network().is_ours_without_mark(&unmarked(12), fence));
-        assert!(!network().is_ours_without_mark(&unmarked(3600), fence));
-        assert!(!network().is_ours_without_mark(&address(2, "10.0.0.5/24"), fence));
-        let mut marked = network();
-        marked.addresses[0].protocol = Some(1);
-        assert!(!marked.is_ours_without_mark(&unmarked(12), fence));
-    }
-
-    #[test]
-    fn addresses_of_the_node_do_not_look_like_a_vip() {
-        let kube_vip = Address { protocol: None, valid: AddressLifetime::Forever, ..own_address(2, "10.0.0.5/32") };
-        assert!(looks_like_a_vip(&kube_vip, &link(2, "eth0")));
-        assert!(!looks_like_a_vip(&kube_vip, &link(7, "kube-ipvs0")));
-        assert!(!looks_like_a_vip(&address(2, "10.0.0.5/32"), &link(2, "eth0")));
-        assert!(!looks_like_a_vip(&address(2, "10.0.0.5/24"), &link(2, "eth0")));
-        assert!(looks_like_a_vip(&own_address(2, "10.0.0.5/24"), &link(2, "eth0")));
-    }
-}
+mod tests;

@@ -1,9 +1,9 @@
 //! The edge: runs the engine on a real node. Feeds it what happens, performs what it says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -15,9 +15,13 @@ use tokio_util::sync::CancellationToken;
 use crate::clients::Clients;
 use crate::clock;
 use crate::dhcp_driver::{self, Events};
+use crate::dhcp6_driver;
 use crate::engine::{Action, Engine, Input, REFRESH, Tell, WireOp};
-use crate::listen::{self, Listeners};
+use crate::frames;
+use crate::listen::Listeners;
 use crate::metrics::Metrics;
+use crate::ownership::node::{Card, Swap};
+use crate::ownership::service::LeaseKey;
 use crate::pace::Pace;
 use crate::record::Writer;
 use crate::view::{ServiceKey, Uid};
@@ -67,6 +71,12 @@ pub struct Parts<W> {
     pub pulse: Arc<Pulse>,
     /// Cancelled when the Lease is to be handed back.
     pub release: CancellationToken,
+    /// `service` mode: in which elections to take part.
+    pub campaigns: mpsc::UnboundedSender<BTreeSet<LeaseKey>>,
+    /// `node` mode: changes the owners of Services.
+    pub swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
+    /// `node` mode: what to write into our membership Lease.
+    pub cards: mpsc::UnboundedSender<Card>,
     /// What happens. The sender is kept for those who are started on the way.
     pub inputs: (mpsc::UnboundedSender<Input>, mpsc::UnboundedReceiver<Input>),
 }
@@ -92,39 +102,54 @@ impl Uids {
 struct Node {
     listeners: Listeners,
     clients: Clients,
+    clients6: Clients,
     wire: mpsc::UnboundedSender<WireOp>,
     uids: Uids,
     writer: Writer,
     recorder: Recorder,
     metrics: Arc<Metrics>,
     release: CancellationToken,
+    campaigns: mpsc::UnboundedSender<BTreeSet<LeaseKey>>,
+    swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
+    cards: mpsc::UnboundedSender<Card>,
     inputs: mpsc::UnboundedSender<Input>,
 }
 
 /// Runs until the engine says that all is done.
 pub async fn run<W: Wire>(parts: Parts<W>) {
-    let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, inputs: (sender, mut receiver) } = parts;
+    let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, campaigns, swaps, cards, inputs } = parts;
+    let (sender, mut receiver) = inputs;
     let (ops, requests) = mpsc::unbounded_channel();
     let (ears, mut frames) = mpsc::channel(FRAMES);
     let kernel = tokio::spawn(perform(wire, requests, sender.clone()));
     let mut node = Node {
         listeners: Listeners::new(ears),
         clients: Clients::default(),
+        clients6: Clients::default(),
         wire: ops,
         uids: Uids::default(),
         writer,
         recorder,
         metrics,
         release,
+        campaigns,
+        swaps,
+        cards,
         inputs: sender,
     };
     let mut next_status = clock::now();
     let mut pace = Pace::new(clock::now());
     let mut input = Input::Tick;
     'steps: loop {
+        let now = clock::now();
+        for action in node.hear(&mut engine, now, &mut frames) {
+            if node.act(action) {
+                break 'steps;
+            }
+        }
         // All that waits is taken in before a timer is judged; but not for ever: the deadlines of addresses that are up
         // have to be put off while a thousand others are being set.
-        let waiting = frames.try_recv().or_else(|_| receiver.try_recv()).ok();
+        let waiting = receiver.try_recv().ok();
         node.note(&engine, &input);
         let now = clock::now();
         let plan = pace.is_due(now, waiting.is_some());
@@ -142,6 +167,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         if now >= next_status {
             next_status = now + REFRESH;
             node.metrics.vips(&engine.status(), now);
+            node.metrics.observed(&engine.observations());
         }
         input = if let Some(input) = waiting {
             input
@@ -155,7 +181,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
             }
         };
     }
-    node.clients.end().await;
+    tokio::join!(node.clients.end(), node.clients6.end());
     // What was asked of the kernel last is done before the process ends.
     drop(node.wire);
     if tokio::time::timeout(Duration::from_secs(5), kernel).await.is_err() {
@@ -177,6 +203,22 @@ async fn perform<W: Wire>(
 }
 
 impl Node {
+    /// failover-protocol.md R1: what the wire has said counts before any timer, whoever got processor time first. It
+    /// costs no plan, so it is taken in whole.
+    fn hear(&self, engine: &mut Engine, now: Instant, frames: &mut mpsc::Receiver<Input>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for _ in 0..FRAMES {
+            let Ok(frame) = frames.try_recv() else { break };
+            actions.extend(engine.hear(now, frame));
+        }
+        if now >= engine.deadline() {
+            for frame in self.listeners.drain() {
+                actions.extend(engine.hear(now, Input::Heard(frame)));
+            }
+        }
+        actions
+    }
+
     fn note(&mut self, engine: &Engine, input: &Input) {
         match input {
             Input::Service(key, view) => {
@@ -194,23 +236,46 @@ impl Node {
                 let _ = self.wire.send(op);
             }
             Action::Announce { link, mac, address } => {
-                let sent = listen::announcement(mac, address)
+                let sent = frames::announcement(mac, address)
                     .iter()
                     .filter(|frame| self.listeners.send(link, address, frame))
                     .count();
                 self.metrics.announced(sent.try_into().unwrap_or(0));
             }
             Action::Probe { link, mac, address } => {
-                self.listeners.send(link, address, &listen::probe(mac, address));
+                self.listeners.send(link, address, &frames::probe(mac, address));
+            }
+            Action::Ask { mac, source, ask } => {
+                if let Some(frame) = frames::question(mac, source, ask.address, ask.to) {
+                    self.listeners.ask(ask.link, ask.address, &frame);
+                }
+            }
+            Action::Claim { link, mac, address, to, payload } => {
+                self.listeners.send(link, address, &frames::claim(mac, address, to, &payload));
             }
             Action::Listen(links) => self.listeners.set(&links),
             Action::StartDhcp(uid, start) => {
                 let events = Events { uid: uid.clone(), generation: start.generation, inputs: self.inputs.clone() };
-                let (stop, task) = dhcp_driver::client(start, events);
-                self.clients.start(uid, stop, task);
+                let (orders, task) = dhcp_driver::client(start, events);
+                self.clients.start(uid, orders, task);
             }
             Action::StopDhcp { uid, release } => self.clients.stop(&uid, release),
+            Action::StartDhcp6(uid, start) => {
+                let (orders, task) = dhcp6_driver::client(uid.clone(), start, self.inputs.clone());
+                self.clients6.start(uid, orders, task);
+            }
+            Action::StopDhcp6 { uid, release } => self.clients6.stop(&uid, release),
+            Action::DhcpLink { uid, up } => self.clients.link(&uid, up),
             Action::Record(key, record) => self.writer.want(key, record),
+            Action::Campaign(wanted) => {
+                let _ = self.campaigns.send(wanted);
+            }
+            Action::Swap(key, swap) => {
+                let _ = self.swaps.send((key, swap));
+            }
+            Action::Membership(card) => {
+                let _ = self.cards.send(card);
+            }
             Action::Forget(key) => self.writer.forget(&key),
             Action::Tell(key, tell) => self.tell(&key, &tell),
             Action::ReleaseLease => self.release.cancel(),

@@ -1,6 +1,10 @@
-//! Who may announce a Service. The plan asks [`Ownership`] and does not know which mode answers; the engine keeps
-//! kube-vip's one Lease, the only mode so far, and feeds it.
+//! Who may announce a Service. The plan asks [`Ownership`] and does not know which mode answers; the engine feeds the
+//! one that was configured: kube-vip's one Lease (here), a Lease per Service (`service`), or ours (`node`).
 
+pub mod node;
+pub mod service;
+
+use crate::config::{Config, ElectionMode};
 use crate::view::ServiceView;
 
 /// The answer for one Service.
@@ -48,26 +52,77 @@ pub struct GlobalLease {
     pub state: LeaseState,
 }
 
-impl GlobalLease {
-    /// Of all Services.
-    pub fn owner(&self) -> Owner {
-        match &self.state {
-            LeaseState::Held { .. } => Owner::Mine,
+impl LeaseState {
+    /// What it makes of `node`.
+    pub fn owner(&self, node: &str) -> Owner {
+        match self {
+            Self::Held { .. } => Owner::Mine,
             // A Lease that nobody holds, or our own name before the election has taken it again: nobody else has begun
             // to announce.
-            LeaseState::Other(holder) if !holder.is_empty() && *holder != self.node => Owner::Theirs,
-            LeaseState::Unknown | LeaseState::Other(_) => Owner::Undecided,
+            Self::Other(holder) if !holder.is_empty() && holder != node => Owner::Theirs,
+            Self::Unknown | Self::Other(_) => Owner::Undecided,
         }
     }
 }
 
 impl Ownership for GlobalLease {
     fn of(&self, _: &ServiceView) -> Owner {
-        self.owner()
+        self.state.owner(&self.node)
     }
 
     fn confirmed(&self, _: &ServiceView) -> bool {
         self.state == LeaseState::Held { confirmed: true }
+    }
+}
+
+/// The mode that was configured, with what it knows.
+#[derive(Debug)]
+pub enum Owners {
+    /// `global`.
+    Global(GlobalLease),
+    /// `service`.
+    Service(service::ServiceLeases),
+    /// `node`.
+    Node(Box<node::Cluster>),
+}
+
+impl Owners {
+    /// Knows nothing yet.
+    pub fn new(config: &Config) -> Self {
+        let node = config.node_name.clone();
+        match config.election_mode {
+            ElectionMode::Global => Self::Global(GlobalLease { node, state: LeaseState::Unknown }),
+            ElectionMode::Service => Self::Service(service::ServiceLeases::new(node)),
+            ElectionMode::Node => Self::Node(Box::new(node::Cluster::new(node, config.lease.duration))),
+        }
+    }
+
+    /// Whether owners can be told at all.
+    pub fn is_ready(&self) -> bool {
+        match self {
+            Self::Global(lease) => lease.state != LeaseState::Unknown,
+            // Each Service has its own answer.
+            Self::Service(_) => true,
+            Self::Node(cluster) => cluster.is_ready(),
+        }
+    }
+}
+
+impl Ownership for Owners {
+    fn of(&self, service: &ServiceView) -> Owner {
+        match self {
+            Self::Global(lease) => lease.of(service),
+            Self::Service(leases) => leases.of(service),
+            Self::Node(cluster) => cluster.of(service),
+        }
+    }
+
+    fn confirmed(&self, service: &ServiceView) -> bool {
+        match self {
+            Self::Global(lease) => lease.confirmed(service),
+            Self::Service(leases) => leases.confirmed(service),
+            Self::Node(cluster) => cluster.confirmed(service),
+        }
     }
 }
 
@@ -77,7 +132,7 @@ mod tests {
 
     #[test]
     fn only_a_named_other_holder_makes_it_theirs() {
-        let owner = |state| GlobalLease { node: "node-1".into(), state }.owner();
+        let owner = |state: LeaseState| state.owner("node-1");
         assert_eq!(owner(LeaseState::Unknown), Owner::Undecided);
         assert_eq!(owner(LeaseState::Other(String::new())), Owner::Undecided);
         assert_eq!(owner(LeaseState::Other("node-1".into())), Owner::Undecided);

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::annotations::Wanted;
 use crate::config::Config;
+use crate::group::leading_primary;
 use crate::network::{Family, InterfaceError, Network};
 use crate::ownership::{Owner, Ownership};
 use crate::view::{DhcpWishes, ServiceKey, ServiceView, Uid};
@@ -20,14 +21,23 @@ pub enum VipId {
     Static(IpAddr),
     /// An address that DHCP gives, on the macvlan of this Service.
     Dhcp(Uid),
+    /// An address that DHCPv6 gives, on an interface of the node: servers tell clients apart by their DUID, so it needs no
+    /// MAC of its own.
+    Dhcp6(Uid),
 }
 
 impl VipId {
+    /// Whether its address is known only once it was leased.
+    pub fn is_dhcp(&self) -> bool {
+        matches!(self, Self::Dhcp(_))
+    }
+
     /// How its address is asked about.
     pub fn family(&self) -> Family {
         match self {
             Self::Static(address) => Family::of(*address),
             Self::Dhcp(_) => Family::V4,
+            Self::Dhcp6(_) => Family::V6,
         }
     }
 }
@@ -37,6 +47,7 @@ impl std::fmt::Display for VipId {
         match self {
             Self::Static(address) => write!(f, "{address}"),
             Self::Dhcp(uid) => write!(f, "dhcp {uid}"),
+            Self::Dhcp6(uid) => write!(f, "dhcp6 {uid}"),
         }
     }
 }
@@ -101,7 +112,21 @@ pub fn plan(world: &World<'_>) -> Plan {
         let vip = PlannedVip { members: vec![view.key.clone()], owner: *owner, place, dhcp: Some(view.dhcp.clone()) };
         plan.vips.insert(VipId::Dhcp(view.uid.clone()), vip);
     }
+    for (view, owner) in services.iter().filter(|(view, _)| view.wants_dhcp6()) {
+        if *owner == Owner::Theirs {
+            plan.elsewhere.insert(view.uid.clone());
+            continue;
+        }
+        let place = world.network.choose(&view.interface, world.config, None).map(|link| link.index);
+        let vip = PlannedVip { members: vec![view.key.clone()], owner: *owner, place, dhcp: Some(view.dhcp.clone()) };
+        plan.vips.insert(VipId::Dhcp6(view.uid.clone()), vip);
+    }
     let leased = leased_addresses(world, &services);
+    let leased6: BTreeMap<IpAddr, &Uid> = services
+        .iter()
+        .filter(|(_, owner)| *owner != Owner::Theirs)
+        .filter_map(|(view, _)| Some((view.last_leased6()?.into(), &view.uid)))
+        .collect();
     // Its secondaries go on with it at the other node.
     let retired = services.iter().filter(|(view, owner)| view.retired && *owner == Owner::Theirs);
     plan.elsewhere.extend(
@@ -124,10 +149,18 @@ pub fn plan(world: &World<'_>) -> Plan {
         for wanted in &view.wanted {
             let id = match wanted {
                 Wanted::Dhcp4 => VipId::Dhcp(view.uid.clone()),
-                Wanted::Static(address) => match leased.get(address) {
-                    Some(uid) => VipId::Dhcp(uid.clone()),
-                    None => VipId::Static(*address),
-                },
+                Wanted::Dhcp6 => VipId::Dhcp6(view.uid.clone()),
+                Wanted::Static(address) if leased6.contains_key(address) => VipId::Dhcp6(leased6[address].clone()),
+                Wanted::Static(address) => {
+                    // Its own word comes first: the lease may have got another address, and the copy on this Service
+                    // not yet. On the node's interface the old one would be used without a lease.
+                    let primary = leading_primary(view, world.services)
+                        .filter(|primary| address.is_ipv4() && world.ownership.of(primary) != Owner::Theirs);
+                    match primary.map(|primary| &primary.uid).or(leased.get(address)) {
+                        Some(uid) => VipId::Dhcp(uid.clone()),
+                        None => VipId::Static(*address),
+                    }
+                }
             };
             join(&mut plan, world, view, *owner, &id);
             if !ids.contains(&id) {
@@ -152,12 +185,12 @@ pub fn plan(world: &World<'_>) -> Plan {
 fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id: &VipId) {
     let address = match id {
         VipId::Static(address) => Some(*address),
-        VipId::Dhcp(_) => None,
+        VipId::Dhcp(_) | VipId::Dhcp6(_) => None,
     };
     // A lease whose Service is on its way out stays where and what it was for those that share it.
     let source = match id {
         VipId::Dhcp(uid) => world.services.values().find(|view| view.uid == *uid && view.retired).unwrap_or(view),
-        VipId::Static(_) => view,
+        VipId::Static(_) | VipId::Dhcp6(_) => view,
     };
     let vip = plan.vips.entry(id.clone()).or_insert_with(|| PlannedVip {
         members: Vec::new(),

@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::annotations as keys;
 use crate::engine::{Input, Record, Recorded};
+use crate::ownership::node::{Seat, Term};
 use crate::view::{Port, ServiceKey};
 
 /// Requests at a time.
@@ -54,6 +55,16 @@ struct Wanted {
     record: Record,
     /// As the API returned it after our last write, so that the status can be written without reading again.
     object: Option<DynamicObject>,
+}
+
+/// What came of a write.
+enum Outcome {
+    /// The object as it is now.
+    Written(Box<DynamicObject>),
+    /// The Service that is meant is gone.
+    Gone,
+    /// Another owner stands there.
+    Superseded,
 }
 
 /// What is wanted on each Service, and who writes it. Cheap to clone.
@@ -121,24 +132,28 @@ impl Writer {
         let Some((record, object)) = next else { return };
         let fresh = object.is_none();
         let recorded = match self.write(key, &record, object).await {
-            Ok(Some(object)) => {
+            Ok(Outcome::Written(object)) => {
                 self.queue.forget(key);
                 let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
                 match wanted.get_mut(key) {
                     // Another record has come meanwhile: the queue has the key again.
                     Some(wanted) if wanted.record != record => {
-                        wanted.object = Some(object);
+                        wanted.object = Some(*object);
                         return;
                     }
                     // The status is still to come, within milliseconds.
-                    Some(wanted) if record.ingress.is_none() => wanted.object = Some(object),
+                    Some(wanted) if record.ingress.is_none() => wanted.object = Some(*object),
                     _ => {}
                 }
                 Recorded::Done
             }
-            Ok(None) => {
+            Ok(Outcome::Gone) => {
                 self.forget(key);
                 Recorded::Gone
+            }
+            Ok(Outcome::Superseded) => {
+                self.forget(key);
+                Recorded::Superseded
             }
             Err(error) => {
                 let code = runtime::error::api_code(error.cause());
@@ -165,7 +180,7 @@ impl Writer {
         key: &ServiceKey,
         record: &Record,
         object: Option<DynamicObject>,
-    ) -> Result<Option<DynamicObject>, RecordError> {
+    ) -> Result<Outcome, RecordError> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &ApiResource::erase::<Service>(&()));
         let object = match object {
@@ -174,13 +189,16 @@ impl Writer {
         };
         let Some(mut object) = object.filter(|object| object.metadata.uid.as_deref() == Some(record.uid.0.as_str()))
         else {
-            return Ok(None);
+            return Ok(Outcome::Gone);
         };
+        if is_superseded(&object, record) {
+            return Ok(Outcome::Superseded);
+        }
         let gone = |error: &kube::Error| runtime::error::api_code(error) == Some(404);
         if annotate(&mut object, record) {
             object = match api.replace(&key.name, &PostParams::default(), &object).await {
                 Ok(object) => object,
-                Err(error) if gone(&error) => return Ok(None),
+                Err(error) if gone(&error) => return Ok(Outcome::Gone),
                 Err(error) => return Err(RecordError::Annotations(key.clone(), error)),
             };
         }
@@ -189,23 +207,47 @@ impl Writer {
         {
             object = match api.replace_status(&key.name, &PostParams::default(), &object).await {
                 Ok(object) => object,
-                Err(error) if gone(&error) => return Ok(None),
+                Err(error) if gone(&error) => return Ok(Outcome::Gone),
                 Err(error) => return Err(RecordError::Status(key.clone(), error)),
             };
         }
         object.metadata.managed_fields = None;
-        Ok(Some(object))
+        Ok(Outcome::Written(Box::new(object)))
     }
 }
 
+/// The record of ownership that stands on a Service (decisions.md 20).
+pub fn seat(object: &DynamicObject) -> Option<Seat> {
+    let annotations = object.metadata.annotations.as_ref()?;
+    let term = annotations.get(keys::TERM)?.trim().parse().ok()?;
+    Some(Seat { host: annotations.get(keys::VIP_HOST)?.clone(), term: Term(term) })
+}
+
+/// Whether another owner stands there that `record` must not be written over.
+pub fn is_superseded(object: &DynamicObject, record: &Record) -> bool {
+    let (Some(term), Some(seat)) = (record.term, seat(object)) else { return false };
+    seat.term > term || (seat.term == term && seat.host != record.vip_host)
+}
+
+/// Makes the object say who owns it from now on.
+pub fn sit(object: &mut DynamicObject, seat: &Seat) {
+    let annotations = object.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::VIP_HOST.to_owned(), seat.host.clone());
+    annotations.insert(keys::TERM.to_owned(), seat.term.to_string());
+}
+
 /// Sets the annotations; true if one changed.
-fn annotate(object: &mut DynamicObject, record: &Record) -> bool {
+pub fn annotate(object: &mut DynamicObject, record: &Record) -> bool {
     let lease = record.lease.as_ref().map(keys::LeaseFacts::to_annotation);
+    let lease6 = record.lease6.as_ref().map(keys::LeaseFacts6::to_annotation);
+    let term = record.term.map(|term| term.to_string());
     let wanted = [
         (keys::VIP_HOST, Some(&record.vip_host)),
+        (keys::TERM, term.as_ref()),
         (keys::HWADDR, record.hwaddr.as_ref()),
         (keys::REQUESTED_IP, record.requested_ip.as_ref()),
         (keys::DHCP_LEASE, lease.as_ref()),
+        (keys::DHCP6_LEASE, lease6.as_ref()),
     ];
     let annotations = object.metadata.annotations.get_or_insert_default();
     let mut changed = false;
@@ -221,7 +263,7 @@ fn annotate(object: &mut DynamicObject, record: &Record) -> bool {
 
 /// Sets `status.loadBalancer.ingress`; true if it changed. An entry that is there already keeps what we do not write
 /// (`ipMode`).
-fn publish(object: &mut DynamicObject, ingress: &[(IpAddr, Vec<Port>)]) -> bool {
+pub fn publish(object: &mut DynamicObject, ingress: &[(IpAddr, Vec<Port>)]) -> bool {
     let old = object.data["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
     let new: Vec<Value> = ingress
         .iter()

@@ -1,6 +1,5 @@
 //! Wiring: from a [`Config`] to a running announcer.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +12,8 @@ use l2::capabilities::{Capability, missing};
 use l2::netlink::inet_conf_of_all;
 use runtime::cache::Cache;
 use runtime::client::{ApiMetrics, ClientError, Settings, Source, connect};
-use runtime::error::chain;
 use runtime::events::Recorder;
 use runtime::health::{Health, Matters};
-use runtime::http::{Access, Server, Tls};
 use runtime::leader::{Election, LeaderConfig, OnLoss, Timing};
 use runtime::reflect::Reflector;
 use runtime::shutdown::Token;
@@ -26,21 +23,24 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::config::{ApiConfig, Config, ElectionMode, Listen};
+use crate::config::{ApiConfig, Config, ElectionMode};
+use crate::elections;
+use crate::endpoints;
 use crate::engine::{Engine, Input};
 use crate::handover::{Successor, elect, feed_leadership};
+use crate::membership::{self, Membership};
 use crate::metrics::Metrics;
 use crate::node::{self, Parts, Pulse};
 use crate::record::Writer;
+use crate::serving::serve;
+use crate::swap::Swapper;
 use crate::view::{ServiceKey, ServiceView};
 use crate::wire::{NetlinkWire, obstacles};
 
 /// Name in Events, in `User-Agent` and in metrics.
 const COMPONENT: &str = "harvester-announcer";
-const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+pub(crate) const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
-/// A port that is taken is often that of our predecessor, which is just ending.
-const BIND_RETRY: Duration = Duration::from_secs(5);
 
 /// Why the announcer cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ pub enum Error {
 }
 
 /// Runs until `shutdown`, and ends in the order of `engine/stop.rs`. Losing the Lease never ends it.
-pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), Error> {
+pub async fn run(mut config: Config, version: &str, shutdown: Token) -> Result<(), Error> {
     greet(&config);
     check_capabilities()?;
     let (netlink, connection) = Netlink::open()?;
@@ -82,12 +82,22 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
     let metrics = Arc::new(metrics);
     let source = source(&config.api);
     let settings = Settings::new("guest", version).metrics(&api_metrics);
-    let client = connect(source.load(config.api.server.as_deref()).await?, &settings)?;
+    let api = source.load(config.api.server.as_deref()).await?;
+    let client = connect(api.clone(), &settings)?;
     let namespace = config
         .lease
         .namespace
         .clone()
         .unwrap_or_else(|| pod_namespace(Path::new(NAMESPACE_FILE), &config.lease.fallback_namespace));
+
+    let mut membership = Membership::new(&client, &namespace, &config.node_name, config.lease.duration);
+    if config.election_mode == ElectionMode::Node && !membership.is_allowed().await {
+        tracing::warn!(
+            namespace,
+            "no right to list and write Leases, which election_mode node needs (get, list, watch, create, update on leases): falling back to global"
+        );
+        config.election_mode = ElectionMode::Global;
+    }
 
     // The engine outlives `shutdown` until it has handed over; everything it needs ends when it does.
     let everything = Token::new();
@@ -116,8 +126,18 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
     let writer = Writer::new(client.clone(), queue_metrics.queue("records"), sender.clone());
     tasks.spawn("writer of Services", plain(writer.clone().run(everything.clone())));
     tasks.spawn_endless("watch of Services", services.run());
+    let slices = endpoints::run(client.clone(), config.watch_namespace.clone(), cache.clone(), sender.clone());
+    let stop = everything.clone();
+    tasks.spawn(
+        "watch of EndpointSlices",
+        plain(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = slices => stop.cancelled().await,
+            }
+        }),
+    );
     tasks.spawn("feed of Services", plain(feed_services(cache, sender.clone(), everything.clone())));
-    tasks.spawn("feed of the Lease", plain(feed_leadership(leadership, sender.clone(), everything.clone())));
     let stop = everything.clone();
     let changes = sender.clone();
     tasks.spawn("watch of the network", async move {
@@ -136,10 +156,61 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
             () = connection => Err(std::io::Error::other("the netlink socket broke")),
         }
     });
-    let lease: Api<Lease> = Api::namespaced(client.clone(), &namespace);
-    let after =
-        Successor { lease, name: config.lease.name.clone(), node: config.node_name.clone(), inputs: sender.clone() };
-    tasks.spawn("election", plain(elect(election, after, release.clone(), everything.clone())));
+    let (campaigns, asked_campaigns) = mpsc::unbounded_channel();
+    let (cards, written) = mpsc::unbounded_channel();
+    let (swaps, asked_swaps) = mpsc::unbounded_channel();
+    let swapper = Swapper::new(client.clone(), api, settings.retries(false), sender.clone());
+    if config.election_mode == ElectionMode::Node {
+        let node = config.node_name.clone();
+        let nodes = Cache::new(|old, new| old != new);
+        let lock = config.lease.name.clone();
+        let until = |task: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
+            let stop = everything.clone();
+            plain(async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = task => {}
+                }
+            })
+        };
+        let leases = membership::watch_leases(client.clone(), namespace.clone(), lock, sender.clone());
+        tasks.spawn("watch of Leases", until(Box::pin(leases)));
+        let watch = membership::watch_nodes(client.clone(), nodes.clone(), sender.clone());
+        tasks.spawn("watch of Nodes", until(Box::pin(watch)));
+        let proxy = membership::watch_kube_proxy(node, nodes, sender.clone());
+        tasks.spawn("watch of kube-proxy", until(Box::pin(proxy)));
+        tasks.spawn("membership", until(Box::pin(membership.run(written))));
+        let follow = swapper.clone().follow_servers();
+        let forever = async move {
+            follow.await;
+            std::future::pending::<()>().await;
+        };
+        tasks.spawn("list of API servers", until(Box::pin(forever)));
+        tasks.spawn("swaps of owners", until(Box::pin(swapper.run(asked_swaps))));
+    } else if config.election_mode == ElectionMode::Service {
+        let pattern = leader_config(&config, &namespace);
+        let elections = elections::run(client.clone(), pattern, asked_campaigns, sender.clone());
+        let stop = everything.clone();
+        tasks.spawn(
+            "elections",
+            plain(async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = elections => {}
+                }
+            }),
+        );
+    } else {
+        let lease: Api<Lease> = Api::namespaced(client.clone(), &namespace);
+        let after = Successor {
+            lease,
+            name: config.lease.name.clone(),
+            node: config.node_name.clone(),
+            inputs: sender.clone(),
+        };
+        tasks.spawn("election", plain(elect(election, after, release.clone(), everything.clone())));
+        tasks.spawn("feed of the Lease", plain(feed_leadership(leadership, sender.clone(), everything.clone())));
+    }
     let asked = sender.clone();
     tasks.spawn("shutdown", plain(relay_shutdown(shutdown, asked, everything.clone())));
 
@@ -152,6 +223,9 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
         metrics,
         pulse,
         release,
+        campaigns,
+        swaps,
+        cards,
         inputs: (sender, receiver),
     };
     let stop = everything.clone();
@@ -168,18 +242,9 @@ pub async fn run(config: Config, version: &str, shutdown: Token) -> Result<(), E
 
 fn greet(config: &Config) {
     tracing::info!(node = config.node_name, mode = config.election_mode.as_str(), "announcer starting");
-    if let Some(note) = note_on(config.election_mode) {
-        tracing::info!(lease = config.lease.name, "{note}");
-    }
     if !config.without_effect.is_empty() {
         tracing::info!("without effect here: {}", config.without_effect.join(", "));
     }
-}
-
-/// No warning: the default is such a mode too, and nobody has asked for it.
-fn note_on(mode: ElectionMode) -> Option<String> {
-    (mode != ElectionMode::Global)
-        .then(|| format!("this version has election mode global only; {} is treated as global", mode.as_str()))
 }
 
 /// decisions.md 2.
@@ -192,13 +257,13 @@ fn check_capabilities() -> Result<(), Error> {
 }
 
 /// announcer.md 1.2: the explicit file, else kubeadm's, else the user's, else the service account.
-fn source(api: &ApiConfig) -> Source {
+pub(crate) fn source(api: &ApiConfig) -> Source {
     let home = api.home.as_ref().map(|home| home.join(".kube/config"));
     let default = [Some(PathBuf::from(ADMIN_KUBECONFIG)), home].into_iter().flatten().find(|path| path.is_file());
     api.kubeconfig.clone().or(default).map_or(Source::InCluster, Source::File)
 }
 
-fn pod_namespace(file: &Path, fallback: &str) -> String {
+pub(crate) fn pod_namespace(file: &Path, fallback: &str) -> String {
     let namespace = std::fs::read_to_string(file).unwrap_or_default().trim().to_owned();
     if namespace.is_empty() { fallback.to_owned() } else { namespace }
 }
@@ -232,7 +297,9 @@ fn reflector(
     let key = |meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta| {
         ServiceKey::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
     };
+    // An owner that does not know what it owns withdraws too late, and its successor begins too late.
     Reflector::new("services", api, cache.clone(), key, move |service: &Service| ServiceView::of(service, &rules))
+        .longest_pause(Duration::from_secs(1))
 }
 
 /// A task without an error of its own.
@@ -274,56 +341,9 @@ async fn relay_shutdown(shutdown: Token, inputs: mpsc::UnboundedSender<Input>, s
     stop.cancelled().await;
 }
 
-/// kube-vip goes on without its metrics where the port is taken, and so do we; but we keep trying.
-async fn serve(
-    listen: Listen,
-    health: Health,
-    metrics: runtime::metrics::Metrics,
-    stop: Token,
-) -> Result<(), std::convert::Infallible> {
-    let mut address = listen.address;
-    let mut told = false;
-    loop {
-        let server =
-            Server { address, tls: Tls::Off, access: Access::Open, health: health.clone(), metrics: metrics.clone() };
-        match server.bind().await {
-            Ok(bound) => {
-                tracing::info!(%address, "serving health and metrics");
-                bound.run(stop).await;
-                return Ok(());
-            }
-            // A kernel without IPv6.
-            Err(_) if address.is_ipv6() && address.ip().is_unspecified() && !ipv6_works() => {
-                address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port());
-                continue;
-            }
-            Err(error) if !told => {
-                told = true;
-                tracing::error!(error = %chain(&error), "no health and metrics meanwhile, trying again every {} s", BIND_RETRY.as_secs());
-            }
-            Err(_) => {}
-        }
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = tokio::time::sleep(BIND_RETRY) => {}
-        }
-    }
-}
-
-fn ipv6_works() -> bool {
-    std::net::UdpSocket::bind("[::1]:0").is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn another_election_mode_is_noted_whoever_asked_for_it() {
-        assert_eq!(note_on(ElectionMode::Global), None);
-        let note = note_on(ElectionMode::Node).unwrap();
-        assert_eq!(note, "this version has election mode global only; node is treated as global");
-    }
 
     #[test]
     fn an_explicit_kubeconfig_wins() {

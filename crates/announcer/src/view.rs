@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use k8s_openapi::api::core::v1::Service;
 use l2::Mac;
 use l2::netlink::check_interface_name;
 
-use crate::annotations::{self as keys, LeaseFacts, Problem, RpFilter, Wanted};
+use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Problem, RpFilter, Wanted};
 use crate::config::ClassRules;
+use crate::ownership::node::Term;
 
 /// Namespace and name of a Service. Displayed as `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,6 +80,10 @@ pub struct DhcpWishes {
     pub rp_filter: RpFilter,
     /// What the last holder of the lease left.
     pub lease: Option<LeaseFacts>,
+    /// The IPv6 address in `requestedIP`.
+    pub requested6: Option<Ipv6Addr>,
+    /// What the last holder of the DHCPv6 lease left.
+    pub lease6: Option<LeaseFacts6>,
 }
 
 /// One port as it stands in `status.loadBalancer.ingress[].ports`.
@@ -104,12 +109,16 @@ pub struct Ingress {
 pub struct Published {
     /// `vipHost`.
     pub vip_host: Option<String>,
+    /// The term beside it, in `node` mode.
+    pub term: Option<Term>,
     /// `hwaddr` as written.
     pub hwaddr: Option<String>,
     /// `requestedIP` as written.
     pub requested_ip: Option<String>,
     /// Our lease facts.
     pub lease: Option<LeaseFacts>,
+    /// Those for DHCPv6.
+    pub lease6: Option<LeaseFacts6>,
     /// `status.loadBalancer.ingress`.
     pub ingress: Vec<Ingress>,
 }
@@ -145,6 +154,12 @@ pub struct ServiceView {
     /// It wants nothing any more, but is still there: others may use the address that it leased, and only it says with
     /// which MAC.
     pub retired: bool,
+    /// `externalTrafficPolicy: Local`: a node without an endpoint of it drops what clients send.
+    pub local_traffic: bool,
+    /// `leaseName`, for `service` mode.
+    pub lease_name: Option<String>,
+    /// The Service whose address it shares, as it says itself.
+    pub primary: Option<ServiceKey>,
 }
 
 /// Kept by the controller of the Service until its load balancer is cleaned up.
@@ -237,12 +252,28 @@ impl ServiceView {
             published,
             problems,
             retired,
+            local_traffic: spec.external_traffic_policy.as_deref() == Some("Local"),
+            lease_name: annotation(keys::LEASE_NAME).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned),
+            primary: annotation(keys::PRIMARY_SERVICE).and_then(|text| {
+                let (namespace, name) = text.trim().split_once('/')?;
+                Some(ServiceKey::new(namespace, name))
+            }),
         })
     }
 
     /// Whether it asks for DHCP.
     pub fn wants_dhcp(&self) -> bool {
         self.wanted.contains(&Wanted::Dhcp4)
+    }
+
+    /// Whether it asks for DHCPv6.
+    pub fn wants_dhcp6(&self) -> bool {
+        self.wanted.contains(&Wanted::Dhcp6)
+    }
+
+    /// The address that its DHCPv6 lease had when last heard of.
+    pub fn last_leased6(&self) -> Option<Ipv6Addr> {
+        self.dhcp.lease6.as_ref().map(|lease| lease.address).or(self.dhcp.requested6).filter(|_| self.wants_dhcp6())
     }
 
     /// The address that its DHCP lease had when last heard of.
@@ -286,9 +317,11 @@ fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str
         service.status.as_ref().and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
     Published {
         vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
+        term: annotation(keys::TERM).and_then(|text| text.trim().parse().ok()).map(Term),
         hwaddr: annotation(keys::HWADDR).map(str::to_owned),
         requested_ip: annotation(keys::REQUESTED_IP).map(str::to_owned),
         lease: annotation(keys::DHCP_LEASE).and_then(LeaseFacts::parse),
+        lease6: annotation(keys::DHCP6_LEASE).and_then(LeaseFacts6::parse),
         ingress: ingress
             .into_iter()
             .flatten()
@@ -346,6 +379,8 @@ fn dhcp_wishes<'a>(
         }),
         broadcast: annotation(keys::DHCP_BROADCAST) == Some("true"),
         lease: published.lease.clone(),
+        requested6: present(keys::REQUESTED_IP).and_then(keys::parse_requested6),
+        lease6: published.lease6.clone(),
     }
 }
 

@@ -14,6 +14,7 @@ Announces the addresses of Services of type LoadBalancer on the LAN (ARP, NDP, m
 
 Usage: harvester-cloud-provider announcer [FLAGS]
        harvester-cloud-provider manager [FLAGS]      as kube-vip's manifests call it
+       harvester-cloud-provider announcer status     who announces what (see its --help)
 
 Configuration is kube-vip's: environment variables first, then its flags. The ones that matter:
   vip_arp=true svc_enable=true   what kube-vip needs to do this job; accepted, and what this does anyway
@@ -40,8 +41,93 @@ pub fn command() -> clap::Command {
     clap::Command::new("announcer").about("Announces load balancer addresses on the LAN").after_help(HELP)
 }
 
+const STATUS_HELP: &str = "\
+Shows which node announces which address, with terms, Leases and DHCP leases, as the API has them: the same from every node.
+
+Usage: harvester-cloud-provider announcer status [-o text|json] [FLAGS]
+
+  -o, --output text|json   text for people (default), json for programs
+  -h, --help               this text
+
+Credentials and the names of Leases come from the same environment variables and flags as the announcer's own
+(k8s_config_file, svc_leasename, svc_namespace, ...); in its pod nothing has to be given.
+
+A VIP is announced, pending (no address told to clients yet), unowned (no node announces it), owner-silent (the Lease of its node
+has run out, by this machine's clock) or lease-expired (its DHCP lease has run out).
+
+Ends with 0 if all VIPs are announced, 3 if one is not, 1 if the API cannot be read, 2 on wrong usage.
+
+Examples:
+  kubectl -n kube-system exec daemonset/harvester-cloud-provider-kube-vip -- harvester-cloud-provider announcer status
+  k8s_config_file=./kubeconfig harvester-cloud-provider announcer status -o json | jq '.vips[] | select(.state != \"announced\")'";
+
+/// Some VIP is not announced.
+const NOT_WELL: u8 = 3;
+const WRONG_USAGE: u8 = 2;
+
+/// Runs `announcer status`; `arguments` are those after the word `status`.
+fn status(arguments: &[String]) -> ExitCode {
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        println!("{STATUS_HELP}");
+        return ExitCode::SUCCESS;
+    }
+    let usage = |problem: &str| {
+        eprintln!("{problem}\nSee: harvester-cloud-provider announcer status --help");
+        ExitCode::from(WRONG_USAGE)
+    };
+    let (json, rest) = match output(arguments) {
+        Ok(parsed) => parsed,
+        Err(problem) => return usage(&problem),
+    };
+    let config = match Config::from_env_and_args(std::env::vars(), rest, &hostname()) {
+        Ok(config) => config,
+        Err(error) => return usage(&chain(&error)),
+    };
+    let report = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(announcer::status::read(&config, VERSION)).map_err(anyhow::Error::from),
+        Err(error) => Err(error.into()),
+    };
+    match report {
+        Ok(report) => {
+            println!("{}", if json { report.to_json() } else { report.to_text() }.trim_end());
+            if report.is_well() { ExitCode::SUCCESS } else { ExitCode::from(NOT_WELL) }
+        }
+        Err(error) => {
+            eprintln!("cannot tell the status: {}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether JSON is wanted, and what is left for the configuration, behind the word that it expects.
+fn output(arguments: &[String]) -> Result<(bool, Vec<String>), String> {
+    let (mut json, mut rest) = (false, vec!["manager".to_owned()]);
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let value = match argument.as_str() {
+            "-o" | "--output" => arguments.next().map(String::as_str).unwrap_or_default(),
+            other => {
+                let Some(value) = other.strip_prefix("--output=").or_else(|| other.strip_prefix("-o=")) else {
+                    rest.push(argument.clone());
+                    continue;
+                };
+                value
+            }
+        };
+        json = match value {
+            "json" => true,
+            "text" => false,
+            _ => return Err(format!("output format {value:?} is not known: accepted are text, json")),
+        };
+    }
+    Ok((json, rest))
+}
+
 /// Runs the command; `arguments` are those after the program's name, the command word included.
 pub fn main(arguments: &[String]) -> ExitCode {
+    if arguments.get(1).is_some_and(|word| word == "status") {
+        return status(&arguments[2..]);
+    }
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
         println!("{HELP}");
         return ExitCode::SUCCESS;
@@ -87,4 +173,22 @@ async fn run(config: Config) -> anyhow::Result<()> {
 
 fn hostname() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_format_is_read_and_the_rest_is_left_to_the_configuration() {
+        let parse = |words: &[&str]| output(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        let rest = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        assert_eq!(parse(&[]), Ok((false, rest(&["manager"]))));
+        assert_eq!(parse(&["-o", "json"]), Ok((true, rest(&["manager"]))));
+        let flags = ["--output=json", "--leaseDuration", "20"];
+        assert_eq!(parse(&flags), Ok((true, rest(&["manager", "--leaseDuration", "20"]))));
+        for wrong in [&["-o"][..], &["-o", "yaml"], &["--output="]] {
+            assert!(parse(wrong).expect_err("refused").contains("accepted are text, json"));
+        }
+    }
 }

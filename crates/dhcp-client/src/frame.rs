@@ -165,13 +165,13 @@ fn pseudo_header_sum(source: Ipv4Addr, destination: Ipv4Addr, udp_length: u16) -
 }
 
 /// Sum of 16-bit words as RFC 1071 has it, carries not yet folded in: 65,535 bytes cannot overflow it.
-fn sum(bytes: &[u8]) -> u32 {
+pub(crate) fn sum(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<2>();
     let tail = rest.first().map_or(0, |byte| u32::from(*byte) << 8);
     words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum::<u32>() + tail
 }
 
-fn folded(mut sum: u32) -> u16 {
+pub(crate) fn folded(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

@@ -21,7 +21,7 @@
 //! ```
 //!
 //! What an adapter does with each output: [`Output`]. How a successor on another node comes back to the same lease:
-//! [`RememberedLease`]. DHCPv6 is another protocol and would be another crate.
+//! [`RememberedLease`]. DHCPv6 is another protocol, with a machine of its own: [`v6`].
 
 mod client;
 mod config;
@@ -32,6 +32,7 @@ mod message;
 mod report;
 mod state;
 mod timing;
+pub mod v6;
 
 pub use client::{Client, Input, Output};
 pub use config::{Config, ConfigError, RememberedLease};

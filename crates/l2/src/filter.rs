@@ -16,6 +16,8 @@ pub enum Traffic {
     NeighborDiscovery,
     /// What DHCP servers send to clients: IPv4 UDP datagrams to port 68, first fragments only.
     DhcpClient,
+    /// What DHCPv6 servers send to clients: IPv6 UDP datagrams to port 546, without extension headers.
+    Dhcp6Client,
 }
 
 impl Traffic {
@@ -23,7 +25,7 @@ impl Traffic {
     pub fn ethertype(self) -> u16 {
         match self {
             Self::Arp => ETHERTYPE_ARP,
-            Self::NeighborDiscovery => ETHERTYPE_IPV6,
+            Self::NeighborDiscovery | Self::Dhcp6Client => ETHERTYPE_IPV6,
             Self::DhcpClient => ETHERTYPE_IPV4,
         }
     }
@@ -38,6 +40,7 @@ impl Traffic {
                 Test::no_bits(Load::Half(20), 0x1fff),
                 Test::equal(Load::HalfAfterIpv4(16), 68),
             ],
+            Self::Dhcp6Client => &[Test::equal(Load::Byte(20), 17), Test::equal(Load::Half(56), 546)],
         };
         assemble(&[COMMON, wanted].concat())
     }

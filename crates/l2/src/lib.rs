@@ -3,6 +3,7 @@
 //! * [`arp`] and [`ndp`]: frames, pure. [`ethernet`]: what they share. [`Mac`].
 //! * [`PacketSocket`]: frames in and out of one interface, filtered in the kernel.
 //! * [`netlink`]: links, macvlans, addresses with a lifetime, interface settings, change notifications.
+//! * [`nftables`]: what reaches an address of ours, and what a macvlan believes.
 //! * [`capabilities`], [`clock`]: what the process may do, and the time that suspension does not stop.
 //!
 //! This is the only crate that may contain `unsafe`: two small functions behind [`PacketSocket`] do, each with its reason.
@@ -15,9 +16,11 @@ mod filter;
 mod mac;
 pub mod ndp;
 pub mod netlink;
+pub mod nftables;
 mod packet_socket;
 
 pub use filter::Traffic;
 pub use mac::{Mac, ParseMacError};
 pub use netlink::Netlink;
+pub use nftables::Nftables;
 pub use packet_socket::{OpenError, PacketSocket};

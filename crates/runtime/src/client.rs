@@ -96,6 +96,12 @@ impl Settings {
         }
     }
 
+    /// Whether to try again by itself.
+    pub fn retries(mut self, retry: bool) -> Self {
+        self.retry = retry;
+        self
+    }
+
     /// Counts requests there.
     pub fn metrics(mut self, metrics: &ApiMetrics) -> Self {
         self.metrics = Some(metrics.clone());

@@ -1,8 +1,8 @@
 //! Leader election on a `coordination.k8s.io/v1` Lease, interoperable with client-go: a Go replica and one of ours may share it.
 //!
-//! The rules live in `elector`, which has no clock and no client; [`Election`] sends its requests and feeds the answers back.
+//! The rules live in [`elector`], which has no clock and no client, so that a simulation can run them too; [`Election`] sends its requests and feeds the answers back.
 
-mod elector;
+pub mod elector;
 mod lease;
 mod task;
 
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::shutdown::Token;
 
+pub use lease::Record;
 pub use task::{Election, LeaderError};
 
 /// Which Lease, who we are, and how patient everybody is.

@@ -20,7 +20,7 @@ use crate::cache::{Cache, Key};
 use crate::error::{api_code, chain};
 use crate::health::Check;
 
-/// First pause after a failure; doubled up to [`LONGEST_PAUSE`], with jitter.
+/// First pause after a failure; doubled up to [`LONGEST_PAUSE`] or what was asked for, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -57,6 +57,7 @@ pub struct Reflector<O, K, V> {
     view: Trim<O, V>,
     poll_every: Duration,
     returns: Option<watch::Receiver<u64>>,
+    longest_pause: Duration,
     status: watch::Sender<Status>,
 }
 
@@ -98,6 +99,7 @@ where
             view: Arc::new(view),
             poll_every: Duration::from_secs(5),
             returns: None,
+            longest_pause: LONGEST_PAUSE,
             status: watch::Sender::default(),
         }
     }
@@ -123,6 +125,13 @@ where
     /// Look again at once when this changes, see [`crate::client::Switch::returns`].
     pub fn returns(mut self, returns: watch::Receiver<u64>) -> Self {
         self.returns = Some(returns);
+        self
+    }
+
+    /// The longest pause between attempts while the API server is away (default 10 s, with jitter): for those who must know
+    /// soon after it is back.
+    pub fn longest_pause(mut self, pause: Duration) -> Self {
+        self.longest_pause = pause;
         self
     }
 
@@ -210,7 +219,7 @@ where
                     if let Ended::Returned = sleep(pause.mul_f64(0.5 + rand::random::<f64>()), returns).await {
                         return Ended::Returned;
                     }
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    pause = (pause * 2).min(self.longest_pause);
                 }
             }
         }
@@ -480,6 +489,24 @@ mod tests {
         cache.wait_synced().await;
         assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
         task.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_must_know_soon_asks_often_while_the_api_server_is_away() {
+        let attempts = |longest: Option<Duration>| async move {
+            let scenario = Scenario::answering(|_| (500, Scenario::status(500, "InternalError", "etcd is away")));
+            let (reflector, _) = reflector(&scenario);
+            let reflector = match longest {
+                Some(longest) => reflector.longest_pause(longest),
+                None => reflector,
+            };
+            let task = tokio::spawn(reflector.run());
+            tokio::time::sleep(Duration::from_mins(2)).await;
+            task.abort();
+            scenario.requests().len()
+        };
+        let (usual, often) = (attempts(None).await, attempts(Some(Duration::from_secs(1))).await);
+        assert!(usual < 40 && often > 60, "{usual} and {often}");
     }
 
     #[tokio::test(start_paused = true)]

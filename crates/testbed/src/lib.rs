@@ -51,6 +51,7 @@ pub use net::lan::{Lan, LanBuilder};
 pub use net::namespace::{Namespace, Task};
 pub use net::probe::{Probe, ProbeOptions, ProbeReport, Traffic};
 pub use net::segment::{Fault, Nic, Segment};
+pub use net::who_has::{AnswerReport, Answerers};
 pub use process::Process;
 pub use run_dir::RunDir;
 pub use shared::Shared;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::detect::Profile;
 
 fn config(env: &[(&str, &str)]) -> Result<Config, ConfigError> {
     with_args(env, &["manager"])
@@ -34,7 +35,37 @@ fn the_harvester_chart_starts_as_it_is() {
     assert_eq!(config.lease.name, "plndr-svcs-lock");
     assert_eq!(config.without_effect, ["lb_enable=true", "lb_port=6443"]);
     assert_eq!(config.announce_interval, None, "no periodic announcements unless asked for");
-    assert_eq!(config.fence(), Duration::from_secs(12));
+    assert_eq!(config.fence(), Duration::from_secs(5));
+}
+
+#[test]
+fn the_fence_falls_before_anybody_else_may_take_the_lease() {
+    for (mode, duration, renew, retry, fence) in [
+        ("global", "15", "10", "2", 12),
+        ("global", "5", "3", "1", 3),
+        ("global", "3", "2", "1", 2),
+        ("node", "15", "10", "2", 5),
+        ("node", "5", "3", "1", 3),
+    ] {
+        let config = config(&[
+            ("election_mode", mode),
+            ("vip_leaseduration", duration),
+            ("vip_renewdeadline", renew),
+            ("vip_retryperiod", retry),
+        ])
+        .unwrap();
+        assert_eq!(config.fence(), Duration::from_secs(fence), "{mode} {duration}");
+        assert!(config.fence() < config.lease.duration);
+    }
+}
+
+#[test]
+fn fail_over_is_configured_by_two_variables() {
+    let config_of = |profile: &str, back: &str| config(&[("failover_profile", profile), ("vip_failback", back)]);
+    assert_eq!(config(&[]).map(|config| (config.profile, config.fail_back)), Ok((Profile::Default, false)));
+    assert_eq!(config_of("fast", "true").map(|config| (config.profile, config.fail_back)), Ok((Profile::Fast, true)));
+    let error = config_of("quick", "false").unwrap_err().to_string();
+    assert!(error.contains("failover_profile") && error.contains("default, fast or patient"), "{error}");
 }
 
 #[test]

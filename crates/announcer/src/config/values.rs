@@ -8,6 +8,7 @@ use l2::netlink::check_interface_name;
 
 use super::variables::{REQUIRED, UNSUPPORTED, VARIABLES, Variable};
 use super::{ConfigError, ElectionMode, LeaseConfig, Listen, PrefixRule};
+use crate::detect::Profile;
 
 /// Values by variable name; a flag fills what the environment does not say (announcer.md 1.1: environment over flag).
 pub(super) struct Values(pub BTreeMap<&'static str, String>);
@@ -162,6 +163,14 @@ impl Values {
             Some(_) => Err(self.bad("election_mode", "global, service or node")),
             None if self.boolean("svc_election")? == Some(true) => Ok(ElectionMode::Service),
             None => Ok(ElectionMode::Node),
+        }
+    }
+
+    /// How soon a silent owner is held for dead.
+    pub fn profile(&self) -> Result<Profile, ConfigError> {
+        match self.text("failover_profile").map(str::trim) {
+            None => Ok(Profile::default()),
+            Some(text) => text.parse().map_err(|_| self.bad("failover_profile", "default, fast or patient")),
         }
     }
 

@@ -40,6 +40,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     boolean("svc_enable", Some("services")),
     boolean("svc_election", Some("servicesElection")),
     text("election_mode", None),
+    text("failover_profile", None),
+    boolean("vip_failback", None),
     text("svc_leasename", Some("servicesLeaseName")),
     text("svc_namespace", None),
     text("cp_namespace", Some("namespace")),
@@ -73,7 +75,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     // We do not wait for endpoints, whichever object tells them.
     idle_boolean("enable_endpoints", Some("enableEndpoints")),
     idle_boolean("enable_endpointslices", None),
-    idle_boolean("enable_service_security", Some("onlyAllowTrafficServicePorts")),
+    boolean("enable_service_security", Some("onlyAllowTrafficServicePorts")),
     idle_boolean("enable_node_labeling", Some("enableNodeLabeling")),
     idle_boolean("vip_skipdad", None),
     idle_text("dns_mode", Some("dnsMode")),

@@ -1,4 +1,6 @@
-//! What a DHCP VIP has beyond a static one: its macvlan, its client, its lease.
+//! What a DHCP VIP has beyond a static one: its client and its lease; its macvlan is in `dhcp/macvlan.rs`.
+
+mod macvlan;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,12 +8,11 @@ use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv4Net};
 use l2::Mac;
-use l2::netlink::{InetConfChange, Macvlan};
 
 use super::vip::Carrier;
-use super::{Action, DhcpEvent, DhcpStart, Engine, Leased, Tell, WireOp};
+use super::{Action, DhcpEvent, Engine, Leased, Tell, WireOp};
 use crate::annotations::{LeaseFacts, printable};
-use crate::network::{is_macvlan_of, mac_is_taken};
+use crate::network::{alias, is_macvlan_of};
 use crate::plan::VipId;
 use crate::view::{DhcpWishes, Uid};
 
@@ -58,6 +59,12 @@ pub(super) struct Dhcp {
     pub facts: Option<LeaseFacts>,
     pub state: &'static str,
     retry: Option<Instant>,
+    /// What the client was told last of its link.
+    link_up: bool,
+    /// The address that clients may know.
+    last: Option<Ipv4Addr>,
+    /// What is noted on the macvlan.
+    noted: Option<String>,
 }
 
 /// A macvlan that is about to go.
@@ -134,6 +141,7 @@ impl Engine {
     pub(super) fn is_leaving(&self, id: &VipId) -> bool {
         match id {
             VipId::Dhcp(uid) => self.leaving.contains_key(uid),
+            VipId::Dhcp6(_) => false,
             VipId::Static(address) => {
                 self.leaving.values().any(|leaving| leaving.address.map(IpAddr::V4) == Some(*address))
             }
@@ -153,9 +161,13 @@ impl Engine {
             // Without a MAC on the Service that of a macvlan which is there already is the best guess: kube-vip may
             // have died before it wrote it.
             let found = network.link_by_name(&name).filter(|link| is_macvlan_of(link, uid)).and_then(|link| link.mac);
+            // A lease that was just given back, because another MAC or name asks from now on, is nobody's.
+            let given_back = self.given_back.remove(uid);
+            let facts = wishes.lease.clone().filter(|facts| Some(facts.address) != given_back);
             vip.dhcp = Some(Dhcp {
                 mac: wishes.mac.or(found).unwrap_or_else(Mac::random_vip),
-                facts: wishes.lease.clone(),
+                last: wishes.lease.as_ref().map(|facts| facts.address),
+                facts,
                 name,
                 wishes,
                 macvlan: MacvlanState::Absent,
@@ -165,6 +177,8 @@ impl Engine {
                 leased: None,
                 state: "init",
                 retry: None,
+                link_up: true,
+                noted: None,
             });
         }
         let dhcp = vip.dhcp.as_mut().expect("it was just set");
@@ -174,6 +188,15 @@ impl Engine {
         if let Some(planned) = planned {
             let mac = planned.mac.unwrap_or(dhcp.mac);
             let name = planned.link_name.clone().unwrap_or_else(|| uid.link_name());
+            // To the server another MAC or name is another client: it would keep the old one's lease, and refuse the
+            // address to the new one.
+            if (mac != dhcp.mac || planned.hostname != dhcp.wishes.hostname)
+                && let Some(leased) = dhcp.leased.as_ref().filter(|_| dhcp.running.is_some())
+            {
+                self.given_back.insert(uid.clone(), leased.facts.address);
+                self.withdraw(now, &id, true, "its lease is given back: its MAC or host name was changed");
+                return;
+            }
             rebuild |= mac != dhcp.mac || name != dhcp.name;
             restart = planned.hostname != dhcp.wishes.hostname || planned.broadcast != dhcp.wishes.broadcast;
             settings = planned.rp_filter != dhcp.wishes.rp_filter;
@@ -195,165 +218,6 @@ impl Engine {
             self.stop_client(uid, false);
         }
         self.advance_dhcp(now, uid, settings);
-    }
-
-    /// The next thing that the macvlan or the client needs.
-    fn advance_dhcp(&mut self, now: Instant, uid: &Uid, settings: bool) {
-        let id = VipId::Dhcp(uid.clone());
-        let mac_in_use = self.mac_in_use(&id);
-        let published: Vec<IpAddr> = self
-            .services
-            .values()
-            .filter(|view| view.uid == *uid)
-            .flat_map(|view| view.published.ingress.iter().filter_map(|ingress| ingress.ip))
-            .collect();
-        let Some(vip) = self.vips.get_mut(&id) else { return };
-        let (Some(dhcp), Some(parent)) = (vip.dhcp.as_mut(), vip.place) else { return };
-        let wanted = Macvlan {
-            name: dhcp.name.clone(),
-            parent,
-            mac: dhcp.mac,
-            alias: uid.0.clone(),
-            inet_conf: InetConfChange {
-                arp_ignore: Some(1),
-                arp_announce: Some(2),
-                rp_filter: Some(dhcp.wishes.rp_filter.value()),
-            },
-        };
-        match dhcp.macvlan {
-            MacvlanState::Absent if let Some(text) = mac_in_use => {
-                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
-                self.tell_members(now, &id, "CannotAnnounce", &text);
-            }
-            MacvlanState::Absent => {
-                dhcp.macvlan = MacvlanState::Making;
-                self.prepare_links();
-                self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted)));
-            }
-            MacvlanState::Ready(link, _) => {
-                if settings {
-                    self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted)));
-                }
-                let dhcp = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()).expect("it is there");
-                if dhcp.running.is_none() && dhcp.retry.is_none_or(|at| at <= now) {
-                    // A manifest that was copied with its annotations names a lease of another Service, perhaps in
-                    // another cluster: only what clients have been told of is used before the server has answered. The
-                    // rest is asked for, and probed when it is granted.
-                    let told = |facts: &LeaseFacts| published.contains(&IpAddr::V4(facts.address));
-                    let (trusted, copied) = match dhcp.facts.clone() {
-                        Some(facts) if told(&facts) => (Some(facts), None),
-                        other => (None, other),
-                    };
-                    self.clients += 1;
-                    dhcp.running = Some(self.clients);
-                    let start = DhcpStart {
-                        generation: self.clients,
-                        link,
-                        mac: dhcp.mac,
-                        hostname: dhcp.wishes.hostname.clone(),
-                        broadcast: dhcp.wishes.broadcast,
-                        requested: dhcp.wishes.requested.or(copied.map(|facts| facts.address)),
-                        lease: dhcp.leased.as_ref().map(|leased| leased.facts.clone()).or(trusted),
-                    };
-                    self.out.push(Action::StartDhcp(uid.clone(), start));
-                }
-            }
-            MacvlanState::Making | MacvlanState::Failed { .. } => {}
-        }
-    }
-
-    /// Two macvlans of one interface cannot have the same MAC: whose was there first keeps it.
-    fn mac_in_use(&self, id: &VipId) -> Option<String> {
-        let vip = self.vips.get(id)?;
-        let mac = vip.dhcp.as_ref()?.mac;
-        let other = self.vips.iter().find(|(other, found)| {
-            *other != id
-                && found.place == vip.place
-                && found.dhcp.as_ref().is_some_and(|dhcp| {
-                    dhcp.mac == mac && matches!(dhcp.macvlan, MacvlanState::Making | MacvlanState::Ready(..))
-                })
-        });
-        let (_, other) = other?;
-        let user = other.members.first().map_or(String::new(), |member| format!(" (by Service {member})"));
-        Some(format!("{}{user}", mac_is_taken(mac)))
-    }
-
-    pub(super) fn macvlan_done(&mut self, now: Instant, uid: &Uid, result: Result<(u32, Mac), String>) {
-        let id = VipId::Dhcp(uid.clone());
-        let observes = self.observes;
-        let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) else {
-            // Given up while it was being made.
-            if let Ok((link, _)) = result {
-                self.delete_link(link);
-            }
-            return;
-        };
-        match result {
-            Ok((link, mac)) if mac == dhcp.mac => {
-                dhcp.macvlan = MacvlanState::Ready(link, observes);
-                dhcp.made = Some(now);
-                self.dirty = true;
-            }
-            // Made for an annotation that has changed since.
-            Ok((link, _)) => {
-                dhcp.macvlan = MacvlanState::Absent;
-                self.delete_link(link);
-                self.dirty = true;
-            }
-            Err(error) => {
-                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
-                let name = dhcp.name.clone();
-                tracing::warn!(macvlan = name, error, "cannot make the macvlan, trying again");
-                self.tell_members(now, &id, "CannotAnnounce", &format!("{error}; trying again"));
-                self.observe(now);
-            }
-        }
-    }
-
-    /// Macvlans go with their parents, or by somebody's hand.
-    pub(super) fn check_macvlans(&mut self, now: Instant, observation: u64) {
-        let network = self.network.as_ref().expect("called with a fresh observation");
-        let gone: Vec<Uid> = self
-            .vips
-            .iter()
-            .filter_map(|(id, vip)| match (id, vip.dhcp.as_ref()?.macvlan) {
-                (VipId::Dhcp(uid), MacvlanState::Ready(link, from))
-                    if observation > from && network.link(link).is_none() =>
-                {
-                    Some(uid.clone())
-                }
-                _ => None,
-            })
-            .collect();
-        for uid in gone {
-            tracing::warn!(%uid, "the macvlan is gone: it is made again as soon as its interface is there");
-            let id = VipId::Dhcp(uid);
-            self.drop_macvlan(&id, None);
-            let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) else { continue };
-            if dhcp.made.is_some_and(|made| now >= made + MACVLAN_STAYED) {
-                dhcp.troubles = 0;
-            }
-            if dhcp.troubles == 0 {
-                // Most probably its interface went and comes back.
-                dhcp.troubles = 1;
-            } else {
-                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
-            }
-        }
-    }
-
-    /// Stops the client, keeping the lease, and forgets the macvlan, deleting it if it is still there.
-    fn drop_macvlan(&mut self, id: &VipId, delete: Option<u32>) {
-        let VipId::Dhcp(uid) = id else { return };
-        self.stop_client(uid, false);
-        let Some(vip) = self.vips.get_mut(id) else { return };
-        vip.put_down();
-        if let Some(dhcp) = vip.dhcp.as_mut() {
-            dhcp.macvlan = MacvlanState::Absent;
-        }
-        if let Some(link) = delete {
-            self.delete_link(link);
-        }
     }
 
     fn stop_client(&mut self, uid: &Uid, release: bool) {
@@ -381,6 +245,12 @@ impl Engine {
             DhcpEvent::Bound(leased) | DhcpEvent::Renewed(leased) => {
                 let Some(link) = dhcp.link() else { return };
                 let address = leased.facts.address;
+                let (before, server) = (dhcp.last.replace(address), leased.facts.server);
+                let note = Some(alias(uid, leased.facts.expires));
+                if dhcp.noted != note {
+                    dhcp.noted.clone_from(&note);
+                    self.out.extend(note.map(|alias| Action::Wire(WireOp::Note { link, alias })));
+                }
                 dhcp.facts = Some(facts_to_record(dhcp.facts.take(), &leased, now));
                 dhcp.leased = Some(leased);
                 let net = IpNet::V4(Ipv4Net::new(address, 32).expect("32 is a length of IPv4"));
@@ -392,6 +262,14 @@ impl Engine {
                     }
                 } else {
                     self.carry(now, &id, Some(carrier));
+                }
+                if let Some(before) = before.filter(|before| *before != address) {
+                    let text = format!(
+                        "the address is {address} from now on, before {before}: DHCP server {server} has changed it"
+                    );
+                    for member in self.vips.get(&id).map(|vip| vip.members.clone()).unwrap_or_default() {
+                        self.tell(now, &member, false, "DHCPAddressChanged", &text);
+                    }
                 }
                 self.dirty = true;
             }
@@ -421,7 +299,7 @@ impl Engine {
     }
 
     /// What a client reports changes with each attempt; people need it once a minute.
-    fn tell_report(&mut self, now: Instant, id: &VipId, reason: &'static str, text: &str) {
+    pub(super) fn tell_report(&mut self, now: Instant, id: &VipId, reason: &'static str, text: &str) {
         let Some(vip) = self.vips.get(id) else { return };
         let parent = vip
             .place

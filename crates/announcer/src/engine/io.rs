@@ -1,16 +1,22 @@
 //! What goes into the engine and what comes out of it. Data only.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use l2::Mac;
+use l2::ethernet::Payload;
 use l2::netlink::{InetConf, Macvlan};
+use l2::nftables::Protection;
 
-use crate::annotations::LeaseFacts;
+use crate::annotations::{LeaseFacts, LeaseFacts6};
+use crate::detect::{self, Ask};
+use crate::frames::Frame;
 use crate::network::{Family, Network};
 use crate::ownership::LeaseState;
+use crate::ownership::node::{Card, ForeignLock, Member, NodeFacts, Swap, Swapped, Term};
+use crate::ownership::service::LeaseKey;
 use crate::plan::VipId;
 use crate::view::{Port, ServiceKey, ServiceView, Uid};
 
@@ -21,25 +27,39 @@ pub enum Input {
     Service(ServiceKey, Option<Box<ServiceView>>),
     /// The first complete list of Services has been fed in.
     Synced,
+    /// On which nodes a Service with policy Local has endpoints; absent: not known (any more).
+    Endpoints(ServiceKey, Option<BTreeSet<String>>),
     /// The election says something new.
     Lease(LeaseState),
+    /// `service` mode: the election for one Lease says something new.
+    ServiceLease(LeaseKey, LeaseState),
+    /// `node` mode: the membership Lease of a node was read; absent: it is gone.
+    Member(String, Option<Member>),
+    /// All of them have been read once.
+    MembersSynced,
+    /// `node` mode: a Node was read; absent: it is gone.
+    Node(String, Option<NodeFacts>),
+    /// All Nodes have been read once; or they may not be read.
+    NodesSynced {
+        /// They may be read.
+        readable: bool,
+    },
+    /// `node` mode: kube-vip's Lease for all Services was read; absent: there is none.
+    Foreign(Option<ForeignLock>),
+    /// Whether kube-proxy is healthy on this node, as far as can be told.
+    KubeProxy(bool),
+    /// Answer to an [`Action::Swap`].
+    Swapped(ServiceKey, Swapped),
     /// The kernel reported a change that we did not make.
     NetworkChanged,
     /// Answer to a [`WireOp`].
     Wire(WireDone),
-    /// Somebody spoke about an address on the interface with this index.
-    Heard {
-        /// Where.
-        link: u32,
-        /// About what.
-        address: IpAddr,
-        /// Who.
-        mac: Mac,
-        /// What.
-        what: Heard,
-    },
+    /// Somebody spoke about an address.
+    Heard(Frame),
     /// The DHCP client of a Service that was started with this generation.
     Dhcp(Uid, u64, DhcpEvent),
+    /// The DHCPv6 client of a Service that was started with this generation.
+    Dhcp6(Uid, u64, DhcpEvent<LeaseFacts6>),
     /// What became of an [`Action::Record`].
     Recorded(ServiceKey, Recorded),
     /// The process has been asked to end.
@@ -52,28 +72,17 @@ pub enum Input {
     Tick,
 }
 
-/// What was said about an address on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
-    /// Somebody says unasked that it has it.
-    Claim,
-    /// Somebody answers that it has it.
-    Answer,
-    /// Somebody wants to know whether it is free, to use it.
-    Probe,
-}
-
 /// What a DHCP client reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DhcpEvent {
+pub enum DhcpEvent<F = LeaseFacts> {
     /// This address may be used.
-    Bound(Leased),
+    Bound(Leased<F>),
     /// The same address for longer.
-    Renewed(Leased),
+    Renewed(Leased<F>),
     /// The address must not be used any more.
     Lost {
         /// Which.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// Why, in words.
         why: String,
     },
@@ -94,9 +103,9 @@ pub enum DhcpEvent {
 
 /// A granted lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leased {
+pub struct Leased<F = LeaseFacts> {
     /// What to remember on the Service.
-    pub facts: LeaseFacts,
+    pub facts: F,
     /// End of use; absent: never.
     pub expires: Option<Instant>,
 }
@@ -117,6 +126,15 @@ pub enum WireOp {
     },
     /// Make a macvlan, or adopt the one that is there if it is right.
     Macvlan(Uid, Macvlan),
+    /// Note on a macvlan whose it is and until when its lease runs.
+    Note {
+        /// Which.
+        link: u32,
+        /// What.
+        alias: String,
+    },
+    /// Let this through to VIPs, and nothing else.
+    Protect(Protection),
     /// Delete an interface.
     Delete {
         /// Which.
@@ -156,6 +174,8 @@ pub enum WireDone {
     Put(Vec<(u32, IpNet, Result<(), String>)>),
     /// `Macvlan`: its index and MAC.
     Macvlan(Uid, Result<(u32, Mac), String>),
+    /// `Protect`.
+    Protected(Result<(), String>),
     /// `Prepare`: what to put back one day.
     Prepared(u32, Result<InetConf, String>),
 }
@@ -167,6 +187,8 @@ pub enum Recorded {
     Done,
     /// The Service is gone.
     Gone,
+    /// A newer owner stands there: nothing was written.
+    Superseded,
     /// It could not be written; it is tried again.
     Failed,
 }
@@ -178,12 +200,16 @@ pub struct Record {
     pub uid: Uid,
     /// `vipHost`.
     pub vip_host: String,
+    /// The term beside it, in `node` mode. Never written over a newer one.
+    pub term: Option<Term>,
     /// `hwaddr`, for DHCP.
     pub hwaddr: Option<String>,
     /// `requestedIP`, for DHCP.
     pub requested_ip: Option<String>,
     /// Lease facts, for DHCP.
     pub lease: Option<LeaseFacts>,
+    /// Lease facts, for DHCPv6.
+    pub lease6: Option<LeaseFacts6>,
     /// `status.loadBalancer.ingress`; absent: not to be touched yet.
     pub ingress: Option<Vec<(IpAddr, Vec<Port>)>>,
 }
@@ -205,6 +231,23 @@ pub struct DhcpStart {
     pub requested: Option<Ipv4Addr>,
     /// The lease to come back to.
     pub lease: Option<LeaseFacts>,
+}
+
+/// How to start a DHCPv6 client. It speaks in the name of the interface that carries the address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dhcp6Start {
+    /// Tells what it says from what an earlier client of the same Service said.
+    pub generation: u64,
+    /// Index of the interface.
+    pub link: u32,
+    /// Its MAC.
+    pub mac: Mac,
+    /// Its link-local address.
+    pub source: Ipv6Addr,
+    /// The address to come back to.
+    pub requested: Option<Ipv6Addr>,
+    /// The lease to come back to.
+    pub lease: Option<LeaseFacts6>,
 }
 
 /// What a person should know about a Service.
@@ -242,6 +285,28 @@ pub enum Action {
         /// The address.
         address: IpAddr,
     },
+    /// Ask one node, or everybody, in our own name whether it has an address (`detect`, `claim`).
+    Ask {
+        /// MAC of our interface.
+        mac: Mac,
+        /// An address of ours on it, the link-local one if there is one; needed to ask about IPv6 addresses.
+        source: Option<Ipv6Addr>,
+        /// What and whom.
+        ask: Ask,
+    },
+    /// Tell a former owner that the address is here (`claim`).
+    Claim {
+        /// On which interface.
+        link: u32,
+        /// Where the address is.
+        mac: Mac,
+        /// The address.
+        address: IpAddr,
+        /// MAC of the former owner.
+        to: Mac,
+        /// Term and tag.
+        payload: Payload,
+    },
     /// Hear what is said about addresses of these families on these interfaces, and nothing else.
     Listen(BTreeSet<(u32, Family)>),
     /// Start the DHCP client of a Service.
@@ -253,8 +318,30 @@ pub enum Action {
         /// Whether to send RELEASE.
         release: bool,
     },
+    /// Start the DHCPv6 client of a Service.
+    StartDhcp6(Uid, Dhcp6Start),
+    /// Stop it, giving the lease back or keeping it for a successor.
+    StopDhcp6 {
+        /// Whose.
+        uid: Uid,
+        /// Whether to send RELEASE.
+        release: bool,
+    },
+    /// Tell the DHCP client of a Service that its interface is down, or back.
+    DhcpLink {
+        /// Whose.
+        uid: Uid,
+        /// It can be used again.
+        up: bool,
+    },
     /// Write on a Service.
     Record(ServiceKey, Record),
+    /// `service` mode: take part in the elections for these Leases, and in no others; those that are held are handed back.
+    Campaign(BTreeSet<LeaseKey>),
+    /// `node` mode: change the owner in the record of this Service, if it is as we believe.
+    Swap(ServiceKey, Swap),
+    /// `node` mode: renew our membership Lease, with this in it.
+    Membership(Card),
     /// Write nothing on it any more.
     Forget(ServiceKey),
     /// An Event on a Service.
@@ -263,6 +350,25 @@ pub enum Action {
     ReleaseLease,
     /// All is done that had to be done before the end.
     Exit,
+}
+
+/// What has happened on this node since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Observations {
+    /// Of the failure detector.
+    pub probes: detect::Counters,
+    /// VIPs that former owners may not know to be ours.
+    pub claims: usize,
+    /// Claims with a wrong tag.
+    pub forged: u64,
+    /// The kernel refuses the rules of service security.
+    pub unprotected: bool,
+    /// Addresses that were found gone, by the kernel's deadline or somebody's hand.
+    pub fallen: u64,
+    /// Changes of owner to this node, by reason.
+    pub changes: BTreeMap<&'static str, u64>,
+    /// How long clients had no answer at the last take-over from a silent owner.
+    pub last_gap: Option<Duration>,
 }
 
 /// One VIP as it stands, for metrics and people.

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::vip::Phase;
-use super::{Action, Engine, Record, Recorded};
+use super::{Action, Engine, Owners, Record, Recorded};
+use crate::ownership::node::Change;
 use crate::plan::VipId;
 use crate::view::{Port, Published, ServiceKey, ServiceView};
 
@@ -91,7 +92,7 @@ impl Engine {
         record.in_flight = false;
         record.done_at = Some(now);
         self.dirty = true;
-        if *recorded == Recorded::Gone {
+        if matches!(recorded, Recorded::Gone | Recorded::Superseded) {
             // The watch will say so too. Nothing is published that an announcement could have waited for.
             return;
         }
@@ -114,19 +115,30 @@ impl Engine {
         let up = vips.iter().any(|(_, vip)| vip.is_up());
         let probing = vips.iter().any(|(_, vip)| matches!(vip.phase, Phase::Probing(_)));
         let settling = probing || vips.iter().any(|(_, vip)| vip.phase == Phase::Adding);
-        // While the probes run there is time to write who will announce; the status then is one request away.
-        if !up && !probing {
+        if !up {
             return None;
         }
-        let mut record = Record { uid: view.uid.clone(), vip_host: self.config.node_name.clone(), ..Record::default() };
+        let term = match &self.ownership {
+            Owners::Global(_) | Owners::Service(_) => None,
+            // What was handed over is the new owner's to write on.
+            Owners::Node(cluster) => {
+                Some(cluster.seat(&view.key).filter(|seat| seat.host == self.config.node_name)?.term)
+            }
+        };
+        let vip_host = self.config.node_name.clone();
+        let mut record = Record { uid: view.uid.clone(), vip_host, term, ..Record::default() };
         let own = vips.iter().find(|(id, _)| matches!(id, VipId::Dhcp(uid) if *uid == view.uid));
         if let Some(dhcp) = own.filter(|(_, vip)| vip.is_up()).and_then(|(_, vip)| vip.dhcp.as_ref()) {
             record.hwaddr = Some(dhcp.mac.to_string());
             record.requested_ip = dhcp.leased.as_ref().map(|leased| leased.facts.address.to_string());
             record.lease.clone_from(&dhcp.facts);
-        } else if !up && own.is_some() {
-            // One write for a DHCP Service, when everything is known.
-            return None;
+        }
+        let own6 = vips.iter().find(|(id, _)| matches!(id, VipId::Dhcp6(uid) if *uid == view.uid));
+        if let Some(dhcp) = own6.filter(|(_, vip)| vip.is_up()).and_then(|(_, vip)| vip.dhcp6.as_ref()) {
+            let v6 = dhcp.leased.as_ref().map(|leased| leased.facts.address.to_string());
+            let both = record.requested_ip.take().into_iter().chain(v6).collect::<Vec<_>>().join(",");
+            record.requested_ip = Some(both).filter(|text| !text.is_empty());
+            record.lease6.clone_from(&dhcp.facts);
         }
         if !settling {
             let mut ingress: Vec<(IpAddr, Vec<Port>)> = Vec::new();
@@ -134,7 +146,7 @@ impl Engine {
                 let vip = self.vips.get(id);
                 let address = match id {
                     VipId::Static(address) => Some(*address),
-                    VipId::Dhcp(_) => vip.and_then(super::vip::Vip::address),
+                    VipId::Dhcp(_) | VipId::Dhcp6(_) => vip.and_then(super::vip::Vip::address),
                 };
                 let Some(address) = address else { continue };
                 if vip.is_some_and(super::vip::Vip::is_up) || view.published.has(address) {
@@ -160,15 +172,27 @@ impl Engine {
         if up.is_empty() {
             return;
         }
-        if std::mem::replace(&mut record.told, true) {
-            return;
-        }
+        let change = self.moved.remove(key);
+        let told = std::mem::replace(&mut record.told, true);
         let previous = record.previous.take();
-        if previous.as_deref() == Some(self.config.node_name.as_str()) {
-            return;
-        }
-        let before = previous.map_or(String::new(), |node| format!(", before by node {node}"));
-        let text = format!("address {} is announced by node {}{before}", up.join(", "), self.config.node_name);
+        let node = &self.config.node_name;
+        let before = match &change {
+            Some(Change { from, why, silent, .. }) => {
+                let from = from
+                    .as_ref()
+                    .filter(|from| *from != node)
+                    .map_or(String::new(), |from| format!(", before by node {from}"));
+                let gap = silent.map_or(String::new(), |silent| {
+                    format!("; nobody answered for about {} ms", self.lookout.gap(silent, now).as_millis())
+                });
+                format!("{from}: {why}{gap}")
+            }
+            None if told || previous.as_deref() == Some(node.as_str()) => return,
+            None => previous.map_or(String::new(), |from| format!(", before by node {from}")),
+        };
+        let text = format!("address {} is announced by node {node}{before}", up.join(", "));
+        let gap = change.and_then(|change| Some(self.lookout.gap(change.silent?, now)));
+        self.observations.last_gap = gap.or(self.observations.last_gap);
         self.tell(now, key, false, "AddressAnnounced", &text);
     }
 }
@@ -181,9 +205,11 @@ pub fn stands(published: &Published, wanted: &Record) -> bool {
             .is_none_or(|wanted| published.as_ref().is_some_and(|published| published.eq_ignore_ascii_case(wanted)))
     };
     published.vip_host.as_deref() == Some(wanted.vip_host.as_str())
+        && wanted.term.is_none_or(|term| published.term == Some(term))
         && text(&published.hwaddr, &wanted.hwaddr)
         && text(&published.requested_ip, &wanted.requested_ip)
         && wanted.lease.as_ref().is_none_or(|lease| published.lease.as_ref() == Some(lease))
+        && wanted.lease6.as_ref().is_none_or(|lease| published.lease6.as_ref() == Some(lease))
         && wanted.ingress.as_ref().is_none_or(|wanted| {
             published.ingress.len() == wanted.len()
                 && published

@@ -12,7 +12,7 @@
 use std::time::{Duration, Instant};
 
 use super::vip::Phase;
-use super::{Action, Engine, LeaseState, WireOp};
+use super::{Action, Engine, LeaseState, Owners, WireOp};
 use crate::plan::VipId;
 
 /// decisions.md 26.
@@ -22,6 +22,8 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(4);
 /// Between seeing the successor's name and withdrawing, if its claim is not heard before: it is setting its addresses
 /// just now.
 const LINGER: Duration = Duration::from_millis(500);
+/// `node` mode: for the API to take the new owners, and for them to be heard. Less than a pod has to end.
+const HAND_OVER_LIMIT: Duration = Duration::from_secs(6);
 
 /// How far the end has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +38,20 @@ pub(super) enum Stopping {
     Lingering {
         until: Instant,
     },
+    /// `node` mode: successors have been named, and take over one by one.
+    HandingOver {
+        until: Instant,
+    },
     Done,
 }
 
 impl Stopping {
     pub fn deadline(&self) -> Option<Instant> {
         match self {
-            Self::Releasing { until } | Self::Waiting { until } | Self::Lingering { until } => Some(*until),
+            Self::Releasing { until }
+            | Self::Waiting { until }
+            | Self::Lingering { until }
+            | Self::HandingOver { until } => Some(*until),
             Self::Done => None,
         }
     }
@@ -53,7 +62,22 @@ impl Engine {
         if self.stopping.is_some() {
             return;
         }
-        if !matches!(self.ownership.state, LeaseState::Held { .. }) {
+        if let Owners::Node(_) = self.ownership {
+            self.stopping = Some(Stopping::HandingOver { until: now + HAND_OVER_LIMIT });
+            self.dirty = true;
+            return;
+        }
+        if let Owners::Service(_) = self.ownership {
+            if self.campaigning.is_empty() {
+                self.exit();
+                return;
+            }
+            // The elections end with the next plan, and say when all Leases are handed back.
+            self.stopping = Some(Stopping::Releasing { until: now + RELEASE_LIMIT });
+            self.dirty = true;
+            return;
+        }
+        if !matches!(self.lease(), LeaseState::Held { .. }) {
             // Nothing of ours is here, or it is not known whose it is and its deadline runs.
             self.exit();
             return;
@@ -100,7 +124,7 @@ impl Engine {
 
     pub(super) fn stop_timer(&mut self, now: Instant) {
         let Some(stopping) = self.stopping else { return };
-        if stopping != Stopping::Done && self.vips.is_empty() && !matches!(stopping, Stopping::Releasing { .. }) {
+        if self.vips.is_empty() && matches!(stopping, Stopping::Waiting { .. } | Stopping::Lingering { .. }) {
             // The successor has claimed all of them.
             self.exit();
             return;
@@ -110,6 +134,8 @@ impl Engine {
         }
         match stopping {
             Stopping::Releasing { .. } => self.leave(now, self.fence),
+            // Who has taken which of the Leases is not known, and they announce within the lease duration.
+            Stopping::Waiting { .. } if matches!(self.ownership, Owners::Service(_)) => self.leave(now, self.fence),
             Stopping::Waiting { .. } => {
                 tracing::info!(
                     "nobody takes the Lease: leaving the addresses for the next process, for {} s",
@@ -124,8 +150,31 @@ impl Engine {
                 }
                 self.exit();
             }
+            Stopping::HandingOver { .. } => self.dirty = true,
             Stopping::Done => {}
         }
+    }
+
+    /// `node` mode, after each review: everything that has a successor is handed over by name and kept until that one is
+    /// heard; what has none stays for the next process (decisions.md 26). It is still ours in the record, and nobody
+    /// takes what a kernel answers for.
+    pub(super) fn finish_hand_over(&mut self, now: Instant) {
+        let (Some(Stopping::HandingOver { until }), Owners::Node(cluster)) = (self.stopping, &self.ownership) else {
+            return;
+        };
+        let handed: Vec<VipId> = self
+            .vips
+            .iter()
+            .filter(|(_, vip)| vip.members.iter().any(|key| cluster.is_handed_over(key)))
+            .map(|(id, _)| id.clone())
+            .collect();
+        if now < until && (cluster.has_swaps() || !handed.is_empty()) {
+            return;
+        }
+        for id in handed {
+            self.withdraw(now, &id, false, "another node owns it");
+        }
+        self.leave(now, LEFT_BEHIND);
     }
 
     /// Leaves everything as it is, with a last deadline.
@@ -136,6 +185,9 @@ impl Engine {
         }
         for (id, vip) in &mut self.vips {
             vip.phase = Phase::Idle;
+            if let (VipId::Dhcp6(uid), Some(_)) = (id, &vip.dhcp6) {
+                self.out.push(Action::StopDhcp6 { uid: uid.clone(), release: false });
+            }
             if let (VipId::Dhcp(uid), Some(_)) = (id, &vip.dhcp) {
                 self.out.push(Action::StopDhcp { uid: uid.clone(), release: false });
             }
@@ -147,6 +199,7 @@ impl Engine {
         self.stopping = Some(Stopping::Done);
         // Nothing is planned any more: interfaces whose last VIP has just gone are put back here.
         self.prepare_links();
+        self.unprotect();
         self.out.push(Action::Exit);
     }
 }

@@ -14,7 +14,7 @@ use l2::netlink::{Address, LinkKind};
 
 use super::{Engine, Put, UNDECIDED_LIMIT};
 use crate::annotations::Wanted;
-use crate::network::{is_own_macvlan, looks_like_a_vip};
+use crate::network::{LeaseEnd, is_own_macvlan, looks_like_a_vip, owner_in};
 
 /// How long an address on an adopted macvlan may wait for its client to confirm the lease. Its kernel deadline is not
 /// put off meanwhile.
@@ -36,7 +36,8 @@ impl Engine {
     }
 
     /// A restart must not cost an address: until it is known whose it is, its deadline is put off, for a bounded time.
-    /// Not on macvlans: there the end of a DHCP lease counts, which is not known yet.
+    /// On a macvlan not beyond the end of the DHCP lease, which is noted on it; where it is not, the kernel's deadline
+    /// stands.
     pub(super) fn keep_orphans(&self, now: Instant) -> Vec<Put> {
         let undecided = !self.synced || self.plan.undecided;
         if !undecided || self.stopping.is_some() || now >= self.started + UNDECIDED_LIMIT {
@@ -45,17 +46,28 @@ impl Engine {
         let Some(network) = &self.network else { return Vec::new() };
         self.orphans()
             .into_iter()
-            .filter(|orphan| {
-                network.link(orphan.interface).is_some_and(|link| !matches!(link.kind, LinkKind::Macvlan { .. }))
+            .filter_map(|orphan| {
+                let left = match network.lease_ends.get(&orphan.interface) {
+                    Some(LeaseEnd::At(end)) => end.saturating_duration_since(now),
+                    None if matches!(network.link(orphan.interface)?.kind, LinkKind::Macvlan { .. }) => return None,
+                    Some(LeaseEnd::Never) | None => Duration::MAX,
+                };
+                // The kernel's least is a second.
+                (left >= Duration::from_secs(1)).then(|| Put {
+                    link: orphan.interface,
+                    net: orphan.net,
+                    valid: self.fence.min(left),
+                })
             })
-            .map(|orphan| Put { link: orphan.interface, net: orphan.net, valid: self.fence })
             .collect()
     }
 
     /// Somebody else announces what we only kept: it is theirs.
     pub(super) fn orphan_claimed(&mut self, link: u32, address: IpAddr, mac: Mac) {
-        let own_mac = self.network.as_ref().and_then(|network| network.link(link)).and_then(|link| link.mac);
-        if own_mac == Some(mac) {
+        // A macvlan has the same MAC on every node, and what is only kept announces nothing: what is heard there is said
+        // by another node.
+        let own = self.network.as_ref().and_then(|network| network.link(link));
+        if own.is_some_and(|own| own.mac == Some(mac) && !matches!(own.kind, LinkKind::Macvlan { .. })) {
             return;
         }
         let claimed: Vec<Address> = self
@@ -79,7 +91,7 @@ impl Engine {
         let ours = |link: &l2::netlink::Link| {
             is_own_macvlan(link)
                 || (matches!(link.kind, LinkKind::Macvlan { .. })
-                    && link.alias.as_deref().is_some_and(|alias| uids.contains(alias)))
+                    && link.alias.as_deref().is_some_and(|alias| uids.contains(owner_in(alias))))
         };
         let (mut links, mut addresses) = (Vec::new(), Vec::new());
         let mut doomed = BTreeSet::new();
@@ -99,7 +111,7 @@ impl Engine {
             .flat_map(|view| {
                 let given = view.wanted.iter().filter_map(|wanted| match wanted {
                     Wanted::Static(address) => Some(*address),
-                    Wanted::Dhcp4 => None,
+                    Wanted::Dhcp4 | Wanted::Dhcp6 => None,
                 });
                 given
                     .chain(view.published.ingress.iter().filter_map(|ingress| ingress.ip))

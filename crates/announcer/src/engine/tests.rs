@@ -1,17 +1,28 @@
 //! The engine on a fake kernel, a fake API and a clock that only tests move.
 
 mod dhcp;
+mod dhcp6;
+mod dhcp_life;
 mod hostile;
+mod live;
+mod node_mode;
 mod ownership;
 mod restart;
+mod security;
+mod service_mode;
 mod static_vips;
 mod stopping;
 
 use std::collections::VecDeque;
 
+use l2::Mac;
+
 use super::*;
 use crate::annotations::LeaseFacts;
+use crate::frames::Frame;
 use crate::network::fixtures::{config, network};
+use crate::ownership::node::{Card, Swap};
+use crate::ownership::service::LeaseKey;
 use crate::view::{Ingress, Published, Uid};
 use crate::wire::fake::FakeKernel;
 
@@ -38,6 +49,10 @@ pub(super) struct Node {
     pub api: bool,
     pub exited: bool,
     pub listening: BTreeSet<(u32, Family)>,
+    /// Swaps that were asked for and not answered yet.
+    pub swaps: Vec<(ServiceKey, Swap)>,
+    pub cards: Vec<Card>,
+    pub campaigns: Vec<BTreeSet<LeaseKey>>,
     /// Generation of each Service's last DHCP client.
     pub clients: BTreeMap<Uid, u64>,
 }
@@ -56,6 +71,9 @@ impl Node {
             api: true,
             exited: false,
             listening: BTreeSet::new(),
+            swaps: Vec::new(),
+            cards: Vec::new(),
+            campaigns: Vec::new(),
             clients: BTreeMap::new(),
         }
     }
@@ -122,6 +140,13 @@ impl Node {
                     Action::Probe { link, address, .. } => {
                         self.note(&format!("probe {} {address}", self.kernel.name(link)));
                     }
+                    Action::Ask { ask, .. } => {
+                        let to = if ask.to == Mac::BROADCAST { "everybody".to_owned() } else { ask.to.to_string() };
+                        self.note(&format!("ask {} {} {to}", self.kernel.name(ask.link), ask.address));
+                    }
+                    Action::Claim { link, address, to, .. } => {
+                        self.note(&format!("claim {} {address} {to}", self.kernel.name(link)));
+                    }
                     Action::Record(key, record) => {
                         self.note(&format!("record {} {}", key.name, summary(&record)));
                         self.records += 1;
@@ -146,12 +171,29 @@ impl Node {
                         ));
                     }
                     Action::StopDhcp { uid, release } => self.note(&format!("stop dhcp {uid} release {release}")),
+                    Action::StartDhcp6(uid, start) => {
+                        self.clients.insert(Uid(format!("{uid}/6")), start.generation);
+                        self.note(&format!(
+                            "start dhcp6 {uid} lease {:?}",
+                            start.lease.map(|lease| lease.address.to_string())
+                        ));
+                    }
+                    Action::StopDhcp6 { uid, release } => self.note(&format!("stop dhcp6 {uid} release {release}")),
+                    Action::DhcpLink { uid, up } => {
+                        self.note(&format!("dhcp link {uid} {}", if up { "up" } else { "down" }));
+                    }
                     Action::ReleaseLease => self.note("release lease"),
                     Action::Exit => {
                         self.exited = true;
                         self.note("exit");
                     }
                     Action::Listen(wanted) => self.listening = wanted,
+                    Action::Swap(key, swap) => {
+                        self.note(&format!("swap {} {} {}", key.name, swap.seat.host, swap.seat.term));
+                        self.swaps.push((key, swap));
+                    }
+                    Action::Membership(card) => self.cards.push(card),
+                    Action::Campaign(wanted) => self.campaigns.push(wanted),
                     Action::Forget(_) => {}
                 }
             }
@@ -188,7 +230,8 @@ impl Node {
     }
 
     pub fn heard(&mut self, link: u32, address: &str, mac: [u8; 6], what: Heard) {
-        self.feed(Input::Heard { link, address: address.parse().unwrap(), mac: mac.into(), what });
+        let address = address.parse().unwrap();
+        self.feed(Input::Heard(Frame { link, address, mac: mac.into(), what, to_us: false, payload: None }));
     }
 
     /// The last DHCP client of a Service says something.
@@ -219,6 +262,7 @@ pub(super) fn summary(record: &Record) -> String {
 pub(super) fn apply(view: &mut ServiceView, record: &Record) {
     let published = &mut view.published;
     published.vip_host = Some(record.vip_host.clone());
+    published.term = record.term;
     if let Some(hwaddr) = &record.hwaddr {
         published.hwaddr = Some(hwaddr.clone());
         view.dhcp.mac = hwaddr.parse().ok();
@@ -230,6 +274,10 @@ pub(super) fn apply(view: &mut ServiceView, record: &Record) {
     if let Some(lease) = &record.lease {
         published.lease = Some(lease.clone());
         view.dhcp.lease = Some(lease.clone());
+    }
+    if let Some(lease) = &record.lease6 {
+        published.lease6 = Some(lease.clone());
+        view.dhcp.lease6 = Some(lease.clone());
     }
     if let Some(ingress) = &record.ingress {
         published.ingress = ingress.iter().map(|(ip, ports)| Ingress { ip: Some(*ip), ports: ports.clone() }).collect();

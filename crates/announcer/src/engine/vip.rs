@@ -1,4 +1,5 @@
-//! The life of one VIP: probe, add, announce, defend, withdraw.
+//! The life of one VIP: probe, add, announce, withdraw. What others say about it is in `defence.rs`,
+//! what is due in `vip_timers.rs`.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -7,22 +8,21 @@ use ipnet::IpNet;
 use l2::Mac;
 
 use super::dhcp::Dhcp;
-use super::{Action, Engine, Heard, Put, VipStatus, WireOp};
+use super::dhcp6::Dhcp6;
+use super::{Action, Engine, Put, VipStatus, WireOp};
 use crate::network::looks_like_a_vip;
 use crate::plan::VipId;
 use crate::view::ServiceKey;
 
 /// decisions.md 22: RFC 5227's frames with short timers.
-const PROBES: u8 = 3;
-const PROBE_GAP: Duration = Duration::from_millis(10);
+pub(super) const PROBES: u8 = 3;
+pub(super) const PROBE_GAP: Duration = Duration::from_millis(10);
 /// failover-protocol.md 1.5; the last one covers a receiver that was just busy.
-const BURST_MS: [u64; 5] = [0, 20, 60, 150, 500];
+pub(super) const BURST_MS: [u64; 5] = [0, 20, 60, 150, 500];
 /// How long an address that somebody else uses is left alone. Different per node, so that two that found one another do
 /// not meet again.
-const CONFLICT_RETRY: Duration = Duration::from_secs(10);
+pub(super) const CONFLICT_RETRY: Duration = Duration::from_secs(10);
 const FAILED_RETRY: Duration = Duration::from_secs(5);
-/// RFC 5227 2.4: defend, but not more often than this.
-const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 /// The first announcement waits for the status (decisions.md 21), because kube-proxy drops nothing for an address that
 /// it does not know yet: clients would be refused. Not longer than this, since the API may be away.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
@@ -37,12 +37,12 @@ pub(super) struct Carrier {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Probe {
-    sent: u8,
-    next: Instant,
+    pub sent: u8,
+    pub next: Instant,
 }
 
 impl Probe {
-    fn begin(now: Instant) -> Self {
+    pub fn begin(now: Instant) -> Self {
         Self { sent: 0, next: now }
     }
 }
@@ -62,7 +62,7 @@ pub(super) enum Phase {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Announcing {
+pub(super) enum Announcing {
     Silent,
     AwaitingStatus { until: Instant },
     Burst { begun: Instant, step: usize },
@@ -77,9 +77,10 @@ pub(super) struct Vip {
     pub place: Option<u32>,
     pub carrier: Option<Carrier>,
     pub phase: Phase,
-    announcing: Announcing,
+    pub announcing: Announcing,
     pub dhcp: Option<Dhcp>,
-    defended: Option<Instant>,
+    pub dhcp6: Option<Dhcp6>,
+    pub defended: Option<Instant>,
     /// Observations asked for before this one do not show the address yet.
     pub seen_from: u64,
 }
@@ -93,6 +94,7 @@ impl Vip {
             phase: Phase::Idle,
             announcing: Announcing::Silent,
             dhcp: None,
+            dhcp6: None,
             defended: None,
             seen_from: 0,
         }
@@ -127,7 +129,8 @@ impl Vip {
             Announcing::Periodic { next } => Some(next),
         };
         let dhcp = self.dhcp.as_ref().and_then(Dhcp::deadline);
-        [phase, announcing, dhcp].into_iter().flatten().min()
+        let dhcp6 = self.dhcp6.as_ref().and_then(Dhcp6::deadline);
+        [phase, announcing, dhcp, dhcp6].into_iter().flatten().min()
     }
 
     /// What keeps the kernel from removing the address, if it should be there.
@@ -136,14 +139,19 @@ impl Vip {
         if !matches!(self.phase, Phase::Adding | Phase::Up { doubt: None }) {
             return None;
         }
-        let lease = self.dhcp.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires);
-        let valid = match lease.map(|expires| expires.saturating_duration_since(now)) {
+        let valid = match self.lease_expires().map(|expires| expires.saturating_duration_since(now)) {
             // The kernel counts whole seconds, and one is the least: a lease that ends before is over.
             Some(left) if left < Duration::from_secs(1) => return None,
             Some(left) => left.min(fence),
             None => fence,
         };
         Some(Put { link: carrier.link, net: carrier.net, valid })
+    }
+
+    /// End of the lease of its address, if it has one that ends.
+    fn lease_expires(&self) -> Option<Instant> {
+        let v4 = self.dhcp.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires);
+        v4.or(self.dhcp6.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires))
     }
 
     /// Says at once where the address is.
@@ -166,8 +174,8 @@ impl Vip {
             address: self.address(),
             service: self.members.first().cloned(),
             up: self.is_up(),
-            dhcp_state: self.dhcp.as_ref().map(|dhcp| dhcp.state),
-            expires: self.dhcp.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires),
+            dhcp_state: self.dhcp.as_ref().map(|dhcp| dhcp.state).or(self.dhcp6.as_ref().map(|dhcp| dhcp.state)),
+            expires: self.lease_expires(),
         }
     }
 }
@@ -182,6 +190,7 @@ impl Engine {
         match id {
             VipId::Static(address) => self.place_static(now, id, *address, place),
             VipId::Dhcp(uid) => self.place_dhcp(now, uid, place),
+            VipId::Dhcp6(uid) => self.place_dhcp6(now, uid, place),
         }
     }
 
@@ -250,7 +259,7 @@ impl Engine {
         // Given up to somebody who claimed it: as long as that one answers, it is not ours to take.
         let yielded = self.yielded.contains_key(id);
         // The DHCP client has probed what it was given.
-        if vip.dhcp.is_some() || carrier.mac == Mac::ZERO || ((adopted || known) && !yielded) {
+        if vip.dhcp.is_some() || vip.dhcp6.is_some() || carrier.mac == Mac::ZERO || ((adopted || known) && !yielded) {
             self.add(now, id);
         } else {
             self.vips.get_mut(id).expect("it is there").phase = Phase::Probing(Probe::begin(now));
@@ -281,7 +290,7 @@ impl Engine {
         true
     }
 
-    fn add(&mut self, now: Instant, id: &VipId) {
+    pub(super) fn add(&mut self, now: Instant, id: &VipId) {
         if self.refuse_own_address(now, id) {
             return;
         }
@@ -292,6 +301,9 @@ impl Engine {
             Some(put) => {
                 // The settings come first: with others the node would answer for the address on every interface.
                 self.prepare_links();
+                if id.is_dhcp() {
+                    self.protect();
+                }
                 self.out.push(Action::Wire(WireOp::Put(vec![put])));
             }
             None => vip.phase = Phase::Idle,
@@ -335,179 +347,17 @@ impl Engine {
         self.vip_timer(now, id);
     }
 
-    /// Everything of one VIP that is due.
-    pub(super) fn vip_timer(&mut self, now: Instant, id: &VipId) {
-        self.probe_timer(now, id);
-        self.announce_timer(now, id);
-        let Some(vip) = self.vips.get_mut(id) else { return };
-        if matches!(vip.phase, Phase::Blocked { until } if until <= now) {
-            vip.phase = Phase::Idle;
-            self.dirty = true;
-        }
-        if vip.dhcp.as_mut().is_some_and(|dhcp| dhcp.wake(now)) {
-            self.dirty = true;
-        }
-    }
-
-    fn probe_timer(&mut self, now: Instant, id: &VipId) {
-        let Some(vip) = self.vips.get_mut(id) else { return };
-        let Some(Carrier { link, mac, net }) = vip.carrier else { return };
-        let (Phase::Probing(probe) | Phase::Up { doubt: Some(probe) }) = &mut vip.phase else { return };
-        if probe.next > now {
-            return;
-        }
-        if probe.sent < PROBES {
-            probe.sent += 1;
-            // From now, not from when it was due: the answer needs its time (failover-protocol.md R1).
-            probe.next = now + PROBE_GAP;
-            // A macvlan's MAC is the same on every node: a frame from it leads switches, and clients with them, to this
-            // node. In doubt we ask in the name of its parent.
-            let parent = vip.dhcp.as_ref().and(vip.place).and_then(|index| self.network.as_ref()?.link(index));
-            let (link, mac) = parent.map_or((link, mac), |parent| (parent.index, parent.mac.unwrap_or(Mac::ZERO)));
-            self.out.push(Action::Probe { link, mac, address: net.addr() });
-            return;
-        }
-        if let Phase::Probing(_) = vip.phase {
-            self.add(now, id);
-        } else {
-            vip.phase = Phase::Up { doubt: None };
-            if let Some(put) = vip.put(now, self.fence) {
-                self.out.push(Action::Wire(WireOp::Put(vec![put])));
-            }
-        }
-    }
-
-    fn announce_timer(&mut self, now: Instant, id: &VipId) {
-        let Some(vip) = self.vips.get_mut(id) else { return };
-        let Some(Carrier { link, mac, net }) = vip.carrier else { return };
-        if let Announcing::AwaitingStatus { until } = vip.announcing
-            && until <= now
-        {
-            vip.announce_now(now);
-        }
-        let due = match vip.announcing {
-            Announcing::Burst { begun, step } if begun + Duration::from_millis(BURST_MS[step]) <= now => {
-                // What was missed while the process stood still is not made up for.
-                let later =
-                    (step + 1..BURST_MS.len()).find(|step| begun + Duration::from_millis(BURST_MS[*step]) > now);
-                vip.announcing = match (later, self.config.announce_interval) {
-                    (Some(step), _) => Announcing::Burst { begun, step },
-                    (None, Some(interval)) => Announcing::Periodic { next: now + interval },
-                    (None, None) => Announcing::Silent,
-                };
-                true
-            }
-            Announcing::Periodic { next } if next <= now => {
-                let interval = self.config.announce_interval.unwrap_or(Duration::from_secs(3));
-                vip.announcing = Announcing::Periodic { next: now + interval };
-                true
-            }
-            _ => false,
-        };
-        if due && mac != Mac::ZERO {
-            self.out.push(Action::Announce { link, mac, address: net.addr() });
-        }
-    }
-
-    /// After a pause: whoever has taken an address meanwhile answers for it (decisions.md 25).
-    pub(super) fn doubt_all(&mut self, now: Instant) {
-        for vip in self.vips.values_mut() {
-            if let Phase::Up { doubt } = &mut vip.phase {
-                *doubt = Some(Probe::begin(now));
-            }
-        }
-    }
-
-    /// Somebody spoke about an address.
-    pub(super) fn heard(&mut self, now: Instant, link: u32, address: IpAddr, mac: Mac, what: Heard) {
-        let found = self.vips.iter().find(|(_, vip)| {
-            vip.carrier.is_some_and(|carrier| {
-                carrier.net.addr() == address && (carrier.link == link || vip.place == Some(link))
-            })
-        });
-        let Some(id) = found.map(|(id, _)| id.clone()) else {
-            if what == Heard::Claim {
-                self.orphan_claimed(link, address, mac);
-            }
-            return;
-        };
-        let vip = &self.vips[&id];
-        let carrier = vip.carrier.expect("it was found by it");
-        let confirmed = self.is_confirmed(&vip.members);
-        // A DHCP address has the same MAC on every node. Our own frames are not heard, but some switches send them
-        // back: such an echo must not disturb an owner whose record stands.
-        if mac == carrier.mac && (carrier.link == link || confirmed) {
-            return;
-        }
-        match vip.phase {
-            Phase::Probing(_) => self.conflict(now, &id, mac),
-            Phase::Up { doubt: Some(_) } if what != Heard::Probe => {
-                self.yield_to(now, &id, mac);
-            }
-            Phase::Up { .. } | Phase::Adding if what == Heard::Claim => {
-                if self.stopping.is_some() || !confirmed {
-                    self.yield_to(now, &id, mac);
-                } else {
-                    self.defend(now, &id, mac);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {
-        let vip = self.vips.get_mut(id).expect("it is there");
-        let carrier = vip.carrier.expect("only a carried address is probed");
-        let retry = CONFLICT_RETRY + Duration::from_millis(10) * u32::from(carrier.mac.octets()[5]);
-        vip.phase = Phase::Blocked { until: now + retry };
-        let link =
-            self.network.as_ref().and_then(|network| network.link(carrier.link)).map_or("?", |link| link.name.as_str());
-        let text = format!(
-            "address {} is already used by {mac} on the network of interface {link}: it is not announced. Free it there, or give this Service another one; tried again every {} s",
-            carrier.net.addr(),
-            retry.as_secs()
-        );
-        tracing::warn!(address = %carrier.net.addr(), %mac, "address conflict");
-        self.tell_members(now, id, "AddressConflict", &text);
-        self.dirty = true;
-    }
-
-    fn defend(&mut self, now: Instant, id: &VipId, mac: Mac) {
-        let vip = self.vips.get_mut(id).expect("it is there");
-        let carrier = vip.carrier.expect("only a carried address is defended");
-        if matches!(vip.announcing, Announcing::Burst { .. })
-            || vip.defended.is_some_and(|at| now < at + DEFEND_INTERVAL)
-        {
-            return;
-        }
-        vip.defended = Some(now);
-        let text = format!(
-            "{mac} claims address {} too: two hosts answer for it. This node owns it and defends it",
-            carrier.net.addr()
-        );
-        tracing::warn!(address = %carrier.net.addr(), %mac, "somebody else claims the address, defending it");
-        self.out.push(Action::Announce { link: carrier.link, mac: carrier.mac, address: carrier.net.addr() });
-        self.tell_members(now, id, "AddressConflict", &text);
-    }
-
-    /// decisions.md 18: withdraw first, ask later. It is taken up again when the Lease is known to be ours.
-    fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
-        if self.stopping.is_some() {
-            tracing::info!(vip = %id, %mac, "the successor announces the address: withdrawing it");
-            self.claimed_by_successor(now);
-        } else {
-            tracing::warn!(vip = %id, %mac, "somebody else announces the address and our Lease is in doubt: withdrawing it");
-        }
-        self.withdraw(now, id, false, "another node announces it");
-        self.yielded.insert(id.clone(), Some(now + self.config.lease.duration));
-        self.dirty = true;
-    }
-
     /// Takes a VIP off the node. What is not there counts as removed.
     pub(super) fn withdraw(&mut self, now: Instant, id: &VipId, release: bool, why: &str) {
         let Some(mut vip) = self.vips.remove(id) else { return };
         if let Some(address) = vip.address() {
             tracing::info!(%address, why, "VIP withdrawn");
+        }
+        if let Some(address) = vip.address() {
+            self.lookout.claims.end(address);
+        }
+        if let (VipId::Dhcp6(uid), Some(dhcp)) = (id, vip.dhcp6.take()) {
+            self.leave_dhcp6(uid, &dhcp, release);
         }
         match (id, vip.dhcp.take()) {
             (VipId::Dhcp(uid), Some(dhcp)) => self.leave_dhcp(now, uid, &dhcp, release),

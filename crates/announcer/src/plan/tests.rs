@@ -13,6 +13,7 @@ pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
             .iter()
             .map(|text| match *text {
                 "dhcp" => Wanted::Dhcp4,
+                "dhcp6" => Wanted::Dhcp6,
                 address => Wanted::Static(address.parse().unwrap()),
             })
             .collect(),
@@ -22,6 +23,9 @@ pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
         published: Published::default(),
         problems: BTreeSet::new(),
         retired: false,
+        local_traffic: false,
+        primary: None,
+        lease_name: None,
     }
 }
 
@@ -85,6 +89,18 @@ fn a_secondary_joins_the_macvlan_of_its_dhcp_primary() {
     // The client has another address by now: the secondary's old one is not that VIP any more.
     let plan = planned(&[primary, secondary], MINE, &[("first000-uid", Some("10.0.0.60"))]);
     assert_eq!(ids(&plan), ["10.0.0.50: second", "dhcp first000-uid: first"]);
+}
+
+#[test]
+fn a_secondary_that_names_its_primary_follows_it_to_another_leased_address() {
+    let primary = Some(ServiceKey::new("default", "first"));
+    let secondary = ServiceView { primary, created: 1, ..view("second", &["10.0.0.50", "fd00::5"]) };
+    let running = [("first000-uid", Some("10.0.0.60"))];
+    let plan = planned(&[view("first", &["dhcp"]), secondary.clone()], MINE, &running);
+    assert_eq!(ids(&plan), ["fd00::5: second", "dhcp first000-uid: first+second"]);
+    // A primary with a given address leads nobody.
+    let plan = planned(&[view("first", &["10.0.0.60"]), secondary], MINE, &[]);
+    assert_eq!(ids(&plan), ["10.0.0.50: second", "10.0.0.60: first", "fd00::5: second"]);
 }
 
 #[test]

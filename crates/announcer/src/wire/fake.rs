@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use l2::netlink::{Address, AddressLifetime, InetConf, LinkKind, MacvlanMode};
+use l2::nftables::Protection;
 
 use crate::engine::{WireDone, WireOp};
-use crate::network::{Network, fixtures, is_macvlan_of, name_is_taken};
+use crate::network::{Network, fixtures, is_macvlan_of, name_is_taken, owner_in, was_left_for};
 
 pub struct FakeKernel {
     pub network: Network,
@@ -14,12 +15,25 @@ pub struct FakeKernel {
     /// Every operation but `Observe`, as text.
     pub journal: Vec<String>,
     pub refuse: bool,
+    pub protection: Protection,
+    /// How often rules were asked for, and how often an address stood without them.
+    pub protects: usize,
+    pub exposed: usize,
     next_index: u32,
 }
 
 impl FakeKernel {
     pub fn new(network: Network) -> Self {
-        Self { network, deadlines: Vec::new(), journal: Vec::new(), refuse: false, next_index: 100 }
+        Self {
+            network,
+            deadlines: Vec::new(),
+            journal: Vec::new(),
+            refuse: false,
+            protection: Protection::default(),
+            protects: 0,
+            exposed: 0,
+            next_index: 100,
+        }
     }
 
     pub fn name(&self, link: u32) -> String {
@@ -71,6 +85,12 @@ impl FakeKernel {
         self.deadlines.retain(|entry| links.contains(&entry.0));
     }
 
+    fn note(&mut self, link: u32, alias: &str) {
+        for found in self.network.links.iter_mut().filter(|found| found.index == link) {
+            found.alias = Some(alias.to_owned());
+        }
+    }
+
     pub fn perform(&mut self, now: Instant, op: WireOp) -> Option<WireDone> {
         match op {
             WireOp::Observe => Some(WireDone::Observed(Ok(self.network.clone()))),
@@ -83,6 +103,7 @@ impl FakeKernel {
                         continue;
                     }
                     if !exists {
+                        self.exposed += usize::from(!self.protection.vips.contains_key(&put.net.addr()));
                         self.journal.push(format!("add {} {}", self.name(put.link), put.net));
                     }
                     self.remove(put.link, put.net);
@@ -105,12 +126,19 @@ impl FakeKernel {
                 }
                 let found = self.network.link_by_name(&wanted.name).cloned();
                 if let Some(found) = found {
-                    if !is_macvlan_of(&found, &uid) {
+                    if !is_macvlan_of(&found, &uid) && !was_left_for(&found, &self.network.addresses, &wanted) {
                         self.journal.push(format!("refuse {}", wanted.name));
                         let text = name_is_taken(&wanted.name, &uid);
                         return Some(WireDone::Macvlan(uid, Err(text)));
                     }
-                    if wanted.mismatch(&found).is_none() {
+                    let mut adopted = found.clone();
+                    if adopted.alias.as_deref().is_none_or(|alias| owner_in(alias) == uid.0) {
+                        adopted.alias = Some(wanted.alias.clone());
+                    }
+                    if wanted.mismatch(&adopted).is_none() {
+                        if found.alias.is_none() {
+                            self.note(found.index, &wanted.alias);
+                        }
                         self.journal.push(format!("adopt {}", wanted.name));
                         return Some(WireDone::Macvlan(uid, Ok((found.index, wanted.mac))));
                     }
@@ -123,6 +151,18 @@ impl FakeKernel {
                 self.network.links.push(link);
                 self.journal.push(format!("macvlan {} on {}", wanted.name, self.name(wanted.parent)));
                 Some(WireDone::Macvlan(uid, Ok((self.next_index, wanted.mac))))
+            }
+            WireOp::Note { link, alias } => {
+                self.note(link, &alias);
+                None
+            }
+            WireOp::Protect(wanted) => {
+                self.protects += 1;
+                let lost = self.protection.vips.keys().filter(|vip| !wanted.vips.contains_key(vip));
+                let own = self.network.addresses.iter().filter(|address| address.is_ours());
+                self.exposed += lost.filter(|vip| own.clone().any(|address| address.net.addr() == **vip)).count();
+                self.protection = wanted;
+                Some(WireDone::Protected(Ok(())))
             }
             WireOp::Delete { link } => {
                 self.journal.push(format!("delete {}", self.name(link)));

@@ -1,13 +1,17 @@
 //! The kernel itself, through rtnetlink.
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, MacvlanMode};
-use l2::{Mac, Netlink};
+use l2::nftables::Protection;
+use l2::{Mac, Netlink, Nftables};
 use runtime::error::chain;
+use tokio::sync::OnceCell;
 
 use super::Wire;
+use crate::clock;
 use crate::engine::{Put, WireDone, WireOp};
-use crate::network::{Network, is_macvlan_of, mac_is_taken, name_is_taken};
+use crate::network::{self, Network, is_macvlan_of, mac_is_taken, name_is_taken, owner_in, was_left_for};
 use crate::view::Uid;
 
 /// decisions.md 27: an interface that carries VIPs answers for its own addresses only, and never asks in the name of a
@@ -22,20 +26,32 @@ const EADDRINUSE: i32 = 98;
 #[derive(Debug, Clone)]
 pub struct NetlinkWire {
     netlink: Netlink,
+    /// Opened at first use: without nftables in the kernel everything else works.
+    nftables: OnceCell<Nftables>,
 }
 
 impl NetlinkWire {
     /// Uses this socket.
     pub fn new(netlink: Netlink) -> Self {
-        Self { netlink }
+        Self { netlink, nftables: OnceCell::new() }
     }
 
     async fn observe(&self) -> Result<Network, String> {
         let read = async {
+            let links = self.netlink.links().await?;
+            let (now, wall) = (clock::now(), Timestamp::now());
+            let lease_ends = links
+                .iter()
+                .filter(|link| matches!(link.kind, LinkKind::Macvlan { .. }))
+                .filter_map(|link| Some((link.index, network::lease_end(link.alias.as_deref()?, now, wall)?)))
+                .collect();
+            let default = self.netlink.default_route().await?;
             Ok::<_, l2::netlink::NetlinkError>(Network {
-                links: self.netlink.links().await?,
+                links,
                 addresses: self.netlink.addresses(None).await?,
-                default_route: self.netlink.default_route_interface().await?,
+                default_route: default.map(|route| route.interface),
+                gateway: default.and_then(|route| route.gateway),
+                lease_ends,
             })
         };
         read.await.map_err(|error| chain(&error))
@@ -55,7 +71,11 @@ impl NetlinkWire {
     async fn macvlan(&self, uid: &Uid, wanted: &Macvlan) -> Result<(u32, Mac), String> {
         let made = async {
             if let Some(found) = self.netlink.link_by_name(&wanted.name).await? {
-                if !is_macvlan_of(&found, uid) {
+                let left = async {
+                    let addresses = self.netlink.addresses(Some(found.index)).await?;
+                    Ok::<_, l2::netlink::NetlinkError>(was_left_for(&found, &addresses, wanted))
+                };
+                if !is_macvlan_of(&found, uid) && !left.await? {
                     return Ok(Err(name_is_taken(&wanted.name, uid)));
                 }
                 let mut adopted = found.clone();
@@ -66,7 +86,7 @@ impl NetlinkWire {
                 {
                     *mode = MacvlanMode::Bridge;
                 }
-                if adopted.alias.is_none() {
+                if adopted.alias.as_deref().is_none_or(|alias| owner_in(alias) == uid.0) {
                     adopted.alias = Some(wanted.alias.clone());
                 }
                 match wanted.mismatch(&adopted) {
@@ -94,6 +114,11 @@ impl NetlinkWire {
             Err(error) if matches!(error.raw_os_error(), Some(EBUSY | EADDRINUSE)) => Err(mac_is_taken(wanted.mac)),
             Err(error) => Err(chain(&error)),
         }
+    }
+
+    async fn protect(&self, wanted: Protection) -> Result<(), String> {
+        let nftables = self.nftables.get_or_try_init(async || Nftables::open()).await.map_err(|error| chain(&error))?;
+        nftables.protect(wanted).await.map_err(|error| chain(&error))
     }
 
     async fn prepare(&self, link: u32) -> Result<InetConf, String> {
@@ -141,12 +166,20 @@ impl Wire for NetlinkWire {
                 let made = self.macvlan(&uid, &wanted).await;
                 Some(WireDone::Macvlan(uid, made))
             }
+            WireOp::Note { link, alias } => {
+                // The interface may just have gone. Without it a restart knows less, and nothing else is lost.
+                if let Err(error) = self.netlink.set_alias(link, &alias).await {
+                    tracing::debug!(error = %chain(&error), "cannot note the end of a lease");
+                }
+                None
+            }
             WireOp::Delete { link } => {
                 if let Err(error) = self.netlink.delete_link(link).await {
                     tracing::warn!(error = %chain(&error), "a macvlan is left behind until the next sweep");
                 }
                 None
             }
+            WireOp::Protect(wanted) => Some(WireDone::Protected(self.protect(wanted).await)),
             WireOp::Prepare { link } => Some(WireDone::Prepared(link, self.prepare(link).await)),
             WireOp::Restore { link, conf } => {
                 let change = |value: i32| u32::try_from(value).ok();

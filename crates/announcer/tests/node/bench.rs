@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -23,7 +24,7 @@ use kube::Client;
 use kube::client::Body;
 use runtime::events::{Entry, Recorder};
 use runtime::work_queue::QueueMetrics;
-use rustix::thread::UnshareFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -107,6 +108,12 @@ impl Api {
 
     pub fn get(&self, name: &str) -> Value {
         self.services.lock().unwrap().get(name).cloned().unwrap_or_default()
+    }
+
+    /// How many Services have an address that clients are told.
+    pub fn count_published(&self) -> usize {
+        let services = self.services.lock().unwrap();
+        services.values().filter(|object| object["status"]["loadBalancer"]["ingress"][0]["ip"].is_string()).count()
     }
 
     pub fn annotation(&self, name: &str, key: &str) -> String {
@@ -248,6 +255,19 @@ impl Bench {
         self.dnsmasq = Some(Running(dnsmasq));
     }
 
+    /// Does something in the namespace at the other end of the cable.
+    pub fn on_the_other_end<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
+        let namespace = fs::File::open(format!("/proc/{}/ns/net", self.keeper.0.id())).expect("its namespace");
+        std::thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                    .expect("root may go there");
+                act()
+            });
+            there.join().expect("it does not panic")
+        })
+    }
+
     /// The server ends and forgets everything.
     pub fn forget(&mut self) {
         self.dnsmasq = None;
@@ -279,6 +299,14 @@ impl Bench {
         self.api.store(&mut services, name, object);
     }
 
+    /// A user changes an annotation.
+    pub fn annotate(&self, name: &str, key: &str, value: &str) {
+        let mut object = self.api.get(name);
+        object["metadata"]["annotations"][key] = json!(value);
+        let mut services = self.api.services.lock().unwrap();
+        self.api.store(&mut services, name, object);
+    }
+
     pub fn delete(&self, name: &str) {
         self.api.services.lock().unwrap().remove(name);
         if let Some(life) = &self.life {
@@ -286,9 +314,27 @@ impl Bench {
         }
     }
 
-    /// Starts the process.
+    /// Starts the process, with all that the API has.
     pub fn start(&mut self) {
-        let config = Config::from_env_and_args([], [], "node-1").expect("the default configuration");
+        self.start_without_api();
+        self.sync(self.lease.clone());
+    }
+
+    /// The API is there, and says this of the Lease.
+    pub fn sync(&mut self, lease: LeaseState) {
+        let sender = self.life.as_ref().expect("started").inputs.clone();
+        for (name, object) in self.api.services.lock().unwrap().iter() {
+            let _ = sender.send(input(name, Some(object.clone())));
+        }
+        let _ = sender.send(Input::Synced);
+        let _ = sender.send(Input::Lease(lease));
+        *self.api.changed.lock().unwrap() = Some(sender);
+    }
+
+    /// Starts the process while the API is away.
+    pub fn start_without_api(&mut self) {
+        let config = Config::from_env_and_args([("election_mode".into(), "global".into())], [], "node-1")
+            .expect("the default configuration");
         let (netlink, connection) = l2::Netlink::open().expect("netlink");
         let (recorder, mut entries) = Recorder::to_channel("test");
         let events = Arc::clone(&self.events);
@@ -303,6 +349,9 @@ impl Bench {
             metrics: Arc::new(Metrics::register(&mut registry, "node-1", "lock", "0")),
             pulse: Arc::new(Pulse::default()),
             release: CancellationToken::new(),
+            campaigns: mpsc::unbounded_channel().0,
+            swaps: mpsc::unbounded_channel().0,
+            cards: mpsc::unbounded_channel().0,
             inputs: (sender.clone(), receiver),
         };
         let watched = sender.clone();
@@ -318,12 +367,6 @@ impl Bench {
             }),
             tokio::spawn(writer.run(CancellationToken::new())),
         ];
-        for (name, object) in self.api.services.lock().unwrap().iter() {
-            let _ = sender.send(input(name, Some(object.clone())));
-        }
-        let _ = sender.send(Input::Synced);
-        let _ = sender.send(Input::Lease(self.lease.clone()));
-        *self.api.changed.lock().unwrap() = Some(sender.clone());
         self.life = Some(Life { inputs: sender, node: tokio::spawn(node::run(parts)), others });
     }
 

@@ -5,16 +5,16 @@ use announcer::ownership::LeaseState;
 
 use crate::bench::{Bench, macvlan, on_a_bench, shell};
 
-const RANGE: &str = "--dhcp-range=10.77.0.100,10.77.0.110,2m --dhcp-authoritative";
-const DHCP: [(&str, &str); 1] = [("kube-vip.io/loadbalancerIPs", "0.0.0.0")];
+pub const RANGE: &str = "--dhcp-range=10.77.0.100,10.77.0.110,2m --dhcp-authoritative";
+pub const DHCP: [(&str, &str); 1] = [("kube-vip.io/loadbalancerIPs", "0.0.0.0")];
 
-fn leased(bench: &Bench, name: &str) -> Option<String> {
+pub fn leased(bench: &Bench, name: &str) -> Option<String> {
     let published = bench.api.published(name);
     let on_link = published.first().map(|ip| format!("{} {ip}/32", macvlan(name)));
     published.first().cloned().filter(|_| bench.vips().contains(&on_link.unwrap_or_default()))
 }
 
-async fn started(bench: &mut Bench, name: &str) -> String {
+pub async fn started(bench: &mut Bench, name: &str) -> String {
     bench.create(name, &DHCP);
     bench.start();
     bench.eventually("it has an address", |bench| leased(bench, name).is_some()).await;

@@ -6,4 +6,7 @@
 
 mod bench;
 mod dhcp;
+mod dhcp6;
+mod dhcp_life;
+mod short_leases;
 mod static_vips;

@@ -1,16 +1,18 @@
 //! Which interface leads to the rest of the world.
 
+use std::net::IpAddr;
+
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
-    route::{RouteAttribute, RouteHeader, RouteMessage, RouteType},
+    route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType},
 };
 
 use super::{Netlink, NetlinkError};
 
 impl Netlink {
-    /// The interface of the default route: IPv4 first, then IPv6; of several the one with the lowest metric; of a
+    /// The default route: IPv4 first, then IPv6; of several the one with the lowest metric; of a
     /// multipath route the first hop (announcer.md 5.7).
-    pub async fn default_route_interface(&self) -> Result<Option<u32>, NetlinkError> {
+    pub async fn default_route(&self) -> Result<Option<DefaultRoute>, NetlinkError> {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut request = RouteMessage::default();
             request.header.address_family = family;
@@ -23,17 +25,21 @@ impl Netlink {
                 _ => None,
             }));
             if let Some(route) = best {
-                return Ok(Some(route.interface));
+                return Ok(Some(route));
             }
         }
         Ok(None)
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct DefaultRoute {
+/// Where packets go that no other route matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DefaultRoute {
     metric: u32,
-    interface: u32,
+    /// Index of its interface.
+    pub interface: u32,
+    /// The router, where there is one.
+    pub gateway: Option<IpAddr>,
 }
 
 /// The first of those with the lowest metric.
@@ -47,12 +53,18 @@ fn default_route(route: &RouteMessage) -> Option<DefaultRoute> {
     if header.destination_prefix_length != 0 || header.kind != RouteType::Unicast {
         return None;
     }
-    let (mut metric, mut interface, mut first_hop) = (0, None, None);
+    let (mut metric, mut interface, mut first_hop, mut gateway) = (0, None, None, None);
+    let router = |address: &RouteAddress| match address {
+        RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
+        RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    };
     let mut table = u32::from(header.table);
     for attribute in &route.attributes {
         match attribute {
             RouteAttribute::Priority(priority) => metric = *priority,
             RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Gateway(address) => gateway = router(address),
             RouteAttribute::MultiPath(hops) => first_hop = hops.first().map(|hop| hop.interface_index),
             RouteAttribute::Table(id) => table = *id,
             _ => {}
@@ -62,7 +74,7 @@ fn default_route(route: &RouteMessage) -> Option<DefaultRoute> {
     if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
         return None;
     }
-    Some(DefaultRoute { metric, interface: interface.or(first_hop)? })
+    Some(DefaultRoute { metric, interface: interface.or(first_hop)?, gateway })
 }
 
 #[cfg(test)]
@@ -71,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_lowest_metric_wins_and_among_equals_the_first() {
-        let route = |metric, interface| DefaultRoute { metric, interface };
+        let route = |metric, interface| DefaultRoute { metric, interface, gateway: None };
         let routes = [route(200, 2), route(100, 3), route(100, 4)];
         assert_eq!(best(routes.into_iter()), Some(route(100, 3)));
         assert_eq!(best([].into_iter()), None);
@@ -83,7 +95,7 @@ mod tests {
         route.header.table = RouteHeader::RT_TABLE_MAIN;
         route.header.kind = RouteType::Unicast;
         route.attributes = vec![RouteAttribute::Oif(2), RouteAttribute::Priority(u32::MAX)];
-        assert_eq!(default_route(&route), Some(DefaultRoute { metric: u32::MAX, interface: 2 }));
+        assert_eq!(default_route(&route), Some(DefaultRoute { metric: u32::MAX, interface: 2, gateway: None }));
         route.header.kind = RouteType::Unreachable;
         assert_eq!(default_route(&route), None);
     }

@@ -171,3 +171,39 @@ fn solicitations_are_answered_as_the_protocol_expects() {
         }
     });
 }
+
+/// What a claim of a new owner does at the old one: its process hears it whole, its kernel does nothing. Only the process
+/// can withdraw (failover-protocol.md 5).
+#[test]
+fn a_claim_reaches_the_holder_whole_and_its_kernel_neither_answers_nor_withdraws() {
+    on_a_lan(async |Lan { near, far }| {
+        let payload = std::array::from_fn(|at| u8::try_from(at).expect("18 bytes") + 1);
+        hold(&far, far.index, VIP).await;
+        hold(&far, far.index, VIP6).await;
+        for (traffic, claim) in [
+            (Traffic::Arp, Arp::announcement_request(NEAR, VIP).frame_with(FAR, &payload).to_vec()),
+            (Traffic::NeighborDiscovery, Ndp::announcement(NEAR, VIP6).frame_with(NEAR, FAR, &payload)),
+        ] {
+            let socket = PacketSocket::open(near.index, traffic).expect("socket");
+            let loser = far.open(&near, || PacketSocket::open(far.index, traffic)).expect("socket");
+            socket.send(&claim).await.expect("send");
+            let mut buffer = [0; 2048];
+            let heard = async {
+                loop {
+                    let length = loser.recv(&mut buffer).await.expect("receive");
+                    if buffer[..length] == claim[..] {
+                        return;
+                    }
+                }
+            };
+            tokio::time::timeout(PATIENCE, heard).await.expect("the claim as it was sent");
+        }
+        let held = far.netlink.addresses(Some(far.index)).await.expect("addresses");
+        for vip in [IpAddr::from(VIP), IpAddr::from(VIP6)] {
+            assert!(held.iter().any(|address| address.net.addr() == vip), "{vip} is still there");
+        }
+        let socket = PacketSocket::open(near.index, Traffic::Arp).expect("socket");
+        socket.send(&Arp::probe(NEAR, VIP).frame(FAR)).await.expect("send");
+        assert_eq!(answers(&socket).await, [FAR], "and still answered for, to the probe alone");
+    });
+}

@@ -208,7 +208,7 @@ fn the_default_route_leads_to_the_interface() {
         let routes = near.handle().route();
         let wire = |side: &Netlink| {
             let side = side.clone();
-            async move { side.default_route_interface().await.expect("routes") }
+            async move { side.default_route().await.expect("routes").map(|route| route.interface) }
         };
         assert_eq!(wire(netlink).await, None);
 

@@ -4,5 +4,6 @@ mod addresses;
 mod frames;
 mod lan;
 mod links;
+mod nftables;
 mod rights;
 mod sockets;

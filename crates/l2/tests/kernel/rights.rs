@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use l2::{
-    Mac, Netlink, PacketSocket, Traffic,
+    Mac, Netlink, Nftables, PacketSocket, Traffic,
     capabilities::{Capability, missing},
     netlink::{AddressLifetime, Changes, InetConfChange, Macvlan},
+    nftables::{Port, Protection},
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
@@ -42,6 +43,11 @@ fn net_admin_and_net_raw_suffice_for_everything() {
             netlink.set_address(index, vip.parse().expect("a network"), lifetime).await.expect("address");
         }
         netlink.delete_link(index).await.expect("delete");
+        let protection = Protection {
+            vips: [("192.0.2.10".parse().expect("an address"), [Port::new("TCP", 80).expect("a port")].into())].into(),
+            quiet: ["vip-0a1b2c3d".to_owned()].into(),
+        };
+        Nftables::open().expect("nftables").protect(protection).await.expect("a table");
     });
 }
 

@@ -13,16 +13,16 @@ use super::{LeaderConfig, Leadership, OnLoss};
 
 /// A Lease as the API showed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Observation {
+pub struct Observation {
     /// What its holder wrote.
-    pub(super) record: Record,
+    pub record: Record,
     /// `metadata.resourceVersion`, the precondition of the next write.
-    pub(super) version: String,
+    pub version: String,
 }
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Input {
+pub enum Input {
     /// Time passed.
     Tick,
     /// Answer to [`Action::Read`]; `None`: there is no such Lease.
@@ -39,7 +39,7 @@ pub(super) enum Input {
 
 /// The one request to send next. Its outcome is fed back before another is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Action {
+pub enum Action {
     /// Read the Lease.
     Read,
     /// Create it.
@@ -55,7 +55,7 @@ pub(super) enum Action {
 
 /// One replica's view of one election.
 #[derive(Debug)]
-pub(super) struct Elector {
+pub struct Elector {
     config: LeaderConfig,
     seen: Option<Seen>,
     leading: Option<Leading>,
@@ -90,7 +90,7 @@ struct Leading {
 
 impl Elector {
     /// A replica that knows nothing and reads the Lease at `now`.
-    pub(super) fn new(now: Instant, config: LeaderConfig) -> Self {
+    pub fn new(now: Instant, config: LeaderConfig) -> Self {
         Self {
             config,
             seen: None,
@@ -105,7 +105,7 @@ impl Elector {
     }
 
     /// Takes in what happened; answers with the request to send, if one is due. `wall` is only written, never compared.
-    pub(super) fn step(&mut self, now: Instant, wall: Timestamp, input: Input) -> Option<Action> {
+    pub fn step(&mut self, now: Instant, wall: Timestamp, input: Input) -> Option<Action> {
         match input {
             Input::Tick => {}
             Input::Read(observation) => {
@@ -167,7 +167,7 @@ impl Elector {
 
     /// When to call [`Elector::step`] with [`Input::Tick`] if nothing happens before; `None` while a request is on its way and no
     /// deadline runs.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         if self.ended {
             return None;
         }
@@ -177,7 +177,7 @@ impl Elector {
     }
 
     /// Who leads. A Lease that names us while we have not renewed it yet is not known to be ours.
-    pub(super) fn leadership(&self) -> Leadership {
+    pub fn leadership(&self) -> Leadership {
         if let Some(Leading { since, confirmed, .. }) = self.leading {
             return Leadership::Leading { since, confirmed };
         }
@@ -190,23 +190,23 @@ impl Elector {
     }
 
     /// Start of the last request that renewed the Lease, while we lead.
-    pub(super) fn renewed(&self) -> Option<Instant> {
+    pub fn renewed(&self) -> Option<Instant> {
         self.leading.as_ref().map(|leading| leading.renewed)
     }
 
     /// Whether the election is over, because the Lease was lost with [`OnLoss::End`].
-    pub(super) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.ended
     }
 
     /// Version of the Lease that the next write will expect.
-    pub(super) fn version(&self) -> Option<&str> {
+    pub fn version(&self) -> Option<&str> {
         self.seen.as_ref().map(|seen| seen.version.as_str())
     }
 
     /// The write that hands the Lease back, if we hold it: an empty holder and one second, so that the next one in line takes it
     /// at once (client-go's ReleaseOnCancel).
-    pub(super) fn release(&self, wall: Timestamp) -> Option<Action> {
+    pub fn release(&self, wall: Timestamp) -> Option<Action> {
         let (Some(_), Some(seen)) = (&self.leading, &self.seen) else { return None };
         if seen.record.holder != self.config.identity {
             return None;
@@ -286,7 +286,8 @@ impl Elector {
         let timing = self.config.timing;
         let since = self.leading.as_ref().map_or(now, |leading| leading.since);
         self.next = now + timing.retry_period;
-        let lost_at = sent + timing.retry_period + timing.renew_deadline;
+        // Never later than others may take the Lease, whatever the two other durations add up to.
+        let lost_at = sent + (timing.retry_period + timing.renew_deadline).min(timing.lease_duration);
         self.leading = Some(Leading { since, renewed: sent, lost_at, confirmed: true });
     }
 

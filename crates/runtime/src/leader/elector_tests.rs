@@ -211,6 +211,25 @@ fn a_leader_that_cannot_renew_ends_after_the_renew_deadline_of_its_round() {
 }
 
 #[test]
+fn nobody_believes_in_a_lease_for_longer_than_it_lasts() {
+    let mut run = Run::new(OnLoss::KeepTrying);
+    // Allowed by client-go's rules, although the deadline of a round ends after the Lease.
+    run.elector.config.timing = Timing {
+        lease_duration: Duration::from_secs(5),
+        renew_deadline: Duration::from_secs(4),
+        retry_period: Duration::from_secs(3),
+    };
+    run.at(0.0, Input::Tick);
+    let Some(Action::Create(record)) = run.at(0.0, Input::Read(None)) else { panic!("a missing Lease is created") };
+    run.at(0.0, Input::Wrote(seen(record, "1")));
+    let confirmed = |run: &Run| matches!(run.elector.leadership(), Leadership::Leading { confirmed: true, .. });
+    run.at(4.9, Input::Tick);
+    assert!(confirmed(&run));
+    run.at(5.0, Input::Tick);
+    assert!(!confirmed(&run));
+}
+
+#[test]
 fn a_request_that_hangs_does_not_delay_the_loss() {
     let mut run = Run::leading(OnLoss::End);
     assert!(run.at(2.0, Input::Tick).is_some());

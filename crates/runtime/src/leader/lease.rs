@@ -9,26 +9,26 @@ use serde_json::{Value, json};
 
 /// What the holder of a Lease writes into it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Record {
+pub struct Record {
     /// `holderIdentity`; empty when released.
-    pub(super) holder: String,
+    pub holder: String,
     /// `leaseDurationSeconds`.
-    pub(super) lease_duration: Duration,
+    pub lease_duration: Duration,
     /// `acquireTime`.
-    pub(super) acquire_time: Option<Timestamp>,
+    pub acquire_time: Option<Timestamp>,
     /// `renewTime`. Only its change counts, never its value: clocks differ.
-    pub(super) renew_time: Option<Timestamp>,
+    pub renew_time: Option<Timestamp>,
     /// `leaseTransitions`.
-    pub(super) transitions: i64,
+    pub transitions: i64,
 }
 
 /// The API resource of Leases.
-pub(super) fn resource() -> ApiResource {
+pub fn resource() -> ApiResource {
     ApiResource::erase::<k8s_openapi::api::coordination::v1::Lease>(&())
 }
 
 /// Reads the record; what is missing or malformed is empty, as in client-go, where such a Lease is free to take.
-pub(super) fn read(lease: &DynamicObject) -> Record {
+pub fn read(lease: &DynamicObject) -> Record {
     let spec = &lease.data["spec"];
     let text = |field: &str| spec[field].as_str();
     let seconds = spec["leaseDurationSeconds"].as_u64().unwrap_or(0);
@@ -42,7 +42,7 @@ pub(super) fn read(lease: &DynamicObject) -> Record {
 }
 
 /// Writes the record into `lease`, leaving everything else alone.
-pub(super) fn write(lease: &mut DynamicObject, record: &Record) {
+pub fn write(lease: &mut DynamicObject, record: &Record) {
     if !lease.data.is_object() {
         lease.data = json!({});
     }

@@ -7,3 +7,4 @@ pub mod lan;
 pub mod namespace;
 pub mod probe;
 pub mod segment;
+pub mod who_has;

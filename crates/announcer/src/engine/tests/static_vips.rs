@@ -26,7 +26,6 @@ fn a_new_address_is_probed_then_set_then_published_then_announced() {
         node.log,
         [
             "0 probe eth0 10.0.0.5",
-            "0 record web -",
             "0 prepare eth0",
             "10 probe eth0 10.0.0.5",
             "20 probe eth0 10.0.0.5",
@@ -267,4 +266,17 @@ fn control_characters_of_users_do_not_get_into_events() {
     let node = Node::leading(&[named]);
     let text = &node.told[0].1.text;
     assert!(text.len() < 400 && !text.contains(char::is_control), "{text}");
+}
+
+#[test]
+fn a_second_interface_in_the_same_lan_does_not_answer_for_the_address() {
+    let mut network = network();
+    network.addresses.push(crate::network::fixtures::address(3, "10.0.0.2/24"));
+    let mut node = Node::started(&[view("web", &["10.0.0.5"])], MINE, network);
+    let log = node.take_log();
+    assert!(log.contains(&"prepare eth0".to_owned()) && log.contains(&"prepare eth1".to_owned()), "{log:?}");
+    node.pass_ms(100);
+    node.gone("web");
+    let log = node.take_log();
+    assert!(log.contains(&"restore eth0".to_owned()) && log.contains(&"restore eth1".to_owned()), "{log:?}");
 }

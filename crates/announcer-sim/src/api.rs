@@ -1,0 +1,281 @@
+//! The API server: Services and Leases with resource versions, and the compare-and-swap that all ownership rests on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use announcer::config::ClassRules;
+use announcer::engine::Record;
+use announcer::ownership::node::{Member, Seat, Swap, Term};
+use announcer::record::{annotate, publish, sit};
+use announcer::view::{ServiceKey, ServiceView, Uid};
+use kube::api::DynamicObject;
+use runtime::leader;
+use runtime::leader::elector::Observation;
+
+/// What a node may ask for.
+#[derive(Debug, Clone)]
+pub enum Request {
+    /// GET of a Lease.
+    ReadLease(String),
+    /// POST of a Lease.
+    CreateLease(String, leader::Record),
+    /// PUT of a Lease.
+    UpdateLease(String, leader::Record, String),
+    /// GET of a Service.
+    ReadService(ServiceKey),
+    /// PUT of a Service's annotations.
+    Annotate(ServiceKey, u64, Record),
+    /// PUT of its status.
+    Publish(ServiceKey, u64, Record),
+    /// PUT of its owner.
+    Sit(ServiceKey, u64, Swap),
+    /// GET of the membership Lease of a node.
+    ReadMember(String),
+    /// POST of it, or PUT with a version.
+    WriteMember(String, Option<u64>, Member),
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReadLease(name) => write!(f, "reads Lease {name}"),
+            Self::CreateLease(name, record) => write!(f, "creates Lease {name} for {:?}", record.holder),
+            Self::UpdateLease(name, record, version) => {
+                write!(f, "gives Lease {name} to {:?}, if it has version {version}", record.holder)
+            }
+            Self::ReadService(key) => write!(f, "reads Service {key}"),
+            Self::Annotate(key, version, record) => {
+                write!(f, "writes vipHost {} on Service {key}, if it has version {version}", record.vip_host)
+            }
+            Self::Sit(key, version, swap) => {
+                let Seat { host, term } = &swap.seat;
+                write!(f, "gives Service {key} to {host}, term {term}, if it has version {version}")
+            }
+            Self::ReadMember(node) => write!(f, "reads the membership Lease of {node}"),
+            Self::WriteMember(node, ..) => write!(f, "writes the membership Lease of {node}"),
+            Self::Publish(key, version, _) => {
+                write!(f, "writes the status of Service {key}, if it has version {version}")
+            }
+        }
+    }
+}
+
+impl Request {
+    /// Whether performing it changes something.
+    pub fn writes(&self) -> bool {
+        !matches!(self, Self::ReadLease(_) | Self::ReadService(_) | Self::ReadMember(_))
+    }
+}
+
+/// What comes back.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    /// A Lease as it stands.
+    Lease(Option<Observation>),
+    /// The Lease that was written.
+    LeaseWritten(Observation),
+    /// A Service as it stands, or stands after the write.
+    Service(Option<(u64, Box<DynamicObject>)>),
+    /// The version of a membership Lease.
+    Member(Option<u64>),
+    /// The version has changed.
+    Conflict,
+    /// 5xx, a connection refused, or no answer in time.
+    Failed,
+}
+
+/// Something changed, for watchers.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// This Service, or it is gone.
+    Service(ServiceKey, Option<Box<ServiceView>>),
+    /// This Lease.
+    Lease(String, Observation),
+    /// The membership Lease of this node.
+    Member(String, Member),
+}
+
+/// All objects.
+#[derive(Debug, Default)]
+pub struct Api {
+    version: u64,
+    services: BTreeMap<ServiceKey, (u64, DynamicObject)>,
+    leases: BTreeMap<String, Observation>,
+    members: BTreeMap<String, (u64, Member)>,
+    /// Who had each term of each Service, by its UID.
+    terms: BTreeMap<(String, Term), String>,
+    /// When each Lease was written last.
+    renewed: BTreeMap<String, Duration>,
+    /// A Lease that was taken from a holder who had renewed it in time, or a term that two nodes were given.
+    pub stolen: Option<String>,
+    ignores_versions: bool,
+    /// Writes on Services by nodes.
+    pub service_writes: u64,
+}
+
+impl Api {
+    /// An empty one. `ignores_versions` breaks it: a write goes through whatever was written meanwhile.
+    pub fn new(ignores_versions: bool) -> Self {
+        Self { ignores_versions, ..Self::default() }
+    }
+
+    /// A user makes or changes a Service.
+    pub fn put(&mut self, key: ServiceKey, object: DynamicObject) -> Change {
+        self.version += 1;
+        let change = Change::Service(key.clone(), view(&object));
+        self.services.insert(key, (self.version, object));
+        change
+    }
+
+    /// A user deletes a Service.
+    pub fn delete(&mut self, key: &ServiceKey) -> Option<Change> {
+        self.version += 1;
+        self.services.remove(key).map(|_| Change::Service(key.clone(), None))
+    }
+
+    /// Everything, for a watch that begins anew.
+    pub fn list(&self) -> Vec<Change> {
+        let services = self.services.iter().map(|(key, (_, object))| Change::Service(key.clone(), view(object)));
+        let leases = self.leases.iter().map(|(name, seen)| Change::Lease(name.clone(), seen.clone()));
+        let members = self.members.iter().map(|(node, (_, member))| Change::Member(node.clone(), member.clone()));
+        services.chain(leases).chain(members).collect()
+    }
+
+    /// Whether it only renews a Lease.
+    pub fn renews(&self, request: &Request) -> bool {
+        match request {
+            Request::UpdateLease(name, record, _) => {
+                self.leases.get(name).is_some_and(|found| found.record.holder == record.holder)
+            }
+            Request::WriteMember(..) => true,
+            _ => false,
+        }
+    }
+
+    /// Performs a request at `now`.
+    pub fn perform(&mut self, now: Duration, request: &Request) -> (Answer, Option<Change>) {
+        match request {
+            Request::ReadLease(name) => (Answer::Lease(self.leases.get(name).cloned()), None),
+            Request::CreateLease(name, _) if self.leases.contains_key(name) => (Answer::Conflict, None),
+            Request::CreateLease(name, record) => self.write_lease(now, name, record),
+            Request::UpdateLease(name, record, version) => match self.leases.get(name) {
+                Some(found) if found.version == *version || self.ignores_versions => {
+                    self.write_lease(now, name, record)
+                }
+                _ => (Answer::Conflict, None),
+            },
+            Request::ReadService(key) => {
+                let found = self.services.get(key).map(|(version, object)| (*version, Box::new(object.clone())));
+                (Answer::Service(found), None)
+            }
+            Request::Annotate(key, version, record) => {
+                self.change(key, *version, &record.uid, |object| annotate(object, record))
+            }
+            Request::Sit(key, version, swap) => {
+                let (answer, change) = self.change(key, *version, &swap.uid, |object| {
+                    sit(object, &swap.seat);
+                    true
+                });
+                if change.is_some() {
+                    let Seat { host, term } = swap.seat.clone();
+                    let before = self.terms.insert((swap.uid.0.clone(), term), host.clone());
+                    if let Some(before) = before.filter(|before| *before != host) {
+                        self.stolen = Some(format!("term {term} of Service {key} was {before}'s and is {host}'s"));
+                    }
+                }
+                (answer, change)
+            }
+            Request::ReadMember(node) => (Answer::Member(self.members.get(node).map(|(version, _)| *version)), None),
+            Request::WriteMember(node, version, member) => {
+                if self.members.get(node).map(|(version, _)| *version) != *version {
+                    return (Answer::Conflict, None);
+                }
+                self.version += 1;
+                self.members.insert(node.clone(), (self.version, member.clone()));
+                (Answer::Member(Some(self.version)), Some(Change::Member(node.clone(), member.clone())))
+            }
+            Request::Publish(key, version, record) => self.change(key, *version, &record.uid, |object| {
+                record.ingress.as_ref().is_some_and(|ingress| publish(object, ingress))
+            }),
+        }
+    }
+
+    fn write_lease(&mut self, now: Duration, name: &str, record: &leader::Record) -> (Answer, Option<Change>) {
+        self.version += 1;
+        if let (Some(old), Some(renewed)) = (self.leases.get(name).map(|old| &old.record), self.renewed.get(name))
+            && !old.holder.is_empty()
+            && old.holder != record.holder
+            && !record.holder.is_empty()
+            && now < *renewed + old.lease_duration
+        {
+            let age = now.saturating_sub(*renewed).as_secs_f64();
+            self.stolen =
+                Some(format!("{} takes {name} from {}, who renewed it {age:.3} s ago", record.holder, old.holder));
+        }
+        self.renewed.insert(name.to_owned(), now);
+        let seen = Observation { record: record.clone(), version: self.version.to_string() };
+        self.leases.insert(name.to_owned(), seen.clone());
+        (Answer::LeaseWritten(seen.clone()), Some(Change::Lease(name.to_owned(), seen)))
+    }
+
+    fn change(
+        &mut self,
+        key: &ServiceKey,
+        version: u64,
+        uid: &Uid,
+        change: impl FnOnce(&mut DynamicObject) -> bool,
+    ) -> (Answer, Option<Change>) {
+        let ignores = self.ignores_versions;
+        let Some((found, object)) =
+            self.services.get_mut(key).filter(|(_, object)| object.metadata.uid.as_deref() == Some(&uid.0))
+        else {
+            return (Answer::Service(None), None);
+        };
+        if *found != version && !ignores {
+            return (Answer::Conflict, None);
+        }
+        if !change(object) {
+            return (Answer::Service(Some((*found, Box::new(object.clone())))), None);
+        }
+        self.version += 1;
+        self.service_writes += 1;
+        *found = self.version;
+        let answer = Answer::Service(Some((self.version, Box::new(object.clone()))));
+        (answer, Some(Change::Service(key.clone(), view(object))))
+    }
+}
+
+fn view(object: &DynamicObject) -> Option<Box<ServiceView>> {
+    let value = serde_json::to_value(object).expect("it came from JSON");
+    let service = serde_json::from_value(value).expect("it is a Service");
+    ServiceView::of(&service, &ClassRules::default()).map(Box::new)
+}
+
+/// Key of Service `n`.
+pub fn key(n: usize) -> ServiceKey {
+    ServiceKey::new("default", format!("web{n}"))
+}
+
+/// The address of Service `n`.
+pub fn address(n: usize) -> std::net::IpAddr {
+    [10, 0, 0, u8::try_from(100 + n).expect("few Services")].into()
+}
+
+/// Service `n` as a user makes it for the `generation`th time.
+pub fn service(n: usize, generation: u32) -> DynamicObject {
+    let key = key(n);
+    serde_json::from_value(serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "namespace": key.namespace,
+            "name": key.name,
+            "uid": format!("{n:04x}{generation:04x}-0000-0000-0000-000000000000"),
+            "annotations": {"kube-vip.io/loadbalancerIPs": address(n).to_string()},
+        },
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "protocol": "TCP"}]},
+        "status": {},
+    }))
+    .expect("it is an object")
+}

@@ -1,0 +1,227 @@
+//! A node's kernel: interfaces, addresses with a deadline, and who answers ARP for them. It lives on when the process
+//! dies.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use announcer::engine::{Put, WireDone, WireOp};
+use announcer::network::{Network, is_macvlan_of, name_is_taken};
+use ipnet::IpNet;
+use l2::Mac;
+use l2::arp::{self, Arp};
+use l2::netlink::{Address, AddressLifetime, InetConf, Link, LinkKind, MacvlanMode, OUR_ADDRESS_PROTOCOL, OperState};
+
+/// The router, which every node may ask whether it is heard at all.
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+/// Index of `eth0`.
+pub const ETH0: u32 = 2;
+
+/// One boot of a node.
+#[derive(Debug)]
+pub struct Kernel {
+    links: Vec<Link>,
+    /// With the end of life of each, by the kernel's own time.
+    addresses: Vec<(Address, Option<Duration>)>,
+    next_index: u32,
+}
+
+impl Kernel {
+    /// Node `n` after booting.
+    pub fn new(n: usize) -> Self {
+        let last = u8::try_from(n + 11).expect("few nodes");
+        let link = |index, name: &str, mac| Link {
+            index,
+            name: name.into(),
+            mac: Some(mac),
+            up: true,
+            carrier: true,
+            state: OperState::Up,
+            mtu: 1500,
+            kind: LinkKind::Physical,
+            alias: None,
+        };
+        let own = Address {
+            interface: ETH0,
+            net: IpNet::new([10, 0, 0, last].into(), 24).expect("24 is a prefix length"),
+            valid: AddressLifetime::Forever,
+            preferred: AddressLifetime::Forever,
+            protocol: None,
+            tentative: false,
+            duplicate: false,
+            nodad: false,
+        };
+        Self {
+            links: vec![link(1, "lo", Mac::ZERO), link(ETH0, "eth0", Mac::new([2, 0, 0, 0, 0, last]))],
+            addresses: vec![(own, None)],
+            next_index: 100,
+        }
+    }
+
+    /// MAC of `eth0`.
+    pub fn mac(&self) -> Mac {
+        self.link(ETH0).and_then(|link| link.mac).expect("it is never removed")
+    }
+
+    /// What a process is shown at `at`.
+    pub fn network(&self, at: Duration) -> Network {
+        let addresses = self.addresses.iter().map(|(address, until)| Address {
+            valid: until.map_or(AddressLifetime::Forever, |until| {
+                AddressLifetime::For(Duration::from_secs(until.saturating_sub(at).as_secs()))
+            }),
+            ..*address
+        });
+        Network {
+            links: self.links.clone(),
+            addresses: addresses.collect(),
+            default_route: Some(ETH0),
+            gateway: Some(GATEWAY.into()),
+            ..Network::default()
+        }
+    }
+
+    /// The interface with this index.
+    pub fn link(&self, index: u32) -> Option<&Link> {
+        self.links.iter().find(|link| link.index == index)
+    }
+
+    /// The interface below, for a macvlan; the interface itself otherwise.
+    pub fn lower(&self, index: u32) -> u32 {
+        match self.link(index).map(|link| &link.kind) {
+            Some(LinkKind::Macvlan { parent, .. }) => *parent,
+            _ => index,
+        }
+    }
+
+    /// The cable of `eth0` comes out or goes in.
+    pub fn set_carrier(&mut self, carrier: bool) {
+        for link in self.links.iter_mut().filter(|link| link.index != 1) {
+            link.carrier = carrier;
+            link.state = if carrier { OperState::Up } else { OperState::Down };
+        }
+    }
+
+    /// MACs that answer for `address`.
+    pub fn answers(&self, address: IpAddr) -> impl Iterator<Item = Mac> {
+        self.addresses
+            .iter()
+            .filter(move |(own, _)| own.net.addr() == address)
+            .filter_map(|(own, _)| self.link(own.interface)?.mac)
+    }
+
+    /// What the kernel sends back when it gets this frame.
+    pub fn reply(&self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let Some(found) = arp::parse_frame(bytes) else { return Vec::new() };
+        let asks = found.arp.operation == arp::Operation::Request && found.arp.sender_ip != found.arp.target_ip;
+        if !asks {
+            return Vec::new();
+        }
+        // As with `arp_ignore=1` on the parent of a macvlan: only the interface that has the address answers.
+        let meant = |mac: &Mac| found.ethernet.destination == *mac || found.ethernet.destination.is_multicast();
+        self.answers(found.arp.target_ip.into())
+            .filter(meant)
+            .map(|mac| Arp::answer(&found.arp, mac).frame(found.arp.sender_mac).to_vec())
+            .collect()
+    }
+
+    /// Whether it answers for `address`.
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|(own, _)| own.net.addr() == address)
+    }
+
+    /// Addresses and macvlans with the announcer's mark.
+    pub fn marked(&self) -> Vec<String> {
+        let addresses = self.addresses.iter().filter(|(own, _)| own.is_ours()).map(|(own, _)| own.net.to_string());
+        let links = self.links.iter().filter(|link| matches!(link.kind, LinkKind::Macvlan { .. }));
+        addresses.chain(links.map(|link| link.name.clone())).collect()
+    }
+
+    /// Removes what has come to its end; true if there was something.
+    pub fn expire(&mut self, at: Duration) -> bool {
+        let before = self.addresses.len();
+        self.addresses.retain(|(_, until)| until.is_none_or(|until| until > at));
+        self.addresses.len() != before
+    }
+
+    /// The next end of an address.
+    pub fn next_end(&self) -> Option<Duration> {
+        self.addresses.iter().filter_map(|(_, until)| *until).min()
+    }
+
+    /// Performs one request at `at`.
+    pub fn perform(&mut self, at: Duration, op: WireOp) -> Option<WireDone> {
+        match op {
+            WireOp::Observe => Some(WireDone::Observed(Ok(self.network(at)))),
+            WireOp::Put(puts) => {
+                Some(WireDone::Put(puts.iter().map(|put| (put.link, put.net, self.put(at, put))).collect()))
+            }
+            WireOp::Remove { link, net } => {
+                self.addresses.retain(|(own, _)| (own.interface, own.net) != (link, net));
+                None
+            }
+            WireOp::Macvlan(uid, wanted) => {
+                let found = self.links.iter().find(|link| link.name == wanted.name).cloned();
+                if let Some(found) = found {
+                    if !is_macvlan_of(&found, &uid) {
+                        let text = name_is_taken(&wanted.name, &uid);
+                        return Some(WireDone::Macvlan(uid, Err(text)));
+                    }
+                    if wanted.mismatch(&found).is_none() {
+                        return Some(WireDone::Macvlan(uid, Ok((found.index, wanted.mac))));
+                    }
+                    self.delete(found.index);
+                }
+                let Some(parent) = self.link(wanted.parent).cloned() else {
+                    return Some(WireDone::Macvlan(uid, Err("no such parent".to_owned())));
+                };
+                self.next_index += 1;
+                self.links.push(Link {
+                    index: self.next_index,
+                    name: wanted.name,
+                    mac: Some(wanted.mac),
+                    kind: LinkKind::Macvlan { parent: wanted.parent, mode: MacvlanMode::Bridge },
+                    alias: Some(wanted.alias),
+                    ..parent
+                });
+                Some(WireDone::Macvlan(uid, Ok((self.next_index, wanted.mac))))
+            }
+            WireOp::Note { link, alias } => {
+                if let Some(found) = self.links.iter_mut().find(|found| found.index == link) {
+                    found.alias = Some(alias);
+                }
+                None
+            }
+            WireOp::Delete { link } => {
+                self.delete(link);
+                None
+            }
+            WireOp::Prepare { link } => Some(WireDone::Prepared(link, Ok(InetConf::default()))),
+            WireOp::Restore { .. } | WireOp::Protect(_) => None,
+        }
+    }
+
+    fn put(&mut self, at: Duration, put: &Put) -> Result<(), String> {
+        if self.link(put.link).is_none() {
+            return Err("no such interface".to_owned());
+        }
+        // As in `l2`: whole seconds, cut off, at least one.
+        let valid = Duration::from_secs(put.valid.as_secs().max(1));
+        let address = Address {
+            interface: put.link,
+            net: put.net,
+            valid: AddressLifetime::For(valid),
+            preferred: AddressLifetime::For(Duration::ZERO),
+            protocol: Some(OUR_ADDRESS_PROTOCOL),
+            tentative: false,
+            duplicate: false,
+            nodad: false,
+        };
+        self.addresses.retain(|(own, _)| (own.interface, own.net) != (put.link, put.net));
+        self.addresses.push((address, Some(at + valid)));
+        Ok(())
+    }
+
+    fn delete(&mut self, index: u32) {
+        self.links.retain(|link| link.index != index);
+        self.addresses.retain(|(own, _)| own.interface != index);
+    }
+}

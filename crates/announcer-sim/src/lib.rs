@@ -1,0 +1,30 @@
+//! A deterministic simulation: some engines of the announcer on a virtual LAN, with virtual kernels, a virtual API server
+//! and one virtual clock, all from one seed. After every step it checks what users were promised; a run that breaks a
+//! promise is shrunk and told as a readable trace.
+//!
+//! | module | what lives there |
+//! | --- | --- |
+//! | [`scenario`] | what goes wrong in a run, as data |
+//! | [`world`] | the run: events, faults, frames, requests, and the promises |
+//! | [`process`] | one life of the announcer: the real engine and the real election, with their surroundings |
+//! | [`kernel`], [`api`] | a node's kernel; the API server |
+//! | [`checks`] | how long each trouble may last |
+//! | [`sabotage`] | broken engines, to see that it bites |
+//! | [`mod@shrink`] | the shortest run that still breaks the promise |
+//!
+//! Never a dependency of what is shipped.
+
+pub mod api;
+pub mod checks;
+pub mod kernel;
+pub mod process;
+pub mod sabotage;
+pub mod scenario;
+pub mod shrink;
+pub mod world;
+
+pub use checks::Violation;
+pub use sabotage::Sabotage;
+pub use scenario::Scenario;
+pub use shrink::shrink;
+pub use world::{Outcome, run};

@@ -1,0 +1,33 @@
+//! Engines that are broken on purpose, to see that the simulation notices. The engine itself stays whole: what it asks
+//! for is altered on its way, so that no broken code is ever shipped.
+
+use std::str::FromStr;
+
+/// What is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Addresses are set for an hour: the kernel does not take them from a dead process in time.
+    NoFence,
+    /// What a former life of the process has left is not removed.
+    NoSweep,
+    /// Ownership is written without regard to what was written meanwhile.
+    NoCompareAndSwap,
+}
+
+impl Sabotage {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::NoFence, Self::NoSweep, Self::NoCompareAndSwap];
+}
+
+impl FromStr for Sabotage {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "no-fence" => Ok(Self::NoFence),
+            "no-sweep" => Ok(Self::NoSweep),
+            "no-cas" => Ok(Self::NoCompareAndSwap),
+            _ => Err(format!("{text:?} is no sabotage: accepted are no-fence, no-sweep and no-cas")),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! From a run that breaks a promise to the shortest one that breaks the same.
+
+use std::time::Duration;
+
+use crate::sabotage::Sabotage;
+use crate::scenario::Scenario;
+use crate::world::run;
+
+/// Fewer faults, calmer weather, fewer nodes and Services, shorter faults, as long as the same promise is broken.
+pub fn shrink(scenario: &Scenario, sabotage: Option<Sabotage>) -> Scenario {
+    let promise = |candidate: &Scenario| run(candidate, sabotage, false).violation.map(|violation| violation.promise);
+    let Some(broken) = promise(scenario) else { return scenario.clone() };
+    let mut best = scenario.clone();
+    while let Some(smaller) = smaller(&best).into_iter().find(|candidate| promise(candidate) == Some(broken)) {
+        best = smaller;
+    }
+    best
+}
+
+fn smaller(scenario: &Scenario) -> Vec<Scenario> {
+    let mut candidates = Vec::new();
+    let mut push = |change: &dyn Fn(&mut Scenario)| {
+        let mut candidate = scenario.clone();
+        change(&mut candidate);
+        candidates.push(candidate);
+    };
+    for index in 0..scenario.faults.len() {
+        push(&|candidate| {
+            candidate.faults.remove(index);
+        });
+    }
+    if scenario.loss > 0.0 {
+        push(&|candidate| candidate.loss = 0.0);
+    }
+    if scenario.refusals > 0.0 {
+        push(&|candidate| candidate.refusals = 0.0);
+    }
+    if scenario.busy_us > 300 {
+        push(&|candidate| candidate.busy_us = 300);
+    }
+    let needed = scenario.faults.iter().filter_map(|fault| fault.kind.node()).max().map_or(1, |n| n + 1);
+    let splits = scenario.faults.iter().any(|fault| matches!(fault.kind, crate::scenario::Kind::Split(_)));
+    if scenario.nodes > needed && !splits {
+        push(&|candidate| candidate.nodes -= 1);
+    }
+    let robs = scenario.faults.iter().any(|fault| fault.kind.node().is_none());
+    if scenario.services > 1 && !robs {
+        push(&|candidate| candidate.services = 1);
+    }
+    for (index, fault) in scenario.faults.iter().enumerate() {
+        if fault.lasts > Duration::from_millis(100) {
+            push(&|candidate| candidate.faults[index].lasts = fault.lasts / 2);
+        }
+    }
+    candidates
+}

@@ -1,0 +1,279 @@
+//! Claims: how a former owner that was only paused learns within milliseconds that it has lost (failover-protocol.md 1
+//! item 5, decisions.md 23). No I/O and no clock.
+//!
+//! * [`Claims`]: the winner's side. A take-over is finished when the loser knows: until then it hears, by unicast, the
+//!   claim of one of the VIPs after the other, each followed by a question whether it still answers.
+//! * [`tag`]: what the claim carries beside the announcement. [`Judge`]: the other side, what a heard claim is worth.
+
+mod judge;
+pub mod tag;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+pub use judge::{Judge, Judgement};
+use l2::Mac;
+use l2::ethernet::Payload;
+pub use tag::Key;
+
+use crate::detect::Ask;
+use crate::frames::{Frame, Heard};
+use crate::ownership::node::Term;
+
+/// While the loser is silent, one claim in this time: it meets a VM in the first moments of its new life.
+const SLOW: Duration = Duration::from_millis(50);
+/// For [`SPELL`] after the loser began to answer: until it knows, two nodes answer.
+const FAST: Duration = Duration::from_millis(10);
+const SPELL: Duration = Duration::from_secs(1);
+/// No VM is paused for so long on purpose; from then on the loser is taken for switched off. Switches forget its port
+/// and send our claims to everybody, so they become rare.
+const SWITCHED_OFF: Duration = Duration::from_mins(10);
+const RARE: Duration = Duration::from_secs(1);
+/// The first one, after the announcement that everybody hears.
+const FIRST: Duration = Duration::from_millis(1);
+/// Questions in a row without an answer after which a loser is silent about a VIP.
+const SILENT: u32 = 5;
+/// VIPs claimed in one go: two hundred in four steps of ten milliseconds, without a burst that a switch would drop.
+const AT_ONCE: usize = 64;
+
+/// Who has lost VIPs to us.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Loser {
+    /// Name of its node.
+    pub owner: String,
+    /// Our interface towards it.
+    pub link: u32,
+}
+
+/// A VIP that we have taken over.
+#[derive(Debug, Clone)]
+pub struct Won {
+    /// Which.
+    pub address: IpAddr,
+    /// Where it is now: our interface's MAC or our macvlan's.
+    pub mac: Mac,
+    /// The MAC under which the loser hears us: that of its interface, also where the VIP has one of its own.
+    pub loser_mac: Mac,
+    /// It has a MAC of its own, the same on every node. A question to that one would come to ourselves, and one to the
+    /// loser's interface is not answered: there only counts what the loser's node says.
+    pub on_macvlan: bool,
+    /// Since when it is ours.
+    pub term: Term,
+    /// Of its Service.
+    pub key: Key,
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Send the claim: [`crate::frames::claim`] makes the frame.
+    Claim {
+        /// On which interface.
+        link: u32,
+        /// Where the VIP is.
+        mac: Mac,
+        /// The VIP.
+        address: IpAddr,
+        /// To whom.
+        to: Mac,
+        /// Term and tag.
+        payload: Payload,
+    },
+    /// Ask whether the loser still answers.
+    Ask(Ask),
+    /// The loser has answered for a while and has stopped: clients may have believed it, so say to everybody again where
+    /// the VIP is.
+    Announce(IpAddr),
+}
+
+#[derive(Debug)]
+struct Claimed {
+    mac: Mac,
+    loser_mac: Mac,
+    on_macvlan: bool,
+    term: Term,
+    payload: Payload,
+    /// The loser's node was seen alive since, and knows who the owner is.
+    known: bool,
+    /// Questions since its last answer, or since it began to answer for others.
+    unanswered: u32,
+    has_answered: bool,
+    last: Option<Instant>,
+}
+
+impl Claimed {
+    fn is_over(&self) -> bool {
+        self.known && (self.on_macvlan || self.unanswered >= SILENT)
+    }
+}
+
+#[derive(Debug)]
+struct Claiming {
+    vips: BTreeMap<IpAddr, Claimed>,
+    /// When the loser began to answer.
+    spell: Option<Instant>,
+    /// When it answered last, or this began.
+    last_sign: Instant,
+    next: Instant,
+}
+
+/// All VIPs whose former owners may not know yet.
+#[derive(Debug, Default)]
+pub struct Claims {
+    losers: BTreeMap<Loser, Claiming>,
+}
+
+impl Claims {
+    /// Claims nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A VIP was taken over from `loser`. Once more for the same VIP: the newer term counts.
+    pub fn begin(&mut self, now: Instant, loser: Loser, won: &Won) {
+        self.end(won.address);
+        let claiming = self.losers.entry(loser).or_insert_with(|| Claiming {
+            vips: BTreeMap::new(),
+            spell: None,
+            last_sign: now,
+            next: now + FIRST,
+        });
+        let claimed = Claimed {
+            mac: won.mac,
+            loser_mac: won.loser_mac,
+            on_macvlan: won.on_macvlan,
+            term: won.term,
+            payload: tag::seal(&won.key, won.address, won.mac, won.term),
+            known: false,
+            unanswered: 0,
+            has_answered: false,
+            last: None,
+        };
+        claiming.vips.insert(won.address, claimed);
+        claiming.next = claiming.next.min(now + FIRST);
+    }
+
+    /// The VIP is not ours any more.
+    pub fn end(&mut self, address: IpAddr) {
+        for claiming in self.losers.values_mut() {
+            claiming.vips.remove(&address);
+        }
+        self.tidy();
+    }
+
+    /// The node of a loser was seen alive after the take-over and knows this term of the VIP.
+    pub fn known(&mut self, owner: &str, address: IpAddr, term: Term) {
+        for (_, claiming) in self.losers.iter_mut().filter(|(loser, _)| loser.owner == owner) {
+            if let Some(claimed) = claiming.vips.get_mut(&address) {
+                claimed.known |= term >= claimed.term;
+            }
+        }
+        self.tidy();
+    }
+
+    /// The node of a loser is gone for good.
+    pub fn gone(&mut self, owner: &str) {
+        self.losers.retain(|loser, _| loser.owner != owner);
+    }
+
+    /// The nodes that are claimed at.
+    pub fn losers(&self) -> Vec<String> {
+        self.losers.keys().map(|loser| loser.owner.clone()).collect()
+    }
+
+    /// Takes in one frame; judges no timer.
+    pub fn hear(&mut self, now: Instant, frame: &Frame) {
+        if frame.what == Heard::Probe {
+            return;
+        }
+        for (_, claiming) in self.losers.iter_mut().filter(|(loser, _)| loser.link == frame.link) {
+            let Some(claimed) = claiming.vips.get_mut(&frame.address).filter(|vip| vip.loser_mac == frame.mac) else {
+                continue;
+            };
+            claimed.unanswered = 0;
+            claimed.has_answered = true;
+            claiming.last_sign = now;
+            if claiming.spell.is_none_or(|begun| now >= begun + SPELL) {
+                claiming.spell = Some(now);
+                // It is back, and very likely with all of them.
+                claiming.vips.values_mut().for_each(|vip| vip.unanswered = 0);
+                claiming.next = now;
+            }
+        }
+    }
+
+    /// Claims what is due.
+    pub fn tick(&mut self, now: Instant) -> Vec<Output> {
+        let mut out = Vec::new();
+        for (loser, claiming) in &mut self.losers {
+            claiming.tick(now, loser.link, &mut out);
+        }
+        self.tidy();
+        out
+    }
+
+    /// When to tick again; absent: nothing is claimed.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.losers.values().map(|claiming| claiming.next).min()
+    }
+
+    /// How many VIPs are being claimed.
+    pub fn len(&self) -> usize {
+        self.losers.values().map(|claiming| claiming.vips.len()).sum()
+    }
+
+    /// Whether nothing is claimed.
+    pub fn is_empty(&self) -> bool {
+        self.losers.is_empty()
+    }
+
+    fn tidy(&mut self) {
+        self.losers.retain(|_, claiming| {
+            claiming.vips.retain(|_, vip| !vip.is_over());
+            !claiming.vips.is_empty()
+        });
+    }
+}
+
+impl Claiming {
+    fn tick(&mut self, now: Instant, link: u32, out: &mut Vec<Output>) {
+        if now < self.next {
+            return;
+        }
+        let answering = self.spell.is_some_and(|begun| now < begun + SPELL);
+        // From now, not from when it was due: what was missed is not made up for.
+        self.next = now
+            + if answering {
+                FAST
+            } else if now >= self.last_sign + SWITCHED_OFF {
+                RARE
+            } else {
+                SLOW
+            };
+        // Those first that had to wait longest.
+        let mut turn: Vec<(Option<Instant>, IpAddr)> = self
+            .vips
+            .iter()
+            .filter(|(_, vip)| !answering || vip.unanswered < SILENT)
+            .map(|(address, vip)| (vip.last, *address))
+            .collect();
+        turn.sort_unstable();
+        for (_, address) in turn.into_iter().take(if answering { AT_ONCE } else { 1 }) {
+            let vip = self.vips.get_mut(&address).expect("it was just listed");
+            vip.last = Some(now);
+            let (mac, to) = (vip.mac, vip.loser_mac);
+            out.push(Output::Claim { link, mac, address, to, payload: vip.payload });
+            if !vip.on_macvlan {
+                vip.unanswered = vip.unanswered.saturating_add(1);
+                out.push(Output::Ask(Ask { link, address, to }));
+            }
+            if vip.unanswered == SILENT && std::mem::take(&mut vip.has_answered) {
+                out.push(Output::Announce(address));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::view::Uid;
+
+const OURS: Mac = Mac::new([2, 0, 0, 0, 0, 1]);
+const LOSER: Mac = Mac::new([2, 0, 0, 0, 0, 2]);
+const LINK: u32 = 3;
+
+fn vip(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+fn loser() -> Loser {
+    Loser { owner: "node-2".into(), link: LINK }
+}
+
+fn won(last: u8, term: u64) -> Won {
+    let key = Key::from(&Uid("uid-1".into()));
+    Won { address: vip(last), mac: OURS, loser_mac: LOSER, on_macvlan: false, term: Term(term), key }
+}
+
+/// A loser on the wire: which VIPs it still has, and since when it hears.
+struct Wire {
+    now: Instant,
+    claims: Claims,
+    held: BTreeSet<IpAddr>,
+    hears: bool,
+    obeys: bool,
+    claimed: Vec<(Duration, IpAddr)>,
+    announced: Vec<IpAddr>,
+    start: Instant,
+}
+
+impl Wire {
+    fn new(vips: &[u8]) -> Self {
+        let start = Instant::now();
+        let mut claims = Claims::new();
+        for last in vips {
+            claims.begin(start, loser(), &won(*last, 5));
+        }
+        Self {
+            now: start,
+            start,
+            claims,
+            held: vips.iter().map(|last| vip(*last)).collect(),
+            hears: false,
+            obeys: true,
+            claimed: Vec::new(),
+            announced: Vec::new(),
+        }
+    }
+
+    /// Runs for this time; the loser answers at once.
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.claims.deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            for output in self.claims.tick(self.now) {
+                match output {
+                    Output::Claim { link, mac, address, to, .. } => {
+                        assert_eq!((link, mac, to), (LINK, OURS, LOSER), "by unicast, to the loser alone");
+                        self.claimed.push((self.now - self.start, address));
+                        if self.hears && self.obeys {
+                            self.held.remove(&address);
+                        }
+                    }
+                    Output::Ask(ask) => {
+                        assert_eq!((ask.link, ask.to), (LINK, LOSER));
+                        if self.hears && self.held.contains(&ask.address) {
+                            let frame = Frame {
+                                link: LINK,
+                                address: ask.address,
+                                mac: LOSER,
+                                what: Heard::Answer,
+                                to_us: true,
+                                payload: None,
+                            };
+                            self.claims.hear(self.now, &frame);
+                        }
+                    }
+                    Output::Announce(address) => self.announced.push(address),
+                }
+            }
+        }
+        self.now = end;
+    }
+
+    fn claims_per_second(&mut self) -> usize {
+        self.claimed.clear();
+        self.run(Duration::from_secs(1));
+        self.claimed.len()
+    }
+}
+
+#[test]
+fn a_silent_loser_is_claimed_from_every_50_ms_and_every_10_ms_for_a_second_once_it_answers() {
+    let mut wire = Wire::new(&[5]);
+    assert_eq!(wire.claims_per_second(), 20);
+    (wire.hears, wire.obeys) = (true, false);
+    assert!((95..=101).contains(&wire.claims_per_second()));
+    // It answers on and does not obey: one second after the other.
+    assert!(wire.claims_per_second() > 50);
+}
+
+#[test]
+fn a_loser_that_comes_back_from_a_pause_has_heard_all_of_two_hundred_claims_within_50_ms() {
+    let vips: Vec<u8> = (1..=200).collect();
+    let mut wire = Wire::new(&vips);
+    wire.run(Duration::from_secs(3));
+    assert_eq!(wire.held.len(), 200);
+    wire.hears = true;
+    // A VIP that the loser does not answer for any more shows nothing: at worst the first question comes 50 ms later.
+    wire.obeys = false;
+    wire.run(Duration::from_millis(50));
+    wire.obeys = true;
+    wire.run(Duration::from_millis(50));
+    assert_eq!(wire.held, BTreeSet::new());
+}
+
+#[test]
+fn however_many_vips_a_dead_node_costs_twenty_claims_per_second_and_one_after_ten_minutes() {
+    let vips: Vec<u8> = (1..=200).collect();
+    let mut wire = Wire::new(&vips);
+    wire.run(Duration::from_secs(1));
+    assert!(wire.claims_per_second() <= 21);
+    let turns: BTreeSet<IpAddr> = {
+        wire.claimed.clear();
+        wire.run(Duration::from_secs(10));
+        wire.claimed.iter().map(|(_, address)| *address).collect()
+    };
+    assert_eq!(turns.len(), 200, "each has its turn");
+    wire.run(SWITCHED_OFF);
+    assert!(wire.claims_per_second() <= 2);
+}
+
+#[test]
+fn a_take_over_is_finished_when_the_loser_is_silent_and_its_node_knows() {
+    let mut wire = Wire::new(&[5]);
+    wire.hears = true;
+    wire.run(Duration::from_secs(1));
+    assert!(!wire.claims.is_empty(), "silent, but its node may not know: it could set the address again");
+    wire.claims.known("node-2", vip(5), Term(4));
+    assert!(!wire.claims.is_empty(), "that was an older term");
+    wire.claims.known("node-3", vip(5), Term(5));
+    assert!(!wire.claims.is_empty(), "that was another node");
+    wire.claims.known("node-2", vip(5), Term(5));
+    assert!(wire.claims.is_empty());
+    assert_eq!(wire.claims.deadline(), None);
+}
+
+#[test]
+fn a_node_that_knows_but_still_answers_is_claimed_from() {
+    let mut wire = Wire::new(&[5]);
+    (wire.hears, wire.obeys) = (true, false);
+    wire.claims.known("node-2", vip(5), Term(5));
+    wire.run(Duration::from_secs(5));
+    assert!(!wire.claims.is_empty());
+    wire.obeys = true;
+    wire.run(Duration::from_secs(1));
+    assert!(wire.claims.is_empty());
+}
+
+#[test]
+fn on_a_macvlan_the_word_of_the_node_is_enough_and_nothing_is_asked() {
+    let (mut claims, now) = (Claims::new(), Instant::now());
+    claims.begin(now, loser(), &Won { on_macvlan: true, ..won(5, 5) });
+    assert!(matches!(claims.tick(now + FIRST)[..], [Output::Claim { .. }]));
+    claims.known("node-2", vip(5), Term(5));
+    assert!(claims.is_empty());
+}
+
+#[test]
+fn what_is_gone_is_not_claimed() {
+    let (mut claims, now) = (Claims::new(), Instant::now());
+    claims.begin(now, loser(), &won(5, 5));
+    claims.begin(now, loser(), &won(6, 5));
+    claims.end(vip(5));
+    assert_eq!(claims.len(), 1);
+    claims.gone("node-2");
+    assert!(claims.is_empty());
+}
+
+#[test]
+fn after_the_loser_has_answered_everybody_is_told_once_more() {
+    let mut wire = Wire::new(&[5]);
+    wire.run(Duration::from_secs(1));
+    assert!(wire.announced.is_empty(), "it never answered: nobody believed it");
+    wire.hears = true;
+    wire.obeys = false;
+    wire.run(Duration::from_millis(300));
+    wire.obeys = true;
+    wire.run(Duration::from_secs(2));
+    assert_eq!(wire.announced, [vip(5)]);
+}
+
+#[test]
+fn answers_of_others_are_no_sign_of_the_loser() {
+    let (mut claims, now) = (Claims::new(), Instant::now());
+    claims.begin(now, loser(), &won(5, 5));
+    claims.tick(now + FIRST);
+    let answer = |link, mac| Frame { link, address: vip(5), mac, what: Heard::Answer, to_us: true, payload: None };
+    claims.hear(now, &answer(LINK, Mac::new([2, 0, 0, 0, 0, 7])));
+    claims.hear(now, &answer(LINK + 1, LOSER));
+    assert_eq!(claims.deadline(), Some(now + FIRST + SLOW));
+    claims.hear(now, &answer(LINK, LOSER));
+    assert_eq!(claims.deadline(), Some(now), "at once");
+}
+
+#[test]
+fn the_claim_that_is_sent_is_believed_by_its_reader() {
+    let (mut claims, now) = (Claims::new(), Instant::now());
+    claims.begin(now, loser(), &won(5, 5));
+    let [Output::Claim { mac, address, payload, .. }, Output::Ask(_)] = claims.tick(now + FIRST)[..] else { panic!() };
+    let bytes = crate::frames::claim(mac, address, LOSER, &payload);
+    let frame = crate::frames::read(LINK, &bytes).unwrap();
+    let key = Key::from(&Uid("uid-1".into()));
+    assert_eq!(Judge::default().judge(now, &frame, &key, Term(4)), Judgement::Yield(Term(5)));
+}

@@ -1,0 +1,122 @@
+//! What others say about an address of ours: conflicts, defence, and giving way.
+
+use std::time::{Duration, Instant};
+
+use l2::Mac;
+
+use super::vip::{Announcing, CONFLICT_RETRY, Phase};
+use super::{Action, Engine, Heard};
+use crate::frames::Frame;
+use crate::plan::VipId;
+
+/// RFC 5227 2.4: defend, but not more often than this.
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+impl Engine {
+    /// Somebody spoke about an address.
+    pub(super) fn heard(&mut self, now: Instant, frame: &Frame) {
+        let Frame { link, address, mac, what, .. } = *frame;
+        let found = self.vips.iter().find(|(_, vip)| {
+            vip.carrier.is_some_and(|carrier| {
+                carrier.net.addr() == address && (carrier.link == link || vip.place == Some(link))
+            })
+        });
+        let Some(id) = found.map(|(id, _)| id.clone()) else {
+            if what == Heard::Claim {
+                self.orphan_claimed(link, address, mac);
+            }
+            return;
+        };
+        if self.judge_claim(now, &id, frame) {
+            return;
+        }
+        let vip = &self.vips[&id];
+        let carrier = vip.carrier.expect("it was found by it");
+        let confirmed = self.is_confirmed(&vip.members);
+        // A DHCP address has the same MAC on every node. Our own frames are not heard, but some switches send them
+        // back: such an echo must not disturb an owner whose record stands.
+        if mac == carrier.mac && (carrier.link == link || confirmed) {
+            return;
+        }
+        match vip.phase {
+            // A node of ours asks whether the owner that it watches is there (`detect`): it does not want the address.
+            Phase::Probing(_) if what == Heard::Probe && (frame.to_us || self.is_peer(mac)) => {}
+            Phase::Probing(_) => self.conflict(now, &id, mac),
+            Phase::Up { doubt: Some(_) } if what != Heard::Probe => {
+                self.yield_to(now, &id, mac);
+            }
+            Phase::Up { .. } | Phase::Adding if what == Heard::Claim => {
+                if self.stopping.is_some() || !confirmed {
+                    self.yield_to(now, &id, mac);
+                } else {
+                    self.defend(now, &id, mac);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        let vip = self.vips.get_mut(id).expect("it is there");
+        let carrier = vip.carrier.expect("only a carried address is probed");
+        let retry = CONFLICT_RETRY + Duration::from_millis(10) * u32::from(carrier.mac.octets()[5]);
+        vip.phase = Phase::Blocked { until: now + retry };
+        let link =
+            self.network.as_ref().and_then(|network| network.link(carrier.link)).map_or("?", |link| link.name.as_str());
+        let text = format!(
+            "address {} is already used by {mac} on the network of interface {link}: it is not announced. Free it there, or give this Service another one; tried again every {} s",
+            carrier.net.addr(),
+            retry.as_secs()
+        );
+        tracing::warn!(address = %carrier.net.addr(), %mac, "address conflict");
+        self.tell_members(now, id, "AddressConflict", &text);
+        self.dirty = true;
+    }
+
+    fn defend(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        let vip = self.vips.get_mut(id).expect("it is there");
+        let carrier = vip.carrier.expect("only a carried address is defended");
+        if matches!(vip.announcing, Announcing::Burst { .. })
+            || vip.defended.is_some_and(|at| now < at + DEFEND_INTERVAL)
+        {
+            return;
+        }
+        vip.defended = Some(now);
+        let text = format!(
+            "{mac} claims address {} too: two hosts answer for it. This node owns it and defends it",
+            carrier.net.addr()
+        );
+        tracing::warn!(address = %carrier.net.addr(), %mac, "somebody else claims the address, defending it");
+        self.out.push(Action::Announce { link: carrier.link, mac: carrier.mac, address: carrier.net.addr() });
+        self.tell_members(now, id, "AddressConflict", &text);
+    }
+
+    /// decisions.md 18: withdraw first, ask later. It is taken up again when the Lease is known to be ours.
+    pub(super) fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        if self.stopping.is_some() {
+            tracing::info!(vip = %id, %mac, "the successor announces the address: withdrawing it");
+            self.claimed_by_successor(now);
+        } else {
+            tracing::warn!(vip = %id, %mac, "somebody else announces the address and our record is in doubt: withdrawing it");
+        }
+        self.withdraw(now, id, false, "another node announces it");
+        self.yielded.insert(id.clone(), Some(now + self.config.lease.duration));
+        self.dirty = true;
+    }
+
+    /// decisions.md 18: a node that cannot reach the API does not know who owns what it gave up. Time alone gives
+    /// nothing back: it would take the address from its new owner again and again.
+    pub(super) fn yielded_timers(&mut self, now: Instant) {
+        let due: Vec<VipId> = self
+            .yielded
+            .iter()
+            .filter(|(_, until)| until.is_some_and(|until| until <= now))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in due {
+            let confirmed = self.plan.vips.get(&id).is_some_and(|planned| self.is_confirmed(&planned.members));
+            self.dirty |= confirmed;
+            self.yielded.insert(id, (!confirmed).then(|| now + self.config.lease.duration));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The macvlan of a DHCP VIP: made, adopted, made again, and what its client is told of it.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use l2::Mac;
+use l2::netlink::{InetConfChange, Macvlan};
+
+use super::super::vip::Vip;
+use super::super::{Action, DhcpStart, Engine, WireOp};
+use super::{MACVLAN_STAYED, MacvlanState};
+use crate::annotations::LeaseFacts;
+use crate::network::mac_is_taken;
+use crate::plan::VipId;
+use crate::view::Uid;
+
+impl Engine {
+    /// The next thing that the macvlan or the client needs.
+    pub(super) fn advance_dhcp(&mut self, now: Instant, uid: &Uid, settings: bool) {
+        let id = VipId::Dhcp(uid.clone());
+        let missing = |vip: &Vip| vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.macvlan == MacvlanState::Absent);
+        let mac_in_use = self.vips.get(&id).filter(|vip| missing(vip)).and_then(|_| self.mac_in_use(&id));
+        let Some(vip) = self.vips.get_mut(&id) else { return };
+        let (Some(dhcp), Some(parent)) = (vip.dhcp.as_mut(), vip.place) else { return };
+        let wanted = Macvlan {
+            name: dhcp.name.clone(),
+            parent,
+            mac: dhcp.mac,
+            alias: uid.0.clone(),
+            inet_conf: InetConfChange {
+                arp_ignore: Some(1),
+                arp_announce: Some(2),
+                rp_filter: Some(dhcp.wishes.rp_filter.value()),
+            },
+        };
+        match dhcp.macvlan {
+            MacvlanState::Absent if let Some(text) = mac_in_use => {
+                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
+                self.tell_members(now, &id, "CannotAnnounce", &text);
+            }
+            MacvlanState::Absent => {
+                dhcp.macvlan = MacvlanState::Making;
+                self.prepare_links();
+                self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted)));
+            }
+            MacvlanState::Ready(link, _) => {
+                if settings {
+                    self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted)));
+                }
+                self.start_client(now, uid, link);
+            }
+            MacvlanState::Making | MacvlanState::Failed { .. } => {}
+        }
+    }
+
+    fn start_client(&mut self, now: Instant, uid: &Uid, link: u32) {
+        let vip = self.vips.get_mut(&VipId::Dhcp(uid.clone()));
+        let Some(dhcp) = vip.and_then(|vip| vip.dhcp.as_mut()) else { return };
+        if dhcp.running.is_some() || dhcp.retry.is_some_and(|at| at > now) {
+            return;
+        }
+        // A manifest that was copied with its annotations names a lease of another Service, perhaps in another cluster:
+        // only what clients have been told of is used before the server has answered. The rest is asked for, and probed
+        // when it is granted.
+        let own = self.services.values().filter(|view| view.uid == *uid);
+        let published: Vec<IpAddr> =
+            own.flat_map(|view| view.published.ingress.iter().filter_map(|ingress| ingress.ip)).collect();
+        let told = |facts: &LeaseFacts| published.contains(&IpAddr::V4(facts.address));
+        let (trusted, copied) = match dhcp.facts.clone() {
+            Some(facts) if told(&facts) => (Some(facts), None),
+            other => (None, other),
+        };
+        self.clients += 1;
+        dhcp.running = Some(self.clients);
+        // What it is not, the next observation tells.
+        dhcp.link_up = true;
+        let start = DhcpStart {
+            generation: self.clients,
+            link,
+            mac: dhcp.mac,
+            hostname: dhcp.wishes.hostname.clone(),
+            broadcast: dhcp.wishes.broadcast,
+            requested: dhcp.wishes.requested.or(copied.map(|facts| facts.address)),
+            lease: dhcp.leased.as_ref().map(|leased| leased.facts.clone()).or(trusted),
+        };
+        self.out.push(Action::StartDhcp(uid.clone(), start));
+    }
+
+    /// Two macvlans of one interface cannot have the same MAC: whose was there first keeps it.
+    fn mac_in_use(&self, id: &VipId) -> Option<String> {
+        let vip = self.vips.get(id)?;
+        let mac = vip.dhcp.as_ref()?.mac;
+        let other = self.vips.iter().find(|(other, found)| {
+            *other != id
+                && found.place == vip.place
+                && found.dhcp.as_ref().is_some_and(|dhcp| {
+                    dhcp.mac == mac && matches!(dhcp.macvlan, MacvlanState::Making | MacvlanState::Ready(..))
+                })
+        });
+        let (_, other) = other?;
+        let user = other.members.first().map_or(String::new(), |member| format!(" (by Service {member})"));
+        Some(format!("{}{user}", mac_is_taken(mac)))
+    }
+
+    pub(in crate::engine) fn macvlan_done(&mut self, now: Instant, uid: &Uid, result: Result<(u32, Mac), String>) {
+        let id = VipId::Dhcp(uid.clone());
+        let observes = self.observes;
+        let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) else {
+            // Given up while it was being made.
+            if let Ok((link, _)) = result {
+                self.delete_link(link);
+            }
+            return;
+        };
+        match result {
+            Ok((link, mac)) if mac == dhcp.mac => {
+                dhcp.macvlan = MacvlanState::Ready(link, observes);
+                dhcp.made = Some(now);
+                self.dirty = true;
+            }
+            // Made for an annotation that has changed since.
+            Ok((link, _)) => {
+                dhcp.macvlan = MacvlanState::Absent;
+                self.delete_link(link);
+                self.dirty = true;
+            }
+            Err(error) => {
+                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
+                let name = dhcp.name.clone();
+                tracing::warn!(macvlan = name, error, "cannot make the macvlan, trying again");
+                self.tell_members(now, &id, "CannotAnnounce", &format!("{error}; trying again"));
+                self.observe(now);
+            }
+        }
+    }
+
+    /// Macvlans go with their parents, or by somebody's hand.
+    pub(in crate::engine) fn check_macvlans(&mut self, now: Instant, observation: u64) {
+        let network = self.network.as_ref().expect("called with a fresh observation");
+        let gone: Vec<Uid> = self
+            .vips
+            .iter()
+            .filter_map(|(id, vip)| match (id, vip.dhcp.as_ref()?.macvlan) {
+                (VipId::Dhcp(uid), MacvlanState::Ready(link, from))
+                    if observation > from && network.link(link).is_none() =>
+                {
+                    Some(uid.clone())
+                }
+                _ => None,
+            })
+            .collect();
+        self.tell_links();
+        for uid in gone {
+            tracing::warn!(%uid, "the macvlan is gone: it is made again as soon as its interface is there");
+            let id = VipId::Dhcp(uid);
+            self.drop_macvlan(&id, None);
+            let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) else { continue };
+            if dhcp.made.is_some_and(|made| now >= made + MACVLAN_STAYED) {
+                dhcp.troubles = 0;
+            }
+            if dhcp.troubles == 0 {
+                // Most probably its interface went and comes back.
+                dhcp.troubles = 1;
+            } else {
+                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
+            }
+        }
+    }
+
+    /// Tells clients of links that were lost or are back: what happened on the network meanwhile is not known, so the lease
+    /// is confirmed.
+    fn tell_links(&mut self) {
+        let Some(network) = &self.network else { return };
+        for (id, vip) in &mut self.vips {
+            let (VipId::Dhcp(uid), Some(dhcp)) = (id, vip.dhcp.as_mut()) else { continue };
+            let Some(link) = dhcp.link().and_then(|index| network.link(index)) else { continue };
+            let up = link.is_usable();
+            if dhcp.running.is_some() && std::mem::replace(&mut dhcp.link_up, up) != up {
+                self.out.push(Action::DhcpLink { uid: uid.clone(), up });
+            }
+        }
+    }
+
+    /// Stops the client, keeping the lease, and forgets the macvlan, deleting it if it is still there.
+    pub(super) fn drop_macvlan(&mut self, id: &VipId, delete: Option<u32>) {
+        let VipId::Dhcp(uid) = id else { return };
+        self.stop_client(uid, false);
+        let Some(vip) = self.vips.get_mut(id) else { return };
+        vip.put_down();
+        if let Some(dhcp) = vip.dhcp.as_mut() {
+            dhcp.macvlan = MacvlanState::Absent;
+            dhcp.noted = None;
+        }
+        if let Some(link) = delete {
+            self.delete_link(link);
+        }
+    }
+}

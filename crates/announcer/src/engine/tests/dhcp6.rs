@@ -1,0 +1,125 @@
+//! Addresses that DHCPv6 gives.
+
+use super::*;
+use crate::annotations::LeaseFacts6;
+use crate::network::fixtures::address;
+
+fn with_ipv6() -> Network {
+    let mut network = network();
+    network.addresses.push(address(2, "fe80::2/64"));
+    network
+}
+
+fn leased(node: &Node, text: &str, seconds: u64) -> Leased<LeaseFacts6> {
+    let facts = LeaseFacts6 {
+        address: text.parse().unwrap(),
+        server: "00010203".into(),
+        expires: Some("2026-01-01T00:10:00Z".parse().unwrap()),
+    };
+    Leased { facts, expires: Some(node.now + Duration::from_secs(seconds)) }
+}
+
+fn say(node: &mut Node, event: DhcpEvent<LeaseFacts6>) {
+    let generation = node.clients[&Uid(format!("{}/6", uid("web")))];
+    node.feed(Input::Dhcp6(uid("web"), generation, event));
+}
+
+fn bound() -> Node {
+    let mut node = Node::started(&[view("web", &["dhcp6"])], MINE, with_ipv6());
+    node.pass_ms(1000);
+    let lease = leased(&node, "fd00::50", 600);
+    say(&mut node, DhcpEvent::Bound(lease));
+    node.pass_ms(1000);
+    node
+}
+
+#[test]
+fn the_address_stands_on_the_nodes_interface_and_everywhere_in_the_record() {
+    let mut node = bound();
+    assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"]);
+    let log = node.take_log();
+    assert!(log.contains(&"start dhcp6 web00000-uid lease None".to_owned()), "{log:?}");
+    assert!(log.contains(&"announce eth0 fd00::50".to_owned()) && !log.iter().any(|line| line.starts_with("probe")));
+    let published = &node.engine.services[&ServiceKey::new("default", "web")].published;
+    assert!(published.has("fd00::50".parse().unwrap()));
+    assert_eq!(published.requested_ip.as_deref(), Some("fd00::50"));
+    assert_eq!(published.lease6.as_ref().unwrap().server, "00010203");
+    assert_eq!(published.hwaddr, None, "it has no MAC of its own");
+}
+
+#[test]
+fn it_ends_with_its_lease_and_goes_with_its_service_which_gives_it_back() {
+    let mut node = bound();
+    let renewed = leased(&node, "fd00::50", 3);
+    say(&mut node, DhcpEvent::Renewed(renewed));
+    node.pass_ms(3100);
+    assert!(node.kernel.own().is_empty(), "the client is silent, as if it hung");
+
+    let mut node = bound();
+    node.take_log();
+    node.gone("web");
+    assert_eq!(node.take_log()[..2], ["stop dhcp6 web00000-uid release true", "remove eth0 fd00::50/128"]);
+
+    let mut node = Node::new(&[("election_mode", "global")], with_ipv6());
+    node.start_with(&[view("web", &["dhcp6"])], MINE);
+    let lease = leased(&node, "fd00::50", 600);
+    say(&mut node, DhcpEvent::Bound(lease));
+    node.pass_ms(1000);
+    node.take_log();
+    node.feed(Input::Lease(theirs()));
+    assert_eq!(node.take_log()[0], "stop dhcp6 web00000-uid release false", "the successor goes on with it");
+}
+
+#[test]
+fn an_address_that_is_taken_back_is_replaced_everywhere() {
+    let mut node = bound();
+    say(&mut node, DhcpEvent::Lost { address: "fd00::50".parse().unwrap(), why: "taken back".into() });
+    assert!(node.kernel.own().is_empty());
+    let lease = leased(&node, "fd00::60", 600);
+    say(&mut node, DhcpEvent::Bound(lease));
+    node.pass_ms(100);
+    assert_eq!(node.kernel.own(), ["eth0 fd00::60/128"]);
+    let published = &node.engine.services[&ServiceKey::new("default", "web")].published;
+    assert_eq!(published.requested_ip.as_deref(), Some("fd00::60"));
+    assert!(published.has("fd00::60".parse().unwrap()) && published.ingress.len() == 1);
+    assert!(node.reasons().contains(&"DHCPLeaseLost"));
+}
+
+#[test]
+fn both_families_are_leased_side_by_side() {
+    let mut node = Node::started(&[view("web", &["dhcp", "dhcp6"])], MINE, with_ipv6());
+    node.pass_ms(1000);
+    let (four, six) = (Leased { facts: facts("10.0.0.50"), expires: None }, leased(&node, "fd00::50", 600));
+    node.dhcp("web", DhcpEvent::Bound(four));
+    say(&mut node, DhcpEvent::Bound(six));
+    node.pass_ms(1000);
+    assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.50/32", "eth0 fd00::50/128"]);
+    let published = &node.engine.services[&ServiceKey::new("default", "web")].published;
+    assert_eq!(published.requested_ip.as_deref(), Some("10.0.0.50,fd00::50"));
+    assert_eq!(published.ingress.len(), 2);
+    assert!(published.lease.is_some() && published.lease6.is_some());
+}
+
+#[test]
+fn a_successor_goes_on_with_what_clients_know() {
+    let mut service = published("web", "fd00::50", "node-2");
+    service.wanted = view("web", &["dhcp6"]).wanted;
+    service.dhcp.lease6 =
+        Some(LeaseFacts6 { address: "fd00::50".parse().unwrap(), server: "0001".into(), expires: None });
+    let mut node = Node::new(&[("election_mode", "global")], with_ipv6());
+    node.start_with(&[service], MINE);
+    let log = node.take_log();
+    assert!(log.contains(&"start dhcp6 web00000-uid lease Some(\"fd00::50\")".to_owned()), "{log:?}");
+}
+
+#[test]
+fn an_interface_without_ipv6_is_told_and_used_when_it_has_it() {
+    let mut node = Node::started(&[view("web", &["dhcp6"])], MINE, network());
+    node.pass_ms(1000);
+    let (_, told) = &node.told[0];
+    assert!(told.reason == "CannotAnnounce" && told.text.contains("eth0") && told.text.contains("link-local"));
+    node.kernel.network.addresses.push(address(2, "fe80::2/64"));
+    node.feed(Input::NetworkChanged);
+    node.pass_ms(1000);
+    assert!(node.take_log().contains(&"start dhcp6 web00000-uid lease None".to_owned()));
+}

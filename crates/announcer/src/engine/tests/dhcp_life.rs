@@ -1,0 +1,182 @@
+//! DHCP leases over the life of their Services: changes, restarts, lost links, many of them.
+
+use std::fmt::Write as _;
+
+use super::dhcp::{bound, leased, named};
+use super::*;
+use crate::network::LeaseEnd;
+use crate::network::fixtures::{macvlan, own_address};
+
+fn service(node: &Node, name: &str) -> ServiceView {
+    node.engine.services[&ServiceKey::new("default", name)].clone()
+}
+
+/// To the server a client with another MAC or name is another client: the old one's lease has to go back, or it is lost
+/// until it expires.
+#[test]
+fn another_mac_or_host_name_gives_the_old_lease_back_before_it_asks() {
+    let mac = Mac::new([0, 0, 0x6c, 1, 2, 3]);
+    let changes: [fn(&mut ServiceView, Mac); 2] =
+        [|view, mac| view.dhcp.mac = Some(mac), |view, _| view.dhcp.hostname = Some("other".into())];
+    for change in changes {
+        let mut node = bound("web", "10.0.0.50");
+        node.take_log();
+        let mut changed = service(&node, "web");
+        change(&mut changed, mac);
+        node.upsert(changed);
+        assert_eq!(node.take_log()[0], "stop dhcp web00000-uid release true");
+        assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "the RELEASE leaves from it");
+        node.dhcp("web", DhcpEvent::Stopped);
+        let log: Vec<String> = node.take_log().into_iter().filter(|line| !line.contains("eth0 ")).collect();
+        assert!(
+            log.ends_with(&[
+                "delete vip-web00000".into(),
+                "prepare eth0".into(),
+                "macvlan vip-web00000 on eth0".into(),
+                "start dhcp web00000-uid lease None".into()
+            ]),
+            "{log:?}"
+        );
+        // A restart later trusts what is recorded then.
+        let leased = leased(&node, "10.0.0.60", 600);
+        node.dhcp("web", DhcpEvent::Bound(leased));
+        node.pass_ms(1000);
+        assert!(service(&node, "web").published.has("10.0.0.60".parse().unwrap()));
+        assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.60/32"]);
+    }
+}
+
+#[test]
+fn a_changed_address_is_told_with_both() {
+    let mut node = bound("web", "10.0.0.50");
+    assert!(!node.reasons().contains(&"DHCPAddressChanged"));
+    node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
+    let leased = leased(&node, "10.1.0.60", 600);
+    node.dhcp("web", DhcpEvent::Bound(leased.clone()));
+    node.dhcp("web", DhcpEvent::Renewed(leased));
+    let told: Vec<&Tell> =
+        node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == "DHCPAddressChanged").collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    for part in ["10.0.0.50", "10.1.0.60", "10.0.0.254"] {
+        assert!(told[0].text.contains(part), "{}", told[0].text);
+    }
+}
+
+#[test]
+fn a_client_hears_once_that_its_link_is_lost_and_once_that_it_is_back() {
+    let mut node = bound("web", "10.0.0.50");
+    node.take_log();
+    let link = node.kernel.network.link_by_name("vip-web00000").unwrap().index;
+    let carrier = |node: &mut Node, carrier: bool| {
+        node.kernel.network.links.iter_mut().find(|found| found.index == link).unwrap().carrier = carrier;
+        node.feed(Input::NetworkChanged);
+        node.pass_ms(100);
+        node.feed(Input::NetworkChanged);
+        node.pass_ms(100);
+        node.take_log().into_iter().filter(|line| line.starts_with("dhcp link")).collect::<Vec<_>>()
+    };
+    assert_eq!(carrier(&mut node, false), ["dhcp link web00000-uid down"]);
+    assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "the lease is still ours");
+    assert_eq!(carrier(&mut node, true), ["dhcp link web00000-uid up"]);
+}
+
+/// What a former life left, as seen by a process that cannot reach the API.
+fn orphaned(end: impl FnOnce(Instant) -> Option<LeaseEnd>) -> Node {
+    let mut network = network();
+    network.links.push(macvlan(50, "vip-web00000", 2, Some("web00000-uid until 1")));
+    network.addresses.push(own_address(50, "10.0.0.50/32"));
+    let mut node = Node::new(&[], network);
+    node.kernel.deadlines.push((50, "10.0.0.50/32".parse().unwrap(), node.now + Duration::from_secs(10)));
+    node.kernel.network.lease_ends.extend(end(node.now).map(|end| (50, end)));
+    node.feed(Input::Tick);
+    node
+}
+
+#[test]
+fn a_restart_in_an_api_outage_keeps_a_leased_address_to_the_end_of_its_lease() {
+    let mut node = orphaned(|now| Some(LeaseEnd::At(now + Duration::from_mins(2))));
+    node.pass(Duration::from_secs(117));
+    assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"));
+    node.pass(Duration::from_secs(3));
+    assert!(!node.kernel.has("vip-web00000", "10.0.0.50/32"), "not a moment longer");
+
+    let mut node = orphaned(|_| Some(LeaseEnd::Never));
+    node.pass(Duration::from_mins(4));
+    assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"));
+
+    let mut node = orphaned(|_| None);
+    node.pass(Duration::from_secs(11));
+    assert!(!node.kernel.has("vip-web00000", "10.0.0.50/32"), "nothing is known of its lease");
+}
+
+/// The new owner's macvlan has the same MAC, and we have announced nothing ourselves.
+#[test]
+fn an_address_that_is_only_kept_goes_when_another_node_announces_it_with_the_same_mac() {
+    let mut node = orphaned(|_| Some(LeaseEnd::Never));
+    node.pass(Duration::from_secs(5));
+    assert!(node.listening.contains(&(50, Family::V4)));
+    let mac = node.kernel.network.link(50).unwrap().mac.unwrap();
+    node.heard(50, "10.0.0.50", mac.octets(), Heard::Claim);
+    assert!(node.kernel.own().is_empty());
+}
+
+#[test]
+fn the_end_of_the_lease_is_noted_on_the_macvlan_and_only_when_it_changes() {
+    let mut node = bound("web", "10.0.0.50");
+    let noted = |node: &Node| node.kernel.network.link_by_name("vip-web00000").unwrap().alias.clone().unwrap();
+    assert_eq!(noted(&node), "web00000-uid until 1767226200");
+    let mut renewed = leased(&node, "10.0.0.50", 600);
+    renewed.facts.expires = Some("2026-01-01T00:11:00Z".parse().unwrap());
+    node.dhcp("web", DhcpEvent::Renewed(renewed));
+    assert_eq!(noted(&node), "web00000-uid until 1767226260", "exactly, unlike on the Service");
+    node.gone("web");
+    node.dhcp("web", DhcpEvent::Stopped);
+    assert!(node.kernel.network.link_by_name("vip-web00000").is_none(), "it is still known as ours");
+}
+
+#[test]
+fn a_macvlan_that_kube_vip_made_under_a_chosen_name_is_adopted() {
+    let mut network = network();
+    network.links.push(macvlan(50, "lan", 2, None));
+    let mut service = named("web", "lan");
+    service.dhcp.mac = network.link(50).unwrap().mac;
+    let node = &mut Node::started(std::slice::from_ref(&service), MINE, network.clone());
+    assert!(node.take_log().contains(&"adopt lan".to_owned()));
+    assert_eq!(node.kernel.network.link(50).unwrap().alias.as_deref(), Some("web00000-uid"));
+    // Without a word about its MAC it could be anybody's.
+    service.dhcp.mac = None;
+    let node = &mut Node::started(&[service], MINE, network);
+    assert!(node.take_log().contains(&"refuse lan".to_owned()));
+}
+
+#[test]
+fn many_leases_are_independent_of_one_another() {
+    let names: Vec<String> = (0..60).map(|number| format!("s{number:03}")).collect();
+    let mut node = Node::leading(&names.iter().map(|name| view(name, &["dhcp"])).collect::<Vec<_>>());
+    for (number, name) in names.iter().enumerate() {
+        let leased = leased(&node, &format!("10.2.0.{}", number + 1), 600);
+        node.dhcp(name, DhcpEvent::Bound(leased));
+    }
+    node.pass_ms(2000);
+    assert_eq!(node.kernel.own().len(), 60);
+    // One is refused, one goes, one has no answer: the others do not notice.
+    node.take_log();
+    node.dhcp("s000", DhcpEvent::Lost { address: "10.2.0.1".parse().unwrap(), why: "NAK".into() });
+    node.dhcp("s001", DhcpEvent::Report { reason: "DHCPNoAnswer", text: "silence".into() });
+    node.gone("s002");
+    node.dhcp("s002", DhcpEvent::Stopped);
+    node.pass_ms(2000);
+    let mut expected = String::new();
+    for number in 1..60 {
+        if number != 2 {
+            writeln!(expected, "vip-s{number:03}0000 10.2.0.{}/32", number + 1).unwrap();
+        }
+    }
+    assert_eq!(node.kernel.own().join("\n"), expected.trim_end());
+    let touched: Vec<String> = node
+        .take_log()
+        .into_iter()
+        .filter(|line| !line.contains("s000") && !line.contains("s001") && !line.contains("s002"))
+        .collect();
+    assert_eq!(touched, ["remove vip-s0000000 10.2.0.1/32"; 0]);
+}

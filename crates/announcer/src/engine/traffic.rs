@@ -1,0 +1,72 @@
+//! Services whose traffic stays on the node (`externalTrafficPolicy: Local`): where their endpoints are, and who should
+//! know that they are somewhere else.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::{Engine, Owner, Ownership};
+use crate::config::ElectionMode;
+use crate::endpoints::eligible_nodes;
+use crate::group::groups;
+use crate::view::{ServiceKey, ServiceView};
+
+impl Engine {
+    pub(super) fn endpoints_changed(&mut self, key: ServiceKey, nodes: Option<BTreeSet<String>>) {
+        let changed = match nodes {
+            Some(nodes) => {
+                self.endpoints.get(&key) != Some(&nodes) && {
+                    self.endpoints.insert(key, nodes);
+                    true
+                }
+            }
+            None => self.endpoints.remove(&key).is_some(),
+        };
+        self.dirty |= changed;
+    }
+
+    /// decisions.md 18 and 21: whoever announces an address drops the traffic of a Service that has no endpoint there.
+    /// Where owners follow endpoints this is worth an Event only if no better owner exists.
+    pub(super) fn tell_traffic(&mut self, now: Instant) {
+        let misplaced: Vec<&ServiceView> = self
+            .services
+            .values()
+            .filter(|view| view.local_traffic && self.plan.of_service.contains_key(&view.key))
+            .filter(|view| self.ownership.of(view) == Owner::Mine)
+            .filter(|view| self.endpoints.get(&view.key).is_some_and(|nodes| !nodes.contains(&self.config.node_name)))
+            .collect();
+        if misplaced.is_empty() {
+            return;
+        }
+        let groups = groups(&self.services);
+        let follows = self.config.election_mode != ElectionMode::Global;
+        let mut told = Vec::new();
+        for view in misplaced {
+            let members = groups.of.get(&view.key).and_then(|group| groups.members.get(group)).into_iter().flatten();
+            let eligible = eligible_nodes(members.filter_map(|key| self.services.get(key)), &self.endpoints);
+            let moves_soon = follows
+                && eligible.only.as_ref().is_some_and(|nodes| !nodes.is_empty())
+                && !eligible.includes(&self.config.node_name);
+            if moves_soon {
+                continue;
+            }
+            let node = &self.config.node_name;
+            let nodes = &self.endpoints[&view.key];
+            let where_else = if nodes.is_empty() {
+                "no node has a ready endpoint of it".to_owned()
+            } else {
+                let names: Vec<&str> = nodes.iter().map(String::as_str).take(5).collect();
+                let more = if nodes.len() > names.len() { " and others" } else { "" };
+                let remedy = if follows {
+                    "the Services that share the address have no node in common"
+                } else {
+                    "election_mode global has one node announce everything; node follows the endpoints"
+                };
+                format!("ready ones are on {}{more}: {remedy}", names.join(", "))
+            };
+            told.push((view.key.clone(), format!("externalTrafficPolicy is Local and node {node}, which announces the address, has no ready endpoint of this Service, so what clients send is dropped; {where_else}")));
+        }
+        for (key, text) in told {
+            self.tell(now, &key, true, "NoLocalEndpoint", &text);
+        }
+    }
+}

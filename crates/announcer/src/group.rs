@@ -1,0 +1,119 @@
+//! Which Services are on one node: those that share an address, and with them the other addresses of each.
+//!
+//! Pure, and the same on every node: only what is written on the Services counts, not what a client here has just been
+//! given.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::annotations::Wanted;
+use crate::view::{ServiceKey, ServiceView, Uid};
+
+/// What a group is known by (decisions.md 20): the effective address of its oldest Service, or that one's UID while the
+/// address is not known yet.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GroupKey {
+    /// An address, given or leased.
+    Address(IpAddr),
+    /// A Service that waits for its lease.
+    Service(Uid),
+}
+
+impl fmt::Display for GroupKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Service(uid) => write!(f, "{uid}"),
+        }
+    }
+}
+
+/// Services by group.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Groups {
+    /// Members of each group, oldest first. Each Service that wants an address is in exactly one.
+    pub members: BTreeMap<GroupKey, Vec<ServiceKey>>,
+    /// The group of each Service.
+    pub of: BTreeMap<ServiceKey, GroupKey>,
+}
+
+/// announcer.md 3.9 and 10.1 row 1: `0.0.0.0` is no address, so two Services that ask for it have nothing in common; a
+/// Service that asks for the address which another one's lease has shares it.
+pub fn groups(services: &BTreeMap<ServiceKey, ServiceView>) -> Groups {
+    let mut views: Vec<&ServiceView> = services.values().collect();
+    views.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
+    // The place in `sets` of each key; joined sets are emptied and point on by being looked up again.
+    let mut sets: Vec<Vec<&ServiceView>> = Vec::new();
+    let mut place: BTreeMap<GroupKey, usize> = BTreeMap::new();
+    for view in &views {
+        let keys = keys_of(view, services);
+        let Some(known) = keys.iter().filter_map(|key| place.get(key).copied()).min() else {
+            if !keys.is_empty() {
+                place.extend(keys.into_iter().map(|key| (key, sets.len())));
+                sets.push(vec![view]);
+            }
+            continue;
+        };
+        let joined: BTreeSet<usize> =
+            keys.iter().filter_map(|key| place.get(key).copied()).filter(|other| *other != known).collect();
+        for other in &joined {
+            let moved = std::mem::take(&mut sets[*other]);
+            sets[known].extend(moved);
+        }
+        place.values_mut().filter(|at| joined.contains(at)).for_each(|at| *at = known);
+        place.extend(keys.into_iter().map(|key| (key, known)));
+        sets[known].push(view);
+    }
+    let mut groups = Groups::default();
+    for mut set in sets {
+        set.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
+        let Some(key) = set.first().and_then(|oldest| keys_of(oldest, services).into_iter().next()) else { continue };
+        groups.of.extend(set.iter().map(|view| (view.key.clone(), key.clone())));
+        groups.members.insert(key, set.into_iter().map(|view| view.key.clone()).collect());
+    }
+    groups
+}
+
+/// What `view` has in common with others of its group; the first is what the group is known by if it is the oldest.
+fn keys_of(view: &ServiceView, services: &BTreeMap<ServiceKey, ServiceView>) -> Vec<GroupKey> {
+    match leading_primary(view, services) {
+        // The primary's lease may have got another address a moment ago, and the copy on this Service not yet.
+        Some(primary) => {
+            let followed = own_keys(primary);
+            let own = own_keys(view).into_iter().filter(|key| matches!(key, GroupKey::Address(IpAddr::V6(_))));
+            followed.into_iter().chain(own).collect()
+        }
+        None => own_keys(view),
+    }
+}
+
+fn own_keys(view: &ServiceView) -> Vec<GroupKey> {
+    let leased = || view.last_leased().map_or(GroupKey::Service(view.uid.clone()), |v4| GroupKey::Address(v4.into()));
+    if view.retired {
+        return vec![leased()];
+    }
+    view.wanted
+        .iter()
+        .map(|wanted| match wanted {
+            Wanted::Static(address) => GroupKey::Address(*address),
+            Wanted::Dhcp4 => leased(),
+            Wanted::Dhcp6 => {
+                view.last_leased6().map_or(GroupKey::Service(view.uid.clone()), |v6| GroupKey::Address(v6.into()))
+            }
+        })
+        .collect()
+}
+
+/// The Service with a lease whose address `view` uses, by the name that it gives.
+pub fn leading_primary<'a>(
+    view: &ServiceView,
+    services: &'a BTreeMap<ServiceKey, ServiceView>,
+) -> Option<&'a ServiceView> {
+    let primary = services.get(view.primary.as_ref()?)?;
+    // Chains are refused by the cloud controller, and a Service that leases for itself follows nobody.
+    (primary.primary.is_none() && !view.wants_dhcp() && (primary.wants_dhcp() || primary.retired)).then_some(primary)
+}
+
+#[cfg(test)]
+mod tests;

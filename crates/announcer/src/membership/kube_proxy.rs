@@ -1,0 +1,141 @@
+//! Whether kube-proxy is well on this node: a node without it takes clients' packets and leads them nowhere
+//! (decisions.md 21).
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use runtime::cache::Cache;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use super::NodeView;
+use crate::engine::Input;
+
+/// Where kube-proxy says how it is.
+const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10256);
+const EVERY: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(2);
+/// Bad answers in a row before it counts: a kube-proxy that is being replaced is back in a moment.
+const PATIENCE: u32 = 4;
+/// Where nobody listens (another proxy, or a CNI that does its work) the node has to be ready for this long.
+const READY_FOR: Duration = Duration::from_secs(10);
+
+/// What was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Good,
+    Bad,
+    /// Nobody listens.
+    Absent,
+}
+
+/// Tells the engine whenever it changes.
+pub async fn watch(node: String, nodes: Cache<String, NodeView>, inputs: mpsc::UnboundedSender<Input>) {
+    let mut judge = Judge::default();
+    let mut told = None;
+    loop {
+        let health = ask(ADDRESS).await;
+        let ready_for = nodes.get(&node).map(|view| {
+            let since = view.ready_changed.filter(|_| view.facts.ready);
+            since.map_or(Duration::ZERO, |since| {
+                Duration::try_from(Timestamp::now().duration_since(since)).unwrap_or_default()
+            })
+        });
+        let serving = judge.judge(health, ready_for);
+        if told.replace(serving) != Some(serving) {
+            tracing::info!(?health, serving, "kube-proxy");
+            let _ = inputs.send(Input::KubeProxy(serving));
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// Remembers what was answered last.
+#[derive(Debug, Default)]
+struct Judge {
+    bad: u32,
+    listened: bool,
+    serving: bool,
+}
+
+impl Judge {
+    /// `ready_for`: how long the Node has been ready; absent: it is not known.
+    fn judge(&mut self, health: Health, ready_for: Option<Duration>) -> bool {
+        self.serving = match health {
+            Health::Good => {
+                self.bad = 0;
+                self.listened = true;
+                true
+            }
+            // One that listened a moment ago and does not any more is being replaced, or dead.
+            Health::Absent if !self.listened => ready_for.is_none_or(|ready_for| ready_for >= READY_FOR),
+            Health::Bad | Health::Absent => {
+                self.bad += 1;
+                self.serving && self.bad < PATIENCE
+            }
+        };
+        self.serving
+    }
+}
+
+async fn ask(address: SocketAddr) -> Health {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;
+        let mut answer = [0; 15];
+        stream.read_exact(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    match tokio::time::timeout(LIMIT, exchange).await {
+        Ok(Ok(answer)) if answer.starts_with(b"HTTP/1") && &answer[9..12] == b"200" => Health::Good,
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => Health::Absent,
+        _ => Health::Bad,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kube_proxy_that_is_being_replaced_costs_nothing_and_one_that_stays_away_does() {
+        let mut judge = Judge::default();
+        assert!(!Judge::default().judge(Health::Bad, None), "never seen well");
+        assert!(judge.judge(Health::Good, None));
+        for health in [Health::Absent, Health::Absent, Health::Bad] {
+            assert!(judge.judge(health, Some(Duration::from_hours(1))));
+        }
+        assert!(!judge.judge(Health::Absent, Some(Duration::from_hours(1))));
+        assert!(judge.judge(Health::Good, None));
+    }
+
+    #[test]
+    fn where_nobody_listens_the_node_has_to_be_ready_for_a_while() {
+        let absent = |seconds| Judge::default().judge(Health::Absent, Some(Duration::from_secs(seconds)));
+        assert!(!absent(9) && absent(10));
+        assert!(Judge::default().judge(Health::Absent, None), "Nodes may not be read");
+    }
+
+    #[tokio::test]
+    async fn it_is_asked_as_kubelet_does() {
+        for (answer, expected) in [
+            ("HTTP/1.1 200 OK\r\n\r\n", Health::Good),
+            ("HTTP/1.1 503 Service Unavailable\r\n\r\n", Health::Bad),
+            ("", Health::Bad),
+        ] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let server = tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = [0; 20];
+                stream.read_exact(&mut request).await.unwrap();
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            });
+            assert_eq!(ask(address).await, expected, "{answer:?}");
+            server.await.unwrap();
+            assert_eq!(ask(address).await, Health::Absent);
+        }
+    }
+}

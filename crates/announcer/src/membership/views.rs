@@ -1,0 +1,138 @@
+//! What counts of a Lease and of a Node. Made here from the objects, and nothing else looks at them.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+
+use crate::ownership::node::{CARD, Card, ForeignLock, LEASE_PREFIX, Member, NodeFacts};
+
+/// A holder whose last renewal is older than its duration by this much is a leftover: clocks of nodes do not differ so
+/// much, and if they do its next renewal shows it.
+const LEFTOVER: Duration = Duration::from_mins(1);
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+const AUTOSCALER: &str = "ToBeDeletedByClusterAutoscaler";
+const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// A Lease that concerns us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeaseView {
+    /// Of a node that takes part.
+    Member(Member),
+    /// kube-vip's for all Services.
+    Lock(ForeignLock),
+}
+
+impl LeaseView {
+    /// `lock`: name of kube-vip's. The other Leases of the namespace are not kept.
+    pub fn of(lease: &Lease, lock: &str, wall: Timestamp) -> Option<Self> {
+        let name = lease.metadata.name.as_deref()?;
+        let spec = lease.spec.as_ref();
+        let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
+        let duration = Duration::from_secs(seconds.unwrap_or(0));
+        let renewed = spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
+        // Not the version of the object: whoever puts a label on it has renewed nothing.
+        let renewal = renewed.map(|time| time.to_string()).unwrap_or_default();
+        if name == lock {
+            let holder = spec.and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
+            let age = renewed.map(|time| wall.duration_since(time));
+            let leftover = age.is_none_or(|age| Duration::try_from(age).is_ok_and(|age| age > duration + LEFTOVER));
+            return Some(Self::Lock(ForeignLock { holder, renewal, duration, leftover }));
+        }
+        name.strip_prefix(LEASE_PREFIX)?;
+        let card = lease.metadata.annotations.as_ref().and_then(|all| all.get(CARD));
+        Some(Self::Member(Member {
+            renewal,
+            duration,
+            card: card.map_or_else(Card::default, |text| Card::parse(text)),
+        }))
+    }
+}
+
+/// A Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeView {
+    /// For the engine.
+    pub facts: NodeFacts,
+    /// Since when it is in that state.
+    pub ready_changed: Option<Timestamp>,
+}
+
+impl NodeView {
+    /// decisions.md 21.
+    pub fn of(node: &Node) -> Self {
+        let condition = node
+            .status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten())
+            .find(|found| found.type_ == "Ready");
+        let spec = node.spec.as_ref();
+        let tainted = spec
+            .and_then(|spec| spec.taints.as_ref())
+            .is_some_and(|taints| taints.iter().any(|taint| taint.key == OUT_OF_SERVICE || taint.key == AUTOSCALER));
+        let excluded = node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(EXCLUDED));
+        Self {
+            facts: NodeFacts {
+                ready: condition.is_some_and(|found| found.status == "True"),
+                shut_out: tainted || excluded,
+                cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
+            },
+            ready_changed: condition.and_then(|found| found.last_transition_time.as_ref()).map(|time| time.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(spec: serde_json::Value, labels: serde_json::Value, ready: &str) -> NodeFacts {
+        let node = json!({"metadata": {"name": "n", "labels": labels}, "spec": spec,
+            "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+        NodeView::of(&serde_json::from_value(node).unwrap()).facts
+    }
+
+    #[test]
+    fn what_counts_of_a_node() {
+        let fine = NodeFacts { ready: true, shut_out: false, cordoned: false };
+        let taint = |key: &str| json!({"taints": [{"key": key, "effect": "NoExecute"}]});
+        for (name, spec, labels, ready, expected) in [
+            ("well", json!({}), json!({}), "True", fine),
+            ("not ready", json!({}), json!({}), "Unknown", NodeFacts { ready: false, ..fine }),
+            ("cordoned", json!({"unschedulable": true}), json!({}), "True", NodeFacts { cordoned: true, ..fine }),
+            ("out of service", taint(OUT_OF_SERVICE), json!({}), "True", NodeFacts { shut_out: true, ..fine }),
+            ("about to be deleted", taint(AUTOSCALER), json!({}), "True", NodeFacts { shut_out: true, ..fine }),
+            ("another taint", taint("dedicated"), json!({}), "True", fine),
+            ("excluded", json!({}), json!({EXCLUDED: ""}), "True", NodeFacts { shut_out: true, ..fine }),
+        ] {
+            assert_eq!(node(spec, labels, ready), expected, "{name}");
+        }
+    }
+
+    fn lease(name: &str, renew: &str) -> Option<LeaseView> {
+        let lease = json!({"metadata": {"name": name, "annotations": {CARD: "{\"serving\":true,\"term\":7}"}},
+            "spec": {"holderIdentity": "node-1", "leaseDurationSeconds": 15, "renewTime": renew}});
+        let wall = "2026-01-01T00:05:00Z".parse().unwrap();
+        LeaseView::of(&serde_json::from_value(lease).unwrap(), "plndr-svcs-lock", wall)
+    }
+
+    #[test]
+    fn leases_that_concern_us() {
+        let Some(LeaseView::Member(member)) = lease("harvester-announcer-node-1", "2026-01-01T00:04:59.000000Z") else {
+            panic!("a membership Lease");
+        };
+        assert!(member.card.serving && member.card.term.0 == 7 && member.duration == Duration::from_secs(15));
+        assert_eq!(lease("kube-scheduler", "2026-01-01T00:04:59.000000Z"), None);
+        for (renew, leftover) in [
+            ("2026-01-01T00:04:59.000000Z", false),
+            ("2026-01-01T00:04:01.000000Z", false),
+            ("2026-01-01T00:03:00.000000Z", true),
+        ] {
+            let Some(LeaseView::Lock(lock)) = lease("plndr-svcs-lock", renew) else { panic!("kube-vip's") };
+            assert_eq!((lock.leftover, lock.holder.as_str()), (leftover, "node-1"), "{renew}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+use super::fixtures::*;
+use super::*;
+use crate::view::Uid;
+
+fn chosen(wish: &InterfaceWish, env: &[(&str, &str)], address: Option<&str>) -> Result<String, InterfaceError> {
+    network().choose(wish, &config(env), address.map(|text| text.parse().unwrap())).map(|link| link.name.clone())
+}
+
+#[test]
+fn the_interface_is_looked_for_in_order() {
+    let named = InterfaceWish::Named("eth1".into());
+    let services = [("vip_servicesinterface", "eth1"), ("vip_interface", "eth0")];
+    for (wish, env, address, expected) in [
+        (&InterfaceWish::Default, &[][..], Some("10.0.0.5"), "eth0"),
+        (&InterfaceWish::Default, &[("vip_interface", "eth1")], Some("10.0.0.5"), "eth1"),
+        (&InterfaceWish::Default, &services, Some("10.0.0.5"), "eth1"),
+        (&named, &[("vip_interface", "eth0")], None, "eth1"),
+        (&InterfaceWish::Auto, &[], Some("10.1.2.3"), "eth1"),
+        (&InterfaceWish::Auto, &[], Some("fd00::5"), "eth1"),
+        (&InterfaceWish::Auto, &[], Some("192.0.2.1"), "eth0"),
+        (&InterfaceWish::Auto, &[("vip_interface", "eth1")], None, "eth1"),
+        (&InterfaceWish::Default, &[("vip_servicesinterface", "auto")], Some("10.1.2.3"), "eth1"),
+    ] {
+        assert_eq!(chosen(wish, env, address).as_deref(), Ok(expected), "{wish:?} {env:?} {address:?}");
+    }
+}
+
+#[test]
+fn a_missing_interface_is_told_with_its_source_and_what_there_is() {
+    let text = chosen(&InterfaceWish::Named("eth9".into()), &[], None).unwrap_err().to_string();
+    assert!(
+        text.contains("kube-vip.io/serviceInterface") && text.contains("\"eth9\"") && text.contains("eth0, eth1"),
+        "{text}"
+    );
+    let text = chosen(&InterfaceWish::Default, &[("vip_interface", "bond0")], None).unwrap_err().to_string();
+    assert!(text.contains("vip_interface") && text.contains("bond0"), "{text}");
+    let network = Network { default_route: None, ..network() };
+    assert!(matches!(
+        network.choose(&InterfaceWish::Default, &config(&[]), None),
+        Err(InterfaceError::NoDefaultRoute { .. })
+    ));
+}
+
+#[test]
+fn a_vip_prefix_is_a_host_prefix_unless_told_otherwise() {
+    let network = network();
+    let eth0 = network.link_by_name("eth0").unwrap();
+    let prefix =
+        |env: &[(&str, &str)], address: &str| network.prefix(&config(env), eth0, address.parse().unwrap()).to_string();
+    assert_eq!(prefix(&[], "10.0.0.5"), "10.0.0.5/32");
+    assert_eq!(prefix(&[], "fd00::5"), "fd00::5/128");
+    assert_eq!(prefix(&[("vip_subnet", "24")], "10.0.0.5"), "10.0.0.5/24");
+    assert_eq!(prefix(&[("vip_subnet", "auto")], "10.0.0.5"), "10.0.0.5/24");
+    assert_eq!(prefix(&[("vip_subnet", "auto")], "192.0.2.1"), "192.0.2.1/32");
+}
+
+#[test]
+fn own_macvlans_are_known_by_name_and_kind() {
+    assert!(is_own_macvlan(&macvlan(9, "vip-1234abcd", 2, None)));
+    assert!(!is_own_macvlan(&macvlan(9, "vip-1234abc", 2, None)));
+    assert!(!is_own_macvlan(&macvlan(9, "vip-1234abcz", 2, None)));
+    assert!(!is_own_macvlan(&link(9, "vip-1234abcd")));
+}
+
+#[test]
+fn a_macvlan_is_a_services_own_by_alias_or_by_kube_vips_name() {
+    let uid = Uid("1234abcd-0000".into());
+    for (link, own) in [
+        (macvlan(9, "vip-1234abcd", 2, None), true),
+        (macvlan(9, "lan", 2, Some("1234abcd-0000")), true),
+        (macvlan(9, "lan", 2, None), false),
+        (macvlan(9, "vip-1234abcd", 2, Some("1234abcd-1111")), false),
+        (macvlan(9, "vip-00000000", 2, None), false),
+        (Link { alias: Some("1234abcd-0000".into()), ..link(9, "vip-1234abcd") }, false),
+    ] {
+        assert_eq!(is_macvlan_of(&link, &uid), own, "{link:?}");
+    }
+}
+
+#[test]
+fn the_nodes_own_addresses_are_known_wherever_they_stand() {
+    let mut network = network();
+    network.links.push(link(7, "kube-ipvs0"));
+    network.addresses.push(address(1, "10.9.9.9/32"));
+    network.addresses.push(address(7, "10.0.0.7/32"));
+    network.addresses.push(own_address(2, "10.0.0.5/24"));
+    network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.6/32") });
+    network.addresses.push(Address { protocol: None, ..own_address(2, "10.0.0.8/24") });
+    for (text, on) in [
+        ("10.0.0.1", Some("eth0")),
+        ("10.1.0.1", Some("eth1")),
+        ("fd00::1", Some("eth1")),
+        ("10.9.9.9", Some("lo")),
+        ("10.0.0.8", Some("eth0")),
+        ("10.0.0.5", None),
+        ("10.0.0.6", None),
+        ("10.0.0.7", None),
+        ("10.0.0.9", None),
+    ] {
+        let found = network.own_interface(text.parse().unwrap(), |_| false);
+        assert_eq!(found.map(|link| link.name.as_str()), on, "{text}");
+    }
+}
+
+#[test]
+fn without_marks_a_short_deadline_is_ours() {
+    let fence = Duration::from_secs(12);
+    let unmarked = |seconds| Address {
+        protocol: None,
+        valid: AddressLifetime::For(Duration::from_secs(seconds)),
+        ..own_address(2, "10.0.0.5/24")
+    };
+    assert!(network().is_ours_without_mark(&unmarked(12), fence));
+    assert!(!network().is_ours_without_mark(&unmarked(3600), fence));
+    assert!(!network().is_ours_without_mark(&address(2, "10.0.0.5/24"), fence));
+    let mut marked = network();
+    marked.addresses[0].protocol = Some(1);
+    assert!(!marked.is_ours_without_mark(&unmarked(12), fence));
+}
+
+#[test]
+fn addresses_of_the_node_do_not_look_like_a_vip() {
+    let kube_vip = Address { protocol: None, valid: AddressLifetime::Forever, ..own_address(2, "10.0.0.5/32") };
+    assert!(looks_like_a_vip(&kube_vip, &link(2, "eth0")));
+    assert!(!looks_like_a_vip(&kube_vip, &link(7, "kube-ipvs0")));
+    assert!(!looks_like_a_vip(&address(2, "10.0.0.5/32"), &link(2, "eth0")));
+    assert!(!looks_like_a_vip(&address(2, "10.0.0.5/24"), &link(2, "eth0")));
+    assert!(looks_like_a_vip(&own_address(2, "10.0.0.5/24"), &link(2, "eth0")));
+}

@@ -1,0 +1,418 @@
+//! What this node knows of the cluster, and what it has begun: records, swaps under way, questions, hand-overs.
+//! `review.rs` draws the conclusions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use l2::Mac;
+
+use super::asking::Asking;
+use super::decide::Asked;
+use super::facts::Facts;
+use super::{Card, ForeignLock, Member, NodeFacts, Seat, Swap, Swapped, Term, Verdict};
+use crate::frames::{Frame, Heard};
+use crate::ownership::{Owner, Ownership};
+use crate::view::{ServiceKey, ServiceView, Uid};
+
+/// A swap without an answer is forgotten; whoever performs them answers sooner.
+const SWAP_LIMIT: Duration = Duration::from_secs(10);
+/// Between two attempts while the API does not answer: someone is waiting for this address.
+const SWAP_RETRY: Duration = Duration::from_millis(50);
+/// A group that was taken and went again is taken again after 1, 2, 4 ... of these: two nodes that cannot serve it must
+/// not throw it at one another.
+const RETAKE: Duration = Duration::from_secs(2);
+const RETAKE_DOUBLINGS: u32 = 5;
+/// A take-over that lasted this long was a good one.
+const SETTLED: Duration = Duration::from_mins(2);
+
+/// A swap that was asked for.
+#[derive(Debug)]
+struct Pending {
+    swap: Swap,
+    why: &'static str,
+    /// Under way until then; or, after a failure, not to be tried before.
+    until: Instant,
+}
+
+/// How often a group was taken lately.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    at: Instant,
+    times: u32,
+}
+
+/// A Service that has become ours, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The Service whose record was swapped.
+    pub key: ServiceKey,
+    /// Before; absent: nobody.
+    pub from: Option<String>,
+    /// Why, in words.
+    pub why: &'static str,
+    /// When its owner was found silent.
+    pub silent: Option<Instant>,
+}
+
+/// `node` mode, as one node sees it.
+#[derive(Debug)]
+pub struct Cluster {
+    pub(super) me: String,
+    pub(super) facts: Facts,
+    /// This node's own card as it is now.
+    pub(super) card: Card,
+    /// The newest record of each Service that was seen, by watch or by swap. It outlives the annotation: somebody may
+    /// have replaced all annotations.
+    records: BTreeMap<ServiceKey, (Uid, Seat)>,
+    /// The newest term heard on the wire.
+    heard: Term,
+    pending: BTreeMap<ServiceKey, Pending>,
+    asking: BTreeMap<ServiceKey, Asking>,
+    taken: BTreeMap<ServiceKey, Taken>,
+    /// Owners found silent, with their addresses; `true`: with a witness.
+    silent: BTreeMap<String, BTreeMap<IpAddr, bool>>,
+    /// Since when.
+    silent_since: BTreeMap<String, Instant>,
+    /// Handed over, and still served until then or until the new owner is heard.
+    pub(super) lingering: BTreeMap<ServiceKey, Instant>,
+    /// Groups that belong to another node, and since when.
+    pub(super) misplaced: BTreeMap<ServiceKey, (String, Instant)>,
+    /// Records that became ours, with the host before.
+    pub(super) gained: Vec<(ServiceKey, String)>,
+    pub(super) foreign_since: Option<Instant>,
+    pub(super) owners: BTreeMap<ServiceKey, Owner>,
+    /// The Service whose record counts for each.
+    pub(super) primaries: BTreeMap<ServiceKey, ServiceKey>,
+    /// The record of each Service's group.
+    pub(super) seats: BTreeMap<ServiceKey, Seat>,
+    changes: Vec<Change>,
+    pub(super) in_touch: bool,
+    pub(super) next: Option<Instant>,
+}
+
+impl Cluster {
+    /// Knows nothing. `lease` is the duration of our own membership Lease.
+    pub fn new(me: String, lease: Duration) -> Self {
+        Self {
+            facts: Facts::new(me.clone(), lease),
+            me,
+            card: Card::default(),
+            records: BTreeMap::new(),
+            heard: Term::default(),
+            pending: BTreeMap::new(),
+            asking: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            silent: BTreeMap::new(),
+            silent_since: BTreeMap::new(),
+            primaries: BTreeMap::new(),
+            lingering: BTreeMap::new(),
+            misplaced: BTreeMap::new(),
+            gained: Vec::new(),
+            foreign_since: None,
+            owners: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            changes: Vec::new(),
+            in_touch: false,
+            next: None,
+        }
+    }
+
+    /// A membership Lease was read; absent: it is gone.
+    pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) {
+        self.facts.member(now, node, member);
+    }
+
+    /// All membership Leases have been read once.
+    pub fn members_synced(&mut self, now: Instant) {
+        self.facts.members_synced(now);
+    }
+
+    /// A Node was read; absent: it is gone.
+    pub fn node(&mut self, name: String, facts: Option<NodeFacts>) {
+        self.facts.node(name, facts);
+    }
+
+    /// All Nodes have been read once, or may not be read.
+    pub fn nodes_synced(&mut self, readable: bool) {
+        self.facts.nodes_synced(readable);
+    }
+
+    /// The Lease for all Services was read; absent: there is none.
+    pub fn foreign(&mut self, now: Instant, lock: Option<ForeignLock>) {
+        self.facts.foreign(now, lock);
+    }
+
+    /// What this node says about itself; the term is filled in.
+    pub fn set_card(&mut self, mut card: Card) {
+        card.term = self.newest_term();
+        self.card = card;
+    }
+
+    /// What to write into our Lease.
+    pub fn card(&self) -> &Card {
+        &self.card
+    }
+
+    /// Whether owners can be told: all first lists are there.
+    pub fn is_ready(&self) -> bool {
+        self.facts.known_since().is_some()
+    }
+
+    /// The detector has found something out.
+    pub fn verdict(&mut self, now: Instant, verdict: Verdict) {
+        match verdict {
+            Verdict::Silent { owner, vips, witnessed } => {
+                self.silent_since.entry(owner.clone()).or_insert(now);
+                let silent = self.silent.entry(owner).or_default();
+                silent.extend(vips.into_iter().map(|vip| (vip, witnessed)));
+            }
+            Verdict::Answers { owner } => {
+                self.silent.remove(&owner);
+                self.silent_since.remove(&owner);
+            }
+        }
+    }
+
+    /// The Service whose record counts for this one.
+    pub fn primary<'a>(&'a self, key: &'a ServiceKey) -> &'a ServiceKey {
+        self.primaries.get(key).unwrap_or(key)
+    }
+
+    /// A claim with a good tag (decisions.md 23): withdraw first, ask later. True if it is newer than what we go by.
+    pub fn claimed(&mut self, now: Instant, key: &ServiceKey, term: Term) -> bool {
+        self.heard = self.heard.max(term);
+        let newer = self.seats.get(key).is_some_and(|seat| seat.host == self.me && seat.term < term);
+        if newer || self.lingering.contains_key(key) {
+            // Whose it is now will be read; until then it is nobody's that we know.
+            self.lingering.remove(key);
+            if let Some((_, seat)) = self.records.get_mut(key).filter(|(_, seat)| seat.term < term) {
+                *seat = Seat { host: String::new(), term };
+            }
+            self.taken.insert(key.clone(), Taken { at: now, times: 0 });
+            return true;
+        }
+        false
+    }
+
+    /// A frame about an address that everybody was asked about.
+    pub fn frame(&mut self, now: Instant, frame: &Frame, own: impl Fn(Mac) -> bool) -> bool {
+        if frame.what == Heard::Probe || own(frame.mac) {
+            return false;
+        }
+        let mut news = false;
+        for asking in self.asking.values_mut() {
+            news |= asking.heard(now, frame.link, frame.address);
+        }
+        news
+    }
+
+    /// Answer to a [`Swap`].
+    pub fn swapped(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
+        let Some(pending) = self.pending.remove(key) else { return };
+        let Pending { swap, why, .. } = pending;
+        match swapped {
+            Swapped::Won => {
+                let from = swap.expect.as_ref().map(|seat| seat.host.clone()).filter(|host| !host.is_empty());
+                if swap.seat.host == self.me {
+                    let before = self.taken.get(key).filter(|taken| now < taken.at + SETTLED);
+                    let times = before.map_or(0, |taken| (taken.times + 1).min(RETAKE_DOUBLINGS));
+                    self.taken.insert(key.clone(), Taken { at: now, times });
+                    let silent = from.as_ref().and_then(|from| self.silent_since.get(from).copied());
+                    self.changes.push(Change { key: key.clone(), from, why, silent });
+                } else {
+                    tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "handed over");
+                    self.lingering.insert(key.clone(), now + super::review::LINGER);
+                }
+                self.learn(key, &swap.uid, swap.seat);
+            }
+            Swapped::Other(Some(seat)) => {
+                tracing::info!(service = %key, host = seat.host, term = %seat.term, "somebody else was faster");
+                self.learn(key, &swap.uid, seat);
+            }
+            Swapped::Other(None) | Swapped::Gone => {}
+            Swapped::Failed => {
+                self.pending.insert(key.clone(), Pending { swap, why, until: now + SWAP_RETRY });
+            }
+        }
+    }
+
+    /// Changes of owner since the last call.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// The record that the group of `key` has.
+    pub fn seat(&self, key: &ServiceKey) -> Option<&Seat> {
+        self.seats.get(key)
+    }
+
+    /// Whether it was handed over, and is served until the new owner is heard.
+    pub fn is_lingering(&self, key: &ServiceKey) -> bool {
+        self.lingering.contains_key(key)
+    }
+
+    /// The new owner of what we serve for a last moment was heard.
+    pub fn successor_heard(&mut self, key: &ServiceKey) {
+        self.lingering.remove(key);
+    }
+
+    /// A record was seen. The newest one counts; a younger Service of the same name begins anew.
+    pub(super) fn learn(&mut self, key: &ServiceKey, uid: &Uid, seat: Seat) {
+        let known = self.records.get(key).filter(|(known, _)| known == uid).map(|(_, seat)| seat);
+        // Another host under the same term was not swapped: kube-vip, or another mode, has written its name beside our
+        // term. What stands there counts, or two nodes would each go by what they know.
+        let news =
+            known.is_none_or(|known| known.term < seat.term || (known.term == seat.term && known.host != seat.host));
+        if !news {
+            return;
+        }
+        if let Some(known) = known
+            && seat.host == self.me
+            && known.host != self.me
+            && !known.host.is_empty()
+        {
+            let from = known.host.clone();
+            if self.changes.iter().all(|change| change.key != *key) {
+                let from = Some(from.clone());
+                self.changes.push(Change { key: key.clone(), from, why: "it was handed over", silent: None });
+            }
+            self.gained.push((key.clone(), from));
+        }
+        self.asking.remove(key);
+        self.records.insert(key.clone(), (uid.clone(), seat));
+    }
+
+    pub(super) fn record(&self, key: &ServiceKey, uid: &Uid) -> Option<&Seat> {
+        self.records.get(key).filter(|(known, _)| known == uid).map(|(_, seat)| seat)
+    }
+
+    /// decisions.md 20.
+    pub(super) fn newest_term(&self) -> Term {
+        let recorded = self.records.values().map(|(_, seat)| seat.term).max().unwrap_or_default();
+        recorded.max(self.heard).max(self.facts.newest_term())
+    }
+
+    pub(super) fn asked(&self, now: Instant, key: &ServiceKey) -> Asked {
+        self.asking.get(key).map_or(Asked::NotYet, |asking| asking.state(now))
+    }
+
+    pub(super) fn ask(&mut self, now: Instant, key: &ServiceKey, addresses: Vec<(u32, IpAddr)>) {
+        self.asking.insert(key.clone(), Asking::begin(now, addresses));
+    }
+
+    /// The questions that are due.
+    pub(super) fn questions(&mut self, now: Instant) -> Vec<(u32, IpAddr)> {
+        let mut due = Vec::new();
+        for asking in self.asking.values_mut() {
+            if asking.due(now) {
+                due.extend(asking.addresses.iter().copied());
+            }
+        }
+        due
+    }
+
+    /// Whether the detector holds that `owner` does not answer for one of these.
+    pub(super) fn silence(&self, owner: &str, addresses: &[IpAddr]) -> Option<bool> {
+        let silent = self.silent.get(owner)?;
+        addresses.iter().filter_map(|address| silent.get(address).copied()).max()
+    }
+
+    /// Verdicts about owners of nothing that concerns us are forgotten.
+    pub(super) fn retain_silent(&mut self, watched: &BTreeSet<(String, IpAddr)>) {
+        for (owner, vips) in &mut self.silent {
+            vips.retain(|vip, _| watched.contains(&(owner.clone(), *vip)));
+        }
+        self.silent.retain(|_, vips| !vips.is_empty());
+        let silent = &self.silent;
+        self.silent_since.retain(|owner, _| silent.contains_key(owner));
+    }
+
+    /// A swap for this group, unless one is under way or the last one is too fresh.
+    pub(super) fn begin_swap(
+        &mut self,
+        now: Instant,
+        key: &ServiceKey,
+        uid: &Uid,
+        host: String,
+        why: &'static str,
+    ) -> Option<Swap> {
+        if self.pending.get(key).is_some_and(|pending| now < pending.until) {
+            return None;
+        }
+        if host == self.me && self.retake_at(key).is_some_and(|at| now < at) {
+            return None;
+        }
+        let expect = self.record(key, uid).cloned();
+        let swap = Swap { uid: uid.clone(), expect, seat: Seat { host, term: self.newest_term().next() } };
+        let again = self.pending.contains_key(key);
+        if !again {
+            tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "changing the owner");
+        }
+        self.pending.insert(key.clone(), Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT });
+        Some(swap)
+    }
+
+    fn retake_at(&self, key: &ServiceKey) -> Option<Instant> {
+        self.taken.get(key).map(|taken| taken.at + RETAKE * (1 << taken.times))
+    }
+
+    /// Nothing is known of Services that are gone.
+    pub(super) fn retain(&mut self, now: Instant, services: &BTreeMap<ServiceKey, ServiceView>) {
+        self.records.retain(|key, (uid, _)| services.get(key).is_some_and(|view| view.uid == *uid));
+        self.pending.retain(|key, _| services.contains_key(key));
+        self.asking.retain(|key, _| services.contains_key(key));
+        self.taken.retain(|key, taken| services.contains_key(key) && now < taken.at + SETTLED * 2);
+        self.lingering.retain(|key, until| services.contains_key(key) && now < *until);
+        self.misplaced.retain(|key, _| services.contains_key(key));
+    }
+
+    /// When it has to be looked at again by itself.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.next
+    }
+
+    pub(super) fn own_deadline(&self, now: Instant) -> Option<Instant> {
+        let asking = self.asking.values().map(Asking::deadline);
+        let pending = self.pending.values().map(|pending| pending.until);
+        let retakes = self.taken.keys().filter_map(|key| self.retake_at(key));
+        let lingering = self.lingering.values().copied();
+        asking
+            .chain(pending)
+            .chain(retakes)
+            .chain(lingering)
+            .chain(self.facts.deadline(now))
+            .filter(|at| *at > now)
+            .min()
+    }
+
+    /// Whether this node waits for the API to take another owner; also where it is to be asked again.
+    pub fn has_swaps(&self) -> bool {
+        self.pending.values().any(|pending| pending.swap.seat.host != self.me)
+    }
+
+    /// Whether the record of its group names somebody else.
+    pub fn is_handed_over(&self, key: &ServiceKey) -> bool {
+        self.seats.get(key).is_some_and(|seat| seat.host != self.me)
+    }
+
+    /// The other nodes that take part, and what they say.
+    pub fn members(&self) -> impl Iterator<Item = (&str, &Card)> {
+        self.facts.members().filter(|node| *node != self.me).filter_map(|node| Some((node, self.facts.card(node)?)))
+    }
+
+    /// The cards of the others.
+    pub fn peers(&self) -> impl Iterator<Item = &Card> {
+        self.members().map(|(_, card)| card)
+    }
+}
+
+impl Ownership for Cluster {
+    fn of(&self, service: &ServiceView) -> Owner {
+        self.owners.get(&service.key).copied().unwrap_or(Owner::Undecided)
+    }
+
+    fn confirmed(&self, service: &ServiceView) -> bool {
+        self.in_touch && self.of(service) == Owner::Mine
+    }
+}

@@ -1,0 +1,248 @@
+//! Who is fresh, as far as this node can tell. Times of other machines are never compared with ours: a Lease counts as
+//! alive for its own duration after *we* last saw it change.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::member::{Fitness, Known, fitness};
+use super::{Card, ForeignLock, Member, NodeFacts};
+
+/// A membership Lease and when it changed.
+#[derive(Debug)]
+struct Seen {
+    member: Member,
+    changed: Instant,
+}
+
+/// What the API has said about nodes.
+#[derive(Debug)]
+pub struct Facts {
+    me: String,
+    /// Of our own Lease.
+    duration: Duration,
+    members: BTreeMap<String, Seen>,
+    nodes: BTreeMap<String, NodeFacts>,
+    /// `Some(false)`: Nodes may not be read.
+    nodes_readable: Option<bool>,
+    members_synced: Option<Instant>,
+    /// When our own renewal last came back by the watch, and since when it did so without a gap: until it does, nothing
+    /// that we see says anything about now (R8).
+    echoed: Option<Instant>,
+    in_touch_since: Option<Instant>,
+    foreign: Option<(ForeignLock, Instant)>,
+}
+
+impl Facts {
+    pub fn new(me: String, duration: Duration) -> Self {
+        Self {
+            me,
+            duration,
+            members: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            nodes_readable: None,
+            members_synced: None,
+            echoed: None,
+            in_touch_since: None,
+            foreign: None,
+        }
+    }
+
+    /// A membership Lease was read; absent: it is gone.
+    pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) {
+        let Some(member) = member else {
+            self.members.remove(&node);
+            return;
+        };
+        let changed = self.members.get(&node).is_none_or(|seen| seen.member.renewal != member.renewal);
+        if changed && node == self.me {
+            if !self.in_touch(now) {
+                self.in_touch_since = Some(now);
+            }
+            self.echoed = Some(now);
+        }
+        match self.members.get_mut(&node) {
+            Some(seen) if !changed => seen.member = member,
+            _ => {
+                self.members.insert(node, Seen { member, changed: now });
+            }
+        }
+    }
+
+    pub fn members_synced(&mut self, now: Instant) {
+        self.members_synced.get_or_insert(now);
+    }
+
+    pub fn node(&mut self, name: String, facts: Option<NodeFacts>) {
+        match facts {
+            Some(facts) => self.nodes.insert(name, facts),
+            None => self.nodes.remove(&name),
+        };
+    }
+
+    pub fn nodes_synced(&mut self, readable: bool) {
+        self.nodes_readable = Some(readable);
+    }
+
+    pub fn foreign(&mut self, now: Instant, lock: Option<ForeignLock>) {
+        self.foreign = lock.map(|lock| {
+            let before =
+                self.foreign.as_ref().filter(|(old, _)| old.renewal == lock.renewal && old.holder == lock.holder);
+            let changed = before.map_or(now, |(_, changed)| *changed);
+            (lock, changed)
+        });
+    }
+
+    /// Since when all first lists are there.
+    pub fn known_since(&self) -> Option<Instant> {
+        self.members_synced.filter(|_| self.nodes_readable.is_some())
+    }
+
+    /// Whether what we see of the API is of now.
+    pub fn in_touch(&self, now: Instant) -> bool {
+        self.echoed.is_some_and(|echoed| now < echoed + self.duration)
+    }
+
+    /// When the Lease of `node` will have expired, if nothing changes. `None`: it has none.
+    fn expiry(&self, node: &str) -> Option<Instant> {
+        let seen = self.members.get(node)?;
+        let from = self.in_touch_since.map_or(seen.changed, |since| since.max(seen.changed));
+        Some(from + seen.member.duration)
+    }
+
+    /// Its Lease has stood for its whole duration over an API that was well all that time (R8). Our own never does: who
+    /// cannot write its Lease cannot take anything either.
+    pub fn is_expired(&self, now: Instant, node: &str) -> bool {
+        node != self.me && self.in_touch(now) && self.expiry(node).is_some_and(|expiry| expiry <= now)
+    }
+
+    pub fn card(&self, node: &str) -> Option<&Card> {
+        self.members.get(node).map(|seen| &seen.member.card)
+    }
+
+    pub fn members(&self) -> impl Iterator<Item = &str> {
+        self.members.keys().map(String::as_str)
+    }
+
+    /// decisions.md 21; `card` is ours or the other's.
+    pub fn fitness(&self, now: Instant, node: &str, card: &Card) -> Fitness {
+        let known = match self.nodes.get(node) {
+            _ if self.nodes_readable != Some(true) => Known::Nothing,
+            Some(facts) => Known::Facts(*facts),
+            None => Known::Gone,
+        };
+        fitness(card, !self.is_expired(now, node), known)
+    }
+
+    /// Nodes that could take part and have not said so yet: their announcers are just starting.
+    pub fn awaits_members(&self) -> bool {
+        self.nodes
+            .iter()
+            .any(|(name, facts)| facts.ready && !facts.shut_out && *name != self.me && !self.members.contains_key(name))
+    }
+
+    /// Somebody else holds the Lease for all Services; since when, and until when if it is not renewed (decisions.md 19).
+    pub fn foreign_holder(&self, now: Instant) -> Option<(&str, Instant)> {
+        let (lock, changed) = self.foreign.as_ref()?;
+        let expiry = *changed + lock.duration;
+        (!lock.holder.is_empty() && !lock.leftover && now < expiry).then_some((lock.holder.as_str(), expiry))
+    }
+
+    /// When something here changes by itself.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        let expiries = self.members.keys().filter(|node| **node != self.me).filter_map(|node| self.expiry(node));
+        let foreign = self.foreign_holder(now).map(|(_, expiry)| expiry);
+        let echo = self.echoed.map(|echoed| echoed + self.duration);
+        expiries.chain(foreign).chain(echo).filter(|at| *at > now).min()
+    }
+
+    /// The newest term that anybody has written in its Lease.
+    pub fn newest_term(&self) -> super::Term {
+        self.members.values().map(|seen| seen.member.card.term).max().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(15);
+
+    fn member(renewal: u32) -> Option<Member> {
+        Some(Member { renewal: renewal.to_string(), duration: LEASE, card: Card { serving: true, ..Card::default() } })
+    }
+
+    struct Clock(Instant);
+
+    impl Clock {
+        fn at(&self, seconds: u64) -> Instant {
+            self.0 + Duration::from_secs(seconds)
+        }
+    }
+
+    fn facts() -> (Facts, Clock) {
+        let clock = Clock(Instant::now());
+        let mut facts = Facts::new("node-1".into(), LEASE);
+        for node in ["node-1", "node-2"] {
+            facts.member(clock.at(0), node.into(), member(0));
+        }
+        facts.members_synced(clock.at(0));
+        (facts, clock)
+    }
+
+    #[test]
+    fn a_lease_that_stands_for_its_duration_has_expired() {
+        let (mut facts, clock) = facts();
+        for second in (5..=15).step_by(5) {
+            assert!(!facts.is_expired(clock.at(second - 1), "node-2"));
+            facts.member(clock.at(second), "node-1".into(), member(u32::try_from(second).unwrap()));
+        }
+        assert!(facts.is_expired(clock.at(15), "node-2"));
+        assert_eq!(facts.deadline(clock.at(14)), Some(clock.at(15)));
+    }
+
+    #[test]
+    fn time_without_the_api_counts_against_nobody() {
+        let (mut facts, clock) = facts();
+        // The API is away for a minute: even our own renewals do not come back.
+        assert!(!facts.in_touch(clock.at(60)));
+        assert!(!facts.is_expired(clock.at(60), "node-2"));
+        facts.member(clock.at(61), "node-1".into(), member(1));
+        assert!(!facts.is_expired(clock.at(62), "node-2"), "the clock starts anew at the first good read (R8)");
+        for second in (65..=75).step_by(5) {
+            facts.member(clock.at(second), "node-1".into(), member(u32::try_from(second).unwrap()));
+        }
+        assert!(facts.is_expired(clock.at(76), "node-2"));
+    }
+
+    #[test]
+    fn reading_the_same_renewal_again_is_no_sign_of_life() {
+        let (mut facts, clock) = facts();
+        for second in (5..=20).step_by(5) {
+            facts.member(clock.at(second), "node-1".into(), member(u32::try_from(second).unwrap()));
+            facts.member(clock.at(second), "node-2".into(), member(0));
+        }
+        assert!(facts.is_expired(clock.at(20), "node-2"));
+    }
+
+    #[test]
+    fn a_foreign_holder_counts_while_it_renews_and_a_leftover_does_not() {
+        let (mut facts, clock) = facts();
+        let lock = |renewal: u32, holder: &str, leftover| ForeignLock {
+            holder: holder.into(),
+            renewal: renewal.to_string(),
+            duration: LEASE,
+            leftover,
+        };
+        facts.foreign(clock.at(0), Some(lock(1, "node-1", false)));
+        assert!(facts.foreign_holder(clock.at(14)).is_some(), "foreign whatever its name");
+        assert!(facts.foreign_holder(clock.at(15)).is_none());
+        facts.foreign(clock.at(16), Some(lock(2, "node-1", false)));
+        assert!(facts.foreign_holder(clock.at(30)).is_some());
+        facts.foreign(clock.at(20), Some(lock(3, "", false)));
+        assert!(facts.foreign_holder(clock.at(20)).is_none(), "released");
+        facts.foreign(clock.at(21), Some(lock(4, "node-9", true)));
+        assert!(facts.foreign_holder(clock.at(21)).is_none(), "an old kube-vip's, never released");
+        facts.foreign(clock.at(22), None);
+        assert!(facts.foreign_holder(clock.at(22)).is_none());
+    }
+}

@@ -1,0 +1,381 @@
+//! `announcer status`: who owns which VIP, from what stands in the API, so the same on every node and from outside. Pure
+//! but for [`read`].
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Service;
+use kube::Api;
+use kube::api::ListParams;
+use runtime::client::{ClientError, Settings, connect};
+use serde::Serialize;
+
+use crate::annotations::{Wanted, printable};
+use crate::config::Config;
+use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
+use crate::run::{NAMESPACE_FILE, pod_namespace, source};
+use crate::view::ServiceView;
+
+/// How a VIP stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It has an owner, and clients have been told of it.
+    Announced,
+    /// Clients have not been told of an address yet.
+    Pending,
+    /// Nobody announces it.
+    Unowned,
+    /// The Lease of its owner has run out. If the owner's kernel still answers, nothing is lost.
+    OwnerSilent,
+    /// Its DHCP lease has run out.
+    LeaseExpired,
+}
+
+impl State {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Announced => "announced",
+            Self::Pending => "pending",
+            Self::Unowned => "unowned",
+            Self::OwnerSilent => "owner silent",
+            Self::LeaseExpired => "DHCP lease expired",
+        }
+    }
+}
+
+/// A DHCP lease as the owner has written it down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DhcpRow {
+    /// Who gave it.
+    pub server: String,
+    /// When it ends unless renewed; absent: never.
+    pub expires: Option<Timestamp>,
+    /// Until then; negative: it is over.
+    pub remaining_seconds: Option<i64>,
+}
+
+/// One Service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VipRow {
+    /// `namespace/name`.
+    pub service: String,
+    /// What clients have been told, else what it asks for; empty while DHCP has not given any.
+    pub addresses: Vec<IpAddr>,
+    /// The node that announces it.
+    pub owner: Option<String>,
+    /// In `node` mode: how often its owner has changed.
+    pub term: Option<u64>,
+    /// How it stands.
+    pub state: State,
+    /// For DHCP.
+    pub dhcp: Option<DhcpRow>,
+}
+
+/// One Lease that decides about owners.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseRow {
+    /// Its name: a node's membership Lease, the one for all Services, or one Service's.
+    pub lease: String,
+    /// Who holds it.
+    pub holder: Option<String>,
+    /// Seconds since it was renewed, by this machine's clock.
+    pub renewed_seconds_ago: Option<i64>,
+    /// It has run out, by this machine's clock.
+    pub expired: bool,
+    /// Of a member: kube-proxy is well there.
+    pub serving: Option<bool>,
+    /// Of a member: it is about to end.
+    pub leaving: Option<bool>,
+}
+
+/// All of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// By name.
+    pub vips: Vec<VipRow>,
+    /// By name.
+    pub leases: Vec<LeaseRow>,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// No credentials.
+    #[error("failed to connect to the cluster")]
+    Client(#[from] ClientError),
+    /// The API does not answer, or refuses.
+    #[error("failed to list {what}")]
+    List {
+        /// Which objects.
+        what: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+}
+
+/// Reads Services and Leases, and reports.
+pub async fn read(config: &Config, version: &str) -> Result<Report, StatusError> {
+    let api = source(&config.api).load(config.api.server.as_deref()).await?;
+    let client = connect(api, &Settings::new("guest", version))?;
+    let services: Api<Service> = match &config.watch_namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let namespace = config
+        .lease
+        .namespace
+        .clone()
+        .unwrap_or_else(|| pod_namespace(Path::new(NAMESPACE_FILE), &config.lease.fallback_namespace));
+    let leases: Api<Lease> = Api::namespaced(client, &namespace);
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |source| StatusError::List { what, source: Box::new(source) }
+    };
+    let all = ListParams::default();
+    let services = services.list(&all).await.map_err(failed("Services"))?;
+    let leases = leases.list(&all).await.map_err(failed(&format!("Leases in namespace {namespace}")))?;
+    Ok(report(config, &services.items, &leases.items, Timestamp::now()))
+}
+
+/// The report on these objects.
+pub fn report(config: &Config, services: &[Service], leases: &[Lease], now: Timestamp) -> Report {
+    let mut leases: Vec<LeaseRow> = leases.iter().filter_map(|lease| lease_row(config, lease, now)).collect();
+    leases.sort_by(|a, b| a.lease.cmp(&b.lease));
+    let mut views: Vec<ServiceView> =
+        services.iter().filter_map(|service| ServiceView::of(service, &config.class)).collect();
+    views.retain(|view| !view.wanted.is_empty());
+    views.sort_by(|a, b| a.key.cmp(&b.key));
+    Report { vips: views.iter().map(|view| vip_row(view, &leases, now)).collect(), leases }
+}
+
+fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
+    let published: Vec<IpAddr> = view.published.ingress.iter().filter_map(|entry| entry.ip).collect();
+    let dhcp = view.published.lease.as_ref().filter(|_| view.wants_dhcp()).map(|lease| DhcpRow {
+        server: lease.server.to_string(),
+        expires: lease.expires,
+        remaining_seconds: lease.expires.map(|expires| expires.as_second() - now.as_second()),
+    });
+    let owner = view.published.vip_host.as_deref().map(printable).filter(|owner| !owner.is_empty());
+    let term = view.published.term.map(|term| term.0);
+    let member = owner.as_ref().map(|owner| format!("{LEASE_PREFIX}{owner}"));
+    // Without a term it is not the membership Lease that decides.
+    let silent = term.is_some() && leases.iter().any(|lease| lease.expired && Some(&lease.lease) == member.as_ref());
+    let state = match &dhcp {
+        _ if published.is_empty() => State::Pending,
+        _ if owner.is_none() => State::Unowned,
+        Some(dhcp) if dhcp.remaining_seconds.is_some_and(|left| left < 0) => State::LeaseExpired,
+        _ if silent => State::OwnerSilent,
+        _ => State::Announced,
+    };
+    let asked = view.wanted.iter().filter_map(|wanted| match wanted {
+        Wanted::Static(address) => Some(*address),
+        Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+    });
+    let addresses = if published.is_empty() { asked.collect() } else { published };
+    VipRow { service: view.key.to_string(), addresses, owner, term, state, dhcp }
+}
+
+fn lease_row(config: &Config, lease: &Lease, now: Timestamp) -> Option<LeaseRow> {
+    let name = lease.metadata.name.as_deref()?;
+    let member = name.starts_with(LEASE_PREFIX);
+    if !member && name != config.lease.name && !name.starts_with("kubevip-") {
+        return None;
+    }
+    let spec = lease.spec.as_ref();
+    let card = lease.metadata.annotations.as_ref().and_then(|all| all.get(CARD)).filter(|_| member);
+    let card = card.map(|text| Card::parse(text));
+    let ago = spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| now.as_second() - time.0.as_second());
+    let duration = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
+    Some(LeaseRow {
+        lease: printable(name),
+        holder: spec
+            .and_then(|spec| spec.holder_identity.as_deref())
+            .filter(|holder| !holder.is_empty())
+            .map(printable),
+        renewed_seconds_ago: ago,
+        expired: ago.is_none_or(|ago| ago > i64::from(duration)),
+        serving: card.as_ref().map(|card| card.serving),
+        leaving: card.as_ref().map(|card| card.leaving),
+    })
+}
+
+impl Report {
+    /// Whether each VIP is announced.
+    pub fn is_well(&self) -> bool {
+        self.vips.iter().all(|vip| vip.state == State::Announced)
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
+    }
+
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let none = || "-".to_owned();
+        let mut vips = vec![["SERVICE", "ADDRESS", "OWNER", "TERM", "STATE", "DHCP"].map(str::to_owned).to_vec()];
+        vips.extend(self.vips.iter().map(|vip| {
+            let addresses: Vec<String> = vip.addresses.iter().map(ToString::to_string).collect();
+            let dhcp = vip.dhcp.as_ref().map(|dhcp| match dhcp.remaining_seconds {
+                None => format!("from {} for ever", dhcp.server),
+                Some(left) if left < 0 => format!("from {}, ended {} ago", dhcp.server, span(-left)),
+                Some(left) => format!("from {}, {} left", dhcp.server, span(left)),
+            });
+            vec![
+                vip.service.clone(),
+                if addresses.is_empty() { none() } else { addresses.join(",") },
+                vip.owner.clone().unwrap_or_else(none),
+                vip.term.map_or_else(none, |term| term.to_string()),
+                vip.state.text().to_owned(),
+                dhcp.unwrap_or_else(none),
+            ]
+        }));
+        let mut leases = vec![["LEASE", "HOLDER", "RENEWED", "STATE"].map(str::to_owned).to_vec()];
+        leases.extend(self.leases.iter().map(|lease| {
+            let mut state = vec![if lease.expired { "expired" } else { "fresh" }];
+            state.extend((lease.serving == Some(false)).then_some("kube-proxy not ready"));
+            state.extend((lease.leaving == Some(true)).then_some("leaving"));
+            vec![
+                lease.lease.clone(),
+                lease.holder.clone().unwrap_or_else(none),
+                lease.renewed_seconds_ago.map_or_else(none, |ago| format!("{} ago", span(ago.max(0)))),
+                state.join(", "),
+            ]
+        }));
+        format!("{}\n{}", table(&vips), table(&leases))
+    }
+}
+
+/// Two units at most: what people compare at a glance.
+fn span(seconds: i64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match seconds {
+        ..=119 => format!("{seconds}s"),
+        120..=3599 => format!("{minutes}m{}s", seconds % 60),
+        3600..=172_799 => format!("{hours}h{}m", minutes % 60),
+        _ => format!("{days}d{}h", hours % 24),
+    }
+}
+
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let widths: Vec<usize> =
+        (0..columns).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        format!("{}\n", cells.join("   ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::network::fixtures::config;
+
+    fn now() -> Timestamp {
+        "2026-01-01T12:00:00Z".parse().unwrap()
+    }
+
+    fn service(name: &str, annotations: &serde_json::Value, ingress: &[&str]) -> Service {
+        let ingress: Vec<_> = ingress.iter().map(|ip| json!({"ip": ip})).collect();
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "default", "name": name, "uid": format!("uid-{name}"), "annotations": annotations},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
+            "status": {"loadBalancer": {"ingress": ingress}},
+        }))
+        .unwrap()
+    }
+
+    fn member(node: &str, renewed: &str, card: &str) -> Lease {
+        serde_json::from_value(json!({
+            "metadata": {"name": format!("harvester-announcer-{node}"), "annotations": {CARD: card}},
+            "spec": {"holderIdentity": node, "leaseDurationSeconds": 15, "renewTime": renewed},
+        }))
+        .unwrap()
+    }
+
+    const TERM: &str = crate::annotations::TERM;
+    const LEASE: &str = crate::annotations::DHCP_LEASE;
+
+    fn world() -> (Vec<Service>, Vec<Lease>) {
+        let fixed = |address: &str, owner: &str, term: &str| json!({"kube-vip.io/loadbalancerIPs": address, "kube-vip.io/vipHost": owner, TERM: term});
+        let dhcp = |expires: &str| {
+            let lease = json!({"address": "10.0.0.77", "server": "10.0.0.2", "expires": expires}).to_string();
+            json!({"kube-vip.io/loadbalancerIPs": "0.0.0.0", "kube-vip.io/vipHost": "node-1", TERM: "1", LEASE: lease})
+        };
+        let services = vec![
+            service("web", &fixed("10.0.0.50", "node-1", "3"), &["10.0.0.50"]),
+            service("stale", &fixed("10.0.0.51", "node-2", "8"), &["10.0.0.51"]),
+            service("new", &json!({"kube-vip.io/loadbalancerIPs": "10.0.0.52,fd00::52"}), &[]),
+            service("lost", &json!({"kube-vip.io/loadbalancerIPs": "10.0.0.53"}), &["10.0.0.53"]),
+            service("leased", &dhcp("2026-01-01T13:30:00Z"), &["10.0.0.77"]),
+            service("over", &dhcp("2026-01-01T11:59:00Z"), &["10.0.0.78"]),
+            service("not-ours", &json!({"kube-vip.io/ignore": "true"}), &["10.0.0.54"]),
+        ];
+        let leases = vec![
+            member("node-1", "2026-01-01T11:59:57.000000Z", r#"{"serving":true}"#),
+            member("node-2", "2026-01-01T11:50:00.000000Z", r#"{"serving":false,"leaving":true}"#),
+            serde_json::from_value(json!({"metadata": {"name": "somebody-elses"}})).unwrap(),
+        ];
+        (services, leases)
+    }
+
+    #[test]
+    fn each_vip_has_its_line_and_its_state() {
+        let (services, leases) = world();
+        let report = report(&config(&[]), &services, &leases, now());
+        assert!(!report.is_well());
+        assert_eq!(
+            report.to_text(),
+            "\
+SERVICE          ADDRESS              OWNER    TERM   STATE                DHCP
+default/leased   10.0.0.77            node-1   1      announced            from 10.0.0.2, 1h30m left
+default/lost     10.0.0.53            -        -      unowned              -
+default/new      10.0.0.52,fd00::52   -        -      pending              -
+default/over     10.0.0.78            node-1   1      DHCP lease expired   from 10.0.0.2, ended 60s ago
+default/stale    10.0.0.51            node-2   8      owner silent         -
+default/web      10.0.0.50            node-1   3      announced            -
+
+LEASE                        HOLDER   RENEWED     STATE
+harvester-announcer-node-1   node-1   3s ago      fresh
+harvester-announcer-node-2   node-2   10m0s ago   expired, kube-proxy not ready, leaving
+"
+        );
+    }
+
+    #[test]
+    fn all_is_well_only_if_each_vip_is_announced() {
+        let (mut services, leases) = world();
+        services.truncate(1);
+        let well = report(&config(&[]), &services, &leases, now());
+        assert!(well.is_well());
+        assert!(report(&config(&[]), &[], &[], now()).is_well(), "nothing to announce");
+    }
+
+    #[test]
+    fn programs_read_the_same() {
+        let (services, leases) = world();
+        let report = report(&config(&[]), &services, &leases, now());
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        assert_eq!(json["vips"][0]["service"], "default/leased");
+        assert_eq!(json["vips"][0]["dhcp"]["remainingSeconds"], 5400);
+        assert_eq!(json["vips"][4]["state"], "owner-silent");
+        assert_eq!(json["leases"][1]["renewedSecondsAgo"], 600);
+    }
+
+    #[test]
+    fn what_others_wrote_does_not_reach_the_terminal_raw() {
+        let owner = json!({"kube-vip.io/loadbalancerIPs": "10.0.0.5", "kube-vip.io/vipHost": "\u{1b}[2Jnode"});
+        let text = report(&config(&[]), &[service("web", &owner, &["10.0.0.5"])], &[], now()).to_text();
+        assert!(!text.contains('\u{1b}') && text.contains("node"), "{text}");
+    }
+}

@@ -1,0 +1,281 @@
+//! Changes the owner in the record of a Service: compare and swap, in a hurry (decisions.md 28). Clients wait for this
+//! write, and the node that has just died may have carried the API server that we talk to.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
+use kube::{Api, Client};
+use runtime::client::{Settings, connect};
+use runtime::error::{api_code, chain};
+use tokio::sync::mpsc;
+
+use crate::engine::Input;
+use crate::ownership::node::{Swap, Swapped};
+use crate::record::{seat, sit};
+use crate::view::ServiceKey;
+
+/// For each request of the first attempt; an answer takes a few milliseconds.
+const FIRST_LIMIT: Duration = Duration::from_millis(100);
+/// For each request of the others, with the handshake of a fresh connection: a slow API server is better than none.
+const LIMIT: Duration = Duration::from_millis(300);
+const ATTEMPTS: usize = 4;
+/// Swaps at a time: a node that dies with 200 VIPs must not make the API server slow for all of them.
+const AT_ONCE: usize = 16;
+/// How often the API servers are listed.
+const ENDPOINTS_EVERY: Duration = Duration::from_mins(1);
+
+/// Performs swaps. Cheap to clone.
+#[derive(Clone)]
+pub struct Swapper {
+    client: Client,
+    config: kube::Config,
+    settings: Settings,
+    /// API servers by address, in the order of the EndpointSlice.
+    servers: Arc<Mutex<Vec<String>>>,
+    inputs: mpsc::UnboundedSender<Input>,
+}
+
+impl std::fmt::Debug for Swapper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Swapper").finish_non_exhaustive()
+    }
+}
+
+/// What came of one attempt.
+enum Attempt {
+    Done(Swapped),
+    /// Somebody else wrote the object: read it again, at once.
+    Conflict,
+    Failed(String),
+}
+
+impl Swapper {
+    /// `config` is that of `client`, for fresh connections.
+    pub fn new(client: Client, config: kube::Config, settings: Settings, inputs: mpsc::UnboundedSender<Input>) -> Self {
+        Self { client, config, settings, servers: Arc::default(), inputs }
+    }
+
+    /// Performs those that are asked for, beside one another, and tells the engine what became of them.
+    pub async fn run(self, mut asked: mpsc::UnboundedReceiver<(ServiceKey, Swap)>) {
+        let mut running = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                Some(()) = running.next(), if !running.is_empty() => {}
+                Some((key, swap)) = asked.recv(), if running.len() < AT_ONCE => {
+                    let this = &self;
+                    running.push(async move {
+                        let swapped = this.perform(&key, &swap).await;
+                        let _ = this.inputs.send(Input::Swapped(key, swapped));
+                    });
+                }
+                else => return,
+            }
+        }
+    }
+
+    async fn perform(&self, key: &ServiceKey, swap: &Swap) -> Swapped {
+        let mut client = self.client.clone();
+        for attempt in 0..ATTEMPTS {
+            let limit = if attempt == 0 { FIRST_LIMIT } else { LIMIT };
+            match once(&client, key, swap, limit).await {
+                Attempt::Done(swapped) => return swapped,
+                Attempt::Conflict => {}
+                Attempt::Failed(error) => {
+                    tracing::debug!(service = %key, error, attempt, "cannot change the owner");
+                    match self.fresh(attempt) {
+                        Some(fresh) => client = fresh,
+                        None => break,
+                    }
+                }
+            }
+        }
+        Swapped::Failed
+    }
+
+    /// A client with a connection of its own, to another API server where there is one.
+    fn fresh(&self, attempt: usize) -> Option<Client> {
+        let mut config = self.config.clone();
+        let server = {
+            let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = servers.len().max(1);
+            servers.get(attempt % count).cloned()
+        };
+        if let Some(uri) = server.and_then(|server| format!("https://{server}").parse().ok())
+            && config.cluster_url.scheme_str() == Some("https")
+        {
+            // The certificate is for the name under which everybody knows the API.
+            config.tls_server_name = config.tls_server_name.or_else(|| config.cluster_url.host().map(str::to_owned));
+            config.cluster_url = uri;
+        }
+        connect(config, &self.settings).ok()
+    }
+
+    /// Keeps the list of API servers. Without the right to read it, fresh connections go to the usual address.
+    pub async fn follow_servers(self) {
+        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), "default");
+        let of_kubernetes = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
+        loop {
+            match slices.list(&of_kubernetes).await {
+                Ok(list) => {
+                    let found = list.items.iter().flat_map(addresses).collect();
+                    *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = found;
+                }
+                Err(error) if api_code(&error) == Some(403) => {
+                    tracing::info!(
+                        "no right to read EndpointSlices in namespace default: fail-over uses the usual address of the API"
+                    );
+                    return;
+                }
+                Err(error) => tracing::debug!(error = %chain(&error), "cannot list the API servers"),
+            }
+            tokio::time::sleep(ENDPOINTS_EVERY).await;
+        }
+    }
+}
+
+/// Address and port of each API server.
+fn addresses(slice: &EndpointSlice) -> Vec<String> {
+    let port = slice.ports.iter().flatten().find_map(|port| port.port).unwrap_or(443);
+    let v6 = slice.address_type == "IPv6";
+    let hosts = slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+    hosts.map(|host| if v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") }).collect()
+}
+
+/// GET, compare, PUT; nothing is written over a record that we did not know.
+async fn once(client: &Client, key: &ServiceKey, swap: &Swap, limit: Duration) -> Attempt {
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), &key.namespace, &ApiResource::erase::<Service>(&()));
+    let failed = |error: &kube::Error| Attempt::Failed(chain(error));
+    let object = match tokio::time::timeout(limit, api.get_opt(&key.name)).await {
+        Ok(Ok(object)) => object,
+        Ok(Err(error)) => return failed(&error),
+        Err(_) => return Attempt::Failed(format!("no answer within {limit:?}")),
+    };
+    let Some(mut object) = object.filter(|object| object.metadata.uid.as_deref() == Some(swap.uid.0.as_str())) else {
+        return Attempt::Done(Swapped::Gone);
+    };
+    let standing = seat(&object);
+    // An earlier attempt was written and its answer lost.
+    if standing.as_ref() == Some(&swap.seat) {
+        return Attempt::Done(Swapped::Won);
+    }
+    if !swap.may_replace(standing.as_ref()) {
+        return Attempt::Done(Swapped::Other(standing));
+    }
+    sit(&mut object, &swap.seat);
+    match tokio::time::timeout(limit, api.replace(&key.name, &PostParams::default(), &object)).await {
+        Ok(Ok(_)) => Attempt::Done(Swapped::Won),
+        Ok(Err(error)) if api_code(&error) == Some(409) => Attempt::Conflict,
+        Ok(Err(error)) if api_code(&error) == Some(404) => Attempt::Done(Swapped::Gone),
+        Ok(Err(error)) => failed(&error),
+        Err(_) => Attempt::Failed(format!("no answer within {limit:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::ownership::node::{Seat, Term};
+    use crate::view::Uid;
+
+    fn object(host: &str, term: u64, version: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "web", "namespace": "default", "uid": "u", "resourceVersion": version,
+                "annotations": {"mine": "1", "kube-vip.io/vipHost": host,
+                    "cloudprovider.harvesterhci.io/announcer-term": term.to_string()}},
+            "spec": {"future": true},
+        })
+    }
+
+    /// Answers in this order, and notes what was asked.
+    fn api(answers: Vec<(u16, Value)>) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
+        let log = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            log.lock().unwrap().push(request.method().to_string());
+            let (code, body) = answers.lock().unwrap().pop_front().expect("an answer for each request");
+            async move {
+                let mut response = http::Response::new(kube::client::Body::from(body.to_string().into_bytes()));
+                *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
+                Ok::<_, std::convert::Infallible>(response)
+            }
+        });
+        (Client::new(service, "default"), asked)
+    }
+
+    fn swap() -> Swap {
+        let seat = |host: &str, term| Seat { host: host.into(), term: Term(term) };
+        Swap { uid: Uid("u".into()), expect: Some(seat("node-1", 3)), seat: seat("node-2", 4) }
+    }
+
+    async fn attempt(answers: Vec<(u16, Value)>) -> (Attempt, Vec<String>) {
+        let (client, asked) = api(answers);
+        let attempt = once(&client, &ServiceKey::new("default", "web"), &swap(), LIMIT).await;
+        let asked = asked.lock().unwrap().clone();
+        (attempt, asked)
+    }
+
+    #[tokio::test]
+    async fn only_a_record_that_is_as_believed_is_replaced() {
+        for (name, standing, writes) in [
+            ("as believed", object("node-1", 3, "5"), true),
+            ("older: somebody put it back", object("node-9", 2, "5"), true),
+            ("another owner of the same term", object("node-3", 3, "5"), false),
+            ("a newer owner", object("node-3", 4, "5"), false),
+        ] {
+            let (attempt, asked) = attempt(vec![(200, standing), (200, object("node-2", 4, "6"))]).await;
+            assert_eq!(asked.len() == 2, writes, "{name}");
+            match attempt {
+                Attempt::Done(Swapped::Won) => assert!(writes, "{name}"),
+                Attempt::Done(Swapped::Other(Some(seat))) => assert!(!writes && seat.host == "node-3", "{name}"),
+                _ => panic!("{name}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_write_whose_answer_was_lost_is_recognised() {
+        let (attempt, asked) = attempt(vec![(200, object("node-2", 4, "6"))]).await;
+        assert!(matches!(attempt, Attempt::Done(Swapped::Won)));
+        assert_eq!(asked, ["GET"]);
+    }
+
+    #[tokio::test]
+    async fn another_service_of_the_same_name_is_left_alone() {
+        let mut other = object("node-1", 3, "5");
+        other["metadata"]["uid"] = json!("new");
+        let (attempt, asked) = attempt(vec![(200, other)]).await;
+        assert!(matches!(attempt, Attempt::Done(Swapped::Gone)));
+        assert_eq!(asked, ["GET"]);
+    }
+
+    #[tokio::test]
+    async fn a_conflict_is_read_again_at_once_and_decided_by_what_stands_then() {
+        let conflict = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Conflict", "code": 409, "message": "changed"});
+        for (standing, won) in [(object("node-1", 3, "6"), true), (object("node-3", 4, "6"), false)] {
+            let (client, asked) = api(vec![
+                (200, object("node-1", 3, "5")),
+                (409, conflict.clone()),
+                (200, standing),
+                (200, object("node-2", 4, "7")),
+            ]);
+            let (inputs, _heard) = mpsc::unbounded_channel();
+            let config = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
+            let swapper = Swapper::new(client, config, Settings::new("guest", "test"), inputs);
+            let swapped = swapper.perform(&ServiceKey::new("default", "web"), &swap()).await;
+            assert_eq!(swapped == Swapped::Won, won, "{swapped:?}");
+            assert_eq!(asked.lock().unwrap().len(), if won { 4 } else { 3 });
+        }
+    }
+}

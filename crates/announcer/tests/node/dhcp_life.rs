@@ -1,0 +1,167 @@
+//! Leases over the life of a Service, on a real kernel.
+
+use std::time::Duration;
+
+use announcer::ownership::LeaseState;
+
+use crate::bench::{Bench, macvlan, on_a_bench, shell};
+use crate::dhcp::{DHCP, RANGE, leased, started};
+use crate::short_leases::ShortLeases;
+
+#[test]
+fn a_lease_of_three_seconds_is_kept_for_ten_lease_times() {
+    on_a_bench(async |bench| {
+        let server = ShortLeases::serve(bench, "10.77.0.100".parse().unwrap(), 3);
+        let address = started(bench, "lan").await;
+        bench
+            .always("it stays", Duration::from_secs(30), |bench| {
+                bench.vips() == [format!("{} {address}/32", macvlan("lan"))]
+            })
+            .await;
+        let (discovers, requests) = server.asked();
+        assert_eq!(discovers, 1, "by renewals alone");
+        assert!((18..40).contains(&requests), "at T1: {requests}");
+        assert!(bench.api.writes.lock().unwrap().len() <= 3, "no write per renewal: {:?}", bench.api.writes);
+    });
+}
+
+#[test]
+fn an_ack_of_another_address_moves_everything_to_it() {
+    on_a_bench(async |bench| {
+        let server = ShortLeases::serve(bench, "10.77.0.100".parse().unwrap(), 4);
+        assert_eq!(started(bench, "lan").await, "10.77.0.100");
+        server.give("10.77.0.101".parse().unwrap());
+        bench.eventually("it has the other one", |bench| leased(bench, "lan").as_deref() == Some("10.77.0.101")).await;
+        assert_eq!(bench.vips(), [format!("{} 10.77.0.101/32", macvlan("lan"))], "and no other");
+        assert_eq!(bench.api.annotation("lan", "kube-vip.io/requestedIP"), "10.77.0.101");
+        assert!(bench.api.annotation("lan", "cloudprovider.harvesterhci.io/dhcp-lease").contains("10.77.0.101"));
+        let told = bench.told("DHCPAddressChanged").unwrap_or_default();
+        assert!(told.contains("10.77.0.100") && told.contains("10.77.0.101"), "{told}");
+    });
+}
+
+#[test]
+fn an_outage_of_the_server_that_outlives_t2_but_not_the_lease_costs_nothing() {
+    on_a_bench(async |bench| {
+        // T1 after 10 s, T2 after 17.5 s.
+        let server = ShortLeases::serve(bench, "10.77.0.100".parse().unwrap(), 20);
+        let address = started(bench, "lan").await;
+        server.be_silent(true);
+        let same = |bench: &Bench| leased(bench, "lan").as_deref() == Some(address.as_str());
+        bench.always("it stays without a server", Duration::from_secs(18), same).await;
+        let told = bench.told("DHCPNoAnswer").unwrap_or_default();
+        assert!(told.contains("renewing"), "{told}");
+        server.be_silent(false);
+        bench.always("it stays beyond the end of the first lease", Duration::from_secs(6), same).await;
+        assert_eq!(server.asked().0, 1, "no new lease");
+        assert!(bench.told("DHCPLeaseLost").is_none());
+    });
+}
+
+#[test]
+fn a_server_that_moves_to_another_subnet_takes_the_service_with_it() {
+    on_a_bench(async |bench| {
+        bench.serve(&format!("{RANGE} --dhcp-option=58,2s --dhcp-option=59,4s"));
+        let old = started(bench, "lan").await;
+        bench.forget();
+        bench.at_server("ip", "addr del 10.77.0.1/24 dev s0");
+        bench.at_server("ip", "addr add 10.78.0.1/24 dev s0");
+        bench.serve("--dhcp-range=10.78.0.100,10.78.0.110,2m --dhcp-authoritative");
+        bench
+            .eventually("it has one of the new subnet", |bench| {
+                leased(bench, "lan").is_some_and(|new| new.starts_with("10.78.0."))
+            })
+            .await;
+        let new = leased(bench, "lan").unwrap();
+        assert_eq!(bench.vips(), [format!("{} {new}/32", macvlan("lan"))]);
+        assert!(bench.told("DHCPLeaseLost").is_some_and(|text| text.contains(&old)));
+    });
+}
+
+#[test]
+fn a_cable_that_is_pulled_and_plugged_in_again_confirms_the_lease_without_a_new_one() {
+    on_a_bench(async |bench| {
+        bench.serve(RANGE);
+        let address = started(bench, "lan").await;
+        let acks = bench.log().matches("DHCPACK(").count();
+        bench.at_server("ip", "link set s0 down");
+        let same = |bench: &Bench| leased(bench, "lan").as_deref() == Some(address.as_str());
+        bench.always("it stays", Duration::from_secs(3), same).await;
+        bench.at_server("ip", "link set s0 up");
+        bench
+            .eventually("it is confirmed, long before T1", |bench| bench.log().matches("DHCPACK(").count() > acks)
+            .await;
+        // Set down on our side: the kernel keeps the address of the macvlan, the socket reports it.
+        let acks = bench.log().matches("DHCPACK(").count();
+        shell("ip", &format!("link set {} down", macvlan("lan")));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        shell("ip", &format!("link set {} up", macvlan("lan")));
+        bench
+            .eventually("it is confirmed again", |bench| bench.log().matches("DHCPACK(").count() > acks && same(bench))
+            .await;
+        assert_eq!(bench.log().matches("DHCPDISCOVER(").count(), 1, "by INIT-REBOOT");
+        assert!(bench.told("CannotAnnounce").is_none(), "{:?}", bench.told("CannotAnnounce"));
+    });
+}
+
+#[test]
+fn another_mac_gives_the_old_lease_back_and_gets_one_of_its_own() {
+    on_a_bench(async |bench| {
+        bench.serve(RANGE);
+        started(bench, "lan").await;
+        let old = bench.api.annotation("lan", "kube-vip.io/hwaddr");
+        bench.annotate("lan", "kube-vip.io/hwaddr", "00:00:6c:00:00:77");
+        bench
+            .eventually("the new one has a lease and the old one none", |bench| {
+                let leases = bench.leases();
+                leased(bench, "lan").is_some() && leases.contains("00:00:6c:00:00:77") && !leases.contains(&old)
+            })
+            .await;
+        assert!(bench.log().contains("DHCPRELEASE"));
+        assert_eq!(bench.vips().len(), 1);
+    });
+}
+
+#[test]
+fn a_restart_without_the_api_keeps_a_leased_address_longer_than_the_kernels_deadline() {
+    on_a_bench(async |bench| {
+        bench.serve(RANGE);
+        let address = started(bench, "lan").await;
+        let alias = shell("ip", &format!("link show {}", macvlan("lan")));
+        assert!(alias.contains(" until "), "{alias}");
+        bench.kill().await;
+        bench.start_without_api();
+        let on_link = format!("{} {address}/32", macvlan("lan"));
+        bench.always("it stays", Duration::from_secs(16), |bench| bench.vips().contains(&on_link)).await;
+        // The API is back.
+        bench.sync(LeaseState::Held { confirmed: true });
+        bench.always("it is adopted", Duration::from_secs(3), |bench| bench.vips().contains(&on_link)).await;
+    });
+}
+
+#[test]
+fn fifty_services_get_fifty_leases() {
+    on_a_bench(async |bench| {
+        bench.serve("--dhcp-range=10.77.0.10,10.77.0.250,2m --dhcp-authoritative --dhcp-lease-max=1000");
+        let names: Vec<String> = (0..50).map(|number| format!("{number:03}x")).collect();
+        for name in &names {
+            bench.create(name, &DHCP);
+        }
+        bench.start();
+        bench
+            .eventually("all have one of their own", |bench| {
+                bench.api.count_published() == 50 && bench.vips().len() == 50
+            })
+            .await;
+        let mut addresses: Vec<String> = names.iter().flat_map(|name| bench.api.published(name)).collect();
+        addresses.sort();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 50);
+        bench.delete("007x");
+        bench
+            .eventually("one is given back and the others stay", |bench| {
+                bench.vips().len() == 49 && bench.leases().lines().count() == 49
+            })
+            .await;
+    });
+}

@@ -1,0 +1,54 @@
+//! An RFC 8415 client for one address (`IA_NA`), as a state machine without I/O, of the same kind as the one for DHCPv4.
+//!
+//! A server tells DHCPv6 clients apart by their DUID and not by their MAC, so [`Client`] speaks in the name of whatever
+//! interface it is given, and its lease moves from node to node with the DUID ([`service_duid`]).
+
+mod client;
+pub mod frame;
+mod lease;
+mod message;
+
+pub use client::{Client, Config, ConfigError, Input, Output, State};
+pub use lease::{Lease, LostReason, RememberedLease, Report};
+
+const DUID_UUID: [u8; 2] = [0, 4];
+const DUID_ENTERPRISE: [u8; 6] = [0, 2, 0, 0, 0, 0];
+
+/// A DUID of the type that is made from a UUID (RFC 6355), from any text that is as unique as one: the UID of a Service.
+/// The same on every node, and another one for each Service (announcer.md 10.1 row 23: kube-vip's are all alike).
+pub fn service_duid(uid: &str) -> Vec<u8> {
+    let mut digits = uid.bytes().filter(|byte| *byte != b'-').map(|byte| char::from(byte).to_digit(16));
+    let mut uuid = [0_u8; 16];
+    let parsed = uuid.iter_mut().all(|byte| {
+        let (high, low) = (digits.next().flatten(), digits.next().flatten());
+        match high.zip(low).and_then(|(high, low)| u8::try_from(high * 16 + low).ok()) {
+            Some(value) => {
+                *byte = value;
+                true
+            }
+            None => false,
+        }
+    });
+    if parsed && digits.next().is_none() {
+        return [&DUID_UUID[..], &uuid].concat();
+    }
+    // Not a UUID: its bytes, as those of an enterprise without a number (RFC 8415 11.3 allows 128 in all).
+    [&DUID_ENTERPRISE[..], &uid.as_bytes()[..uid.len().min(120)]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_service_has_a_duid_of_its_own_that_is_the_same_everywhere() {
+        let duid = service_duid("6f1d7c2e-0a1b-4c3d-8e9f-001122334455");
+        assert_eq!(duid[..6], [0, 4, 0x6f, 0x1d, 0x7c, 0x2e]);
+        assert_eq!(duid.len(), 18);
+        assert_ne!(duid, service_duid("6f1d7c2e-0a1b-4c3d-8e9f-001122334456"));
+        for odd in ["", "web", "6f1d7c2e-0a1b-4c3d-8e9f-0011223344556", "zf1d7c2e-0a1b-4c3d-8e9f-001122334455"] {
+            assert_eq!(service_duid(odd)[..2], [0, 2], "{odd}");
+            assert!(service_duid(&odd.repeat(20)).len() <= 128);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! nfnetlink messages: attributes, and batches that the kernel performs whole or not at all.
+
+/// `NFNL_SUBSYS_NFTABLES`, the upper half of the type of each message.
+const SUBSYSTEM: u16 = 10;
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+const HEADER: usize = 16;
+
+const REQUEST: u16 = 0x1;
+const ACK: u16 = 0x4;
+pub(super) const CREATE: u16 = 0x400;
+pub(super) const APPEND: u16 = 0x800;
+
+/// `NFPROTO_INET`: IPv4 and IPv6 in one table.
+const INET: u8 = 1;
+const UNSPECIFIED: u8 = 0;
+
+/// A list of netlink attributes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Attributes(Vec<u8>);
+
+impl Attributes {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
+        let length = u16::try_from(4 + value.len()).expect("long lists are sent in parts");
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// Numbers of nftables are big endian.
+    pub fn number(self, kind: u16, value: u32) -> Self {
+        self.bytes(kind, &value.to_be_bytes())
+    }
+
+    pub fn text(self, kind: u16, value: &str) -> Self {
+        let mut bytes = value.as_bytes().to_vec();
+        bytes.push(0);
+        self.bytes(kind, &bytes)
+    }
+
+    pub fn nested(self, kind: u16, Self(value): Self) -> Self {
+        const NESTED: u16 = 0x8000;
+        self.bytes(kind | NESTED, &value)
+    }
+}
+
+/// One request, before it has its place in a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Request {
+    pub kind: u16,
+    pub flags: u16,
+    pub attributes: Attributes,
+}
+
+impl Request {
+    pub fn new(kind: u16, flags: u16, attributes: Attributes) -> Self {
+        Self { kind, flags, attributes }
+    }
+
+    /// The request on its own, as reading needs it.
+    pub fn alone(&self, sequence: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        push(&mut bytes, SUBSYSTEM << 8 | self.kind, REQUEST | self.flags, sequence, INET, 0, &self.attributes.0);
+        bytes
+    }
+}
+
+/// All requests as one transaction, numbered from `first` on: nothing is seen of it before the last one is done. The
+/// last request alone is acknowledged, with the number that is returned; a failed one always is.
+pub(super) fn batch(requests: &[Request], first: u32) -> (Vec<u8>, u32) {
+    let (mut bytes, mut sequence) = (Vec::new(), first);
+    push(&mut bytes, BATCH_BEGIN, REQUEST, sequence, UNSPECIFIED, SUBSYSTEM, &[]);
+    for (place, request) in requests.iter().enumerate() {
+        sequence += 1;
+        let ack = if place + 1 == requests.len() { ACK } else { 0 };
+        let kind = SUBSYSTEM << 8 | request.kind;
+        push(&mut bytes, kind, REQUEST | ack | request.flags, sequence, INET, 0, &request.attributes.0);
+    }
+    push(&mut bytes, BATCH_END, REQUEST, sequence + 1, UNSPECIFIED, SUBSYSTEM, &[]);
+    (bytes, sequence)
+}
+
+fn push(bytes: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, family: u8, resource: u16, attributes: &[u8]) {
+    let length = u32::try_from(HEADER + 4 + attributes.len()).expect("an attribute list is under 64 KiB");
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend(sequence.to_ne_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend([family, 0]);
+    bytes.extend(resource.to_be_bytes());
+    bytes.extend(attributes);
+}
+
+/// What one message of the kernel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// To the request with this number: done, or the errno.
+    Acknowledged(u32, Result<(), i32>),
+    /// An object.
+    Object(u32),
+}
+
+/// All messages of one datagram from the kernel; what is damaged ends the list.
+pub(super) fn answers(mut datagram: &[u8]) -> Vec<Answer> {
+    const NLMSG_ERROR: u16 = 2;
+    let mut all = Vec::new();
+    while let Some((header, _)) = datagram.split_first_chunk::<HEADER>() {
+        let word = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let length = word(0) as usize;
+        let Some(body) = datagram.get(HEADER..length) else { break };
+        let sequence = word(8);
+        if u16::from_ne_bytes([header[4], header[5]]) == NLMSG_ERROR {
+            let Some(code) = body.first_chunk::<4>() else { break };
+            let code = i32::from_ne_bytes(*code);
+            all.push(Answer::Acknowledged(sequence, if code == 0 { Ok(()) } else { Err(code.saturating_neg()) }));
+        } else {
+            all.push(Answer::Object(sequence));
+        }
+        let Some(rest) = datagram.get(length.next_multiple_of(4)..) else { break };
+        datagram = rest;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn attributes_are_padded_to_four_bytes_but_say_their_true_length() {
+        let Attributes(bytes) = Attributes::new().text(1, "ab").number(2, 7);
+        let length = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        assert_eq!((length(0), bytes.len()), (7, 16));
+        assert_eq!(bytes[4..8], *b"ab\0\0");
+        assert_eq!((length(8), &bytes[12..]), (8, &[0, 0, 0, 7][..]));
+    }
+
+    #[test]
+    fn a_batch_is_framed_and_only_its_last_request_is_acknowledged() {
+        let request = Request::new(0, CREATE, Attributes::new());
+        let (bytes, last) = batch(&[request.clone(), request], 10);
+        let flags: Vec<u16> = bytes.chunks(20).map(|message| u16::from_ne_bytes([message[6], message[7]])).collect();
+        assert_eq!(flags, [REQUEST, REQUEST | CREATE, REQUEST | ACK | CREATE, REQUEST]);
+        assert_eq!(last, 12);
+    }
+
+    #[test]
+    fn an_error_is_read_with_the_number_of_its_request() {
+        let mut message = vec![0; 20];
+        message[..4].copy_from_slice(&20_u32.to_ne_bytes());
+        message[4..6].copy_from_slice(&2_u16.to_ne_bytes());
+        message[8..12].copy_from_slice(&12_u32.to_ne_bytes());
+        message[16..].copy_from_slice(&(-2_i32).to_ne_bytes());
+        let twice = [message.clone(), message].concat();
+        assert_eq!(answers(&twice), [Answer::Acknowledged(12, Err(2)); 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_datagram_is_answered(datagram: Vec<u8>) {
+            let _ = answers(&datagram);
+        }
+    }
+}

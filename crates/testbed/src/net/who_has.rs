@@ -1,0 +1,190 @@
+//! Who answers for an address, asked all the time; and a host that answers for every address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use l2::arp::{self, Arp, Operation};
+use l2::{Mac, PacketSocket, Traffic};
+
+use crate::net::host::Host;
+use crate::net::namespace::Task;
+
+/// Large enough for a frame of ARP with its padding.
+const FRAME: usize = 128;
+
+/// What was answered.
+#[derive(Debug, Clone, Default)]
+struct Journal {
+    /// For each question its answerers.
+    rounds: Vec<(Instant, BTreeSet<Mac>)>,
+}
+
+/// Asks everybody on the LAN who has an address, until it is dropped.
+#[derive(Debug)]
+pub struct Answerers {
+    journal: Arc<Mutex<Journal>>,
+    interval: Duration,
+    _task: Task,
+}
+
+/// What [`Answerers`] saw.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AnswerReport {
+    /// Questions.
+    pub asked: usize,
+    /// Questions that nobody answered.
+    pub unanswered: usize,
+    /// How many questions each MAC answered.
+    pub by: BTreeMap<String, usize>,
+    /// Time during which two or more answered, in all.
+    pub double: Duration,
+    /// From the first to the last question with two answers.
+    pub double_span: Duration,
+}
+
+impl fmt::Display for AnswerReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} asked, {} unanswered, two answered for {} ms (within {} ms), by {:?}",
+            self.asked,
+            self.unanswered,
+            self.double.as_millis(),
+            self.double_span.as_millis(),
+            self.by
+        )
+    }
+}
+
+impl Host {
+    /// Asks by broadcast who has `address`, in the name of this host, every `interval`.
+    pub fn ask_who_has(&self, address: Ipv4Addr, interval: Duration) -> Result<Answerers> {
+        let journal: Arc<Mutex<Journal>> = Arc::default();
+        let (mac, own) = self.arp_identity()?;
+        let shared = Arc::clone(&journal);
+        let link = self.interface_index("eth0")?;
+        let question = Arp::who_has(mac, own, address).frame(Mac::BROADCAST).to_vec();
+        let task = self.task("who-has", move || async move {
+            let Ok(socket) = PacketSocket::open(link, Traffic::Arp) else { return };
+            let mut ticks = tokio::time::interval(interval);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            let mut buffer = [0; FRAME];
+            loop {
+                tokio::select! {
+                    biased;
+                    received = socket.recv(&mut buffer) => {
+                        let Ok(length) = received else { continue };
+                        let answer = arp::parse_frame(&buffer[..length]).map(|found| found.arp);
+                        if let Some(answer) = answer.filter(|answer| answer.is_answer_for(address)) {
+                            let mut journal = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                            if let Some((_, answerers)) = journal.rounds.last_mut() {
+                                answerers.insert(answer.sender_mac);
+                            }
+                        }
+                    }
+                    _ = ticks.tick() => {
+                        ask_again(&shared);
+                        let _ = socket.send(&question).await;
+                    }
+                }
+            }
+        })?;
+        Ok(Answerers { journal, interval, _task: task })
+    }
+
+    /// Answers every ARP question on the LAN with this host's MAC, as a broken or hostile machine does, until it is
+    /// dropped.
+    pub fn answer_everything(&self) -> Result<Task> {
+        let (mac, _) = self.arp_identity()?;
+        let link = self.interface_index("eth0")?;
+        self.task("rogue", move || async move {
+            let Ok(socket) = PacketSocket::open(link, Traffic::Arp) else { return };
+            let mut buffer = [0; FRAME];
+            loop {
+                let Ok(length) = socket.recv(&mut buffer).await else { continue };
+                let Some(found) = arp::parse_frame(&buffer[..length]) else { continue };
+                let asked = found.arp.operation == Operation::Request && found.arp.sender_ip != found.arp.target_ip;
+                if asked && found.arp.sender_mac != mac {
+                    let _ = socket.send(&Arp::answer(&found.arp, mac).frame(found.arp.sender_mac)).await;
+                }
+            }
+        })
+    }
+
+    /// Index of an interface of this host.
+    pub fn interface_index(&self, interface: &str) -> Result<u32> {
+        let links = self.namespace().ip_json(&format!("link show dev {interface}"))?;
+        let index = links.first().and_then(|link| link["ifindex"].as_u64());
+        index.and_then(|index| u32::try_from(index).ok()).with_context(|| format!("{} has no {interface}", self.name()))
+    }
+
+    fn arp_identity(&self) -> Result<(Mac, Ipv4Addr)> {
+        let mac = self.mac().parse().with_context(|| format!("{} is no MAC", self.mac()))?;
+        Ok((mac, self.ipv4()))
+    }
+}
+
+impl Answerers {
+    /// What it has seen up to now; the question that is still open is left out.
+    pub fn report(&self) -> AnswerReport {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        journal.rounds.pop();
+        summarize(&journal, self.interval)
+    }
+
+    /// When the first question that was answered was asked.
+    pub fn first_answer(&self) -> Option<Instant> {
+        let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        journal.rounds.iter().find(|(_, answerers)| !answerers.is_empty()).map(|(at, _)| *at)
+    }
+}
+
+/// What is answered from now on belongs to the next question.
+fn ask_again(journal: &Mutex<Journal>) {
+    let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+    journal.rounds.push((Instant::now(), BTreeSet::new()));
+}
+
+/// Pure.
+fn summarize(journal: &Journal, interval: Duration) -> AnswerReport {
+    let mut report = AnswerReport { asked: journal.rounds.len(), ..AnswerReport::default() };
+    let mut double = Vec::new();
+    for (at, answerers) in &journal.rounds {
+        for mac in answerers {
+            *report.by.entry(mac.to_string()).or_default() += 1;
+        }
+        match answerers.len() {
+            0 => report.unanswered += 1,
+            1 => {}
+            _ => double.push(*at),
+        }
+    }
+    report.double = interval * u32::try_from(double.len()).unwrap_or(u32::MAX);
+    if let (Some(first), Some(last)) = (double.first(), double.last()) {
+        report.double_span = *last - *first + interval;
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_answers_to_one_question_are_counted_by_time() {
+        let start = Instant::now();
+        let [a, b] = [1, 2].map(|last| Mac::new([2, 0, 0, 0, 0, last]));
+        let round = |ms, macs: &[Mac]| (start + Duration::from_millis(ms), macs.iter().copied().collect());
+        let journal = Journal {
+            rounds: vec![round(0, &[a]), round(10, &[a, b]), round(20, &[]), round(30, &[a, b]), round(40, &[b])],
+        };
+        let report = summarize(&journal, Duration::from_millis(10));
+        assert_eq!((report.asked, report.unanswered), (5, 1));
+        assert_eq!((report.double, report.double_span), (Duration::from_millis(20), Duration::from_millis(30)));
+        assert_eq!(report.by[&a.to_string()], 3);
+    }
+}

@@ -1,0 +1,90 @@
+//! `bench-announcer`: what a fault costs a client in `node` mode, and what 200 addresses cost the LAN, the API and the
+//! nodes, on real components in network namespaces.
+//!
+//! Each case has three nodes, or one, with kube-proxy, and an API server and etcd that are on none of them. Tables go to
+//! standard output, everything to a JSON file. Figures are no tests: nothing here judges whether one is good.
+
+mod cases;
+mod many;
+mod report;
+mod soak;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+
+use crate::cases::CASES;
+use crate::report::Report;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "bench-announcer",
+    about = "Measures fail-over and cost of the announcer in node mode, in namespaces of this machine. Needs root."
+)]
+struct Cli {
+    /// Runs of each case
+    #[arg(long, default_value_t = 10)]
+    runs: usize,
+    /// Only this case; may be repeated
+    #[arg(long, value_name = "CASE", value_parser = clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(["200-vips"])))]
+    only: Vec<String>,
+    /// How long the API is away in each run of an outage, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    outage: u64,
+    /// Instead of the cases: this many minutes with every core busy, counting fail-overs without a reason
+    #[arg(long, value_name = "MINUTES")]
+    soak: Option<u64>,
+    /// Where the report goes
+    #[arg(long, value_name = "FILE", default_value = "target/bench/announcer.json")]
+    report: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(failures) => {
+            eprintln!("bench-announcer: {failures} measurements failed");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("bench-announcer: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// How many measurements failed.
+fn run(cli: &Cli) -> Result<usize> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("needs root: it makes network namespaces");
+    }
+    let binary = e2e::product::binary()?;
+    testbed::programs::tools()?;
+    let runtime = tokio::runtime::Runtime::new().context("failed to make a runtime")?;
+    let mut report = Report::begin(&binary);
+    if let Some(minutes) = cli.soak {
+        report.soak = Some(runtime.block_on(soak::run(Duration::from_secs(minutes * 60)))?);
+        report.write(&cli.report)?;
+        return Ok(0);
+    }
+    let wanted = |name: &str| cli.only.is_empty() || cli.only.iter().any(|only| only == name);
+    let outage = Duration::from_secs(cli.outage);
+    for case in CASES.iter().filter(|case| wanted(case.name)) {
+        let found = runtime.block_on(cases::measure(case, cli.runs, outage));
+        report.cases.push(found);
+        // After each case: a run that is interrupted leaves what it has.
+        report.write(&cli.report)?;
+    }
+    if wanted("200-vips") {
+        match runtime.block_on(many::measure()) {
+            Ok(found) => report.many = Some(found),
+            Err(error) => report.failures.push(format!("200-vips: {error:#}")),
+        }
+        report.write(&cli.report)?;
+    }
+    report.print();
+    Ok(report.failed())
+}

@@ -1,0 +1,451 @@
+//! `node` mode when something goes wrong: power, processes, API, cables, strangers. Three nodes, one fault at a time. Counts and order are
+//! asserted, and generous bounds; `make bench-announcer` measures.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use e2e::{Bed, Beds, Case, Exposed, Mark, PATIENCE, service, wait_for};
+use harvester_api::keys::kube_vip;
+use testbed::{Answerers, Probe, ProbeReport, Traffic};
+use tokio::sync::MutexGuard;
+
+static BEDS: Beds = Beds::new();
+
+const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
+/// A fail-over takes a quarter of a second on an idle machine.
+const FAILOVER: Duration = Duration::from_secs(8);
+/// Two nodes answer for milliseconds; a process on a busy machine may need longer to start and hear that it has lost.
+const OVERLAP: Duration = Duration::from_secs(2);
+
+/// The bed with all nodes alive and well, also after a test that failed.
+async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
+    let builder = Bed::builder().nodes(3).without_ccm().without_pool().announcer_env("election_mode", "node");
+    let (guard, bed) = BEDS.alone(|| builder.start()).await.unwrap();
+    for n in 1..=3 {
+        bed.lan.host(n).plug_in().unwrap();
+        bed.announcer(n).set_env("election_mode", "node");
+        if bed.announcer(n).check().is_err() {
+            bed.power_on(n).unwrap();
+        }
+        bed.wait_until_announcing(n).await.unwrap();
+    }
+    (guard, bed)
+}
+
+/// A Service, served by all nodes, announced by one.
+struct Vip<'a> {
+    bed: &'a Bed,
+    web: Exposed<'a>,
+    v4: Ipv4Addr,
+    address: IpAddr,
+    owner: usize,
+}
+
+impl<'a> Vip<'a> {
+    async fn new(bed: &'a Bed, case: &'a Case<'_>, last: u8) -> Self {
+        let v4 = bed.lan.ipv4(last);
+        let address = IpAddr::from(v4);
+        let web = case.expose(service("web").at(&address.to_string()).tcp(80)).await.unwrap();
+        web.reply(address, 80).await.unwrap();
+        let owner = bed.wait_for_owner(address).await.unwrap();
+        let vip = Self { bed, web, v4, address, owner };
+        vip.is_announced_by(owner).await;
+        // Its pods must not die with the owner: who announces is what is tested.
+        let others: Vec<_> = bed.pods().into_iter().filter(|pod| pod.node != bed.lan.host(owner).name()).collect();
+        vip.web.publish(&others).await.unwrap();
+        vip.every_node_serves().await;
+        vip
+    }
+
+    async fn every_node_serves(&self) {
+        let cluster_ip = self.web.get().await.unwrap().spec.unwrap().cluster_ip.unwrap().parse::<IpAddr>().unwrap();
+        for host in self.bed.lan.hosts() {
+            wait_for(&format!("kube-proxy of {} to know the Service", host.name()), PATIENCE, || async {
+                host.http_get((cluster_ip, 80).into(), Duration::from_secs(1))
+                    .map(drop)
+                    .map_err(|error| format!("{error:#}"))
+            })
+            .await
+            .unwrap();
+        }
+    }
+
+    async fn is_announced_by(&self, n: usize) {
+        let host = self.bed.lan.host(n);
+        self.web.wait_for_vip_host(host.name()).await.unwrap();
+        self.web.wait_for_addresses(&[self.address]).await.unwrap();
+        self.bed.wait_for_mac(self.address, &host.mac()).await.unwrap();
+        self.web.reply(self.address, 80).await.unwrap();
+    }
+
+    /// Waits until the record names another node than `former`; which.
+    async fn moved_from(&self, former: usize) -> usize {
+        let node = self.bed.lan.host(former).name();
+        let other = |service: &k8s_openapi::api::core::v1::Service| {
+            let host = kube::ResourceExt::annotations(service).get(kube_vip::VIP_HOST).cloned().unwrap_or_default();
+            if host == node { Err(host) } else { Ok(host) }
+        };
+        let name = self.web.wait_for("to be announced by another node", other).await.unwrap();
+        let n = self.bed.lan.hosts().iter().position(|host| host.name() == name).unwrap() + 1;
+        self.is_announced_by(n).await;
+        n
+    }
+
+    async fn term(&self) -> u64 {
+        self.web.annotation(TERM).await.unwrap().parse().unwrap()
+    }
+
+    async fn is_gone_from(&self, n: usize) {
+        wait_for(&format!("node{n} to be clean"), PATIENCE, || async {
+            let has = self.bed.lan.host(n).has_address(self.address).unwrap();
+            if has { Err("it has the address".to_owned()) } else { Ok(()) }
+        })
+        .await
+        .unwrap();
+    }
+
+    fn watch(&self) -> (Probe, Answerers) {
+        let client = self.bed.lan.client();
+        let probe = client.probe(Traffic::http((self.address, 80).into())).unwrap();
+        probe.wait_for_answers(20, PATIENCE).unwrap();
+        (probe, client.ask_who_has(self.v4, Duration::from_millis(20)).unwrap())
+    }
+
+    async fn is_deleted(&self) {
+        self.web.delete().await.unwrap();
+        self.web.wait_until_withdrawn(self.address).await.unwrap();
+    }
+}
+
+/// Ends the watch. Two nodes may have answered for a moment, but not for longer.
+fn stop(what: &str, (probe, answerers): (Probe, Answerers)) -> ProbeReport {
+    let (report, answers) = (probe.stop(), answerers.report());
+    eprintln!("{what}: {report}; who has: {answers}");
+    assert!(answers.double < OVERLAP, "{what}: {answers}");
+    assert!(report.answered > 50, "{what}: {report}");
+    report
+}
+
+fn nothing_was_lost(what: &str, watch: (Probe, Answerers)) {
+    let report = stop(what, watch);
+    assert_eq!(report.lost, 0, "{what}: {report}");
+}
+
+fn at_most(bound: Duration, what: &str, watch: (Probe, Answerers)) {
+    let report = stop(what, watch);
+    assert!(report.longest_gap < bound, "{what}, at most {bound:?}: {report}");
+}
+
+/// No Service was written. Membership Leases are, all the time.
+fn nothing_was_written(bed: &Bed, mark: Mark) {
+    let mut costs = bed.costs(mark).unwrap();
+    costs.announcer_events.retain(|request| request.namespace.as_deref() != Some("kube-system"));
+    assert_eq!(costs.total(), 0, "{costs}");
+}
+
+async fn let_it_happen(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test]
+async fn power_process_and_orderly_end_of_the_owner() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("owner").await.unwrap();
+    let vip = Vip::new(&bed, &case, 151).await;
+    let term = vip.term().await;
+
+    // A process that dies and comes back is no event: the kernel answers meanwhile, the next life adopts.
+    let mark = bed.mark();
+    let watch = vip.watch();
+    bed.announcer(vip.owner).kill();
+    let_it_happen(2).await;
+    bed.announcer(vip.owner).start().unwrap();
+    bed.wait_until_announcing(vip.owner).await.unwrap();
+    let_it_happen(6).await;
+    nothing_was_lost("process killed and started", watch);
+    nothing_was_written(&bed, mark);
+    assert_eq!(bed.owner_of(vip.address).unwrap(), Some(vip.owner));
+    assert_eq!(vip.term().await, term);
+
+    // Power loss, and its return with what the kernel still has.
+    let watch = vip.watch();
+    bed.power_off(vip.owner).unwrap();
+    let second = vip.moved_from(vip.owner).await;
+    let_it_happen(2).await;
+    at_most(FAILOVER, "power loss", watch);
+    let newer = vip.term().await;
+    assert!(newer > term, "{newer} after {term}");
+    let watch = vip.watch();
+    bed.power_on(vip.owner).unwrap();
+    bed.wait_until_announcing(vip.owner).await.unwrap();
+    let_it_happen(3).await;
+    vip.is_gone_from(vip.owner).await;
+    vip.is_announced_by(second).await;
+    stop("the lost node returns", watch);
+
+    // An orderly end: the successor announces before the owner withdraws.
+    let all: Vec<_> = bed.pods().into_iter().collect();
+    vip.web.publish(&all).await.unwrap();
+    vip.every_node_serves().await;
+    let watch = vip.watch();
+    let status = bed.announcer(second).stop().unwrap();
+    assert_eq!(status.code(), Some(0), "SIGTERM is a clean end");
+    let third = vip.moved_from(second).await;
+    vip.is_gone_from(second).await;
+    at_most(Duration::from_secs(2), "orderly end", watch);
+    bed.announcer(second).start().unwrap();
+    bed.wait_until_announcing(second).await.unwrap();
+    vip.is_announced_by(third).await;
+
+    // All of them end: nobody is there to take over, so everything stays for the next processes.
+    let watch = vip.watch();
+    for n in 1..=3 {
+        bed.announcer(n).terminate().unwrap();
+    }
+    for n in 1..=3 {
+        bed.announcer(n).wait(PATIENCE).unwrap().expect("it ends");
+    }
+    for n in 1..=3 {
+        bed.announcer(n).start().unwrap();
+    }
+    for n in 1..=3 {
+        bed.wait_until_announcing(n).await.unwrap();
+    }
+    let_it_happen(3).await;
+    at_most(Duration::from_secs(2), "all replaced at once", watch);
+    vip.is_deleted().await;
+}
+
+#[tokio::test]
+async fn an_api_that_is_away_for_the_owner_or_for_all_moves_nothing() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("outage").await.unwrap();
+    let vip = Vip::new(&bed, &case, 152).await;
+    let_it_happen(3).await;
+
+    let (term, mark) = (vip.term().await, bed.mark());
+    let watch = vip.watch();
+    let management = bed.lan.host(vip.owner).nic("mgmt0");
+    management.cut().unwrap();
+    // Beyond the end of its membership Lease.
+    let_it_happen(22).await;
+    management.plug().unwrap();
+    bed.wait_until_announcing(vip.owner).await.unwrap();
+    let_it_happen(5).await;
+    nothing_was_lost("owner alone without API", watch);
+    assert_eq!((vip.term().await, bed.owner_of(vip.address).unwrap()), (term, Some(vip.owner)), "the wire wins");
+    nothing_was_written(&bed, mark);
+
+    let mark = bed.mark();
+    let watch = vip.watch();
+    bed.control_plane.api_server().kill();
+    let_it_happen(20).await;
+    assert_eq!(bed.owner_of(vip.address).unwrap(), Some(vip.owner));
+    bed.control_plane.api_server().start().await.unwrap();
+    for n in 1..=3 {
+        bed.wait_until_announcing(n).await.unwrap();
+    }
+    let_it_happen(20).await;
+    nothing_was_lost("no API for anybody", watch);
+    assert_eq!((vip.term().await, bed.owner_of(vip.address).unwrap()), (term, Some(vip.owner)));
+    nothing_was_written(&bed, mark);
+    vip.is_deleted().await;
+}
+
+#[tokio::test]
+async fn an_owner_whose_cable_or_uplink_fails_is_replaced_once() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("cable").await.unwrap();
+    let vip = Vip::new(&bed, &case, 153).await;
+    let term = vip.term().await;
+    let nic = bed.lan.host(vip.owner).nic("eth0");
+
+    // The kernel sees that the carrier is gone.
+    let watch = vip.watch();
+    nic.cut().unwrap();
+    let second = vip.moved_from(vip.owner).await;
+    nic.plug().unwrap();
+    let_it_happen(5).await;
+    vip.is_announced_by(second).await;
+    vip.is_gone_from(vip.owner).await;
+    at_most(FAILOVER, "carrier lost", watch);
+    assert_eq!(vip.term().await, term + 1, "one move");
+
+    // It does not: the fault is further away, and both believe to be well.
+    let others: Vec<_> = bed.pods().into_iter().filter(|pod| pod.node != bed.lan.host(second).name()).collect();
+    vip.web.publish(&others).await.unwrap();
+    vip.every_node_serves().await;
+    let nic = bed.lan.host(second).nic("eth0");
+    let watch = vip.watch();
+    nic.isolate().unwrap();
+    let third = vip.moved_from(second).await;
+    let_it_happen(3).await;
+    nic.plug().unwrap();
+    let_it_happen(5).await;
+    vip.is_announced_by(third).await;
+    vip.is_gone_from(second).await;
+    at_most(FAILOVER, "uplink lost", watch);
+    assert_eq!(vip.term().await, term + 2, "one move");
+    vip.is_deleted().await;
+}
+
+#[tokio::test]
+async fn strangers_on_the_lan_change_nothing_and_are_told() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("strangers").await.unwrap();
+    let vip = Vip::new(&bed, &case, 154).await;
+    let term = vip.term().await;
+    let stranger = bed.lan.add_host("stranger", 60).unwrap();
+
+    // Another cluster, or a mistake: somebody uses the address and announces it.
+    stranger.ip([format!("addr add {}/32 dev eth0", vip.v4)]).unwrap();
+    stranger.exec(["arping", "-A", "-c", "2", "-I", "eth0", &vip.v4.to_string()]).unwrap();
+    vip.web.wait_for_event("AddressConflict", &stranger.mac()).await.unwrap();
+    assert_eq!(bed.owner_of(vip.address).unwrap(), Some(vip.owner), "the record says that it is ours: it is defended");
+    stranger.ip([format!("addr del {}/32 dev eth0", vip.v4)]).unwrap();
+    vip.is_announced_by(vip.owner).await;
+    assert_eq!(vip.term().await, term);
+
+    // A machine that answers every question: what is announced stays, what is new waits until the machine is gone.
+    let rogue = stranger.answer_everything().unwrap();
+    let new = IpAddr::from(bed.lan.ipv4(155));
+    let late = case.expose(service("late").at(&new.to_string()).tcp(80)).await.unwrap();
+    late.wait_for_event("AddressConflict", &stranger.mac()).await.unwrap();
+    let_it_happen(3).await;
+    assert_eq!(bed.owner_of(vip.address).unwrap(), Some(vip.owner));
+    assert_eq!(vip.term().await, term);
+    assert_eq!(bed.owner_of(new).unwrap(), None);
+    drop(rogue);
+    late.wait_for_addresses(&[new]).await.unwrap();
+    late.reply(new, 80).await.unwrap();
+    late.delete().await.unwrap();
+    late.wait_until_withdrawn(new).await.unwrap();
+    vip.is_deleted().await;
+}
+
+/// decisions.md 19: a holder of kube-vip's Lease, whoever it is, has everything while it lives.
+#[tokio::test]
+async fn announcers_of_different_modes_do_not_share_an_address() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("modes").await.unwrap();
+    let vip = Vip::new(&bed, &case, 156).await;
+    let odd = if vip.owner == 1 { 2 } else { 1 };
+    let watch = vip.watch();
+    bed.announcer(odd).stop().unwrap();
+    bed.announcer(odd).set_env("election_mode", "global");
+    bed.announcer(odd).start().unwrap();
+    vip.is_announced_by(odd).await;
+    vip.is_gone_from(vip.owner).await;
+    let_it_happen(3).await;
+    assert_eq!(bed.owner_of(vip.address).unwrap(), Some(odd));
+    // Back in one mode, it is nobody's privilege any more.
+    bed.announcer(odd).stop().unwrap();
+    bed.announcer(odd).set_env("election_mode", "node");
+    bed.announcer(odd).start().unwrap();
+    bed.wait_until_announcing(odd).await.unwrap();
+    wait_for("the address to be announced with a term", PATIENCE, || async {
+        let owner = bed.owner_of(vip.address).map_err(|error| format!("{error:#}"))?;
+        owner.ok_or_else(|| "nobody has it".to_owned())
+    })
+    .await
+    .unwrap();
+    let_it_happen(20).await;
+    assert_eq!(bed.macs(vip.address).unwrap().len(), 1);
+    let (report, answers) = (watch.0.stop(), watch.1.report());
+    eprintln!("modes: {report}; who has: {answers}");
+    assert!(answers.double < Duration::from_secs(3), "{answers}");
+    vip.is_deleted().await;
+}
+
+/// Spread over the nodes, silent once announced, and moved together.
+#[tokio::test]
+async fn two_hundred_addresses_at_once() {
+    const COUNT: u8 = 200;
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("many").await.unwrap();
+    // Addresses of a range of their own: the LAN's first subnet has not that many left.
+    let address = |n: u8| IpAddr::from(Ipv4Addr::new(172, 31, 0, n));
+    let mut services = Vec::new();
+    for n in 1..=COUNT {
+        services.push(case.create(service(&format!("web{n}")).at(&address(n).to_string()).tcp(80)).await.unwrap());
+    }
+    let all_here = || {
+        let mut found: Vec<Vec<usize>> = vec![Vec::new(); usize::from(COUNT) + 1];
+        for (index, host) in bed.lan.hosts().iter().enumerate() {
+            for (_, ip, _) in host.addresses().unwrap() {
+                if let Some(n) = (1..=COUNT).find(|n| address(*n) == ip) {
+                    found[usize::from(n)].push(index + 1);
+                }
+            }
+        }
+        found
+    };
+    let one_each = |found: &[Vec<usize>]| {
+        let bad = found.iter().skip(1).filter(|nodes| nodes.len() != 1).count();
+        if bad == 0 { Ok(()) } else { Err(format!("{bad} without exactly one owner")) }
+    };
+    wait_for("each address to have one owner", Duration::from_mins(2), || async { one_each(&all_here()) })
+        .await
+        .unwrap();
+    for service in &services {
+        service
+            .wait_for("to have its address", |service| {
+                if e2e::case::ingress(service).is_empty() { Err("no status".to_owned()) } else { Ok(()) }
+            })
+            .await
+            .unwrap();
+    }
+    let found = all_here();
+    for node in 1..=3 {
+        let here = found.iter().filter(|nodes| nodes.contains(&node)).count();
+        assert!((20..=140).contains(&here), "node{node} has {here} of {COUNT}");
+    }
+    let_it_happen(3).await;
+    let capture = bed.lan.client().capture("eth0", "arp and ether broadcast").unwrap();
+    let mark = bed.mark();
+    let_it_happen(10).await;
+    nothing_was_written(&bed, mark);
+    let frames = capture.stop().unwrap().len();
+    assert_eq!(frames, 0, "nothing is broadcast at rest");
+
+    bed.power_off(1).unwrap();
+    wait_for("the survivors to have all of them", Duration::from_mins(1), || async {
+        let found = all_here();
+        let missing = found.iter().skip(1).filter(|nodes| nodes.iter().filter(|n| **n != 1).count() != 1).count();
+        if missing == 0 { Ok(()) } else { Err(format!("{missing} are missing")) }
+    })
+    .await
+    .unwrap();
+    bed.power_on(1).unwrap();
+    bed.wait_until_announcing(1).await.unwrap();
+    wait_for("each address to have one owner again", PATIENCE, || async { one_each(&all_here()) }).await.unwrap();
+    for service in &services {
+        service.delete().await.unwrap();
+    }
+    wait_for("all addresses to be gone", PATIENCE, || async {
+        let left = all_here().iter().filter(|nodes| !nodes.is_empty()).count();
+        if left == 0 { Ok(()) } else { Err(format!("{left} left")) }
+    })
+    .await
+    .unwrap();
+}
