@@ -37,9 +37,11 @@ impl Bed {
         self.dir().write("cloud-config/cloud-config", text).map(drop)
     }
 
-    /// A cloud-config with fresh credentials, as Harvester makes them.
+    /// A cloud-config with fresh credentials, as Harvester makes them. After an outage its controller manager may need a minute until
+    /// it fills a new token.
     pub fn fresh_cloud_config(&self) -> Result<String> {
-        self.harvester.cloud_config(VM_NAMESPACE, CLUSTER)
+        let make = || self.harvester.cloud_config(VM_NAMESPACE, CLUSTER);
+        make().or_else(|_| make()).or_else(|_| make())
     }
 
     /// In the place of the Harvester API a server that is no API server, such as an ingress without its backend: 404 without a Status
