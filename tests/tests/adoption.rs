@@ -1,4 +1,5 @@
-//! Beginning and end of an announcer: what a former life or kube-vip left on the node and in the cluster, and what it leaves itself.
+//! Beginning and end of an announcer in `global` mode: what a former life or kube-vip left on the node and in the cluster, and what it
+//! leaves itself.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::IpAddr;
@@ -18,7 +19,12 @@ static BEDS: Beds = Beds::new();
 
 /// Two nodes whose announcers do not run, and a Lease that nobody holds.
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
-    let builder = Bed::builder().without_ccm().without_pool().not_started().announcer_env("vip_leaseduration", "5");
+    let builder = Bed::builder()
+        .without_ccm()
+        .without_pool()
+        .not_started()
+        .announcer_env("vip_leaseduration", "5")
+        .announcer_env("election_mode", "global");
     let builder = builder.announcer_env("vip_renewdeadline", "3").announcer_env("vip_retryperiod", "1");
     let (guard, bed) = BEDS.alone(|| builder.start()).await.unwrap();
     for n in 1..=2 {

@@ -19,7 +19,12 @@ const EXPIRY: Duration = Duration::from_secs(5 + 1);
 
 /// The bed with all nodes alive and well, also after a test that failed.
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
-    let builder = Bed::builder().nodes(3).without_ccm().without_pool().announcer_env("vip_leaseduration", "5");
+    let builder = Bed::builder()
+        .nodes(3)
+        .without_ccm()
+        .without_pool()
+        .announcer_env("vip_leaseduration", "5")
+        .announcer_env("election_mode", "global");
     let builder = builder.announcer_env("vip_renewdeadline", "3").announcer_env("vip_retryperiod", "1");
     let (guard, bed) = BEDS.alone(|| builder.start()).await.unwrap();
     for n in 1..=3 {
