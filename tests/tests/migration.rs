@@ -1,0 +1,168 @@
+//! From kube-vip to ownership by node and back, node by node, as a DaemonSet is replaced, while a client asks every 10 ms. kube-vip is
+//! played by what others see of it: the Lease that it renews, addresses without a mark, a macvlan, annotations.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use e2e::{Bed, Exposed, PATIENCE, service, wait_for};
+use harvester_api::keys::kube_vip;
+use kube::ResourceExt;
+use serde_json::json;
+use testbed::{Probe, Traffic};
+use tokio::task::AbortHandle;
+
+const MAC: &str = "00:00:6c:11:22:44";
+const LEASE: Duration = Duration::from_secs(5);
+/// A move of an address without a detector: Lease given up, record written, address announced.
+const MOVE: Duration = Duration::from_secs(10);
+
+/// Renews the Lease for all Services under the name of a node, as kube-vip does.
+struct KubeVip {
+    bed: Arc<Bed>,
+    renewals: AbortHandle,
+}
+
+impl KubeVip {
+    async fn leads(bed: &Arc<Bed>, n: usize) -> Self {
+        let name = bed.lan.host(n).name().to_owned();
+        bed.hold_announcer_lease(&name, LEASE).await.unwrap();
+        let renewed = Arc::clone(bed);
+        let renewals = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                renewed.hold_announcer_lease(&name, LEASE).await.unwrap();
+            }
+        });
+        Self { bed: Arc::clone(bed), renewals: renewals.abort_handle() }
+    }
+
+    /// It adds an address for ever, never chosen as source, without a mark of who did it.
+    fn carries(&self, n: usize, interface: &str, address: IpAddr) {
+        self.bed.lan.host(n).ip([format!("addr add {address}/32 dev {interface} preferred_lft 0")]).unwrap();
+    }
+
+    async fn ends(self) {
+        self.renewals.abort();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        self.bed.hold_announcer_lease("", Duration::from_secs(1)).await.unwrap();
+    }
+}
+
+async fn published(service: &Exposed<'_>, address: IpAddr) {
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": address.to_string()}]}}});
+    service.patch_status(status).await.unwrap();
+}
+
+fn ask(bed: &Bed, address: IpAddr) -> Probe {
+    let probe = bed.lan.client().probe(Traffic::http((address, 80).into())).unwrap();
+    probe.wait_for_answers(20, PATIENCE).unwrap();
+    probe
+}
+
+async fn start(bed: &Bed, n: usize) {
+    bed.announcer(n).start().unwrap();
+    bed.wait_until_announcing(n).await.unwrap();
+}
+
+async fn is_without(bed: &Bed, n: usize, address: IpAddr) {
+    wait_for(&format!("node{n} to have given {address} up"), PATIENCE, || async {
+        let has = bed.lan.host(n).has_address(address).map_err(|error| format!("{error:#}"))?;
+        if has { Err("it has the address".to_owned()) } else { Ok(()) }
+    })
+    .await
+    .unwrap();
+}
+
+/// Addresses and MACs stay through both moves, the DHCP server hears of no end, and each move is one short gap.
+#[tokio::test]
+async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes_back() {
+    if e2e::skip() {
+        return;
+    }
+    let builder =
+        Bed::builder().nodes(2).without_ccm().without_pool().not_started().announcer_env("election_mode", "node");
+    let builder = builder.announcer_env("vip_leaseduration", "5").announcer_env("vip_renewdeadline", "3");
+    let bed = Arc::new(builder.announcer_env("vip_retryperiod", "1").start().await.unwrap());
+    let case = bed.case("migration").await.unwrap();
+    let (node1, node2) = (bed.lan.host(1), bed.lan.host(2));
+
+    // kube-vip has been on both nodes for long, and leads on node1.
+    let theirs = KubeVip::leads(&bed, 1).await;
+    let (address, leased) = (IpAddr::from(bed.lan.ipv4(160)), IpAddr::from(bed.lan.ipv4(234)));
+    let web = service("web").at(&address.to_string()).annotation(kube_vip::VIP_HOST, "node1").tcp(80);
+    let web = case.expose(web).await.unwrap();
+    let lease =
+        service("lease").at("0.0.0.0").annotation(kube_vip::VIP_HOST, "node1").annotation(kube_vip::HWADDR, MAC);
+    let lease = case.expose(lease.annotation(kube_vip::REQUESTED_IP, &leased.to_string()).tcp(80)).await.unwrap();
+    let link = format!("vip-{}", &lease.get().await.unwrap().uid().unwrap()[..8]);
+    node1
+        .ip([
+            format!("link add {link} link eth0 address {MAC} type macvlan mode bridge"),
+            format!("link set {link} up"),
+        ])
+        .unwrap();
+    theirs.carries(1, "eth0", address);
+    theirs.carries(1, &link, leased);
+    for (service, address) in [(&web, address), (&lease, leased)] {
+        published(service, address).await;
+        service.reply(address, 80).await.unwrap();
+    }
+
+    // Forward: node2's pod is replaced first, and keeps its hands off while a kube-vip leads.
+    let probes = [ask(&bed, address), ask(&bed, leased)];
+    start(&bed, 2).await;
+    tokio::time::sleep(LEASE).await;
+    assert_eq!(bed.owner_of(address).unwrap(), Some(1));
+    assert_eq!((node2.has_address(leased).unwrap(), bed.macvlans(2).unwrap()), (false, Vec::new()));
+    for probe in probes {
+        let report = probe.stop();
+        assert_eq!(report.lost, 0, "beside a kube-vip that leads: {report}");
+    }
+
+    // Then node1's: kube-vip takes its addresses off, leaves its macvlans, and gives the Lease back.
+    let probes = [ask(&bed, address), ask(&bed, leased)];
+    node1.ip([format!("addr del {address}/32 dev eth0")]).unwrap();
+    theirs.ends().await;
+    start(&bed, 1).await;
+    for (service, address) in [(&web, address), (&lease, leased)] {
+        service.wait_for_addresses(&[address]).await.unwrap();
+        service.reply(address, 80).await.unwrap();
+    }
+    bed.wait_for_mac(leased, MAC).await.unwrap();
+    let owner = bed.wait_for_owner(address).await.unwrap();
+    bed.wait_for_mac(address, &bed.lan.host(owner).mac()).await.unwrap();
+    assert_eq!(lease.annotation(kube_vip::HWADDR).await.unwrap(), MAC);
+    for (what, probe) in ["given", "leased"].into_iter().zip(probes) {
+        let report = probe.stop();
+        eprintln!("forward, {what}: {report}");
+        assert!(report.longest_gap < MOVE, "forward, {what}: {report}");
+    }
+
+    // Back: node1's pod is a kube-vip again, which takes the Lease that nobody holds, and the addresses.
+    let probe = ask(&bed, address);
+    bed.announcer(1).stop().unwrap();
+    let theirs = KubeVip::leads(&bed, 1).await;
+    is_without(&bed, 2, address).await;
+    is_without(&bed, 2, leased).await;
+    is_without(&bed, 1, address).await;
+    theirs.carries(1, "eth0", address);
+    web.reply(address, 80).await.unwrap();
+    tokio::time::sleep(LEASE).await;
+    bed.wait_for_mac(address, &node1.mac()).await.unwrap();
+    assert_eq!(bed.macvlans(2).unwrap(), Vec::<String>::new(), "kube-vip makes it where it leads");
+    let report = probe.stop();
+    eprintln!("back: {report}");
+    assert!(report.longest_gap < MOVE, "back: {report}");
+
+    // What kube-vip goes on from is as it left it.
+    for (service, address) in [(&web, address), (&lease, leased)] {
+        service.wait_for_addresses(&[address]).await.unwrap();
+    }
+    assert_eq!(lease.annotation(kube_vip::HWADDR).await.unwrap(), MAC);
+    assert_eq!(lease.annotation(kube_vip::REQUESTED_IP).await.unwrap(), leased.to_string());
+    assert_eq!(bed.lan.dhcp().count("DHCPRELEASE"), 0, "the lease belongs to the Service");
+    theirs.ends().await;
+    bed.announcer(2).stop().unwrap();
+}
