@@ -9,7 +9,6 @@ use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
-use kube::runtime::watcher::{self, Event, watcher};
 use serde::Serialize;
 use testbed::Frame;
 use tokio::sync::mpsc;
@@ -178,33 +177,9 @@ async fn make(stage: &Stage, names: &[String], ipam: &str) -> Result<BTreeMap<St
 
 type Sight = (String, Instant, IpAddr);
 
-/// Tells of every Service of ours that has an address, as soon as the watch does. Returns when the watch stands.
+/// Every Service of ours that has an address.
 async fn watch(stage: &Stage) -> Result<mpsc::UnboundedReceiver<Sight>> {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let (stands, standing) = tokio::sync::oneshot::channel();
-    let services = stage.services();
-    tokio::spawn(async move {
-        let mut stands = Some(stands);
-        let mut events = std::pin::pin!(watcher(services, watcher::Config::default()));
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(Event::InitDone) => drop(stands.take().map(|stands| stands.send(()))),
-                Ok(Event::Apply(service)) => {
-                    let sight = address(&service).map(|address| (service.name_any(), Instant::now(), address));
-                    if sight.is_some_and(|sight| sender.send(sight).is_err()) {
-                        return; // nobody wants to know any more
-                    }
-                }
-                Ok(_) => {}
-                Err(error) => say(format!("  the watch of the bench: {error}")),
-            }
-            if sender.is_closed() {
-                return;
-            }
-        }
-    });
-    tokio::time::timeout(e2e::PATIENCE, standing).await.context("the watch of the bench does not stand")??;
-    Ok(receiver)
+    stage.watch(|service| address(service).map(|address| (service.name_any(), Instant::now(), address))).await
 }
 
 /// Until `count` Services have their address; evenly spaced ones are handed to the sampler.

@@ -17,9 +17,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ObjectMeta, PostParams};
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use serde_json::json;
 use testbed::{Host, ProxyMode, SimPod};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::progress::say;
 use crate::requests::Tally;
@@ -99,6 +101,37 @@ impl Stage {
     /// The Services that are measured.
     pub fn services(&self) -> Api<Service> {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Tells what `pick` finds in Services of ours, as soon as a watch shows them. Returns when the watch stands.
+    pub async fn watch<T: Send + 'static>(
+        &self,
+        pick: impl Fn(&Service) -> Option<T> + Send + 'static,
+    ) -> Result<mpsc::UnboundedReceiver<T>> {
+        let (sender, seen) = mpsc::unbounded_channel();
+        let (stands, standing) = oneshot::channel();
+        let services = self.services();
+        tokio::spawn(async move {
+            let mut stands = Some(stands);
+            let mut events = std::pin::pin!(watcher(services, watcher::Config::default()));
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(Event::InitDone) => drop(stands.take().map(|stands| stands.send(()))),
+                    Ok(Event::Apply(service)) => {
+                        if pick(&service).is_some_and(|sight| sender.send(sight).is_err()) {
+                            return; // nobody wants to know any more
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(error) => say(format!("  the watch of the bench: {error}")),
+                }
+                if sender.is_closed() {
+                    return;
+                }
+            }
+        });
+        tokio::time::timeout(PATIENCE, standing).await.context("the watch of the bench does not stand")??;
+        Ok(seen)
     }
 
     /// Endpoints of Services that may not exist yet: they are there before, so that nothing else is waited for.

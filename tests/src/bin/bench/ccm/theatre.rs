@@ -10,7 +10,6 @@ use harvester_api::keys::kube_vip;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::runtime::watcher::{self, Event, watcher};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -92,29 +91,11 @@ impl Theatre {
 
     /// Watches from now on.
     pub async fn watch(&self) -> Result<Watching> {
-        let (sender, seen) = mpsc::unbounded_channel();
-        let (stands, standing) = tokio::sync::oneshot::channel();
-        let services = self.stage.services();
-        tokio::spawn(async move {
-            let mut stands = Some(stands);
-            let mut events = std::pin::pin!(watcher(services, watcher::Config::default()));
-            while let Some(event) = events.next().await {
-                match event {
-                    Ok(Event::InitDone) => drop(stands.take().map(|stands| stands.send(()))),
-                    Ok(Event::Apply(service)) if service.annotations().contains_key(kube_vip::LOADBALANCER_IPS) => {
-                        if sender.send((service.name_any(), Instant::now())).is_err() {
-                            return; // nobody wants to know any more
-                        }
-                    }
-                    Ok(_) => {}
-                    Err(error) => say(format!("  the watch of the bench: {error}")),
-                }
-                if sender.is_closed() {
-                    return;
-                }
-            }
-        });
-        tokio::time::timeout(e2e::PATIENCE, standing).await.context("the watch of the bench does not stand")??;
+        let published = |service: &Service| {
+            let published = service.annotations().contains_key(kube_vip::LOADBALANCER_IPS);
+            published.then(|| (service.name_any(), Instant::now()))
+        };
+        let seen = self.stage.watch(published).await?;
         Ok(Watching { seen })
     }
 
