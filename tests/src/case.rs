@@ -295,6 +295,31 @@ impl Exposed<'_> {
         .await
     }
 
+    /// Waits until another node than `former` announces it; which, both counted from 1.
+    pub async fn wait_for_other_vip_host(&self, former: usize) -> Result<usize> {
+        let hosts = self.case.bed.lan.hosts();
+        self.wait_for(&format!("to be announced by another node than node{former}"), |service| {
+            let named = service.annotations().get(kube_vip::VIP_HOST);
+            let index = hosts.iter().position(|host| named.is_some_and(|named| named == host.name()));
+            index.map(|index| index + 1).filter(|n| *n != former).ok_or_else(|| seen(service))
+        })
+        .await
+    }
+
+    /// Waits until it is served by every node: a kube-proxy that comes back from an outage of the API is late by up to 30 s.
+    pub async fn wait_until_every_node_serves(&self, port: u16) -> Result<()> {
+        let cluster_ip = self.get().await?.spec.and_then(|spec| spec.cluster_ip).unwrap_or_default();
+        let cluster_ip: IpAddr = cluster_ip.parse().with_context(|| format!("Service {self} has no cluster IP"))?;
+        for host in self.case.bed.lan.hosts() {
+            wait_for(&format!("kube-proxy of {} to know Service {self}", host.name()), PATIENCE, || async {
+                let reply = host.http_get((cluster_ip, port).into(), Duration::from_secs(1));
+                reply.map(drop).map_err(|error| format!("{error:#}"))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
     /// Points it at these pods; none at all: no endpoints.
     pub async fn publish(&self, pods: &[&SimPod]) -> Result<()> {
         self.case.bed.control_plane.publish_endpoints(&self.case.namespace, &self.name, pods).await

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use e2e::{Bed, Beds, Case, Exposed, Mark, PATIENCE, service, wait_for};
-use harvester_api::keys::kube_vip;
 use testbed::{Answerers, Probe, ProbeReport, Traffic};
 use tokio::sync::MutexGuard;
 
@@ -55,21 +54,8 @@ impl<'a> Vip<'a> {
         // Its pods must not die with the owner: who announces is what is tested.
         let others: Vec<_> = bed.pods().into_iter().filter(|pod| pod.node != bed.lan.host(owner).name()).collect();
         vip.web.publish(&others).await.unwrap();
-        vip.every_node_serves().await;
+        vip.web.wait_until_every_node_serves(80).await.unwrap();
         vip
-    }
-
-    async fn every_node_serves(&self) {
-        let cluster_ip = self.web.get().await.unwrap().spec.unwrap().cluster_ip.unwrap().parse::<IpAddr>().unwrap();
-        for host in self.bed.lan.hosts() {
-            wait_for(&format!("kube-proxy of {} to know the Service", host.name()), PATIENCE, || async {
-                host.http_get((cluster_ip, 80).into(), Duration::from_secs(1))
-                    .map(drop)
-                    .map_err(|error| format!("{error:#}"))
-            })
-            .await
-            .unwrap();
-        }
     }
 
     async fn is_announced_by(&self, n: usize) {
@@ -82,13 +68,7 @@ impl<'a> Vip<'a> {
 
     /// Waits until the record names another node than `former`; which.
     async fn moved_from(&self, former: usize) -> usize {
-        let node = self.bed.lan.host(former).name();
-        let other = |service: &k8s_openapi::api::core::v1::Service| {
-            let host = kube::ResourceExt::annotations(service).get(kube_vip::VIP_HOST).cloned().unwrap_or_default();
-            if host == node { Err(host) } else { Ok(host) }
-        };
-        let name = self.web.wait_for("to be announced by another node", other).await.unwrap();
-        let n = self.bed.lan.hosts().iter().position(|host| host.name() == name).unwrap() + 1;
+        let n = self.web.wait_for_other_vip_host(former).await.unwrap();
         self.is_announced_by(n).await;
         n
     }
@@ -191,7 +171,7 @@ async fn power_process_and_orderly_end_of_the_owner() {
     // An orderly end: the successor announces before the owner withdraws.
     let all: Vec<_> = bed.pods().into_iter().collect();
     vip.web.publish(&all).await.unwrap();
-    vip.every_node_serves().await;
+    vip.web.wait_until_every_node_serves(80).await.unwrap();
     let watch = vip.watch();
     let status = bed.announcer(second).stop().unwrap();
     assert_eq!(status.code(), Some(0), "SIGTERM is a clean end");
@@ -285,7 +265,7 @@ async fn an_owner_whose_cable_or_uplink_fails_is_replaced_once() {
     // It does not: the fault is further away, and both believe to be well.
     let others: Vec<_> = bed.pods().into_iter().filter(|pod| pod.node != bed.lan.host(second).name()).collect();
     vip.web.publish(&others).await.unwrap();
-    vip.every_node_serves().await;
+    vip.web.wait_until_every_node_serves(80).await.unwrap();
     let nic = bed.lan.host(second).nic("eth0");
     let watch = vip.watch();
     nic.isolate().unwrap();

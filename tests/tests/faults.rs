@@ -60,25 +60,11 @@ impl<'a> Pair<'a> {
         let owner = bed.wait_for_owner(address).await.unwrap();
         assert_eq!(bed.wait_for_owner(leased).await.unwrap(), owner);
         let pair = Self { bed, web, lease, address, leased, leased_mac, owner };
-        pair.every_node_serves().await;
+        for service in [&pair.web, &pair.lease] {
+            service.wait_until_every_node_serves(80).await.unwrap();
+        }
         pair.is_announced_by(owner).await;
         pair
-    }
-
-    /// Waits until every node would serve them: a kube-proxy that comes back from an outage of the API is late by up to 30 s.
-    async fn every_node_serves(&self) {
-        for service in [&self.web, &self.lease] {
-            let cluster_ip = service.get().await.unwrap().spec.unwrap().cluster_ip.unwrap().parse::<IpAddr>().unwrap();
-            for host in self.bed.lan.hosts() {
-                wait_for(&format!("kube-proxy of {} to know {service}", host.name()), PATIENCE, || async {
-                    host.http_get((cluster_ip, 80).into(), Duration::from_secs(1))
-                        .map(drop)
-                        .map_err(|error| format!("{error:#}"))
-                })
-                .await
-                .unwrap();
-            }
-        }
     }
 
     /// Asks both all the time.
@@ -111,13 +97,7 @@ impl<'a> Pair<'a> {
 
     /// Waits until another node than `former` announces; which.
     async fn moved_from(&self, former: usize) -> usize {
-        let node = self.bed.lan.host(former).name();
-        let other = |service: &k8s_openapi::api::core::v1::Service| {
-            let host = kube::ResourceExt::annotations(service).get(kube_vip::VIP_HOST).cloned().unwrap_or_default();
-            if host == node { Err(host) } else { Ok(host) }
-        };
-        let name = self.web.wait_for("to be announced by another node", other).await.unwrap();
-        let n = self.bed.lan.hosts().iter().position(|host| host.name() == name).unwrap() + 1;
+        let n = self.web.wait_for_other_vip_host(former).await.unwrap();
         self.is_announced_by(n).await;
         n
     }
