@@ -20,7 +20,11 @@ use serde_json::{Value, json};
 static BED: Shared<Bed> = Shared::new();
 
 async fn bed() -> Arc<Bed> {
-    BED.get(|| Bed::builder().nodes(1).network("guests/data", "enp2s0").start()).await.unwrap()
+    BED.get(|| {
+        Bed::builder().announcer_env("election_mode", "global").nodes(1).network("guests/data", "enp2s0").start()
+    })
+    .await
+    .unwrap()
 }
 
 /// What a flow left, step by step.

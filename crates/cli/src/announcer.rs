@@ -21,9 +21,13 @@ Configuration is kube-vip's: environment variables first, then its flags. The on
   vip_interface=eth0             NIC for addresses; empty: the one of the default route
   vip_subnet=32,128              prefix length of addresses, IPv4 and IPv6; `auto` takes the NIC's
   vip_nodename=NAME              name of this node; without it NODE_NAME, then the host name
-  election_mode=global           who owns an address: this version has `global`, one Lease for all
-  svc_leasename=plndr-svcs-lock  name of that Lease
-  vip_leaseduration=15 vip_renewdeadline=10 vip_retryperiod=2   its timing in seconds
+  election_mode=node             who owns an address. node: each node its part, a new owner in a quarter of a second; service: kube-vip's
+                                 Lease per Service; global: kube-vip's one Lease. Unset: service with svc_election=true, else node
+  failover_profile=default       node mode: default, fast (more questions on the wire) or patient (machines that pause)
+  vip_failback=false             node mode: addresses move back when their node returns
+  svc_leasename=plndr-svcs-lock  name of the one Lease
+  vip_leaseduration=15 vip_renewdeadline=10 vip_retryperiod=2   timing of Leases in seconds
+  enable_service_security=true   traffic to an address on ports that its Services do not have is dropped
   vip_arpRate=3000               repeat announcements for ever, in milliseconds; without it a short burst, then silence
   prometheus_server=:2112        serves /metrics, /healthz, /livez and /readyz; empty: nothing is served
   vip_loglevel=0                 -4 debug, 0 info, 4 warnings, 8 errors
@@ -58,7 +62,7 @@ has run out, by this machine's clock) or lease-expired (its DHCP lease has run o
 Ends with 0 if all VIPs are announced, 3 if one is not, 1 if the API cannot be read, 2 on wrong usage.
 
 Examples:
-  kubectl -n kube-system exec daemonset/harvester-cloud-provider-kube-vip -- harvester-cloud-provider announcer status
+  kubectl -n kube-system exec daemonset/kube-vip -- harvester-cloud-provider announcer status
   k8s_config_file=./kubeconfig harvester-cloud-provider announcer status -o json | jq '.vips[] | select(.state != \"announced\")'";
 
 /// Some VIP is not announced.
