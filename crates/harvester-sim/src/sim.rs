@@ -89,8 +89,9 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// Starts and returns once load balancers are being served.
-    pub async fn start(client: Client, config: SimConfig) -> Result<Self, SimError> {
+    /// Starts and returns once load balancers are being served. `watches` is for watches: best a client that does not try again by
+    /// itself.
+    pub async fn start(client: Client, watches: Client, config: SimConfig) -> Result<Self, SimError> {
         let faults = Arc::new(FaultSwitch::new(config.faults));
         let (world, writers) = World::new(client.clone(), config.version, config.profile, faults.clone());
         let world = Arc::new(world);
@@ -131,9 +132,9 @@ impl Sim {
             tasks.spawn(run_server("control endpoint", async { axum::serve(listener, router).await }));
         }
 
-        tasks.spawn(feed(Api::<IpPool>::all(client.clone()), writers.pools, world.pool_queue.clone()));
-        tasks.spawn(feed(Api::<VirtualMachine>::all(client.clone()), writers.machines, world.machine_queue.clone()));
-        tasks.spawn(feed(Api::<LoadBalancer>::all(client), writers.load_balancers, world.queue.clone()));
+        tasks.spawn(feed(Api::<IpPool>::all(watches.clone()), writers.pools, world.pool_queue.clone()));
+        tasks.spawn(feed(Api::<VirtualMachine>::all(watches.clone()), writers.machines, world.machine_queue.clone()));
+        tasks.spawn(feed(Api::<LoadBalancer>::all(watches), writers.load_balancers, world.queue.clone()));
         tasks.spawn(pools::work(world.clone()));
         tasks.spawn(machines::work(world.clone()));
         let controller = Arc::new(LoadBalancers::new(world.clone()));

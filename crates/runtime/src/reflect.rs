@@ -169,6 +169,7 @@ where
         let mut returns = self.returns.clone();
         loop {
             if let Ended::Returned = self.watch(&mut returns).await {
+                self.begin_anew();
                 continue;
             }
             let until = Instant::now() + TRY_WATCH_AGAIN;
@@ -259,6 +260,14 @@ where
             let changed = *status != news;
             *status = news;
             changed
+        });
+    }
+
+    /// What was missed is not known before the next list. A watch over a wire that is cut says nothing, so this may be all that tells
+    /// of the outage, and [`Self::well`] of its end.
+    fn begin_anew(&self) {
+        self.status.send_modify(|status| {
+            status.error.get_or_insert_with(|| (Instant::now(), "the connection is made anew".to_owned()));
         });
     }
 
@@ -488,6 +497,29 @@ mod tests {
         returns.send_modify(|returns| *returns += 1);
         cache.wait_synced().await;
         assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+        task.abort();
+    }
+
+    /// A cable that is cut: the watch neither fails nor ends, and yet Services wait for the end of the outage.
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_that_the_watch_did_not_notice_is_told_by_the_list_after_it() {
+        let scenario =
+            Scenario::answering(
+                |request| {
+                    if is_watch(&request.query) { (0, Value::Null) } else { (200, list(&[("a", "1")])) }
+                },
+            );
+        let (reflector, cache) = reflector(&scenario);
+        let mut status = reflector.status();
+        let returns = watch::Sender::new(0);
+        let task = tokio::spawn(reflector.returns(returns.subscribe()).run());
+        cache.wait_synced().await;
+        status.wait_for(|status| status.synced).await.unwrap();
+        assert!(!status.has_changed().unwrap());
+        returns.send_modify(|returns| *returns += 1);
+        tokio::time::timeout(Duration::from_secs(1), status.changed()).await.expect("it is told").unwrap();
+        status.wait_for(|status| status.error.is_none()).await.unwrap();
+        assert_eq!(scenario.requests().iter().filter(|seen| !is_watch(&seen.query)).count(), 2);
         task.abort();
     }
 

@@ -421,8 +421,32 @@ async fn a_recovery_of_harvester_wakes_who_is_not_settled() {
     assert_eq!(drain().await, Vec::<String>::new(), "still away");
     status.send_modify(|status| status.error = None);
     assert_eq!(drain().await, ["default/web"]);
+    assert_eq!(provider.unsettled().recoveries, 1);
     status.send_modify(|status| status.polling = true);
     assert_eq!(drain().await, Vec::<String>::new(), "woken once");
+}
+
+/// The request was under way when the outage ended, and failed after everybody else had been woken.
+#[tokio::test]
+async fn what_fails_in_an_outage_that_is_over_is_tried_again_at_once() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    let unsettled = Arc::clone(&lab.provider.unsettled);
+    let over = Arc::new(Mutex::new(true));
+    let ends = Arc::clone(&over);
+    let server = Scenario::answering(move |_| {
+        // The first of two.
+        if std::mem::take(&mut *ends.lock().unwrap()) {
+            unsettled.lock().unwrap().recoveries += 1;
+        }
+        (500, Scenario::status(500, "InternalError", "etcd is away"))
+    });
+    let requests = Requests::new(server.client(), server.client(), "guests");
+    let provider = HarvesterLoadBalancers { requests, ..lab.provider };
+    let web = lab.services.get(&key("default/web")).unwrap();
+    assert!(provider.ensure(&web).await.is_err());
+    assert_eq!(server.requests().len(), 2, "once more, since nobody wakes it");
+    assert!(provider.ensure(&web).await.is_err());
+    assert_eq!(server.requests().len(), 3, "what fails without an outage waits for its back-off");
 }
 
 /// A cluster that makes and deletes Services all year must not fill the memory with them.

@@ -23,10 +23,14 @@ use super::args::{
 
 /// Does what the command line says.
 pub async fn run(cli: Cli) -> anyhow::Result<()> {
-    let client = connect(cli.kubeconfig.as_deref()).await?;
+    let client = connect(cli.kubeconfig.as_deref(), true).await?;
     match cli.command {
         Command::Install(args) => install_host(&client, args).await,
-        Command::Run(args) => serve(client, args).await,
+        Command::Run(args) => {
+            // An API server that has just started asks for seconds of patience, and can be watched long before.
+            let watches = connect(cli.kubeconfig.as_deref(), false).await?;
+            serve(client, watches, args).await
+        }
         Command::Vm(args) => machine(&Machines::new(client), args).await,
         Command::Pool(PoolCommand::Create { name, ranges, network, priority, scopes }) => {
             let scope = if scopes.is_empty() { vec![everybody()] } else { scopes };
@@ -40,8 +44,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
-    let config = match kubeconfig {
+async fn connect(kubeconfig: Option<&Path>, retry: bool) -> anyhow::Result<Client> {
+    let mut config = match kubeconfig {
         Some(path) => {
             let file =
                 Kubeconfig::read_from(path).with_context(|| format!("failed to read kubeconfig {}", path.display()))?;
@@ -49,6 +53,7 @@ async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
         }
         None => Config::infer().await.context("no --kubeconfig given, and no other found")?,
     };
+    config.default_retry = retry;
     Ok(Client::try_from(config)?)
 }
 
@@ -61,7 +66,7 @@ async fn install_host(client: &Client, args: InstallArgs) -> anyhow::Result<()> 
     Ok(install(client, &Install { namespaces, project, networks }).await?)
 }
 
-async fn serve(client: Client, args: RunArgs) -> anyhow::Result<()> {
+async fn serve(client: Client, watches: Client, args: RunArgs) -> anyhow::Result<()> {
     let config = SimConfig {
         version: args.host_version,
         profile: match args.profile {
@@ -82,7 +87,7 @@ async fn serve(client: Client, args: RunArgs) -> anyhow::Result<()> {
         },
     };
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-    let mut sim = Sim::start(client, config).await?;
+    let mut sim = Sim::start(client, watches, config).await?;
     println!("ready");
     tokio::select! {
         _ = terminate.recv() => {}

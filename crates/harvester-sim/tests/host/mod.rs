@@ -205,7 +205,7 @@ async fn start(directory: &Path, profile: Profile) -> Result<(Host, Sim), String
         profile,
         ..SimConfig::default()
     };
-    let sim = Sim::start(admin, config).await.expect("the stand-in starts");
+    let sim = Sim::start(admin.clone(), admin, config).await.expect("the stand-in starts");
     let control = sim.control_address().expect("asked for").to_string();
     Ok((Host { server, ca_pem, control }, sim))
 }

@@ -99,7 +99,7 @@ impl Call {
             [resource, ..] => (*resource).to_owned(),
             [] => path.to_owned(),
         };
-        let watching = query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"));
+        let watching = is_watch(query);
         let verb = match (method, named) {
             (&Method::GET, _) if watching => "watch",
             (&Method::GET, false) if !rest.is_empty() => "list",
@@ -108,6 +108,11 @@ impl Call {
         };
         Self { verb, resource }
     }
+}
+
+/// Whether a request with this query is answered for ever.
+pub(super) fn is_watch(query: &str) -> bool {
+    query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"))
 }
 
 fn plain_verb(method: &Method) -> &'static str {

@@ -10,13 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use kube::{Client, Config};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::layer::is_watch;
 use super::{ClientError, Settings, connect};
 use crate::error::chain;
 
@@ -24,6 +27,8 @@ use crate::error::chain;
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 /// A server that does not answer its own health check within this time is still away.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+/// A request that is under way when the server is back may have just been sent: it gets so long to be answered.
+const GRACE: Duration = Duration::from_millis(200);
 
 /// One way to the server.
 #[derive(Clone)]
@@ -70,17 +75,33 @@ struct Inner {
     link: watch::Sender<Link>,
     /// Counts the ends of outages and the replacements of credentials.
     returns: watch::Sender<u64>,
+    /// Counts the ends of outages.
+    ends: watch::Sender<u64>,
 }
 
 struct Ways {
     endpoints: Vec<Endpoint>,
-    clients: Vec<Client>,
+    clients: Vec<Clients>,
     current: usize,
     /// Changes with each move, so that requests that fail together move it once.
     epoch: u64,
     /// Moves since the last answer.
     misses: usize,
 }
+
+/// Of one endpoint.
+#[derive(Clone)]
+struct Clients {
+    requests: Client,
+    /// Does not try again by itself: an API server that has just started asks for a second of patience per watch, and is able to
+    /// serve it long before. Who watches has a back-off of its own.
+    watches: Client,
+}
+
+/// No answer will come any more, although the server is back.
+#[derive(Debug, thiserror::Error)]
+#[error("the request was sent before the server was away and is given up now that it is back")]
+struct LeftBehind;
 
 fn lock(ways: &Mutex<Ways>) -> MutexGuard<'_, Ways> {
     ways.lock().unwrap_or_else(PoisonError::into_inner)
@@ -93,7 +114,15 @@ impl Switch {
         let server = endpoints[0].server.clone();
         let ways = Mutex::new(Ways { endpoints, clients, current: 0, epoch: 0, misses: 0 });
         let link = watch::Sender::new(Link { server, ..Link::default() });
-        Ok(Self { inner: Arc::new(Inner { settings, ways, link, returns: watch::Sender::default() }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                settings,
+                ways,
+                link,
+                returns: watch::Sender::default(),
+                ends: watch::Sender::default(),
+            }),
+        })
     }
 
     /// A client that goes through this switch.
@@ -137,32 +166,55 @@ impl Switch {
             if link.wait_for(|link| link.away.is_some()).await.is_err() {
                 return std::future::pending().await; // cannot happen: this holds the sender
             }
-            tokio::time::sleep(PROBE_EVERY).await;
-            self.probe().await;
+            // Side by side: a question that was sent into a dead wire stays without an answer for as long as TCP waits before it
+            // sends again, also when the wire is whole by then.
+            let mut probes = FuturesUnordered::new();
+            let mut ask = tokio::time::interval_at(Instant::now() + PROBE_EVERY, PROBE_EVERY);
+            while link.borrow_and_update().away.is_some() {
+                tokio::select! {
+                    _ = ask.tick() => probes.push(self.probe()),
+                    Some(()) = probes.next() => {}
+                    _ = link.changed() => {}
+                }
+            }
         }
     }
 
     /// A fresh connection each time: one that was open when the packets began to vanish may stay silent for minutes.
     async fn probe(&self) {
-        let (epoch, endpoint) = {
+        let (epoch, index, endpoint) = {
             let ways = lock(&self.inner.ways);
-            (ways.epoch, ways.endpoints[ways.current].clone())
+            (ways.epoch, ways.current, ways.endpoints[ways.current].clone())
         };
-        let settings = Settings { connect_timeout: PROBE_PATIENCE, ..self.inner.settings.clone() };
+        let settings = Settings { connect_timeout: PROBE_PATIENCE, retry: false, ..self.inner.settings.clone() };
         let Ok(client) = connect(endpoint.config, &settings) else { return };
         let request = Request::get("/readyz").body(Body::empty()).expect("a constant path is a URI");
         match tokio::time::timeout(PROBE_PATIENCE, client.send(request)).await {
             // An ingress, or Rancher without its cluster, answers something else.
-            Ok(Ok(answer)) if matches!(answer.status().as_u16(), 200 | 401 | 403) => self.answered(answer.status()),
+            Ok(Ok(answer)) if matches!(answer.status().as_u16(), 200 | 401 | 403) => {
+                self.prefer(index, &endpoint.server);
+                self.answered(answer.status());
+            }
             Ok(Ok(answer)) => self.missed(epoch, &format!("{} answered {}", endpoint.server, answer.status())),
             Ok(Err(error)) => self.missed(epoch, &chain(&error)),
             Err(_) => self.missed(epoch, &format!("{} does not answer", endpoint.server)),
         }
     }
 
-    fn current(&self) -> (u64, usize, Client) {
+    /// The endpoint that has answered, also if another one's turn has come meanwhile.
+    fn prefer(&self, index: usize, server: &str) {
+        let mut ways = lock(&self.inner.ways);
+        if ways.current != index && ways.endpoints.get(index).is_some_and(|endpoint| endpoint.server == server) {
+            (ways.current, ways.epoch) = (index, ways.epoch + 1);
+            drop(ways);
+            self.inner.link.send_modify(|link| server.clone_into(&mut link.server));
+        }
+    }
+
+    fn current(&self, watching: bool) -> (u64, usize, Client) {
         let ways = lock(&self.inner.ways);
-        (ways.epoch, ways.endpoints.len(), ways.clients[ways.current].clone())
+        let Clients { requests, watches } = &ways.clients[ways.current];
+        (ways.epoch, ways.endpoints.len(), if watching { watches } else { requests }.clone())
     }
 
     /// The server is there, whatever it thinks of the request.
@@ -184,6 +236,7 @@ impl Switch {
                 ways.clients = clients;
             }
             drop(ways);
+            self.inner.ends.send_modify(|ends| *ends += 1);
             self.inner.returns.send_modify(|returns| *returns += 1);
         }
     }
@@ -214,14 +267,25 @@ impl Switch {
     async fn send(self, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         let mut request = request;
         let mut tries = 0;
+        let watching = is_watch(request.uri().query().unwrap_or_default());
         loop {
             tries += 1;
-            let (epoch, ways, client) = self.current();
+            let mut ends = self.inner.ends.subscribe();
+            let (epoch, ways, client) = self.current(watching);
             let again = copy(&request).filter(|_| tries < ways);
             let method = request.method().clone();
             // Answered by a component of its own behind the API server, or not at all: says nothing about the way to it.
             let counts = !request.uri().path().starts_with("/apis/subresources.");
-            let outcome = client.send(request).await;
+            // Through an outage TCP falls silent for longer and longer; nobody who waits for that would notice that it is over.
+            let left_behind = async {
+                let _ = ends.changed().await;
+                tokio::time::sleep(GRACE).await;
+            };
+            let outcome = tokio::select! {
+                biased;
+                outcome = client.send(request) => outcome,
+                () = left_behind => return Err(kube::Error::Service(Box::new(LeftBehind))),
+            };
             let harmless = match &outcome {
                 Ok(answer) if is_gateways(answer.status()) => method == Method::GET,
                 Ok(answer) => {
@@ -247,8 +311,15 @@ impl Switch {
     }
 }
 
-fn clients(endpoints: &[Endpoint], settings: &Settings) -> Result<Vec<Client>, ClientError> {
-    endpoints.iter().map(|endpoint| connect(endpoint.config.clone(), settings)).collect()
+fn clients(endpoints: &[Endpoint], settings: &Settings) -> Result<Vec<Clients>, ClientError> {
+    let impatient = Settings { retry: false, ..settings.clone() };
+    endpoints
+        .iter()
+        .map(|endpoint| {
+            let requests = connect(endpoint.config.clone(), settings)?;
+            Ok(Clients { requests, watches: connect(endpoint.config.clone(), &impatient)? })
+        })
+        .collect()
 }
 
 /// What a proxy says when there is nothing behind it.

@@ -145,3 +145,59 @@ async fn a_guest_agent_that_does_not_answer_says_nothing_about_the_api() {
     assert!(switch.client().request_text(request).await.is_err());
     assert!(switch.link().borrow().away.is_none());
 }
+
+/// Connections that are taken and never answered, for ever or for so many; after that every request is answered 200.
+async fn mute_server(mute: usize) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            if held.len() < mute {
+                held.push(stream);
+                continue;
+            }
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok").await;
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_question_without_an_answer_does_not_hold_up_the_next_one() {
+    let switch = switch(vec![endpoint(mute_server(1).await)]);
+    switch.missed(0, "no route to host");
+    let over = tokio::spawn(switch.clone().watch_over());
+    let start = Instant::now();
+    switch.link().wait_for(|link| link.away.is_none()).await.unwrap();
+    assert!(start.elapsed() < PROBE_PATIENCE, "{:?}", start.elapsed());
+    over.abort();
+}
+
+#[tokio::test]
+async fn a_request_into_a_dead_wire_is_given_up_when_the_server_is_back() {
+    let switch = switch(vec![endpoint(mute_server(usize::MAX).await)]);
+    let maps = maps(&switch);
+    let write = tokio::spawn(async move { maps.create(&PostParams::default(), &ConfigMap::default()).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    switch.missed(0, "no route to host");
+    assert!(!write.is_finished());
+    let start = Instant::now();
+    switch.answered(StatusCode::OK);
+    let error = write.await.unwrap().unwrap_err();
+    assert!(chain(&error).contains("is given up now that it is back"), "{}", chain(&error));
+    assert!(start.elapsed() < GRACE * 4, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_watch_that_is_put_off_is_left_to_who_watches_and_other_requests_are_tried_again() {
+    let server = server_at("127.0.0.1:0", &[429, 429, 200]).await;
+    let switch = Switch::new(vec![endpoint(server.address)], Settings::new("harvester", "1")).unwrap();
+    let maps = maps(&switch);
+    assert!(maps.watch(&kube::api::WatchParams::default(), "0").await.is_err());
+    assert_eq!(server.asked().len(), 1);
+    maps.get("a").await.unwrap();
+    assert_eq!(server.asked().len(), 3);
+}

@@ -62,9 +62,17 @@ pub struct HarvesterLoadBalancers {
     mapping: MappingSource,
     requests: Requests,
     memory: Mutex<Memory>,
-    /// Services whose last call did not end well: an outage may have been the reason.
-    unsettled: Arc<Mutex<BTreeSet<ServiceKey>>>,
+    unsettled: Arc<Mutex<Unsettled>>,
     metrics: Arc<Metrics>,
+}
+
+/// Who has to be woken when an outage is over.
+#[derive(Debug, Default)]
+struct Unsettled {
+    /// Services whose last call did not end well: an outage may have been the reason.
+    services: BTreeSet<ServiceKey>,
+    /// How many outages are over.
+    recoveries: u64,
 }
 
 fn unix_seconds() -> i64 {
@@ -120,13 +128,29 @@ impl HarvesterLoadBalancers {
         Some(plan::name_in_pool(config, service, source.pool()?))
     }
 
-    fn note(&self, service: &ServiceKey, settled: bool) {
-        let mut unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+    fn unsettled(&self) -> MutexGuard<'_, Unsettled> {
+        self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how a call has ended that began after so many recoveries. True: it failed in an outage that is over by now, so that
+    /// nobody wakes the Service any more.
+    fn note(&self, service: &ServiceKey, settled: bool, failed: bool, recoveries: u64) -> bool {
+        let mut unsettled = self.unsettled();
         if settled {
-            unsettled.remove(service);
+            unsettled.services.remove(service);
         } else {
-            unsettled.insert(service.clone());
+            unsettled.services.insert(service.clone());
         }
+        failed && unsettled.recoveries != recoveries
+    }
+
+    fn note_ensured(&self, service: &ServiceKey, result: &Result<Ensured, ProviderError>, recoveries: u64) -> bool {
+        let settled = matches!(result, Ok(Ensured::Ready { .. }));
+        self.note(service, settled, result.as_ref().is_err_and(|error| !error.permanent), recoveries)
+    }
+
+    fn note_deleted(&self, service: &ServiceKey, result: &Result<Deleted, ProviderError>, recoveries: u64) -> bool {
+        self.note(service, matches!(result, Ok(Deleted::Gone { .. })), result.is_err(), recoveries)
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -259,14 +283,22 @@ fn refused(refusal: &plan::Refusal) -> ProviderError {
 impl LoadBalancers for HarvesterLoadBalancers {
     async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
         self.memory().deleting.remove(&service.key);
-        let result = self.try_ensure(service).await;
-        self.note(&service.key, matches!(result, Ok(Ensured::Ready { .. })));
+        let recoveries = self.unsettled().recoveries;
+        let mut result = self.try_ensure(service).await;
+        if self.note_ensured(&service.key, &result, recoveries) {
+            result = self.try_ensure(service).await;
+            self.note_ensured(&service.key, &result, recoveries);
+        }
         result
     }
 
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
-        let result = self.delete_patiently(service).await;
-        self.note(&service.key, matches!(result, Ok(Deleted::Gone { .. })));
+        let recoveries = self.unsettled().recoveries;
+        let mut result = self.delete_patiently(service).await;
+        if self.note_deleted(&service.key, &result, recoveries) {
+            result = self.delete_patiently(service).await;
+            self.note_deleted(&service.key, &result, recoveries);
+        }
         result
     }
 

@@ -49,9 +49,10 @@ impl HarvesterLoadBalancers {
 
         let unsettled = Arc::clone(&self.unsettled);
         let by_recovery = recoveries(self.watched.clone()).flat_map(move |()| {
-            // Who still fails comes back by itself.
-            let woken = std::mem::take(&mut *unsettled.lock().unwrap_or_else(PoisonError::into_inner));
-            futures::stream::iter(woken)
+            // Who still fails comes back by itself; who is in the middle of a call sees the count.
+            let mut unsettled = unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+            unsettled.recoveries += 1;
+            futures::stream::iter(std::mem::take(&mut unsettled.services))
         });
         let by_turn = self.pacer.wakes();
         let services = self.services.clone();
