@@ -87,7 +87,7 @@ impl fmt::Display for ClusterName {
 }
 
 /// Lower-case letters, digits and `-`, at most 63, starting with a letter and not ending with `-`.
-pub fn is_dns_1035_label(text: &str) -> bool {
+fn is_dns_1035_label(text: &str) -> bool {
     is_dns_1123_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
 }
 

@@ -215,7 +215,7 @@ fn check_guest_cluster(lb: &Candidate, machines: &[MachineFacts]) -> Result<(), 
 }
 
 /// A node-driver VM of this guest cluster.
-pub fn belongs_to(machine: &MachineFacts, cluster: &str) -> bool {
+fn belongs_to(machine: &MachineFacts, cluster: &str) -> bool {
     let label = |key: &str| machine.labels.get(key).map(String::as_str);
     label(harvester::CREATOR) == Some(harvester::NODE_DRIVER) && label(harvester::GUEST_CLUSTER_NAME) == Some(cluster)
 }

@@ -126,14 +126,9 @@ impl ControlPlane {
         self.api_server.url_inside()
     }
 
-    /// Ends the controller manager.
-    pub fn kill_controller_manager(&self) {
-        drop(self.controller_slot().take());
-    }
-
     /// Starts the controller manager with these controllers (`*` for all), again if need be.
     pub fn start_controller_manager(&self, controllers: &str) -> Result<()> {
-        self.kill_controller_manager();
+        drop(self.controller_slot().take()); // ends the old one before the new one starts
         let process = start_controller_manager(&self.api_server, controllers)?;
         *self.controller_slot() = Some(process);
         Ok(())
