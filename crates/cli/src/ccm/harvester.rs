@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -191,8 +191,7 @@ async fn reload(switch: Switch, mut file: File, metrics: LinkMetrics, told: Told
     };
     loop {
         look.tick().await;
-        let read = read(&file.path);
-        match file.look(read) {
+        match file.look() {
             Look::Nothing => {}
             Look::Bad(text) => failed(&text),
             Look::New(cloud_config) => {
@@ -215,16 +214,12 @@ async fn reload(switch: Switch, mut file: File, metrics: LinkMetrics, told: Told
 /// The file, and the content of the files that it names.
 type Content = Result<(Vec<u8>, Vec<Option<Vec<u8>>>), String>;
 
-fn read(path: &Path) -> Content {
-    let bytes = std::fs::read(path).map_err(|error: io::Error| format!("cannot read {}: {error}", path.display()))?;
-    let files = CloudConfig::parse(&bytes).map(|cloud_config| cloud_config.files()).unwrap_or_default();
-    Ok((bytes, files.iter().map(|path| std::fs::read(path).ok()).collect()))
-}
-
 /// What was seen of the file so far.
 struct File {
     path: PathBuf,
     namespace: String,
+    /// The bytes that were read last and the files that they name: to parse them at each look is most of what a controller at rest does.
+    names: (Vec<u8>, Vec<PathBuf>),
     /// Content in use or refused.
     known: Content,
     /// Content seen once: a file that is being written is not read half.
@@ -242,12 +237,25 @@ enum Look {
 impl File {
     /// The file from which `used` was read.
     fn new(path: PathBuf, used: &CloudConfig) -> Self {
-        let known = read(&path);
-        Self { path, namespace: used.namespace.clone(), known, suspect: None }
+        let (names, known) = (Default::default(), Err(String::new()));
+        let mut file = Self { path, namespace: used.namespace.clone(), names, known, suspect: None };
+        file.known = file.read();
+        file
+    }
+
+    fn read(&mut self) -> Content {
+        let bytes = std::fs::read(&self.path)
+            .map_err(|error: io::Error| format!("cannot read {}: {error}", self.path.display()))?;
+        if self.names.0 != bytes {
+            let files = CloudConfig::parse(&bytes).map(|cloud_config| cloud_config.files()).unwrap_or_default();
+            self.names = (bytes.clone(), files);
+        }
+        Ok((bytes, self.names.1.iter().map(|path| std::fs::read(path).ok()).collect()))
     }
 
     /// Content that can be used is used at once; other content is told when it is seen a second time, and once.
-    fn look(&mut self, content: Content) -> Look {
+    fn look(&mut self) -> Look {
+        let content = self.read();
         if self.known == content {
             self.suspect = None;
             return Look::Nothing;
@@ -283,13 +291,15 @@ impl File {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::config::tests::CLOUD_CONFIG;
     use super::*;
 
     fn file(path: &Path) -> File {
         std::fs::write(path, CLOUD_CONFIG).unwrap();
         let mut file = File::new(path.to_owned(), &CloudConfig::parse(CLOUD_CONFIG.as_bytes()).unwrap());
-        assert!(matches!(file.look(read(path)), Look::Nothing));
+        assert!(matches!(file.look(), Look::Nothing));
         file
     }
 
@@ -306,16 +316,16 @@ mod tests {
         std::os::unix::fs::symlink("..data/cloud-config", at("cloud-config")).unwrap();
         let path = at("cloud-config");
         let mut file = File::new(path.clone(), &CloudConfig::parse(CLOUD_CONFIG.as_bytes()).unwrap());
-        assert!(matches!(file.look(read(&path)), Look::Nothing), "the content in use");
+        assert!(matches!(file.look(), Look::Nothing), "the content in use");
         std::fs::write(at("v2/cloud-config"), CLOUD_CONFIG.replace("secret", "new")).unwrap();
         std::os::unix::fs::symlink("v2", at("..data_tmp")).unwrap();
         std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
-        assert!(matches!(file.look(read(&path)), Look::New(_)));
-        assert!(matches!(file.look(read(&path)), Look::Nothing));
+        assert!(matches!(file.look(), Look::New(_)));
+        assert!(matches!(file.look(), Look::Nothing));
         // As a provisioned cluster replaces a file of the host.
         std::fs::write(at("new"), CLOUD_CONFIG.replace("secret", "newer")).unwrap();
         std::fs::rename(at("new"), &path).unwrap();
-        assert!(matches!(file.look(read(&path)), Look::New(_)));
+        assert!(matches!(file.look(), Look::New(_)));
     }
 
     #[test]
@@ -328,16 +338,16 @@ mod tests {
             (&*CLOUD_CONFIG.replace("guests", "others"), "its namespace is others, not guests"),
         ] {
             std::fs::write(&path, content).unwrap();
-            assert!(matches!(file.look(read(&path)), Look::Nothing), "it may be half written");
-            let Look::Bad(text) = file.look(read(&path)) else { panic!("it stays so") };
+            assert!(matches!(file.look(), Look::Nothing), "it may be half written");
+            let Look::Bad(text) = file.look() else { panic!("it stays so") };
             assert!(text.contains(part), "{text}");
-            assert!(matches!(file.look(read(&path)), Look::Nothing), "once");
+            assert!(matches!(file.look(), Look::Nothing), "once");
         }
         std::fs::remove_file(&path).unwrap();
-        assert!(matches!(file.look(read(&path)), Look::Nothing));
-        assert!(matches!(file.look(read(&path)), Look::Bad(text) if text.contains("cannot read")));
+        assert!(matches!(file.look(), Look::Nothing));
+        assert!(matches!(file.look(), Look::Bad(text) if text.contains("cannot read")));
         std::fs::write(&path, CLOUD_CONFIG.replace("secret", "new")).unwrap();
-        assert!(matches!(file.look(read(&path)), Look::New(_)));
+        assert!(matches!(file.look(), Look::New(_)));
     }
 
     #[test]
@@ -349,8 +359,8 @@ mod tests {
         std::fs::write(&authority, "old").unwrap();
         std::fs::write(&path, &named).unwrap();
         let mut file = File::new(path.clone(), &CloudConfig::parse(named.as_bytes()).unwrap());
-        assert!(matches!(file.look(read(&path)), Look::Nothing));
+        assert!(matches!(file.look(), Look::Nothing));
         std::fs::write(&authority, "new").unwrap();
-        assert!(matches!(file.look(read(&path)), Look::New(_)));
+        assert!(matches!(file.look(), Look::New(_)));
     }
 }

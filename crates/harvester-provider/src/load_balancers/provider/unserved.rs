@@ -1,6 +1,6 @@
 //! Addresses that are published and that nobody serves: the announcer is missing or cannot, and only we can say so on the Service.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use cloud_provider::cache::ServiceCache;
@@ -26,7 +26,7 @@ struct Seen(HashMap<ServiceKey, (Instant, bool)>);
 
 impl Seen {
     /// Who has been waiting for too long now, each once.
-    fn late(&mut self, now: Instant, unserved: Vec<ServiceKey>) -> Vec<ServiceKey> {
+    fn late(&mut self, now: Instant, unserved: BTreeSet<ServiceKey>) -> Vec<ServiceKey> {
         self.0.retain(|key, _| unserved.contains(key));
         let late = |entry: &mut (Instant, bool)| {
             now.saturating_duration_since(entry.0) > UNSERVED && !std::mem::replace(&mut entry.1, true)
@@ -58,11 +58,12 @@ mod tests {
     fn a_service_is_woken_once_when_nobody_serves_it_for_too_long() {
         let start = Instant::now();
         let mut seen = Seen::default();
-        let web = || vec![key("default/web")];
+        let web = || BTreeSet::from([key("default/web")]);
+        let none = BTreeSet::new;
         assert_eq!(seen.late(start, web()), []);
         let late = start + UNSERVED + Duration::from_secs(1);
-        assert_eq!((seen.late(late, web()), seen.late(late + EVERY, web())), (web(), vec![]));
-        assert_eq!(seen.late(late, vec![]), [], "served");
+        assert_eq!((seen.late(late, web()), seen.late(late + EVERY, web())), (vec![key("default/web")], vec![]));
+        assert_eq!(seen.late(late, none()), [], "served");
         assert_eq!(seen.late(late + EVERY, web()), [], "it counts anew");
     }
 
