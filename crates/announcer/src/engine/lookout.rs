@@ -277,7 +277,18 @@ impl Engine {
                 true
             }
             Judgement::Outdated(_) | Judgement::Ignore => !lingering,
-            Judgement::Doubt => false,
+            Judgement::Doubt => {
+                let uid = view.uid.clone();
+                let echo = self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
+                if !lingering
+                    && !echo
+                    && let Some(cluster) = self.cluster()
+                    && let Some(swap) = cluster.read_again(now, &primary, &uid)
+                {
+                    self.out.push(Action::Swap(primary, swap));
+                }
+                false
+            }
         }
     }
 

@@ -245,6 +245,26 @@ fn an_unproven_claim_is_defended_against_while_the_record_stands() {
 }
 
 #[test]
+fn an_unproven_claim_has_the_record_read_again_and_not_more_often_than_once_a_second() {
+    let mut cluster = owner(&ALL);
+    let thief = [2, 9, 9, 9, 9, 9];
+    for _ in 0..50 {
+        cluster.node.heard(2, "10.0.0.5", thief, Heard::Claim);
+    }
+    let (key, swap) = cluster.node.swaps.pop().expect("it is read again");
+    assert!(cluster.node.swaps.is_empty(), "once");
+    assert_eq!(swap.expect.as_ref(), Some(&swap.seat), "a swap that changes nothing");
+    cluster.node.feed(Input::Swapped(key.clone(), Swapped::Won));
+    assert!(cluster.has(), "it stands as we know it");
+    cluster.quiet(1025, &[], &ALL);
+    cluster.node.heard(2, "10.0.0.5", thief, Heard::Claim);
+    let other = Seat { host: "node-2".into(), term: Term(9) };
+    assert_eq!(cluster.node.swaps.len(), 1);
+    cluster.node.feed(Input::Swapped(key, Swapped::Other(Some(other))));
+    assert!(!cluster.has(), "somebody else stands there, whatever the watch says");
+}
+
+#[test]
 fn an_owner_without_the_api_serves_for_hours_and_yields_to_any_claim() {
     let mut cluster = owner(&ALL);
     cluster.node.pass(Duration::from_hours(3));
