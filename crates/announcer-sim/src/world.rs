@@ -670,9 +670,9 @@ impl<'a> World<'a> {
                     let wire = &mut self.nodes[n].process.as_mut().expect("it acts").wire;
                     // Of what waits it goes first, as on a node.
                     if let WireOp::Extend(_) = op {
-                        wire.push_front(op)
+                        wire.push_front(op);
                     } else {
-                        wire.push_back(op)
+                        wire.push_back(op);
                     }
                     if !std::mem::replace(&mut self.nodes[n].performing, true) {
                         let life = self.nodes[n].life;

@@ -8,13 +8,13 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
-use dhcproto::v6::{MessageType, Status};
-use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use dhcproto::v6::MessageType;
+use rand::{SeedableRng, rngs::SmallRng};
 use requests::Exchange;
 
-use super::message::{self, Reply};
+use super::message;
 use super::{Lease, LostReason, RememberedLease, Report, frame};
-use crate::{Expiry, Mac};
+use crate::Mac;
 
 /// What one client needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! `node` mode: one engine, with the other nodes, the API and the wire played by the tests.
 
+mod vacant;
+
 use std::net::IpAddr;
 
 use super::*;
@@ -138,10 +140,8 @@ fn one_node_alone_takes_what_is_new_and_writes_who_it_is() {
 
 #[test]
 fn a_new_service_is_taken_by_exactly_one_node() {
-    let takers = ALL.iter().filter(|me| {
-        let place = crate::ownership::node::preferred("10.0.0.5", ALL);
-        place == Some(**me)
-    });
+    let place = crate::ownership::node::preferred("10.0.0.5", ALL);
+    let takers = ALL.iter().filter(|me| place == Some(**me));
     assert_eq!(takers.count(), 1);
     let mine = crate::ownership::node::preferred("10.0.0.5", ALL) == Some("node-1");
     let cluster = Cluster::new(&ALL, &[view("web", &["10.0.0.5"])]);

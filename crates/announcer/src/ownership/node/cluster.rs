@@ -52,6 +52,8 @@ pub struct Cluster {
     pub(super) lingering: BTreeMap<ServiceKey, Instant>,
     /// Groups that belong to another node, and since when.
     pub(super) misplaced: BTreeMap<ServiceKey, (String, Instant)>,
+    /// Groups that nobody owns, and since when.
+    pub(super) vacant: BTreeMap<ServiceKey, Instant>,
     /// Records that became ours, with the host before.
     pub(super) gained: Vec<(ServiceKey, String)>,
     pub(super) foreign_since: Option<Instant>,
@@ -82,6 +84,7 @@ impl Cluster {
             primaries: BTreeMap::new(),
             lingering: BTreeMap::new(),
             misplaced: BTreeMap::new(),
+            vacant: BTreeMap::new(),
             gained: Vec::new(),
             foreign_since: None,
             owners: BTreeMap::new(),

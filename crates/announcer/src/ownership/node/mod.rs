@@ -18,6 +18,7 @@ mod member;
 mod place;
 mod review;
 mod swaps;
+mod vacant;
 
 use std::net::IpAddr;
 

@@ -39,8 +39,8 @@ impl Cluster {
         let Some(pending) = self.pending.remove(key) else { return };
         let Pending { swap, why, .. } = pending;
         match swapped {
-            // Read again: it stands as we know it.
-            Swapped::Won if swap.expect.as_ref() == Some(&swap.seat) => {}
+            // Read again: it stands as we know it, or cannot be told; the next claim asks again.
+            Swapped::Won | Swapped::Failed if swap.expect.as_ref() == Some(&swap.seat) => {}
             Swapped::Won => {
                 let from = swap.expect.as_ref().map(|seat| seat.host.clone()).filter(|host| !host.is_empty());
                 if swap.seat.host == self.me {
@@ -60,7 +60,6 @@ impl Cluster {
                 self.learn(key, &swap.uid, seat);
             }
             Swapped::Other(None) | Swapped::Gone => {}
-            Swapped::Failed if swap.expect.as_ref() == Some(&swap.seat) => {}
             Swapped::Failed => {
                 self.pending.insert(key.clone(), Pending { swap, why, until: now + SWAP_RETRY });
             }

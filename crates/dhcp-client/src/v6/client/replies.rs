@@ -1,6 +1,14 @@
 //! What a server has answered.
 
-use super::*;
+use std::time::{Duration, Instant};
+
+use dhcproto::v6::Status;
+use rand::RngExt;
+
+use super::super::message::Reply;
+use super::super::{Lease, LostReason, Report};
+use super::{Client, LONGEST_PAUSE, Output, Phase};
+use crate::Expiry;
 
 impl Client {
     /// Only what answers the open question counts.
