@@ -152,7 +152,7 @@ async fn power_process_and_orderly_end_of_the_owner() {
     assert_eq!(bed.owner_of(vip.address).unwrap(), Some(vip.owner));
     assert_eq!(vip.term().await, term);
 
-    // Power loss, and its return with what the kernel still has.
+    // Power loss, and its return without a memory: the bed's kernel goes on, so what it had has to reach its deadline first.
     let watch = vip.watch();
     bed.power_off(vip.owner).unwrap();
     let second = vip.moved_from(vip.owner).await;
@@ -160,13 +160,16 @@ async fn power_process_and_orderly_end_of_the_owner() {
     at_most(FAILOVER, "power loss", watch);
     let newer = vip.term().await;
     assert!(newer > term, "{newer} after {term}");
-    let watch = vip.watch();
+    vip.is_gone_from(vip.owner).await;
+    let (probe, answerers) = vip.watch();
     bed.power_on(vip.owner).unwrap();
     bed.wait_until_announcing(vip.owner).await.unwrap();
     let_it_happen(3).await;
     vip.is_gone_from(vip.owner).await;
     vip.is_announced_by(second).await;
-    stop("the lost node returns", watch);
+    let (report, answers) = (probe.stop(), answerers.report());
+    assert_eq!(answers.double, Duration::ZERO, "the lost node returns: {answers}");
+    assert_eq!(report.lost, 0, "the lost node returns: {report}");
 
     // An orderly end: the successor announces before the owner withdraws.
     let all: Vec<_> = bed.pods().into_iter().collect();

@@ -151,6 +151,9 @@ impl Kernel {
     pub fn perform(&mut self, at: Duration, op: WireOp) -> Option<WireDone> {
         match op {
             WireOp::Observe => Some(WireDone::Observed(Ok(self.network(at)))),
+            WireOp::Extend(puts) => {
+                Some(WireDone::Extended(puts.iter().map(|put| (put.link, put.net, self.put(at, put))).collect()))
+            }
             WireOp::Put(puts) => {
                 Some(WireDone::Put(puts.iter().map(|put| (put.link, put.net, self.put(at, put))).collect()))
             }

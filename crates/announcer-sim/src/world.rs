@@ -657,7 +657,9 @@ impl<'a> World<'a> {
         let name = self.nodes[n].name.clone();
         let dull = matches!(
             action,
-            Action::Wire(WireOp::Put(_) | WireOp::Observe) | Action::Ask { .. } | Action::Membership(_)
+            Action::Wire(WireOp::Put(_) | WireOp::Extend(_) | WireOp::Observe)
+                | Action::Ask { .. }
+                | Action::Membership(_)
         );
         if self.trace.is_some() && !dull {
             self.note(|| format!("{name} -> {}", short(&action)));
@@ -665,7 +667,13 @@ impl<'a> World<'a> {
         match action {
             Action::Wire(op) => {
                 if let Some(op) = self.altered(n, op) {
-                    self.nodes[n].process.as_mut().expect("it acts").wire.push_back(op);
+                    let wire = &mut self.nodes[n].process.as_mut().expect("it acts").wire;
+                    // Of what waits it goes first, as on a node.
+                    if let WireOp::Extend(_) = op {
+                        wire.push_front(op);
+                    } else {
+                        wire.push_back(op);
+                    }
                     if !std::mem::replace(&mut self.nodes[n].performing, true) {
                         let life = self.nodes[n].life;
                         let after = self.between(50, 500);
@@ -731,7 +739,7 @@ impl<'a> World<'a> {
     fn altered(&mut self, n: usize, mut op: WireOp) -> Option<WireOp> {
         let node = &mut self.nodes[n];
         match (&mut op, self.sabotage) {
-            (WireOp::Put(puts), sabotage) => {
+            (WireOp::Put(puts) | WireOp::Extend(puts), sabotage) => {
                 node.set.extend(puts.iter().map(|put| put.net.addr()));
                 if sabotage == Some(Sabotage::NoFence) {
                     for put in puts {

@@ -7,6 +7,7 @@
 mod defence;
 mod dhcp;
 mod dhcp6;
+mod dhcp_state;
 mod io;
 mod kernel;
 mod leases;
@@ -88,6 +89,8 @@ pub struct Engine {
     yielded: BTreeMap<VipId, Option<Instant>>,
     /// Macvlans whose clients are sending their RELEASE.
     leaving: BTreeMap<Uid, dhcp::Leaving>,
+    /// VIPs that the kernel is asked to set at the end of the step.
+    to_add: BTreeSet<VipId>,
     /// Leases given back because another MAC or name asks from now on, until that one does.
     given_back: BTreeMap<Uid, Ipv4Addr>,
     /// DHCP clients started so far: the generation of the last one.
@@ -136,6 +139,7 @@ impl Engine {
             vips: BTreeMap::new(),
             yielded: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            to_add: BTreeSet::new(),
             given_back: BTreeMap::new(),
             clients: 0,
             prepared: BTreeMap::new(),
@@ -179,6 +183,7 @@ impl Engine {
             self.reconcile(now);
             self.finish_hand_over(now);
         }
+        self.add_all(now);
         std::mem::take(&mut self.out)
     }
 

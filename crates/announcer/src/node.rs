@@ -104,6 +104,7 @@ struct Node {
     clients: Clients,
     clients6: Clients,
     wire: mpsc::UnboundedSender<WireOp>,
+    extend: mpsc::UnboundedSender<WireOp>,
     uids: Uids,
     writer: Writer,
     recorder: Recorder,
@@ -120,13 +121,15 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, campaigns, swaps, cards, inputs } = parts;
     let (sender, mut receiver) = inputs;
     let (ops, requests) = mpsc::unbounded_channel();
+    let (first, urgent) = mpsc::unbounded_channel();
     let (ears, mut frames) = mpsc::channel(FRAMES);
-    let kernel = tokio::spawn(perform(wire, requests, sender.clone()));
+    let kernel = tokio::spawn(perform(wire, requests, urgent, sender.clone()));
     let mut node = Node {
         listeners: Listeners::new(ears),
         clients: Clients::default(),
         clients6: Clients::default(),
         wire: ops,
+        extend: first,
         uids: Uids::default(),
         writer,
         recorder,
@@ -183,19 +186,26 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     }
     tokio::join!(node.clients.end(), node.clients6.end());
     // What was asked of the kernel last is done before the process ends.
-    drop(node.wire);
+    drop((node.wire, node.extend));
     if tokio::time::timeout(Duration::from_secs(5), kernel).await.is_err() {
         tracing::warn!("the kernel did not finish in time: its deadlines do the rest");
     }
 }
 
-/// Performs requests to the kernel in order.
+/// Performs requests to the kernel in order; what keeps addresses goes before what makes new ones.
 async fn perform<W: Wire>(
     wire: W,
     mut requests: mpsc::UnboundedReceiver<WireOp>,
+    mut urgent: mpsc::UnboundedReceiver<WireOp>,
     inputs: mpsc::UnboundedSender<Input>,
 ) {
-    while let Some(op) = requests.recv().await {
+    loop {
+        let op = tokio::select! {
+            biased;
+            Some(op) = urgent.recv() => op,
+            Some(op) = requests.recv() => op,
+            else => return,
+        };
         if let Some(done) = wire.perform(op).await {
             let _ = inputs.send(Input::Wire(done));
         }
@@ -232,6 +242,9 @@ impl Node {
     /// True if this was the last one.
     fn act(&mut self, action: Action) -> bool {
         match action {
+            Action::Wire(op @ WireOp::Extend(_)) => {
+                let _ = self.extend.send(op);
+            }
             Action::Wire(op) => {
                 let _ = self.wire.send(op);
             }
@@ -322,6 +335,34 @@ pub async fn watch_network(inputs: mpsc::UnboundedSender<Input>) -> Result<(), l
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::WireDone;
+
+    /// Notes what it is asked for.
+    struct Noting(mpsc::UnboundedSender<WireOp>);
+
+    impl Wire for Noting {
+        async fn perform(&self, op: WireOp) -> Option<WireDone> {
+            let _ = self.0.send(op);
+            None
+        }
+    }
+
+    #[tokio::test]
+    async fn deadlines_are_put_off_before_everything_else_that_waits_for_the_kernel() {
+        let (noted, mut performed) = mpsc::unbounded_channel();
+        let (ops, requests) = mpsc::unbounded_channel();
+        let (first, urgent) = mpsc::unbounded_channel();
+        let (inputs, _answers) = mpsc::unbounded_channel();
+        for link in 0..200 {
+            ops.send(WireOp::Delete { link }).unwrap();
+        }
+        first.send(WireOp::Extend(Vec::new())).unwrap();
+        drop((ops, first));
+        perform(Noting(noted), requests, urgent, inputs).await;
+        assert_eq!(performed.recv().await, Some(WireOp::Extend(Vec::new())));
+        assert_eq!(performed.recv().await, Some(WireOp::Delete { link: 0 }));
+        assert_eq!(performed.len(), 199, "and nothing is lost");
+    }
 
     #[test]
     fn a_service_that_is_made_again_is_a_new_one_and_one_that_is_gone_is_forgotten() {

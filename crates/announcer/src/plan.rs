@@ -122,6 +122,8 @@ pub fn plan(world: &World<'_>) -> Plan {
         plan.vips.insert(VipId::Dhcp6(view.uid.clone()), vip);
     }
     let leased = leased_addresses(world, &services);
+    let theirs = services.iter().filter(|(_, owner)| *owner == Owner::Theirs);
+    let leased_elsewhere: BTreeSet<IpAddr> = theirs.filter_map(|(view, _)| Some(view.last_leased()?.into())).collect();
     let leased6: BTreeMap<IpAddr, &Uid> = services
         .iter()
         .filter(|(_, owner)| *owner != Owner::Theirs)
@@ -154,10 +156,12 @@ pub fn plan(world: &World<'_>) -> Plan {
                 Wanted::Static(address) => {
                     // Its own word comes first: the lease may have got another address, and the copy on this Service
                     // not yet. On the node's interface the old one would be used without a lease.
-                    let primary = leading_primary(view, world.services)
-                        .filter(|primary| address.is_ipv4() && world.ownership.of(primary) != Owner::Theirs);
-                    match primary.map(|primary| &primary.uid).or(leased.get(address)) {
+                    let primary = leading_primary(view, world.services).filter(|_| address.is_ipv4());
+                    let here = primary.filter(|primary| world.ownership.of(primary) != Owner::Theirs);
+                    match here.map(|primary| &primary.uid).or(leased.get(address)) {
                         Some(uid) => VipId::Dhcp(uid.clone()),
+                        // The node that has the lease has the address, with its own MAC and only until the lease ends.
+                        None if primary.is_some() || leased_elsewhere.contains(address) => continue,
                         None => VipId::Static(*address),
                     }
                 }
@@ -189,8 +193,10 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
     };
     // A lease whose Service is on its way out stays where and what it was for those that share it.
     let source = match id {
-        VipId::Dhcp(uid) => world.services.values().find(|view| view.uid == *uid && view.retired).unwrap_or(view),
-        VipId::Static(_) | VipId::Dhcp6(_) => view,
+        VipId::Dhcp(uid) if *uid != view.uid => {
+            world.services.values().find(|view| view.uid == *uid && view.retired).unwrap_or(view)
+        }
+        VipId::Static(_) | VipId::Dhcp(_) | VipId::Dhcp6(_) => view,
     };
     let vip = plan.vips.entry(id.clone()).or_insert_with(|| PlannedVip {
         members: Vec::new(),

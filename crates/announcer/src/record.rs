@@ -219,8 +219,8 @@ impl Writer {
 /// The record of ownership that stands on a Service (decisions.md 20).
 pub fn seat(object: &DynamicObject) -> Option<Seat> {
     let annotations = object.metadata.annotations.as_ref()?;
-    let term = annotations.get(keys::TERM)?.trim().parse().ok()?;
-    Some(Seat { host: annotations.get(keys::VIP_HOST)?.clone(), term: Term(term) })
+    let term = Term::parse(annotations.get(keys::TERM)?)?;
+    Some(Seat { host: annotations.get(keys::VIP_HOST)?.clone(), term })
 }
 
 /// Whether another owner stands there that `record` must not be written over.

@@ -32,6 +32,12 @@ pub struct Scene<'a> {
 /// change later; where several Services share the VIP, the ports of all.
 pub fn protection(scene: &Scene<'_>) -> Protection {
     let mut vips: BTreeMap<IpAddr, BTreeSet<Port>> = BTreeMap::new();
+    let mut leased: BTreeMap<&ServiceKey, Vec<IpAddr>> = BTreeMap::new();
+    for (address, members) in scene.leased {
+        for member in members {
+            leased.entry(member).or_default().push(*address);
+        }
+    }
     for view in scene.services.values().filter(|_| scene.enabled) {
         let ports = || view.ports.iter().filter_map(|port| Port::new(&port.protocol, port.port));
         let asked = view.wanted.iter().filter_map(|wanted| match wanted {
@@ -45,7 +51,7 @@ pub fn protection(scene: &Scene<'_>) -> Protection {
             .iter()
             .filter(|_| view.wants_dhcp() || view.wants_dhcp6())
             .filter_map(|entry| entry.ip);
-        let here = scene.leased.iter().filter(|(_, members)| members.contains(&view.key)).map(|(address, _)| *address);
+        let here = leased.get(&view.key).into_iter().flatten().copied();
         for address in asked.chain(published).chain(here) {
             vips.entry(address).or_default().extend(ports());
         }
@@ -64,9 +70,9 @@ pub fn protection(scene: &Scene<'_>) -> Protection {
                     .is_none())
     });
     // An interface that only has the name that a Service asks for is not to be cut off from its router.
-    let macvlan = |name: &String| {
-        scene.network.link_by_name(name).is_none_or(|link| matches!(link.kind, LinkKind::Macvlan { .. }))
-    };
+    let others = scene.network.links.iter().filter(|link| !matches!(link.kind, LinkKind::Macvlan { .. }));
+    let others: BTreeSet<&str> = others.map(|link| link.name.as_str()).collect();
+    let macvlan = |name: &String| !others.contains(name.as_str());
     let quiet = scene.services.values().filter(|view| scene.dhcp.contains(&view.uid));
     let quiet = quiet.map(|view| view.dhcp.link_name.clone().unwrap_or_else(|| view.uid.link_name())).filter(macvlan);
     Protection { vips, quiet: quiet.collect() }

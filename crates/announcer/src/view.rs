@@ -220,6 +220,13 @@ impl ServiceView {
                 "VLAN interfaces are not made here: name an existing one with kube-vip.io/serviceInterface",
             ));
         }
+        if let Some(term) = annotation(keys::TERM).filter(|_| published.term.is_none()) {
+            problems.insert(Problem::new(
+                keys::TERM,
+                term,
+                "accepted is what the announcer itself has counted; it is taken for missing and written anew",
+            ));
+        }
         let dhcp = dhcp_wishes(&annotation, &published, &mut problems);
         if annotation(keys::HWADDR).is_some_and(|text| !text.trim().is_empty()) && dhcp.mac.is_none() {
             // Another MAC would get another address from the server: better none than a wrong one.
@@ -317,7 +324,7 @@ fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str
         service.status.as_ref().and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
     Published {
         vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
-        term: annotation(keys::TERM).and_then(|text| text.trim().parse().ok()).map(Term),
+        term: annotation(keys::TERM).and_then(Term::parse),
         hwaddr: annotation(keys::HWADDR).map(str::to_owned),
         requested_ip: annotation(keys::REQUESTED_IP).map(str::to_owned),
         lease: annotation(keys::DHCP_LEASE).and_then(LeaseFacts::parse),

@@ -9,17 +9,15 @@ use std::time::{Duration, Instant};
 use ipnet::{IpNet, Ipv4Net};
 use l2::Mac;
 
+use super::dhcp_state::{Dhcp, MacvlanState};
 use super::vip::Carrier;
 use super::{Action, DhcpEvent, Engine, Leased, Tell, WireOp};
 use crate::annotations::{LeaseFacts, printable};
 use crate::network::{alias, is_macvlan_of};
 use crate::plan::VipId;
-use crate::view::{DhcpWishes, Uid};
+use crate::view::Uid;
 
 const FAILED_RETRY: Duration = Duration::from_secs(5);
-/// A macvlan that cannot be made is tried again after 1, 2, 4 ... seconds, at most this many; so is one that vanishes:
-/// whoever removes it may go on doing so.
-const MACVLAN_RETRY_MAX_SECONDS: u64 = 60;
 /// A macvlan that stayed this long has made up for what was before.
 const MACVLAN_STAYED: Duration = Duration::from_mins(2);
 /// How long the macvlan waits for its client to have sent the RELEASE.
@@ -29,43 +27,6 @@ const RELEASE_WAIT: Duration = Duration::from_secs(1);
 const FACTS_STEP: Duration = Duration::from_mins(1);
 /// How often one kind of trouble is told.
 const REPORT_INTERVAL: Duration = Duration::from_mins(1);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MacvlanState {
-    Absent,
-    Making,
-    /// Index, and from which observation on it must be visible.
-    Ready(u32, u64),
-    /// Refused, or gone too often.
-    Failed {
-        until: Instant,
-    },
-}
-
-/// The DHCP side of a VIP.
-#[derive(Debug)]
-pub(super) struct Dhcp {
-    pub wishes: DhcpWishes,
-    name: String,
-    pub mac: Mac,
-    pub macvlan: MacvlanState,
-    /// When it was there last, and how often since then it could not be made or did not stay.
-    made: Option<Instant>,
-    troubles: u32,
-    /// Generation of the client that runs.
-    running: Option<u64>,
-    pub leased: Option<Leased>,
-    /// The lease facts that should stand on the Service.
-    pub facts: Option<LeaseFacts>,
-    pub state: &'static str,
-    retry: Option<Instant>,
-    /// What the client was told last of its link.
-    link_up: bool,
-    /// The address that clients may know.
-    last: Option<Ipv4Addr>,
-    /// What is noted on the macvlan.
-    noted: Option<String>,
-}
 
 /// A macvlan that is about to go.
 #[derive(Debug)]
@@ -81,47 +42,6 @@ pub(super) struct Leaving {
 impl Leaving {
     pub fn link(&self) -> u32 {
         self.link
-    }
-}
-
-impl Dhcp {
-    pub fn deadline(&self) -> Option<Instant> {
-        let macvlan = match self.macvlan {
-            MacvlanState::Failed { until } => Some(until),
-            _ => None,
-        };
-        macvlan.into_iter().chain(self.retry).min()
-    }
-
-    /// Whether something that waited is due.
-    pub fn wake(&mut self, now: Instant) -> bool {
-        let mut due = false;
-        if matches!(self.macvlan, MacvlanState::Failed { until } if until <= now) {
-            self.macvlan = MacvlanState::Absent;
-            due = true;
-        }
-        if self.retry.is_some_and(|at| at <= now) {
-            self.retry = None;
-            due = true;
-        }
-        due
-    }
-
-    fn link(&self) -> Option<u32> {
-        match self.macvlan {
-            MacvlanState::Ready(link, _) => Some(link),
-            _ => None,
-        }
-    }
-
-    /// When the macvlan is tried again.
-    fn macvlan_retry(&mut self, now: Instant) -> Instant {
-        self.troubles = (self.troubles + 1).min(10);
-        now + Duration::from_secs((1 << (self.troubles - 1)).min(MACVLAN_RETRY_MAX_SECONDS))
-    }
-
-    pub fn link_name(&self) -> &str {
-        &self.name
     }
 }
 

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv6Net};
-use l2::Mac;
 
+use super::dhcp_state::{Dhcp6, Mouth};
 use super::vip::Carrier;
 use super::{Action, Dhcp6Start, DhcpEvent, Engine, Leased, WireOp};
 use crate::annotations::LeaseFacts6;
@@ -16,37 +16,6 @@ use crate::view::Uid;
 const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// A renewal is written down when it moves the end of the lease by this much, or by a quarter of what is left.
 const FACTS_STEP: Duration = Duration::from_mins(1);
-
-/// What a client speaks from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mouth {
-    link: u32,
-    mac: Mac,
-    source: Ipv6Addr,
-}
-
-/// The DHCPv6 side of a VIP.
-#[derive(Debug, Default)]
-pub(super) struct Dhcp6 {
-    mouth: Option<Mouth>,
-    /// Generation of the client that runs.
-    running: Option<u64>,
-    pub leased: Option<Leased<LeaseFacts6>>,
-    /// The lease facts that should stand on the Service.
-    pub facts: Option<LeaseFacts6>,
-    pub state: &'static str,
-    retry: Option<Instant>,
-}
-
-impl Dhcp6 {
-    pub fn deadline(&self) -> Option<Instant> {
-        self.retry
-    }
-
-    pub fn wake(&mut self, now: Instant) -> bool {
-        self.retry.take_if(|at| *at <= now).is_some()
-    }
-}
 
 /// Servers answer to a link-local address, which the kernel makes when the interface comes up.
 fn mouth(network: &Network, place: u32) -> Option<Mouth> {

@@ -110,13 +110,16 @@ pub struct Leased<F = LeaseFacts> {
     pub expires: Option<Instant>,
 }
 
-/// One request to the kernel. They are performed one after the other, in order.
+/// One request to the kernel. They are performed one after the other, in order; only [`WireOp::Extend`] goes first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WireOp {
     /// Read everything.
     Observe,
-    /// Set addresses, or extend those that are there.
+    /// Set addresses.
     Put(Vec<Put>),
+    /// Put off the deadlines of addresses that are there. Two hundred macvlans that are being made must not let the
+    /// kernel remove what is served.
+    Extend(Vec<Put>),
     /// Remove an address.
     Remove {
         /// From which interface.
@@ -172,6 +175,8 @@ pub enum WireDone {
     Observed(Result<Network, String>),
     /// `Put`, address by address.
     Put(Vec<(u32, IpNet, Result<(), String>)>),
+    /// `Extend`, address by address.
+    Extended(Vec<(u32, IpNet, Result<(), String>)>),
     /// `Macvlan`: its index and MAC.
     Macvlan(Uid, Result<(u32, Mac), String>),
     /// `Protect`.

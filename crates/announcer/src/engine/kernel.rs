@@ -16,11 +16,13 @@ impl Engine {
         if self.refreshing || matches!(self.stopping, Some(Stopping::Done)) {
             return;
         }
-        let mut puts: Vec<Put> = self.vips.values().filter_map(|vip| vip.put(now, self.fence)).collect();
+        // What is being added has a request of its own, behind the settings that it needs.
+        let up = self.vips.values().filter(|vip| vip.is_up());
+        let mut puts: Vec<Put> = up.filter_map(|vip| vip.put(now, self.fence)).collect();
         puts.extend(self.keep_orphans(now));
         if !puts.is_empty() {
             self.refreshing = true;
-            self.out.push(Action::Wire(WireOp::Put(puts)));
+            self.out.push(Action::Wire(WireOp::Extend(puts)));
         }
     }
 
@@ -66,8 +68,15 @@ impl Engine {
                     self.observe(now);
                 }
             }
-            WireDone::Put(results) => {
+            WireDone::Extended(results) => {
                 self.refreshing = false;
+                // Most of two hundred times a minute nothing was wrong.
+                let failed: Vec<_> = results.into_iter().filter(|(_, _, result)| result.is_err()).collect();
+                if !failed.is_empty() {
+                    self.wire_done(now, WireDone::Put(failed));
+                }
+            }
+            WireDone::Put(results) => {
                 let carried: BTreeMap<(u32, IpNet), VipId> = self
                     .vips
                     .iter()

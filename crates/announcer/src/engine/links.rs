@@ -49,10 +49,10 @@ impl Engine {
         wanted.extend(self.lookout.links());
         wanted.extend(self.orphans().into_iter().map(|orphan| (orphan.interface, Family::of(orphan.net.addr()))));
         if let Some(network) = &self.network {
-            wanted.retain(|(index, _)| {
-                network.link(*index).is_some()
-                    || self.vips.values().any(|vip| vip.carrier.is_some_and(|carrier| carrier.link == *index))
-            });
+            let there: BTreeSet<u32> = network.links.iter().map(|link| link.index).collect();
+            let carrying: BTreeSet<u32> =
+                self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| carrier.link).collect();
+            wanted.retain(|(index, _)| there.contains(index) || carrying.contains(index));
         }
         if wanted != self.listening {
             self.listening.clone_from(&wanted);

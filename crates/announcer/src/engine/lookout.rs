@@ -125,12 +125,12 @@ impl Engine {
     pub(super) fn review(&mut self, now: Instant) {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, &self.network) else { return };
         let used: BTreeSet<u32> = self.lookout.links.iter().map(|(link, _)| *link).collect();
-        cluster.set_card(Card {
-            links: card_links(network, |index| used.contains(&index)),
-            serving: self.lookout.serving,
-            leaving: self.stopping.is_some(),
-            ..Card::default()
-        });
+        let (serving, leaving) = (self.lookout.serving, self.stopping.is_some());
+        let card = |used: &BTreeSet<u32>| {
+            let links = card_links(network, |index| used.contains(&index));
+            Card { links, serving, leaving, ..Card::default() }
+        };
+        cluster.set_card(card(&used));
         let up = self.vips.values().filter(|vip| matches!(vip.phase, Phase::Adding | Phase::Up { .. }));
         let found = network.addresses.iter().filter(|address| {
             let gone = self.removed.contains_key(&(address.interface, Some(address.net)))
@@ -148,6 +148,11 @@ impl Engine {
             stopping: self.stopping.is_some(),
         };
         let review = cluster.review(now, &scene);
+        let uses: BTreeSet<u32> = review.links.iter().map(|(link, _)| *link).collect();
+        if uses != used {
+            // The others may be waiting for a node that has this interface.
+            cluster.set_card(card(&uses));
+        }
         for change in cluster.take_changes() {
             *self.observations.changes.entry(change.why).or_default() += 1;
             self.moved.insert(change.key.clone(), change);
@@ -164,6 +169,9 @@ impl Engine {
         }
         for loser in review.losers {
             self.claim_from(now, loser);
+        }
+        for (key, reason, text) in review.told {
+            self.tell(now, &key, true, reason, &text);
         }
         self.call_witnesses();
         self.note_losers();
@@ -277,7 +285,18 @@ impl Engine {
                 true
             }
             Judgement::Outdated(_) | Judgement::Ignore => !lingering,
-            Judgement::Doubt => false,
+            Judgement::Doubt => {
+                let uid = view.uid.clone();
+                let echo = self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
+                if !lingering
+                    && !echo
+                    && let Some(cluster) = self.cluster()
+                    && let Some(swap) = cluster.read_again(now, &primary, &uid)
+                {
+                    self.out.push(Action::Swap(primary, swap));
+                }
+                false
+            }
         }
     }
 

@@ -85,7 +85,7 @@ impl Engine {
     pub(super) fn sweep(&mut self, now: Instant) {
         let Some(network) = self.network.as_ref().filter(|_| !self.plan.undecided) else { return };
         let names: BTreeSet<&str> =
-            self.vips.values().filter_map(|vip| vip.dhcp.as_ref()).map(super::dhcp::Dhcp::link_name).collect();
+            self.vips.values().filter_map(|vip| vip.dhcp.as_ref()).map(super::dhcp_state::Dhcp::link_name).collect();
         let leaving: BTreeSet<u32> = self.leaving.values().map(super::dhcp::Leaving::link).collect();
         let uids: BTreeSet<&str> = self.services.values().map(|view| view.uid.0.as_str()).collect();
         let ours = |link: &l2::netlink::Link| {

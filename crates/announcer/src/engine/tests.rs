@@ -8,6 +8,7 @@ mod live;
 mod node_mode;
 mod ownership;
 mod restart;
+mod scale;
 mod security;
 mod service_mode;
 mod static_vips;

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use l2::Mac;
 
-use super::dhcp::Dhcp;
-use super::dhcp6::Dhcp6;
+use super::dhcp_state::{Dhcp, Dhcp6};
 use super::{Action, Engine, Put, VipStatus, WireOp};
 use crate::network::looks_like_a_vip;
 use crate::plan::VipId;
@@ -294,20 +293,33 @@ impl Engine {
         if self.refuse_own_address(now, id) {
             return;
         }
-        let fence = self.fence;
-        let vip = self.vips.get_mut(id).expect("it is there");
-        vip.phase = Phase::Adding;
-        match vip.put(now, fence) {
-            Some(put) => {
-                // The settings come first: with others the node would answer for the address on every interface.
-                self.prepare_links();
-                if id.is_dhcp() {
-                    self.protect();
+        self.vips.get_mut(id).expect("it is there").phase = Phase::Adding;
+        self.to_add.insert(id.clone());
+    }
+
+    /// Sets all that is to be added, in one request: two hundred addresses that come at once cost one set of rules and
+    /// one round to the kernel, not two hundred.
+    pub(super) fn add_all(&mut self, now: Instant) {
+        let (fence, mut puts, mut rules) = (self.fence, Vec::new(), false);
+        for id in std::mem::take(&mut self.to_add) {
+            let Some(vip) = self.vips.get_mut(&id).filter(|vip| vip.phase == Phase::Adding) else { continue };
+            match vip.put(now, fence) {
+                Some(put) => {
+                    puts.push(put);
+                    rules |= id.is_dhcp();
                 }
-                self.out.push(Action::Wire(WireOp::Put(vec![put])));
+                None => vip.phase = Phase::Idle,
             }
-            None => vip.phase = Phase::Idle,
         }
+        if puts.is_empty() {
+            return;
+        }
+        // The settings come first: with others the node would answer for the address on every interface.
+        self.prepare_links();
+        if rules {
+            self.protect();
+        }
+        self.out.push(Action::Wire(WireOp::Put(puts)));
     }
 
     pub(super) fn put_done(&mut self, now: Instant, id: &VipId, net: IpNet, result: Result<(), String>) {

@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    fn node(spec: serde_json::Value, labels: serde_json::Value, ready: &str) -> NodeFacts {
+    fn node(spec: &serde_json::Value, labels: &serde_json::Value, ready: &str) -> NodeFacts {
         let node = json!({"metadata": {"name": "n", "labels": labels}, "spec": spec,
             "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
         NodeView::of(&serde_json::from_value(node).unwrap()).facts
@@ -108,7 +108,7 @@ mod tests {
             ("another taint", taint("dedicated"), json!({}), "True", fine),
             ("excluded", json!({}), json!({EXCLUDED: ""}), "True", NodeFacts { shut_out: true, ..fine }),
         ] {
-            assert_eq!(node(spec, labels, ready), expected, "{name}");
+            assert_eq!(node(&spec, &labels, ready), expected, "{name}");
         }
     }
 

@@ -62,6 +62,36 @@ fn one_vip_per_address_however_many_services_use_it() {
     assert_eq!(plan.of_service[&ServiceKey::new("default", "a")].len(), 2);
 }
 
+/// All Services but one are ours.
+struct AllBut(&'static str);
+
+impl Ownership for AllBut {
+    fn of(&self, service: &ServiceView) -> Owner {
+        if service.key.name == self.0 { Owner::Theirs } else { Owner::Mine }
+    }
+
+    fn confirmed(&self, service: &ServiceView) -> bool {
+        self.of(service) == Owner::Mine
+    }
+}
+
+#[test]
+fn an_address_that_is_leased_on_another_node_is_never_a_static_one_here() {
+    let mut primary = view("first", &["dhcp"]);
+    primary.dhcp.requested = Some("10.0.0.50".parse().unwrap());
+    let by_address = view("second", &["10.0.0.50", "10.0.0.6"]);
+    let by_name = ServiceView { primary: Some(primary.key.clone()), ..view("third", &["10.0.0.51"]) };
+    let services = [primary, by_address, by_name].map(|view| (view.key.clone(), view)).into();
+    let plan = plan(&World {
+        services: &services,
+        ownership: &AllBut("first"),
+        network: &network(),
+        config: &config(&[]),
+        leases: &BTreeMap::new(),
+    });
+    assert_eq!(ids(&plan), ["10.0.0.6: second"]);
+}
+
 #[test]
 fn two_dhcp_services_share_nothing() {
     let plan = planned(&[view("a", &["dhcp"]), view("b", &["dhcp"])], MINE, &[]);

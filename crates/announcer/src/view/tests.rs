@@ -30,6 +30,15 @@ fn address(text: &str) -> Wanted {
 }
 
 #[test]
+fn a_term_that_was_written_by_hand_counts_as_missing_and_is_told() {
+    assert_eq!(annotated(&[(keys::TERM, "7")]).published.term, Some(Term(7)));
+    let view = annotated(&[(keys::TERM, "18446744073709551615")]);
+    assert_eq!(view.published.term, None);
+    let told = view.problems.iter().next().unwrap().to_string();
+    assert!(told.contains(keys::TERM) && told.contains("18446744073709551615"), "{told}");
+}
+
+#[test]
 fn only_living_load_balancers_that_are_not_ignored_are_ours() {
     let ours = |change: fn(&mut Value)| ServiceView::of(&service(change), &ClassRules::default()).is_some();
     assert!(ours(|_| {}));

@@ -93,6 +93,10 @@ impl FakeKernel {
 
     pub fn perform(&mut self, now: Instant, op: WireOp) -> Option<WireDone> {
         match op {
+            WireOp::Extend(puts) => match self.perform(now, WireOp::Put(puts)) {
+                Some(WireDone::Put(results)) => Some(WireDone::Extended(results)),
+                other => other,
+            },
             WireOp::Observe => Some(WireDone::Observed(Ok(self.network.clone()))),
             WireOp::Put(puts) => {
                 let mut results = Vec::new();

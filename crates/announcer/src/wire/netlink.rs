@@ -156,6 +156,7 @@ impl Wire for NetlinkWire {
         match op {
             WireOp::Observe => Some(WireDone::Observed(self.observe().await)),
             WireOp::Put(puts) => Some(WireDone::Put(self.put(puts).await)),
+            WireOp::Extend(puts) => Some(WireDone::Extended(self.put(puts).await)),
             WireOp::Remove { link, net } => {
                 if let Err(error) = self.netlink.remove_address(link, net).await {
                     tracing::warn!(error = %chain(&error), "an address is left behind until its deadline");

@@ -81,7 +81,7 @@ impl ShortLeases {
     /// How often it was asked for a new lease, and how often to grant or to extend one.
     pub fn asked(&self) -> (usize, usize) {
         let messages = self.messages.lock().unwrap();
-        let count = |kind| messages.iter().filter(|message| **message == kind).count();
+        let count = |kind: u8| messages.iter().copied().filter(|message| *message == kind).count();
         (count(DISCOVER), count(REQUEST))
     }
 }

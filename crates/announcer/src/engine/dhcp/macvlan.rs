@@ -6,9 +6,10 @@ use std::time::Instant;
 use l2::Mac;
 use l2::netlink::{InetConfChange, Macvlan};
 
+use super::super::dhcp_state::MacvlanState;
 use super::super::vip::Vip;
 use super::super::{Action, DhcpStart, Engine, WireOp};
-use super::{MACVLAN_STAYED, MacvlanState};
+use super::MACVLAN_STAYED;
 use crate::annotations::LeaseFacts;
 use crate::network::mac_is_taken;
 use crate::plan::VipId;

@@ -1,5 +1,7 @@
 //! `node` mode: one engine, with the other nodes, the API and the wire played by the tests.
 
+mod vacant;
+
 use std::net::IpAddr;
 
 use super::*;
@@ -138,10 +140,8 @@ fn one_node_alone_takes_what_is_new_and_writes_who_it_is() {
 
 #[test]
 fn a_new_service_is_taken_by_exactly_one_node() {
-    let takers = ALL.iter().filter(|me| {
-        let place = crate::ownership::node::preferred("10.0.0.5", ALL);
-        place == Some(**me)
-    });
+    let place = crate::ownership::node::preferred("10.0.0.5", ALL);
+    let takers = ALL.iter().filter(|me| place == Some(**me));
     assert_eq!(takers.count(), 1);
     let mine = crate::ownership::node::preferred("10.0.0.5", ALL) == Some("node-1");
     let cluster = Cluster::new(&ALL, &[view("web", &["10.0.0.5"])]);
@@ -242,6 +242,26 @@ fn an_unproven_claim_is_defended_against_while_the_record_stands() {
     cluster.claims("node-2", "10.0.0.5", "web", 3);
     assert!(cluster.has());
     assert!(cluster.node.reasons().contains(&"AddressConflict"));
+}
+
+#[test]
+fn an_unproven_claim_has_the_record_read_again_and_not_more_often_than_once_a_second() {
+    let mut cluster = owner(&ALL);
+    let thief = [2, 9, 9, 9, 9, 9];
+    for _ in 0..50 {
+        cluster.node.heard(2, "10.0.0.5", thief, Heard::Claim);
+    }
+    let (key, swap) = cluster.node.swaps.pop().expect("it is read again");
+    assert!(cluster.node.swaps.is_empty(), "once");
+    assert_eq!(swap.expect.as_ref(), Some(&swap.seat), "a swap that changes nothing");
+    cluster.node.feed(Input::Swapped(key.clone(), Swapped::Won));
+    assert!(cluster.has(), "it stands as we know it");
+    cluster.quiet(1025, &[], &ALL);
+    cluster.node.heard(2, "10.0.0.5", thief, Heard::Claim);
+    let other = Seat { host: "node-2".into(), term: Term(9) };
+    assert_eq!(cluster.node.swaps.len(), 1);
+    cluster.node.feed(Input::Swapped(key, Swapped::Other(Some(other))));
+    assert!(!cluster.has(), "somebody else stands there, whatever the watch says");
 }
 
 #[test]

@@ -10,37 +10,11 @@ use l2::Mac;
 use super::asking::Asking;
 use super::decide::Asked;
 use super::facts::Facts;
-use super::{Card, ForeignLock, Member, NodeFacts, Seat, Swap, Swapped, Term, Verdict};
+use super::swaps::{Pending, SETTLED, Taken};
+use super::{Card, ForeignLock, Member, NodeFacts, Seat, Term, Verdict};
 use crate::frames::{Frame, Heard};
 use crate::ownership::{Owner, Ownership};
 use crate::view::{ServiceKey, ServiceView, Uid};
-
-/// A swap without an answer is forgotten; whoever performs them answers sooner.
-const SWAP_LIMIT: Duration = Duration::from_secs(10);
-/// Between two attempts while the API does not answer: someone is waiting for this address.
-const SWAP_RETRY: Duration = Duration::from_millis(50);
-/// A group that was taken and went again is taken again after 1, 2, 4 ... of these: two nodes that cannot serve it must
-/// not throw it at one another.
-const RETAKE: Duration = Duration::from_secs(2);
-const RETAKE_DOUBLINGS: u32 = 5;
-/// A take-over that lasted this long was a good one.
-const SETTLED: Duration = Duration::from_mins(2);
-
-/// A swap that was asked for.
-#[derive(Debug)]
-struct Pending {
-    swap: Swap,
-    why: &'static str,
-    /// Under way until then; or, after a failure, not to be tried before.
-    until: Instant,
-}
-
-/// How often a group was taken lately.
-#[derive(Debug, Clone, Copy)]
-struct Taken {
-    at: Instant,
-    times: u32,
-}
 
 /// A Service that has become ours, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,17 +41,19 @@ pub struct Cluster {
     records: BTreeMap<ServiceKey, (Uid, Seat)>,
     /// The newest term heard on the wire.
     heard: Term,
-    pending: BTreeMap<ServiceKey, Pending>,
+    pub(super) pending: BTreeMap<ServiceKey, Pending>,
     asking: BTreeMap<ServiceKey, Asking>,
-    taken: BTreeMap<ServiceKey, Taken>,
+    pub(super) taken: BTreeMap<ServiceKey, Taken>,
     /// Owners found silent, with their addresses; `true`: with a witness.
     silent: BTreeMap<String, BTreeMap<IpAddr, bool>>,
     /// Since when.
-    silent_since: BTreeMap<String, Instant>,
+    pub(super) silent_since: BTreeMap<String, Instant>,
     /// Handed over, and still served until then or until the new owner is heard.
     pub(super) lingering: BTreeMap<ServiceKey, Instant>,
     /// Groups that belong to another node, and since when.
     pub(super) misplaced: BTreeMap<ServiceKey, (String, Instant)>,
+    /// Groups that nobody owns, and since when.
+    pub(super) vacant: BTreeMap<ServiceKey, Instant>,
     /// Records that became ours, with the host before.
     pub(super) gained: Vec<(ServiceKey, String)>,
     pub(super) foreign_since: Option<Instant>,
@@ -86,7 +62,7 @@ pub struct Cluster {
     pub(super) primaries: BTreeMap<ServiceKey, ServiceKey>,
     /// The record of each Service's group.
     pub(super) seats: BTreeMap<ServiceKey, Seat>,
-    changes: Vec<Change>,
+    pub(super) changes: Vec<Change>,
     pub(super) in_touch: bool,
     pub(super) next: Option<Instant>,
 }
@@ -108,6 +84,7 @@ impl Cluster {
             primaries: BTreeMap::new(),
             lingering: BTreeMap::new(),
             misplaced: BTreeMap::new(),
+            vacant: BTreeMap::new(),
             gained: Vec::new(),
             foreign_since: None,
             owners: BTreeMap::new(),
@@ -207,36 +184,6 @@ impl Cluster {
         news
     }
 
-    /// Answer to a [`Swap`].
-    pub fn swapped(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
-        let Some(pending) = self.pending.remove(key) else { return };
-        let Pending { swap, why, .. } = pending;
-        match swapped {
-            Swapped::Won => {
-                let from = swap.expect.as_ref().map(|seat| seat.host.clone()).filter(|host| !host.is_empty());
-                if swap.seat.host == self.me {
-                    let before = self.taken.get(key).filter(|taken| now < taken.at + SETTLED);
-                    let times = before.map_or(0, |taken| (taken.times + 1).min(RETAKE_DOUBLINGS));
-                    self.taken.insert(key.clone(), Taken { at: now, times });
-                    let silent = from.as_ref().and_then(|from| self.silent_since.get(from).copied());
-                    self.changes.push(Change { key: key.clone(), from, why, silent });
-                } else {
-                    tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "handed over");
-                    self.lingering.insert(key.clone(), now + super::review::LINGER);
-                }
-                self.learn(key, &swap.uid, swap.seat);
-            }
-            Swapped::Other(Some(seat)) => {
-                tracing::info!(service = %key, host = seat.host, term = %seat.term, "somebody else was faster");
-                self.learn(key, &swap.uid, seat);
-            }
-            Swapped::Other(None) | Swapped::Gone => {}
-            Swapped::Failed => {
-                self.pending.insert(key.clone(), Pending { swap, why, until: now + SWAP_RETRY });
-            }
-        }
-    }
-
     /// Changes of owner since the last call.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
@@ -326,35 +273,6 @@ impl Cluster {
         self.silent.retain(|_, vips| !vips.is_empty());
         let silent = &self.silent;
         self.silent_since.retain(|owner, _| silent.contains_key(owner));
-    }
-
-    /// A swap for this group, unless one is under way or the last one is too fresh.
-    pub(super) fn begin_swap(
-        &mut self,
-        now: Instant,
-        key: &ServiceKey,
-        uid: &Uid,
-        host: String,
-        why: &'static str,
-    ) -> Option<Swap> {
-        if self.pending.get(key).is_some_and(|pending| now < pending.until) {
-            return None;
-        }
-        if host == self.me && self.retake_at(key).is_some_and(|at| now < at) {
-            return None;
-        }
-        let expect = self.record(key, uid).cloned();
-        let swap = Swap { uid: uid.clone(), expect, seat: Seat { host, term: self.newest_term().next() } };
-        let again = self.pending.contains_key(key);
-        if !again {
-            tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "changing the owner");
-        }
-        self.pending.insert(key.clone(), Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT });
-        Some(swap)
-    }
-
-    fn retake_at(&self, key: &ServiceKey) -> Option<Instant> {
-        self.taken.get(key).map(|taken| taken.at + RETAKE * (1 << taken.times))
     }
 
     /// Nothing is known of Services that are gone.

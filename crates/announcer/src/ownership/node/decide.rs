@@ -184,7 +184,7 @@ mod tests {
             (Some(false), Holder::Alive, "node-2", false),
             (Some(false), Holder::Expired, "node-2", true),
         ] {
-            let step = decide(&Case { silent, holder, ..case(me, Some(&seat)) });
+            let step = decide(&Case { holder, silent, ..case(me, Some(&seat)) });
             assert_eq!(matches!(step, Step::Take(_)), takes, "{silent:?} {holder:?} {me}");
         }
     }

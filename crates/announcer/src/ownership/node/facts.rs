@@ -167,6 +167,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(15);
 
+    #[allow(clippy::unnecessary_wraps)] // as the watch has it
     fn member(renewal: u32) -> Option<Member> {
         Some(Member { renewal: renewal.to_string(), duration: LEASE, card: Card { serving: true, ..Card::default() } })
     }

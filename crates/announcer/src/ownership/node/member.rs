@@ -48,7 +48,7 @@ pub struct Card {
 impl Card {
     /// As written in the annotation; what somebody else made of it is as good as an empty card: a node that gets nothing.
     pub fn parse(text: &str) -> Self {
-        serde_json::from_str(text).unwrap_or_default()
+        serde_json::from_str(text).ok().filter(|card: &Self| card.term.is_plausible()).unwrap_or_default()
     }
 
     /// What to write.

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use l2::netlink::Link;
+
 use super::decide::{Case, Holder, Step, decide};
 use super::member::Fitness;
 use super::{Cluster, Loser, Seat, Swap, Target, Targets, Term, Watched, place};
@@ -12,9 +14,9 @@ use crate::annotations::Wanted;
 use crate::config::Config;
 use crate::endpoints::{EligibleNodes, Endpoints, eligible_nodes};
 use crate::group::{GroupKey, groups};
-use crate::network::Network;
+use crate::network::{InterfaceError, Network};
 use crate::ownership::Owner;
-use crate::view::{ServiceKey, ServiceView};
+use crate::view::{InterfaceWish, ServiceKey, ServiceView};
 
 /// Between a hand-over and withdrawing, if the new owner is not heard before.
 pub const LINGER: Duration = Duration::from_secs(2);
@@ -55,12 +57,14 @@ pub struct Review {
     pub losers: Vec<Loser>,
     /// Interfaces on which answers and claims have to be heard.
     pub links: BTreeSet<(u32, bool)>,
+    /// What authors have to know of Services that no node takes: reason and text.
+    pub told: Vec<(ServiceKey, &'static str, String)>,
 }
 
 /// One group with all that is known of it.
-struct Standing<'a> {
-    key: String,
-    members: Vec<&'a ServiceView>,
+pub(super) struct Standing<'a> {
+    pub key: String,
+    pub members: Vec<&'a ServiceView>,
     /// Addresses on the wire, with the MAC of their macvlan.
     addresses: Vec<(IpAddr, Option<l2::Mac>)>,
     /// Our interface for them.
@@ -68,6 +72,8 @@ struct Standing<'a> {
     seat: Option<Seat>,
     candidates: Vec<&'a str>,
     keeps: bool,
+    /// Where its endpoints are, if that counts.
+    pub only: Option<BTreeSet<String>>,
 }
 
 impl Cluster {
@@ -107,7 +113,7 @@ impl Cluster {
         let me = self.me.clone();
         let fitness = self.all_fitness(now);
         let mut watched: BTreeMap<(String, u32, u8), Vec<Watched>> = BTreeMap::new();
-        let mut steps = Vec::new();
+        let (mut steps, mut vacant) = (Vec::new(), BTreeMap::new());
         let cluster = &*self;
         for (key, members) in &all_groups.members {
             let standing = cluster.standing(scene, &fitness, key, members);
@@ -140,6 +146,22 @@ impl Cluster {
                 stopping: scene.stopping,
                 fail_back,
             };
+            let unowned = standing.seat.is_none() || holder == Holder::Absent;
+            if unowned && !holding && !unsettled && foreign.is_none() {
+                let since = cluster.vacant.get(&primary.key).copied().unwrap_or(now);
+                vacant.insert(primary.key.clone(), since);
+                if let Some(obstacle) = cluster.obstacle(now, scene, &fitness, &standing) {
+                    let due = since + obstacle.grace();
+                    if now < due {
+                        at(due);
+                    } else {
+                        let text = format!("no node has taken it; what keeps node {me} from it: {obstacle}");
+                        let members = standing.members.iter();
+                        let told = members.map(|view| (view.key.clone(), obstacle.reason(), text.clone()));
+                        review.told.extend(told);
+                    }
+                }
+            }
             let mine = standing.seat.as_ref().is_some_and(|seat| seat.host == me);
             let lingering = cluster.lingering.contains_key(&primary.key);
             let (owner, step) = if foreign.is_some() {
@@ -180,6 +202,7 @@ impl Cluster {
         if unsettled {
             at(settled);
         }
+        self.vacant = vacant;
         self.conclude(now, scene, steps, &mut review, &mut at);
         self.watch(watched, &mut review);
         // Services without an address: somebody has to tell their authors what is wrong with them.
@@ -308,10 +331,12 @@ impl Cluster {
             if node == self.me {
                 return link.is_some();
             }
-            let card = self.facts.card(node);
-            match link {
-                Some(link) => card.is_some_and(|card| card.towards(scene.network, link).is_some()),
-                None => card.is_some_and(|card| !card.links.is_empty()),
+            let Some(card) = self.facts.card(node) else { return false };
+            match (&members[0].interface, link) {
+                // Its author means this name on every node; another interface of the same LAN would not be used there.
+                (InterfaceWish::Named(name), _) => card.links.iter().any(|link| link.name == *name),
+                (_, Some(link)) => card.towards(scene.network, link).is_some(),
+                (_, None) => !card.links.is_empty(),
             }
         };
         let candidates = fitness
@@ -323,7 +348,14 @@ impl Cluster {
         let served_nowhere = only.as_ref().is_some_and(BTreeSet::is_empty);
         let keeps =
             !matches!(fitness[&self.me], Fitness::Unfit(_)) && (served(&self.me) || served_nowhere) && link.is_some();
-        Standing { key: key.to_string(), members, addresses, link, seat: seat.cloned(), candidates, keeps }
+        Standing { key: key.to_string(), members, addresses, link, seat: seat.cloned(), candidates, keeps, only }
+    }
+}
+
+impl Standing<'_> {
+    /// This node's interface for it, whether it can be used or not.
+    pub fn chosen<'a>(&self, scene: &Scene<'a>) -> Result<&'a Link, InterfaceError> {
+        chosen(scene, self.members[0], self.addresses.first().map(|(address, _)| *address))
     }
 }
 
@@ -347,7 +379,11 @@ fn addresses(members: &[&ServiceView]) -> Vec<(IpAddr, Option<l2::Mac>)> {
 
 /// This node's interface for a group.
 fn link_of(scene: &Scene<'_>, view: &ServiceView, address: Option<IpAddr>) -> Option<u32> {
-    let address = address.filter(|_| !view.wants_dhcp());
-    let link = scene.network.choose(&view.interface, scene.config, address).ok()?;
+    let link = chosen(scene, view, address).ok()?;
     link.is_usable().then_some(link.index)
+}
+
+fn chosen<'a>(scene: &Scene<'a>, view: &ServiceView, address: Option<IpAddr>) -> Result<&'a Link, InterfaceError> {
+    let address = address.filter(|_| !view.wants_dhcp());
+    scene.network.choose(&view.interface, scene.config, address)
 }

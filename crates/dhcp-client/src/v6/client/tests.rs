@@ -1,8 +1,9 @@
-use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, OptionCode, StatusCode};
+use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, OptionCode, Status, StatusCode};
 use dhcproto::{Decodable, Decoder, Encodable, Encoder};
 use proptest::prelude::*;
 
 use super::*;
+use crate::Expiry;
 
 const SERVER: &[u8] = b"server";
 const DUID: &[u8] = b"client";

@@ -1,0 +1,124 @@
+//! What a VIP knows of its DHCP client, its lease and its macvlan. Data; what becomes of it is decided in `dhcp.rs` and
+//! `dhcp6.rs`.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use l2::Mac;
+
+use super::Leased;
+use crate::annotations::{LeaseFacts, LeaseFacts6};
+use crate::view::DhcpWishes;
+
+/// A macvlan that cannot be made is tried again after 1, 2, 4 ... seconds, at most this many; so is one that vanishes:
+/// whoever removes it may go on doing so.
+const MACVLAN_RETRY_MAX_SECONDS: u64 = 60;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MacvlanState {
+    Absent,
+    Making,
+    /// Index, and from which observation on it must be visible.
+    Ready(u32, u64),
+    /// Refused, or gone too often.
+    Failed {
+        until: Instant,
+    },
+}
+
+/// The DHCP side of a VIP.
+#[derive(Debug)]
+pub(super) struct Dhcp {
+    pub wishes: DhcpWishes,
+    pub name: String,
+    pub mac: Mac,
+    pub macvlan: MacvlanState,
+    /// When it was there last, and how often since then it could not be made or did not stay.
+    pub made: Option<Instant>,
+    pub troubles: u32,
+    /// Generation of the client that runs.
+    pub running: Option<u64>,
+    pub leased: Option<Leased>,
+    /// The lease facts that should stand on the Service.
+    pub facts: Option<LeaseFacts>,
+    pub state: &'static str,
+    pub retry: Option<Instant>,
+    /// What the client was told last of its link.
+    pub link_up: bool,
+    /// The address that clients may know.
+    pub last: Option<Ipv4Addr>,
+    /// What is noted on the macvlan.
+    pub noted: Option<String>,
+}
+
+impl Dhcp {
+    pub fn deadline(&self) -> Option<Instant> {
+        let macvlan = match self.macvlan {
+            MacvlanState::Failed { until } => Some(until),
+            _ => None,
+        };
+        macvlan.into_iter().chain(self.retry).min()
+    }
+
+    /// Whether something that waited is due.
+    pub fn wake(&mut self, now: Instant) -> bool {
+        let mut due = false;
+        if matches!(self.macvlan, MacvlanState::Failed { until } if until <= now) {
+            self.macvlan = MacvlanState::Absent;
+            due = true;
+        }
+        if self.retry.is_some_and(|at| at <= now) {
+            self.retry = None;
+            due = true;
+        }
+        due
+    }
+
+    pub fn link(&self) -> Option<u32> {
+        match self.macvlan {
+            MacvlanState::Ready(link, _) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// When the macvlan is tried again.
+    pub fn macvlan_retry(&mut self, now: Instant) -> Instant {
+        self.troubles = (self.troubles + 1).min(10);
+        now + Duration::from_secs((1 << (self.troubles - 1)).min(MACVLAN_RETRY_MAX_SECONDS))
+    }
+
+    pub fn link_name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// What a client speaks from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mouth {
+    pub link: u32,
+    pub mac: Mac,
+    pub source: Ipv6Addr,
+}
+
+/// The DHCPv6 side of a VIP.
+#[derive(Debug, Default)]
+pub(super) struct Dhcp6 {
+    pub mouth: Option<Mouth>,
+    /// Generation of the client that runs.
+    pub running: Option<u64>,
+    pub leased: Option<Leased<LeaseFacts6>>,
+    /// The lease facts that should stand on the Service.
+    pub facts: Option<LeaseFacts6>,
+    pub state: &'static str,
+    pub retry: Option<Instant>,
+}
+
+impl Dhcp6 {
+    pub fn deadline(&self) -> Option<Instant> {
+        self.retry
+    }
+
+    pub fn wake(&mut self, now: Instant) -> bool {
+        self.retry.take_if(|at| *at <= now).is_some()
+    }
+}

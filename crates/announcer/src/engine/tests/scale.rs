@@ -1,0 +1,57 @@
+//! Many Services at once: what the kernel is asked for, and how often, must not grow with their square.
+
+use super::dhcp::leased;
+use super::*;
+
+/// Two hundred DHCP Services with macvlans and clients, all waiting for their leases.
+fn waiting(count: usize) -> (Node, Vec<String>) {
+    let mut node = Node::leading(&[]);
+    let names: Vec<String> = (0..count).map(|number| format!("{number:03}x")).collect();
+    for name in &names {
+        node.upsert(view(name, &["dhcp"]));
+    }
+    assert_eq!(node.clients.len(), count);
+    (node, names)
+}
+
+fn wire(actions: &[Action]) -> Vec<&WireOp> {
+    let ops = actions.iter().filter_map(|action| if let Action::Wire(op) = action { Some(op) } else { None });
+    ops.collect()
+}
+
+#[test]
+fn two_hundred_leases_at_once_are_one_request_and_one_set_of_rules() {
+    let (mut node, names) = waiting(200);
+    let mut actions = Vec::new();
+    for (number, name) in names.iter().enumerate() {
+        let event = DhcpEvent::Bound(leased(&node, &format!("10.0.1.{number}"), 600));
+        actions.extend(node.engine.hear(node.now, Input::Dhcp(uid(name), node.clients[&uid(name)], event)));
+    }
+    actions.extend(node.engine.step(node.now, Input::Tick));
+    let ops = wire(&actions);
+    let puts: Vec<usize> =
+        ops.iter().filter_map(|op| if let WireOp::Put(puts) = op { Some(puts.len()) } else { None }).collect();
+    assert_eq!(puts, [200]);
+    let rules = ops.iter().filter(|op| matches!(op, WireOp::Protect(_))).count();
+    assert_eq!(rules, 1);
+    let protect = ops.iter().position(|op| matches!(op, WireOp::Protect(_)));
+    assert!(protect < ops.iter().position(|op| matches!(op, WireOp::Put(_))), "the rules stand before the addresses");
+}
+
+#[test]
+fn what_is_up_is_extended_by_a_request_of_its_own_while_others_are_being_made() {
+    let mut node = Node::leading(&[view("web", &["10.0.0.5"])]);
+    node.pass_ms(1000);
+    // The kernel is busy: nothing that is asked for from here on is answered.
+    let mut actions = Vec::new();
+    for number in 0..200 {
+        let new = view(&format!("{number:03}x"), &["dhcp"]);
+        actions.extend(node.engine.hear(node.now, Input::Service(new.key.clone(), Some(Box::new(new)))));
+    }
+    actions.extend(node.engine.step(node.now + REFRESH, Input::Tick));
+    let ops = wire(&actions);
+    assert_eq!(ops.iter().filter(|op| matches!(op, WireOp::Macvlan(..))).count(), 200);
+    let extended: Vec<_> =
+        ops.iter().filter_map(|op| if let WireOp::Extend(puts) = op { Some(puts) } else { None }).collect();
+    assert!(matches!(&extended[..], [puts] if puts.len() == 1), "{extended:?}");
+}
