@@ -194,7 +194,7 @@ async fn an_interface_that_does_not_exist_is_named_and_used_when_it_appears() {
     let address = IpAddr::from(bed.lan.ipv4(158));
     // An address on eth0 throughout, so that eth0 never answers for what is on another NIC of the same LAN.
     let other = case.expose(service("other").at(&bed.lan.ipv4(162).to_string()).tcp(80)).await.unwrap();
-    other.address().await.unwrap();
+    let beside = other.address().await.unwrap();
     let spec = service("web").at(&address.to_string()).annotation(kube_vip::SERVICE_INTERFACE, "uplink7");
     let web = case.expose(spec.tcp(80)).await.unwrap();
     let told = web.wait_for_event("CannotAnnounce", "uplink7").await.unwrap();
@@ -205,8 +205,8 @@ async fn an_interface_that_does_not_exist_is_named_and_used_when_it_appears() {
     assert!(ingress(&web.get().await.unwrap()).is_empty(), "nobody is told of an address that does not answer");
     assert_eq!(bed.macs(address).unwrap(), Vec::<String>::new());
 
-    let holder = bed.announcer_lease_holder().await.unwrap();
-    let owner = bed.lan.hosts().iter().find(|host| host.name() == holder).unwrap();
+    // Whichever node has the interface gets the address, also one that has others already.
+    let owner = bed.lan.host(bed.wait_for_owner(beside).await.unwrap());
     let nic = owner.attach(bed.lan.segment(), "uplink7", &[]).unwrap();
     // Two NICs in one LAN: the administrator sees to it that the unused one is silent.
     owner.namespace().sysctl("net/ipv4/conf/uplink7/arp_ignore", "1").unwrap();
