@@ -297,6 +297,19 @@ async fn a_service_that_no_pool_matches_names_the_pool_it_needs_and_gets_an_addr
 }
 
 #[tokio::test]
+async fn a_service_that_names_a_pool_which_does_not_exist_is_told_and_served_when_the_name_is_taken_back() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("pool-name").await.unwrap();
+    let web = case.expose(service("web").annotation(cloudprovider::IP_POOL, "nosuch").tcp(80)).await.unwrap();
+    told(&web, &["IPPool nosuch does not exist on Harvester", "/ippool"]).await;
+    web.annotate(cloudprovider::IP_POOL, None).await.unwrap();
+    served(&web, 80).await;
+}
+
+#[tokio::test]
 async fn a_service_that_finds_its_pool_exhausted_gets_an_address_when_it_is_enlarged() {
     if e2e::skip() {
         return;

@@ -9,6 +9,8 @@ use clap::{Arg, Command, CommandFactory};
 use crate::{ccm, generate_addon};
 
 const KEYS: &str = include_str!("../../harvester-api/src/keys.rs");
+const ANNOUNCER: &str = include_str!("../../announcer/src/annotations.rs");
+const RECORD: &str = include_str!("../../harvester-provider/src/identity/record.rs");
 
 const INTRODUCTION: &str = "\
 # Reference
@@ -24,7 +26,9 @@ fn render() -> String {
     text.push_str("\n## Flags of `generate-addon`\n");
     flags(&mut text, &generate_addon::Arguments::command());
     text.push_str("\n## Annotations, labels, finalizers and taints\n");
-    keys(&mut text);
+    keys(&mut text, KEYS);
+    further(&mut text, "Further keys of the announcer, on Services.", ANNOUNCER);
+    further(&mut text, "Keys on ConfigMap `kube-system/harvester-cloud-provider`.", RECORD);
     text
 }
 
@@ -59,10 +63,21 @@ fn name(arg: &Arg) -> String {
     }
 }
 
-/// Doc comments and constants of `keys.rs`, module by module.
-fn keys(text: &mut String) {
+/// Those constants of a source that are keys and are not in the text yet.
+fn further(text: &mut String, title: &str, source: &str) {
+    let mut all = String::new();
+    keys(&mut all, source);
+    let known =
+        |row: &str| row.split('`').nth(1).is_none_or(|key| !key.contains('/') || text.contains(&format!("`{key}`")));
+    let rows: Vec<&str> = all.lines().filter(|row| row.starts_with("| `") && !known(row)).collect();
+    write!(text, "\n{title}\n\n| key | meaning |\n| --- | --- |\n{}\n", rows.join("\n"))
+        .expect("a String takes everything");
+}
+
+/// Doc comments and constants of a source, module by module.
+fn keys(text: &mut String, source: &str) {
     let mut comment = String::new();
-    for line in KEYS.lines().map(str::trim) {
+    for line in source.lines().map(str::trim) {
         if let Some(words) = line.strip_prefix("///") {
             comment.push_str(words);
         } else if line.starts_with("pub mod ") {
@@ -71,7 +86,8 @@ fn keys(text: &mut String) {
             comment.clear();
         } else if let Some((_, value)) = line.strip_prefix("pub const ").and_then(|rest| rest.split_once("&str = \"")) {
             let key = value.trim_end_matches("\";");
-            writeln!(text, "| `{key}` | {} |", cell(comment.trim())).expect("a String takes everything");
+            let meaning = cell(comment.trim()).replace("[`", "`").replace("`]", "`");
+            writeln!(text, "| `{key}` | {meaning} |").expect("a String takes everything");
             comment.clear();
         } else {
             comment.clear();
@@ -96,9 +112,16 @@ fn the_reference_says_what_the_code_says() {
         written == rendered,
         "docs/reference.md is out of date: UPDATE_DOCS=1 cargo test -p harvester-cloud-provider reference"
     );
-    for needed in
-        ["`--cloud-config`", "`--distribution`", "`cloudprovider.harvesterhci.io/ipam`", "Accepted, without effect"]
-    {
+    for needed in [
+        "`--cloud-config`",
+        "`--distribution`",
+        "`cloudprovider.harvesterhci.io/ipam`",
+        "`cloudprovider.harvesterhci.io/announcer-term`",
+        "`cloudprovider.harvesterhci.io/dhcp-lease`",
+        "`cloudprovider.harvesterhci.io/dhcp6-lease`",
+        "`cloudprovider.harvesterhci.io/list-garbage`",
+        "Accepted, without effect",
+    ] {
         assert!(rendered.contains(needed), "{needed}");
     }
 }

@@ -4,6 +4,7 @@
 //! Therefore unknown members of spec, status, conditions and the object itself survive a round trip. harvester-side.md 1, 8.2.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::NamespaceResourceScope;
@@ -219,9 +220,14 @@ impl LoadBalancer {
     }
 
     /// The allocated address, when it may be used: not going away, Ready, and booked in the wanted pool where one is named (a
-    /// pool switch passes through Ready with the old or no address). harvester-side.md 4.2
+    /// pool switch passes through Ready with the old or no address). harvester-side.md 4.2. What is no address is never published,
+    /// and [`DHCP_ADDRESS`] only where DHCP was asked for: on a pool object it would start a DHCP client that nobody wants.
     pub fn usable_address(&self) -> Option<&str> {
         let ip = self.allocated_ip().filter(|_| self.ready() && !self.terminating())?;
+        let dhcp = self.spec.ipam.as_deref() == Some(Ipam::Dhcp.as_str());
+        if ip.parse::<IpAddr>().map_or(true, |ip| ip.is_unspecified() && !dhcp) {
+            return None;
+        }
         match self.spec.ip_pool.as_deref().filter(|pool| !pool.is_empty()) {
             Some(wanted) if self.allocated_pool() != Some(wanted) => None,
             _ => Some(ip),
@@ -254,11 +260,17 @@ impl LoadBalancer {
     }
 }
 
+/// Before the name of the pool. Elsewhere in a message it is the old pool of a switch, whose address is still booked.
+pub const NO_ALLOCATOR: &str = "fail to get allocator ";
+
 /// What a not-ready message of the host means to us. harvester-side.md 3.6, host-throughput.md 1.7
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotReady {
     /// The host is busy or has to repair its own books; it goes on by itself, however long it takes.
     Transient,
+    /// The pool that is named does not exist; for a moment also said of every pool after a restart of the host's controller. It
+    /// booked nothing, and looks again with a growing delay, whether or not the pool comes.
+    NoAllocator,
     /// No pool fits the load balancer; a user has to make or change one. The host looks again every second.
     NoMatchingPool,
     /// The pool is used up; a user has to enlarge it or free an address.
@@ -271,7 +283,9 @@ impl NotReady {
     /// Classifies by the fragments that all host versions share.
     pub fn classify(message: &str) -> Self {
         const TRANSIENT: [&str; 3] = ["fail to reserve", "duplicate allocation", "fail to get allocator"];
-        if TRANSIENT.iter().any(|fragment| message.contains(fragment)) {
+        if message.starts_with(NO_ALLOCATOR) {
+            Self::NoAllocator
+        } else if TRANSIENT.iter().any(|fragment| message.contains(fragment)) {
             Self::Transient
         } else if message.contains("no matched IPPool") || message.contains("no matching IP pool") {
             Self::NoMatchingPool
@@ -367,6 +381,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_address_is_not_usable_and_the_request_for_dhcp_only_where_dhcp_was_asked_for() {
+        for (ipam, ip, usable) in [
+            ("pool", "10.0.0.1", true),
+            ("pool", "fd00::1", true),
+            ("pool", "<script>", false),
+            ("pool", "10.0.0.1/24", false),
+            ("pool", "10.0.0.1,10.0.0.2", false),
+            ("pool", "0.0.0.0", false),
+            ("pool", "::", false),
+            ("", "0.0.0.0", false),
+            ("dhcp", "0.0.0.0", true),
+            ("dhcp", "x", false),
+        ] {
+            let status = json!({"allocatedAddress": {"ip": ip}, "conditions": [{"type": "Ready", "status": "True"}]});
+            let lb = with_status(&json!({"ipam": ipam}), &status);
+            assert_eq!(lb.usable_address().is_some(), usable, "{ipam} {ip}");
+        }
+    }
+
+    #[test]
     fn a_terminating_object_has_no_usable_address() {
         let mut lb = with_status(
             &json!({}),
@@ -382,7 +416,9 @@ mod tests {
         let table = [
             ("fail to get ip from pool edge, error: fail to reserve 10.0.0.1 into edge", NotReady::Transient),
             ("10.0.0.1 has been allocated to a/b, duplicate allocation is not allowed", NotReady::Transient),
-            ("fail to get allocator edge", NotReady::Transient),
+            // Was Transient once. It stays for ever when the name is wrong, and nobody was told.
+            ("fail to get allocator edge", NotReady::NoAllocator),
+            ("fail to release ip 10.0.0.1 to pool edge, error: fail to get allocator old", NotReady::Transient),
             ("no matched IPPool with requirement &{Network: Project: Namespace:a Cluster:b}", NotReady::NoMatchingPool),
             ("no matching IP pool with requirement x", NotReady::NoMatchingPool),
             (

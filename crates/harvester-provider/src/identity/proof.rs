@@ -16,8 +16,13 @@ pub fn cluster_of(lb: &LbView) -> Option<ClusterName> {
     label.or_else(|| lb.annotations.get(loadbalancer::CLUSTER)).map(|name| ClusterName::from_record(name))
 }
 
-/// The labels name the Service, and either the naming rule, computed with the object's own cluster name and the Service's UID, gives
-/// its name, or both UIDs stand on it. A label alone proves nothing: clusters share a namespace of Harvester.
+/// What stands for the UID in the name of the object that takes a Service's address from this pool, after a move.
+pub fn unique_in_pool(service: &ServiceView, pool: &str) -> String {
+    format!("{}/{pool}", service.uid)
+}
+
+/// The labels name the Service, and either a naming rule, computed with the object's own cluster name and the Service's UID (and, of
+/// an object that a move made, its own pool: the cluster's UID may have changed since), gives its name, or both UIDs stand on it. A label alone proves nothing: clusters share a namespace of Harvester.
 pub fn is_proven(lb: &LbView, service: &ServiceView, cluster_uid: Option<&str>) -> bool {
     let (namespace, name) = (service.key.namespace.as_str(), service.key.name.as_str());
     if lb.service() != Some((namespace, name)) {
@@ -25,8 +30,10 @@ pub fn is_proven(lb: &LbView, service: &ServiceView, cluster_uid: Option<&str>) 
     }
     let by_uid = lb.annotation(cloudprovider::SERVICE_UID) == service.uid.0
         && cluster_uid.is_some_and(|uid| lb.annotation(cloudprovider::CLUSTER_UID) == uid);
-    by_uid
-        || cluster_of(lb).is_some_and(|cluster| lb.name == cluster.load_balancer_name(namespace, name, &service.uid.0))
+    let by_rule = |unique: &str| {
+        cluster_of(lb).is_some_and(|cluster| lb.name == cluster.load_balancer_name(namespace, name, unique))
+    };
+    by_uid || by_rule(&service.uid.0) || lb.pool().is_some_and(|pool| by_rule(&unique_in_pool(service, pool)))
 }
 
 #[cfg(test)]
@@ -59,6 +66,23 @@ mod tests {
         assert!(!is_proven(&object("demo", &name("demo", &web)), &successor, None), "a Service of the same name");
         let other = build::service("default/other").done();
         assert!(!is_proven(&object("demo", &name("demo", &other)), &other, None), "the labels name default/web");
+    }
+
+    /// Service default/kubernetes can be made anew, and then the cluster has another UID.
+    #[test]
+    fn the_object_of_a_move_is_proven_by_its_name_whatever_the_uid_of_the_cluster() {
+        let web = build::service("default/web").done();
+        let unique = unique_in_pool(&web, "edge");
+        let moved = ClusterName::from_record("demo").load_balancer_name("default", "web", &unique);
+        let mut lb = object("demo", &moved);
+        assert!(!is_proven(&lb, &web, None), "no pool stands on it");
+        lb.wanted_pool = Some("edge".into());
+        assert!(is_proven(&lb, &web, None) && is_proven(&lb, &web, Some("cluster-2")));
+        lb.wanted_pool = Some("other".into());
+        assert!(!is_proven(&lb, &web, None), "the name belongs to another pool");
+        lb.wanted_pool = Some("edge".into());
+        let successor = ServiceView { uid: cloud_provider::view::Uid("other".into()), ..web };
+        assert!(!is_proven(&lb, &successor, None), "a Service of the same name");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use harvester_api::load_balancer::Ipam;
 use harvester_api::names::is_object_name;
 
 use super::quoted::Quoted;
+use super::sharing::named_primary;
 
 /// Where the address comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +91,14 @@ pub fn source(service: &ServiceView) -> Result<Source, ChoiceError> {
     match (pool, &source) {
         (Some(_), Source::Dhcp | Source::Static(_)) => Err(ChoiceError::PoolNotUsed { word: source.word() }),
         _ => Ok(source),
+    }
+}
+
+/// The address of a Service that brings its own; a secondary has its primary's.
+pub fn static_address(service: &ServiceView) -> Option<IpAddr> {
+    match source(service) {
+        Ok(Source::Static(address)) if named_primary(service).is_none() => Some(address),
+        _ => None,
     }
 }
 

@@ -28,6 +28,8 @@ pub enum Change {
     Ipam(Ipam),
     /// Set `spec.ipPool`.
     Pool(String),
+    /// Remove `spec.ipPool`: Harvester chooses again.
+    NoPool,
     /// Set `spec.workloadType: cluster`.
     ClusterWorkload,
     /// Set `status.address`.
@@ -157,6 +159,9 @@ pub fn apply(object: &mut Value, changes: &[Change]) -> bool {
             }
             Change::Ipam(ipam) => *member(member(object, "spec"), "ipam") = ipam.as_str().into(),
             Change::Pool(pool) => *member(member(object, "spec"), "ipPool") = pool.clone().into(),
+            Change::NoPool => {
+                member(object, "spec").as_map().remove("ipPool");
+            }
             Change::ClusterWorkload => *member(member(object, "spec"), "workloadType") = "cluster".into(),
             Change::Address(address) => *member(member(object, "status"), "address") = address.clone().into(),
         }
@@ -264,6 +269,15 @@ mod tests {
             value,
             serde_json::to_value(new_object(&build::config(), "name", &service, &Source::Pool(None))).unwrap()
         );
+    }
+
+    /// harvester-side.md 3.1: without a name Harvester selects a pool; its admission (5.2) has no rule about it.
+    #[test]
+    fn a_pool_that_is_not_asked_for_any_more_is_removed() {
+        let mut object = json!({"spec": {"ipPool": "nosuch", "ipam": "pool"}});
+        assert!(apply(&mut object, &[Change::NoPool]));
+        assert!(!apply(&mut object, &[Change::NoPool]), "the second time changes nothing");
+        assert_eq!(object, json!({"spec": {"ipam": "pool"}}));
     }
 
     #[test]

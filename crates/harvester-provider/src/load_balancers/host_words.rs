@@ -5,14 +5,18 @@
 use std::time::Duration;
 
 use cloud_provider::provider::Waiting;
-use harvester_api::keys::loadbalancer;
-use harvester_api::load_balancer::NotReady;
+use harvester_api::keys::{cloudprovider, loadbalancer};
+use harvester_api::load_balancer::{NO_ALLOCATOR, NotReady};
 
 use super::view::LbView;
 use super::wait_reason::WaitReason;
 
 /// How long the host may take to look at a new object before somebody should look at the host (harvester-side.md 6).
 pub const HOST_SILENT: Duration = Duration::from_secs(30);
+
+/// How long the host may say that it does not know a pool: after a restart of its controller it says so of every pool
+/// (harvester-side.md 3.6, 8.2).
+pub const POOL_UNKNOWN: Duration = Duration::from_secs(10);
 
 /// How often an object whose network or project the host could not tell is sent again: only a write makes the host's webhook
 /// look anew (harvester-side.md 3.5).
@@ -67,6 +71,7 @@ pub fn no_address(lb: &LbView, cluster: &str, namespace: &str, now: i64) -> NoAd
         Some(ready) if ready.status => progress(story, None),
         Some(_) => match NotReady::classify(message) {
             NotReady::Transient => progress(story, None),
+            NotReady::NoAllocator => no_such_pool(lb, &story, now),
             NotReady::NoMatchingPool => no_matching_pool(lb, &story, cluster, namespace),
             NotReady::PoolExhausted => NoAddress {
                 waiting: Waiting {
@@ -99,8 +104,35 @@ pub fn no_address(lb: &LbView, cluster: &str, namespace: &str, now: i64) -> NoAd
     }
 }
 
+fn age_seconds(lb: &LbView, now: i64) -> u64 {
+    lb.created.map_or(0, |created| u64::try_from(now.saturating_sub(created)).unwrap_or(0))
+}
+
+/// The host does not let us read its pools: its words are all there is.
+fn no_such_pool(lb: &LbView, story: &str, now: i64) -> NoAddress {
+    let left = POOL_UNKNOWN.as_secs().saturating_sub(age_seconds(lb, now));
+    if left > 0 {
+        let reason = WaitReason::Allocation;
+        let retry_after = Some(Duration::from_secs(left));
+        let waiting = Waiting { reason: reason.word(), message: story.to_owned(), needs_user: false, retry_after };
+        return NoAddress { waiting, reason, resend: None };
+    }
+    let said = lb.ready.as_ref().and_then(|ready| ready.message.strip_prefix(NO_ALLOCATOR));
+    let pool = said.or(lb.wanted_pool.as_deref()).unwrap_or_default().trim();
+    let message = format!(
+        "{story}. IPPool {pool} does not exist on Harvester, or Harvester has just restarted: correct or remove annotation {}, or \
+         make the IPPool. The Service gets an address by itself then",
+        cloudprovider::IP_POOL
+    );
+    let reason = WaitReason::NoSuchPool;
+    // Pools wake nobody on the host, and its back-off grows to two minutes.
+    let retry_after = Some(NUDGE_INTERVAL);
+    let waiting = Waiting { reason: reason.word(), message, needs_user: true, retry_after };
+    NoAddress { waiting, reason, resend: Some(Resend::Nudge) }
+}
+
 fn silent_host(lb: &LbView, story: &str, now: i64) -> NoAddress {
-    let age = lb.created.map_or(0, |created| u64::try_from(now - created).unwrap_or(0));
+    let age = age_seconds(lb, now);
     let silent = age >= HOST_SILENT.as_secs();
     let message = if silent {
         format!(
@@ -169,12 +201,27 @@ mod tests {
         for message in [
             "fail to reserve 10.0.0.1 into edge",
             "10.0.0.1 has been allocated to a/b, duplicate allocation is not allowed",
-            "fail to get allocator edge",
         ] {
             let told = tell(Some(message), "guests/mgmt");
             assert!(!told.waiting.needs_user && told.resend.is_none(), "{told:?}");
             assert_eq!(told.waiting.message, format!("ip is not allocated, mode: pool, message: {message}"));
         }
+    }
+
+    /// It used to be a busy host's word for ever, and nobody learnt of a mistyped name.
+    #[test]
+    fn a_pool_that_does_not_exist_becomes_the_users_trouble_after_ten_seconds() {
+        let lb = LbView { created: Some(100), ..build::lb("x").not_ready("fail to get allocator nosuch").done() };
+        let soon = no_address(&lb, "demo", "guests", 104);
+        assert!(!soon.waiting.needs_user && soon.resend.is_none(), "a host that starts says so of every pool");
+        assert_eq!(soon.waiting.retry_after, Some(Duration::from_secs(6)));
+        let late = no_address(&lb, "demo", "guests", 110);
+        assert!(late.waiting.needs_user);
+        assert_eq!((late.reason, late.resend), (WaitReason::NoSuchPool, Some(Resend::Nudge)));
+        for part in ["IPPool nosuch does not exist on Harvester, or Harvester has just restarted", "/ippool"] {
+            assert!(late.waiting.message.contains(part), "{}", late.waiting.message);
+        }
+        assert_eq!(late, no_address(&lb, "demo", "guests", 999), "one trouble, one Event");
     }
 
     #[test]

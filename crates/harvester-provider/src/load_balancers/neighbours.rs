@@ -11,6 +11,7 @@ use futures::FutureExt;
 use harvester_api::keys::kube_vip;
 use runtime::cache::Touched;
 
+use super::choice::static_address;
 use super::sharing::named_primary;
 
 /// An index over the cache of Services. What it finds are candidates: the rules of sharing decide.
@@ -26,16 +27,18 @@ struct Index {
     facts: HashMap<ServiceKey, Facts>,
     by_primary: BTreeMap<ServiceKey, BTreeSet<ServiceKey>>,
     by_address: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
+    by_static: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Facts {
     primary: Option<ServiceKey>,
     addresses: BTreeSet<IpAddr>,
+    wanted: Option<IpAddr>,
 }
 
 /// Addresses that a Service is served with or shows.
-fn addresses(service: &ServiceView) -> BTreeSet<IpAddr> {
+pub fn addresses(service: &ServiceView) -> BTreeSet<IpAddr> {
     let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).map_or("", String::as_str);
     let shown = shown.split(',').filter_map(|ip| ip.trim().parse().ok());
     service.ingress.iter().copied().chain(shown).filter(|address: &IpAddr| !address.is_unspecified()).collect()
@@ -49,6 +52,7 @@ impl Neighbours {
             facts: HashMap::new(),
             by_primary: BTreeMap::new(),
             by_address: BTreeMap::new(),
+            by_static: BTreeMap::new(),
         };
         Self { services, index: Mutex::new(index) }
     }
@@ -59,6 +63,7 @@ impl Neighbours {
             let facts = self.services.get(&key).map(|service| Facts {
                 primary: named_primary(&service).and_then(Result::ok),
                 addresses: addresses(&service),
+                wanted: static_address(&service),
             });
             index.note(key, facts.unwrap_or_default());
         }
@@ -69,6 +74,11 @@ impl Neighbours {
     pub fn naming(&self, primary: &ServiceKey) -> Vec<Arc<ServiceView>> {
         let keys = self.index().by_primary.get(primary).cloned().unwrap_or_default();
         keys.iter().filter_map(|key| self.services.get(key)).collect()
+    }
+
+    /// Services that want this static address, whether they have it or not.
+    pub fn wanting(&self, address: IpAddr) -> BTreeSet<ServiceKey> {
+        self.index().by_static.get(&address).cloned().unwrap_or_default()
     }
 
     /// Services that have an address in common with this one, itself included; and `more`.
@@ -91,6 +101,12 @@ impl Index {
         }
         for address in &old.addresses {
             leave(&mut self.by_address, address, &key);
+        }
+        if let Some(address) = &old.wanted {
+            leave(&mut self.by_static, address, &key);
+        }
+        if let Some(address) = facts.wanted {
+            self.by_static.entry(address).or_default().insert(key.clone());
         }
         if let Some(primary) = &facts.primary {
             self.by_primary.entry(primary.clone()).or_default().insert(key.clone());
@@ -123,6 +139,24 @@ mod tests {
     }
 
     #[test]
+    fn it_knows_who_wants_a_static_address_and_has_it_or_not() {
+        let fixed = |name, ip| service(name).short(&[("ipam", "static"), ("want", ip)]);
+        let cache = cloud_provider::cache::services_with([
+            fixed("default/a", "10.0.0.1").done(),
+            fixed("default/b", "10.0.0.2").done(),
+            fixed("default/shares", "10.0.0.1").short(&[("primary", "default/b")]).done(),
+            service("default/pool").short(&[("want", "10.0.0.1"), ("ip", "10.0.0.1")]).done(),
+        ]);
+        let neighbours = Neighbours::new(cache.clone());
+        let wanting =
+            |ip: &str| neighbours.wanting(ip.parse().unwrap()).into_iter().map(|key| key.name).collect::<Vec<_>>();
+        assert_eq!((wanting("10.0.0.1"), wanting("10.0.0.2")), (vec!["a".to_owned()], vec!["b".to_owned()]));
+        cache.apply(key("default/a"), fixed("default/a", "10.0.0.2").done());
+        cache.remove(&key("default/b"));
+        assert_eq!((wanting("10.0.0.1"), wanting("10.0.0.2")), (vec![], vec!["a".to_owned()]));
+    }
+
+    #[test]
     fn it_follows_what_services_say_and_forgets_who_is_gone() {
         let sharer = |name| service(name).short(&[("primary", "default/web")]).done();
         let cache = cloud_provider::cache::services_with([
@@ -144,6 +178,7 @@ mod tests {
             cache.remove(&key(name));
         }
         let index = neighbours.index();
+        assert!(index.by_static.is_empty());
         assert!(index.facts.is_empty() && index.by_primary.is_empty() && index.by_address.is_empty());
     }
 }

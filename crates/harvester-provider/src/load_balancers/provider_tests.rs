@@ -4,6 +4,8 @@
 mod adoption;
 #[path = "provider_tests/leaving.rs"]
 mod leaving;
+#[path = "provider_tests/static_addresses.rs"]
+mod static_addresses;
 
 use std::collections::BTreeMap;
 

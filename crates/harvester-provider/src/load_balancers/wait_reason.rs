@@ -25,8 +25,12 @@ pub enum WaitReason {
     Unserved,
     /// No IPPool fits.
     NoMatchingPool,
+    /// The IPPool that is named does not exist.
+    NoSuchPool,
     /// The IPPool is used up.
     PoolExhausted,
+    /// A Service with a static address that Harvester booked for this one.
+    AddressTaken,
     /// The host refuses for another reason.
     Refused,
 }
@@ -46,7 +50,9 @@ impl WaitReason {
             Self::Quota => "QuotaReached",
             Self::Unserved => "NotServed",
             Self::NoMatchingPool => "NoMatchingPool",
+            Self::NoSuchPool => "NoSuchPool",
             Self::PoolExhausted => "PoolExhausted",
+            Self::AddressTaken => "AddressTaken",
             Self::Refused => "RefusedByHarvester",
         }
     }
@@ -65,7 +71,9 @@ impl WaitReason {
             Self::Quota => "quota",
             Self::Unserved => "unserved",
             Self::NoMatchingPool => "no_matching_pool",
+            Self::NoSuchPool => "no_such_pool",
             Self::PoolExhausted => "pool_exhausted",
+            Self::AddressTaken => "address_taken",
             Self::Refused => "refused",
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cloud_provider::view::{Protocol, ServiceKey, ServiceView};
 use harvester_api::keys::{cloudprovider, kube_vip, loadbalancer};
 
+use super::neighbours::addresses;
 use super::network::wanted_network;
 use super::sharing::named_primary;
 use super::view::LbView;
@@ -23,6 +24,8 @@ struct Digest {
     ingress: Vec<IpAddr>,
     network: String,
     shows: Option<String>,
+    /// Addresses that nobody else may take as a static one.
+    holds: BTreeSet<IpAddr>,
     label: Option<String>,
     ports: BTreeSet<(Protocol, u16)>,
 }
@@ -37,6 +40,7 @@ impl From<&ServiceView> for Digest {
             ingress: service.ingress.clone(),
             network: wanted_network(service).to_owned(),
             shows: service.annotations.get(kube_vip::LOADBALANCER_IPS).cloned(),
+            holds: if service.is_load_balancer && !service.deleting { addresses(service) } else { BTreeSet::new() },
             label: service.labels.get(cloudprovider::PRIMARY_SERVICE).cloned(),
             ports: service.ports.clone(),
         }
@@ -51,12 +55,14 @@ pub struct ServiceWakes {
 
 impl ServiceWakes {
     /// `key` changed, appeared or is gone: itself if its ingress changed (the framework does not look at the status), who shares
-    /// its address, the Service whose address it shares, and who else shares that. `naming` finds who names a Service as primary.
+    /// its address, the Service whose address it shares, who else shares that, and who wants an address that it has given up.
+    /// `naming` finds who names a Service as primary, `wanting` who wants a static address.
     pub fn touched(
         &mut self,
         key: &ServiceKey,
         now: Option<&ServiceView>,
         naming: impl Fn(&ServiceKey) -> Vec<Arc<ServiceView>>,
+        wanting: impl Fn(IpAddr) -> BTreeSet<ServiceKey>,
     ) -> BTreeSet<ServiceKey> {
         let new = now.map(Digest::from);
         let old = match &new {
@@ -71,6 +77,8 @@ impl ServiceWakes {
         let mut wake = primaries.clone();
         primaries.insert(key.clone());
         wake.extend(primaries.iter().flat_map(naming).map(|service| service.key.clone()));
+        let holds = |digest: &Option<Digest>| digest.as_ref().map(|digest| digest.holds.clone()).unwrap_or_default();
+        wake.extend(holds(&old).difference(&holds(&new)).copied().flat_map(wanting));
         wake.remove(key);
         let ingress =
             |digest: &Option<Digest>| digest.as_ref().map(|digest| digest.ingress.clone()).unwrap_or_default();
@@ -148,6 +156,10 @@ mod tests {
         }
     }
 
+    fn nobody(_: IpAddr) -> BTreeSet<ServiceKey> {
+        BTreeSet::new()
+    }
+
     fn arcs(services: &[ServiceView]) -> Vec<Arc<ServiceView>> {
         services.iter().cloned().map(Arc::new).collect()
     }
@@ -159,10 +171,16 @@ mod tests {
         let after = service("default/web").ingress("10.0.0.1").done();
         let all = arcs(&[after.clone(), sharer("default/a"), sharer("x/b"), service("default/c").done()]);
         let mut wakes = ServiceWakes::default();
-        wakes.touched(&before.key, Some(&before), naming(&all));
-        assert_eq!(names(wakes.touched(&after.key, Some(&after), naming(&all))), ["default/a", "default/web", "x/b"]);
-        assert!(wakes.touched(&after.key, Some(&after), naming(&all)).is_empty(), "nothing changed");
-        assert_eq!(names(wakes.touched(&after.key, None, naming(&all[1..]))), ["default/a", "default/web", "x/b"]);
+        wakes.touched(&before.key, Some(&before), naming(&all), nobody);
+        assert_eq!(
+            names(wakes.touched(&after.key, Some(&after), naming(&all), nobody)),
+            ["default/a", "default/web", "x/b"]
+        );
+        assert!(wakes.touched(&after.key, Some(&after), naming(&all), nobody).is_empty(), "nothing changed");
+        assert_eq!(
+            names(wakes.touched(&after.key, None, naming(&all[1..]), nobody)),
+            ["default/a", "default/web", "x/b"]
+        );
     }
 
     #[test]
@@ -171,19 +189,43 @@ mod tests {
         let all = arcs(&[service("default/web").done(), sharer("default/a"), sharer("default/b")]);
         let mut wakes = ServiceWakes::default();
         let a = sharer("default/a");
-        wakes.touched(&a.key, Some(&a), naming(&all));
+        wakes.touched(&a.key, Some(&a), naming(&all), nobody);
         let turned = service("default/a").done();
-        assert_eq!(names(wakes.touched(&a.key, Some(&turned), naming(&all))), ["default/b", "default/web"]);
+        assert_eq!(names(wakes.touched(&a.key, Some(&turned), naming(&all), nobody)), ["default/b", "default/web"]);
+    }
+
+    #[test]
+    fn an_address_that_is_given_up_wakes_who_was_refused_it() {
+        let ip: IpAddr = "10.0.0.1".parse().unwrap();
+        let wanting = |address: IpAddr| if address == ip { [key("default/fixed")].into() } else { BTreeSet::new() };
+        let had = service("default/web").short(&[("ip", "10.0.0.1")]).ingress("10.0.0.1").done();
+        let moved = service("default/web").short(&[("ip", "10.0.0.2")]).ingress("10.0.0.2").done();
+        let shows_another = service("default/web").short(&[("ip", "10.0.0.2")]).ingress("10.0.0.1").done();
+        let deleting = ServiceView { deleting: true, ..had.clone() };
+        let no_balancer = ServiceView { is_load_balancer: false, ..had.clone() };
+        for (now, free) in [
+            (None, true),
+            (Some(&moved), true),
+            (Some(&deleting), true),
+            (Some(&no_balancer), true),
+            (Some(&shows_another), false),
+        ] {
+            let mut wakes = ServiceWakes::default();
+            let first = wakes.touched(&had.key, Some(&had), naming(&[]), wanting);
+            assert!(!first.contains(&key("default/fixed")), "nothing was given up yet");
+            let woken = wakes.touched(&had.key, now, naming(&[]), wanting);
+            assert_eq!(woken.contains(&key("default/fixed")), free, "{now:?}");
+        }
     }
 
     #[test]
     fn a_label_or_annotation_that_nobody_depends_on_wakes_nobody() {
         let web = service("default/web").done();
         let mut wakes = ServiceWakes::default();
-        wakes.touched(&web.key, Some(&web), naming(&[]));
+        wakes.touched(&web.key, Some(&web), naming(&[]), nobody);
         let mut other = web.clone();
         other.annotations.insert("example/x".into(), "1".into());
-        assert!(wakes.touched(&web.key, Some(&other), naming(&[])).is_empty());
+        assert!(wakes.touched(&web.key, Some(&other), naming(&[]), nobody).is_empty());
     }
 
     #[test]

@@ -143,7 +143,9 @@ fn seen(lb: &LbView) -> Seen {
         Some(ready) if ready.status && lb.usable_address.is_some() => Seen::Ready,
         Some(ready) if !ready.status => match NotReady::classify(&ready.message) {
             NotReady::Transient => Seen::Collided,
-            NotReady::NoMatchingPool | NotReady::PoolExhausted | NotReady::Other => Seen::Refused,
+            NotReady::NoAllocator | NotReady::NoMatchingPool | NotReady::PoolExhausted | NotReady::Other => {
+                Seen::Refused
+            }
         },
         _ => Seen::Working,
     }
@@ -185,12 +187,27 @@ mod tests {
         assert_eq!(begin.elapsed(), Duration::from_secs(5));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_pool_that_does_not_exist_gives_its_place_back_at_once_and_leaves_the_window_as_it_is() {
+        let pacer = Arc::new(Pacer::default());
+        let mut wakes = std::pin::pin!(pacer.wakes());
+        let window = pacer.window();
+        assert_eq!(pacer.ask("a", &key("default/a"), Work::CreateNew), Turn::Now);
+        pacer.creates("a");
+        pacer.ask("b", &key("default/b"), Work::CreateNew);
+        let begin = Instant::now();
+        pacer.seen("a", Some(&lb("a").not_ready("fail to get allocator nosuch").done()));
+        assert_eq!(wakes.next().await, Some(key("default/b")));
+        assert_eq!((begin.elapsed(), pacer.window()), (Duration::ZERO, window));
+    }
+
     #[test]
     fn only_objects_with_a_booking_are_paced_when_they_are_deleted() {
         let ready = lb("a").ready("10.0.0.1").done();
         assert!(releases(&ready));
         assert!(releases(&lb("a").not_ready("fail to reserve 10.0.0.1 into edge").done()));
         assert!(!releases(&lb("a").not_ready("no matched IPPool").done()));
+        assert!(!releases(&lb("a").not_ready("fail to get allocator nosuch").done()));
         assert!(!releases(&lb("a").done()));
         assert!(!releases(&LbView { ipam: Some("dhcp".into()), ..ready }));
     }

@@ -54,7 +54,7 @@ pub struct World<'a> {
     pub sharers: &'a [Arc<ServiceView>],
     /// The address that the Service shows is another one's; see [`sharing::is_taken`].
     pub taken: bool,
-    /// Another Service that has the address which this one asks for.
+    /// Another Service that has the address which this one asks for; or a static one that has what was booked for this one.
     pub address_user: Option<ServiceKey>,
     /// The cluster has as many load balancers as it may have.
     pub quota_reached: Option<usize>,

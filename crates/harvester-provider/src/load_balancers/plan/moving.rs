@@ -17,11 +17,11 @@ use super::super::wait_reason::WaitReason;
 use super::primary::{foreign, without_address};
 use super::{Action, Plan, Refusal, Verdict, World, object, wait};
 use crate::config::LoadBalancerConfig;
+use crate::identity::proof::unique_in_pool;
 
 /// Name of the object that takes the Service's address from this pool, beside the one that serves.
 pub fn name_in_pool(config: &LoadBalancerConfig, service: &ServiceView, pool: &str) -> String {
-    let unique = format!("{}/{pool}", service.uid);
-    config.cluster_name.load_balancer_name(&service.key.namespace, &service.key.name, &unique)
+    config.cluster_name.load_balancer_name(&service.key.namespace, &service.key.name, &unique_in_pool(service, pool))
 }
 
 /// One step of a move that is asked for; `None`: the address is where it should be, or there is none to move.

@@ -22,6 +22,9 @@ use crate::config::LoadBalancerConfig;
 /// How often a Service looks whether the cluster may have one more load balancer.
 const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
 
+/// How often a Service looks whether a static one still uses the address that was booked for it.
+const STATIC_INTERVAL: Duration = Duration::from_secs(30);
+
 pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &World<'_>) -> Plan {
     let (source, asked) = match choice::source(service).and_then(|source| Ok((source, choice::address(service)?))) {
         Ok(choice) => choice,
@@ -51,7 +54,9 @@ fn serve(
     let mut changes =
         if lb.is_settled() { desired::drift(world.config, lb, service, source.ipam()) } else { Vec::new() };
     let mut actions = Vec::new();
-    let verdict = if let Some(ip) = address(source, lb) {
+    let verdict = if let Some(verdict) = used_by_static(service, source, lb, world) {
+        verdict
+    } else if let Some(ip) = address(source, lb) {
         let mut patch = publish(service, &ip, interface);
         if let (Source::Dhcp, Some(asked)) = (source, asked) {
             patch.ask_dhcp_for(service, asked);
@@ -66,9 +71,12 @@ fn serve(
         let trouble = trouble.or_else(|| not_as_asked(source, asked, &ip)).map(Verdict::from);
         trouble.or_else(|| unserved(source, &ip, interface, world)).unwrap_or(Verdict::Ready)
     } else {
-        if let Some(pool) = source.pool().filter(|pool| lb.pool() != Some(pool)) {
+        match source.pool() {
             // It has no address to lose.
-            changes.push(Change::Pool(pool.to_owned()));
+            Some(pool) if lb.pool() != Some(pool) => changes.push(Change::Pool(pool.to_owned())),
+            // Not while the host books: it would select another pool then, beside the address that it has written down already.
+            None if lb.wanted_pool.is_some() && lb.is_settled() => changes.push(Change::NoPool),
+            _ => {}
         }
         let (action, verdict) = without_address(lb, world);
         match action {
@@ -90,6 +98,23 @@ fn serve(
 pub(super) fn address(source: &Source, lb: &LbView) -> Option<String> {
     let booked = lb.usable_address.clone()?;
     Some(if let Source::Static(address) = source { address.to_string() } else { booked })
+}
+
+/// Harvester booked an address that a Service with a static one uses. Two nodes must not answer for it; who has it keeps it.
+fn used_by_static(service: &ServiceView, source: &Source, lb: &LbView, world: &World<'_>) -> Option<Verdict> {
+    let (Source::Pool(_), Some(address), Some(by)) = (source, &lb.usable_address, &world.address_user) else {
+        return None;
+    };
+    let service = &service.key;
+    let message = format!(
+        "Harvester booked address {address} for service {service}, and service {by} uses it by annotation {ip}: static addresses must \
+         lie outside all pools. Give service {by} another address, or exclude {address} from the IPPool and create service {service} \
+         anew",
+        ip = cloudprovider::IP
+    );
+    let reason = WaitReason::AddressTaken;
+    let waiting = Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(STATIC_INTERVAL) };
+    Some(Verdict::Waiting(waiting, reason))
 }
 
 /// Booked and published, and nobody serves it.

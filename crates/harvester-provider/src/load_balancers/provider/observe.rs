@@ -27,13 +27,19 @@ impl HarvesterLoadBalancers {
         services.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
     }
 
-    /// Another Service that has the static address which this one asks for.
-    pub(super) fn user_of_static(&self, service: &ServiceView) -> Option<ServiceKey> {
-        let Ok(Source::Static(address)) = choice::source(service) else { return None };
+    /// Another Service that has the static address which this one asks for, or a static one that has what was booked for it.
+    pub(super) fn address_user(&self, service: &ServiceView, lb: Option<&LbView>) -> Option<ServiceKey> {
+        let (address, only_static) = match choice::source(service).ok()? {
+            Source::Static(address) => (address, false),
+            Source::Pool(_) => (lb?.usable_address.as_deref()?.parse().ok()?, true),
+            Source::Dhcp => return None,
+        };
         let mut there = service.clone();
         there.annotations.insert(kube_vip::LOADBALANCER_IPS.to_owned(), address.to_string());
         there.ingress = Vec::new();
-        sharing::other_user(&there, &self.beside(&there))
+        let mut others = self.beside(&there);
+        others.retain(|other| !only_static || choice::static_address(other) == Some(address));
+        sharing::other_user(&there, &others)
     }
 
     /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too.
@@ -93,7 +99,7 @@ impl HarvesterLoadBalancers {
             name,
             lb: lb.as_deref(),
             others: &owned.others,
-            address_user: self.user_of_static(service),
+            address_user: self.address_user(service, lb.as_deref()),
             quota_reached,
             unserved,
             mapping: mapping.as_deref(),

@@ -39,7 +39,12 @@ impl HarvesterLoadBalancers {
         let (services, neighbours) = (self.services.clone(), Arc::clone(&self.neighbours));
         let mut dependents = ServiceWakes::default();
         let by_service = self.services.subscribe().flat_map(move |key| {
-            let woken = dependents.touched(&key, services.get(&key).as_deref(), |primary| neighbours.naming(primary));
+            let woken = dependents.touched(
+                &key,
+                services.get(&key).as_deref(),
+                |primary| neighbours.naming(primary),
+                |address| neighbours.wanting(address),
+            );
             futures::stream::iter(woken)
         });
 

@@ -28,6 +28,54 @@ fn an_object_without_an_address_is_sent_to_the_pool_that_is_named_now() {
     assert_eq!(super::plan(&web, &[], &[("default/web", &sent)]).actions, [], "once");
 }
 
+#[test]
+fn a_pool_that_is_not_named_any_more_is_taken_back_from_an_object_without_an_address() {
+    let lb = lb("lb-name").network_of_host("guests/mgmt").not_ready("fail to get allocator nosuch").done();
+    let lb = LbView { wanted_pool: Some("nosuch".into()), ..lb };
+    let plan = plan(&web(), &[], &[("default/web", &lb)]);
+    let [Action::Update { changes, .. }] = plan.actions.as_slice() else { panic!("{plan:?}") };
+    assert!(changes.contains(&Change::NoPool), "{changes:?}");
+    let sent = LbView { wanted_pool: None, ..lb.clone() };
+    assert_eq!(super::plan(&web(), &[], &[("default/web", &sent)]).actions, [], "once");
+
+    let booking = LbView { ready: None, ..lb };
+    assert_eq!(super::plan(&web(), &[], &[("default/web", &booking)]).actions, [], "the host may be booking in it");
+    let serving = LbView { wanted_pool: Some("edge".into()), booked_pool: Some("edge".into()), ..ready_lb() };
+    let kept = super::plan(&served(), &[], &[("default/web", &serving)]);
+    assert_eq!(kept, Plan { actions: vec![], verdict: Verdict::Ready }, "an address that serves stays");
+}
+
+/// It used to be neither told nor left.
+#[test]
+fn a_pool_that_does_not_exist_is_told_and_can_be_corrected() {
+    let lb = lb("lb-name").network_of_host("guests/mgmt").not_ready("fail to get allocator nosuch").done();
+    let lb = LbView { wanted_pool: Some("nosuch".into()), ..lb };
+    let web = |pool| service("default/web").short(&[("ippool", pool)]).done();
+    let scene = Scene { now: 1_010, idle: Some(Duration::from_secs(10)), ..Scene::default() };
+    let told = scene.plan(&web("nosuch"), &[], &[("default/web", &lb)]);
+    assert_eq!(told.actions, []);
+    assert!(waiting(&told).needs_user && waiting(&told).message.contains("IPPool nosuch does not exist"));
+    let corrected = scene.plan(&web("edge"), &[], &[("default/web", &lb)]);
+    let [Action::Update { changes, .. }] = corrected.actions.as_slice() else { panic!("{corrected:?}") };
+    assert!(changes.contains(&Change::Pool("edge".into())), "{changes:?}");
+}
+
+/// Harvester knows nothing of static addresses, so a pool that contains one gives it away a second time.
+#[test]
+fn a_booked_address_that_a_static_service_uses_is_not_published_and_told() {
+    let scene = Scene { address_user: Some(key("default/fixed")), ..Scene::default() };
+    let plan = scene.plan(&web(), &[], &[("default/web", &ready_lb())]);
+    assert_eq!(plan.actions, []);
+    let told = waiting(&plan);
+    assert!(told.needs_user && told.retry_after.is_some(), "{told:?}");
+    for part in [IP, "default/fixed", "outside all pools"] {
+        assert!(told.message.contains(part), "{told:?}");
+    }
+    let both = scene.plan(&served(), &[], &[("default/web", &ready_lb())]);
+    assert_eq!(both.actions, [], "who is served already is not cut off");
+    assert!(waiting(&both).needs_user);
+}
+
 /// Decision 10.
 #[test]
 fn a_static_address_is_the_users_and_the_hosts_record_is_left_alone() {

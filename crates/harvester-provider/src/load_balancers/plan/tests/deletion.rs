@@ -58,6 +58,7 @@ fn a_delete_is_held_back_while_the_host_is_booking_but_not_for_ever() {
         ("busy", transient(), 9, When::In(Duration::from_secs(1))),
         ("busy for ever", transient(), 10, leak),
         ("refused", refused(), 0, now),
+        ("no such pool", lb("lb-name").not_ready("fail to get allocator nosuch").done(), 0, now),
         ("no pool", dhcp(), 0, now),
     ];
     for (what, lb, seconds, expected) in cases {

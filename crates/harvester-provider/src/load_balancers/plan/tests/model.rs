@@ -47,6 +47,7 @@ impl Model {
                         Change::NoAnnotation(key) => drop(lb.annotations.remove(key)),
                         Change::Ipam(ipam) => lb.ipam = Some(ipam.to_string()),
                         Change::Pool(pool) => lb.wanted_pool = Some(pool),
+                        Change::NoPool => lb.wanted_pool = None,
                         Change::ClusterWorkload => lb.workload_type = Some("cluster".into()),
                         Change::Address(address) => lb.address = Some(address),
                     }

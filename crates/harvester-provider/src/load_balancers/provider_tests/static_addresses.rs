@@ -1,0 +1,39 @@
+//! A static address inside a pool: who is told, who keeps it, and who is woken when it is free.
+
+use super::*;
+
+fn fixed() -> ServiceView {
+    service("default/fixed").short(&[("ipam", "static"), ("want", IP)]).done()
+}
+
+#[tokio::test]
+async fn an_address_that_a_static_service_uses_is_not_published_until_that_one_gives_it_up() {
+    let user = service("default/fixed").short(&[("ipam", "static"), ("want", IP), ("ip", IP)]).ingress(IP).done();
+    let lab = Lab::new(vec![service("default/web").done(), user]);
+    lab.ensure().await.unwrap();
+    lab.host_books();
+    lab.watch();
+    lab.sent();
+    let Ensured::Waiting(told) = lab.ensure().await.unwrap() else { panic!("published") };
+    assert!(told.needs_user && told.message.contains("service default/fixed uses it"), "{told:?}");
+    assert_eq!(methods(&lab.sent()), [""; 0]);
+    lab.services.apply(key("default/fixed"), fixed());
+    lab.ensure().await.unwrap();
+    assert_eq!(methods(&lab.sent()), ["PATCH"], "who only wants it has no claim");
+}
+
+#[tokio::test]
+async fn a_static_service_is_woken_when_the_address_that_it_was_refused_is_free() {
+    let lab = Lab::new(vec![service("default/web").done(), fixed()]);
+    lab.served().await;
+    let error = lab.provider.ensure(&fixed()).await.unwrap_err();
+    assert!(error.message.contains("already used by service default/web"), "{error:?}");
+    let mut wakes = lab.provider.wakes();
+    // What is there when the stream begins.
+    while tokio::time::timeout(Duration::from_millis(50), wakes.next()).await.is_ok() {}
+    lab.services.remove(&key("default/web"));
+    let woken = tokio::time::timeout(Duration::from_secs(5), async {
+        while wakes.next().await.expect("a stream without end") != key("default/fixed") {}
+    });
+    woken.await.expect("woken");
+}
