@@ -1,5 +1,6 @@
 //! A DHCPv6 VIP: an address on an interface of the node, as a given one, that a client obtains and keeps.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use super::{Action, Dhcp6Start, DhcpEvent, Engine, Leased, WireOp};
 use crate::annotations::LeaseFacts6;
 use crate::network::Network;
 use crate::plan::VipId;
-use crate::view::Uid;
+use crate::view::{ServiceKey, ServiceView, Uid};
 
 const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// A renewal is written down when it moves the end of the lease by this much, or by a quarter of what is left.
@@ -58,10 +59,8 @@ impl Engine {
         let address = dhcp.leased.as_ref().map(|leased| leased.facts.address);
         if dhcp.running.is_none() && dhcp.retry.is_none() {
             // Copied manifests: as for DHCPv4, only what clients have been told of is used before a server has answered.
-            let own = self.services.values().filter(|view| view.uid == *uid);
-            let told = |facts: &LeaseFacts6| own.clone().any(|view| view.published.has(facts.address.into()));
             let (trusted, copied) = match dhcp.facts.clone() {
-                Some(facts) if told(&facts) => (Some(facts), None),
+                Some(facts) if is_told(&self.services, uid, &facts) => (Some(facts), None),
                 other => (None, other),
             };
             self.clients += 1;
@@ -125,12 +124,29 @@ impl Engine {
         }
     }
 
+    /// What a former life left of leases whose clients have not said yet that they go on with them. Removed and set
+    /// again a moment later, it would cost connections.
+    pub(super) fn awaited6(&self) -> BTreeSet<(u32, IpAddr)> {
+        let vips = self.vips.iter().filter_map(|(id, vip)| {
+            let (VipId::Dhcp6(uid), Some(dhcp)) = (id, &vip.dhcp6) else { return None };
+            let facts =
+                dhcp.facts.as_ref().filter(|facts| dhcp.leased.is_none() && is_told(&self.services, uid, facts))?;
+            Some((vip.place?, facts.address.into()))
+        });
+        vips.collect()
+    }
+
     /// The RELEASE is sent from the interface's own address: the leased one can go at once.
     pub(super) fn leave_dhcp6(&mut self, uid: &Uid, dhcp: &Dhcp6, release: bool) {
         if dhcp.running.is_some() {
             self.out.push(Action::StopDhcp6 { uid: uid.clone(), release: release && dhcp.leased.is_some() });
         }
     }
+}
+
+/// Whether clients know the address of a lease as that of this Service.
+fn is_told(services: &BTreeMap<ServiceKey, ServiceView>, uid: &Uid, facts: &LeaseFacts6) -> bool {
+    services.values().any(|view| view.uid == *uid && view.published.has(facts.address.into()))
 }
 
 fn carrier(mouth: Mouth, address: Ipv6Addr) -> Carrier {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::annotations::LeaseFacts6;
-use crate::network::fixtures::address;
+use crate::network::fixtures::{address, own_address};
 
 fn with_ipv6() -> Network {
     let mut network = network();
@@ -110,6 +110,48 @@ fn a_successor_goes_on_with_what_clients_know() {
     node.start_with(&[service], MINE);
     let log = node.take_log();
     assert!(log.contains(&"start dhcp6 web00000-uid lease Some(\"fd00::50\")".to_owned()), "{log:?}");
+}
+
+/// A node on which a former life has left `fd00::50`, the address of a lease.
+fn restarted(told: &[&str]) -> Node {
+    let mut service = published("web", "fd00::50", "node-1");
+    service.published.ingress.retain(|ingress| ingress.ip.is_some_and(|ip| told.contains(&ip.to_string().as_str())));
+    service.wanted = view("web", &["dhcp6"]).wanted;
+    service.dhcp.lease6 =
+        Some(LeaseFacts6 { address: "fd00::50".parse().unwrap(), server: "00010203".into(), expires: None });
+    let mut network = with_ipv6();
+    network.addresses.push(own_address(2, "fd00::50/128"));
+    let mut node = Node::new(&[], network);
+    node.kernel.deadlines.push((2, "fd00::50/128".parse().unwrap(), node.now + Duration::from_secs(8)));
+    node.start_with(&[service], MINE);
+    node
+}
+
+#[test]
+fn a_lease_of_a_former_life_stays_on_the_interface_all_the_time() {
+    let mut node = restarted(&["fd00::50"]);
+    node.pass_ms(2000);
+    let lease = leased(&node, "fd00::50", 600);
+    say(&mut node, DhcpEvent::Bound(lease));
+    node.pass(Duration::from_secs(30));
+    assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"]);
+    let log = node.take_log();
+    assert!(!log.iter().any(|line| line.starts_with("remove")), "{log:?}");
+}
+
+#[test]
+fn a_lease_of_a_former_life_goes_when_its_client_does_not_go_on_with_it() {
+    let mut node = restarted(&["fd00::50"]);
+    let lease = leased(&node, "fd00::60", 600);
+    say(&mut node, DhcpEvent::Bound(lease));
+    assert_eq!(node.kernel.own(), ["eth0 fd00::60/128"]);
+
+    let mut node = restarted(&["fd00::50"]);
+    node.pass(Duration::from_secs(8));
+    assert!(node.kernel.own().is_empty(), "a client that says nothing does not have the deadline put off");
+
+    let node = restarted(&[]);
+    assert!(node.kernel.own().is_empty(), "clients were never told of it: the manifest may be a copy");
 }
 
 #[test]

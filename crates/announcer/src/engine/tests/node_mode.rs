@@ -199,6 +199,50 @@ fn who_is_cut_off_itself_takes_nothing_before_the_lease_has_expired() {
     assert_eq!(cluster.node.swaps[0].1.seat.host, "node-1");
 }
 
+/// What a node writes that has lost its cable.
+fn unplugged(node: &str) -> Card {
+    Card { links: Vec::new(), ..card(node) }
+}
+
+#[test]
+fn an_owner_that_loses_its_cable_and_then_its_power_is_still_succeeded_and_claimed_at() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+    cluster.quiet(2000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
+    let died = cluster.node.now;
+    cluster.member("node-3", unplugged("node-3"));
+    while cluster.node.swaps.is_empty() {
+        cluster.node.pass_ms(5);
+        cluster.answers("node-2", "10.0.0.2");
+        assert!(cluster.node.now < died + Duration::from_millis(300), "{:?}", cluster.node.log);
+    }
+    assert_eq!(cluster.node.swaps[0].1.seat, Seat { host: "node-1".into(), term: Term(5) });
+    cluster.won();
+    assert!(cluster.has());
+    cluster.node.take_log();
+    cluster.node.pass_ms(10);
+    let log = cluster.node.take_log();
+    assert!(log.iter().any(|line| line.starts_with("claim eth0 10.0.0.5")), "the cable may come back: {log:?}");
+}
+
+#[test]
+fn an_owner_that_was_never_seen_on_this_lan_is_asked_for_once_its_lease_has_expired() {
+    for answered in [false, true] {
+        let answering: &[(&str, &str)] = if answered { &[("node-3", "10.0.0.5")] } else { &[] };
+        let mut cluster = Cluster::new(&[], &[seated("web", "10.0.0.5", "node-3", 4)]);
+        // This process began when the cable was out already.
+        cluster.member("node-3", unplugged("node-3"));
+        cluster.renew(&["node-1", "node-2"]);
+        for node in ALL {
+            cluster.node.feed(Input::Node(node.to_owned(), Some(FACTS)));
+        }
+        cluster.quiet(14_000, answering, &["node-1", "node-2"]);
+        assert_eq!(cluster.node.swaps, [], "it still renews, as far as is known");
+        cluster.quiet(5000, answering, &["node-1", "node-2"]);
+        let takes: Vec<&str> = cluster.node.swaps.iter().map(|(_, swap)| swap.seat.host.as_str()).collect();
+        assert_eq!(takes, if answered { vec![] } else { vec!["node-1"] }, "R8: the wire wins");
+    }
+}
+
 #[test]
 fn the_slower_successor_gives_way() {
     let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);

@@ -9,6 +9,8 @@ pub enum Holder {
     Alive,
     /// Its Lease has stood unchanged for its whole duration while the API was well.
     Expired,
+    /// The same, and no card of it has ever named an interface in the LAN of the addresses: nobody watches it.
+    Unseen,
     /// It has no Lease: nobody can say where it would have to answer.
     Absent,
 }
@@ -105,7 +107,11 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         // decisions.md 24: nobody at all answers us. It may be we who are cut off, unless the API says that the owner is.
         (Some(false), Holder::Expired) => Step::Take("its node does not answer any more and its Lease has expired"),
         // There is nothing yet that could be silent, and nothing that two could answer for.
-        (None, Holder::Expired) if !case.addressed && rank == 0 => Step::Take("its node's Lease has expired"),
+        (None, Holder::Expired | Holder::Unseen) if !case.addressed && rank == 0 => {
+            Step::Take("its node's Lease has expired")
+        }
+        // The detector has nobody to ask, so everybody is asked instead; or the addresses would stay on a dead node.
+        (_, Holder::Unseen) if rank == 0 => ask(case, "its node's Lease has expired, and nobody answers for it"),
         (_, Holder::Absent) if rank == 0 => ask(case, "its node is gone"),
         _ => Step::Rest,
     }
@@ -177,6 +183,7 @@ mod tests {
             (None, Holder::Alive, "node-2", false),
             // R8: the wire wins.
             (None, Holder::Expired, "node-2", false),
+            (None, Holder::Unseen, "node-2", false),
             (Some(true), Holder::Alive, "node-2", true),
             // The second in line has waited for K + 3 periods: its verdict counts too.
             (Some(true), Holder::Alive, "node-3", true),
@@ -192,9 +199,13 @@ mod tests {
     #[test]
     fn what_has_no_address_yet_follows_the_lease_of_its_owner() {
         let seat = seat("node-1");
-        for (holder, me, takes) in
-            [(Holder::Alive, "node-2", false), (Holder::Expired, "node-2", true), (Holder::Expired, "node-3", false)]
-        {
+        for (holder, me, takes) in [
+            (Holder::Alive, "node-2", false),
+            (Holder::Expired, "node-2", true),
+            (Holder::Unseen, "node-2", true),
+            (Holder::Expired, "node-3", false),
+            (Holder::Unseen, "node-3", false),
+        ] {
             let step = decide(&Case { holder, addressed: false, ..case(me, Some(&seat)) });
             assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?} {me}");
         }
@@ -210,14 +221,16 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_without_a_lease_is_asked_for_by_broadcast_by_the_first_in_line() {
+    fn an_owner_that_cannot_be_watched_is_asked_for_by_broadcast_by_the_first_in_line() {
         let seat = seat("node-1");
-        let absent = |me, asked| decide(&Case { holder: Holder::Absent, asked, ..case(me, Some(&seat)) });
-        assert_eq!(absent("node-2", Asked::NotYet), Step::Ask);
-        assert_eq!(absent("node-2", Asked::Waiting), Step::Rest);
-        assert_eq!(absent("node-2", Asked::Answered), Step::Rest);
-        assert!(matches!(absent("node-2", Asked::Silence), Step::Take(_)));
-        assert_eq!(absent("node-3", Asked::Silence), Step::Rest);
+        for holder in [Holder::Absent, Holder::Unseen] {
+            let step = |me, asked| decide(&Case { holder, asked, ..case(me, Some(&seat)) });
+            assert_eq!(step("node-2", Asked::NotYet), Step::Ask, "{holder:?}");
+            assert_eq!(step("node-2", Asked::Waiting), Step::Rest, "{holder:?}");
+            assert_eq!(step("node-2", Asked::Answered), Step::Rest, "{holder:?}");
+            assert!(matches!(step("node-2", Asked::Silence), Step::Take(_)), "{holder:?}");
+            assert_eq!(step("node-3", Asked::Silence), Step::Rest, "{holder:?}");
+        }
     }
 
     #[test]

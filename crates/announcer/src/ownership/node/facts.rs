@@ -4,14 +4,24 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::member::{Fitness, Known, fitness};
-use super::{Card, ForeignLock, Member, NodeFacts};
+use super::member::{Fitness, Known, fitness, link_towards};
+use super::{Card, CardLink, ForeignLock, Member, NodeFacts};
+use crate::network::Network;
 
 /// A membership Lease and when it changed.
 #[derive(Debug)]
 struct Seen {
     member: Member,
     changed: Instant,
+    /// The interfaces on its card, and behind them those that were on earlier ones. A node that loses its cable a moment
+    /// before its power still writes a card without that interface; what it owned there has to be asked for all the same.
+    links: Vec<CardLink>,
+}
+
+/// What is known of a member's interfaces after a new card. Only names tell them apart: VLANs share the MAC.
+fn remember(known: Vec<CardLink>, card: &[CardLink]) -> Vec<CardLink> {
+    let dropped = known.into_iter().filter(|old| card.iter().all(|link| link.name != old.name));
+    card.iter().cloned().chain(dropped).collect()
 }
 
 /// What the API has said about nodes.
@@ -53,19 +63,17 @@ impl Facts {
             self.members.remove(&node);
             return;
         };
-        let changed = self.members.get(&node).is_none_or(|seen| seen.member.renewal != member.renewal);
+        let before = self.members.remove(&node);
+        let changed = before.as_ref().is_none_or(|seen| seen.member.renewal != member.renewal);
         if changed && node == self.me {
             if !self.in_touch(now) {
                 self.in_touch_since = Some(now);
             }
             self.echoed = Some(now);
         }
-        match self.members.get_mut(&node) {
-            Some(seen) if !changed => seen.member = member,
-            _ => {
-                self.members.insert(node, Seen { member, changed: now });
-            }
-        }
+        let since = before.as_ref().filter(|_| !changed).map_or(now, |seen| seen.changed);
+        let links = remember(before.map(|seen| seen.links).unwrap_or_default(), &member.card.links);
+        self.members.insert(node, Seen { member, changed: since, links });
     }
 
     pub fn members_synced(&mut self, now: Instant) {
@@ -117,6 +125,12 @@ impl Facts {
 
     pub fn card(&self, node: &str) -> Option<&Card> {
         self.members.get(node).map(|seen| &seen.member.card)
+    }
+
+    /// Where `node` has to answer for what it owns in the LAN that `ours` of `network` is in, also if its card does not
+    /// name that interface any more.
+    pub fn towards(&self, node: &str, network: &Network, ours: u32) -> Option<&CardLink> {
+        link_towards(&self.members.get(node)?.links, network, ours)
     }
 
     pub fn members(&self) -> impl Iterator<Item = &str> {
@@ -223,6 +237,42 @@ mod tests {
             facts.member(clock.at(second), "node-2".into(), member(0));
         }
         assert!(facts.is_expired(clock.at(20), "node-2"));
+    }
+
+    #[test]
+    fn the_interfaces_of_a_member_are_remembered_when_its_card_drops_them() {
+        let link = |name: &str, last: u8, net: &str| {
+            let addresses = if net.is_empty() { Vec::new() } else { vec![net.parse().unwrap()] };
+            CardLink { name: name.into(), mac: l2::Mac::new([2, 0, 0, 0, 0, last]), addresses }
+        };
+        let lan = || link("ens3", 9, "10.0.0.9/24");
+        for (name, cards, expected) in [
+            ("on the card", vec![vec![lan()]], Some(9)),
+            ("dropped", vec![vec![lan()], vec![]], Some(9)),
+            ("dropped, and another one is left", vec![vec![lan()], vec![link("ens4", 8, "10.9.0.9/16")]], Some(9)),
+            ("dropped, and one of the same MAC is left", vec![vec![lan()], vec![link("bond0", 9, "")]], Some(9)),
+            ("dropped for longer", vec![vec![lan()], vec![], vec![]], Some(9)),
+            (
+                "it has come back with another MAC",
+                vec![vec![lan()], vec![], vec![link("ens3", 7, "10.0.0.9/24")]],
+                Some(7),
+            ),
+            ("another one leads here now", vec![vec![lan()], vec![link("ens4", 8, "10.0.0.9/24")]], Some(8)),
+            ("it never led here", vec![vec![link("ens3", 9, "10.9.0.9/16")], vec![]], None),
+            ("nothing was ever on it", vec![vec![]], None),
+        ] {
+            let (mut facts, clock) = facts();
+            for links in cards {
+                let card = Card { links, serving: true, ..Card::default() };
+                let member = Member { renewal: "1".into(), duration: LEASE, card };
+                facts.member(clock.at(1), "node-2".into(), Some(member));
+            }
+            let network = crate::network::fixtures::network();
+            let found = facts.towards("node-2", &network, 2).map(|link| link.mac);
+            assert_eq!(found, expected.map(|last| l2::Mac::new([2, 0, 0, 0, 0, last])), "{name}");
+            facts.member(clock.at(2), "node-2".into(), None);
+            assert_eq!(facts.towards("node-2", &network, 2), None, "{name}: forgotten with its Lease");
+        }
     }
 
     #[test]

@@ -56,15 +56,20 @@ impl Card {
         serde_json::to_string(self).expect("plain fields are always valid JSON")
     }
 
-    /// Its interface to the LAN that `ours` of `network` is in: by a common subnet, else by the name.
+    /// Its interface to the LAN that `ours` of `network` is in.
     pub fn towards(&self, network: &Network, ours: u32) -> Option<&CardLink> {
-        let ours_there = own_addresses(network, ours);
-        let shared = |link: &&CardLink| {
-            link.addresses.iter().any(|theirs| ours_there.iter().any(|own| own.trunc() == theirs.trunc()))
-        };
-        let name = network.link(ours).map(|link| link.name.as_str());
-        self.links.iter().find(shared).or_else(|| self.links.iter().find(|link| Some(link.name.as_str()) == name))
+        link_towards(&self.links, network, ours)
     }
+}
+
+/// Which of a member's interfaces is in the LAN that `ours` of `network` is in: by a common subnet, else by the name.
+pub fn link_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) -> Option<&'a CardLink> {
+    let ours_there = own_addresses(network, ours);
+    let shared = |link: &&CardLink| {
+        link.addresses.iter().any(|theirs| ours_there.iter().any(|own| own.trunc() == theirs.trunc()))
+    };
+    let name = network.link(ours).map(|link| link.name.as_str());
+    links.iter().find(shared).or_else(|| links.iter().find(|link| Some(link.name.as_str()) == name))
 }
 
 /// The addresses of an interface; host prefixes are VIPs, or of no use for telling LANs apart.

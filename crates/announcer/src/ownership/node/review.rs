@@ -125,10 +125,13 @@ impl Cluster {
             let since = cluster.misplaced.get(&primary.key).filter(|(node, _)| Some(node.as_str()) == misplaced);
             let since = since.map_or(now, |(_, since)| *since);
             let fail_back = scene.config.fail_back && misplaced.is_some() && now >= since + FAIL_BACK_AFTER;
+            let towards = |owner: &str| cluster.facts.towards(owner, scene.network, standing.link?);
             let holder = match &standing.seat {
                 Some(seat) if cluster.facts.card(&seat.host).is_none() => Holder::Absent,
-                Some(seat) if cluster.facts.is_expired(now, &seat.host) => Holder::Expired,
-                _ => Holder::Alive,
+                Some(seat) if !cluster.facts.is_expired(now, &seat.host) => Holder::Alive,
+                Some(seat) if towards(&seat.host).is_none() => Holder::Unseen,
+                Some(_) => Holder::Expired,
+                None => Holder::Alive,
             };
             let case = Case {
                 me: &me,
@@ -181,11 +184,11 @@ impl Cluster {
                 && !mine
                 && !addresses.is_empty()
                 && let Some(rank) = place::rank(&seat.host, &standing.candidates, &me).filter(|rank| *rank < 2)
-                && let Some(card) = cluster.facts.card(&seat.host).and_then(|card| card.towards(scene.network, link))
+                && let Some(there) = towards(&seat.host)
             {
                 let vips = standing.addresses.iter().map(|(address, own)| Watched {
                     address: *address,
-                    mac: own.unwrap_or(card.mac),
+                    mac: own.unwrap_or(there.mac),
                     term: seat.term,
                 });
                 let rank = u8::try_from(rank).expect("it is less than two");
@@ -277,13 +280,12 @@ impl Cluster {
         let views: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
         let addresses = addresses(&views);
         let link = views.first().and_then(|view| link_of(scene, view, addresses.first().map(|(address, _)| *address)));
-        let Some((link, card)) =
-            link.and_then(|link| Some((link, self.facts.card(from)?.towards(scene.network, link)?)))
+        let Some((link, there)) = link.and_then(|link| Some((link, self.facts.towards(from, scene.network, link)?)))
         else {
             return Vec::new();
         };
         let loser =
-            |address| Loser { owner: from.to_owned(), link, mac: card.mac, address, term, service: key.clone() };
+            |address| Loser { owner: from.to_owned(), link, mac: there.mac, address, term, service: key.clone() };
         addresses.into_iter().map(|(address, _)| loser(address)).collect()
     }
 
