@@ -16,7 +16,7 @@ use super::{Engine, Put, UNDECIDED_LIMIT};
 use crate::annotations::Wanted;
 use crate::network::{LeaseEnd, is_own_macvlan, looks_like_a_vip, owner_in};
 
-/// How long the address of a former life's lease may wait for its client to confirm the lease. Its kernel deadline is not
+/// How long an address on an adopted macvlan may wait for its client to confirm the lease. Its kernel deadline is not
 /// put off meanwhile.
 const CONFIRM_LIMIT: Duration = Duration::from_mins(1);
 
@@ -125,8 +125,9 @@ impl Engine {
             let Some(link) = network.link(address.interface) else { continue };
             let candidate =
                 address.is_ours() || (looks_like_a_vip(address, link) && wanted.contains(&address.net.addr()));
-            let held = names.contains(link.name.as_str()) || awaited.contains(&(link.index, address.net.addr()));
-            let confirming = held && now < self.started + CONFIRM_LIMIT;
+            // What has our mark has a deadline too: the kernel ends the wait, however late the API came.
+            let confirming = (names.contains(link.name.as_str()) && now < self.started + CONFIRM_LIMIT)
+                || (address.is_ours() && awaited.contains(&(link.index, address.net.addr())));
             if !candidate
                 || confirming
                 || carried.contains(&(address.interface, address.net))

@@ -114,6 +114,11 @@ fn a_successor_goes_on_with_what_clients_know() {
 
 /// A node on which a former life has left `fd00::50`, the address of a lease.
 fn restarted(told: &[&str]) -> Node {
+    restarted_without_api(told, Duration::ZERO)
+}
+
+/// The API comes back after `away`.
+fn restarted_without_api(told: &[&str], away: Duration) -> Node {
     let mut service = published("web", "fd00::50", "node-1");
     service.published.ingress.retain(|ingress| ingress.ip.is_some_and(|ip| told.contains(&ip.to_string().as_str())));
     service.wanted = view("web", &["dhcp6"]).wanted;
@@ -123,20 +128,24 @@ fn restarted(told: &[&str]) -> Node {
     network.addresses.push(own_address(2, "fd00::50/128"));
     let mut node = Node::new(&[], network);
     node.kernel.deadlines.push((2, "fd00::50/128".parse().unwrap(), node.now + Duration::from_secs(8)));
+    node.feed(Input::Tick);
+    node.pass(away);
     node.start_with(&[service], MINE);
     node
 }
 
 #[test]
 fn a_lease_of_a_former_life_stays_on_the_interface_all_the_time() {
-    let mut node = restarted(&["fd00::50"]);
-    node.pass_ms(2000);
-    let lease = leased(&node, "fd00::50", 600);
-    say(&mut node, DhcpEvent::Bound(lease));
-    node.pass(Duration::from_secs(30));
-    assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"]);
-    let log = node.take_log();
-    assert!(!log.iter().any(|line| line.starts_with("remove")), "{log:?}");
+    for away_seconds in [0, 120] {
+        let mut node = restarted_without_api(&["fd00::50"], Duration::from_secs(away_seconds));
+        node.pass_ms(2000);
+        let lease = leased(&node, "fd00::50", 600);
+        say(&mut node, DhcpEvent::Bound(lease));
+        node.pass(Duration::from_secs(30));
+        assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"]);
+        let log = node.take_log();
+        assert!(!log.iter().any(|line| line.starts_with("remove")), "API away for {away_seconds} s: {log:?}");
+    }
 }
 
 #[test]
