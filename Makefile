@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e docs-test sim fuzz chaos bench bench-ccm bench-announcer release image chart tools fmt lint clean
+.PHONY: help demo demo-down test test-unit test-e2e docs-test sim fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
 
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
@@ -17,7 +17,7 @@ TEST_BINARIES := -p harvester-cloud-provider -p harvester-sim -p testbed
 
 help: ## what there is
 	@echo 'harvester-cloud-provider: cloud controller manager and address announcer for Kubernetes on Harvester'
-	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
 
 demo: release ## see the main job working on real components (KEEP=1 leaves it up), as root
 	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p testbed --bins && \
@@ -55,19 +55,31 @@ bench-announcer: release ## measure fail-over in node mode and the cost of 200 a
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/release/bench-announcer $(ARGS)
 
 SEEDS ?= 10000
-sim: ## simulate announcers under faults (SEEDS=100000, MODE='global node'); prints a shrunk trace of what fails
+sim: ## simulate announcers under faults (SEEDS=100000, MODE='global service node'); prints a shrunk trace of what fails
 	@cargo build --release -p announcer-sim --bin sim && \
-	  for mode in $(or $(MODE),global node); do $(OUT)/release/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
+	  for mode in $(or $(MODE),global service node); do $(OUT)/release/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
 
 release: ## the static binary that is shipped
 	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
 	@ls -l $(BINARY) | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'
+	@echo "sha256 $$(sha256sum <$(BINARY) | cut -c-64)"
+
+release-check: ## builds binary, image and chart of this commit in two other directories and compares them (minutes)
+	@dev/release-check.sh
 
 image: release ## the image, as a docker-archive in target/, with the list of what it is made of
 	@REVISION=$(COMMIT) dev/image.sh $(BINARY)
 
 chart: ## the chart's archives and indexes in target/charts, for Helm and for Rancher's catalogue (LINE=109.1.0)
 	@tools=$$(dev/tools.sh) && HELM=$$tools/helm3 dev/chart.sh
+
+dashboard-png: ## docs/pictures/dashboard.png: the chart's dashboard over three minutes of a cluster that lives and suffers, as root
+	@command -v rsvg-convert pngquant >/dev/null || apt-get install -q -y --no-install-recommends librsvg2-bin pngquant fonts-liberation
+	@tools=$$(dev/tools.sh) && cargo build $(TEST_BINARIES) --bins && cargo build -p e2e --bin dashboard && \
+	  HCP_TOOLS=$$tools dev/private.sh $(OUT)/debug/dashboard --output $(OUT)/dashboard/data.json
+	@dev/dashboard.py $(OUT)/dashboard/data.json $(OUT)/dashboard/dashboard.svg
+	@rsvg-convert $(OUT)/dashboard/dashboard.svg | pngquant --strip 64 - >docs/pictures/dashboard.png
+	@ls -l docs/pictures/dashboard.png | awk '{print $$NF ": " $$5 " bytes"}'
 
 fuzz: ## feed hostile frames to everything that reads from the wire, a minute each (ARGS="--seconds 600 --seed 7 --target ndp")
 	@cargo build --release -p fuzz && \
@@ -82,6 +94,9 @@ fmt: ## format the code
 lint: ## formatting and clippy, warnings denied
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets -- -D warnings
+
+deny: ## licences, versions and sources of the dependencies (DENY_ADVISORIES=1: known vulnerabilities, too)
+	@dev/deny.sh
 
 clean: ## remove what was built here (the cache of programs outside the tree stays)
 	@cargo clean

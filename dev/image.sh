@@ -8,6 +8,9 @@ TARGET=${CARGO_TARGET_DIR:-target}
 OUT=${OUT:-$TARGET/harvester-cloud-provider.tar}
 IMAGE=${IMAGE:-localhost/harvester-cloud-provider:dev}
 LIMIT=12000000
+# Times in the image are the commit's, so that the same commit gives the same bytes.
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || true)}
+: "${SOURCE_DATE_EPOCH:=0}"
 die() { printf 'image: %s\n' "$*" >&2; exit 1; }
 ! readelf -l "$binary" | grep -q INTERP || die "$binary is not static; build it with: make release"
 
@@ -18,7 +21,7 @@ install -D -m 0755 "$binary" "$work/context/root/usr/bin/harvester-cloud-provide
 mkdir -p "$work/context/root/usr/share/sbom"
 dev/sbom.sh >"$work/context/root/usr/share/sbom/harvester-cloud-provider.cdx.json"
 buildah=(buildah --storage-driver vfs --root "$work/store" --runroot "$work/run")
-"${buildah[@]}" bud --isolation chroot --pull-never -q -f Dockerfile -t "$IMAGE" --build-arg VERSION="v$version" \
+"${buildah[@]}" bud --isolation chroot --pull-never --timestamp "$SOURCE_DATE_EPOCH" -q -f Dockerfile -t "$IMAGE" --build-arg VERSION="v$version" \
   --build-arg REVISION="${REVISION:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}" "$work/context" >/dev/null
 "${buildah[@]}" push -q "$IMAGE" "docker-archive:$work/image.tar:$IMAGE"
 compressed=$(gzip -9nc "$work/image.tar" | wc -c)
@@ -27,3 +30,4 @@ mkdir -p "$(dirname "$OUT")"
 mv "$work/image.tar" "$OUT"
 cp "$work/context/root/usr/share/sbom/harvester-cloud-provider.cdx.json" "${OUT%.tar}.cdx.json"
 echo "$OUT: $(stat -c %s "$OUT") bytes, $compressed compressed; ${OUT%.tar}.cdx.json: $(jq '.components | length' "${OUT%.tar}.cdx.json") components"
+echo "sha256 $(sha256sum <"$OUT" | cut -c-64)"

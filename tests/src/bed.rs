@@ -78,7 +78,9 @@ pub struct BedBuilder {
     started: bool,
     ccm_args: Vec<String>,
     announcer_env: Vec<(String, String)>,
+    chart_values: Vec<String>,
     harvester_flags: Vec<String>,
+    etcd_members: Option<u8>,
 }
 
 impl Bed {
@@ -96,7 +98,9 @@ impl Bed {
             started: true,
             ccm_args: Vec::new(),
             announcer_env: Vec::new(),
+            chart_values: Vec::new(),
             harvester_flags: Vec::new(),
+            etcd_members: None,
         }
     }
 
@@ -157,13 +161,7 @@ impl Bed {
 
     /// Waits until the announcer of node `n` says that it is ready.
     pub async fn wait_until_announcing(&self, n: usize) -> Result<()> {
-        let announcer = self.announcer(n);
-        wait_for(&format!("the announcer of {}", announcer.host().name()), PATIENCE, || async {
-            announcer.check().map_err(|error| format!("{error:#}"))?;
-            let health = SocketAddr::from((Ipv4Addr::LOCALHOST, 2112));
-            get(announcer.host(), health, "/readyz").map(drop).map_err(|error| format!("{error:#}"))
-        })
-        .await
+        wait_until_ready(self.announcer(n)).await
     }
 
     /// The node (counted from 1) that has this address on an interface; an error if several have it.
@@ -187,12 +185,13 @@ impl Bed {
         }
     }
 
-    /// Power loss of node `n`: cables out, every process of it dead. Its virtual machine on Harvester stays.
+    /// Power loss of node `n`: every process of it dead, cables out. Its virtual machine on Harvester stays.
     pub fn power_off(&self, n: usize) -> Result<()> {
-        self.lan.host(n).cut_off()?;
+        // Cables first would give the announcer the time to see its carrier go, and to hand over.
         if !self.announcers.is_empty() {
             self.announcer(n).kill();
         }
+        self.lan.host(n).cut_off()?;
         self.nodes[n - 1].kill_proxy();
         self.nodes[n - 1].stop_heartbeat();
         Ok(())
@@ -275,6 +274,16 @@ impl Bed {
         }
         story
     }
+}
+
+/// Waits until an announcer says that it is ready.
+pub(crate) async fn wait_until_ready(announcer: Handle<'_>) -> Result<()> {
+    wait_for(&format!("the announcer of {}", announcer.host().name()), PATIENCE, || async {
+        announcer.check().map_err(|error| format!("{error:#}"))?;
+        let health = SocketAddr::from((Ipv4Addr::LOCALHOST, 2112));
+        get(announcer.host(), health, "/readyz").map(drop).map_err(|error| format!("{error:#}"))
+    })
+    .await
 }
 
 /// One HTTP GET on a host; the body.
@@ -366,10 +375,24 @@ impl BedBuilder {
         self
     }
 
+    /// A value of the chart, `kube-vip.env.svc_election=true`: what it changes in rights, arguments and environment.
+    #[must_use]
+    pub fn chart_value(mut self, value: &str) -> Self {
+        self.chart_values.push(value.into());
+        self
+    }
+
     /// A further flag of `harvester-sim run`.
     #[must_use]
     pub fn harvester_flag(mut self, flag: &str) -> Self {
         self.harvester_flags.push(flag.into());
+        self
+    }
+
+    /// With so many members of etcd on machines of their own, which can be lost.
+    #[must_use]
+    pub fn etcd_members(mut self, count: u8) -> Self {
+        self.etcd_members = Some(count);
         self
     }
 
@@ -380,6 +403,9 @@ impl BedBuilder {
         let mut builder = ControlPlane::builder();
         if let Some(controllers) = &self.controllers {
             builder = builder.controllers(controllers);
+        }
+        if let Some(count) = self.etcd_members {
+            builder = builder.etcd_members(count);
         }
         let control_plane = builder.start().await?;
         let (harvester, nodes) =
@@ -470,8 +496,8 @@ impl BedBuilder {
     }
 
     async fn prepare_ccm(&self, bed: &Bed) -> Result<Program> {
-        let manifest = Manifest::of(CCM_ACCOUNT)?;
-        grant(bed, &manifest).await?;
+        let manifest = Manifest::of(CCM_ACCOUNT, &self.chart_values)?;
+        grant(&bed.client().await?, &manifest).await?;
         let kubeconfig = bed.control_plane.service_account("kube-system", CCM_ACCOUNT).await?;
         let cloud_config = bed.harvester.cloud_config(VM_NAMESPACE, CLUSTER)?;
         let cloud_config = bed.dir.write("cloud-config/cloud-config", cloud_config)?;
@@ -485,28 +511,39 @@ impl BedBuilder {
     }
 
     async fn prepare_announcers(&self, bed: &Bed) -> Result<Vec<Program>> {
-        let manifest = Manifest::of(ANNOUNCER_ACCOUNT)?;
-        grant(bed, &manifest).await?;
-        let kubeconfig = bed.control_plane.service_account("kube-system", ANNOUNCER_ACCOUNT).await?;
-        let mut programs = Vec::new();
-        for host in bed.lan.hosts() {
-            let program =
-                Program::new("announcer", manifest.args()?, manifest.env(host.name())?, manifest.capabilities()?)?;
-            let handle = Handle { host, program: &program };
-            handle.set_env("k8s_config_file", &kubeconfig.inside.display().to_string());
-            self.announcer_env.iter().for_each(|(name, value)| handle.set_env(name, value));
-            programs.push(program);
-        }
-        Ok(programs)
+        announcers(&bed.control_plane, bed.lan.hosts(), &self.chart_values, &self.announcer_env).await
     }
 }
 
+/// An announcer for each host, with the rights that the chart gives it in this cluster and not started yet.
+pub(crate) async fn announcers(
+    control_plane: &ControlPlane,
+    hosts: &[Host],
+    chart_values: &[String],
+    env: &[(String, String)],
+) -> Result<Vec<Program>> {
+    let manifest = Manifest::of(ANNOUNCER_ACCOUNT, chart_values)?;
+    grant(&control_plane.client().await?, &manifest).await?;
+    let kubeconfig = control_plane.service_account("kube-system", ANNOUNCER_ACCOUNT).await?;
+    let mut programs = Vec::new();
+    for host in hosts {
+        let program =
+            Program::new("announcer", manifest.args()?, manifest.env(host.name())?, manifest.capabilities()?)?;
+        let handle = Handle { host, program: &program };
+        handle.set_env("k8s_config_file", &kubeconfig.inside.display().to_string());
+        for (name, value) in env {
+            handle.set_env(name, value);
+        }
+        programs.push(program);
+    }
+    Ok(programs)
+}
+
 /// Applies the accounts and roles of a manifest, as its installation does.
-async fn grant(bed: &Bed, manifest: &Manifest) -> Result<()> {
-    let client = bed.client().await?;
+async fn grant(client: &Client, manifest: &Manifest) -> Result<()> {
     // The API server makes kube-system a moment after it is ready.
     wait_for("accounts and roles", PATIENCE, || async {
-        harvester_sim::apply::apply_all(&client, &manifest.rights())
+        harvester_sim::apply::apply_all(client, &manifest.rights())
             .await
             .map_err(|error| format!("{:#}", anyhow::Error::from(error)))
     })

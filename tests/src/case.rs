@@ -25,7 +25,7 @@ pub struct Case<'a> {
 
 /// A Service to be made: type LoadBalancer, without selector.
 #[derive(Debug, Clone)]
-pub struct ServiceSpec(Value);
+pub struct ServiceSpec(pub(crate) Value);
 
 /// A Service called `name`; add ports.
 pub fn service(name: &str) -> ServiceSpec {
@@ -93,7 +93,7 @@ impl ServiceSpec {
         Ok(Self(serde_saphyr::from_str(text).context("the Service is not valid YAML")?))
     }
 
-    fn name(&self) -> Result<&str> {
+    pub(crate) fn name(&self) -> Result<&str> {
         self.0["metadata"]["name"].as_str().context("the Service has no name")
     }
 }
@@ -170,7 +170,7 @@ async fn events(client: &Client, namespace: &str, kind: &str, name: &str) -> Res
     Ok(events.into_iter().map(EventFact::from).collect())
 }
 
-async fn wait_for_event(
+pub(crate) async fn wait_for_event(
     client: &Client,
     namespace: &str,
     kind: &str,

@@ -7,9 +7,14 @@
 //! | [`product`] | the product's processes with the rights, arguments and environment of the chart |
 //! | [`case`] | [`Case`]: one test's place on a shared bed; Services, and waiting for what a user sees |
 //! | [`machines`] | virtual machines and Node objects without a host behind them |
+//! | [`neighbour`] | [`Neighbour`]: another cluster on the same LAN |
 //! | [`cost`] | API writes of the product, from the audit logs |
 //! | [`host`] | what goes wrong at Harvester, and how the cloud controller manager says that it is |
 //! | [`wire`] | who answers for an address, where it is, and who may announce |
+//! | [`installation`] | [`installation::Installation`]: real nodes without the product, for tests that install it |
+//! | [`repositories`] | where charts come from: a web server, an OCI registry |
+//! | [`prometheus`] | a real Prometheus with the chart's alerts and the dashboard's queries |
+//! | [`documents`] | the documents: their blocks by section |
 //! | [`facts`] | what is left of an object when identities, times and random names are taken away |
 //!
 //! # How to write a test
@@ -48,10 +53,15 @@ pub mod bed;
 pub mod beds;
 pub mod case;
 pub mod cost;
+pub mod documents;
 pub mod facts;
 pub mod host;
+pub mod installation;
 pub mod machines;
+pub mod neighbour;
 pub mod product;
+pub mod prometheus;
+pub mod repositories;
 pub mod wire;
 
 pub use bed::{Bed, BedBuilder, CLUSTER, NETWORK, VM_NAMESPACE};
@@ -59,6 +69,7 @@ pub use beds::Beds;
 pub use case::{Case, EventFact, Exposed, ServiceSpec, service};
 pub use cost::{Costs, Mark};
 pub use machines::NodeSketch;
+pub use neighbour::Neighbour;
 pub use product::Handle;
 pub use testbed::{Shared, wait_for};
 

@@ -29,9 +29,11 @@ const GRACE: Duration = Duration::from_secs(30);
 pub struct Manifest(Vec<Value>);
 
 impl Manifest {
-    /// Renders the chart, with a Secret for the cloud-config, and keeps the objects that are called `name`.
-    pub fn of(name: &str) -> Result<Self> {
-        let rendered = Helm::new(VERSIONS[0])?.template(&chart(), &["--set", "cloudConfig.secretName=cloud-config"])?;
+    /// Renders the chart, with a Secret for the cloud-config and these values, and keeps the objects that are called `name`.
+    pub fn of(name: &str, values: &[String]) -> Result<Self> {
+        let values = values.iter().flat_map(|value| ["--set-string", value]);
+        let words: Vec<&str> = ["--set", "cloudConfig.secretName=cloud-config"].into_iter().chain(values).collect();
+        let rendered = Helm::new(VERSIONS[0])?.template(&chart(), &words)?;
         Ok(Self(rendered.into_iter().filter(|document| document["metadata"]["name"] == *name).collect()))
     }
 
@@ -131,6 +133,11 @@ impl Program {
             capabilities: self.capabilities.clone(),
             process: Mutex::default(),
         }
+    }
+
+    /// Capabilities that it has after all others were dropped, in lower case.
+    pub fn capabilities(&self) -> &[String] {
+        &self.capabilities
     }
 
     /// To act with it on a host.

@@ -35,18 +35,23 @@ impl Bed {
 
     /// Writes it as a holder called `identity` does, whoever holds it at the moment; an empty name gives it back.
     pub async fn hold_announcer_lease(&self, identity: &str, duration: Duration) -> Result<()> {
+        self.hold_lease(GLOBAL_LEASE, identity, duration).await
+    }
+
+    /// The same for any Lease of `kube-system`.
+    pub async fn hold_lease(&self, name: &str, identity: &str, duration: Duration) -> Result<()> {
         let now = MicroTime(Timestamp::now());
         let spec = json!({"spec": {"holderIdentity": identity, "leaseDurationSeconds": duration.as_secs(),
             "renewTime": now, "acquireTime": now, "leaseTransitions": 1}});
-        let failed = || format!("failed to write Lease {GLOBAL_LEASE} in the name of {identity:?}");
+        let failed = || format!("failed to write Lease {name} in the name of {identity:?}");
         let leases = self.leases().await?;
-        if leases.get_opt(GLOBAL_LEASE).await.with_context(failed)?.is_none() {
+        if leases.get_opt(name).await.with_context(failed)?.is_none() {
             let mut lease: Lease = serde_json::from_value(spec.clone()).with_context(failed)?;
-            lease.metadata.name = Some(GLOBAL_LEASE.into());
+            lease.metadata.name = Some(name.into());
             leases.create(&kube::api::PostParams::default(), &lease).await.with_context(failed)?;
             return Ok(());
         }
-        leases.patch(GLOBAL_LEASE, &PatchParams::default(), &Patch::Merge(&spec)).await.map(drop).with_context(failed)
+        leases.patch(name, &PatchParams::default(), &Patch::Merge(&spec)).await.map(drop).with_context(failed)
     }
 
     /// Waits until some node has this address, and no other has it; the node, counted from 1.

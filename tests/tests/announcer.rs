@@ -77,7 +77,7 @@ async fn a_dual_stack_service_answers_in_both_families() {
     }
 }
 
-/// announcer.md 9.1 A3.
+/// kube-vip spec 9.1 A3.
 #[tokio::test]
 async fn two_services_with_one_address_keep_it_until_the_last_one_goes() {
     if e2e::skip() {

@@ -104,6 +104,154 @@ async fn the_service_itself_tells_what_is_missing_and_when_that_is_over() {
     wait_for_condition(&web, "True Ready").await;
 }
 
+#[tokio::test]
+async fn the_ipam_may_be_changed_until_there_is_an_address() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("think-again").await.unwrap();
+    let web = case.expose(service("web").annotation(cloudprovider::NETWORK, "guests/never").tcp(80)).await.unwrap();
+    // Nobody has a NIC there; Harvester is not even asked.
+    wait_for_condition(&web, "False NoSuchNetwork").await;
+    web.annotate(cloudprovider::NETWORK, None).await.unwrap();
+    let first = web.settled().await.unwrap();
+    web.annotate(cloudprovider::IPAM, Some("dhcp")).await.unwrap();
+    wait_for_condition(&web, "False IPAMChanged").await;
+    assert_eq!(web.address().await.unwrap(), first, "an address that is served is never given up");
+
+    let pending = case.expose(service("pending").annotation(cloudprovider::IP_POOL, "nosuch").tcp(80)).await.unwrap();
+    wait_for_condition(&pending, "False NoSuchPool").await;
+    let before = objects(&bed, &pending).await;
+    assert_eq!(before.len(), 1);
+    pending
+        .patch(json!({"metadata": {"annotations": {cloudprovider::IPAM: "dhcp", cloudprovider::IP_POOL: null}}}))
+        .await
+        .unwrap();
+    let leased = pending.settled().await.unwrap();
+    assert!(
+        (200..=250).contains(&match leased {
+            IpAddr::V4(ip) => ip.octets()[3],
+            IpAddr::V6(_) => 0,
+        }),
+        "{leased}"
+    );
+    assert_eq!(objects(&bed, &pending).await, before, "made anew under its name");
+    wait_for_condition(&pending, "True Ready").await;
+}
+
+/// A wish that Harvester does not grant is no failure: what it booked is served, and said to be something else, once.
+#[tokio::test]
+async fn who_is_served_otherwise_than_asked_for_hears_it_once_and_counts_as_served() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("otherwise").await.unwrap();
+    let wish = service("wish").annotation(cloudprovider::IP, "192.168.100.199").tcp(80);
+    let both = service("both").set("ipFamilyPolicy", "PreferDualStack").tcp(80);
+    for (spec, kind, reason) in [(wish, "Warning", "AddressNotAsAsked"), (both, "Normal", "SingleStackOnly")] {
+        let web = case.expose(spec).await.unwrap();
+        let address = web.settled().await.unwrap();
+        web.reply(address, 80).await.unwrap();
+        wait_for_condition(&web, &format!("True {reason}")).await;
+        let told = web.wait_for_event(reason, "").await.unwrap();
+        assert_eq!(told.kind, kind, "{told:?}");
+        // Another pass, and another process: neither has anything to add.
+        web.annotate("touched", Some("meanwhile")).await.unwrap();
+        bed.ccm().restart().unwrap();
+        bed.wait_until_ccm_is_ready().await.unwrap();
+        let after = case.expose(service(&format!("after-{}", reason.to_lowercase())).tcp(80)).await.unwrap();
+        after.settled().await.unwrap();
+        let events = web.events().await.unwrap();
+        let times: Vec<i32> = events.iter().filter(|event| event.reason == reason).map(|event| event.count).collect();
+        assert_eq!(times, [1], "{events:#?}");
+        assert!(events.iter().all(|event| event.reason != "SyncLoadBalancerFailed"), "{events:#?}");
+        assert_eq!(web.address().await.unwrap(), address);
+    }
+    let wish = case.named("wish");
+    wish.annotate(cloudprovider::IP, None).await.unwrap();
+    wait_for_condition(&wish, "True Ready").await;
+}
+
+/// Nothing is half done for who cannot do with one family; who thinks again is served.
+#[tokio::test]
+async fn a_service_that_requires_two_families_waits_until_it_asks_for_what_there_is() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("requires").await.unwrap();
+    let spec = service("web").set("ipFamilyPolicy", "RequireDualStack").tcp(80);
+    let web = case.expose(spec).await.unwrap();
+    wait_for_condition(&web, "False SingleStackOnly").await;
+    web.wait_for_event("SyncLoadBalancerFailed", "(RequireDualStack)").await.unwrap();
+    assert_eq!(objects(&bed, &web).await, Vec::<String>::new(), "no address is booked for nothing");
+    web.patch(json!({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}})).await.unwrap();
+    let address = web.settled().await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    wait_for_condition(&web, "True Ready").await;
+}
+
+/// harvester-side.md 8.5: hosts up to 1.8 decide on the network by themselves.
+#[tokio::test]
+async fn a_host_that_does_not_know_networks_is_told_on_the_service() {
+    if e2e::skip() {
+        return;
+    }
+    let builder = Bed::builder().nodes(1).without_announcers().network("guests/data", "eth0");
+    let bed = builder.harvester_flag("--host-version=<=1.8").start().await.unwrap();
+    // Such a host takes the first network of a machine whose name begins with the cluster's.
+    bed.machines().await.unwrap().save(&bed.machine("demo-1", &["192.168.100.61"])).await.unwrap();
+    let case = bed.case("old-host").await.unwrap();
+    let web = case.create(service("web").annotation(cloudprovider::NETWORK, "guests/data").tcp(80)).await.unwrap();
+    wait_for_condition(&web, "True NetworkNotKept").await;
+    web.wait_for_event("NetworkNotKept", "has put guests/mgmt in its place").await.unwrap();
+    assert!(
+        !web.annotation(harvester_api::keys::kube_vip::LOADBALANCER_IPS).await.unwrap().is_empty(),
+        "served all the same"
+    );
+}
+
+/// A mistyped name must not end in a refusal of the API for every Service.
+#[tokio::test]
+async fn a_cluster_name_that_no_object_can_have_is_refused_and_written_over() {
+    if e2e::skip() {
+        return;
+    }
+    // A bed of its own: the name is the whole cluster's.
+    let bed = Bed::builder().nodes(1).without_announcers().start().await.unwrap();
+    let case = bed.case("mistyped").await.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(bed.client().await.unwrap(), "kube-system");
+    let remembered = async || {
+        let map = maps.get("harvester-cloud-provider").await.map_err(|error| error.to_string())?;
+        Ok::<_, String>(map.data.unwrap_or_default().remove("cluster-name").unwrap_or_default())
+    };
+    let wait_for_demo = || {
+        wait_for("the name to be remembered", PATIENCE, || async {
+            match remembered().await? {
+                name if name == "demo" => Ok(()),
+                other => Err(other),
+            }
+        })
+    };
+    wait_for_demo().await.unwrap();
+    let mistyped = json!({"data": {"cluster-name": "My Cluster"}});
+    maps.patch("harvester-cloud-provider", &PatchParams::default(), &Patch::Merge(mistyped)).await.unwrap();
+    let told = bed
+        .wait_for_event("kube-system", "ConfigMap", "harvester-cloud-provider", "ClusterNameRefused", "\"My Cluster\"")
+        .await
+        .unwrap();
+    assert!(told.message.contains("accepted are") && told.message.contains("goes on as \"demo\""), "{}", told.message);
+    wait_for_demo().await.unwrap();
+    let web = case.create(service("web").tcp(80)).await.unwrap();
+    web.wait_for_load_balancer("the good name", |lb| {
+        if lb.name_any().starts_with("demo-") { Ok(()) } else { Err(lb.name_any()) }
+    })
+    .await
+    .unwrap();
+}
+
 /// Decision 11: nothing changes until the record in the guest cluster says so.
 #[tokio::test]
 async fn a_changed_cluster_name_changes_nothing_until_it_is_confirmed() {

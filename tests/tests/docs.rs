@@ -3,61 +3,12 @@
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
+use e2e::documents::{Document, all as documents};
 use e2e::product;
-
-struct Document {
-    path: PathBuf,
-    text: String,
-}
-
-struct Block {
-    language: String,
-    text: String,
-    place: String,
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
-
-fn documents() -> Vec<Document> {
-    let mut paths = vec![root().join("README.md")];
-    paths.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()));
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
-    paths.sort();
-    paths.into_iter().map(|path| Document { text: std::fs::read_to_string(&path).unwrap(), path }).collect()
-}
-
-impl Document {
-    fn name(&self) -> String {
-        self.path.strip_prefix(root()).unwrap().display().to_string()
-    }
-
-    fn blocks(&self) -> Vec<Block> {
-        let mut blocks = Vec::new();
-        let mut open: Option<Block> = None;
-        for (number, line) in self.text.lines().enumerate() {
-            let Some(fence) = line.trim_start().strip_prefix("```") else {
-                if let Some(block) = &mut open {
-                    block.text.push_str(line);
-                    block.text.push('\n');
-                }
-                continue;
-            };
-            if let Some(block) = open.take() {
-                blocks.push(block);
-            } else {
-                let place = format!("{}:{}", self.name(), number + 1);
-                open = Some(Block { language: fence.trim().to_owned(), text: String::new(), place });
-            }
-        }
-        assert!(open.is_none(), "{}: a ``` is not closed", self.name());
-        blocks
-    }
-}
+use testbed::programs::workspace as root;
 
 /// Targets of `[text](target)`, outside blocks.
 fn links(text: &str) -> Vec<String> {
@@ -91,6 +42,18 @@ fn every_link_leads_somewhere() {
                 assert!(known.contains(fragment), "{} links to {target}; headings: {known:?}", document.name());
             }
         }
+    }
+}
+
+#[test]
+fn pictures_are_light_and_none_is_left_over() {
+    let text: String = documents().into_iter().map(|document| document.text).collect();
+    for entry in std::fs::read_dir(root().join("docs/pictures")).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        assert!(text.contains(&format!("](pictures/{name})")), "no document shows {name}");
+        let size = entry.metadata().unwrap().len();
+        assert!(size < 200_000, "{name} has {size} bytes");
     }
 }
 
@@ -136,6 +99,17 @@ fn every_make_target_named_exists() {
             assert!(targets.contains(word), "{} names `make {word}`; targets: {targets:?}", document.name());
         }
     }
+}
+
+/// W-48.
+#[test]
+fn one_command_runs_every_test() {
+    let output = Command::new("make").args(["-n", "test"]).current_dir(root()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}");
+    let runs =
+        |words: &str| said.lines().any(|line| line.contains("HCP_REQUIRE_ROOT=1") && line.trim_end().ends_with(words));
+    assert!(runs("cargo test --workspace --exclude e2e") && runs("cargo test -p e2e"), "{said}");
 }
 
 #[test]

@@ -2,120 +2,24 @@
 //! asserted, and generous bounds; `make bench-announcer` measures.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
+mod vip;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use e2e::{Bed, Beds, Case, Exposed, Mark, PATIENCE, service, wait_for};
-use testbed::{Answerers, Probe, ProbeReport, Traffic};
+use e2e::{Bed, Beds, Mark, PATIENCE, service, wait_for};
 use tokio::sync::MutexGuard;
+use vip::{Vip, at_most, let_it_happen, nothing_was_lost};
 
 static BEDS: Beds = Beds::new();
 
-const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 /// A fail-over takes a quarter of a second on an idle machine.
 const FAILOVER: Duration = Duration::from_secs(8);
-/// Two nodes answer for milliseconds; a process on a busy machine may need longer to start and hear that it has lost.
-const OVERLAP: Duration = Duration::from_secs(2);
 
 /// The bed with all nodes alive and well, also after a test that failed.
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
-    let builder = Bed::builder().nodes(3).without_ccm().without_pool().announcer_env("election_mode", "node");
-    let (guard, bed) = BEDS.alone(|| builder.start()).await.unwrap();
-    for n in 1..=3 {
-        bed.lan.host(n).plug_in().unwrap();
-        bed.announcer(n).set_env("election_mode", "node");
-        if bed.announcer(n).check().is_err() {
-            bed.power_on(n).unwrap();
-        }
-        bed.wait_until_announcing(n).await.unwrap();
-    }
-    (guard, bed)
-}
-
-/// A Service, served by all nodes, announced by one.
-struct Vip<'a> {
-    bed: &'a Bed,
-    web: Exposed<'a>,
-    v4: Ipv4Addr,
-    address: IpAddr,
-    owner: usize,
-}
-
-impl<'a> Vip<'a> {
-    async fn new(bed: &'a Bed, case: &'a Case<'_>, last: u8) -> Self {
-        let v4 = bed.lan.ipv4(last);
-        let address = IpAddr::from(v4);
-        let web = case.expose(service("web").at(&address.to_string()).tcp(80)).await.unwrap();
-        web.reply(address, 80).await.unwrap();
-        let owner = bed.wait_for_owner(address).await.unwrap();
-        let vip = Self { bed, web, v4, address, owner };
-        vip.is_announced_by(owner).await;
-        // Its pods must not die with the owner: who announces is what is tested.
-        let others: Vec<_> = bed.pods().into_iter().filter(|pod| pod.node != bed.lan.host(owner).name()).collect();
-        vip.web.publish(&others).await.unwrap();
-        vip.web.wait_until_every_node_serves(80).await.unwrap();
-        vip
-    }
-
-    async fn is_announced_by(&self, n: usize) {
-        let host = self.bed.lan.host(n);
-        self.web.wait_for_vip_host(host.name()).await.unwrap();
-        self.web.wait_for_addresses(&[self.address]).await.unwrap();
-        self.bed.wait_for_mac(self.address, &host.mac()).await.unwrap();
-        self.web.reply(self.address, 80).await.unwrap();
-    }
-
-    /// Waits until the record names another node than `former`; which.
-    async fn moved_from(&self, former: usize) -> usize {
-        let n = self.web.wait_for_other_vip_host(former).await.unwrap();
-        self.is_announced_by(n).await;
-        n
-    }
-
-    async fn term(&self) -> u64 {
-        self.web.annotation(TERM).await.unwrap().parse().unwrap()
-    }
-
-    async fn is_gone_from(&self, n: usize) {
-        wait_for(&format!("node{n} to be clean"), PATIENCE, || async {
-            let has = self.bed.lan.host(n).has_address(self.address).unwrap();
-            if has { Err("it has the address".to_owned()) } else { Ok(()) }
-        })
-        .await
-        .unwrap();
-    }
-
-    fn watch(&self) -> (Probe, Answerers) {
-        let client = self.bed.lan.client();
-        let probe = client.probe(Traffic::http((self.address, 80).into())).unwrap();
-        probe.wait_for_answers(20, PATIENCE).unwrap();
-        (probe, client.ask_who_has(self.v4, Duration::from_millis(20)).unwrap())
-    }
-
-    async fn is_deleted(&self) {
-        self.web.delete().await.unwrap();
-        self.web.wait_until_withdrawn(self.address).await.unwrap();
-    }
-}
-
-/// Ends the watch. Two nodes may have answered for a moment, but not for longer.
-fn stop(what: &str, (probe, answerers): (Probe, Answerers)) -> ProbeReport {
-    let (report, answers) = (probe.stop(), answerers.report());
-    eprintln!("{what}: {report}; who has: {answers}");
-    assert!(answers.double < OVERLAP, "{what}: {answers}");
-    assert!(report.answered > 50, "{what}: {report}");
-    report
-}
-
-fn nothing_was_lost(what: &str, watch: (Probe, Answerers)) {
-    let report = stop(what, watch);
-    assert_eq!(report.lost, 0, "{what}: {report}");
-}
-
-fn at_most(bound: Duration, what: &str, watch: (Probe, Answerers)) {
-    let report = stop(what, watch);
-    assert!(report.longest_gap < bound, "{what}, at most {bound:?}: {report}");
+    vip::alone(&BEDS).await
 }
 
 /// No Service was written. Membership Leases are, all the time.
@@ -123,10 +27,6 @@ fn nothing_was_written(bed: &Bed, mark: Mark) {
     let mut costs = bed.costs(mark).unwrap();
     costs.announcer_events.retain(|request| request.namespace.as_deref() != Some("kube-system"));
     assert_eq!(costs.total(), 0, "{costs}");
-}
-
-async fn let_it_happen(seconds: u64) {
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 
 #[tokio::test]

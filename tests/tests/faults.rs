@@ -332,7 +332,7 @@ async fn an_owner_that_alone_loses_the_api_is_replaced_and_never_answers_beside_
     pair.is_deleted().await;
 }
 
-/// announcer.md 9.2 S8.
+/// kube-vip spec 9.2 S8.
 #[tokio::test]
 async fn a_follower_without_network_changes_nothing() {
     if e2e::skip() {

@@ -1,5 +1,5 @@
-//! What goes into the image: the list of its parts, and what the script refuses. The image itself is built by `make image`, which holds
-//! its size, and by the demo, which runs it.
+//! What goes into the image: the list of its parts, what the script refuses, and that the same comes out twice. The image itself is built by
+//! `make image`, which holds its size, and by the demo, which runs it; `make release-check` compares two whole builds.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -46,4 +46,25 @@ fn a_binary_that_needs_libraries_is_refused() {
     let refused = run(script("image.sh").arg("/proc/self/exe"));
     assert!(!refused.status.success());
     assert!(text(&refused.stderr).contains("is not static; build it with: make release"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn the_same_binary_gives_the_same_image_whenever_it_is_built() {
+    if e2e::skip() {
+        return;
+    }
+    let dir = testbed::RunDir::new("image").unwrap();
+    let source = dir.write("program.c", "int main(void) { return 0; }\n").unwrap();
+    let binary = dir.path().join("program");
+    assert!(run(Command::new("gcc").args(["-static", "-Os", "-o"]).arg(&binary).arg(source)).status.success());
+    let images = ["first.tar", "second.tar"].map(|name| {
+        let image = dir.path().join(name);
+        let built = run(script("image.sh").arg(&binary).env("OUT", &image));
+        assert!(built.status.success(), "{}", text(&built.stderr));
+        assert!(text(&built.stdout).lines().last().unwrap().starts_with("sha256 "), "{}", text(&built.stdout));
+        // A file that is newer in the second image.
+        run(Command::new("touch").arg("-d").arg("2001-02-03").arg(&binary));
+        std::fs::read(image).unwrap()
+    });
+    assert!(images[0] == images[1], "two builds differ");
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use e2e::host::CCM_LEASE;
 use e2e::{Bed, Exposed, PATIENCE, service, wait_for};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
@@ -165,4 +166,31 @@ async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes
     assert_eq!(bed.lan.dhcp().count("DHCPRELEASE"), 0, "the lease belongs to the Service");
     theirs.ends().await;
     bed.announcer(2).stop().unwrap();
+}
+
+#[tokio::test]
+async fn a_go_provider_that_leads_is_waited_for_and_its_services_are_taken_over_when_it_gives_the_lease_up() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = Bed::builder().nodes(1).not_started().start().await.unwrap();
+    let case = bed.case("go-provider").await.unwrap();
+    let theirs = || bed.hold_lease(CCM_LEASE, "server-0_5b1f6a3e", Duration::from_secs(15));
+    theirs().await.unwrap();
+    bed.ccm().start().unwrap();
+    bed.announcer(1).start().unwrap();
+    let web = case.expose(service("web").tcp(80)).await.unwrap();
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        theirs().await.unwrap();
+        bed.ccm().check().unwrap();
+    }
+    let untouched = web.get().await.unwrap();
+    assert!(untouched.finalizers().is_empty() && untouched.annotations().is_empty(), "{untouched:?}");
+    assert_eq!(bed.ccm_lease().await.unwrap().0, "server-0_5b1f6a3e");
+
+    bed.hold_lease(CCM_LEASE, "", Duration::from_secs(1)).await.unwrap();
+    let address = web.address().await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    assert_ne!(bed.ccm_lease().await.unwrap().0, "server-0_5b1f6a3e");
 }

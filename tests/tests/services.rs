@@ -134,7 +134,49 @@ async fn a_second_service_shares_the_first_ones_address() {
     assert!(web.load_balancer().await.unwrap().is_none());
 }
 
-/// announcer.md 3.9: kube-vip puts such an address on the macvlan and on the node's own NIC.
+/// The members name the group and not each other: whoever of them goes, the address stays, and the client notices nothing.
+#[tokio::test]
+async fn members_of_a_group_share_an_address_that_outlives_the_one_who_asked_for_it() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("group").await.unwrap();
+    let member = |name: &str| service(name).annotation(cloudprovider::SHARE_GROUP, "edge");
+    let first = case.expose(member("first").tcp(80)).await.unwrap();
+    let address = first.settled().await.unwrap();
+    let (second, third) =
+        (case.expose(member("second").tcp(443)).await.unwrap(), case.expose(member("third").udp(80)).await.unwrap());
+    assert_eq!((second.address().await.unwrap(), third.address().await.unwrap()), (address, address));
+    assert!(second.load_balancer().await.unwrap().is_none(), "one object for all");
+    let clash = case.expose(member("clash").tcp(443)).await.unwrap();
+    let taker = format!("port 443 has been used in service {second}");
+    clash.wait_for_event("SyncLoadBalancerFailed", &taker).await.unwrap();
+    second.reply(address, 443).await.unwrap();
+
+    let lb = first.load_balancer().await.unwrap().unwrap().name_any();
+    first.delete().await.unwrap();
+    first.wait_until_gone().await.unwrap();
+    first.wait_for_event("HandedOverLoadBalancer", &second.to_string()).await.unwrap();
+    assert_eq!(second.load_balancer().await.unwrap().unwrap().name_any(), lb);
+    for _ in 0..10 {
+        second.ask(address, 443).unwrap();
+    }
+    assert_eq!((second.address().await.unwrap(), third.address().await.unwrap()), (address, address));
+    assert_eq!(bed.macs(address).unwrap().len(), 1);
+
+    // The last ones take it along.
+    clash.delete().await.unwrap();
+    for last in [&second, &third] {
+        last.delete().await.unwrap();
+        last.wait_until_gone().await.unwrap();
+    }
+    second.wait_until_withdrawn(address).await.unwrap();
+    let bookings = bed.bookings(e2e::bed::POOL).await.unwrap();
+    assert!(bookings.iter().all(|(_, owner)| !owner.ends_with(&lb)), "{bookings:?}");
+}
+
+/// kube-vip spec 3.9: kube-vip puts such an address on the macvlan and on the node's own NIC.
 #[tokio::test]
 async fn a_leased_address_can_be_shared_too_and_has_one_mac() {
     if e2e::skip() {

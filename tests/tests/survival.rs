@@ -3,7 +3,7 @@
 //! is published on the Service.
 //!
 //! Rules that are pure have their tests beside the code: h2 (`only_a_status_about_that_very_vm_is_a_proof`), h9 and h10 in
-//! `crates/cloud-provider`. h11 and h13 concern the announcer.
+//! `crates/cloud-provider`, h11 in `crates/announcer`. h13 concerns the DHCP client.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::sync::Arc;
@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use e2e::machines::{SHUTDOWN, addresses, is_initialized};
 use e2e::{Bed, Case, Exposed, NodeSketch, Shared, VM_NAMESPACE, service, wait_for};
-use harvester_api::keys::kube_vip;
+use harvester_api::keys::{cloudprovider, kube_vip};
+use harvester_api::load_balancer::LoadBalancer;
 use harvester_sim::faults::Faults;
 use harvester_sim::guest::machines::MigrationOutcome;
 use harvester_sim::serve::tls::Authority;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret, Service};
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -38,23 +39,12 @@ async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
 }
 
 async fn published(web: &Exposed<'_>) -> String {
-    try_published(web).await.unwrap()
-}
-
-/// After refusals: the next try may be as far away as the back-off of the last one, which is longer than the usual patience.
-async fn published_at_the_next_try(web: &Exposed<'_>) -> String {
-    match try_published(web).await {
-        Ok(address) => address,
-        Err(_) => published(web).await,
-    }
-}
-
-async fn try_published(web: &Exposed<'_>) -> anyhow::Result<String> {
     web.wait_for("a published address", |service| {
         let found = service.annotations().get(kube_vip::LOADBALANCER_IPS).cloned();
         found.filter(|ip| !ip.is_empty()).ok_or_else(|| e2e::case::seen(service))
     })
     .await
+    .unwrap()
 }
 
 /// A Service that is well: its address is published, and served, as the announcer would say.
@@ -149,7 +139,54 @@ async fn h1_h3_h14_an_outage_of_the_harvester_api_destroys_nothing_and_what_was_
     assert_eq!((published(&stays).await, uid_of_load_balancer(&stays).await), (address, lb));
     assert_eq!(bed.ccm_lease().await.unwrap(), lease);
     let deleted = deletions(&bed, mark);
+    assert!(!deleted.is_empty(), "what was asked to go was deleted by us");
     assert!(deleted.iter().all(|deletion| deletion.contains("goes")), "h3: {deleted:?}");
+}
+
+/// Decision 12: a finalizer is not for ever. The host does not come back, and says who was left behind if it does.
+#[tokio::test]
+async fn a_service_leaves_its_load_balancer_behind_when_its_user_says_so_by_name() {
+    if e2e::skip() {
+        return;
+    }
+    let (_guard, bed) = alone().await;
+    let case = bed.case("abandon").await.unwrap();
+    created(&case, "web").await;
+    let web = case.named("web");
+    let name = web.load_balancer().await.unwrap().unwrap().name_any();
+    let mark = bed.mark();
+    // Of a Service that lives it means nothing.
+    web.annotate(cloudprovider::ABANDON, Some(&name)).await.unwrap();
+    bed.harvester.api_server().kill();
+    web.annotate(cloudprovider::ABANDON, Some("another")).await.unwrap();
+    web.delete().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let held = web.get().await.unwrap();
+    assert!(held.metadata.deletion_timestamp.is_some() && !held.finalizers().is_empty(), "only the exact name counts");
+
+    web.annotate(cloudprovider::ABANDON, Some(&name)).await.unwrap();
+    web.wait_until_gone().await.unwrap();
+    let told = web.wait_for_event("AbandonedLoadBalancer", &name).await.unwrap();
+    assert_eq!(told.kind, "Warning");
+    let maps: Api<ConfigMap> = Api::namespaced(bed.client().await.unwrap(), "kube-system");
+    let noted = maps.get("harvester-cloud-provider").await.unwrap().data.unwrap_or_default();
+    let noted = noted.get("possible-orphans").cloned().unwrap_or_default();
+    assert_eq!(noted.matches(&format!("{VM_NAMESPACE}/{name} of service {web}")).count(), 1, "{noted}");
+
+    // The host is back after all: nobody deletes what was left to it, and a Service of the same name has one of its own.
+    bed.harvester.api_server().start().await.unwrap();
+    created(&case, "other").await;
+    let left = bed.harvester_client().await.unwrap();
+    let left: Api<LoadBalancer> = Api::namespaced(left, VM_NAMESPACE);
+    assert!(left.get(&name).await.is_ok(), "left behind");
+    assert_eq!(deletions(&bed, mark), Vec::<String>::new());
+    let again = case.create(service("web").tcp(80)).await.unwrap();
+    published(&again).await;
+    left.delete(&name, &DeleteParams::default()).await.unwrap();
+    again
+        .wait_for_load_balancer("one of its own", |lb| if lb.name_any() == name { Err(name.clone()) } else { Ok(()) })
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -206,11 +243,46 @@ async fn h3_h15_refusals_of_the_webhooks_are_waited_out_without_deleting_and_tol
             new.events().await.unwrap().into_iter().filter(|event| event.kind == "Warning").collect();
         assert!(warnings.len() <= 1, "one Event, whatever is tried again: {warnings:#?}");
         bed.set_faults(&Faults::default()).unwrap();
-        published_at_the_next_try(&new).await;
+        published(&new).await;
     }
     assert_eq!(published(&case.named("stays")).await, address);
     assert_eq!(uid_of_load_balancer(&case.named("stays")).await, lb);
     assert_eq!(deletions(&bed, mark), Vec::<String>::new());
+}
+
+/// What is wrong with a Service outlives the process: saying "all is well" until it is found out again would be two writes each.
+#[tokio::test]
+async fn a_restart_writes_nothing_over_a_service_that_nobody_serves() {
+    if e2e::skip() {
+        return;
+    }
+    let (_guard, bed) = alone().await;
+    let case = bed.case("unserved").await.unwrap();
+    let web = case.create(service("web").tcp(80)).await.unwrap();
+    published(&web).await;
+    let condition = json!({"type": "LoadBalancerReady", "status": "False", "reason": "NotServed",
+        "message": "as a former process said", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    bed.ccm().stop().unwrap();
+    web.patch_status(json!({"status": {"conditions": [condition]}})).await.unwrap();
+    bed.ccm().start().unwrap();
+    let told = |service: &Service| {
+        let conditions = service.status.clone().unwrap_or_default().conditions.unwrap_or_default();
+        conditions.into_iter().next().map(|condition| (condition.status, condition.reason, condition.message))
+    };
+    // The first pass brings the message up to date, and the second process finds nothing to do.
+    web.wait_for("the message of this version", |service| match told(service) {
+        Some((status, reason, message)) if (status.as_str(), reason.as_str()) == ("False", "NotServed") => {
+            if message.contains("nobody serves it") { Ok(()) } else { Err(message) }
+        }
+        other => panic!("the condition flips: {other:?}"),
+    })
+    .await
+    .unwrap();
+    let before = web.get().await.unwrap();
+    bed.ccm().restart().unwrap();
+    bed.wait_until_ccm_is_ready().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(web.get().await.unwrap().resource_version(), before.resource_version(), "not one write");
 }
 
 #[tokio::test]

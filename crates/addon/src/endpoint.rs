@@ -158,7 +158,7 @@ async fn client(kubeconfig: &str) -> Result<Client, String> {
         connect_timeout: LIMIT,
         request_timeout: LIMIT,
         retry: false,
-        ..Settings::new("harvester", env!("CARGO_PKG_VERSION"))
+        ..Settings::new("harvester", &crate::PRODUCT)
     };
     connect(config, &settings).map_err(|error| chain(&error))
 }

@@ -71,7 +71,7 @@ pub async fn run(admin: Config, request: &Request, stamp: &str, say: &mut dyn Fn
     request.validate()?;
     let admin_server = admin.cluster_url.to_string().trim_end_matches('/').to_owned();
     let admin_ca = admin.root_cert.as_deref().map(pem);
-    let client = connect(admin, &Settings::new("harvester", env!("CARGO_PKG_VERSION")))?;
+    let client = connect(admin, &Settings::new("harvester", &crate::PRODUCT))?;
     let server = request.server.clone().unwrap_or(admin_server);
     match request.road {
         Road::Own => own(&client, request, stamp, &server, admin_ca, say).await,

@@ -1,12 +1,13 @@
 //! The API server: Services and Leases with resource versions, and the compare-and-swap that all ownership rests on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use announcer::config::ClassRules;
+use announcer::class::ClassRules;
 use announcer::engine::Record;
-use announcer::ownership::node::{Member, Seat, Swap, Term};
+use announcer::ownership::node::{ForeignLock, Member, NodeFacts, Seat, Swap, Term};
 use announcer::record::{annotate, publish, sit};
 use announcer::view::{ServiceKey, ServiceView, Uid};
 use kube::api::DynamicObject;
@@ -94,6 +95,12 @@ pub enum Change {
     Lease(String, Observation),
     /// The membership Lease of this node.
     Member(String, Member),
+    /// kube-vip's Lease for all Services, as `node` mode looks at it.
+    Lock(ForeignLock),
+    /// The nodes with an endpoint of this Service with policy Local.
+    Endpoints(ServiceKey, BTreeSet<String>),
+    /// This Node.
+    Node(String, NodeFacts),
 }
 
 /// All objects.
@@ -103,6 +110,9 @@ pub struct Api {
     services: BTreeMap<ServiceKey, (u64, DynamicObject)>,
     leases: BTreeMap<String, Observation>,
     members: BTreeMap<String, (u64, Member)>,
+    lock: Option<ForeignLock>,
+    endpoints: BTreeMap<ServiceKey, BTreeSet<String>>,
+    nodes: BTreeMap<String, NodeFacts>,
     /// Who had each term of each Service, by its UID.
     terms: BTreeMap<(String, Term), String>,
     /// When each Lease was written last.
@@ -134,12 +144,30 @@ impl Api {
         self.services.remove(key).map(|_| Change::Service(key.clone(), None))
     }
 
+    /// Somebody who is none of ours, scheduler, kubelet or kube-vip, has written this.
+    pub fn note(&mut self, change: Change) -> Change {
+        match change.clone() {
+            Change::Lock(lock) => self.lock = Some(lock),
+            Change::Endpoints(key, nodes) => {
+                self.endpoints.insert(key, nodes);
+            }
+            Change::Node(name, facts) => {
+                self.nodes.insert(name, facts);
+            }
+            Change::Service(..) | Change::Lease(..) | Change::Member(..) => {}
+        }
+        change
+    }
+
     /// Everything, for a watch that begins anew.
     pub fn list(&self) -> Vec<Change> {
         let services = self.services.iter().map(|(key, (_, object))| Change::Service(key.clone(), view(object)));
         let leases = self.leases.iter().map(|(name, seen)| Change::Lease(name.clone(), seen.clone()));
         let members = self.members.iter().map(|(node, (_, member))| Change::Member(node.clone(), member.clone()));
-        services.chain(leases).chain(members).collect()
+        let lock = self.lock.iter().map(|lock| Change::Lock(lock.clone()));
+        let endpoints = self.endpoints.iter().map(|(key, nodes)| Change::Endpoints(key.clone(), nodes.clone()));
+        let nodes = self.nodes.iter().map(|(name, facts)| Change::Node(name.clone(), *facts));
+        services.chain(leases).chain(members).chain(lock).chain(endpoints).chain(nodes).collect()
     }
 
     /// Whether it only renews a Lease.
@@ -257,13 +285,8 @@ pub fn key(n: usize) -> ServiceKey {
     ServiceKey::new("default", format!("web{n}"))
 }
 
-/// The address of Service `n`.
-pub fn address(n: usize) -> std::net::IpAddr {
-    [10, 0, 0, u8::try_from(100 + n).expect("few Services")].into()
-}
-
-/// Service `n` as a user makes it for the `generation`th time.
-pub fn service(n: usize, generation: u32) -> DynamicObject {
+/// Service `n` with this address as a user makes it for the `generation`th time.
+pub fn service(n: usize, generation: u32, address: IpAddr, local: bool) -> DynamicObject {
     let key = key(n);
     serde_json::from_value(serde_json::json!({
         "apiVersion": "v1",
@@ -272,9 +295,14 @@ pub fn service(n: usize, generation: u32) -> DynamicObject {
             "namespace": key.namespace,
             "name": key.name,
             "uid": format!("{n:04x}{generation:04x}-0000-0000-0000-000000000000"),
-            "annotations": {"kube-vip.io/loadbalancerIPs": address(n).to_string()},
+            "annotations": {"kube-vip.io/loadbalancerIPs": address.to_string()},
         },
-        "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "protocol": "TCP"}]},
+        "spec": {
+            "type": "LoadBalancer",
+            // One of its own: Services may share an address.
+            "ports": [{"port": 80 + n, "protocol": "TCP"}],
+            "externalTrafficPolicy": if local { "Local" } else { "Cluster" },
+        },
         "status": {},
     }))
     .expect("it is an object")

@@ -1,4 +1,4 @@
-//! What must hold after each step.
+//! How long each kind of trouble may last, and why no shorter.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,37 +6,7 @@ use std::time::Duration;
 
 use announcer::ElectionMode;
 
-/// How long each kind of trouble may last.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Two nodes that hear each other both answer, and their processes run.
-    split: Duration,
-    /// The same where a process is dead, hangs, or hears badly: until the kernel's deadline.
-    slow_split: Duration,
-    /// Nobody answers.
-    unanswered: Duration,
-}
-
-impl Limits {
-    /// What each mode promises.
-    pub fn of(mode: ElectionMode) -> Self {
-        let seconds = Duration::from_secs;
-        match mode {
-            // A claim is heard at once and repeated until it has been. An owner is missed at once; after a restart it has
-            // to be heard first, and where its first successors are ill too their Leases have to expire.
-            ElectionMode::Node => Self { split: seconds(1), slow_split: seconds(6), unanswered: seconds(14) },
-            // A retry period of the election, a request and a watch event; its expiry.
-            ElectionMode::Global | ElectionMode::Service => {
-                Self { split: seconds(5), slow_split: seconds(5), unanswered: seconds(22) }
-            }
-        }
-    }
-}
-
-/// What nobody wants any more is gone after this.
-const LEFT_BEHIND: Duration = Duration::from_secs(4);
-/// Two holders of one Lease: the time of a request.
-const TWO_LEADERS: Duration = Duration::from_secs(6);
+use crate::scenario::Scenario;
 
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,30 +25,123 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Something that may last for a while, and no longer.
+/// Something that may last for a while, and no longer. Nodes and addresses are counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
-    /// These nodes both answer for this Service's address.
+    /// These nodes run, hear each other, and both answer for this address; the wire has told them so, or will.
     Split(usize, usize, usize),
-    /// The same, where a process is dead, hangs, or hears badly.
-    SlowSplit(usize, usize, usize),
-    /// Nobody answers for it.
+    /// The same where the loser was told on the wire once, when it could not hear: only the API tells it again.
+    Torn(usize, usize, usize),
+    /// Nobody answers for this address, and a node is there that could.
     Unanswered(usize),
-    /// This node keeps something that it has no right to.
+    /// The same where the owner and both of its successors are ill.
+    Orphaned(usize),
+    /// This node, which is well, has an address of a Service that is gone.
     LeftBehind(usize),
+    /// The process on this node is dead or hangs, and its addresses are still there.
+    Unfenced(usize),
+    /// This node answers for this address, which another one may serve and this one may not.
+    Misplaced(usize, usize),
+    /// This node answers while a kube-vip holds the Lease for all Services.
+    BesideKubeVip(usize),
     /// These nodes both believe to hold the Lease.
     TwoLeaders(usize, usize),
 }
 
 impl Trouble {
-    fn limit(self, limits: Limits) -> (Duration, &'static str) {
-        const SPLIT: &str = "two nodes that hear each other do not answer for one address";
+    /// The promise that it breaks.
+    pub fn promise(self) -> &'static str {
         match self {
-            Self::Split(..) => (limits.split, SPLIT),
-            Self::SlowSplit(..) => (limits.slow_split, SPLIT),
-            Self::Unanswered(_) => (limits.unanswered, "an address with a healthy node is answered"),
-            Self::LeftBehind(_) => (LEFT_BEHIND, "nothing is left behind"),
-            Self::TwoLeaders(..) => (TWO_LEADERS, "one node at a time holds the Lease"),
+            Self::Split(..) => "two nodes that hear each other do not answer for one address",
+            Self::Torn(..) => "two nodes that see the API do not answer for one address",
+            Self::Unanswered(_) => "an address with a healthy node is answered",
+            Self::Orphaned(_) => "an address with a healthy node is answered, once Leases have expired",
+            Self::LeftBehind(_) => "nothing is left behind",
+            Self::Unfenced(_) => "addresses do not outlive their process",
+            Self::Misplaced(..) => "an address is where it may be served",
+            Self::BesideKubeVip(_) => "a living kube-vip is left alone",
+            Self::TwoLeaders(..) => "one node at a time holds the Lease",
+        }
+    }
+}
+
+/// How long each may last in one run. The figures are what the protocol needs, plus what the model takes for the way:
+/// up to 0.3 ms for a frame (20 ms more in a storm), up to 0.5 ms for each request to the kernel, up to 30 ms for a watch
+/// event, up to 20 ms for a request and its answer, and up to [`Scenario::busy_us`] whenever a process has to wake.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    split: Duration,
+    torn: Duration,
+    unanswered: Duration,
+    orphaned: Duration,
+    left_behind: Duration,
+    unfenced: Duration,
+    misplaced: Duration,
+    beside_kube_vip: Duration,
+    two_leaders: Duration,
+}
+
+impl Limits {
+    /// For this run.
+    pub fn of(scenario: &Scenario) -> Self {
+        let (ms, seconds) = (Duration::from_millis, Duration::from_secs);
+        let late = Duration::from_micros(scenario.busy_us);
+        let [duration, deadline, retry] = scenario.lease.map(seconds);
+        // A list that broke off begins anew within a second and its way back.
+        let relisted = ms(1050) + late;
+        let node = scenario.mode == ElectionMode::Node;
+        let addresses = u32::try_from(scenario.services.len()).expect("there are few");
+        Self {
+            split: if node {
+                // decisions.md 23: a claim comes every 50 ms until the loser has heard one, then of each of its addresses
+                // within 10, or in turn of those for which it is silent. Both processes have to wake, the loser's kernel
+                // has to do it. In a storm each claim may be lost: eight in a row never are.
+                ms(50) * addresses
+                    + ms(10)
+                    + ms(5)
+                    + 3 * late
+                    + if scenario.loss > 0.0 { ms(50) * 8 + ms(40) } else { Duration::ZERO }
+            } else {
+                // decisions.md 23: without a tag, 150 ms: the announcements come after 0, 20, 60, 150 and 500 ms, and in
+                // a storm the last one counts.
+                3 * late + if scenario.loss > 0.0 { ms(540) } else { ms(150) }
+            },
+            // A request that was under way is given up after half the deadline; then the Lease is read each retry period.
+            torn: deadline / 2 + retry + retry / 5 + ms(100) + late,
+            unanswered: if node {
+                // Node mode's worst: a process that has just started needs five seconds to suspect an owner that it has
+                // never heard (R5), and detection, swap and the kernel 0.3 s; a swap that fails is tried again.
+                seconds(7)
+            } else {
+                // The Lease expires, and is read each 1 to 2.2 retry periods.
+                duration + retry.mul_f64(2.2) + seconds(1)
+            },
+            // R8: the Leases of those in line expire first, counted from a renewal of our own that has come back.
+            orphaned: duration + duration / 3 + seconds(7),
+            left_behind: relisted + ms(100) + 2 * late,
+            // The kernel counts whole seconds, and is up to 0.3 s late.
+            unfenced: scenario.fence() + ms(310),
+            // What makes it so is seen in the watch, the successor is written, sees that, and announces.
+            misplaced: relisted + ms(500) + 6 * late,
+            // decisions.md 19.
+            beside_kube_vip: seconds(2) + relisted + ms(100) + 2 * late,
+            // The old one believes in it for the renew deadline, the new one waits for the longer duration; with a clock
+            // that has stood still it is told by the API.
+            two_leaders: deadline / 2 + retry + retry / 5 + ms(100) + late,
+        }
+    }
+
+    fn of_trouble(&self, trouble: Trouble) -> Duration {
+        match trouble {
+            Trouble::Split(..) => self.split,
+            Trouble::Torn(..) => self.torn,
+            Trouble::Unanswered(_) => self.unanswered,
+            Trouble::Orphaned(_) => self.orphaned,
+            Trouble::LeftBehind(_) => self.left_behind,
+            Trouble::Unfenced(_) => self.unfenced,
+            Trouble::Misplaced(..) => self.misplaced,
+            Trouble::BesideKubeVip(_) => self.beside_kube_vip,
+            Trouble::TwoLeaders(..) => self.two_leaders,
         }
     }
 }
@@ -88,33 +151,49 @@ impl Trouble {
 pub struct Checks {
     limits: Limits,
     lasting: BTreeMap<Trouble, Duration>,
+    longest: BTreeMap<&'static str, Duration>,
+    /// When the first of them has lasted too long.
+    next: Option<Duration>,
 }
 
 impl Checks {
     /// Nothing is wrong yet.
-    pub fn new(mode: ElectionMode) -> Self {
-        Self { limits: Limits::of(mode), lasting: BTreeMap::new() }
+    pub fn new(scenario: &Scenario) -> Self {
+        Self { limits: Limits::of(scenario), lasting: BTreeMap::new(), longest: BTreeMap::new(), next: None }
     }
 
     /// Follows what is the case at `now`; `troubles` must be complete.
     pub fn follow(&mut self, now: Duration, troubles: impl IntoIterator<Item = Trouble>) {
-        let mut next = BTreeMap::new();
+        let before = std::mem::take(&mut self.lasting);
         for trouble in troubles {
-            next.insert(trouble, self.lasting.get(&trouble).copied().unwrap_or(now));
+            self.lasting.insert(trouble, before.get(&trouble).copied().unwrap_or(now));
         }
-        self.lasting = next;
+        for (trouble, since) in before {
+            let longest = self.longest.entry(trouble.promise()).or_default();
+            *longest = (*longest).max(now.saturating_sub(since));
+        }
+        self.next = self.lasting.iter().map(|(trouble, since)| *since + self.limits.of_trouble(*trouble)).min();
     }
 
     /// The first trouble that has lasted too long at `now`.
     pub fn broken(&self, now: Duration) -> Option<Violation> {
+        self.next.filter(|next| now > *next)?;
         self.lasting.iter().find_map(|(trouble, since)| {
-            let (limit, promise) = trouble.limit(self.limits);
-            let lasted = now.saturating_sub(*since);
-            (lasted > limit).then(|| Violation {
+            let (limit, promise) = (self.limits.of_trouble(*trouble), trouble.promise());
+            (now.saturating_sub(*since) > limit).then(|| Violation {
                 at: now,
                 promise,
-                seen: format!("{trouble:?} since {:.3} s", since.as_secs_f64()),
+                seen: format!(
+                    "{trouble:?} since {:.3} s, allowed are {:.3} s",
+                    since.as_secs_f64(),
+                    limit.as_secs_f64()
+                ),
             })
         })
+    }
+
+    /// The longest that a trouble of each kind has lasted.
+    pub fn longest(&self) -> BTreeMap<&'static str, Duration> {
+        self.longest.clone()
     }
 }

@@ -1,14 +1,14 @@
-//! A node's kernel: interfaces, addresses with a deadline, and who answers ARP for them. It lives on when the process
-//! dies.
+//! A node's kernel: interfaces, addresses with a deadline, and who answers ARP and neighbour discovery for them. It lives
+//! on when the process dies.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use announcer::engine::{Put, WireDone, WireOp};
 use announcer::network::{Network, is_macvlan_of, name_is_taken};
-use ipnet::IpNet;
 use l2::Mac;
 use l2::arp::{self, Arp};
+use l2::ndp::{self, Message, Ndp};
 use l2::netlink::{Address, AddressLifetime, InetConf, Link, LinkKind, MacvlanMode, OUR_ADDRESS_PROTOCOL, OperState};
 
 /// The router, which every node may ask whether it is heard at all.
@@ -23,6 +23,8 @@ pub struct Kernel {
     /// With the end of life of each, by the kernel's own time.
     addresses: Vec<(Address, Option<Duration>)>,
     next_index: u32,
+    /// Counts changes of what carries the announcer's mark.
+    changes: u64,
 }
 
 impl Kernel {
@@ -40,20 +42,22 @@ impl Kernel {
             kind: LinkKind::Physical,
             alias: None,
         };
-        let own = Address {
+        let own = |net: &str| Address {
             interface: ETH0,
-            net: IpNet::new([10, 0, 0, last].into(), 24).expect("24 is a prefix length"),
+            net: format!("{net}{last}/{}", if net.contains(':') { 64 } else { 24 }).parse().expect("a network"),
             valid: AddressLifetime::Forever,
             preferred: AddressLifetime::Forever,
             protocol: None,
             tentative: false,
             duplicate: false,
             nodad: false,
+            metric: None,
         };
         Self {
             links: vec![link(1, "lo", Mac::ZERO), link(ETH0, "eth0", Mac::new([2, 0, 0, 0, 0, last]))],
-            addresses: vec![(own, None)],
+            addresses: ["10.0.0.", "fd00::", "fe80::"].map(|net| (own(net), None)).to_vec(),
             next_index: 100,
+            changes: 0,
         }
     }
 
@@ -110,7 +114,7 @@ impl Kernel {
 
     /// What the kernel sends back when it gets this frame.
     pub fn reply(&self, bytes: &[u8]) -> Vec<Vec<u8>> {
-        let Some(found) = arp::parse_frame(bytes) else { return Vec::new() };
+        let Some(found) = arp::parse_frame(bytes) else { return self.reply6(bytes) };
         let asks = found.arp.operation == arp::Operation::Request && found.arp.sender_ip != found.arp.target_ip;
         if !asks {
             return Vec::new();
@@ -121,6 +125,26 @@ impl Kernel {
             .filter(meant)
             .map(|mac| Arp::answer(&found.arp, mac).frame(found.arp.sender_mac).to_vec())
             .collect()
+    }
+
+    /// The same for neighbour discovery: whoever asks from `::` is answered before everybody.
+    fn reply6(&self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let Some(found) = ndp::parse_frame(bytes) else { return Vec::new() };
+        let Message::Solicitation { source_mac } = found.ndp.message else { return Vec::new() };
+        let (target, asker) = (found.ndp.target, found.ndp.source);
+        let meant = |mac: &Mac| found.ethernet.destination == *mac || found.ethernet.destination.is_multicast();
+        let answer = |mac: Mac| {
+            if asker.is_unspecified() {
+                let to_all = Ndp::announcement(mac, target);
+                return to_all.frame(mac, to_all.group_mac().expect("it goes to a group"));
+            }
+            let solicited = true;
+            let message =
+                Message::Advertisement { router: false, solicited, override_entry: true, target_mac: Some(mac) };
+            let back = source_mac.unwrap_or(found.ethernet.source);
+            Ndp { source: target, destination: asker, target, message }.frame(mac, back)
+        };
+        self.answers(Ipv6Addr::into(target)).filter(meant).map(answer).collect()
     }
 
     /// Whether it answers for `address`.
@@ -135,10 +159,21 @@ impl Kernel {
         addresses.chain(links.map(|link| link.name.clone())).collect()
     }
 
+    /// How often what has the announcer's mark has changed.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Addresses with the announcer's mark, and their ends.
+    pub fn ours(&self) -> impl Iterator<Item = (IpAddr, Option<Duration>)> {
+        self.addresses.iter().filter(|(own, _)| own.is_ours()).map(|(own, until)| (own.net.addr(), *until))
+    }
+
     /// Removes what has come to its end; true if there was something.
     pub fn expire(&mut self, at: Duration) -> bool {
         let before = self.addresses.len();
         self.addresses.retain(|(_, until)| until.is_none_or(|until| until > at));
+        self.changes += u64::from(self.addresses.len() != before);
         self.addresses.len() != before
     }
 
@@ -158,10 +193,11 @@ impl Kernel {
                 Some(WireDone::Put(puts.iter().map(|put| (put.link, put.net, self.put(at, put))).collect()))
             }
             WireOp::Remove { link, net } => {
+                self.changes += 1;
                 self.addresses.retain(|(own, _)| (own.interface, own.net) != (link, net));
                 None
             }
-            WireOp::Macvlan(uid, wanted) => {
+            WireOp::Macvlan(uid, wanted, _) => {
                 let found = self.links.iter().find(|link| link.name == wanted.name).cloned();
                 if let Some(found) = found {
                     if !is_macvlan_of(&found, &uid) {
@@ -177,6 +213,7 @@ impl Kernel {
                     return Some(WireDone::Macvlan(uid, Err("no such parent".to_owned())));
                 };
                 self.next_index += 1;
+                self.changes += 1;
                 self.links.push(Link {
                     index: self.next_index,
                     name: wanted.name,
@@ -217,13 +254,17 @@ impl Kernel {
             tentative: false,
             duplicate: false,
             nodad: false,
+            metric: put.until,
         };
+        let before = self.addresses.len();
         self.addresses.retain(|(own, _)| (own.interface, own.net) != (put.link, put.net));
+        self.changes += u64::from(self.addresses.len() == before);
         self.addresses.push((address, Some(at + valid)));
         Ok(())
     }
 
     fn delete(&mut self, index: u32) {
+        self.changes += 1;
         self.links.retain(|link| link.index != index);
         self.addresses.retain(|(own, _)| own.interface != index);
     }

@@ -5,12 +5,13 @@
 //! | module | what lives there |
 //! | --- | --- |
 //! | [`scenario`] | what goes wrong in a run, as data |
-//! | [`world`] | the run: events, faults, frames, requests, and the promises |
+//! | [`mod@world`] | the run: events, faults, frames, requests, and who judges them |
+//! | [`checks`] | the promises, and how long each trouble may last |
 //! | [`process`] | one life of the announcer: the real engine and the real election, with their surroundings |
 //! | [`kernel`], [`api`] | a node's kernel; the API server |
-//! | [`checks`] | how long each trouble may last |
 //! | [`sabotage`] | broken engines, to see that it bites |
 //! | [`mod@shrink`] | the shortest run that still breaks the promise |
+//! | [`words`] | what a trace says |
 //!
 //! Never a dependency of what is shipped.
 
@@ -21,6 +22,7 @@ pub mod process;
 pub mod sabotage;
 pub mod scenario;
 pub mod shrink;
+pub mod words;
 pub mod world;
 
 pub use checks::Violation;

@@ -14,11 +14,6 @@ pub enum Sabotage {
     NoCompareAndSwap,
 }
 
-impl Sabotage {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::NoFence, Self::NoSweep, Self::NoCompareAndSwap];
-}
-
 impl FromStr for Sabotage {
     type Err = String;
 

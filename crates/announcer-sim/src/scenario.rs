@@ -1,21 +1,25 @@
-//! What happens in one run, made from one seed. Data only: a run is repeated exactly from it, and shrunk by taking
-//! faults away.
+//! What happens in one run, as data: a run is repeated exactly from it, and shrunk by taking faults away.
+//! `scenario/make.rs` makes one from a seed.
 
+mod make;
+
+use std::collections::BTreeSet;
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use announcer::ElectionMode;
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
 
 /// Faults begin after this: by then every node has started and every Service is announced.
 pub const WARM_UP: Duration = Duration::from_secs(15);
-/// From here on nothing goes wrong any more.
-pub const CALM: Duration = Duration::from_mins(1);
-/// All must have come to rest by then; Services are deleted.
-pub const DELETION: Duration = Duration::from_secs(100);
-/// The end.
-pub const END: Duration = Duration::from_secs(112);
+/// Before the Services are deleted nothing has moved and nothing was written for so long.
+pub const REST: Duration = Duration::from_secs(10);
+
+/// How long a kube-vip's Lease lasts.
+pub const KUBE_VIP_LEASE: Duration = Duration::from_secs(15);
+/// An address that somebody else used is tried again after 10 s and up to 2.55 s by the node's MAC; what was given up is
+/// looked at again after the duration of a Lease.
+pub const CONFLICT: Duration = Duration::from_secs(15);
 
 /// One run.
 #[derive(Debug, Clone)]
@@ -28,8 +32,8 @@ pub struct Scenario {
     pub lease: [u64; 3],
     /// How many nodes.
     pub nodes: usize,
-    /// How many Services with an address of their own.
-    pub services: usize,
+    /// What users have made.
+    pub services: Vec<Wish>,
     /// Frames lost between warm-up and calm.
     pub loss: f64,
     /// Requests answered with 500 or 409, or performed without an answer, between warm-up and calm.
@@ -38,6 +42,32 @@ pub struct Scenario {
     pub busy_us: u64,
     /// What goes wrong.
     pub faults: Vec<Fault>,
+    /// From here on nothing goes wrong any more.
+    pub calm: Duration,
+    /// All has come to rest by then; Services are deleted.
+    pub deletion: Duration,
+    /// Nothing is left by then.
+    pub end: Duration,
+}
+
+/// A Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// What it asks for.
+    pub address: Address,
+    /// With policy Local: the nodes that have an endpoint unless a fault moves them.
+    pub local: Option<BTreeSet<usize>>,
+}
+
+/// Which address a Service asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Address {
+    /// An IPv4 address of its own.
+    V4,
+    /// An IPv6 address of its own.
+    V6,
+    /// That of this Service.
+    SharedWith(usize),
 }
 
 /// Something that goes wrong for a while.
@@ -51,13 +81,15 @@ pub struct Fault {
     pub kind: Kind,
 }
 
-/// What goes wrong. Nodes are counted from 0.
+/// What goes wrong. Nodes and Services are counted from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// This node does not reach the API.
     ApiAway(usize),
     /// Nobody does.
     ApiDown,
+    /// This node's requests and watch events take up to 150 ms longer.
+    ApiSlow(usize),
     /// This node's watches stand still.
     Stale(usize),
     /// This node's cable carries nothing, without a carrier event.
@@ -82,10 +114,22 @@ pub enum Kind {
     PowerLoss(usize),
     /// The wall clock of this node jumps by so many seconds, there and back.
     WallJump(usize, i64),
+    /// The Node is not ready.
+    NotReady(usize),
+    /// The Node is cordoned.
+    Cordoned(usize),
+    /// The Node carries a taint or label that shuts it out.
+    ShutOut(usize),
+    /// kube-proxy on this node is ill.
+    ProxyIll(usize),
     /// This Service is deleted, and made again afterwards.
     Deleted(usize),
+    /// The endpoints of this Service with policy Local are on these nodes.
+    Endpoints(usize, BTreeSet<usize>),
     /// A host uses the address of this Service and announces it.
     Thief(usize),
+    /// A kube-vip holds the Lease for all Services, and has all their addresses; it hands the Lease back at its end, or not.
+    KubeVip(bool),
 }
 
 impl Kind {
@@ -93,6 +137,7 @@ impl Kind {
     pub fn node(&self) -> Option<usize> {
         match self {
             Self::ApiAway(n)
+            | Self::ApiSlow(n)
             | Self::Stale(n)
             | Self::Cut(n)
             | Self::Mute(n)
@@ -103,9 +148,85 @@ impl Kind {
             | Self::Freeze(n)
             | Self::Pause(n, _)
             | Self::PowerLoss(n)
-            | Self::WallJump(n, _) => Some(*n),
-            Self::ApiDown | Self::Split(_) | Self::Deleted(_) | Self::Thief(_) => None,
+            | Self::WallJump(n, _)
+            | Self::NotReady(n)
+            | Self::Cordoned(n)
+            | Self::ShutOut(n)
+            | Self::ProxyIll(n) => Some(*n),
+            Self::ApiDown
+            | Self::Split(_)
+            | Self::Deleted(_)
+            | Self::Endpoints(..)
+            | Self::Thief(_)
+            | Self::KubeVip(_) => None,
         }
+    }
+
+    /// The highest number of a node in it.
+    pub fn last_node(&self) -> Option<usize> {
+        match self {
+            Self::Split(group) => group.iter().max().copied(),
+            Self::Endpoints(_, nodes) => nodes.last().copied(),
+            other => other.node(),
+        }
+    }
+
+    /// The Service that it is about.
+    pub fn service(&self) -> Option<usize> {
+        match self {
+            Self::Deleted(service) | Self::Endpoints(service, _) | Self::Thief(service) => Some(*service),
+            _ => None,
+        }
+    }
+
+    /// Whether it keeps the process on this node from running.
+    pub fn holds_down(&self, node: usize) -> bool {
+        matches!(self, Self::Kill(n) | Self::Terminate(n) | Self::PowerLoss(n) if *n == node)
+    }
+}
+
+impl Fault {
+    /// When it is over.
+    pub fn end(&self) -> Duration {
+        self.at + self.lasts
+    }
+
+    /// When nothing that it has begun has to be waited for any more.
+    pub fn is_over_at(&self) -> Duration {
+        match self.kind {
+            // Its Lease has to expire.
+            Kind::KubeVip(false) => self.end() + KUBE_VIP_LEASE,
+            _ => self.end(),
+        }
+    }
+
+    /// Whether it lasts at `now`.
+    pub fn is_on(&self, now: Duration) -> bool {
+        self.at <= now && self.end() > now
+    }
+}
+
+impl Scenario {
+    /// The address of Service `n`.
+    pub fn address(&self, n: usize) -> IpAddr {
+        let last = u8::try_from(100 + n).expect("few Services");
+        match self.services[n].address {
+            Address::V4 => [10, 0, 0, last].into(),
+            Address::V6 => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)).into(),
+            Address::SharedWith(primary) => self.address(primary),
+        }
+    }
+
+    /// How long the kernel keeps an address that nobody extends, at most.
+    pub fn fence(&self) -> Duration {
+        let [duration, _, retry] = self.lease;
+        let fence = Duration::from_secs((duration - retry - 1).max(2));
+        if self.mode == ElectionMode::Node { fence.min(Duration::from_secs(5)) } else { fence }
+    }
+
+    /// Whether frames or requests are lost while it storms.
+    pub fn has_weather(&self) -> bool {
+        self.loss > 0.0 || self.refusals > 0.0
     }
 }
 
@@ -115,92 +236,31 @@ impl fmt::Display for Fault {
     }
 }
 
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.address)?;
+        self.local.iter().try_for_each(|nodes| write!(f, ", policy Local, endpoints on {nodes:?}"))
+    }
+}
+
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "mode {}, Lease {:?} s, {} nodes, {} Services, {:.0} % of frames lost, {:.0} % of requests refused, processes late by up to {:.1} ms",
+            "mode {}, Lease {:?} s, {} nodes, {:.0} % of frames lost, {:.0} % of requests refused, processes late by up to {:.1} ms",
             self.mode.as_str(),
             self.lease,
             self.nodes,
-            self.services,
             self.loss * 100.0,
             self.refusals * 100.0,
             Duration::from_micros(self.busy_us).as_secs_f64() * 1000.0
         )?;
+        for (n, service) in self.services.iter().enumerate() {
+            write!(f, "\n  Service {n}: {service}")?;
+        }
         for fault in &self.faults {
             write!(f, "\n  {fault}")?;
         }
         Ok(())
     }
-}
-
-impl Scenario {
-    /// The run of this seed.
-    pub fn of(seed: u64, mode: ElectionMode) -> Self {
-        let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed_0000_0000);
-        let nodes = rng.random_range(1..=5);
-        let services = rng.random_range(1..=3);
-        let mut faults: Vec<Fault> = Vec::new();
-        for _ in 0..rng.random_range(0..=8) {
-            let last = faults.last().cloned();
-            let mut next = fault(&mut rng, nodes, services);
-            // Troubles come together: often one begins while another lasts or has just ended.
-            if let Some(last) = last.filter(|_| rng.random_bool(0.6)) {
-                let at = last.at + last.lasts.mul_f64(rng.random_range(0.0..1.5));
-                next.at = at.min(CALM.saturating_sub(next.lasts));
-            }
-            faults.push(next);
-        }
-        faults.sort_by_key(|fault| fault.at);
-        // Its Services are deleted while a process is down: the next one finds what nobody wants any more.
-        if rng.random_bool(0.5) {
-            let lasts = Duration::from_millis(rng.random_range(1500..4000));
-            let at = DELETION.saturating_sub(Duration::from_secs(1));
-            faults.push(Fault { at, lasts, kind: Kind::Kill(rng.random_range(0..nodes)) });
-        }
-        Self {
-            seed,
-            mode,
-            lease: if rng.random_bool(0.5) { [15, 10, 2] } else { [5, 3, 1] },
-            nodes,
-            services,
-            loss: if rng.random_bool(0.3) { rng.random_range(0.0..0.2) } else { 0.0 },
-            refusals: if rng.random_bool(0.3) { rng.random_range(0.0..0.3) } else { 0.0 },
-            busy_us: if rng.random_bool(0.3) { 40_000 } else { 300 },
-            faults,
-        }
-    }
-}
-
-fn fault(rng: &mut SmallRng, nodes: usize, services: usize) -> Fault {
-    let node = rng.random_range(0..nodes);
-    let kind = match rng.random_range(0..18) {
-        0 => Kind::ApiAway(node),
-        1 => Kind::ApiDown,
-        2 => Kind::Stale(node),
-        3 => Kind::Cut(node),
-        4 => Kind::Mute(node),
-        5 => Kind::Deaf(node),
-        6 => Kind::Split((0..nodes).filter(|_| rng.random_bool(0.5)).collect()),
-        7 => Kind::Carrier(node),
-        8 | 9 => Kind::Kill(node),
-        10 => Kind::Terminate(node),
-        11 => Kind::Freeze(node),
-        12 | 13 => Kind::Pause(node, rng.random()),
-        14 => Kind::PowerLoss(node),
-        15 => Kind::WallJump(node, rng.random_range(-3600..3600)),
-        16 => Kind::Deleted(rng.random_range(0..services)),
-        _ => Kind::Thief(rng.random_range(0..services)),
-    };
-    // From a blink to half a minute, short ones as often as long ones.
-    let lasts = Duration::from_millis(50).mul_f64(2_f64.powf(rng.random_range(0.0..9.3)));
-    let latest = CALM.saturating_sub(lasts);
-    let at = Duration::from_micros(rng.random_range(micros(WARM_UP)..micros(latest)));
-    Fault { at, lasts, kind }
-}
-
-/// Whole microseconds.
-pub fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).expect("a run is short")
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::sabotage::Sabotage;
-use crate::scenario::Scenario;
+use crate::scenario::{Address, Scenario};
 use crate::world::run;
 
 /// Fewer faults, calmer weather, fewer nodes and Services, shorter faults, as long as the same promise is broken.
@@ -38,14 +38,25 @@ fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     if scenario.busy_us > 300 {
         push(&|candidate| candidate.busy_us = 300);
     }
-    let needed = scenario.faults.iter().filter_map(|fault| fault.kind.node()).max().map_or(1, |n| n + 1);
-    let splits = scenario.faults.iter().any(|fault| matches!(fault.kind, crate::scenario::Kind::Split(_)));
-    if scenario.nodes > needed && !splits {
+    let named = scenario.faults.iter().filter_map(|fault| fault.kind.last_node());
+    let placed = scenario.services.iter().filter_map(|service| service.local.as_ref()?.last().copied());
+    if named.chain(placed).all(|n| n + 1 < scenario.nodes) && scenario.nodes > 1 {
         push(&|candidate| candidate.nodes -= 1);
     }
-    let robs = scenario.faults.iter().any(|fault| fault.kind.node().is_none());
-    if scenario.services > 1 && !robs {
-        push(&|candidate| candidate.services = 1);
+    let last = scenario.services.len() - 1;
+    let needed = scenario.faults.iter().any(|fault| fault.kind.service() == Some(last));
+    if last > 0 && !needed {
+        push(&|candidate| {
+            candidate.services.pop();
+        });
+    }
+    for (index, service) in scenario.services.iter().enumerate() {
+        if service.address != Address::V4 {
+            push(&|candidate| candidate.services[index].address = Address::V4);
+        }
+        if service.local.is_some() {
+            push(&|candidate| candidate.services[index].local = None);
+        }
     }
     for (index, fault) in scenario.faults.iter().enumerate() {
         if fault.lasts > Duration::from_millis(100) {

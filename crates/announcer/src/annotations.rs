@@ -1,4 +1,5 @@
-//! The annotations that announcer and users exchange on a Service, and how their values are read. announcer.md 2.1.
+//! The annotations that announcer and users exchange on a Service, and how their values are read. kube-vip spec 2.1.
+//! Those that the cloud provider writes stand in the keys of `harvester-api` too: a change is made in both.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -122,7 +123,7 @@ pub enum Wanted {
     Dhcp6,
 }
 
-/// announcer.md 3.3: IPs are made canonical, unspecified means DHCP, at most two entries where DHCP is involved. What
+/// kube-vip spec 3.3: IPs are made canonical, unspecified means DHCP, at most two entries where DHCP is involved. What
 /// cannot be served is a [`Problem`] and does not stop the others.
 pub fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>, Vec<Problem>) {
     let mut wanted = Vec::new();
@@ -219,7 +220,7 @@ pub fn parse_requested6(text: &str) -> Option<Ipv6Addr> {
         .filter(|address| is_usable((*address).into()))
 }
 
-/// announcer.md 2.1 `rp_filter`.
+/// kube-vip spec 2.1 `rp_filter`.
 pub fn parse_rp_filter(text: &str) -> Result<RpFilter, Problem> {
     match text.trim() {
         "0" => Ok(RpFilter::Off),

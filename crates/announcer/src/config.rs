@@ -11,9 +11,10 @@ use std::time::Duration;
 mod values;
 mod variables;
 
+use crate::class::ClassRules;
 use crate::detect::Profile;
 use values::{Values, flags};
-use variables::VARIABLES;
+pub use variables::{VARIABLES, Variable};
 
 /// The Lease that kube-vip's holder of all Services keeps, in the pod's own namespace.
 pub const GLOBAL_LEASE: &str = "plndr-svcs-lock";
@@ -119,23 +120,6 @@ pub enum PrefixRule {
     Auto,
 }
 
-/// announcer.md 3.2: which `spec.loadBalancerClass` is ours.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClassRules {
-    /// `lb_class_name`.
-    pub name: String,
-    /// `lb_class_only`: legacy handling also wants a class.
-    pub only: bool,
-    /// `lb_class_legacy_handling`.
-    pub legacy: bool,
-}
-
-impl Default for ClassRules {
-    fn default() -> Self {
-        Self { name: "kube-vip.io/kube-vip-class".into(), only: false, legacy: true }
-    }
-}
-
 /// Where the credentials of the cluster come from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ApiConfig {
@@ -214,7 +198,7 @@ impl Config {
                 "HOME" if !value.is_empty() => home = Some(PathBuf::from(value)),
                 _ => {
                     if let Some(variable) = VARIABLES.iter().find(|v| v.name == name) {
-                        // An empty value means "not set", except where empty is meaningful (announcer.md 1.1).
+                        // An empty value means "not set", except where empty is meaningful (kube-vip spec 1.1).
                         if !value.is_empty() || variable.name == "lb_class_name" {
                             values.insert(variable.name, value);
                         }

@@ -1,25 +1,27 @@
-//! Runs one sans-IO DHCP client behind packet sockets on its macvlan. One task per VIP: a silent server holds up nobody
-//! else.
+//! Runs one sans-IO DHCP client behind packet sockets: for DHCPv4 on the macvlan of its VIP, for DHCPv6 on the interface
+//! that carries the address. One task per VIP: a silent server holds up nobody else.
 
-use std::net::{IpAddr, Ipv4Addr};
+mod probing;
+mod v4;
+mod v6;
+
+use std::fmt::Display;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dhcp_client::{Client, Config, Expiry, Lease, LostReason, Output, RememberedLease, Report};
+use dhcp_client::Expiry;
+use dhcp_client::machine::{Input, Output};
 use jiff::Timestamp;
 use l2::{PacketSocket, Traffic};
+use probing::Probing;
 use runtime::error::chain;
 use tokio::sync::mpsc;
 
-use crate::annotations::LeaseFacts;
 use crate::clock;
-use crate::engine::{DhcpEvent, DhcpStart, Input, Leased};
-use crate::frames::{self, Frame, Heard};
+use crate::engine::{self, Dhcp6Start, DhcpEvent, DhcpStart, Leased};
 use crate::view::Uid;
 
-/// decisions.md 22, as for static addresses.
-const PROBES: u8 = 3;
-const PROBE_GAP: Duration = Duration::from_millis(10);
-/// Ethernet with VLAN tags and the largest message that we accept (option 57: 1500).
+/// Ethernet with VLAN tags and the largest message that we accept (option 57: 1500), or an IPv6 packet of the usual size.
 const FRAME: usize = 1600;
 /// What the kernel says to a frame for a link that has no carrier.
 const ENOBUFS: i32 = 105;
@@ -46,34 +48,40 @@ pub enum Order {
 /// Tells a client what to do. One that is dropped means: end, and keep the lease.
 pub type Orders = mpsc::UnboundedSender<Order>;
 
-/// Where the engine hears what a client says.
-#[derive(Debug, Clone)]
-pub struct Events {
-    /// Whose client it is.
-    pub uid: Uid,
-    /// Which of them.
-    pub generation: u64,
-    /// To the engine.
-    pub inputs: mpsc::UnboundedSender<Input>,
+/// Where the engine hears what clients say.
+pub type Inputs = mpsc::UnboundedSender<engine::Input>;
+
+/// A DHCPv4 client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
+pub fn client(uid: Uid, start: DhcpStart, inputs: Inputs) -> (Orders, impl Future<Output = ()> + Send + 'static) {
+    let station = Station { uid, generation: start.generation, link: start.link, mac: start.mac, inputs };
+    task(station, move |_, now, wall| {
+        dhcp_client::Client::new(v4::config(&start, now, wall), now, rand::random()).map_err(|error| chain(&error))
+    })
 }
 
-impl Events {
-    fn tell(&self, event: DhcpEvent) {
-        // A receiver that is gone means that nobody wants to know.
-        let _ = self.inputs.send(Input::Dhcp(self.uid.clone(), self.generation, event));
-    }
+/// A DHCPv6 client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
+pub fn client6(uid: Uid, start: Dhcp6Start, inputs: Inputs) -> (Orders, impl Future<Output = ()> + Send + 'static) {
+    let station = Station { uid, generation: start.generation, link: start.link, mac: start.mac, inputs };
+    task(station, move |uid, now, wall| {
+        let config = v6::config(uid, &start, now, wall);
+        dhcp_client::v6::Client::new(config, rand::random()).map_err(|error| chain(&error))
+    })
 }
 
-/// The client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
-pub fn client(start: DhcpStart, events: Events) -> (Orders, impl Future<Output = ()> + Send + 'static) {
+/// `make` gets the wall clock too, once: facts on a Service outlive the process that wrote them.
+fn task<C: Protocol>(
+    station: Station,
+    make: impl FnOnce(&Uid, Instant, Timestamp) -> Result<C, String> + Send + 'static,
+) -> (Orders, impl Future<Output = ()> + Send + 'static) {
     let (orders, ordered) = mpsc::unbounded_channel();
     let task = async move {
-        let driver = Driver::new(&start, events.clone());
-        let result = match driver {
+        let end = station.clone();
+        let client = make(&station.uid, clock::now(), Timestamp::now());
+        let result = match client.and_then(|client| Driver::new(client, station)) {
             Ok(driver) => driver.run(ordered).await,
             Err(error) => Err(error),
         };
-        events.tell(match result {
+        end.tell::<C>(match result {
             Ok(()) => DhcpEvent::Stopped,
             Err(error) => DhcpEvent::Failed(error),
         });
@@ -81,82 +89,106 @@ pub fn client(start: DhcpStart, events: Events) -> (Orders, impl Future<Output =
     (orders, task)
 }
 
-struct Probing {
-    socket: PacketSocket,
-    address: Ipv4Addr,
-    sent: u8,
-    next: Instant,
+type Outputs<C> =
+    Vec<Output<<C as Protocol>::Address, <C as Protocol>::Lease, <C as Protocol>::LostReason, <C as Protocol>::Report>>;
+
+/// A client of one version of DHCP, as the driver needs it.
+trait Protocol: Sized + Send + 'static {
+    /// For texts.
+    const NAME: &'static str;
+    /// The frames that the client reads.
+    const MESSAGES: Traffic;
+    /// The frames that say whether somebody uses an address.
+    const PROBES: Traffic;
+
+    type Address: Copy + Eq + Display + Into<IpAddr> + Send + Sync + 'static;
+    type Lease: Send;
+    type LostReason: Display + Send;
+    type Report: Display + Send;
+    type Facts;
+
+    fn step(&mut self, now: Instant, input: Input<'_, Self::Address>) -> Outputs<Self>;
+    fn deadline(&self) -> Option<Instant>;
+    /// A stable lower-case name.
+    fn state(&self) -> &'static str;
+
+    fn address(lease: &Self::Lease) -> Self::Address;
+    fn expiry(lease: &Self::Lease) -> Expiry;
+    /// What to remember on the Service of a lease that ends at this time of the wall clock.
+    fn facts(lease: &Self::Lease, expires: Option<Timestamp>) -> Self::Facts;
+    /// Reason of the Event.
+    fn reason(report: &Self::Report) -> &'static str;
+    fn input(uid: Uid, generation: u64, event: DhcpEvent<Self::Facts>) -> engine::Input;
 }
 
-struct Driver {
+/// Whose client it is, which of them, where it speaks, and to whom it reports.
+#[derive(Clone)]
+struct Station {
+    uid: Uid,
+    generation: u64,
     link: u32,
     mac: l2::Mac,
-    client: Client,
+    inputs: Inputs,
+}
+
+impl Station {
+    fn tell<C: Protocol>(&self, event: DhcpEvent<C::Facts>) {
+        // A receiver that is gone means that nobody wants to know.
+        let _ = self.inputs.send(C::input(self.uid.clone(), self.generation, event));
+    }
+}
+
+struct Driver<C: Protocol> {
+    station: Station,
+    client: C,
     socket: PacketSocket,
-    probing: Option<Probing>,
+    probing: Option<Probing<C::Address>>,
     /// The socket said that the link is down: when it is tried again.
     link_retry: Option<Instant>,
-    events: Events,
     state: &'static str,
 }
 
 /// What woke the driver.
 enum Woken {
     Order(Option<Order>),
-    Frame(std::io::Result<usize>),
-    Arp(std::io::Result<usize>),
+    Message(std::io::Result<usize>),
+    Heard(std::io::Result<usize>),
     Timer,
 }
 
-impl Driver {
-    fn new(start: &DhcpStart, events: Events) -> Result<Self, String> {
-        let now = clock::now();
-        let config = client_config(start, now, Timestamp::now());
-        let client = Client::new(config, now, rand::random()).map_err(|error| chain(&error))?;
-        let socket = PacketSocket::open(start.link, Traffic::DhcpClient).map_err(|error| chain(&error))?;
-        Ok(Self {
-            link: start.link,
-            mac: start.mac,
-            client,
-            socket,
-            probing: None,
-            link_retry: None,
-            events,
-            state: "",
-        })
+impl<C: Protocol> Driver<C> {
+    fn new(client: C, station: Station) -> Result<Self, String> {
+        let socket = PacketSocket::open(station.link, C::MESSAGES).map_err(|error| chain(&error))?;
+        Ok(Self { station, client, socket, probing: None, link_retry: None, state: "" })
     }
 
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) -> Result<(), String> {
-        let mut buffer = [0; FRAME];
-        let mut arp_buffer = [0; FRAME];
-        self.step(dhcp_client::Input::Start).await?;
+        let mut message = [0; FRAME];
+        let mut heard = [0; FRAME];
+        self.step(Input::Start).await?;
         loop {
-            let probe = self.probing.as_ref().map(|probing| probing.next);
+            let probe = self.probing.as_ref().map(Probing::deadline);
             let deadline = self.client.deadline().into_iter().chain(probe).chain(self.link_retry).min();
             // What has arrived is read before a timer is judged (failover-protocol.md R1).
             let woken = tokio::select! {
                 biased;
                 order = orders.recv() => Woken::Order(order),
-                result = self.socket.recv(&mut buffer) => Woken::Frame(result),
-                result = heard(self.probing.as_ref(), &mut arp_buffer) => Woken::Arp(result),
+                result = self.socket.recv(&mut message) => Woken::Message(result),
+                result = hear(self.probing.as_ref(), &mut heard) => Woken::Heard(result),
                 () = sleep_until(deadline) => Woken::Timer,
             };
             match woken {
-                Woken::Order(Some(Order::Stop { release: true })) => {
-                    self.step(dhcp_client::Input::Release).await?;
-                    return Ok(());
-                }
+                Woken::Order(Some(Order::Stop { release: true })) => return self.step(Input::Release).await,
                 Woken::Order(Some(Order::Stop { release: false }) | None) => return Ok(()),
                 Woken::Order(Some(Order::Link { up })) => {
                     self.link_retry = None;
-                    let input = if up { dhcp_client::Input::Restart } else { dhcp_client::Input::LinkLost };
-                    self.step(input).await?;
+                    self.step(if up { Input::Restart } else { Input::LinkLost }).await?;
                 }
-                Woken::Frame(Ok(length)) => self.step(dhcp_client::Input::Frame(&buffer[..length])).await?,
-                Woken::Arp(Ok(length)) => self.arp(&arp_buffer[..length]).await?,
-                Woken::Frame(Err(error)) | Woken::Arp(Err(error)) if is_down(&error) => self.link_lost().await?,
-                Woken::Frame(Err(error)) | Woken::Arp(Err(error)) => {
-                    return Err(format!("the interface of the DHCP client is gone: {error}"));
+                Woken::Message(Ok(length)) => self.step(Input::Frame(&message[..length])).await?,
+                Woken::Heard(Ok(length)) => self.heard(&heard[..length]).await?,
+                Woken::Message(Err(error)) | Woken::Heard(Err(error)) if is_down(&error) => self.link_lost().await?,
+                Woken::Message(Err(error)) | Woken::Heard(Err(error)) => {
+                    return Err(format!("the interface of the {} client is gone: {error}", C::NAME));
                 }
                 Woken::Timer => self.timer().await?,
             }
@@ -167,50 +199,38 @@ impl Driver {
     async fn link_lost(&mut self) -> Result<(), String> {
         self.probing = None;
         self.link_retry = Some(clock::now() + LINK_RETRY);
-        Box::pin(self.step(dhcp_client::Input::LinkLost)).await
+        Box::pin(self.step(Input::LinkLost)).await
     }
 
     async fn timer(&mut self) -> Result<(), String> {
         let now = clock::now();
         if self.link_retry.take_if(|at| *at <= now).is_some() {
-            return self.step(dhcp_client::Input::Restart).await;
+            return self.step(Input::Restart).await;
         }
-        if let Some(probing) = self.probing.as_mut().filter(|probing| probing.next <= now) {
-            let address = probing.address;
-            if probing.sent < PROBES {
-                probing.sent += 1;
-                // From now, not from when it was due: an answer needs its time.
-                probing.next = now + PROBE_GAP;
-                let frame = frames::probe(self.mac, address.into());
-                match probing.socket.send(&frame).await {
-                    Err(error) if is_down(&error) => return self.link_lost().await,
-                    sent => sent.map_err(|error| format!("failed to send an ARP probe for {address}: {error}"))?,
+        if let Some(probing) = self.probing.as_mut().filter(|probing| probing.deadline() <= now) {
+            let address = probing.address();
+            match probing.go_on(self.station.mac, now).await {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.probing = None;
+                    return self.step(Input::ProbeFree(address)).await;
                 }
-            } else {
-                self.probing = None;
-                return self.step(dhcp_client::Input::ProbeFree(address)).await;
+                Err(error) if is_down(&error) => return self.link_lost().await,
+                Err(error) => return Err(format!("failed to send a probe for {address}: {error}")),
             }
         }
-        self.step(dhcp_client::Input::Timer).await
+        self.step(Input::Timer).await
     }
 
-    async fn arp(&mut self, frame: &[u8]) -> Result<(), String> {
-        let (Some(probing), Some(Frame { address, mac, what, .. })) = (&self.probing, frames::read(0, frame)) else {
-            return Ok(());
-        };
-        let probed = probing.address;
-        // RFC 5227 2.1.1: somebody has it, or wants it too.
-        if address != IpAddr::V4(probed)
-            || mac == self.mac
-            || !matches!(what, Heard::Claim | Heard::Answer | Heard::Probe)
-        {
-            return Ok(());
-        }
+    async fn heard(&mut self, frame: &[u8]) -> Result<(), String> {
+        let Some(probing) = &self.probing else { return Ok(()) };
+        let Some(mac) = probing.conflict(self.station.mac, frame) else { return Ok(()) };
+        let address = probing.address();
         self.probing = None;
-        self.step(dhcp_client::Input::ProbeConflict { address: probed, mac: mac.octets().into() }).await
+        self.step(Input::ProbeConflict { address, mac: mac.octets().into() }).await
     }
 
-    async fn step(&mut self, input: dhcp_client::Input<'_>) -> Result<(), String> {
+    async fn step(&mut self, input: Input<'_, C::Address>) -> Result<(), String> {
         let now = clock::now();
         let mut down = false;
         for output in self.client.step(now, input) {
@@ -219,29 +239,29 @@ impl Driver {
                 Output::Send(frame) => match self.socket.send(&frame).await {
                     Err(error) if is_down(&error) => down = true,
                     Err(error) if error.raw_os_error() == Some(ENOBUFS) => {}
-                    sent => sent.map_err(|error| format!("failed to send a DHCP message: {error}"))?,
+                    sent => sent.map_err(|error| format!("failed to send a {} message: {error}", C::NAME))?,
                 },
                 Output::Probe(address) => {
-                    if self.probing.as_ref().is_none_or(|probing| probing.address != address) {
-                        let socket = PacketSocket::open(self.link, Traffic::Arp).map_err(|error| chain(&error))?;
-                        self.probing = Some(Probing { socket, address, sent: 0, next: now });
+                    if self.probing.as_ref().is_none_or(|probing| probing.address() != address) {
+                        let probing = Probing::open(self.station.link, C::PROBES, address, now);
+                        self.probing = Some(probing.map_err(|error| chain(&error))?);
                     }
                 }
-                Output::Bound(lease) => self.tell(DhcpEvent::Bound(leased(&lease, now, Timestamp::now()))),
-                Output::Renewed(lease) => self.tell(DhcpEvent::Renewed(leased(&lease, now, Timestamp::now()))),
+                Output::Bound(lease) => self.tell(DhcpEvent::Bound(leased::<C>(&lease, now, Timestamp::now()))),
+                Output::Renewed(lease) => self.tell(DhcpEvent::Renewed(leased::<C>(&lease, now, Timestamp::now()))),
                 Output::Lost { lease, reason } => {
                     self.probing = None;
-                    self.tell(DhcpEvent::Lost { address: lease.address.into(), why: lost(&reason) });
+                    self.tell(DhcpEvent::Lost { address: C::address(&lease).into(), why: reason.to_string() });
                 }
                 Output::Report(report) => {
-                    self.tell(DhcpEvent::Report { reason: reason(&report), text: report.to_string() });
+                    self.tell(DhcpEvent::Report { reason: C::reason(&report), text: report.to_string() });
                 }
             }
         }
         if down {
             return self.link_lost().await;
         }
-        let state = self.client.state().as_str();
+        let state = self.client.state();
         if state != self.state {
             self.state = state;
             self.tell(DhcpEvent::State(state));
@@ -249,19 +269,19 @@ impl Driver {
         Ok(())
     }
 
-    fn tell(&self, event: DhcpEvent) {
-        self.events.tell(event);
+    fn tell(&self, event: DhcpEvent<C::Facts>) {
+        self.station.tell::<C>(event);
     }
 }
 
 /// Set down, not gone: it may come back as the same interface.
-pub(crate) fn is_down(error: &std::io::Error) -> bool {
+fn is_down(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NetworkDown
 }
 
-async fn heard(probing: Option<&Probing>, buffer: &mut [u8]) -> std::io::Result<usize> {
+async fn hear<A: Copy + Into<IpAddr>>(probing: Option<&Probing<A>>, buffer: &mut [u8]) -> std::io::Result<usize> {
     match probing {
-        Some(probing) => probing.socket.recv(buffer).await,
+        Some(probing) => probing.recv(buffer).await,
         None => std::future::pending().await,
     }
 }
@@ -273,61 +293,21 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-/// What the client is told. The wall clock is needed once: facts on a Service outlive the process that wrote them.
-fn client_config(start: &DhcpStart, now: Instant, wall: Timestamp) -> Config {
-    let mut config = Config::new(start.mac.octets().into());
-    config.hostname.clone_from(&start.hostname);
-    config.broadcast_flag = start.broadcast;
-    config.requested_ip = start.requested;
-    config.remembered = match (&start.lease, start.requested) {
-        (Some(facts), _) => Some(RememberedLease {
-            address: facts.address,
-            server_id: Some(facts.server),
-            server_mac: None,
-            expiry: Some(expiry(facts, now, wall)),
-            network: None,
-        }),
-        // What kube-vip leaves: no word about the server or the end of the lease. The server decides.
-        (None, Some(address)) => {
-            Some(RememberedLease { address, server_id: None, server_mac: None, expiry: None, network: None })
-        }
-        (None, None) => None,
-    };
-    config
-}
-
-fn expiry(facts: &LeaseFacts, now: Instant, wall: Timestamp) -> Expiry {
-    let Some(expires) = facts.expires else { return Expiry::Never };
+/// The end of a lease that was written down; absent: never.
+fn expiry(expires: Option<Timestamp>, now: Instant, wall: Timestamp) -> Expiry {
+    let Some(expires) = expires else { return Expiry::Never };
     let left = u64::try_from(expires.as_millisecond().saturating_sub(wall.as_millisecond())).unwrap_or(0);
     Expiry::At(now.checked_add(Duration::from_millis(left)).unwrap_or(now))
 }
 
-fn leased(lease: &Lease, now: Instant, wall: Timestamp) -> Leased {
-    let expires = match lease.expiry {
-        Expiry::Never => None,
-        Expiry::At(at) => Some(at),
-    };
+fn leased<C: Protocol>(lease: &C::Lease, now: Instant, wall: Timestamp) -> Leased<C::Facts> {
+    let expires = C::expiry(lease).instant();
     let end = expires.and_then(|at| {
         let left = i64::try_from(at.saturating_duration_since(now).as_millis()).ok()?;
         // Whole seconds, cut off: a successor must stop before the server thinks it does.
         Timestamp::from_second(wall.as_millisecond().checked_add(left)?.div_euclid(1000)).ok()
     });
-    Leased { facts: LeaseFacts { address: lease.address, server: lease.server_id, expires: end }, expires }
-}
-
-fn lost(reason: &LostReason) -> String {
-    reason.to_string()
-}
-
-/// Reason of the Event.
-fn reason(report: &Report) -> &'static str {
-    match report {
-        Report::NoAnswer { .. } => "DHCPNoAnswer",
-        Report::Nak { .. } => "DHCPRefused",
-        Report::Declined { .. } => "AddressConflict",
-        Report::OtherAddress { .. } => "DHCPOtherAddress",
-        _ => "DHCPTrouble",
-    }
+    Leased { facts: C::facts(lease, end), expires }
 }
 
 #[cfg(test)]
@@ -337,46 +317,9 @@ mod tests {
     #[test]
     fn what_was_remembered_comes_back_with_the_time_that_is_left() {
         let (now, wall) = (Instant::now(), "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
-        let facts = |expires: Option<&str>| LeaseFacts {
-            address: "10.0.0.5".parse().unwrap(),
-            server: "10.0.0.1".parse().unwrap(),
-            expires: expires.map(|text| text.parse().unwrap()),
-        };
-        assert_eq!(expiry(&facts(Some("2026-01-01T00:01:00Z")), now, wall), Expiry::At(now + Duration::from_mins(1)));
-        assert!(expiry(&facts(Some("2025-12-31T23:59:00Z")), now, wall).is_past(now));
-        assert_eq!(expiry(&facts(None), now, wall), Expiry::Never);
-    }
-
-    #[test]
-    fn a_lease_becomes_facts_that_never_end_later() {
-        let (now, wall) = (Instant::now(), "2026-01-01T00:00:00.9Z".parse::<Timestamp>().unwrap());
-        let lease = Lease {
-            address: "10.0.0.5".parse().unwrap(),
-            network: None,
-            routers: Vec::new(),
-            server_id: "10.0.0.1".parse().unwrap(),
-            server_mac: None,
-            since: now,
-            renew_at: None,
-            rebind_at: None,
-            expiry: Expiry::At(now + Duration::from_millis(60_050)),
-        };
-        let leased = leased(&lease, now, wall);
-        assert_eq!(leased.facts.expires, Some("2026-01-01T00:01:00Z".parse().unwrap()));
-    }
-
-    #[test]
-    fn kube_vips_annotations_are_enough_to_ask_for_the_same_address() {
-        let start = DhcpStart {
-            generation: 1,
-            link: 1,
-            mac: l2::Mac::new([0, 0, 0x6c, 1, 2, 3]),
-            hostname: None,
-            broadcast: false,
-            requested: Some("10.0.0.5".parse().unwrap()),
-            lease: None,
-        };
-        let config = client_config(&start, Instant::now(), Timestamp::now());
-        assert_eq!(config.remembered.unwrap().server_id, None);
+        let at = |text: &str| Some(text.parse().unwrap());
+        assert_eq!(expiry(at("2026-01-01T00:01:00Z"), now, wall), Expiry::At(now + Duration::from_mins(1)));
+        assert!(expiry(at("2025-12-31T23:59:00Z"), now, wall).is_past(now));
+        assert_eq!(expiry(None, now, wall), Expiry::Never);
     }
 }

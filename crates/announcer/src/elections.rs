@@ -1,10 +1,11 @@
 //! `service` mode: one election per Service, begun and ended as the engine says.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kube::Client;
 use runtime::leader::{Election, LeaderConfig};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +21,8 @@ pub async fn run(
     inputs: mpsc::UnboundedSender<Input>,
 ) {
     let mut running: BTreeMap<LeaseKey, CancellationToken> = BTreeMap::new();
+    // Held by each election until its Lease is handed back.
+    let mut turns: BTreeMap<LeaseKey, Arc<Mutex<()>>> = BTreeMap::new();
     let mut tasks = JoinSet::new();
     while let Some(wanted) = asked.recv().await {
         running.retain(|key, stop| {
@@ -34,9 +37,21 @@ pub async fn run(
                 continue;
             }
             let stop = CancellationToken::new();
-            tasks.spawn(elect(client.clone(), pattern.clone(), key.clone(), stop.clone(), inputs.clone()));
+            let election = elect(client.clone(), pattern.clone(), key.clone(), stop.clone(), inputs.clone());
+            let turn = Arc::clone(turns.entry(key.clone()).or_default());
+            let waiting = stop.clone();
+            tasks.spawn(async move {
+                // A Service that is made anew at once has the Lease of the old one: both elections speak in the name of
+                // this node, and what the old one hands back would be what the new one has just taken.
+                tokio::select! {
+                    biased;
+                    () = waiting.cancelled() => {}
+                    _turn = turn.lock() => election.await,
+                }
+            });
             running.insert(key, stop);
         }
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         while tasks.try_join_next().is_some() {}
         if running.is_empty() {
             // The engine waits for this when it is about to end.

@@ -1,7 +1,7 @@
 //! Which nodes have an endpoint of a Service whose traffic must not be sent on to another node
 //! (`externalTrafficPolicy: Local`). Pure; `endpoints/watch.rs` feeds it.
 //!
-//! announcer.md 10.1 row 17: kube-vip looks at the last slice that arrived. A Service has as many slices as it needs, and
+//! kube-vip spec 10.1 row 17: kube-vip looks at the last slice that arrived. A Service has as many slices as it needs, and
 //! all of them count.
 
 mod watch;

@@ -7,6 +7,7 @@
 mod defence;
 mod dhcp;
 mod dhcp6;
+mod dhcp_events;
 mod dhcp_state;
 mod io;
 mod kernel;
@@ -27,12 +28,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 pub use io::{
-    Action, Dhcp6Start, DhcpEvent, DhcpStart, Input, Leased, Observations, Put, Record, Recorded, Tell, VipStatus,
-    WireDone, WireOp,
+    Action, Dhcp6Start, DhcpEvent, DhcpStart, Input, Leased, Observations, Put, Record, Recorded, Resumed, Tell,
+    VipStatus, WireDone, WireOp,
 };
 use ipnet::IpNet;
 use l2::netlink::InetConf;
-use l2::nftables::Protection;
 use lookout::Lookout;
 use records::ServiceRecord;
 use stop::Stopping;
@@ -41,11 +41,13 @@ use vip::{Phase, Vip};
 use crate::config::Config;
 use crate::endpoints::Endpoints;
 use crate::frames::Heard;
+use crate::group::{Groups, groups};
 use crate::network::{Family, Network};
 use crate::ownership::node::Change;
 use crate::ownership::service::LeaseKey;
 use crate::ownership::{LeaseState, Owner, Owners, Ownership};
 use crate::plan::{self, Plan, VipId, World};
+use crate::security::Protection;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// How often the kernel's deadlines are put off.
@@ -78,6 +80,9 @@ pub struct Engine {
     /// `service` mode: the elections that this node takes part in.
     campaigning: BTreeSet<LeaseKey>,
     services: BTreeMap<ServiceKey, ServiceView>,
+    /// Which of them share an address, and whether one has changed since.
+    groups: Groups,
+    regroup: bool,
     synced: bool,
     /// Nodes with endpoints of Services with policy Local.
     endpoints: Endpoints,
@@ -117,6 +122,7 @@ pub struct Engine {
     observing: bool,
     observe_again: bool,
     dirty: bool,
+    urgent: bool,
     out: Vec<Action>,
 }
 
@@ -132,6 +138,8 @@ impl Engine {
             campaigning: BTreeSet::new(),
             config,
             services: BTreeMap::new(),
+            groups: Groups::default(),
+            regroup: false,
             synced: false,
             endpoints: Endpoints::new(),
             network: None,
@@ -159,6 +167,7 @@ impl Engine {
             observing: false,
             observe_again: false,
             dirty: true,
+            urgent: false,
             out: Vec::new(),
         }
     }
@@ -178,7 +187,27 @@ impl Engine {
         std::mem::take(&mut self.out)
     }
 
+    /// Judges the one timer that cannot wait for a plan, whether the owners that this node is to succeed still answer,
+    /// and says what to ask. All that was heard has to be taken in before.
+    pub fn look_out(&mut self, now: Instant) -> Vec<Action> {
+        if self.next_look().is_some_and(|at| at <= now) {
+            self.look_around(now);
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    /// When to call [`Engine::look_out`], if no step comes before.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.lookout.deadline()
+    }
+
+    /// Clients wait for the next plan: an owner was found silent.
+    pub fn is_urgent(&self) -> bool {
+        self.urgent
+    }
+
     fn settle(&mut self, now: Instant) -> Vec<Action> {
+        self.urgent = false;
         if std::mem::take(&mut self.dirty) {
             self.reconcile(now);
             self.finish_hand_over(now);
@@ -191,6 +220,7 @@ impl Engine {
         match input {
             Input::Service(key, view) => {
                 self.dirty = true;
+                self.regroup = true;
                 match view {
                     Some(view) => {
                         self.services.insert(key, *view);
@@ -320,6 +350,9 @@ impl Engine {
     fn reconcile(&mut self, now: Instant) {
         if matches!(self.stopping, Some(Stopping::Done)) {
             return;
+        }
+        if std::mem::take(&mut self.regroup) {
+            self.groups = groups(&self.services);
         }
         if self.synced {
             self.review(now);

@@ -38,7 +38,7 @@ pub struct Groups {
     pub of: BTreeMap<ServiceKey, GroupKey>,
 }
 
-/// announcer.md 3.9 and 10.1 row 1: `0.0.0.0` is no address, so two Services that ask for it have nothing in common; a
+/// kube-vip spec 3.9 and 10.1 row 1: `0.0.0.0` is no address, so two Services that ask for it have nothing in common; a
 /// Service that asks for the address which another one's lease has shares it.
 pub fn groups(services: &BTreeMap<ServiceKey, ServiceView>) -> Groups {
     let mut views: Vec<&ServiceView> = services.values().collect();

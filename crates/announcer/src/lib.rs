@@ -1,19 +1,19 @@
-//! Who announces which virtual IP, and the adapters that make it so. Compatible with kube-vip (announcer.md, section
+//! Who announces which virtual IP, and the adapters that make it so. Compatible with kube-vip (kube-vip spec, section
 //! 0).
 //!
 //! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; [`plan`](mod@plan) says
 //! which VIPs should be here, asking [`ownership`]; [`engine`] is the sans-IO machine that brings them up, keeps,
-//! defends and withdraws them. At the edge: [`wire`] (the kernel), [`dhcp_driver`], [`record`] (what is written on
+//! defends and withdraws them. At the edge: [`wire`] (the kernel), `dhcp_driver` (DHCP clients), [`record`] (what is written on
 //! Services), and [`node`](mod@node), which runs the engine on all of them. [`run`] wires it up.
 
 pub mod annotations;
 pub mod claim;
+pub mod class;
 mod clients;
 mod clock;
 pub mod config;
 pub mod detect;
-mod dhcp6_driver;
-pub mod dhcp_driver;
+mod dhcp_driver;
 mod elections;
 pub mod endpoints;
 pub mod engine;
@@ -34,8 +34,10 @@ pub mod security;
 mod serving;
 pub mod status;
 mod swap;
+pub mod term;
 pub mod view;
 pub mod wire;
 
 pub use config::{Config, ConfigError, ElectionMode};
-pub use run::{Error, run};
+pub use handover::lease_state;
+pub use run::{Error, leader_config, run};

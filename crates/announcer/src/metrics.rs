@@ -1,4 +1,4 @@
-//! What can be read at `/metrics`: kube-vip's names (announcer.md 7.1) and ours for what it does not tell.
+//! What can be read at `/metrics`: kube-vip's names (kube-vip spec 7.1) and ours for what it does not tell.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;

@@ -3,13 +3,14 @@
 mod macvlans;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::time::Duration;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use l2::netlink::{Address, AddressLifetime, Link, LinkKind};
 pub use macvlans::{
-    LeaseEnd, alias, is_macvlan_of, is_own_macvlan, lease_end, mac_is_taken, name_is_taken, owner_in, was_left_for,
+    LeaseEnd, alias, is_macvlan_of, is_own_macvlan, lease_end, mac_is_taken, moment, name_is_taken, owner_in,
+    was_left_for,
 };
 
 use crate::annotations::{SERVICE_INTERFACE, cut};
@@ -29,6 +30,8 @@ pub struct Network {
     pub gateway: Option<IpAddr>,
     /// Until when the DHCP lease on a macvlan runs, as its former owner on this node has noted there; by index.
     pub lease_ends: BTreeMap<u32, LeaseEnd>,
+    /// The same of DHCPv6 leases, as noted on the addresses themselves; by interface and address.
+    pub address_ends: BTreeMap<(u32, IpAddr), Instant>,
 }
 
 /// What speaks about an address on the wire: ARP or neighbour discovery.
@@ -96,6 +99,23 @@ impl Network {
         self.links.iter().find(|link| link.index == index)
     }
 
+    /// Until when the lease of an address of ours runs, as far as it is noted.
+    pub fn lease_end_of(&self, address: &Address) -> Option<LeaseEnd> {
+        let own = self.address_ends.get(&(address.interface, address.net.addr())).copied();
+        own.map(LeaseEnd::At).or_else(|| self.lease_ends.get(&address.interface).copied())
+    }
+
+    /// From which of its addresses neighbours are solicited on an interface: best the link-local one, which the kernel
+    /// makes when IPv6 is enabled there.
+    pub fn ipv6_source(&self, link: u32) -> Option<Ipv6Addr> {
+        let own = self.addresses.iter().filter(|own| own.interface == link && !own.is_ours() && !own.tentative);
+        let sources = own.filter(|own| !own.duplicate).filter_map(|own| match own.net.addr() {
+            IpAddr::V6(v6) => Some(v6),
+            IpAddr::V4(_) => None,
+        });
+        sources.min_by_key(|v6| !v6.is_unicast_link_local())
+    }
+
     /// The router that is reached through this interface.
     pub fn gateway_on(&self, link: u32) -> Option<IpAddr> {
         self.gateway.filter(|_| self.default_route == Some(link))
@@ -134,7 +154,7 @@ impl Network {
             .min_by_key(|(link, prefix)| (link.index, u8::MAX - prefix))
     }
 
-    /// announcer.md 5.7: annotation, then `vip_servicesinterface`, then `vip_interface`, then the default route. `auto`
+    /// kube-vip spec 5.7: annotation, then `vip_servicesinterface`, then `vip_interface`, then the default route. `auto`
     /// takes the interface whose subnet contains the address, else goes on with `vip_interface`. `address` is absent
     /// for DHCP, which `auto` therefore cannot match.
     pub fn choose(

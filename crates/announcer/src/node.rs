@@ -14,8 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clients::Clients;
 use crate::clock;
-use crate::dhcp_driver::{self, Events};
-use crate::dhcp6_driver;
+use crate::dhcp_driver;
 use crate::engine::{Action, Engine, Input, REFRESH, Tell, WireOp};
 use crate::frames;
 use crate::listen::Listeners;
@@ -144,8 +143,8 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     let mut pace = Pace::new(clock::now());
     let mut input = Input::Tick;
     'steps: loop {
-        let now = clock::now();
-        for action in node.hear(&mut engine, now, &mut frames) {
+        let heard = clock::now();
+        for action in node.hear(&mut engine, heard, &mut frames) {
             if node.act(action) {
                 break 'steps;
             }
@@ -155,8 +154,15 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         let waiting = receiver.try_recv().ok();
         node.note(&engine, &input);
         let now = clock::now();
-        let plan = pace.is_due(now, waiting.is_some());
-        let actions = if plan { engine.step(now, input) } else { engine.hear(now, input) };
+        let plan = engine.is_urgent() || pace.is_due(now, waiting.is_some());
+        let actions = if plan {
+            engine.step(now, input)
+        } else {
+            // Owners are asked in time, however much waits to be planned for.
+            let mut actions = engine.hear(now, input);
+            actions.extend(engine.look_out(heard));
+            actions
+        };
         for action in actions {
             if node.act(action) {
                 break 'steps;
@@ -176,6 +182,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
             input
         } else {
             let next = if plan { engine.deadline().max(pace.next()) } else { pace.next() };
+            let next = if engine.is_urgent() { now } else { engine.next_look().map_or(next, |look| next.min(look)) };
             tokio::select! {
                 biased;
                 Some(input) = frames.recv() => input,
@@ -268,13 +275,12 @@ impl Node {
             }
             Action::Listen(links) => self.listeners.set(&links),
             Action::StartDhcp(uid, start) => {
-                let events = Events { uid: uid.clone(), generation: start.generation, inputs: self.inputs.clone() };
-                let (orders, task) = dhcp_driver::client(start, events);
+                let (orders, task) = dhcp_driver::client(uid.clone(), start, self.inputs.clone());
                 self.clients.start(uid, orders, task);
             }
             Action::StopDhcp { uid, release } => self.clients.stop(&uid, release),
             Action::StartDhcp6(uid, start) => {
-                let (orders, task) = dhcp6_driver::client(uid.clone(), start, self.inputs.clone());
+                let (orders, task) = dhcp_driver::client6(uid.clone(), start, self.inputs.clone());
                 self.clients6.start(uid, orders, task);
             }
             Action::StopDhcp6 { uid, release } => self.clients6.stop(&uid, release),

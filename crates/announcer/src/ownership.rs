@@ -18,7 +18,7 @@ pub enum Owner {
     Undecided,
 }
 
-/// Decides per Service. `global` gives all Services the same answer; `service` and `node` will not.
+/// Decides per Service. `global` gives all Services the same answer; `service` and `node` do not.
 pub trait Ownership {
     /// Who owns `service`.
     fn of(&self, service: &ServiceView) -> Owner;

@@ -13,7 +13,7 @@ use crate::view::{DhcpWishes, ServiceKey, ServiceView, Uid};
 
 /// What tells one VIP from another on this node.
 ///
-/// announcer.md 10.5 item 3: the requested string is never an identity. Two Services that ask for `0.0.0.0` have two
+/// kube-vip spec 10.5 item 3: the requested string is never an identity. Two Services that ask for `0.0.0.0` have two
 /// VIPs; a Service that asks for the address which another one's DHCP lease has shares that one's VIP.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VipId {
@@ -94,7 +94,7 @@ pub struct World<'a> {
     pub leases: &'a BTreeMap<Uid, Option<Ipv4Addr>>,
 }
 
-/// announcer.md 3.5 and 3.9.
+/// kube-vip spec 3.5 and 3.9.
 pub fn plan(world: &World<'_>) -> Plan {
     let mut plan = Plan::default();
     let mut services: Vec<(&ServiceView, Owner)> =
@@ -220,7 +220,7 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
     vip.members.push(view.key.clone());
 }
 
-/// announcer.md 3.9: a secondary of a DHCP primary names the primary's real address; on the node's interface it would
+/// kube-vip spec 3.9: a secondary of a DHCP primary names the primary's real address; on the node's interface it would
 /// be announced with a second MAC. The address counts from the running client, and before that (after a restart, at a
 /// take-over) from what is written on the Service.
 fn leased_addresses(world: &World<'_>, services: &[(&ServiceView, Owner)]) -> BTreeMap<IpAddr, Uid> {

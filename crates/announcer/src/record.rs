@@ -1,5 +1,5 @@
-//! Writes on Services what the engine wants there. The only place that changes an object of the cluster, except for
-//! Leases and Events.
+//! Writes on Services what the engine wants there. Apart from Leases and Events, objects of the cluster are changed here
+//! and, where the owner changes, in `swap.rs`.
 //!
 //! GET, compare, PUT; then the status. Objects stay unstructured, so that fields which we do not know survive
 //! (decisions.md 4); PUT and not PATCH, because the roles of the existing charts grant no patch (decisions.md 3).

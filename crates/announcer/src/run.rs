@@ -10,6 +10,7 @@ use kube::{Api, Client};
 use l2::Netlink;
 use l2::capabilities::{Capability, missing};
 use l2::netlink::inet_conf_of_all;
+use runtime::Product;
 use runtime::cache::Cache;
 use runtime::client::{ApiMetrics, ClientError, Settings, Source, connect};
 use runtime::events::Recorder;
@@ -65,7 +66,7 @@ pub enum Error {
 }
 
 /// Runs until `shutdown`, and ends in the order of `engine/stop.rs`. Losing the Lease never ends it.
-pub async fn run(mut config: Config, version: &str, shutdown: Token) -> Result<(), Error> {
+pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Result<(), Error> {
     greet(&config);
     check_capabilities()?;
     let (netlink, connection) = Netlink::open()?;
@@ -74,14 +75,14 @@ pub async fn run(mut config: Config, version: &str, shutdown: Token) -> Result<(
         Err(error) => tracing::warn!(%error, "cannot check the settings of all interfaces"),
     }
 
-    let registry = runtime::metrics::Metrics::new(version);
+    let registry = runtime::metrics::Metrics::new(product);
     let (metrics, api_metrics, queue_metrics) = registry.register(|registry| {
-        let metrics = Metrics::register(registry, &config.node_name, &config.lease.name, version);
-        (metrics, ApiMetrics::register(registry), WorkQueueMetrics::register(registry))
+        let metrics = Metrics::register(registry, &config.node_name, &config.lease.name, product.version);
+        (metrics, ApiMetrics::register(registry, product), WorkQueueMetrics::register(registry))
     });
     let metrics = Arc::new(metrics);
     let source = source(&config.api);
-    let settings = Settings::new("guest", version).metrics(&api_metrics);
+    let settings = Settings::new("guest", product).metrics(&api_metrics);
     let api = source.load(config.api.server.as_deref()).await?;
     let client = connect(api.clone(), &settings)?;
     let namespace = config
@@ -256,7 +257,7 @@ fn check_capabilities() -> Result<(), Error> {
     Err(Error::Capabilities(missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")))
 }
 
-/// announcer.md 1.2: the explicit file, else kubeadm's, else the user's, else the service account.
+/// kube-vip spec 1.2: the explicit file, else kubeadm's, else the user's, else the service account.
 pub(crate) fn source(api: &ApiConfig) -> Source {
     let home = api.home.as_ref().map(|home| home.join(".kube/config"));
     let default = [Some(PathBuf::from(ADMIN_KUBECONFIG)), home].into_iter().flatten().find(|path| path.is_file());
@@ -268,7 +269,8 @@ pub(crate) fn pod_namespace(file: &Path, fallback: &str) -> String {
     if namespace.is_empty() { fallback.to_owned() } else { namespace }
 }
 
-fn leader_config(config: &Config, namespace: &str) -> LeaderConfig {
+/// Who takes part in an election for a Lease in `namespace`, and with how much patience.
+pub fn leader_config(config: &Config, namespace: &str) -> LeaderConfig {
     LeaderConfig {
         namespace: namespace.to_owned(),
         name: config.lease.name.clone(),

@@ -1,16 +1,54 @@
 //! Service security (decisions.md 16 and 27): what nftables shall let through, from Services and the network. Pure; the
 //! same Services give the same rules on every node, whoever owns what, so that a take-over waits for no firewall.
 
+pub mod ruleset;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use l2::netlink::LinkKind;
-use l2::nftables::{Port, Protection};
 
 use crate::annotations::Wanted;
 use crate::network::Network;
 use crate::view::{ServiceKey, ServiceView, Uid};
+
+/// A port of a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port {
+    /// Number in the IP header.
+    protocol: u8,
+    port: u16,
+}
+
+impl Port {
+    /// By the names that Services use; `None` for another protocol, or a number that is no port.
+    pub fn new(protocol: &str, port: i32) -> Option<Self> {
+        let protocol = match protocol {
+            "TCP" => 6,
+            "UDP" => 17,
+            "SCTP" => 132,
+            _ => return None,
+        };
+        Some(Self { protocol, port: u16::try_from(port).ok().filter(|port| *port != 0)? })
+    }
+}
+
+/// What is protected.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Protection {
+    /// VIPs, with the ports on which traffic is let in.
+    pub vips: BTreeMap<IpAddr, BTreeSet<Port>>,
+    /// Names of interfaces on which router advertisements are not listened to. They need not exist yet.
+    pub quiet: BTreeSet<String>,
+}
+
+impl Protection {
+    /// Whether there is nothing to protect.
+    pub fn is_empty(&self) -> bool {
+        self.vips.is_empty() && self.quiet.is_empty()
+    }
+}
 
 /// What the rules are made from.
 pub struct Scene<'a> {
@@ -28,7 +66,7 @@ pub struct Scene<'a> {
     pub enabled: bool,
 }
 
-/// announcer.md 5.9: of traffic to a VIP only what is meant for a port of its Services comes through, also when ports
+/// kube-vip spec 5.9: of traffic to a VIP only what is meant for a port of its Services comes through, also when ports
 /// change later; where several Services share the VIP, the ports of all.
 pub fn protection(scene: &Scene<'_>) -> Protection {
     let mut vips: BTreeMap<IpAddr, BTreeSet<Port>> = BTreeMap::new();
@@ -114,6 +152,14 @@ mod tests {
 
     fn of(services: &[(ServiceKey, ServiceView)]) -> Protection {
         rules(services, &[], &[], true)
+    }
+
+    #[test]
+    fn what_is_no_port_is_none() {
+        for (protocol, port) in [("TCP", 0), ("TCP", 65536), ("TCP", -1), ("ICMP", 8), ("tcp", 80)] {
+            assert_eq!(Port::new(protocol, port), None, "{protocol}/{port}");
+        }
+        assert!(Port::new("SCTP", 65535).is_some());
     }
 
     #[test]

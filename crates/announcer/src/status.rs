@@ -9,6 +9,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::ListParams;
+use runtime::Product;
 use runtime::client::{ClientError, Settings, connect};
 use serde::Serialize;
 
@@ -50,7 +51,9 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DhcpRow {
-    /// Who gave it.
+    /// What was given.
+    pub address: IpAddr,
+    /// Who gave it: an address, for DHCPv6 a DUID in hexadecimal digits.
     pub server: String,
     /// When it ends unless renewed; absent: never.
     pub expires: Option<Timestamp>,
@@ -72,8 +75,8 @@ pub struct VipRow {
     pub term: Option<u64>,
     /// How it stands.
     pub state: State,
-    /// For DHCP.
-    pub dhcp: Option<DhcpRow>,
+    /// One for each family that DHCP was asked for and has answered; IPv4 first.
+    pub dhcp: Vec<DhcpRow>,
 }
 
 /// One Lease that decides about owners.
@@ -120,9 +123,9 @@ pub enum StatusError {
 }
 
 /// Reads Services and Leases, and reports.
-pub async fn read(config: &Config, version: &str) -> Result<Report, StatusError> {
+pub async fn read(config: &Config, product: &Product) -> Result<Report, StatusError> {
     let api = source(&config.api).load(config.api.server.as_deref()).await?;
-    let client = connect(api, &Settings::new("guest", version))?;
+    let client = connect(api, &Settings::new("guest", product))?;
     let services: Api<Service> = match &config.watch_namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
@@ -156,22 +159,29 @@ pub fn report(config: &Config, services: &[Service], leases: &[Lease], now: Time
 
 fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
     let published: Vec<IpAddr> = view.published.ingress.iter().filter_map(|entry| entry.ip).collect();
-    let dhcp = view.published.lease.as_ref().filter(|_| view.wants_dhcp()).map(|lease| DhcpRow {
-        server: lease.server.to_string(),
-        expires: lease.expires,
-        remaining_seconds: lease.expires.map(|expires| expires.as_second() - now.as_second()),
-    });
+    let row = |address: IpAddr, server: String, expires: Option<Timestamp>| DhcpRow {
+        address,
+        server,
+        expires,
+        remaining_seconds: expires.map(|expires| expires.as_second() - now.as_second()),
+    };
+    let four = view.published.lease.as_ref().filter(|_| view.wants_dhcp());
+    let six = view.published.lease6.as_ref().filter(|_| view.wants_dhcp6());
+    let four = four.map(|lease| row(lease.address.into(), lease.server.to_string(), lease.expires));
+    let six = six.map(|lease| row(lease.address.into(), lease.server.clone(), lease.expires));
+    let dhcp: Vec<DhcpRow> = four.into_iter().chain(six).collect();
+    let over = dhcp.iter().any(|row| row.remaining_seconds.is_some_and(|left| left < 0));
     let owner = view.published.vip_host.as_deref().map(printable).filter(|owner| !owner.is_empty());
     let term = view.published.term.map(|term| term.0);
     let member = owner.as_ref().map(|owner| format!("{LEASE_PREFIX}{owner}"));
     // Without a term it is not the membership Lease that decides.
     let silent = term.is_some() && leases.iter().any(|lease| lease.expired && Some(&lease.lease) == member.as_ref());
-    let state = match &dhcp {
-        _ if published.is_empty() => State::Pending,
-        _ if owner.is_none() => State::Unowned,
-        Some(dhcp) if dhcp.remaining_seconds.is_some_and(|left| left < 0) => State::LeaseExpired,
-        _ if silent => State::OwnerSilent,
-        _ => State::Announced,
+    let state = match () {
+        () if published.is_empty() => State::Pending,
+        () if owner.is_none() => State::Unowned,
+        () if over => State::LeaseExpired,
+        () if silent => State::OwnerSilent,
+        () => State::Announced,
     };
     let asked = view.wanted.iter().filter_map(|wanted| match wanted {
         Wanted::Static(address) => Some(*address),
@@ -222,18 +232,19 @@ impl Report {
         let mut vips = vec![["SERVICE", "ADDRESS", "OWNER", "TERM", "STATE", "DHCP"].map(str::to_owned).to_vec()];
         vips.extend(self.vips.iter().map(|vip| {
             let addresses: Vec<String> = vip.addresses.iter().map(ToString::to_string).collect();
-            let dhcp = vip.dhcp.as_ref().map(|dhcp| match dhcp.remaining_seconds {
+            let dhcp = vip.dhcp.iter().map(|dhcp| match dhcp.remaining_seconds {
                 None => format!("from {} for ever", dhcp.server),
                 Some(left) if left < 0 => format!("from {}, ended {} ago", dhcp.server, span(-left)),
                 Some(left) => format!("from {}, {} left", dhcp.server, span(left)),
             });
+            let dhcp: Vec<String> = dhcp.collect();
             vec![
                 vip.service.clone(),
                 if addresses.is_empty() { none() } else { addresses.join(",") },
                 vip.owner.clone().unwrap_or_else(none),
                 vip.term.map_or_else(none, |term| term.to_string()),
                 vip.state.text().to_owned(),
-                dhcp.unwrap_or_else(none),
+                if dhcp.is_empty() { none() } else { dhcp.join("; ") },
             ]
         }));
         let mut leases = vec![["LEASE", "HOLDER", "RENEWED", "STATE"].map(str::to_owned).to_vec()];
@@ -305,20 +316,37 @@ mod tests {
 
     const TERM: &str = crate::annotations::TERM;
     const LEASE: &str = crate::annotations::DHCP_LEASE;
+    const LEASE6: &str = crate::annotations::DHCP6_LEASE;
 
     fn world() -> (Vec<Service>, Vec<Lease>) {
         let fixed = |address: &str, owner: &str, term: &str| json!({"kube-vip.io/loadbalancerIPs": address, "kube-vip.io/vipHost": owner, TERM: term});
-        let dhcp = |expires: &str| {
-            let lease = json!({"address": "10.0.0.77", "server": "10.0.0.2", "expires": expires}).to_string();
-            json!({"kube-vip.io/loadbalancerIPs": "0.0.0.0", "kube-vip.io/vipHost": "node-1", TERM: "1", LEASE: lease})
+        let four =
+            |expires: &str| json!({"address": "10.0.0.77", "server": "10.0.0.2", "expires": expires}).to_string();
+        let six = |expires: &str| json!({"address": "fd00::77", "server": "00010203", "expires": expires}).to_string();
+        let (later, before) = ("2026-01-01T13:30:00Z", "2026-01-01T11:59:00Z");
+        let dhcp = |asked: &str, leases: &[(&str, String)]| {
+            let mut all = json!({"kube-vip.io/loadbalancerIPs": asked, "kube-vip.io/vipHost": "node-1", TERM: "1"});
+            for (key, lease) in leases {
+                all[*key] = json!(lease);
+            }
+            all
         };
         let services = vec![
             service("web", &fixed("10.0.0.50", "node-1", "3"), &["10.0.0.50"]),
             service("stale", &fixed("10.0.0.51", "node-2", "8"), &["10.0.0.51"]),
             service("new", &json!({"kube-vip.io/loadbalancerIPs": "10.0.0.52,fd00::52"}), &[]),
             service("lost", &json!({"kube-vip.io/loadbalancerIPs": "10.0.0.53"}), &["10.0.0.53"]),
-            service("leased", &dhcp("2026-01-01T13:30:00Z"), &["10.0.0.77"]),
-            service("over", &dhcp("2026-01-01T11:59:00Z"), &["10.0.0.78"]),
+            service("leased", &dhcp("0.0.0.0", &[(LEASE, four(later))]), &["10.0.0.77"]),
+            service("over", &dhcp("0.0.0.0", &[(LEASE, four(before))]), &["10.0.0.77"]),
+            service("six", &dhcp("::", &[(LEASE6, six(later))]), &["fd00::77"]),
+            service("six-over", &dhcp("::", &[(LEASE6, six(before))]), &["fd00::77"]),
+            service(
+                "both",
+                &dhcp("0.0.0.0,::", &[(LEASE, four(later)), (LEASE6, six(before))]),
+                &["10.0.0.77", "fd00::77"],
+            ),
+            // What is left of an earlier wish counts for nothing.
+            service("was-six", &dhcp("0.0.0.0", &[(LEASE, four(later)), (LEASE6, six(before))]), &["10.0.0.77"]),
             service("not-ours", &json!({"kube-vip.io/ignore": "true"}), &["10.0.0.54"]),
         ];
         let leases = vec![
@@ -337,13 +365,17 @@ mod tests {
         assert_eq!(
             report.to_text(),
             "\
-SERVICE          ADDRESS              OWNER    TERM   STATE                DHCP
-default/leased   10.0.0.77            node-1   1      announced            from 10.0.0.2, 1h30m left
-default/lost     10.0.0.53            -        -      unowned              -
-default/new      10.0.0.52,fd00::52   -        -      pending              -
-default/over     10.0.0.78            node-1   1      DHCP lease expired   from 10.0.0.2, ended 60s ago
-default/stale    10.0.0.51            node-2   8      owner silent         -
-default/web      10.0.0.50            node-1   3      announced            -
+SERVICE            ADDRESS              OWNER    TERM   STATE                DHCP
+default/both       10.0.0.77,fd00::77   node-1   1      DHCP lease expired   from 10.0.0.2, 1h30m left; from 00010203, ended 60s ago
+default/leased     10.0.0.77            node-1   1      announced            from 10.0.0.2, 1h30m left
+default/lost       10.0.0.53            -        -      unowned              -
+default/new        10.0.0.52,fd00::52   -        -      pending              -
+default/over       10.0.0.77            node-1   1      DHCP lease expired   from 10.0.0.2, ended 60s ago
+default/six        fd00::77             node-1   1      announced            from 00010203, 1h30m left
+default/six-over   fd00::77             node-1   1      DHCP lease expired   from 00010203, ended 60s ago
+default/stale      10.0.0.51            node-2   8      owner silent         -
+default/was-six    10.0.0.77            node-1   1      announced            from 10.0.0.2, 1h30m left
+default/web        10.0.0.50            node-1   3      announced            -
 
 LEASE                        HOLDER   RENEWED     STATE
 harvester-announcer-node-1   node-1   3s ago      fresh
@@ -366,9 +398,10 @@ harvester-announcer-node-2   node-2   10m0s ago   expired, kube-proxy not ready,
         let (services, leases) = world();
         let report = report(&config(&[]), &services, &leases, now());
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
-        assert_eq!(json["vips"][0]["service"], "default/leased");
-        assert_eq!(json["vips"][0]["dhcp"]["remainingSeconds"], 5400);
-        assert_eq!(json["vips"][4]["state"], "owner-silent");
+        assert_eq!(json["vips"][0]["service"], "default/both");
+        assert_eq!(json["vips"][0]["dhcp"][0]["remainingSeconds"], 5400);
+        assert_eq!(json["vips"][0]["dhcp"][1]["address"], "fd00::77");
+        assert_eq!(json["vips"][7]["state"], "owner-silent");
         assert_eq!(json["leases"][1]["renewedSecondsAgo"], 600);
     }
 

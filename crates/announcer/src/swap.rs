@@ -1,4 +1,4 @@
-//! Changes the owner in the record of a Service: compare and swap, in a hurry (decisions.md 28). Clients wait for this
+//! Changes the owner in the record of a Service: compare and swap, in a hurry (decisions.md 20). Clients wait for this
 //! write, and the node that has just died may have carried the API server that we talk to.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -272,7 +272,8 @@ mod tests {
             ]);
             let (inputs, _heard) = mpsc::unbounded_channel();
             let config = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
-            let swapper = Swapper::new(client, config, Settings::new("guest", "test"), inputs);
+            let product = runtime::Product { name: "test", metrics_prefix: "test", version: "1" };
+            let swapper = Swapper::new(client, config, Settings::new("guest", &product), inputs);
             let swapped = swapper.perform(&ServiceKey::new("default", "web"), &swap()).await;
             assert_eq!(swapped == Swapped::Won, won, "{swapped:?}");
             assert_eq!(asked.lock().unwrap().len(), if won { 4 } else { 3 });

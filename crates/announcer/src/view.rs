@@ -9,8 +9,8 @@ use l2::Mac;
 use l2::netlink::check_interface_name;
 
 use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Problem, RpFilter, Wanted};
-use crate::config::ClassRules;
-use crate::ownership::node::Term;
+use crate::class::ClassRules;
+use crate::term::Term;
 
 /// Namespace and name of a Service. Displayed as `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,7 +39,7 @@ impl fmt::Display for ServiceKey {
 pub struct Uid(pub String);
 
 impl Uid {
-    /// announcer.md 0.3: name of the macvlan of a Service.
+    /// kube-vip spec 0.3: name of the macvlan of a Service.
     pub fn link_name(&self) -> String {
         format!("vip-{}", self.0.chars().take(8).collect::<String>())
     }
@@ -165,21 +165,11 @@ pub struct ServiceView {
 /// Kept by the controller of the Service until its load balancer is cleaned up.
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
-/// announcer.md 3.2.3: legacy handling takes Services without a class (unless told not to) and those of our class;
-/// strict handling only our class.
-pub fn class_matches(rules: &ClassRules, class: Option<&str>) -> bool {
-    match class {
-        Some(class) => class == rules.name,
-        None if rules.legacy => !rules.only,
-        None => rules.name.is_empty(),
-    }
-}
-
 impl ServiceView {
-    /// The view of `service`, or `None` where it is not ours to announce (announcer.md 3.2): another type or class,
+    /// The view of `service`, or `None` where it is not ours to announce (kube-vip spec 3.2): another type or class,
     /// told to be ignored, or on its way out. A Service that is being deleted counts as gone at once: its address goes
     /// back to the pool when the finalizer is released, and must not be on our interface any more by then. Where its
-    /// address came by DHCP it is kept in view, asking for nothing, for those that share the lease (announcer.md 3.9).
+    /// address came by DHCP it is kept in view, asking for nothing, for those that share the lease (kube-vip spec 3.9).
     pub fn of(service: &Service, rules: &ClassRules) -> Option<Self> {
         let spec = service.spec.as_ref()?;
         let annotation =
@@ -190,7 +180,7 @@ impl ServiceView {
         // The API server takes the class away with the type.
         let ours = (!other_type || retired)
             && annotation(keys::IGNORE) != Some("true")
-            && (other_type || class_matches(rules, spec.load_balancer_class.as_deref()));
+            && (other_type || rules.accept(spec.load_balancer_class.as_deref()));
         if !ours {
             return None;
         }
@@ -294,7 +284,7 @@ impl ServiceView {
     }
 }
 
-/// announcer.md 3.3: the annotation alone where it exists; else the status, except where `spec.loadBalancerIP` differs
+/// kube-vip spec 3.3: the annotation alone where it exists; else the status, except where `spec.loadBalancerIP` differs
 /// from a status address of the same family (which keeps `0.0.0.0` in force after the first lease); else the spec.
 fn wanted(annotation: Option<&str>, spec: Option<&str>, published: &Published) -> (Vec<Wanted>, Vec<Problem>) {
     if let Some(list) = annotation {

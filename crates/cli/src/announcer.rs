@@ -3,34 +3,25 @@
 use std::process::ExitCode;
 
 use announcer::Config;
+use announcer::config::VARIABLES;
 use runtime::error::chain;
 use runtime::logging::{self, Format};
 use runtime::shutdown;
 
-use crate::VERSION;
+use crate::PRODUCT;
 
-const HELP: &str = "\
+const USAGE: &str = "\
 Announces the addresses of Services of type LoadBalancer on the LAN (ARP, NDP, macvlan with DHCP); takes the place of kube-vip.
 
 Usage: harvester-cloud-provider announcer [FLAGS]
        harvester-cloud-provider manager [FLAGS]      as kube-vip's manifests call it
        harvester-cloud-provider announcer status     who announces what (see its --help)
 
-Configuration is kube-vip's: environment variables first, then its flags. The ones that matter:
-  vip_arp=true svc_enable=true   what kube-vip needs to do this job; accepted, and what this does anyway
-  vip_interface=eth0             NIC for addresses; empty: the one of the default route
-  vip_subnet=32,128              prefix length of addresses, IPv4 and IPv6; `auto` takes the NIC's
-  vip_nodename=NAME              name of this node; without it NODE_NAME, then the host name
-  election_mode=node             who owns an address. node: each node its part, a new owner in a quarter of a second; service: kube-vip's
-                                 Lease per Service; global: kube-vip's one Lease. Unset: service with svc_election=true, else node
-  failover_profile=default       node mode: default, fast (more questions on the wire) or patient (machines that pause)
-  vip_failback=false             node mode: addresses move back when their node returns
-  svc_leasename=plndr-svcs-lock  name of the one Lease
-  vip_leaseduration=15 vip_renewdeadline=10 vip_retryperiod=2   timing of Leases in seconds
-  enable_service_security=true   traffic to an address on ports that its Services do not have is dropped
-  vip_arpRate=3000               repeat announcements for ever, in milliseconds; without it a short burst, then silence
-  prometheus_server=:2112        serves /metrics, /healthz, /livez and /readyz; empty: nothing is served
-  vip_loglevel=0                 -4 debug, 0 info, 4 warnings, 8 errors
+Configuration is kube-vip's: environment variables first, then its flags. Those that do something, with their defaults:
+";
+
+const NEEDS: &str = "
+kube-vip's other variables and flags are accepted and do nothing; docs/reference.md lists them and every flag.
 
 Needs the capabilities NET_ADMIN and NET_RAW, as user 0. Ends with 0 after SIGTERM, with 1 on an error.
 
@@ -40,9 +31,29 @@ Examples:
   k8s_config_file=./kubeconfig vip_interface=eth1 vip_nodename=node1 harvester-cloud-provider announcer
         by hand on a node";
 
+fn help() -> String {
+    const WIDTH: usize = 132;
+    let mut text = String::from(USAGE);
+    for variable in VARIABLES.iter().filter(|variable| !variable.is_idle()) {
+        let setting = format!("{}={}", variable.name, variable.default);
+        let mut line = format!("  {setting:<42}");
+        for word in variable.meaning.replace('`', "").split_whitespace() {
+            if line.len() + 1 + word.len() > WIDTH {
+                text.push_str(&line);
+                line = format!("\n{:<44}", "");
+            }
+            line.push(' ');
+            line.push_str(word);
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text + NEEDS
+}
+
 /// The command as completion and manual pages show it; its configuration is kube-vip's, not clap's.
 pub fn command() -> clap::Command {
-    clap::Command::new("announcer").about("Announces load balancer addresses on the LAN").after_help(HELP)
+    clap::Command::new("announcer").about("Announces load balancer addresses on the LAN").after_help(help())
 }
 
 const STATUS_HELP: &str = "\
@@ -88,7 +99,7 @@ fn status(arguments: &[String]) -> ExitCode {
         Err(error) => return usage(&chain(&error)),
     };
     let report = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(announcer::status::read(&config, VERSION)).map_err(anyhow::Error::from),
+        Ok(runtime) => runtime.block_on(announcer::status::read(&config, &PRODUCT)).map_err(anyhow::Error::from),
         Err(error) => Err(error.into()),
     };
     match report {
@@ -132,8 +143,13 @@ pub fn main(arguments: &[String]) -> ExitCode {
     if arguments.get(1).is_some_and(|word| word == "status") {
         return status(&arguments[2..]);
     }
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
-        println!("{HELP}");
+    let asked = |words: &[&str]| arguments.iter().any(|argument| words.contains(&argument.as_str()));
+    if asked(&["--help", "-h"]) || arguments.get(1).is_some_and(|word| word == "help") {
+        println!("{}", help());
+        return ExitCode::SUCCESS;
+    }
+    if asked(&["--version"]) {
+        println!("{}", crate::VERSION);
         return ExitCode::SUCCESS;
     }
     // kube-vip knows the word `manager` only.
@@ -172,7 +188,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
 
 async fn run(config: Config) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
-    Ok(announcer::run(config, VERSION, stop).await?)
+    Ok(announcer::run(config, &PRODUCT, stop).await?)
 }
 
 fn hostname() -> String {

@@ -37,7 +37,7 @@ Running it again changes nothing and prints the same credentials. Progress goes 
 #[allow(clippy::struct_excessive_bools)] // flags are what they are
 /// Makes credentials with which a guest cluster's cloud provider may use the Harvester API, and prints them.
 #[derive(Debug, Parser)]
-#[command(name = "harvester-cloud-provider generate-addon", version = VERSION, after_help = EXAMPLES)]
+#[command(name = "harvester-cloud-provider generate-addon", bin_name = "harvester-cloud-provider generate-addon", version = VERSION, after_help = EXAMPLES)]
 pub struct Arguments {
     /// Service account on Harvester, by custom the name of the guest cluster.
     service_account: String,

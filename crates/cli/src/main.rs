@@ -14,6 +14,10 @@ mod values;
 /// Version, with the commit it was built from where that is known.
 pub const VERSION: &str = env!("HCP_VERSION");
 
+/// Who we are to API servers and to those who watch us.
+const PRODUCT: runtime::Product =
+    runtime::Product { name: "harvester-cloud-provider", metrics_prefix: "hcp", version: VERSION };
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.get(1).map(String::as_str) {
@@ -21,6 +25,7 @@ fn main() -> ExitCode {
         Some("probe") => probe::main(&arguments[2..]),
         Some("completion" | "man") => completion::main(&arguments),
         Some("generate-addon") => generate_addon::main(&arguments[1..]),
+        Some("help") => ccm::main(&[arguments[0].clone(), "--help".to_owned()]),
         _ => ccm::main(&arguments),
     }
 }

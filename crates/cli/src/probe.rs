@@ -9,7 +9,7 @@ use runtime::client::{Settings, connect};
 use runtime::error::chain;
 use tokio::time::{Instant, sleep};
 
-use crate::VERSION;
+use crate::PRODUCT;
 
 /// A workload that is being replaced is ready again by then.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -73,7 +73,7 @@ async fn once(url: &str) -> anyhow::Result<()> {
     let path = uri.path().to_owned();
     let mut config = Config::new(uri);
     config.accept_invalid_certs = true;
-    let mut settings = Settings::new("probed", VERSION);
+    let mut settings = Settings::new("probed", &PRODUCT);
     settings.request_timeout = Duration::from_secs(2);
     settings.retry = false;
     // The client puts the path of its base URL before that of each request, so the base must not have one.

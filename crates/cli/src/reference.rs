@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use announcer::config::{VARIABLES, Variable};
 use clap::{Arg, Command, CommandFactory};
 
 use crate::{ccm, generate_addon};
@@ -15,8 +16,8 @@ const RECORD: &str = include_str!("../../harvester-provider/src/identity/record.
 const INTRODUCTION: &str = "\
 # Reference
 
-Generated from the code (`UPDATE_DOCS=1 cargo test -p harvester-cloud-provider reference`); do not edit. The announcer's variables are in
-[announcer.md](announcer.md), the chart's values in its `values.yaml`.
+Generated from the code (`UPDATE_DOCS=1 cargo test -p harvester-cloud-provider reference`); do not edit. The chart's values
+are in its `values.yaml`.
 ";
 
 fn render() -> String {
@@ -25,6 +26,7 @@ fn render() -> String {
     flags(&mut text, &ccm::flags::command());
     text.push_str("\n## Flags of `generate-addon`\n");
     flags(&mut text, &generate_addon::Arguments::command());
+    variables(&mut text);
     text.push_str("\n## Annotations, labels, finalizers and taints\n");
     keys(&mut text, KEYS);
     further(&mut text, "Further keys of the announcer, on Services.", ANNOUNCER);
@@ -52,6 +54,26 @@ fn flags(text: &mut String, command: &Command) {
             writeln!(text, "| {} | {default} | {} |", name(arg), cell(&meaning)).expect("a String takes everything");
         }
     }
+}
+
+fn variables(text: &mut String) {
+    text.push_str(
+        "\n## Variables of the announcer\n\nkube-vip's names. In the chart they are `kube-vip.env`; the environment wins over flags.\n\n\
+         | variable | flag | default | meaning |\n| --- | --- | --- | --- |\n",
+    );
+    let code = |value: &str| if value.is_empty() { String::new() } else { format!("`{value}`") };
+    let flag = |variable: &Variable| variable.flag.map(|flag| format!("`--{flag}`"));
+    for variable in VARIABLES.iter().filter(|variable| !variable.is_idle()) {
+        let flag = flag(variable).unwrap_or_default();
+        let (default, meaning) = (code(variable.default), cell(variable.meaning));
+        writeln!(text, "| `{}` | {flag} | {default} | {meaning} |", variable.name).expect("a String takes everything");
+    }
+    let idle = VARIABLES.iter().filter(|variable| variable.is_idle()).map(|variable| {
+        let flag = flag(variable).map(|flag| format!(" ({flag})")).unwrap_or_default();
+        format!("`{}`{flag}", variable.name)
+    });
+    let idle = idle.collect::<Vec<_>>().join(", ");
+    write!(text, "\nAccepted, without effect: {idle}.\n").expect("a String takes everything");
 }
 
 fn name(arg: &Arg) -> String {
@@ -115,6 +137,8 @@ fn the_reference_says_what_the_code_says() {
     for needed in [
         "`--cloud-config`",
         "`--distribution`",
+        "`vip_servicesinterface` | `--serviceInterface`",
+        "`dhcp_backoff_attempts` (`--dhcpBackoffAttempts`)",
         "`cloudprovider.harvesterhci.io/ipam`",
         "`cloudprovider.harvesterhci.io/announcer-term`",
         "`cloudprovider.harvesterhci.io/dhcp-lease`",

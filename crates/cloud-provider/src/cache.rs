@@ -57,7 +57,7 @@ mod tests {
     }
 
     /// TestNeedsUpdate. The Go framework ensures anew after each of these changes; here a Service is looked at again when something
-    /// changes that its load balancer depends on, and a load balancer of Harvester knows no backends, policies or families.
+    /// changes that its load balancer depends on, and a load balancer of Harvester knows no backends and no policies.
     #[test]
     fn framework_5_1_needs_update() {
         let spec = json!({
@@ -80,7 +80,7 @@ mod tests {
             (json!({"/spec/ports/0/targetPort": 21}), false),
             (json!({"/spec/ports/0/targetPort": "dns"}), false),
             (json!({"/spec/ports/0/appProtocol": "http"}), false),
-            (json!({"/spec/ipFamilies": ["IPv4", "IPv6"]}), false),
+            (json!({"/spec/ipFamilies": ["IPv4", "IPv6"]}), true),
             (json!({"/spec/sessionAffinity": "ClientIP"}), false),
             (json!({"/spec/loadBalancerSourceRanges": ["10.0.0.0/8"]}), false),
         ] {

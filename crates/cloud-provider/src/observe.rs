@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::view::{
-    CONDITION, Condition, NodeAddress, NodeAddressKind, NodeView, Protocol, Ready, ServiceKey, ServiceView, Taint, Uid,
+    CONDITION, Condition, Family, NodeAddress, NodeAddressKind, NodeView, Protocol, Ready, ServiceKey, ServiceView,
+    Taint, Uid,
 };
 
 /// The key of a Service.
@@ -20,6 +21,7 @@ pub fn service(service: &Service) -> ServiceView {
     let meta = &service.metadata;
     let spec = service.spec.as_ref();
     let ports = spec.and_then(|spec| spec.ports.as_ref()).into_iter().flatten();
+    let families = spec.and_then(|spec| spec.ip_families.as_ref()).into_iter();
     let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
     let conditions = service.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ips = ingress.into_iter().flatten().filter_map(|entry| entry.ip.as_ref());
@@ -33,6 +35,9 @@ pub fn service(service: &Service) -> ServiceView {
         finalizers: meta.finalizers.clone().unwrap_or_default(),
         annotations: decided_on(meta),
         labels: meta.labels.clone().unwrap_or_default(),
+        created: meta.creation_timestamp.as_ref().map(|time| time.0.as_second()),
+        families: families.flatten().filter_map(|name| family(name)).collect(),
+        requires_both_families: spec.is_some_and(|spec| spec.ip_family_policy.as_deref() == Some("RequireDualStack")),
         ports: ports
             .filter_map(|port| Some((protocol(port.protocol.as_deref()), u16::try_from(port.port).ok()?)))
             .collect(),
@@ -54,6 +59,14 @@ fn decided_on(meta: &ObjectMeta) -> BTreeMap<String, String> {
     let annotations = meta.annotations.iter().flatten();
     let kept = annotations.filter(|(key, _)| *key != "kubectl.kubernetes.io/last-applied-configuration");
     kept.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+fn family(name: &str) -> Option<Family> {
+    match name {
+        "IPv4" => Some(Family::V4),
+        "IPv6" => Some(Family::V6),
+        _ => None,
+    }
 }
 
 fn protocol(text: Option<&str>) -> Protocol {
@@ -142,7 +155,8 @@ mod tests {
         let object = json!({
             "metadata": {"namespace": "default", "name": "web", "uid": "u", "resourceVersion": "7", "finalizers": ["f"],
                 "annotations": {"a": "1"}, "labels": {"l": "2"}, "deletionTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {"type": "LoadBalancer", "loadBalancerClass": "x", "loadBalancerIP": "", "ports": [
+            "spec": {"type": "LoadBalancer", "loadBalancerClass": "x", "loadBalancerIP": "",
+                "ipFamilies": ["IPv6", "IPv4"], "ipFamilyPolicy": "RequireDualStack", "ports": [
                 {"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 80}]},
             "status": {"loadBalancer": {"ingress": [{"hostname": "h"}, {"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}},
         });
@@ -150,6 +164,7 @@ mod tests {
         assert_eq!(view.key.to_string(), "default/web");
         assert!(view.is_load_balancer && view.has_class && view.deleting);
         assert_eq!(view.load_balancer_ip, None, "empty means not set");
+        assert_eq!((view.families, view.requires_both_families), (vec![Family::V6, Family::V4], true));
         assert_eq!(view.ports, [(Protocol::Tcp, 53), (Protocol::Tcp, 80), (Protocol::Udp, 53)].into());
         assert_eq!(view.ingress, ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
     }

@@ -38,9 +38,18 @@ pub enum Ensured {
     Ready {
         /// A request that changes something was sent.
         changed: bool,
+        /// It is not all that was asked for. Told once, and no failure.
+        remark: Option<Remark>,
     },
     /// Something has to happen elsewhere first.
     Waiting(Waiting),
+}
+
+impl Ensured {
+    /// All is as it was asked for.
+    pub fn ready(changed: bool) -> Self {
+        Self::Ready { changed, remark: None }
+    }
 }
 
 /// Result of [`LoadBalancers::delete`].
@@ -53,6 +62,19 @@ pub enum Deleted {
     },
     /// Deletion is under way; the key is woken when it is done.
     Waiting(Waiting),
+    /// It is there, and not this Service's any more; the finalizer may go.
+    Left(Remark),
+}
+
+/// How something ended that is done and not as one would expect; an Event of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remark {
+    /// Reason of the Event, and of the condition on a Service that stays.
+    pub reason: &'static str,
+    /// The whole story: what is left where, and whose it is now; or what there is instead of what was asked for.
+    pub message: String,
+    /// Somebody may have to look after it.
+    pub warning: bool,
 }
 
 /// Why a key has to wait, in words for the user. Not an error: the retry back-off does not grow.
@@ -145,17 +167,19 @@ pub struct ProviderError {
     pub permanent: bool,
     /// One word in CamelCase for the condition on the Service; empty: a passing failure that the object does not show.
     pub reason: &'static str,
+    /// The longest pause until the next try, where that is to be shorter than the usual back-off may become.
+    pub longest_pause: Option<Duration>,
 }
 
 impl ProviderError {
     /// An error without a cause.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None, permanent: false, reason: "" }
+        Self { message: message.into(), source: None, permanent: false, reason: "", longest_pause: None }
     }
 
     /// An error with its cause.
     pub fn caused(message: impl Into<String>, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { message: message.into(), source: Some(source.into()), permanent: false, reason: "" }
+        Self { source: Some(source.into()), ..Self::new(message) }
     }
 
     /// Retrying is pointless until something changes.

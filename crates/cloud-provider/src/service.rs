@@ -6,6 +6,7 @@
 mod apply;
 mod condition;
 mod decide;
+mod memory;
 mod metrics;
 mod story;
 
@@ -26,13 +27,13 @@ use tracing::Instrument;
 use apply::{Writer, reference};
 pub use decide::{FINALIZER, has_finalizer, wants_load_balancer};
 use decide::{Release, Step};
+use memory::Memory;
 pub use metrics::ServiceMetrics;
-use story::{Failing, Story, Tell};
+use story::{Failing, Tell};
 
 use crate::cache::ServiceCache;
-use crate::own_write::OwnWrite;
 use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
-use crate::view::{Condition, ServiceKey, ServiceView};
+use crate::view::{ServiceKey, ServiceView};
 use crate::worker::{self, Next};
 
 /// Source component of the Events.
@@ -86,24 +87,6 @@ pub struct ServiceController {
 impl std::fmt::Debug for ServiceController {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServiceController").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
-/// What is kept about a Service between passes. Lost with the process, and nothing depends on it.
-#[derive(Debug, Default)]
-struct Memory {
-    /// The last view of a pass that wanted or had a load balancer.
-    served: Option<ServiceView>,
-    written: OwnWrite<ServiceView>,
-    story: Story,
-    conflicts: u32,
-    /// The condition that we wrote, until the cache shows it.
-    shown: Option<Condition>,
-}
-
-impl Memory {
-    fn is_empty(&self) -> bool {
-        self.served.is_none() && self.written.is_settled()
     }
 }
 
@@ -239,8 +222,8 @@ impl ServiceController {
         let start = Instant::now();
         let answer = self.provider.ensure(&service).await;
         let result = match &answer {
-            Ok(Ensured::Ready { changed: false }) => "unchanged",
-            Ok(Ensured::Ready { changed: true }) => "changed",
+            Ok(Ensured::Ready { changed: false, .. }) => "unchanged",
+            Ok(Ensured::Ready { changed: true, .. }) => "changed",
             Ok(Ensured::Waiting(_)) => "waiting",
             Err(_) => "failed",
         };
@@ -251,7 +234,12 @@ impl ServiceController {
                 memory.conflicts = 0;
                 self.tell(&service, memory.story.ensured(Instant::now(), &answer));
                 match answer {
-                    Ensured::Ready { changed } => {
+                    Ensured::Ready { changed, remark } => {
+                        let told = memory.story.remark(remark.as_ref(), service.condition.as_ref());
+                        if let Some(tell) = &told {
+                            tracing::info!("{}", tell.message);
+                        }
+                        self.tell(&service, told);
                         if changed {
                             tracing::info!("load balancer is ready");
                         }
@@ -262,7 +250,8 @@ impl ServiceController {
             }
             Err(error) => {
                 let permanent = error.permanent;
-                self.failed(&service, "failed to ensure load balancer", &error, permanent, memory)
+                let next = self.failed(&service, "failed to ensure load balancer", &error, permanent, memory);
+                within(next, error.longest_pause)
             }
         }
     }
@@ -319,6 +308,7 @@ impl ServiceController {
         let result = match &answer {
             Ok(Deleted::Gone { .. }) => "gone",
             Ok(Deleted::Waiting(_)) => "waiting",
+            Ok(Deleted::Left(_)) => "left",
             Err(_) => "failed",
         };
         self.settings.metrics.called("delete", result, start.elapsed());
@@ -332,6 +322,10 @@ impl ServiceController {
                         }
                         Ok(existed)
                     }
+                    Deleted::Left(left) => {
+                        tracing::info!("{}", left.message);
+                        Ok(true)
+                    }
                     Deleted::Waiting(waiting) => {
                         memory.served.get_or_insert_with(|| service.clone());
                         Err(wait(&waiting))
@@ -341,12 +335,15 @@ impl ServiceController {
             Err(error) => {
                 memory.served.get_or_insert_with(|| service.clone());
                 Err(match failing {
-                    Failing::Sync => self.failed(service, "failed to delete load balancer", &error, false, memory),
+                    Failing::Sync => {
+                        let next = self.failed(service, "failed to delete load balancer", &error, false, memory);
+                        within(next, error.longest_pause)
+                    }
                     Failing::Delete => {
                         let text = chain(&error);
                         tracing::warn!(error = text, "failed to delete the load balancer of a Service that is gone");
                         self.tell(service, memory.story.failed(Instant::now(), &text, failing, false));
-                        Next::BackOff
+                        within(Next::BackOff, error.longest_pause)
                     }
                 })
             }
@@ -378,10 +375,17 @@ impl ServiceController {
         if permanent { Next::OnChange } else { Next::BackOff }
     }
 
-    fn tell(&self, service: &ServiceView, told: Vec<Tell>) {
+    fn tell(&self, service: &ServiceView, told: impl IntoIterator<Item = Tell>) {
         for Tell { kind, reason, message } in told {
             self.recorder.record(&reference(service), kind, reason, &message);
         }
+    }
+}
+
+fn within(next: Next, longest: Option<Duration>) -> Next {
+    match (next, longest) {
+        (Next::BackOff, Some(longest)) => Next::BackOffWithin(longest),
+        (next, _) => next,
     }
 }
 

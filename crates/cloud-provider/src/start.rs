@@ -294,7 +294,7 @@ mod tests {
         let client = scenario.client();
         let stop = Token::new();
         let health = Health::new();
-        let metrics = Metrics::new("1");
+        let metrics = Metrics::new(&runtime::Product { name: "test", metrics_prefix: "test", version: "1" });
         let mut tasks = Tasks::new(stop.clone());
         let caches = Caches::watch(&client, &health, &mut tasks);
         assert!(health.ask_one("services").unwrap().is_err());
@@ -335,6 +335,22 @@ mod tests {
         );
         assert!(text.contains("workqueue_adds_total{name=\"service\"} 1"), "{text}");
         assert!(text.contains("workqueue_longest_running_processor_seconds{name=\"Nodes\"} 0"), "{text}");
+        // framework spec 7.8: dashboards are made with these.
+        let queues = ["depth", "adds_total", "queue_duration_seconds_sum", "work_duration_seconds_sum"];
+        let queues = queues.map(|name| format!("workqueue_{name}{{name=\"service\""));
+        let others = [
+            "service_controller_loadbalancer_sync_total",
+            "service_controller_nodesync_error_total",
+            "service_controller_nodesync_latency_seconds_bucket",
+            "service_controller_update_loadbalancer_host_latency_seconds_bucket",
+            "node_controller_cloud_provider_taint_removal_delay_seconds_bucket",
+            "node_controller_initial_node_sync_delay_seconds_bucket",
+            "workqueue_unfinished_work_seconds",
+            "# TYPE workqueue_retries counter",
+        ];
+        for name in queues.iter().map(String::as_str).chain(others) {
+            assert!(text.lines().any(|line| line.starts_with(name)), "{name}: {text}");
+        }
         stop.cancel();
         running.await.unwrap();
         tasks.run(Duration::from_secs(1)).await.unwrap();

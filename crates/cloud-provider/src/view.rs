@@ -40,8 +40,18 @@ pub enum Protocol {
     Sctp,
 }
 
+/// An address family of a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// `IPv4`.
+    V4,
+    /// `IPv6`.
+    V6,
+}
+
 /// What the decisions need to know about a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // facts of an object that have nothing to do with each other
 pub struct ServiceView {
     /// Namespace and name.
     pub key: ServiceKey,
@@ -61,8 +71,14 @@ pub struct ServiceView {
     pub annotations: BTreeMap<String, String>,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
+    /// `metadata.creationTimestamp`, Unix seconds.
+    pub created: Option<i64>,
     /// `spec.ports` as (protocol, port).
     pub ports: BTreeSet<(Protocol, u16)>,
+    /// `spec.ipFamilies`, the first one first; empty where the API server has not filled it in.
+    pub families: Vec<Family>,
+    /// `spec.ipFamilyPolicy` is `RequireDualStack`.
+    pub requires_both_families: bool,
     /// `spec.loadBalancerIP`, if not empty.
     pub load_balancer_ip: Option<String>,
     /// `status.loadBalancer.ingress[].ip`, in order; entries without an IP are left out.

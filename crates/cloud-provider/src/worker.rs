@@ -16,6 +16,8 @@ pub(crate) enum Next {
     After(Duration),
     /// After its back-off.
     BackOff,
+    /// After its back-off, and this time at the latest.
+    BackOffWithin(Duration),
 }
 
 /// Once `cache` is filled, runs `feed` and `count` workers until `stop`; passes under way are finished.
@@ -59,6 +61,9 @@ where
                 Next::After(delay) => queue.add_after(key, delay),
                 Next::BackOff => {
                     queue.add_rate_limited(key);
+                }
+                Next::BackOffWithin(longest) => {
+                    queue.add_rate_limited_within(key, longest);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The state machine: what it is told, what it answers, and what each input does. Its parts: `client/requests.rs` sends and sends again,
+//! The state machine: what each input does. What it is told and answers: [`machine`]. Its parts: `client/requests.rs` sends and sends again,
 //! `client/replies.rs` reads what servers say.
 //!
 //! Two facts are kept apart. `in_use` is the lease whose address is on an interface somewhere because we said so; only this module's `lose`, `release`
@@ -8,72 +8,21 @@
 mod replies;
 mod requests;
 
-use std::{
-    net::Ipv4Addr,
-    time::{Duration, Instant},
-};
+use std::{net::Ipv4Addr, time::Instant};
 
 use rand::{SeedableRng, rngs::SmallRng};
 
 use self::requests::Exchange;
-use crate::{Config, ConfigError, Lease, LostReason, Mac, RememberedLease, Report, State, message};
+use crate::{
+    Config, ConfigError, Lease, LostReason, Mac, RememberedLease, Report, State,
+    machine::{self, DECLINE_WAIT, PROBE_PATIENCE, Phases},
+    message,
+};
 
 /// Something that happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input<'a> {
-    /// Begin, or go on after `LinkLost` or `Release`. Does nothing while running.
-    Start,
-    /// A whole Ethernet frame that arrived on the interface. Anything may be passed in; what is not a reply to us is ignored.
-    Frame(&'a [u8]),
-    /// Nobody else uses the address that [`Output::Probe`] asked about.
-    ProbeFree(Ipv4Addr),
-    /// Somebody else uses the address: result of a probe, or a conflict seen later that cannot be defended (RFC 5227 2.4).
-    ProbeConflict {
-        /// The address in question.
-        address: Ipv4Addr,
-        /// Who uses it.
-        mac: Mac,
-    },
-    /// The Service is gone: give the address back. Send the resulting frame before removing the address from the interface.
-    Release,
-    /// The interface is down or gone: say nothing more until `Start` or `Restart`. A lease stays valid and still ends at its time.
-    /// RFC 2131 3.7: what happened on the network meanwhile is not known, so the lease is confirmed when the link is back.
-    LinkLost,
-    /// The link is back (RFC 2131 3.7), or there is another reason to doubt: confirm the lease (INIT-REBOOT), or look for one at once
-    /// whatever the back-off says.
-    Restart,
-    /// The deadline has come. Harmless at any other time.
-    Timer,
-}
-
+pub type Input<'a> = machine::Input<'a, Ipv4Addr>;
 /// Something to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    /// Send this Ethernet frame through a packet socket on the interface.
-    Send(Vec<u8>),
-    /// Find out by RFC 5227 probes whether somebody else uses this address, then say `ProbeFree` or `ProbeConflict`. A repetition
-    /// while a probe is running can be ignored.
-    Probe(Ipv4Addr),
-    /// The address may be used from now on: put it on the interface, announce it, publish it.
-    Bound(Lease),
-    /// Same address, new times: store the facts, extend the address's lifetime.
-    Renewed(Lease),
-    /// The address of this lease must not be used any more: remove it at once. The client is already looking for another.
-    Lost {
-        /// What was lost.
-        lease: Lease,
-        /// Why.
-        reason: LostReason,
-    },
-    /// Tell people.
-    Report(Report),
-}
-
-/// RFC 2131 3.1.5: after a DECLINE, wait at least this long.
-const DECLINE_WAIT: Duration = Duration::from_secs(10);
-
-/// A probe takes 30 ms; an adapter that has not answered after this long has lost the question.
-const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+pub type Output = machine::Output<Ipv4Addr, Lease, LostReason, Report>;
 
 /// What is going on with the servers.
 #[derive(Debug, Clone)]
@@ -167,39 +116,13 @@ impl Client {
 
     /// Feed one thing that happened; get what to do about it, in this order. Never blocks, never reads a clock.
     pub fn step(&mut self, now: Instant, input: Input<'_>) -> Vec<Output> {
-        let mut out = Vec::new();
-        // Before anything else, so that not even a reply that arrives together with the end can extend a lease that is over.
-        self.expire(now, &mut out);
-        match input {
-            Input::Start => self.start(now, &mut out),
-            Input::Frame(frame) => {
-                if let Some(reply) = message::parse(frame, self.config.mac) {
-                    self.reply(now, reply, &mut out);
-                }
-            }
-            Input::ProbeFree(address) => self.probe_free(now, address, &mut out),
-            Input::ProbeConflict { address, mac } => self.conflict(now, address, mac, &mut out),
-            Input::Release => self.release(now, &mut out),
-            Input::LinkLost => self.link_lost(),
-            Input::Restart => self.restart(now, &mut out),
-            Input::Timer => {}
-        }
-        // Whatever woke us: what is due is done, so a flood of frames cannot starve a renewal.
-        if self.phase_deadline().is_some_and(|at| at <= now) {
-            self.timer(now, &mut out);
-        }
-        out
+        machine::step(self, now, input)
     }
 
     /// When to call `step` with [`Input::Timer`] if nothing happens before. There is none only before the start, after the end (`Released`), while the
     /// link is lost without a lease, and with an infinite lease.
     pub fn deadline(&self) -> Option<Instant> {
-        let granted = match &self.phase {
-            Phase::Probing { lease, .. } => Some(lease),
-            _ => self.in_use.as_ref(),
-        };
-        let expiry = granted.and_then(|lease| lease.expiry.instant());
-        [self.phase_deadline(), expiry].into_iter().flatten().min()
+        machine::deadline(self)
     }
 
     /// Where the client is.
@@ -224,18 +147,26 @@ impl Client {
     pub fn lease(&self) -> Option<&Lease> {
         self.in_use.as_ref()
     }
+}
 
-    fn phase_deadline(&self) -> Option<Instant> {
-        match &self.phase {
-            Phase::Idle | Phase::Released | Phase::Stopped => None,
-            Phase::Pausing { until } | Phase::Declined { until } => Some(*until),
-            Phase::Selecting { exchange }
-            | Phase::Requesting { exchange, .. }
-            | Phase::Rebooting { exchange, .. }
-            | Phase::Renewing { exchange }
-            | Phase::Rebinding { exchange } => Some(exchange.next_at),
-            Phase::Probing { asked_at, .. } => Some(*asked_at + PROBE_PATIENCE),
-            Phase::Bound => self.in_use.as_ref().and_then(|lease| lease.renew_at),
+impl Phases for Client {
+    type Address = Ipv4Addr;
+    type Output = Output;
+
+    fn expire(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if self.in_use.as_ref().is_some_and(|lease| lease.expiry.is_past(now)) {
+            self.lose(LostReason::Expired, out);
+            match self.phase {
+                // These look for an address already, or must not; the others were there only for the lease.
+                Phase::Selecting { .. } | Phase::Requesting { .. } | Phase::Stopped => {}
+                _ => self.look_again(now, out),
+            }
+        }
+        if let Phase::Probing { lease, .. } = &self.phase
+            && lease.expiry.is_past(now)
+        {
+            self.wish = Some(lease.address);
+            self.look_again(now, out);
         }
     }
 
@@ -294,43 +225,10 @@ impl Client {
         self.phase = Phase::Stopped;
     }
 
-    /// The end of a lease, whatever else is going on.
-    fn expire(&mut self, now: Instant, out: &mut Vec<Output>) {
-        if self.in_use.as_ref().is_some_and(|lease| lease.expiry.is_past(now)) {
-            self.lose(LostReason::Expired, out);
-            match self.phase {
-                // These look for an address already, or must not; the others were there only for the lease.
-                Phase::Selecting { .. } | Phase::Requesting { .. } | Phase::Stopped => {}
-                _ => self.look_again(now, out),
-            }
+    fn frame(&mut self, now: Instant, frame: &[u8], out: &mut Vec<Output>) {
+        if let Some(reply) = message::parse(frame, self.config.mac) {
+            self.reply(now, reply, out);
         }
-        if let Phase::Probing { lease, .. } = &self.phase
-            && lease.expiry.is_past(now)
-        {
-            self.wish = Some(lease.address);
-            self.look_again(now, out);
-        }
-    }
-
-    /// Stop using the address. What comes next is for the caller.
-    fn lose(&mut self, reason: LostReason, out: &mut Vec<Output>) {
-        if let Some(lease) = self.in_use.take() {
-            // Clients know this address: whatever the reason, ask for it first.
-            self.wish = Some(lease.address);
-            out.push(Output::Lost { lease, reason });
-        }
-    }
-
-    fn use_lease(&mut self, lease: Lease) {
-        self.naks = 0;
-        self.remembered = None;
-        self.in_use = Some(lease);
-        self.phase = Phase::Bound;
-    }
-
-    fn probe(&mut self, now: Instant, lease: Lease, out: &mut Vec<Output>) {
-        out.push(Output::Probe(lease.address));
-        self.phase = Phase::Probing { lease, asked_at: now };
     }
 
     fn probe_free(&mut self, now: Instant, address: Ipv4Addr, out: &mut Vec<Output>) {
@@ -364,5 +262,58 @@ impl Client {
         self.decline(now, &lease, mac, out);
         self.phase = Phase::Declined { until: now + DECLINE_WAIT };
         out.push(Output::Report(Report::Declined { server: lease.server_id, address, mac, retry_in: DECLINE_WAIT }));
+    }
+
+    fn release(&mut self, now: Instant, out: &mut Vec<Output>) {
+        self.give_back(now, out);
+    }
+
+    fn timer(&mut self, now: Instant, out: &mut Vec<Output>) {
+        self.go_on(now, out);
+    }
+
+    fn phase_deadline(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Idle | Phase::Released | Phase::Stopped => None,
+            Phase::Pausing { until } | Phase::Declined { until } => Some(*until),
+            Phase::Selecting { exchange }
+            | Phase::Requesting { exchange, .. }
+            | Phase::Rebooting { exchange, .. }
+            | Phase::Renewing { exchange }
+            | Phase::Rebinding { exchange } => Some(exchange.next_at),
+            Phase::Probing { asked_at, .. } => Some(*asked_at + PROBE_PATIENCE),
+            Phase::Bound => self.in_use.as_ref().and_then(|lease| lease.renew_at),
+        }
+    }
+
+    fn lease_end(&self) -> Option<Instant> {
+        let granted = match &self.phase {
+            Phase::Probing { lease, .. } => Some(lease),
+            _ => self.in_use.as_ref(),
+        };
+        granted.and_then(|lease| lease.expiry.instant())
+    }
+}
+
+impl Client {
+    /// Stop using the address. What comes next is for the caller.
+    fn lose(&mut self, reason: LostReason, out: &mut Vec<Output>) {
+        if let Some(lease) = self.in_use.take() {
+            // Clients know this address: whatever the reason, ask for it first.
+            self.wish = Some(lease.address);
+            out.push(Output::Lost { lease, reason });
+        }
+    }
+
+    fn use_lease(&mut self, lease: Lease) {
+        self.naks = 0;
+        self.remembered = None;
+        self.in_use = Some(lease);
+        self.phase = Phase::Bound;
+    }
+
+    fn probe(&mut self, now: Instant, lease: Lease, out: &mut Vec<Output>) {
+        out.push(Output::Probe(lease.address));
+        self.phase = Phase::Probing { lease, asked_at: now };
     }
 }

@@ -15,7 +15,7 @@ pub struct Config {
     ///
     /// The client id has kube-vip's form: the bytes of the host name without a type octet, and no option 61 without a host name. A
     /// server's lease and reservation, made for kube-vip, are found again only by the same bytes. It must not change while the
-    /// lease lives, and goes into every message, RENEW, RELEASE and DECLINE included (announcer.md 10.1 row 24: kube-vip leaves it
+    /// lease lives, and goes into every message, RENEW, RELEASE and DECLINE included (kube-vip spec 10.1 row 24: kube-vip leaves it
     /// out of those).
     pub hostname: Option<String>,
     /// A wish (option 50 of DISCOVER); annotation `kube-vip.io/requestedIP`. The server may offer another address and that one is taken.

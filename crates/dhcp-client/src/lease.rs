@@ -98,7 +98,7 @@ pub(crate) struct Times {
     pub length: Duration,
 }
 
-/// A server that forgot option 51, which RFC 2131 makes mandatory, gets kube-vip's assumption (announcer.md 6.4).
+/// A server that forgot option 51, which RFC 2131 makes mandatory, gets kube-vip's assumption (kube-vip spec 6.4).
 pub(crate) const ASSUMED_LEASE: Duration = Duration::from_hours(1);
 
 /// Option 51 of a lease without end.

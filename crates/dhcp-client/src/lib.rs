@@ -2,7 +2,7 @@
 //!
 //! [`Client`] is told what happened ([`Input`]) and when, and answers with what to do ([`Output`]); it opens no socket and reads no clock.
 //! [`frame`] turns messages into whole Ethernet frames and back, so that the adapter around it only moves bytes through a packet socket:
-//! a renewal then needs neither port 68 nor a route nor a capability beyond `NET_RAW` (announcer.md 6.7).
+//! a renewal then needs neither port 68 nor a route nor a capability beyond `NET_RAW` (kube-vip spec 6.7).
 //!
 //! ```
 //! use std::time::Instant;
@@ -28,6 +28,7 @@ mod config;
 pub mod frame;
 mod lease;
 mod mac;
+pub mod machine;
 mod message;
 mod report;
 mod state;

@@ -41,7 +41,7 @@ pub(crate) enum Request {
         wish: Option<Ipv4Addr>,
     },
     /// Names the offered address, whatever the wish was: naming the wish makes a server that offered something else refuse for ever
-    /// (announcer.md 10.1 row 9).
+    /// (kube-vip spec 10.1 row 9).
     Select {
         offered: Ipv4Addr,
         server_id: Ipv4Addr,

@@ -32,22 +32,6 @@ pub enum State {
 }
 
 impl State {
-    /// Every state, for metrics with one series per state.
-    pub const ALL: [Self; 12] = [
-        Self::Init,
-        Self::Selecting,
-        Self::Requesting,
-        Self::InitReboot,
-        Self::Rebooting,
-        Self::Probing,
-        Self::Bound,
-        Self::Renewing,
-        Self::Rebinding,
-        Self::Declined,
-        Self::Released,
-        Self::Stopped,
-    ];
-
     /// A stable lower-case name.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -15,7 +15,7 @@ const DUID_UUID: [u8; 2] = [0, 4];
 const DUID_ENTERPRISE: [u8; 6] = [0, 2, 0, 0, 0, 0];
 
 /// A DUID of the type that is made from a UUID (RFC 6355), from any text that is as unique as one: the UID of a Service.
-/// The same on every node, and another one for each Service (announcer.md 10.1 row 23: kube-vip's are all alike).
+/// The same on every node, and another one for each Service (kube-vip spec 10.1 row 23: kube-vip's are all alike).
 pub fn service_duid(uid: &str) -> Vec<u8> {
     let mut digits = uid.bytes().filter(|byte| *byte != b'-').map(|byte| char::from(byte).to_digit(16));
     let mut uuid = [0_u8; 16];

@@ -1,5 +1,5 @@
 //! Every annotation, label, finalizer and taint key that the provider, the announcer and the Harvester side share, and their
-//! fixed values. ccm.md 2, harvester-side.md 2.4, 4.3 and 9.3, announcer.md 0.
+//! fixed values. ccm.md 2, harvester-side.md 2.4, 4.3 and 9.3, kube-vip spec 0.
 //!
 //! Constants are named after the key; a module per owner keeps equal last parts (`network`, `cluster`) apart.
 
@@ -16,6 +16,9 @@ pub mod cloudprovider {
     /// Service annotation: `namespace/name` of the Service whose address is shared. As a **label** on the same Service:
     /// `namespace.name`, the index of who shares with whom.
     pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
+
+    /// Service: name of a group in its namespace whose members share one address of a pool.
+    pub const SHARE_GROUP: &str = "cloudprovider.harvesterhci.io/share-group";
 
     /// LoadBalancer: network at the time of creation, the frozen copy that later changes are compared with.
     pub const LB_NETWORK: &str = "cloudprovider.harvesterhci.io/lb-network";
@@ -67,6 +70,7 @@ pub mod loadbalancer {
     pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyReleaseIP";
 }
 
+// The announcer has a list of its own and depends on nothing of Harvester: a change is made in both.
 /// Keys below `kube-vip.io/`, on Services: the contract between cloud provider and announcer.
 pub mod kube_vip {
     /// Addresses to announce; `0.0.0.0` and `::` ask for DHCP. Output of the cloud provider.
@@ -123,7 +127,7 @@ pub mod harvester {
 }
 
 /// Name of this provider, as in `--cloud-provider` and before `://` of a provider id.
-pub const PROVIDER_NAME: &str = "harvester";
+const PROVIDER_NAME: &str = "harvester";
 
 /// `spec.providerID` of the node on the VM with this UID. ccm.md 4.1.
 pub fn provider_id(vm_uid: &str) -> String {

@@ -3,6 +3,8 @@
 //! The kind has no status subresource: spec, annotations and status travel in one PUT, and so does what we do not know.
 //! Therefore unknown members of spec, status, conditions and the object itself survive a round trip. harvester-side.md 1, 8.2.
 
+mod not_ready;
+
 use std::fmt;
 use std::net::IpAddr;
 
@@ -10,6 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::NamespaceResourceScope;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+pub use not_ready::{NO_ALLOCATOR, NotReady};
 
 use crate::keys::harvester::LB_FINALIZER;
 use crate::lenient;
@@ -24,6 +28,8 @@ pub const API_VERSION: &str = "loadbalancer.harvesterhci.io/v1beta1";
 
 /// In `status.allocatedAddress.ip`: the guest's announcer shall ask a DHCP server. Never a usable address.
 pub const DHCP_ADDRESS: &str = "0.0.0.0";
+/// The same for IPv6, between cloud provider and announcer: the host knows one address per load balancer.
+pub const DHCP6_ADDRESS: &str = "::";
 
 /// A load balancer as the Harvester host sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -260,43 +266,6 @@ impl LoadBalancer {
     }
 }
 
-/// Before the name of the pool. Elsewhere in a message it is the old pool of a switch, whose address is still booked.
-pub const NO_ALLOCATOR: &str = "fail to get allocator ";
-
-/// What a not-ready message of the host means to us. harvester-side.md 3.6, host-throughput.md 1.7
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotReady {
-    /// The host is busy or has to repair its own books; it goes on by itself, however long it takes.
-    Transient,
-    /// The pool that is named does not exist; for a moment also said of every pool after a restart of the host's controller. It
-    /// booked nothing, and looks again with a growing delay, whether or not the pool comes.
-    NoAllocator,
-    /// No pool fits the load balancer; a user has to make or change one. The host looks again every second.
-    NoMatchingPool,
-    /// The pool is used up; a user has to enlarge it or free an address.
-    PoolExhausted,
-    /// Anything else, as it stands.
-    Other,
-}
-
-impl NotReady {
-    /// Classifies by the fragments that all host versions share.
-    pub fn classify(message: &str) -> Self {
-        const TRANSIENT: [&str; 3] = ["fail to reserve", "duplicate allocation", "fail to get allocator"];
-        if message.starts_with(NO_ALLOCATOR) {
-            Self::NoAllocator
-        } else if TRANSIENT.iter().any(|fragment| message.contains(fragment)) {
-            Self::Transient
-        } else if message.contains("no matched IPPool") || message.contains("no matching IP pool") {
-            Self::NoMatchingPool
-        } else if message.contains("no IP addresses available") {
-            Self::PoolExhausted
-        } else {
-            Self::Other
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -409,26 +378,5 @@ mod tests {
         assert!(lb.usable_address().is_some());
         lb.metadata = serde_json::from_value(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"})).unwrap();
         assert_eq!(lb.usable_address(), None);
-    }
-
-    #[test]
-    fn the_hosts_messages_are_told_apart() {
-        let table = [
-            ("fail to get ip from pool edge, error: fail to reserve 10.0.0.1 into edge", NotReady::Transient),
-            ("10.0.0.1 has been allocated to a/b, duplicate allocation is not allowed", NotReady::Transient),
-            // Was Transient once. It stays for ever when the name is wrong, and nobody was told.
-            ("fail to get allocator edge", NotReady::NoAllocator),
-            ("fail to release ip 10.0.0.1 to pool edge, error: fail to get allocator old", NotReady::Transient),
-            ("no matched IPPool with requirement &{Network: Project: Namespace:a Cluster:b}", NotReady::NoMatchingPool),
-            ("no matching IP pool with requirement x", NotReady::NoMatchingPool),
-            (
-                "fail to get ip from pool edge, error: no IP addresses available in range set: a-b",
-                NotReady::PoolExhausted,
-            ),
-            ("requested ip 10.0.0.1 is subnet's gateway", NotReady::Other),
-        ];
-        for (message, expected) in table {
-            assert_eq!(NotReady::classify(message), expected, "{message}");
-        }
     }
 }

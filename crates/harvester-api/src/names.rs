@@ -66,6 +66,15 @@ impl ClusterName {
         matches!(self.0.as_str(), "" | "kubernetes")
     }
 
+    /// Whether the API accepts load balancers that are named after it, see [`ACCEPTED`](Self::ACCEPTED).
+    pub fn can_name_objects(&self) -> bool {
+        is_object_name(&self.load_balancer_name("a", "b", "c"))
+    }
+
+    /// What [`Self::can_name_objects`] accepts, for messages.
+    pub const ACCEPTED: &str =
+        "accepted are lower-case letters, digits, '-' and '.', with a letter or digit at both ends and beside each '.'";
+
     /// Name of the LoadBalancer of a Service: stable over the life of the Service, different for its successor of the same name.
     /// ccm.md 3.1; byte-identical to the Go provider, so a bad cluster name gives a name that the API refuses.
     pub fn load_balancer_name(&self, namespace: &str, name: &str, uid: &str) -> String {
@@ -199,6 +208,16 @@ mod tests {
         for (cluster, namespace, service, expected) in table {
             let name = ClusterName::from_record(cluster).load_balancer_name(namespace, service, UID);
             assert_eq!(name, expected, "{cluster}/{namespace}/{service}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_name_that_the_api_would_refuse_in_every_object_is_known_beforehand() {
+        for good in ["", "kubernetes", "prod", "1prod", "prod.eu", "a-b"] {
+            assert!(ClusterName::from_record(good).can_name_objects(), "{good:?}");
+        }
+        for bad in ["Bad Name", "Prod", "prod_eu", "prod/eu", "prod.", "prö"] {
+            assert!(!ClusterName::from_record(bad).can_name_objects(), "{bad:?}");
         }
     }
 

@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harvester_api::keys::{cloudprovider, loadbalancer};
 use kube::Client;
 use kube::api::ListParams;
 use kube::core::Request;
@@ -14,7 +13,6 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::load_balancers::own_writes::LbCache;
-use crate::load_balancers::view::LbView;
 use crate::metrics::Metrics;
 
 /// A host that was upgraded without an outage that we noticed.
@@ -39,13 +37,6 @@ impl Features {
     pub fn named(self) -> [(&'static str, Option<bool>); 3] {
         [("network-aware", self.network_aware), ("ipv6-pool", self.ipv6_pool), ("watch", self.watch)]
     }
-}
-
-/// Whether the host kept the network that this object was created for; `None` where it was created for none.
-pub fn keeps_network(lb: &LbView) -> Option<bool> {
-    let wanted = lb.annotations.get(cloudprovider::LB_NETWORK).filter(|network| !network.is_empty())?;
-    // The webhook answers in the request that creates the object: what is there is what the host made of it.
-    Some(lb.annotation(loadbalancer::NETWORK) == wanted)
 }
 
 /// Whether the schema of LoadBalancers, in an OpenAPI v3 document, has `spec.ipv6Pool`.
@@ -91,7 +82,7 @@ impl Detector {
             tokio::select! {
                 Some(name) = touched.next() => {
                     let Some(lb) = self.lbs.get(&name) else { continue };
-                    if let Some(keeps) = keeps_network(&lb).filter(|_| lb.created.unwrap_or_default() >= youngest) {
+                    if let Some(keeps) = lb.keeps_network().filter(|_| lb.created.unwrap_or_default() >= youngest) {
                         youngest = lb.created.unwrap_or_default();
                         features.network_aware = Some(keeps);
                     }
@@ -135,11 +126,13 @@ fn tell(before: Features, now: Features, metrics: &Metrics) {
 
 #[cfg(test)]
 mod tests {
+    use harvester_api::keys::{cloudprovider, loadbalancer};
     use runtime::scenario::Scenario;
     use serde_json::json;
 
     use super::*;
     use crate::load_balancers::build::lb;
+    use crate::load_balancers::view::LbView;
 
     fn document(spec: &Value) -> Value {
         json!({"components": {"schemas": {
@@ -170,13 +163,13 @@ mod tests {
     /// harvester-side.md 8.5: up to 1.8 the host's webhook overwrites the annotation.
     #[test]
     fn a_host_that_keeps_the_network_of_an_object_is_network_aware() {
-        assert_eq!(keeps_network(&with_networks("guests/data", "guests/data")), Some(true));
-        assert_eq!(keeps_network(&with_networks("guests/data", "guests/mgmt")), Some(false));
-        assert_eq!(keeps_network(&with_networks("guests/data", "")), Some(false));
-        assert_eq!(keeps_network(&with_networks("", "guests/mgmt")), None, "nothing was asked for");
+        assert_eq!(with_networks("guests/data", "guests/data").keeps_network(), Some(true));
+        assert_eq!(with_networks("guests/data", "guests/mgmt").keeps_network(), Some(false));
+        assert_eq!(with_networks("guests/data", "").keeps_network(), Some(false));
+        assert_eq!(with_networks("", "guests/mgmt").keeps_network(), None, "nothing was asked for");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn what_was_seen_shows_in_the_metrics_and_follows_the_youngest_object() {
         let server = Scenario::answering(|seen| {
             assert_eq!((seen.method.as_str(), seen.path.as_str()), ("GET", SCHEMA));
@@ -196,6 +189,7 @@ mod tests {
             metrics: Arc::clone(&metrics),
         };
         let task = tokio::spawn(detector.run());
+        // Time that is paused moves on when the task has done all it can.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

@@ -150,7 +150,7 @@ impl HarvesterProvider {
             (config.load_balancers(), identity.clone()),
             sources.clone(),
             watches.lbs.status(),
-            load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace),
+            (load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace), load_balancers.pacer()),
             Arc::clone(&metrics),
         );
         let detector = Detector {

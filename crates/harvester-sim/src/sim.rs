@@ -17,6 +17,7 @@ use crate::faults::{FaultSwitch, Faults};
 use crate::guest::machines::Machines;
 use crate::guest::subresources::{self, Subresources};
 use crate::host::load_balancers::LoadBalancers;
+use crate::host::lookups::Lookups;
 use crate::host::world::{Counts, Profile, World, feed};
 use crate::host::{machines, pools};
 use crate::install::{self, InstallError, SUBRESOURCES_DNS_NAME};
@@ -106,6 +107,7 @@ impl Sim {
             let own_user = who_am_i(&client).await?;
             let router = webhooks::router(Webhooks {
                 client: client.clone(),
+                lookups: Lookups::start(&world, &watches, &mut tasks),
                 version: config.version,
                 faults: faults.clone(),
                 own_user,

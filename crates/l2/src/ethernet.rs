@@ -3,9 +3,9 @@
 use crate::Mac;
 
 /// Length of the header without VLAN tag.
-pub const HEADER_LEN: usize = 14;
+pub(crate) const HEADER_LEN: usize = 14;
 /// The shortest frame (without check sequence); shorter ones are padded by the sender.
-pub const MIN_FRAME_LEN: usize = 60;
+pub(crate) const MIN_FRAME_LEN: usize = 60;
 /// Bytes that an ARP frame has left for an opaque payload: 42 to 59. The NDP frames carry as much in an option.
 pub const PAYLOAD_LEN: usize = MIN_FRAME_LEN - HEADER_LEN - 28;
 

@@ -3,10 +3,11 @@
 //! * [`arp`] and [`ndp`]: frames, pure. [`ethernet`]: what they share. [`Mac`].
 //! * [`PacketSocket`]: frames in and out of one interface, filtered in the kernel.
 //! * [`netlink`]: links, macvlans, addresses with a lifetime, interface settings, change notifications.
-//! * [`nftables`]: what reaches an address of ours, and what a macvlan believes.
+//! * [`nftables`]: one table of the packet filter, kept as its owner wants it.
 //! * [`capabilities`], [`clock`]: what the process may do, and the time that suspension does not stop.
 //!
-//! This is the only crate that may contain `unsafe`: two small functions behind [`PacketSocket`] do, each with its reason.
+//! This is the only crate that may contain `unsafe`: two small functions behind [`PacketSocket`] do, each block
+//! with its reason.
 
 pub mod arp;
 pub mod capabilities;

@@ -34,7 +34,7 @@ impl Mac {
 
     /// A new address for the macvlan of a VIP.
     ///
-    /// announcer.md 5.8: prefix `00:00:6c` and three random bytes, the form that kube-vip uses, so that
+    /// kube-vip spec 5.8: prefix `00:00:6c` and three random bytes, the form that kube-vip uses, so that
     /// DHCP reservations and filters which go by the prefix keep matching.
     pub fn random_vip() -> Self {
         let [a, b, c] = rand::random();

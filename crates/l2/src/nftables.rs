@@ -1,47 +1,65 @@
-//! One nftables table of ours, through netlink: it hides the node's own ports on VIPs, and its macvlans from routers.
-//! Needs `CAP_NET_ADMIN`, and no program.
+//! One nftables table, through netlink, kept as its owner wants it. Needs `CAP_NET_ADMIN`, and no program.
+//!
+//! What the table is for is its owner's business: [`Table`] says what it holds, [`Expression`] what a rule does.
 
+mod expression;
 mod message;
-mod ruleset;
+mod table;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use expression::{Expression, Header, Meta, Verdict};
 use message::{Answer, Request};
-pub use ruleset::{Port, Protection};
 use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size_force, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+pub use table::{Chain, Part, Set, Table, Value};
 
 /// A transaction is one datagram. A thousand Services with ten ports each take 300 KiB.
 const SEND_BUFFER: usize = 8 << 20;
 /// Other transactions, kube-proxy's with thousands of rules among them, come first.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The table could not be changed.
+/// The table could not be changed. It holds what it held before: a transaction is done whole or not at all.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to {tried} the nftables table inet {table}", table = ruleset::TABLE)]
+#[error("failed to {tried} the nftables table inet {table}")]
 pub struct NftablesError {
     tried: &'static str,
+    table: &'static str,
     source: io::Error,
 }
 
-/// Our table in the network namespace in which this was opened.
+/// One table in the network namespace in which this was opened.
 #[derive(Debug, Clone)]
-pub struct Nftables(Arc<Mutex<State>>);
+pub struct Nftables {
+    table: &'static str,
+    state: Arc<Mutex<State>>,
+}
 
 #[derive(Debug)]
 struct State {
+    name: &'static str,
     socket: OwnedFd,
     sequence: u32,
-    /// What the table holds, once we have written it.
-    current: Option<Protection>,
+    known: Known,
+}
+
+/// What we have written last.
+#[derive(Debug, Default)]
+enum Known {
+    /// Nothing yet, or it failed.
+    #[default]
+    Nothing,
+    Absent,
+    Holds(Table),
 }
 
 impl Nftables {
-    /// Changes nothing yet.
-    pub fn open() -> Result<Self, NftablesError> {
+    /// For the table `inet` of this name, which nobody else shall use. Changes nothing yet. Fails on a kernel without
+    /// nftables.
+    pub fn open(table: &'static str) -> Result<Self, NftablesError> {
         let open = || {
             let protocol = rustix::net::netlink::NETFILTER;
             let socket = rustix::net::socket_with(
@@ -54,44 +72,42 @@ impl Nftables {
             set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
             Ok::<_, rustix::io::Errno>(socket)
         };
-        let socket = open().map_err(|errno| NftablesError { tried: "open", source: errno.into() })?;
-        Ok(Self(Arc::new(Mutex::new(State { socket, sequence: 1, current: None }))))
+        let socket = open().map_err(|errno| NftablesError { tried: "open", table, source: errno.into() })?;
+        let state = State { name: table, socket, sequence: 1, known: Known::Nothing };
+        Ok(Self { table, state: Arc::new(Mutex::new(state)) })
     }
 
-    /// Makes the table hold this, in one transaction: there is no moment in which what was protected and still is, is
-    /// not. The first call replaces what a former process left; later ones send differences, nothing if there are none
-    /// and the table is still there. Nothing to protect: no table.
+    /// Makes the table hold this, in one transaction: there is no moment in which what stood and still shall is not
+    /// there. The first call replaces what a former process left; later ones send differences, nothing if there are none
+    /// and the table is still there. `None`: no table.
     ///
-    /// The kernel works inside the call, and waits for others that change its tables: it runs on a thread of its own.
-    pub async fn protect(&self, wanted: Protection) -> Result<(), NftablesError> {
-        let state = Arc::clone(&self.0);
+    /// The kernel works inside the call, and waits for others that change its tables: it runs on a thread of its own. After
+    /// an error the next call writes everything.
+    pub async fn keep(&self, wanted: Option<Table>) -> Result<(), NftablesError> {
+        let state = Arc::clone(&self.state);
         let work =
-            tokio::task::spawn_blocking(move || state.lock().unwrap_or_else(PoisonError::into_inner).protect(wanted));
-        work.await.unwrap_or_else(|panic| Err(NftablesError { tried: "change", source: io::Error::other(panic) }))
+            tokio::task::spawn_blocking(move || state.lock().unwrap_or_else(PoisonError::into_inner).keep(wanted));
+        let result = work.await.unwrap_or_else(|lost| Err(io::Error::other(lost)));
+        result.map_err(|source| NftablesError { tried: "write", table: self.table, source })
     }
 }
 
 impl State {
-    fn protect(&mut self, wanted: Protection) -> Result<(), NftablesError> {
-        if let Some(current) = self.current.take() {
-            let requests = ruleset::change(&current, &wanted);
-            // Somebody may have flushed all tables. What is gone is made anew, whole.
-            let result = if wanted.is_empty() && current.is_empty() {
-                Ok(())
-            } else if wanted.is_empty() || current.is_empty() {
-                self.perform(&ruleset::replace(&wanted))
-            } else if requests.is_empty() {
-                self.look_up()
-            } else {
-                self.perform(&requests)
-            };
-            if result.is_ok() {
-                self.current = Some(wanted);
-                return Ok(());
-            }
+    fn keep(&mut self, wanted: Option<Table>) -> io::Result<()> {
+        let known = match (std::mem::take(&mut self.known), &wanted) {
+            (Known::Absent, None) => true,
+            (Known::Holds(current), Some(wanted)) => match table::change(self.name, &current, wanted) {
+                Some(requests) if requests.is_empty() => self.look_up().is_ok(),
+                Some(requests) => self.perform(&requests).is_ok(),
+                None => false,
+            },
+            (Known::Nothing, _) | (Known::Absent, Some(_)) | (Known::Holds(_), None) => false,
+        };
+        if !known {
+            // Also after a failure: somebody may have flushed all tables. What is gone is made anew, whole.
+            self.perform(&table::replace(self.name, wanted.as_ref()))?;
         }
-        self.perform(&ruleset::replace(&wanted)).map_err(|source| NftablesError { tried: "write", source })?;
-        self.current = Some(wanted);
+        self.known = wanted.map_or(Known::Absent, Known::Holds);
         Ok(())
     }
 
@@ -104,7 +120,7 @@ impl State {
     fn look_up(&mut self) -> io::Result<()> {
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(1);
-        self.exchange(&ruleset::look_up().alone(sequence), sequence)
+        self.exchange(&table::look_up(self.name).alone(sequence), sequence)
     }
 
     /// Sends, and reads until the request with the number `last` is answered or one before it has failed.

@@ -124,12 +124,18 @@ struct LinkLayerAddress {
     address: [u8; 8],
 }
 
+// What the blocks below rely on.
+const _: () = assert!(size_of::<LinkLayerAddress>() == 20);
+const _: () = assert!(size_of::<LinkLayerAddress>() <= size_of::<SockAddrStorage>());
+const _: () = assert!(align_of::<LinkLayerAddress>() <= align_of::<SockAddrStorage>());
+
 // Neither socket2 nor rustix can make this kind of address without `unsafe`.
 #[allow(unsafe_code)]
 fn link_layer_address(interface: u32, ethertype: u16) -> SockAddr {
     let family = u16::try_from(i32::from(Domain::PACKET)).expect("AF_PACKET is 17");
     let mut storage = SockAddrStorage::zeroed();
-    // SAFETY: LinkLayerAddress has the layout of sockaddr_ll, is smaller than the zeroed storage, less aligned, and any bits are valid.
+    // SAFETY: LinkLayerAddress has the layout of sockaddr_ll; it is no larger than the zeroed storage and no stricter aligned
+    // (asserted above), and any bits are a valid one.
     let address = unsafe { storage.view_as::<LinkLayerAddress>() };
     address.family = family;
     address.protocol = ethertype.to_be();

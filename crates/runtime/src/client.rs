@@ -18,6 +18,8 @@ pub use layer::ApiMetrics;
 use layer::ObserveLayer;
 pub use switch::{Endpoint, Link, Switch};
 
+use crate::Product;
+
 /// Where the credentials of a cluster come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
@@ -69,7 +71,7 @@ pub async fn from_document(document: &str, origin: &str) -> Result<Config, Clien
 /// How a client behaves.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What the metrics call the other side, for example `guest` or `harvester`.
+    /// What the metrics call the other side, for example `guest` or `host`.
     pub server: &'static str,
     /// `User-Agent`.
     pub user_agent: String,
@@ -84,11 +86,11 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// 5 s to connect, 10 s per request, user agent `harvester-cloud-provider/<version>`.
-    pub fn new(server: &'static str, version: &str) -> Self {
+    /// 5 s to connect, 10 s per request, retries, no metrics.
+    pub fn new(server: &'static str, product: &Product) -> Self {
         Self {
             server,
-            user_agent: format!("harvester-cloud-provider/{version}"),
+            user_agent: product.user_agent(),
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(10),
             retry: true,
@@ -128,7 +130,7 @@ pub fn connect(mut config: Config, settings: &Settings) -> Result<Client, Client
 }
 
 /// Chooses `ring` for TLS in the whole process, unless somebody chose before.
-pub fn install_crypto_provider() {
+fn install_crypto_provider() {
     // An error means that another thread was faster.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
 }
@@ -210,7 +212,7 @@ current-context: x
         assert_eq!(config.default_namespace, "default");
         let config = from_document(&DOCUMENT.replace("guests", "''"), "cloud-config").await.unwrap();
         assert_eq!(config.default_namespace, "default");
-        assert!(connect(config, &Settings::new("harvester", "1")).is_ok());
+        assert!(connect(config, &Settings::new("host", &Product::TEST)).is_ok());
     }
 
     #[tokio::test]

@@ -45,7 +45,7 @@ fn line(error: &(dyn Error + 'static)) -> (String, bool) {
 }
 
 /// The first answer of a Kubernetes API server in the chain of causes, if one is there.
-pub fn api_status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::core::Status> {
+fn api_status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::core::Status> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(kube::Error::Api(status)) = error.downcast_ref::<kube::Error>() {

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio::sync::mpsc;
 
-pub use correlator::{Correlator, Write};
+use correlator::{Correlator, Write};
 
 /// Events that wait to be written; more are dropped (client-go's number).
 const BUFFER: usize = 1000;

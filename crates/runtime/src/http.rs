@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn open(health: Health) -> Router {
-        router(health, Metrics::new("1"), Access::Open)
+        router(health, Metrics::new(&crate::Product::TEST), Access::Open)
     }
 
     #[tokio::test]
@@ -135,7 +135,7 @@ mod tests {
             assert_eq!(ask(&router, path, None).await, (status, body.to_owned()), "{path}");
         }
         let (status, text) = ask(&router, "/metrics", None).await;
-        assert!(status == 200 && text.contains("hcp_build_info"));
+        assert!(status == 200 && text.contains("tested_build_info"));
         assert_eq!(ask(&router, "/debug/pprof", None).await.0, 404);
     }
 
@@ -167,7 +167,7 @@ mod tests {
 
     fn delegated(scenario: &Scenario) -> Router {
         let access = Access::delegated(scenario.client(), ["/healthz", "/readyz", "/livez"].map(String::from).to_vec());
-        router(Health::new(), Metrics::new("1"), access)
+        router(Health::new(), Metrics::new(&crate::Product::TEST), access)
     }
 
     #[tokio::test]
@@ -213,7 +213,7 @@ mod tests {
     async fn a_path_with_a_star_is_allowed_with_all_below_it() {
         let scenario = reviewer();
         let access = Access::delegated(scenario.client(), vec!["/healthz/*".into(), "/metrics".into()]);
-        let router = router(Health::new(), Metrics::new("1"), access);
+        let router = router(Health::new(), Metrics::new(&crate::Product::TEST), access);
         assert_eq!(ask(&router, "/metrics", None).await.0, 200);
         assert_eq!(ask(&router, "/healthz/x", None).await.0, 404);
         assert_eq!(ask(&router, "/healthz", None).await.0, 403);

@@ -12,10 +12,13 @@ pub mod http;
 pub mod leader;
 pub mod logging;
 pub mod metrics;
+mod product;
 pub mod reflect;
 pub mod shutdown;
 pub mod tasks;
 pub mod work_queue;
+
+pub use product::Product;
 
 #[cfg(any(test, feature = "scenario"))]
 pub mod scenario;

@@ -12,6 +12,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
+use crate::Product;
+
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -28,15 +30,15 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// A registry with `process_*` and `hcp_build_info`.
-    pub fn new(version: &str) -> Self {
+    /// A registry with `process_*` and the product's `build_info`.
+    pub fn new(product: &Product) -> Self {
         let metrics = Self::default();
         let start = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         metrics.register(|registry| {
             registry.register_collector(Box::new(Process { start }));
             let build: Family<[(&'static str, String); 1], Gauge> = Family::default();
-            build.get_or_create(&[("version", version.to_owned())]).set(1);
-            registry.register("hcp_build_info", "Version of harvester-cloud-provider", build);
+            build.get_or_create(&[("version", product.version.to_owned())]).set(1);
+            registry.register(product.metric("build_info"), format!("Version of {}", product.name), build);
         });
         metrics
     }
@@ -138,9 +140,9 @@ mod tests {
 
     #[test]
     fn a_process_tells_its_memory_cpu_descriptors_and_version() {
-        let text = Metrics::new("1.2.3").encode();
+        let text = Metrics::new(&Product::TEST).encode();
         for line in [
-            "hcp_build_info{version=\"1.2.3\"} 1",
+            "tested_build_info{version=\"1.2.3\"} 1",
             "# TYPE process_cpu_seconds counter",
             "process_cpu_seconds_total ",
             "process_resident_memory_bytes ",

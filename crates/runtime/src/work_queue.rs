@@ -101,10 +101,17 @@ impl<K: Key> WorkQueue<K> {
         self.inner.wake.notify_one();
     }
 
-    /// Adds `key` after its back-off, which grows. Returns the delay.
+    /// Adds `key` after its back-off. That grows with each failure at its end; a failure before, because the key was woken, leaves it
+    /// as it is. Returns the delay.
     pub fn add_rate_limited(&self, key: K) -> Duration {
-        let failures = self.lock().fail(&key);
-        let delay = self.inner.backoff.delay(failures);
+        self.add_rate_limited_within(key, self.inner.backoff.max)
+    }
+
+    /// The same with a shorter longest delay.
+    pub fn add_rate_limited_within(&self, key: K, longest: Duration) -> Duration {
+        let now = Instant::now();
+        let at = self.lock().fail(now, &key, |failures| self.inner.backoff.delay(failures).min(longest));
+        let delay = at.saturating_duration_since(now);
         self.inner.metrics.retried();
         self.add_after(key, delay);
         delay
@@ -136,7 +143,7 @@ impl<K: Key> WorkQueue<K> {
                 }
                 let adds = state.promote(now);
                 self.inner.metrics.added(adds);
-                if let Some((key, queued)) = state.take(now) {
+                if let Some((key, queued)) = state.take() {
                     let number = self.inner.metrics.started(state.waiting(), now - queued);
                     if state.waiting() > 0 {
                         // A permit stored by `notify_one` counts one wake-up only; pass it on.
@@ -276,6 +283,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_key_keeps_its_lane_when_it_is_added_while_being_worked_on() {
+        let queue = queue();
+        for (add, order) in [
+            (WorkQueue::add_first as fn(&_, _), ["a", "b", "c"]),
+            (WorkQueue::add, ["b", "a", "c"]),
+            (WorkQueue::add_last, ["b", "c", "a"]),
+        ] {
+            queue.add("a");
+            let job = try_next(&queue).unwrap();
+            queue.add("b");
+            queue.add_last("c");
+            add(&queue, "a");
+            drop(job);
+            assert_eq!(keys(&queue), order);
+            // The next round begins at the same turn of five.
+            queue.add("d");
+            assert_eq!(keys(&queue), ["d"]);
+        }
+        queue.add("a");
+        let job = try_next(&queue).unwrap();
+        queue.add("b");
+        queue.add("a");
+        queue.add_first("a");
+        drop(job);
+        assert_eq!(keys(&queue), ["a", "b"], "it was woken, and then it was urgent");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_waiting_worker_takes_up_the_key_that_another_one_finished_with() {
         let queue = queue();
         queue.add("a");
@@ -317,13 +352,35 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failures_back_off_from_5_to_300_seconds_per_key() {
         let queue = queue();
-        let delays: Vec<u64> = (0..8).map(|_| queue.add_rate_limited("a").as_secs()).collect();
+        let mut delays = Vec::new();
+        for _ in 0..8 {
+            delays.push(queue.add_rate_limited("a").as_secs());
+            assert_eq!(queue.next().await.map(|job| *job.key()), Some("a"));
+        }
         assert_eq!(delays, [5, 10, 20, 40, 80, 160, 300, 300]);
         assert_eq!(queue.add_rate_limited("b").as_secs(), 5);
         assert_eq!(queue.failures(&"a"), 8);
         queue.forget(&"a");
         assert_eq!(queue.add_rate_limited("a").as_secs(), 5);
         assert_eq!(BACKOFF.delay(u32::MAX), Duration::from_mins(5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_is_woken_and_fails_again_backs_off_no_further_than_without() {
+        let queue = queue();
+        let start = Instant::now();
+        for _ in 0..5 {
+            queue.add("a");
+            drop(try_next(&queue).unwrap());
+            queue.add_rate_limited("a");
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        assert_eq!(queue.failures(&"a"), 1, "one trouble, looked at five times");
+        drop(queue.next().await.unwrap());
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+        assert_eq!(queue.add_rate_limited("a"), Duration::from_secs(10));
+        drop(queue.next().await.unwrap());
+        assert_eq!(queue.add_rate_limited_within("a", Duration::from_secs(15)), Duration::from_secs(15));
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 //! | network | who |
 //! | --- | --- |
 //! | LAN `192.168.<subnet>.0/24`, `fd00:<subnet>::/64` (subnet 100 unless told) | `.1` router and DHCP, `.11`.. hosts, `.50` client, `.100`-`.199` free for VIPs, `.200`-`.250` DHCP |
-//! | management `10.99.0.0/16` | `.0.2` control plane, `.0.3` Harvester side, `.1.1`.. hosts that joined |
+//! | management `10.99.0.0/16` | `.0.2` control plane, `.0.3` Harvester side, `.0.11`.. members of etcd, `.1.1`.. hosts that joined |
 //! | pods | `10.244.<node>.0/24`, `fd00:244:<node>::/64` |
 //! | Services | `10.96.0.0/16`, `fd00:96::/112` (Harvester side `10.53.0.0/16`) |
 
@@ -40,6 +40,11 @@ pub fn lan6(subnet: u8, last: u8) -> Ipv6Addr {
 pub fn management_host(n: u16) -> Ipv4Addr {
     let [high, low] = (n + 0x0101).to_be_bytes();
     Ipv4Addr::new(10, 99, high, low)
+}
+
+/// Member `n` of etcd (from 1), where they have machines of their own.
+pub fn etcd_member(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 99, 0, 10 + n)
 }
 
 /// IPv4 address of pod `n` on node `node`.

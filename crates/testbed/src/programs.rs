@@ -7,9 +7,9 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, bail};
 
 /// Overrides the directory of etcd and the Kubernetes programs.
-pub const TOOLS_VARIABLE: &str = "HCP_TOOLS";
+const TOOLS_VARIABLE: &str = "HCP_TOOLS";
 /// Overrides the directory of our own binaries.
-pub const BINARIES_VARIABLE: &str = "HCP_BIN_DIR";
+const BINARIES_VARIABLE: &str = "HCP_BIN_DIR";
 
 /// The root of the workspace that this crate was built from.
 pub fn workspace() -> &'static Path {

@@ -19,7 +19,7 @@ pub use tag::Key;
 
 use crate::detect::Ask;
 use crate::frames::{Frame, Heard};
-use crate::ownership::node::Term;
+use crate::ownership::node::{LINGER, Term};
 
 /// While the loser is silent, one claim in this time: it meets a VM in the first moments of its new life.
 const SLOW: Duration = Duration::from_millis(50);
@@ -34,6 +34,9 @@ const RARE: Duration = Duration::from_secs(1);
 const FIRST: Duration = Duration::from_millis(1);
 /// Questions in a row without an answer after which a loser is silent about a VIP.
 const SILENT: u32 = 5;
+/// Whoever has handed a VIP over knows the term from the start, and serves it until he hears its new owner or for
+/// [`LINGER`], from when he learns that the API has taken it.
+const HAND_OVER: Duration = LINGER.saturating_add(Duration::from_millis(500));
 /// VIPs claimed in one go: two hundred in four steps of ten milliseconds, without a burst that a switch would drop.
 const AT_ONCE: usize = 64;
 
@@ -88,6 +91,7 @@ pub enum Output {
 }
 
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // four things that happen in any order
 struct Claimed {
     mac: Mac,
     loser_mac: Mac,
@@ -100,11 +104,14 @@ struct Claimed {
     unanswered: u32,
     has_answered: bool,
     last: Option<Instant>,
+    begun: Instant,
+    /// Nobody serves for so long what he has given away.
+    settled: bool,
 }
 
 impl Claimed {
     fn is_over(&self) -> bool {
-        self.known && (self.on_macvlan || self.unanswered >= SILENT)
+        self.known && self.settled && (self.on_macvlan || self.unanswered >= SILENT)
     }
 }
 
@@ -116,6 +123,8 @@ struct Claiming {
     /// When it answered last, or this began.
     last_sign: Instant,
     next: Instant,
+    /// During a spell: when the next of those VIPs has its turn for which it is silent.
+    next_silent: Instant,
 }
 
 /// All VIPs whose former owners may not know yet.
@@ -138,6 +147,7 @@ impl Claims {
             spell: None,
             last_sign: now,
             next: now + FIRST,
+            next_silent: now,
         });
         let claimed = Claimed {
             mac: won.mac,
@@ -149,6 +159,8 @@ impl Claims {
             unanswered: 0,
             has_answered: false,
             last: None,
+            begun: now,
+            settled: false,
         };
         claiming.vips.insert(won.address, claimed);
         claiming.next = claiming.next.min(now + FIRST);
@@ -241,6 +253,9 @@ impl Claiming {
         if now < self.next {
             return;
         }
+        for vip in self.vips.values_mut() {
+            vip.settled = now >= vip.begun + HAND_OVER;
+        }
         let answering = self.spell.is_some_and(|begun| now < begun + SPELL);
         // From now, not from when it was due: what was missed is not made up for.
         self.next = now
@@ -251,15 +266,20 @@ impl Claiming {
             } else {
                 SLOW
             };
-        // Those first that had to wait longest.
-        let mut turn: Vec<(Option<Instant>, IpAddr)> = self
-            .vips
-            .iter()
-            .filter(|(_, vip)| !answering || vip.unanswered < SILENT)
-            .map(|(address, vip)| (vip.last, *address))
-            .collect();
+        // Those first that had to wait longest. Silent is also who does not hear us, though we hear him: during a spell
+        // such a VIP must not wait until it is over.
+        let (mut turn, mut silent) = (Vec::new(), Vec::new());
+        for (address, vip) in &self.vips {
+            let of = if answering && vip.unanswered >= SILENT { &mut silent } else { &mut turn };
+            of.push((vip.last, *address));
+        }
         turn.sort_unstable();
-        for (_, address) in turn.into_iter().take(if answering { AT_ONCE } else { 1 }) {
+        turn.truncate(if answering { AT_ONCE } else { 1 });
+        if now >= self.next_silent {
+            self.next_silent = now + SLOW;
+            turn.extend(silent.into_iter().min());
+        }
+        for (_, address) in turn {
             let vip = self.vips.get_mut(&address).expect("it was just listed");
             vip.last = Some(now);
             let (mac, to) = (vip.mac, vip.loser_mac);

@@ -138,7 +138,7 @@ fn however_many_vips_a_dead_node_costs_twenty_claims_per_second_and_one_after_te
 fn a_take_over_is_finished_when_the_loser_is_silent_and_its_node_knows() {
     let mut wire = Wire::new(&[5]);
     wire.hears = true;
-    wire.run(Duration::from_secs(1));
+    wire.run(HAND_OVER + SLOW * 2);
     assert!(!wire.claims.is_empty(), "silent, but its node may not know: it could set the address again");
     wire.claims.known("node-2", vip(5), Term(4));
     assert!(!wire.claims.is_empty(), "that was an older term");
@@ -162,12 +162,39 @@ fn a_node_that_knows_but_still_answers_is_claimed_from() {
 }
 
 #[test]
+fn a_loser_that_speaks_and_does_not_hear_is_claimed_from_without_a_pause() {
+    let mut wire = Wire::new(&[5, 6]);
+    // It announces one of them again and again, so it is always just back.
+    for _ in 0..40 {
+        let frame = Frame { link: LINK, address: vip(5), mac: LOSER, what: Heard::Claim, to_us: false, payload: None };
+        wire.claims.hear(wire.now, &frame);
+        wire.run(Duration::from_millis(50));
+    }
+    let turns: Vec<Duration> =
+        wire.claimed.iter().filter(|(_, address)| *address == vip(6)).map(|(at, _)| *at).collect();
+    let longest = turns.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
+    assert!(longest <= SLOW * 2, "{longest:?}");
+}
+
+#[test]
 fn on_a_macvlan_the_word_of_the_node_is_enough_and_nothing_is_asked() {
     let (mut claims, now) = (Claims::new(), Instant::now());
     claims.begin(now, loser(), &Won { on_macvlan: true, ..won(5, 5) });
     assert!(matches!(claims.tick(now + FIRST)[..], [Output::Claim { .. }]));
     claims.known("node-2", vip(5), Term(5));
+    assert!(matches!(claims.tick(now + HAND_OVER)[..], [Output::Claim { .. }]));
     assert!(claims.is_empty());
+}
+
+#[test]
+fn who_has_handed_over_and_is_cut_off_is_claimed_from_for_as_long_as_he_may_serve() {
+    let mut wire = Wire::new(&[5]);
+    // He wrote the record himself.
+    wire.claims.known("node-2", vip(5), Term(5));
+    wire.run(LINGER);
+    wire.hears = true;
+    wire.run(Duration::from_millis(60));
+    assert!(wire.held.is_empty(), "two answer as soon as he is back on the LAN");
 }
 
 #[test]

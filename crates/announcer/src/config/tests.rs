@@ -240,3 +240,19 @@ proptest::proptest! {
         let _ = Config::from_env_and_args([], args, "host");
     }
 }
+
+/// The reference and `--help` are made from the table: a default that is not the real one would mislead.
+#[test]
+fn every_default_in_the_table_is_what_counts_without_it() {
+    let unset = config(&[]).unwrap();
+    for variable in VARIABLES.iter().filter(|variable| !variable.default.is_empty()) {
+        assert_eq!(config(&[(variable.name, variable.default)]).unwrap(), unset, "{}", variable.name);
+    }
+}
+
+#[test]
+fn a_boolean_or_a_number_with_a_meaning_has_a_default() {
+    for variable in VARIABLES.iter().filter(|variable| !variable.is_idle() && variable.is_boolean()) {
+        assert!(matches!(variable.default, "true" | "false"), "{}", variable.name);
+    }
+}

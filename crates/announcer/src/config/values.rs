@@ -10,7 +10,7 @@ use super::variables::{REQUIRED, UNSUPPORTED, VARIABLES, Variable};
 use super::{ConfigError, ElectionMode, LeaseConfig, Listen, PrefixRule};
 use crate::detect::Profile;
 
-/// Values by variable name; a flag fills what the environment does not say (announcer.md 1.1: environment over flag).
+/// Values by variable name; a flag fills what the environment does not say (kube-vip spec 1.1: environment over flag).
 pub(super) struct Values(pub BTreeMap<&'static str, String>);
 
 /// The arguments as values of the variables that they stand for.
@@ -52,7 +52,7 @@ pub(super) fn flags(args: impl IntoIterator<Item = String>) -> Result<BTreeMap<&
 
 const BOOLEAN: &str = "1, t, T, TRUE, true, True or 0, f, F, FALSE, false, False";
 
-/// announcer.md 0.6: the grammar of Go's `strconv.ParseBool`.
+/// kube-vip spec 0.6: the grammar of Go's `strconv.ParseBool`.
 fn parse_boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
@@ -178,7 +178,7 @@ impl Values {
         let duration = self.seconds("vip_leaseduration", 15)?;
         let renew = self.seconds("vip_renewdeadline", 10)?;
         let retry = self.seconds("vip_retryperiod", 2)?;
-        // announcer.md 4: lease > renew deadline > 1.2 x retry.
+        // kube-vip spec 4: lease > renew deadline > 1.2 x retry.
         if duration <= renew || renew * 10 <= retry * 12 {
             return Err(ConfigError::Timing { duration, renew, retry });
         }
@@ -192,7 +192,7 @@ impl Values {
         })
     }
 
-    /// `vip_arpRate`; announcer.md 1.2: values below 500 are replaced by 3000.
+    /// `vip_arpRate`; kube-vip spec 1.2: values below 500 are replaced by 3000.
     pub fn announce_interval(&self) -> Result<Option<Duration>, ConfigError> {
         let milliseconds = self.number::<u64>("vip_arpRate", "a whole number of milliseconds")?;
         Ok(milliseconds.map(|ms| Duration::from_millis(if ms < 500 { 3000 } else { ms })))
@@ -227,7 +227,7 @@ impl Values {
             // Even what changes nothing is held to its grammar: a typing error elsewhere would go unnoticed until it
             // matters.
             let on = if variable.is_boolean() { self.boolean(variable.name)? != Some(false) } else { true };
-            if variable.no_effect && on {
+            if variable.is_idle() && on {
                 names.push(format!("{}={value}", variable.name));
             }
         }

@@ -1,67 +1,163 @@
-//! Every variable of kube-vip (announcer.md 1.2), its flag, and whether it does anything here. Data only.
+//! Every variable of kube-vip (kube-vip spec 1.2), its flag, and what it does here. Data only; the reference is made from it.
 
 /// One variable.
-pub(super) struct Variable {
+#[derive(Debug)]
+pub struct Variable {
+    /// Name in the environment.
     pub name: &'static str,
+    /// kube-vip's flag for it, without the dashes.
     pub flag: Option<&'static str>,
     boolean: bool,
-    /// Accepted so that an existing manifest starts, but it changes nothing.
-    pub no_effect: bool,
+    /// What counts where it is not set; empty: nothing does.
+    pub default: &'static str,
+    /// What it does. Empty: accepted so that an existing manifest starts, but it changes nothing.
+    pub meaning: &'static str,
 }
 
 impl Variable {
-    pub fn is_boolean(&self) -> bool {
+    pub(super) fn is_boolean(&self) -> bool {
         self.boolean
+    }
+
+    /// Accepted, and nothing more.
+    pub fn is_idle(&self) -> bool {
+        self.meaning.is_empty()
     }
 }
 
-const fn text(name: &'static str, flag: Option<&'static str>) -> Variable {
-    Variable { name, flag, boolean: false, no_effect: false }
+const fn text(
+    name: &'static str,
+    flag: Option<&'static str>,
+    default: &'static str,
+    meaning: &'static str,
+) -> Variable {
+    Variable { name, flag, boolean: false, default, meaning }
 }
 
-const fn boolean(name: &'static str, flag: Option<&'static str>) -> Variable {
-    Variable { name, flag, boolean: true, no_effect: false }
+const fn boolean(
+    name: &'static str,
+    flag: Option<&'static str>,
+    default: &'static str,
+    meaning: &'static str,
+) -> Variable {
+    Variable { name, flag, boolean: true, default, meaning }
 }
 
 const fn idle_text(name: &'static str, flag: Option<&'static str>) -> Variable {
-    Variable { name, flag, boolean: false, no_effect: true }
+    Variable { name, flag, boolean: false, default: "", meaning: "" }
 }
 
 const fn idle_boolean(name: &'static str, flag: Option<&'static str>) -> Variable {
-    Variable { name, flag, boolean: true, no_effect: true }
+    Variable { name, flag, boolean: true, default: "", meaning: "" }
 }
 
-pub(super) const VARIABLES: &[Variable] = &[
-    boolean("vip_arp", Some("arp")),
-    text("vip_arpRate", None),
-    text("vip_interface", Some("interface")),
-    text("vip_servicesinterface", Some("serviceInterface")),
-    text("vip_subnet", Some("vipSubnet")),
-    boolean("svc_enable", Some("services")),
-    boolean("svc_election", Some("servicesElection")),
-    text("election_mode", None),
-    text("failover_profile", None),
-    boolean("vip_failback", None),
-    text("svc_leasename", Some("servicesLeaseName")),
-    text("svc_namespace", None),
-    text("cp_namespace", Some("namespace")),
-    text("vip_leaseduration", Some("leaseDuration")),
-    text("vip_renewdeadline", Some("leaseRenewDuration")),
-    text("vip_retryperiod", Some("leaseRetry")),
-    text("vip_nodename", Some("nodeName")),
-    boolean("lb_class_only", Some("lbClassOnly")),
-    text("lb_class_name", Some("lbClassName")),
-    boolean("lb_class_legacy_handling", Some("lbClassNameLegacyHandling")),
-    boolean("disable_service_updates", Some("disableServiceUpdates")),
-    text("prometheus_server", Some("prometheusHTTPServer")),
-    text("health_check_port", Some("healthCheckPort")),
-    text("vip_loglevel", Some("log")),
-    text("k8s_config_file", Some("k8sConfigPath")),
-    text("kubernetes_addr", None),
-    boolean("cp_enable", Some("controlplane")),
-    boolean("bgp_enable", Some("bgp")),
-    boolean("vip_routingtable", Some("table")),
-    boolean("vip_wireguard", Some("wireguard")),
+/// All of them.
+pub const VARIABLES: &[Variable] = &[
+    boolean("vip_arp", Some("arp"), "true", "Announce with ARP and NDP, the only way there is: `false` is refused"),
+    text(
+        "vip_arpRate",
+        None,
+        "",
+        "Repeat announcements for ever, every so many milliseconds (below 500: 3000). Unset: a short burst, then silence",
+    ),
+    text("vip_interface", Some("interface"), "", "NIC that carries addresses. Unset: the one of the default route"),
+    text(
+        "vip_servicesinterface",
+        Some("serviceInterface"),
+        "",
+        "Another NIC than `vip_interface` for addresses of Services; `auto`: the one whose subnet the address is in",
+    ),
+    text(
+        "vip_subnet",
+        Some("vipSubnet"),
+        "32,128",
+        "Prefix length of addresses, IPv4 and IPv6; `auto` takes the NIC's",
+    ),
+    boolean(
+        "svc_enable",
+        Some("services"),
+        "true",
+        "Serve Services of type LoadBalancer, all that this does: `false` is refused",
+    ),
+    boolean(
+        "svc_election",
+        Some("servicesElection"),
+        "false",
+        "`true` stands for `election_mode` `service`, where that is not set",
+    ),
+    text(
+        "election_mode",
+        None,
+        "node",
+        "Who owns an address. `node`: each node its part, a new owner in a quarter of a second; `service`: kube-vip's Lease per Service; `global`: kube-vip's one Lease",
+    ),
+    text(
+        "failover_profile",
+        None,
+        "default",
+        "Mode `node`: `default`, `fast` (more questions on the wire) or `patient` (machines that pause)",
+    ),
+    boolean(
+        "vip_failback",
+        None,
+        "false",
+        "Mode `node`: addresses move back, gracefully, when their node has been well again for a minute",
+    ),
+    text(
+        "svc_leasename",
+        Some("servicesLeaseName"),
+        "plndr-svcs-lock",
+        "Mode `global`: the one Lease, `[namespace/]name`",
+    ),
+    text("svc_namespace", None, "", "Serve Services of this namespace only. Unset: of all"),
+    text("cp_namespace", Some("namespace"), "kube-system", "Namespace of Leases where the pod's own cannot be read"),
+    text(
+        "vip_leaseduration",
+        Some("leaseDuration"),
+        "15",
+        "Seconds from the last renewal until others may take a Lease",
+    ),
+    text("vip_renewdeadline", Some("leaseRenewDuration"), "10", "Seconds for which the holder tries to renew"),
+    text("vip_retryperiod", Some("leaseRetry"), "2", "Seconds between two tries"),
+    text("vip_nodename", Some("nodeName"), "", "Name of this node. Unset: `NODE_NAME`, then the host name"),
+    boolean("lb_class_only", Some("lbClassOnly"), "false", "Leave Services without a `loadBalancerClass` alone"),
+    text("lb_class_name", Some("lbClassName"), "kube-vip.io/kube-vip-class", "The `loadBalancerClass` that is served"),
+    boolean(
+        "lb_class_legacy_handling",
+        Some("lbClassNameLegacyHandling"),
+        "true",
+        "Serve Services without a class, and those of ours; `false`: of ours only",
+    ),
+    boolean(
+        "disable_service_updates",
+        Some("disableServiceUpdates"),
+        "false",
+        "Do not write addresses to the status of Services; somebody else has to",
+    ),
+    text(
+        "prometheus_server",
+        Some("prometheusHTTPServer"),
+        ":2112",
+        "Serves `/metrics`, `/healthz`, `/livez` and `/readyz`, as `[address]:port`",
+    ),
+    text("health_check_port", Some("healthCheckPort"), "0", "Serves health on a port of its own; `0`: no"),
+    text("vip_loglevel", Some("log"), "0", "`-4` debug, `0` info, `4` warnings, `8` errors"),
+    text(
+        "k8s_config_file",
+        Some("k8sConfigPath"),
+        "",
+        "Kubeconfig file. Unset: kubeadm's or `~/.kube/config` where it is, else the pod's service account",
+    ),
+    text("kubernetes_addr", None, "", "Replaces the URL of the API server"),
+    boolean(
+        "cp_enable",
+        Some("controlplane"),
+        "false",
+        "An address for the control plane: `true` is refused, a kube-vip beside this one can have it",
+    ),
+    boolean("bgp_enable", Some("bgp"), "false", "`true` is refused: ARP and NDP only"),
+    boolean("vip_routingtable", Some("table"), "false", "`true` is refused: ARP and NDP only"),
+    boolean("vip_wireguard", Some("wireguard"), "false", "`true` is refused: ARP and NDP only"),
     // A down interface is waited for, never fatal: always as if this were on.
     idle_boolean("vip_allow_interface_not_up", Some("allowInterfaceNotUp")),
     idle_boolean("vip_loseleadership", Some("loseLeadership")),
@@ -75,7 +171,12 @@ pub(super) const VARIABLES: &[Variable] = &[
     // We do not wait for endpoints, whichever object tells them.
     idle_boolean("enable_endpoints", Some("enableEndpoints")),
     idle_boolean("enable_endpointslices", None),
-    boolean("enable_service_security", Some("onlyAllowTrafficServicePorts")),
+    boolean(
+        "enable_service_security",
+        Some("onlyAllowTrafficServicePorts"),
+        "true",
+        "Traffic to an address on ports that its Services do not have is dropped. kube-vip's default is `false`",
+    ),
     idle_boolean("enable_node_labeling", Some("enableNodeLabeling")),
     idle_boolean("vip_skipdad", None),
     idle_text("dns_mode", Some("dnsMode")),

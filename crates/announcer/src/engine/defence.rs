@@ -41,6 +41,8 @@ impl Engine {
         match vip.phase {
             // A node of ours asks whether the owner that it watches is there (`detect`): it does not want the address.
             Phase::Probing(_) if what == Heard::Probe && (frame.to_us || self.is_peer(mac)) => {}
+            // A former owner who does not know yet that the record says us: he hears our claims once it is up.
+            Phase::Probing(_) if confirmed && self.is_peer(mac) && !self.yielded.contains_key(&id) => {}
             Phase::Probing(_) => self.conflict(now, &id, mac),
             Phase::Up { doubt: Some(_) } if what != Heard::Probe => {
                 self.yield_to(now, &id, mac);
@@ -48,7 +50,9 @@ impl Engine {
             Phase::Up { .. } | Phase::Adding if what == Heard::Claim => {
                 if self.stopping.is_some() || !confirmed {
                     self.yield_to(now, &id, mac);
-                } else {
+                } else if !self.is_peer(mac) {
+                    // A node of ours goes by a newer record, which is being read, or withdraws by itself: an announcement
+                    // of ours would only lead clients back to the wrong one.
                     self.defend(now, &id, mac);
                 }
             }

@@ -9,24 +9,19 @@ use std::time::{Duration, Instant};
 use ipnet::{IpNet, Ipv4Net};
 use l2::Mac;
 
-use super::dhcp_state::{Dhcp, MacvlanState};
+use super::dhcp_events::has_moved;
+use super::dhcp_state::{ClientState, Dhcp, MacvlanState};
 use super::vip::Carrier;
-use super::{Action, DhcpEvent, Engine, Leased, Tell, WireOp};
-use crate::annotations::{LeaseFacts, printable};
+use super::{Action, DhcpEvent, Engine, Leased, WireOp};
+use crate::annotations::LeaseFacts;
 use crate::network::{alias, is_macvlan_of};
 use crate::plan::VipId;
 use crate::view::Uid;
 
-const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// A macvlan that stayed this long has made up for what was before.
 const MACVLAN_STAYED: Duration = Duration::from_mins(2);
 /// How long the macvlan waits for its client to have sent the RELEASE.
 const RELEASE_WAIT: Duration = Duration::from_secs(1);
-/// A renewal is written down when it moves the end of the lease by this much: short leases must not cost the API a
-/// write per renewal.
-const FACTS_STEP: Duration = Duration::from_mins(1);
-/// How often one kind of trouble is told.
-const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A macvlan that is about to go.
 #[derive(Debug)]
@@ -93,10 +88,8 @@ impl Engine {
                 macvlan: MacvlanState::Absent,
                 made: None,
                 troubles: 0,
-                running: None,
+                client: ClientState::default(),
                 leased: None,
-                state: "init",
-                retry: None,
                 link_up: true,
                 noted: None,
             });
@@ -111,7 +104,7 @@ impl Engine {
             // To the server another MAC or name is another client: it would keep the old one's lease, and refuse the
             // address to the new one.
             if (mac != dhcp.mac || planned.hostname != dhcp.wishes.hostname)
-                && let Some(leased) = dhcp.leased.as_ref().filter(|_| dhcp.running.is_some())
+                && let Some(leased) = dhcp.leased.as_ref().filter(|_| dhcp.client.running.is_some())
             {
                 self.given_back.insert(uid.clone(), leased.facts.address);
                 self.withdraw(now, &id, true, "its lease is given back: its MAC or host name was changed");
@@ -140,10 +133,22 @@ impl Engine {
         self.advance_dhcp(now, uid, settings);
     }
 
+    /// Macvlans whose clients have not said yet which address they go on with, and since when they could. What a former
+    /// life left there stays meanwhile: removed and set again a moment later, it would cost connections.
+    pub(super) fn confirming4(&self, now: Instant) -> BTreeMap<&str, Instant> {
+        let clients = self.vips.values().filter_map(|vip| vip.dhcp.as_ref());
+        let since = |dhcp: &Dhcp| match dhcp.macvlan {
+            MacvlanState::Ready(..) => dhcp.made.unwrap_or(now),
+            MacvlanState::Absent | MacvlanState::Making => now,
+            MacvlanState::Failed { .. } => self.started,
+        };
+        clients.filter(|dhcp| dhcp.leased.is_none()).map(|dhcp| (dhcp.link_name(), since(dhcp))).collect()
+    }
+
     fn stop_client(&mut self, uid: &Uid, release: bool) {
         let id = VipId::Dhcp(uid.clone());
         if let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut())
-            && dhcp.running.take().is_some()
+            && dhcp.client.running.take().is_some()
         {
             self.out.push(Action::StopDhcp { uid: uid.clone(), release });
         }
@@ -157,10 +162,9 @@ impl Engine {
             }
             return;
         }
-        let fence = self.fence;
         let Some(vip) = self.vips.get_mut(&id) else { return };
         // What a client that was stopped has left in the queue is about a life that is over.
-        let Some(dhcp) = vip.dhcp.as_mut().filter(|dhcp| dhcp.running == Some(generation)) else { return };
+        let Some(dhcp) = vip.dhcp.as_mut().filter(|dhcp| dhcp.client.running == Some(generation)) else { return };
         match event {
             DhcpEvent::Bound(leased) | DhcpEvent::Renewed(leased) => {
                 let Some(link) = dhcp.link() else { return };
@@ -175,14 +179,7 @@ impl Engine {
                 dhcp.leased = Some(leased);
                 let net = IpNet::V4(Ipv4Net::new(address, 32).expect("32 is a length of IPv4"));
                 let carrier = Carrier { link, mac: dhcp.mac, net };
-                if vip.carrier == Some(carrier) && vip.is_up() {
-                    // The kernel's deadline may have been cut to the end of the lease.
-                    if let Some(put) = vip.put(now, fence) {
-                        self.out.push(Action::Wire(WireOp::Put(vec![put])));
-                    }
-                } else {
-                    self.carry(now, &id, Some(carrier));
-                }
+                self.carry_lease(now, &id, carrier);
                 if let Some(before) = before.filter(|before| *before != address) {
                     let text = format!(
                         "the address is {address} from now on, before {before}: DHCP server {server} has changed it"
@@ -196,41 +193,9 @@ impl Engine {
             DhcpEvent::Lost { address, why } => {
                 dhcp.leased = None;
                 dhcp.facts = None;
-                self.carry(now, &id, None);
-                self.tell_members(
-                    now,
-                    &id,
-                    "DHCPLeaseLost",
-                    &format!("address {address} is not announced any more: {why}"),
-                );
-                self.dirty = true;
+                self.lease_lost(now, &id, address, &why);
             }
-            DhcpEvent::Report { reason, text } => self.tell_report(now, &id, reason, &text),
-            DhcpEvent::State(state) => dhcp.state = state,
-            DhcpEvent::Failed(error) => {
-                dhcp.running = None;
-                dhcp.retry = Some(now + FAILED_RETRY);
-                tracing::warn!(%uid, error, "the DHCP client failed, starting it again");
-                self.tell_members(now, &id, "CannotAnnounce", &format!("{error}; trying again"));
-                self.observe(now);
-            }
-            DhcpEvent::Stopped => {}
-        }
-    }
-
-    /// What a client reports changes with each attempt; people need it once a minute.
-    pub(super) fn tell_report(&mut self, now: Instant, id: &VipId, reason: &'static str, text: &str) {
-        let Some(vip) = self.vips.get(id) else { return };
-        let parent = vip
-            .place
-            .and_then(|index| self.network.as_ref()?.link(index))
-            .map_or("?", |link| link.name.as_str())
-            .to_owned();
-        for member in vip.members.clone() {
-            if self.may_tell(now, &member, reason, REPORT_INTERVAL) {
-                let text = printable(&format!("{text} (network of interface {parent})"));
-                self.out.push(Action::Tell(member, Tell { warning: reason != "DHCPOtherAddress", reason, text }));
-            }
+            said => self.client_said(now, &id, said),
         }
     }
 
@@ -238,11 +203,11 @@ impl Engine {
     /// with the same MAC, and a RELEASE here would hand the address to somebody else.
     pub(super) fn leave_dhcp(&mut self, now: Instant, uid: &Uid, dhcp: &Dhcp, release: bool) {
         let release = release && dhcp.leased.is_some();
-        if dhcp.running.is_some() {
+        if dhcp.client.running.is_some() {
             self.out.push(Action::StopDhcp { uid: uid.clone(), release });
         }
         let Some(link) = dhcp.link() else { return };
-        if let Some(client) = dhcp.running.filter(|_| release) {
+        if let Some(client) = dhcp.client.running.filter(|_| release) {
             // It is sent from the leased address; the macvlan goes when it is out.
             self.leaving.insert(
                 uid.clone(),
@@ -281,14 +246,5 @@ fn facts_to_record(recorded: Option<LeaseFacts>, leased: &Leased, now: Instant) 
     else {
         return leased.facts.clone();
     };
-    match (recorded.expires, leased.facts.expires) {
-        (Some(old), Some(new)) => {
-            let quarter = leased.expires.map_or(Duration::ZERO, |at| at.saturating_duration_since(now) / 4);
-            let step = quarter.max(FACTS_STEP);
-            let moved = u64::try_from((new.as_second() - old.as_second()).abs()).unwrap_or(0);
-            if moved >= step.as_secs() { leased.facts.clone() } else { recorded }
-        }
-        (None, None) => recorded,
-        _ => leased.facts.clone(),
-    }
+    if has_moved(recorded.expires, leased.facts.expires, leased.expires, now) { leased.facts.clone() } else { recorded }
 }

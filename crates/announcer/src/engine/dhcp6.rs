@@ -2,21 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ipnet::{IpNet, Ipv6Net};
 
+use super::dhcp_events::has_moved;
 use super::dhcp_state::{Dhcp6, Mouth};
 use super::vip::Carrier;
-use super::{Action, Dhcp6Start, DhcpEvent, Engine, Leased, WireOp};
+use super::{Action, Dhcp6Start, DhcpEvent, Engine, Leased};
 use crate::annotations::LeaseFacts6;
 use crate::network::Network;
 use crate::plan::VipId;
 use crate::view::{ServiceKey, ServiceView, Uid};
-
-const FAILED_RETRY: Duration = Duration::from_secs(5);
-/// A renewal is written down when it moves the end of the lease by this much, or by a quarter of what is left.
-const FACTS_STEP: Duration = Duration::from_mins(1);
 
 /// Servers answer to a link-local address, which the kernel makes when the interface comes up.
 fn mouth(network: &Network, place: u32) -> Option<Mouth> {
@@ -39,10 +36,9 @@ impl Engine {
         let name = place.and_then(|place| network.link(place)).map(|link| link.name.clone()).unwrap_or_default();
         let vip = self.vips.get_mut(&id).expect("it is there");
         vip.place = place;
-        let dhcp =
-            vip.dhcp6.get_or_insert_with(|| Dhcp6 { facts: wishes.lease6.clone(), state: "init", ..Dhcp6::default() });
+        let dhcp = vip.dhcp6.get_or_insert_with(|| Dhcp6 { facts: wishes.lease6.clone(), ..Dhcp6::default() });
         let Some(found) = found else {
-            if place.is_some() && dhcp.running.is_none() {
+            if place.is_some() && dhcp.client.running.is_none() {
                 let text = format!(
                     "interface {name} has no IPv6 link-local address from which DHCPv6 could be spoken: enable IPv6 on it, or name another one with annotation kube-vip.io/serviceInterface"
                 );
@@ -50,21 +46,21 @@ impl Engine {
             }
             return;
         };
-        if dhcp.mouth.is_some_and(|mouth| mouth != found) && dhcp.running.take().is_some() {
+        if dhcp.mouth.is_some_and(|mouth| mouth != found) && dhcp.client.running.take().is_some() {
             self.out.push(Action::StopDhcp6 { uid: uid.clone(), release: false });
         }
         let dhcp = self.vips.get_mut(&id).and_then(|vip| vip.dhcp6.as_mut()).expect("it is there");
         let moved = dhcp.mouth.is_some_and(|mouth| mouth.link != found.link || mouth.mac != found.mac);
         dhcp.mouth = Some(found);
         let address = dhcp.leased.as_ref().map(|leased| leased.facts.address);
-        if dhcp.running.is_none() && dhcp.retry.is_none() {
+        if dhcp.client.running.is_none() && dhcp.client.retry.is_none() {
             // Copied manifests: as for DHCPv4, only what clients have been told of is used before a server has answered.
             let (trusted, copied) = match dhcp.facts.clone() {
                 Some(facts) if is_told(&self.services, uid, &facts) => (Some(facts), None),
                 other => (None, other),
             };
             self.clients += 1;
-            dhcp.running = Some(self.clients);
+            dhcp.client.running = Some(self.clients);
             let start = Dhcp6Start {
                 generation: self.clients,
                 link: found.link,
@@ -82,9 +78,8 @@ impl Engine {
 
     pub(super) fn dhcp6_event(&mut self, now: Instant, uid: &Uid, generation: u64, event: DhcpEvent<LeaseFacts6>) {
         let id = VipId::Dhcp6(uid.clone());
-        let fence = self.fence;
         let Some(vip) = self.vips.get_mut(&id) else { return };
-        let Some(dhcp) = vip.dhcp6.as_mut().filter(|dhcp| dhcp.running == Some(generation)) else { return };
+        let Some(dhcp) = vip.dhcp6.as_mut().filter(|dhcp| dhcp.client.running == Some(generation)) else { return };
         match event {
             DhcpEvent::Bound(leased) | DhcpEvent::Renewed(leased) => {
                 let Some(mouth) = dhcp.mouth else { return };
@@ -93,34 +88,15 @@ impl Engine {
                     dhcp.facts = Some(leased.facts.clone());
                 }
                 dhcp.leased = Some(leased);
-                if vip.carrier == Some(carrier) && vip.is_up() {
-                    // The kernel's deadline may have been cut to the end of the lease.
-                    if let Some(put) = vip.put(now, fence) {
-                        self.out.push(Action::Wire(WireOp::Put(vec![put])));
-                    }
-                } else {
-                    self.carry(now, &id, Some(carrier));
-                }
+                self.carry_lease(now, &id, carrier);
                 self.dirty = true;
             }
             DhcpEvent::Lost { address, why } => {
                 dhcp.leased = None;
                 dhcp.facts = None;
-                self.carry(now, &id, None);
-                let text = format!("address {address} is not announced any more: {why}");
-                self.tell_members(now, &id, "DHCPLeaseLost", &text);
-                self.dirty = true;
+                self.lease_lost(now, &id, address, &why);
             }
-            DhcpEvent::Report { reason, text } => self.tell_report(now, &id, reason, &text),
-            DhcpEvent::State(state) => dhcp.state = state,
-            DhcpEvent::Failed(error) => {
-                dhcp.running = None;
-                dhcp.retry = Some(now + FAILED_RETRY);
-                tracing::warn!(%uid, error, "the DHCPv6 client failed, starting it again");
-                self.tell_members(now, &id, "CannotAnnounce", &format!("{error}; trying again"));
-                self.observe(now);
-            }
-            DhcpEvent::Stopped => {}
+            said => self.client_said(now, &id, said),
         }
     }
 
@@ -138,7 +114,7 @@ impl Engine {
 
     /// The RELEASE is sent from the interface's own address: the leased one can go at once.
     pub(super) fn leave_dhcp6(&mut self, uid: &Uid, dhcp: &Dhcp6, release: bool) {
-        if dhcp.running.is_some() {
+        if dhcp.client.running.is_some() {
             self.out.push(Action::StopDhcp6 { uid: uid.clone(), release: release && dhcp.leased.is_some() });
         }
     }
@@ -157,15 +133,7 @@ fn carrier(mouth: Mouth, address: Ipv6Addr) -> Carrier {
 /// Whether what stands on the Service is not good enough for a successor any more.
 fn is_news(recorded: &LeaseFacts6, leased: &Leased<LeaseFacts6>, now: Instant) -> bool {
     let facts = &leased.facts;
-    if recorded.address != facts.address || recorded.server != facts.server {
-        return true;
-    }
-    match (recorded.expires, facts.expires) {
-        (Some(old), Some(new)) => {
-            let quarter = leased.expires.map_or(Duration::ZERO, |at| at.saturating_duration_since(now) / 4);
-            let moved = u64::try_from((new.as_second() - old.as_second()).abs()).unwrap_or(0);
-            moved >= quarter.max(FACTS_STEP).as_secs()
-        }
-        (old, new) => old != new,
-    }
+    recorded.address != facts.address
+        || recorded.server != facts.server
+        || has_moved(recorded.expires, facts.expires, leased.expires, now)
 }

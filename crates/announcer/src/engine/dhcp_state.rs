@@ -1,5 +1,5 @@
-//! What a VIP knows of its DHCP client, its lease and its macvlan. Data; what becomes of it is decided in `dhcp.rs` and
-//! `dhcp6.rs`.
+//! What a VIP knows of its DHCP client, its lease and its macvlan. Data; what becomes of it is decided in `dhcp.rs`,
+//! `dhcp6.rs` and `dhcp_events.rs`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -26,6 +26,30 @@ pub(super) enum MacvlanState {
     },
 }
 
+/// A VIP's client, of either version.
+#[derive(Debug)]
+pub(super) struct ClientState {
+    /// Generation of the client that runs.
+    pub running: Option<u64>,
+    /// Where it is, by its own name for it.
+    pub state: &'static str,
+    /// When one that failed is started again.
+    pub retry: Option<Instant>,
+}
+
+impl Default for ClientState {
+    fn default() -> Self {
+        Self { running: None, state: "init", retry: None }
+    }
+}
+
+impl ClientState {
+    /// Whether the time to start it again has come.
+    fn wake(&mut self, now: Instant) -> bool {
+        self.retry.take_if(|at| *at <= now).is_some()
+    }
+}
+
 /// The DHCP side of a VIP.
 #[derive(Debug)]
 pub(super) struct Dhcp {
@@ -36,13 +60,10 @@ pub(super) struct Dhcp {
     /// When it was there last, and how often since then it could not be made or did not stay.
     pub made: Option<Instant>,
     pub troubles: u32,
-    /// Generation of the client that runs.
-    pub running: Option<u64>,
+    pub client: ClientState,
     pub leased: Option<Leased>,
     /// The lease facts that should stand on the Service.
     pub facts: Option<LeaseFacts>,
-    pub state: &'static str,
-    pub retry: Option<Instant>,
     /// What the client was told last of its link.
     pub link_up: bool,
     /// The address that clients may know.
@@ -57,18 +78,14 @@ impl Dhcp {
             MacvlanState::Failed { until } => Some(until),
             _ => None,
         };
-        macvlan.into_iter().chain(self.retry).min()
+        macvlan.into_iter().chain(self.client.retry).min()
     }
 
     /// Whether something that waited is due.
     pub fn wake(&mut self, now: Instant) -> bool {
-        let mut due = false;
+        let mut due = self.client.wake(now);
         if matches!(self.macvlan, MacvlanState::Failed { until } if until <= now) {
             self.macvlan = MacvlanState::Absent;
-            due = true;
-        }
-        if self.retry.is_some_and(|at| at <= now) {
-            self.retry = None;
             due = true;
         }
         due
@@ -104,21 +121,18 @@ pub(super) struct Mouth {
 #[derive(Debug, Default)]
 pub(super) struct Dhcp6 {
     pub mouth: Option<Mouth>,
-    /// Generation of the client that runs.
-    pub running: Option<u64>,
+    pub client: ClientState,
     pub leased: Option<Leased<LeaseFacts6>>,
     /// The lease facts that should stand on the Service.
     pub facts: Option<LeaseFacts6>,
-    pub state: &'static str,
-    pub retry: Option<Instant>,
 }
 
 impl Dhcp6 {
     pub fn deadline(&self) -> Option<Instant> {
-        self.retry
+        self.client.retry
     }
 
     pub fn wake(&mut self, now: Instant) -> bool {
-        self.retry.take_if(|at| *at <= now).is_some()
+        self.client.wake(now)
     }
 }

@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 use l2::Mac;
 use l2::ethernet::Payload;
 use l2::netlink::{InetConf, Macvlan};
-use l2::nftables::Protection;
 
 use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::detect::{self, Ask};
@@ -18,6 +18,7 @@ use crate::ownership::LeaseState;
 use crate::ownership::node::{Card, ForeignLock, Member, NodeFacts, Swap, Swapped, Term};
 use crate::ownership::service::LeaseKey;
 use crate::plan::VipId;
+use crate::security::Protection;
 use crate::view::{Port, ServiceKey, ServiceView, Uid};
 
 /// Something that happened.
@@ -127,8 +128,9 @@ pub enum WireOp {
         /// With its prefix length.
         net: IpNet,
     },
-    /// Make a macvlan, or adopt the one that is there if it is right.
-    Macvlan(Uid, Macvlan),
+    /// Make a macvlan, or adopt the one that is there if it is right. With the lease that its client goes on with, the
+    /// address is on it before its first frame: the former owner has the same MAC, and serves until it hears a claim.
+    Macvlan(Uid, Macvlan, Option<Resumed>),
     /// Note on a macvlan whose it is and until when its lease runs.
     Note {
         /// Which.
@@ -157,6 +159,17 @@ pub enum WireOp {
     },
 }
 
+/// A lease that is gone on with, as recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resumed {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// By the clock on the wall; absent: never.
+    pub expires: Option<Timestamp>,
+    /// The kernel's deadline until the client has said so too.
+    pub fence: Duration,
+}
+
 /// An address for the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Put {
@@ -166,6 +179,8 @@ pub struct Put {
     pub net: IpNet,
     /// How long it lives unless extended.
     pub valid: Duration,
+    /// End of its lease, noted on it where it has no macvlan that could carry the note: Unix seconds.
+    pub until: Option<u32>,
 }
 
 /// What became of a [`WireOp`]; those without an answer of interest have none. Errors are texts for people.

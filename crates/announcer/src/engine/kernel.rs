@@ -7,7 +7,9 @@ use ipnet::IpNet;
 
 use super::{Action, Engine, OBSERVE_INTERVAL, OBSERVE_PAUSE, Phase, Put, REFRESH, Stopping, WireDone, WireOp};
 use crate::network::Network;
+use crate::ownership::{Owner, Ownership};
 use crate::plan::VipId;
+use crate::view::ServiceKey;
 
 impl Engine {
     /// Puts off the kernel's deadline of everything that is up, in one request list.
@@ -124,13 +126,16 @@ impl Engine {
             .collect();
         let present: BTreeSet<(u32, IpNet)> =
             network.addresses.iter().map(|address| (address.interface, address.net)).collect();
+        let owned =
+            |key: &ServiceKey| self.services.get(key).is_some_and(|view| self.ownership.of(view) == Owner::Mine);
         let mut missing = Vec::new();
         for vip in self.vips.values_mut() {
             let (Some(carrier), Phase::Up { .. }) = (vip.carrier, &vip.phase) else { continue };
             if observation > vip.seen_from && !present.contains(&(carrier.link, carrier.net)) {
                 missing.extend(vip.put(now, self.fence));
             }
-            if returned.contains(&carrier.link) {
+            // What was handed over meanwhile is for the new owner to announce.
+            if returned.contains(&carrier.link) && vip.members.iter().any(&owned) {
                 // Switches have forgotten the port, and what we said while the cable was out was lost.
                 vip.announce_now(now);
             }

@@ -26,10 +26,15 @@ const CARD_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Lookout {
     detector: Detector,
     pub claims: Claims,
+    /// Losers of what is ours and not up here yet. A claim makes a former owner withdraw, and draws the traffic of a
+    /// macvlan's MAC: until we serve, that would be a gap.
+    unclaimed: Vec<Loser>,
     judge: Judge,
     targets: Targets,
     witnesses: Vec<Witness>,
     links: BTreeSet<(u32, Family)>,
+    /// Interfaces from which nobody can be asked about an IPv6 address; told once.
+    mute: BTreeSet<u32>,
     serving: bool,
     /// How long an owner was silent when the detector says so: half a period before the first question that it did not
     /// answer, in the mean.
@@ -45,10 +50,12 @@ impl Lookout {
         Self {
             detector: Detector::new(now, Timers::from(config.profile)),
             claims: Claims::new(),
+            unclaimed: Vec::new(),
             judge: Judge::default(),
             targets: Targets::new(),
             witnesses: Vec::new(),
             links: BTreeSet::new(),
+            mute: BTreeSet::new(),
             serving: false,
             patience: {
                 let timers = Timers::from(config.profile);
@@ -99,10 +106,9 @@ impl Engine {
         }
     }
 
-    /// Whether this is an interface of another member.
+    /// Whether this is, or was, an interface of another member.
     pub(super) fn is_peer(&self, mac: Mac) -> bool {
-        let Owners::Node(cluster) = &self.ownership else { return false };
-        cluster.peers().any(|card| card.links.iter().any(|link| link.mac == mac))
+        matches!(&self.ownership, Owners::Node(cluster) if cluster.is_of_member(mac))
     }
 
     /// Something that only concerns `node` mode.
@@ -141,6 +147,7 @@ impl Engine {
             up.filter_map(super::Vip::address).chain(found.map(|address| address.net.addr())).collect();
         let scene = Scene {
             services: &self.services,
+            groups: &self.groups,
             endpoints: &self.endpoints,
             network,
             config: &self.config,
@@ -155,6 +162,9 @@ impl Engine {
         }
         for change in cluster.take_changes() {
             *self.observations.changes.entry(change.why).or_default() += 1;
+            // It was given up for a record that is older than this one.
+            let regained: BTreeSet<&VipId> = self.plan.of_service.get(&change.key).into_iter().flatten().collect();
+            self.yielded.retain(|id, _| !regained.contains(id));
             self.moved.insert(change.key.clone(), change);
         }
         let family = |v4| if v4 { Family::V4 } else { Family::V6 };
@@ -168,13 +178,29 @@ impl Engine {
             self.lookout.targets = review.targets;
         }
         for loser in review.losers {
-            self.claim_from(now, loser);
+            self.lookout.unclaimed.retain(|waiting| waiting.address != loser.address);
+            self.lookout.unclaimed.push(loser);
         }
+        self.claim(now);
         for (key, reason, text) in review.told {
             self.tell(now, &key, true, reason, &text);
         }
         self.call_witnesses();
         self.note_losers();
+        self.note_mute();
+    }
+
+    fn note_mute(&mut self) {
+        let Some(network) = &self.network else { return };
+        let six = self.lookout.links.iter().filter(|(_, family)| *family == Family::V6).map(|(link, _)| *link);
+        let mute: BTreeSet<u32> = six.filter(|link| network.ipv6_source(*link).is_none()).collect();
+        for link in mute.difference(&self.lookout.mute).filter_map(|link| network.link(*link)) {
+            tracing::warn!(
+                interface = link.name,
+                "the interface has no IPv6 address, not even a link-local one: owners of IPv6 addresses are not watched from here, and other nodes get them first"
+            );
+        }
+        self.lookout.mute = mute;
     }
 
     /// Everybody on our interfaces who can tell that it is not we who are cut off: the other members, and the gateway.
@@ -191,6 +217,22 @@ impl Engine {
         if witnesses != self.lookout.witnesses {
             self.lookout.witnesses.clone_from(&witnesses);
             self.lookout.detector.witnesses(witnesses);
+        }
+    }
+
+    /// Tells the losers of what is up here.
+    pub(super) fn claim(&mut self, now: Instant) {
+        let Owners::Node(cluster) = &self.ownership else { return };
+        if self.lookout.unclaimed.is_empty() {
+            return;
+        }
+        let me = &self.config.node_name;
+        let is_ours = |loser: &Loser| cluster.seat(&loser.service).is_some_and(|seat| seat.host == *me);
+        self.lookout.unclaimed.retain(is_ours);
+        let up: BTreeSet<IpAddr> =
+            self.vips.values().filter(|vip| vip.is_up()).filter_map(super::Vip::address).collect();
+        for loser in self.lookout.unclaimed.extract_if(.., |loser| up.contains(&loser.address)).collect::<Vec<_>>() {
+            self.claim_from(now, loser);
         }
     }
 
@@ -282,6 +324,7 @@ impl Engine {
                     cluster.claimed(now, &primary, term);
                 }
                 self.yield_to(now, id, frame.mac);
+                self.successor_heard(&primary);
                 true
             }
             Judgement::Outdated(_) | Judgement::Ignore => !lingering,
@@ -300,6 +343,16 @@ impl Engine {
         }
     }
 
+    /// The new owner of a group that we serve for a last moment has claimed one of its addresses. The group is its own
+    /// once it has claimed all: it sets them one by one.
+    fn successor_heard(&mut self, primary: &ServiceKey) {
+        let Owners::Node(cluster) = &mut self.ownership else { return };
+        let mut left = self.vips.values().flat_map(|vip| &vip.members);
+        if cluster.is_lingering(primary) && !left.any(|member| cluster.primary(member) == primary) {
+            cluster.successor_heard(primary);
+        }
+    }
+
     /// What is due: questions to owners, verdicts, claims, the card.
     pub(super) fn look_around(&mut self, now: Instant) {
         if self.cluster().is_none() {
@@ -311,6 +364,7 @@ impl Engine {
                 detect::Output::Verdict(verdict) => {
                     if let Verdict::Silent { owner, vips, witnessed } = &verdict {
                         tracing::warn!(owner, ?vips, witnessed, "an owner does not answer any more");
+                        self.urgent = true;
                     }
                     self.tell_cluster(|cluster| cluster.verdict(now, verdict));
                 }
@@ -354,14 +408,5 @@ impl Engine {
 
 /// Our MAC on an interface, and the address from which neighbours are solicited.
 fn speaker(network: &Network, link: u32) -> Option<(Mac, Option<Ipv6Addr>)> {
-    let mac = network.link(link)?.mac?;
-    let own = network.addresses.iter().filter(|own| own.interface == link && !own.is_ours() && !own.tentative);
-    let mut sources: Vec<Ipv6Addr> = own
-        .filter_map(|own| match own.net.addr() {
-            IpAddr::V6(v6) => Some(v6),
-            IpAddr::V4(_) => None,
-        })
-        .collect();
-    sources.sort_by_key(|v6| !v6.is_unicast_link_local());
-    Some((mac, sources.first().copied()))
+    Some((network.link(link)?.mac?, network.ipv6_source(link)))
 }

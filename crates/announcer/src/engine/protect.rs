@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::{Action, Engine, Vip, WireOp};
 use crate::plan::VipId;
-use crate::security::{self, Scene};
+use crate::security::{self, Protection, Scene};
 use crate::view::{ServiceKey, Uid};
 
 impl Engine {
@@ -50,7 +50,7 @@ impl Engine {
     pub(super) fn unprotect(&mut self) {
         let left = self.vips.values().any(|vip| vip.carrier.is_some());
         if !left && self.protected.take().is_some_and(|stands| !stands.is_empty()) {
-            self.out.push(Action::Wire(WireOp::Protect(l2::nftables::Protection::default())));
+            self.out.push(Action::Wire(WireOp::Protect(Protection::default())));
         }
     }
 

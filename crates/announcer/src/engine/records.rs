@@ -11,6 +11,9 @@ use crate::view::{Port, Published, ServiceKey, ServiceView};
 
 /// How long after our write the cached Service may still be the old one, before somebody must have changed it back.
 const SETTLE: Duration = Duration::from_secs(1);
+/// How long another node's name stays where ours stood, unless the Lease is read to be another's before: a holder reads it
+/// each retry period. Two nodes that both believe to hold it would overwrite each other with every event of the watch.
+const HOLD: Duration = Duration::from_secs(10);
 
 /// What was asked for one Service.
 #[derive(Debug, Default)]
@@ -18,6 +21,10 @@ pub(super) struct ServiceRecord {
     asked: Option<Record>,
     in_flight: bool,
     done_at: Option<Instant>,
+    /// Ours has stood there since this node took it over.
+    stood: bool,
+    /// Since when another node's name stands there instead.
+    replaced: Option<Instant>,
     recheck: Option<Instant>,
     /// Who announced it when we first looked.
     previous: Option<String>,
@@ -57,7 +64,11 @@ impl Engine {
     }
 
     fn ask_record(&mut self, now: Instant, key: &ServiceKey, wanted: Record) {
-        let stands = self.services.get(key).is_some_and(|view| stands(&view.published, &wanted));
+        let published = self.services.get(key).map(|view| &view.published);
+        let stands = published.is_some_and(|published| stands(published, &wanted));
+        let replaced = wanted.term.is_none()
+            && published.and_then(|published| published.vip_host.as_ref()).is_some_and(|host| *host != wanted.vip_host);
+        let confirmed = self.is_confirmed(std::slice::from_ref(key));
         let record = self.records.entry(key.clone()).or_default();
         record.recheck = None;
         if stands {
@@ -65,7 +76,17 @@ impl Engine {
             if !record.in_flight {
                 record.asked = None;
             }
+            record.stood = true;
+            record.replaced = None;
             return;
+        }
+        if replaced && record.stood && !record.in_flight {
+            let until = *record.replaced.get_or_insert(now) + HOLD;
+            if now < until || !confirmed {
+                record.recheck = Some(until.max(now + SETTLE));
+                return;
+            }
+            record.replaced = None;
         }
         if record.asked.as_ref() == Some(&wanted) {
             if record.in_flight {
@@ -96,6 +117,7 @@ impl Engine {
             // The watch will say so too. Nothing is published that an announcement could have waited for.
             return;
         }
+        record.stood = true;
         let written: Vec<IpAddr> =
             record.asked.iter().flat_map(|asked| &asked.ingress).flatten().map(|(ip, _)| *ip).collect();
         for id in self.plan.of_service.get(key).cloned().unwrap_or_default() {
@@ -107,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// announcer.md 3.8. Nothing at all while nothing is up; no status before every address that is being probed is
+    /// kube-vip spec 3.8. Nothing at all while nothing is up; no status before every address that is being probed is
     /// settled, so that a Service with two families costs one write; never an address that is not up, unless clients
     /// know it already.
     fn wanted_record(&self, view: &ServiceView, ids: &[VipId]) -> Option<Record> {

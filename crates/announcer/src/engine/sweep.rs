@@ -1,7 +1,7 @@
 //! What a former life, or kube-vip, left on this node: kept while it is not known whose it is, removed when it is
 //! nobody's here.
 //!
-//! announcer.md 10.1 rows 2 and 3: without this a crashed announcer's addresses answer for ever beside those of the new
+//! kube-vip spec 10.1 rows 2 and 3: without this a crashed announcer's addresses answer for ever beside those of the new
 //! owner.
 
 use std::collections::BTreeSet;
@@ -16,8 +16,8 @@ use super::{Engine, Put, UNDECIDED_LIMIT};
 use crate::annotations::Wanted;
 use crate::network::{LeaseEnd, is_own_macvlan, looks_like_a_vip, owner_in};
 
-/// How long an address on an adopted macvlan may wait for its client to confirm the lease. Its kernel deadline is not
-/// put off meanwhile.
+/// How long an address without our mark, which is kube-vip's and has no deadline, may wait on an adopted macvlan for its
+/// client to confirm the lease.
 const CONFIRM_LIMIT: Duration = Duration::from_mins(1);
 
 impl Engine {
@@ -36,8 +36,8 @@ impl Engine {
     }
 
     /// A restart must not cost an address: until it is known whose it is, its deadline is put off, for a bounded time.
-    /// On a macvlan not beyond the end of the DHCP lease, which is noted on it; where it is not, the kernel's deadline
-    /// stands.
+    /// Not beyond the end of its DHCP lease, which is noted on its macvlan or, for DHCPv6, on the address itself; on a
+    /// macvlan without a note the kernel's deadline stands.
     pub(super) fn keep_orphans(&self, now: Instant) -> Vec<Put> {
         let undecided = !self.synced || self.plan.undecided;
         if !undecided || self.stopping.is_some() || now >= self.started + UNDECIDED_LIMIT {
@@ -47,7 +47,7 @@ impl Engine {
         self.orphans()
             .into_iter()
             .filter_map(|orphan| {
-                let left = match network.lease_ends.get(&orphan.interface) {
+                let left = match network.lease_end_of(&orphan) {
                     Some(LeaseEnd::At(end)) => end.saturating_duration_since(now),
                     None if matches!(network.link(orphan.interface)?.kind, LinkKind::Macvlan { .. }) => return None,
                     Some(LeaseEnd::Never) | None => Duration::MAX,
@@ -57,6 +57,7 @@ impl Engine {
                     link: orphan.interface,
                     net: orphan.net,
                     valid: self.fence.min(left),
+                    until: orphan.metric,
                 })
             })
             .collect()
@@ -120,14 +121,17 @@ impl Engine {
             .collect();
         let carried: BTreeSet<(u32, IpNet)> =
             self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| (carrier.link, carrier.net)).collect();
-        let awaited = self.awaited6();
+        let (awaited, confirming4) = (self.awaited6(), self.confirming4(now));
         for address in &network.addresses {
             let Some(link) = network.link(address.interface) else { continue };
             let candidate =
                 address.is_ours() || (looks_like_a_vip(address, link) && wanted.contains(&address.net.addr()));
             // What has our mark has a deadline too: the kernel ends the wait, however late the API came.
-            let confirming = (names.contains(link.name.as_str()) && now < self.started + CONFIRM_LIMIT)
-                || (address.is_ours() && awaited.contains(&(link.index, address.net.addr())));
+            let confirming = if address.is_ours() {
+                confirming4.contains_key(link.name.as_str()) || awaited.contains(&(link.index, address.net.addr()))
+            } else {
+                confirming4.get(link.name.as_str()).is_some_and(|adopted| now < *adopted + CONFIRM_LIMIT)
+            };
             if !candidate
                 || confirming
                 || carried.contains(&(address.interface, address.net))

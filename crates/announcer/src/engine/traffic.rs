@@ -7,7 +7,6 @@ use std::time::Instant;
 use super::{Engine, Owner, Ownership};
 use crate::config::ElectionMode;
 use crate::endpoints::eligible_nodes;
-use crate::group::groups;
 use crate::view::{ServiceKey, ServiceView};
 
 impl Engine {
@@ -37,7 +36,7 @@ impl Engine {
         if misplaced.is_empty() {
             return;
         }
-        let groups = groups(&self.services);
+        let groups = &self.groups;
         let follows = self.config.election_mode != ElectionMode::Global;
         let mut told = Vec::new();
         for view in misplaced {

@@ -144,7 +144,13 @@ impl Vip {
             Some(left) => left.min(fence),
             None => fence,
         };
-        Some(Put { link: carrier.link, net: carrier.net, valid })
+        Some(Put { link: carrier.link, net: carrier.net, valid, until: self.noted_end() })
+    }
+
+    /// What the next process has to know of a DHCPv6 lease, also if it cannot ask the API.
+    fn noted_end(&self) -> Option<u32> {
+        let expires = self.dhcp6.as_ref()?.leased.as_ref()?.facts.expires?;
+        u32::try_from(expires.as_second()).ok()
     }
 
     /// End of the lease of its address, if it has one that ends.
@@ -173,7 +179,11 @@ impl Vip {
             address: self.address(),
             service: self.members.first().cloned(),
             up: self.is_up(),
-            dhcp_state: self.dhcp.as_ref().map(|dhcp| dhcp.state).or(self.dhcp6.as_ref().map(|dhcp| dhcp.state)),
+            dhcp_state: self
+                .dhcp
+                .as_ref()
+                .map(|dhcp| dhcp.client.state)
+                .or(self.dhcp6.as_ref().map(|dhcp| dhcp.client.state)),
             expires: self.lease_expires(),
         }
     }
@@ -357,6 +367,7 @@ impl Engine {
         tracing::info!(%address, services = ?vip.members.iter().map(ToString::to_string).collect::<Vec<_>>(), "VIP is up");
         self.dirty = true;
         self.vip_timer(now, id);
+        self.claim(now);
     }
 
     /// Takes a VIP off the node. What is not there counts as removed.

@@ -38,6 +38,7 @@ pub fn address(interface: u32, net: &str) -> Address {
         tentative: false,
         duplicate: false,
         nodad: false,
+        metric: None,
     }
 }
 
@@ -62,6 +63,7 @@ pub fn network() -> Network {
         default_route: Some(2),
         gateway: Some("10.0.0.254".parse().unwrap()),
         lease_ends: BTreeMap::new(),
+        address_ends: BTreeMap::new(),
     }
 }
 

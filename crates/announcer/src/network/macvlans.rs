@@ -39,9 +39,14 @@ pub fn lease_end(alias: &str, now: Instant, wall: Timestamp) -> Option<LeaseEnd>
     if end == "never" {
         return Some(LeaseEnd::Never);
     }
-    let left = end.parse::<i64>().ok()?.checked_sub(wall.as_second())?;
+    moment(end.parse().ok()?, now, wall).map(LeaseEnd::At)
+}
+
+/// The moment that was noted as Unix seconds, on the clock of which `now` is `wall`.
+pub fn moment(noted: i64, now: Instant, wall: Timestamp) -> Option<Instant> {
+    let left = noted.checked_sub(wall.as_second())?;
     // What is over is over now: how long ago makes no difference.
-    Some(LeaseEnd::At(now.checked_add(Duration::from_secs(u64::try_from(left).unwrap_or(0)))?))
+    now.checked_add(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
 }
 
 /// Whether kube-vip left this macvlan for the Service that wants one like it: under a name from an annotation nothing
@@ -127,6 +132,7 @@ mod tests {
             mac: left.mac.unwrap(),
             alias: "1234abcd-0000".into(),
             inet_conf: l2::netlink::InetConfChange::default(),
+            address: None,
         };
         let vip = Address { protocol: None, ..own_address(9, "10.0.0.50/32") };
         let own = address(9, "10.0.0.7/24");

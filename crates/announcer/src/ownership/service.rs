@@ -1,8 +1,8 @@
-//! `service` mode: one Lease per Service, kube-vip's names and identity (announcer.md 4), so that a kube-vip on another
+//! `service` mode: one Lease per Service, kube-vip's names and identity (kube-vip spec 4), so that a kube-vip on another
 //! node and this announcer exclude each other.
 //!
 //! Services that share an address follow the Lease of the oldest one: kube-vip's Leases know nothing of one another, and
-//! the address ends up on two nodes (announcer.md 3.9). The Leases of the others are taken too, by whoever has the first
+//! the address ends up on two nodes (kube-vip spec 3.9). The Leases of the others are taken too, by whoever has the first
 //! one, so that no kube-vip announces the address for their sake.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ pub struct LeaseKey {
 }
 
 impl LeaseKey {
-    /// announcer.md 4: `kubevip-<service>` beside the Service, unless its annotation names another one, as `name` or
+    /// kube-vip spec 4: `kubevip-<service>` beside the Service, unless its annotation names another one, as `name` or
     /// `namespace/name`.
     pub fn of(view: &ServiceView) -> Self {
         let own = || (view.key.namespace.clone(), format!("kubevip-{}", view.key.name));

@@ -93,23 +93,6 @@ fn a_dhcp_service_on_its_way_out_asks_for_nothing_but_says_what_it_leased() {
 }
 
 #[test]
-fn classes_by_legacy_and_strict_rules() {
-    let rules = |name: &str, only, legacy| ClassRules { name: name.into(), only, legacy };
-    for (rules, class, expected) in [
-        (rules("a", false, true), None, true),
-        (rules("a", true, true), None, false),
-        (rules("a", true, true), Some("a"), true),
-        (rules("a", false, true), Some("b"), false),
-        (rules("a", false, false), None, false),
-        (rules("a", false, false), Some("a"), true),
-        (rules("", false, false), None, true),
-        (rules("", false, false), Some("a"), false),
-    ] {
-        assert_eq!(class_matches(&rules, class), expected, "{rules:?} {class:?}");
-    }
-}
-
-#[test]
 fn addresses_come_from_annotation_then_status_then_spec() {
     // annotation, spec.loadBalancerIP, status -> wanted
     for (annotation, spec, status, expected) in [

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use l2::netlink::{Address, AddressLifetime, InetConf, LinkKind, MacvlanMode};
-use l2::nftables::Protection;
 
 use crate::engine::{WireDone, WireOp};
 use crate::network::{Network, fixtures, is_macvlan_of, name_is_taken, owner_in, was_left_for};
+use crate::security::Protection;
 
 pub struct FakeKernel {
     pub network: Network,
@@ -113,6 +113,7 @@ impl FakeKernel {
                     self.remove(put.link, put.net);
                     let mut address: Address = fixtures::own_address(put.link, &put.net.to_string());
                     address.valid = AddressLifetime::For(put.valid);
+                    address.metric = put.until;
                     self.network.addresses.push(address);
                     self.deadlines.push((put.link, put.net, now + put.valid));
                     results.push((put.link, put.net, Ok(())));
@@ -124,7 +125,7 @@ impl FakeKernel {
                 self.remove(link, net);
                 None
             }
-            WireOp::Macvlan(uid, wanted) => {
+            WireOp::Macvlan(uid, wanted, _) => {
                 if self.refuse {
                     return Some(WireDone::Macvlan(uid, Err("refused".to_owned())));
                 }

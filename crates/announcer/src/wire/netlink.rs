@@ -1,17 +1,19 @@
 //! The kernel itself, through rtnetlink.
 
-use ipnet::IpNet;
+use std::time::Duration;
+
+use ipnet::{IpNet, Ipv4Net};
 use jiff::Timestamp;
-use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, MacvlanMode};
-use l2::nftables::Protection;
+use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, MacvlanMode, NewAddress};
 use l2::{Mac, Netlink, Nftables};
 use runtime::error::chain;
 use tokio::sync::OnceCell;
 
 use super::Wire;
 use crate::clock;
-use crate::engine::{Put, WireDone, WireOp};
+use crate::engine::{Put, Resumed, WireDone, WireOp};
 use crate::network::{self, Network, is_macvlan_of, mac_is_taken, name_is_taken, owner_in, was_left_for};
+use crate::security::{Protection, ruleset};
 use crate::view::Uid;
 
 /// decisions.md 27: an interface that carries VIPs answers for its own addresses only, and never asks in the name of a
@@ -45,29 +47,47 @@ impl NetlinkWire {
                 .filter(|link| matches!(link.kind, LinkKind::Macvlan { .. }))
                 .filter_map(|link| Some((link.index, network::lease_end(link.alias.as_deref()?, now, wall)?)))
                 .collect();
+            let addresses = self.netlink.addresses(None).await?;
+            let address_ends = addresses
+                .iter()
+                .filter(|address| address.is_ours())
+                .filter_map(|own| {
+                    let end = network::moment(own.metric?.into(), now, wall)?;
+                    Some(((own.interface, own.net.addr()), end))
+                })
+                .collect();
             let default = self.netlink.default_route().await?;
             Ok::<_, l2::netlink::NetlinkError>(Network {
                 links,
-                addresses: self.netlink.addresses(None).await?,
+                addresses,
                 default_route: default.map(|route| route.interface),
                 gateway: default.and_then(|route| route.gateway),
                 lease_ends,
+                address_ends,
             })
         };
         read.await.map_err(|error| chain(&error))
     }
 
-    /// All at once: the requests go out in one burst and are answered in order, so 200 addresses cost one round and not
-    /// 200.
+    /// All in one request, so 200 addresses cost one round and not 200.
     async fn put(&self, puts: Vec<Put>) -> Vec<(u32, IpNet, Result<(), String>)> {
-        let all = puts.into_iter().map(|put| async move {
-            let result = self.netlink.set_address(put.link, put.net, AddressLifetime::For(put.valid)).await;
+        let wanted: Vec<_> = puts
+            .iter()
+            .map(|put| NewAddress {
+                interface: put.link,
+                net: put.net,
+                valid: AddressLifetime::For(put.valid),
+                metric: put.until,
+            })
+            .collect();
+        let results = self.netlink.set_addresses(&wanted).await;
+        let of = |(put, result): (Put, Result<(), l2::netlink::NetlinkError>)| {
             (put.link, put.net, result.map_err(|error| chain(&error)))
-        });
-        futures::future::join_all(all).await
+        };
+        puts.into_iter().zip(results).map(of).collect()
     }
 
-    /// announcer.md 10.5 item 12: what is there is adopted if it is right, made anew if it is wrong.
+    /// kube-vip spec 10.5 item 12: what is there is adopted if it is right, made anew if it is wrong.
     async fn macvlan(&self, uid: &Uid, wanted: &Macvlan) -> Result<(u32, Mac), String> {
         let made = async {
             if let Some(found) = self.netlink.link_by_name(&wanted.name).await? {
@@ -117,8 +137,12 @@ impl NetlinkWire {
     }
 
     async fn protect(&self, wanted: Protection) -> Result<(), String> {
-        let nftables = self.nftables.get_or_try_init(async || Nftables::open()).await.map_err(|error| chain(&error))?;
-        nftables.protect(wanted).await.map_err(|error| chain(&error))
+        let nftables = self
+            .nftables
+            .get_or_try_init(async || Nftables::open(ruleset::TABLE))
+            .await
+            .map_err(|error| chain(&error))?;
+        nftables.keep(ruleset::table(&wanted)).await.map_err(|error| chain(&error))
     }
 
     async fn prepare(&self, link: u32) -> Result<InetConf, String> {
@@ -151,6 +175,16 @@ fn default_conf() -> Option<InetConf> {
     Some(InetConf { arp_ignore: read("arp_ignore")?, arp_announce: read("arp_announce")?, rp_filter: 0 })
 }
 
+/// What the client will say at once of a lease that is not over. The kernel counts whole seconds.
+fn first_address(resumed: Resumed, wall: Timestamp) -> Option<(IpNet, AddressLifetime)> {
+    let left = match resumed.expires {
+        Some(end) => Duration::from_secs(u64::try_from(end.as_second() - wall.as_second() - 1).ok()?),
+        None => resumed.fence,
+    };
+    let valid = left.min(resumed.fence);
+    (valid >= Duration::from_secs(1)).then(|| (IpNet::V4(Ipv4Net::from(resumed.address)), AddressLifetime::For(valid)))
+}
+
 impl Wire for NetlinkWire {
     async fn perform(&self, op: WireOp) -> Option<WireDone> {
         match op {
@@ -163,8 +197,9 @@ impl Wire for NetlinkWire {
                 }
                 None
             }
-            WireOp::Macvlan(uid, wanted) => {
-                let made = self.macvlan(&uid, &wanted).await;
+            WireOp::Macvlan(uid, wanted, resumed) => {
+                let address = resumed.and_then(|resumed| first_address(resumed, Timestamp::now()));
+                let made = self.macvlan(&uid, &Macvlan { address, ..wanted }).await;
                 Some(WireDone::Macvlan(uid, made))
             }
             WireOp::Note { link, alias } => {

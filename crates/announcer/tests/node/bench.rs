@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use announcer::Config;
-use announcer::config::ClassRules;
+use announcer::class::ClassRules;
 use announcer::engine::{Engine, Input};
 use announcer::metrics::Metrics;
 use announcer::node::{self, Parts, Pulse};

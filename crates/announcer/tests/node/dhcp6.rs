@@ -47,6 +47,19 @@ fn a_service_gets_an_ipv6_lease_that_is_renewed_adopted_and_given_back() {
 }
 
 #[test]
+fn the_end_of_an_ipv6_lease_is_noted_on_the_address() {
+    on_a_bench(async |bench| {
+        let address = started(bench, "").await;
+        let shown = std::process::Command::new("ip").args(["-6", "address", "show", "to", &address]).output();
+        let shown = String::from_utf8(shown.expect("ip runs").stdout).expect("it is text");
+        let end = shown.split("metric ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("it is later").as_secs();
+        let left = end.and_then(|end| end.checked_sub(now));
+        assert!(left.is_some_and(|left| (60..=120).contains(&left)), "a lease of two minutes: {shown}");
+    });
+}
+
+#[test]
 fn an_ipv6_address_that_somebody_uses_is_declined() {
     on_a_bench(async |bench| {
         // The other end answers for all that its server gives but one.

@@ -8,5 +8,6 @@ mod bench;
 mod dhcp;
 mod dhcp6;
 mod dhcp_life;
+mod security;
 mod short_leases;
 mod static_vips;

@@ -105,6 +105,30 @@ fn an_address_that_an_administrator_removes_is_back() {
 }
 
 #[test]
+fn an_interface_that_goes_down_or_is_renamed_has_its_address_again_when_it_is_up() {
+    on_a_bench(async |bench| {
+        bench.create("web", &[(IPS, "10.77.0.50")]);
+        bench.create("named", &[(IPS, "10.77.0.51"), ("kube-vip.io/serviceInterface", "eth0")]);
+        bench.start();
+        bench.eventually("they are set", |bench| bench.api.count_published() == 2).await;
+        shell("ip", "link set eth0 down");
+        bench.eventually("it is told", |bench| bench.told("CannotAnnounce").is_some()).await;
+        shell("ip", "link set eth0 name lan0");
+        shell("ip", "link set lan0 up");
+        shell("ip", "route replace default via 10.77.0.1");
+        // Where it was asked for by name it is nowhere until the name is back.
+        bench.eventually("it is where the default route is", |bench| bench.vips() == ["lan0 10.77.0.50/32"]).await;
+        bench.eventually("others reach it", |bench| bench.neighbour("10.77.0.50").contains("lladdr")).await;
+        shell("ip", "link set lan0 down");
+        shell("ip", "link set lan0 name eth0");
+        shell("ip", "link set eth0 up");
+        shell("ip", "route replace default via 10.77.0.1");
+        let both = ["eth0 10.77.0.50/32", "eth0 10.77.0.51/32"];
+        bench.eventually("both are back", |bench| bench.vips() == both).await;
+    });
+}
+
+#[test]
 fn without_a_successor_the_address_stays_for_minutes() {
     on_a_bench(async |bench| {
         bench.create("web", &[(IPS, "10.77.0.50")]);

@@ -131,7 +131,7 @@ fn garbage(flags: &Flags) -> GarbageConfig {
         "delete" => Mode::Delete,
         _ => Mode::List,
     };
-    GarbageConfig { mode, grace: flags.harvester.garbage_collection_grace_period }
+    GarbageConfig::new(mode, flags.harvester.garbage_collection_grace_period)
 }
 
 fn election(flags: &Flags) -> Result<Option<Timing>, ConfigurationError> {

@@ -12,7 +12,7 @@ use crate::values::{go_bool, go_duration};
 
 /// Cloud controller manager for Kubernetes on Harvester.
 #[derive(Debug, Parser)]
-#[command(name = "harvester-cloud-provider", version = crate::VERSION, disable_version_flag = true, after_help = EXAMPLES, arg_required_else_help = false)]
+#[command(name = "harvester-cloud-provider", version = crate::VERSION, disable_version_flag = true, override_usage = USAGE, after_help = EXAMPLES, arg_required_else_help = false)]
 pub struct Flags {
     #[command(flatten)]
     pub cloud: Cloud,
@@ -32,6 +32,14 @@ pub struct Flags {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "raw", help_heading = "Global")]
     pub version: Option<String>,
 }
+
+const USAGE: &str = "\
+harvester-cloud-provider [OPTIONS]               the cloud controller manager
+       harvester-cloud-provider announcer [FLAGS]       the announcer of addresses
+       harvester-cloud-provider announcer status        who announces what
+       harvester-cloud-provider generate-addon ...      credentials for a guest cluster
+       harvester-cloud-provider completion <SHELL>, man <DIRECTORY>, probe <URL>...
+Each has a --help of its own.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use super::config::Configuration;
 use super::flags::Flags;
 use super::link_story::{Story, Teller};
-use crate::VERSION;
+use crate::PRODUCT;
 
 /// How often to look at the file. The kubelet needs up to a minute to bring a changed Secret.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ impl Harvester {
         requests: &ApiMetrics,
         metrics: &Metrics,
     ) -> anyhow::Result<Self> {
-        let settings = Settings::new("harvester", VERSION).metrics(requests);
+        let settings = Settings::new("harvester", &PRODUCT).metrics(requests);
         let switch = Switch::new(endpoints(&configuration.cloud_config).await?, settings)
             .context("cloud-config: cannot build a client for the Harvester API")?;
         let path = flags.cloud.cloud_config.clone().unwrap_or_default();

@@ -16,6 +16,21 @@ use runtime::logging::{self, Format};
 
 use crate::VERSION;
 
+/// What a person may have meant who typed a word that is no flag.
+const COMMANDS: &str = "commands are announcer, manager, generate-addon, completion, man, probe and help";
+
+/// The first paragraph of clap's message, and its guess; the usage that follows would tear the frame apart.
+fn what_is_wrong(message: &str, arguments: &[String]) -> String {
+    let mut paragraphs = message.split("\n\n");
+    let first = paragraphs.next().unwrap_or_default().trim_start_matches("error: ");
+    let guess = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: "));
+    let word = arguments.get(1).is_some_and(|word| !word.starts_with('-'));
+    match guess.or(word.then_some(COMMANDS)) {
+        Some(hint) => format!("{first} ({hint})"),
+        None => first.to_owned(),
+    }
+}
+
 /// Runs the command; `arguments` includes the program's name.
 pub fn main(arguments: &[String]) -> ExitCode {
     let flags = match flags::parse(arguments) {
@@ -30,9 +45,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
             let asked =
                 arguments.iter().any(|a| a == "--show-full-help-on-error" || a == "--show-full-help-on-error=true");
             let text = error.render().to_string();
-            // The first paragraph says it all; the usage that follows would tear the frame apart.
-            let first = text.split("\n\n").next().unwrap_or_default();
-            return refuse(first.trim_start_matches("error: "), asked);
+            return refuse(&what_is_wrong(&text, arguments), asked);
         }
     };
     if let Some(form) = &flags.version {
@@ -106,4 +119,24 @@ fn refuse(error: &str, full_help: bool) -> ExitCode {
         eprintln!("{}", flags::command().render_long_help());
     }
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(words: &[&str]) -> String {
+        let arguments: Vec<String> =
+            [&["harvester-cloud-provider"], words].concat().into_iter().map(str::to_owned).collect();
+        what_is_wrong(&flags::parse(&arguments).unwrap_err().render().to_string(), &arguments)
+    }
+
+    #[test]
+    fn a_slip_of_the_finger_is_answered_with_what_was_meant() {
+        let flag = refused(&["--cluster-nam=x"]);
+        assert!(flag.contains("'--cluster-nam'") && flag.contains("'--cluster-name'"), "{flag}");
+        let word = refused(&["anouncer"]);
+        assert!(word.contains("'anouncer'") && word.contains("commands are announcer"), "{word}");
+        assert!(!word.contains('\n') && !flag.contains('\n'), "{word}{flag}");
+    }
 }

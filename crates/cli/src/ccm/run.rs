@@ -21,7 +21,7 @@ use runtime::tasks::Tasks;
 use super::config::Configuration;
 use super::flags::Flags;
 use super::harvester::Harvester;
-use crate::VERSION;
+use crate::PRODUCT;
 
 /// How long requests under way may take after SIGTERM. The successor starts when the lease is released, which comes after, so one API
 /// that hangs must not hold it up. What is dropped unanswered is found by whoever leads next.
@@ -47,8 +47,8 @@ impl Ended {
 /// Runs until SIGTERM (`Ok`) or until something that the process cannot do without ends (`Err`).
 pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<()> {
     let stop = shutdown::on_signals().context("cannot listen for signals")?;
-    let metrics = Metrics::new(VERSION);
-    let requests = metrics.register(ApiMetrics::register);
+    let metrics = Metrics::new(&PRODUCT);
+    let requests = metrics.register(|registry| ApiMetrics::register(registry, &PRODUCT));
     let guest = guest_client(flags, &requests).await?;
     let harvester = Harvester::open(flags, &configuration, &requests, &metrics).await?;
     Box::pin(manage(flags, &configuration, guest, harvester, &metrics, stop)).await
@@ -129,7 +129,7 @@ async fn guest_client(flags: &Flags, requests: &ApiMetrics) -> anyhow::Result<Cl
     let flag = flags.cloud.kubeconfig.as_ref().map(|path| path.to_string_lossy().into_owned());
     let source = Source::choose(flag.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
     let config = source.load(flags.cloud.master.as_deref()).await.context("no access to the guest cluster")?;
-    Ok(client::connect(config, &client::Settings::new("guest", VERSION).metrics(requests))?)
+    Ok(client::connect(config, &client::Settings::new("guest", &PRODUCT).metrics(requests))?)
 }
 
 async fn serve(

@@ -1,9 +1,9 @@
-//! The condition on a Service: pure. Written only when something is wrong and when that is over, so that a Service without trouble
-//! costs no write (decision 5).
+//! The condition on a Service: pure. Written only when something is not as asked for and when that is over, so that a Service without
+//! trouble costs no write (decision 5).
 
 use serde_json::{Value, json};
 
-use crate::provider::{Ensured, ProviderError};
+use crate::provider::{Ensured, ProviderError, Remark};
 use crate::view::{CONDITION, Condition, ServiceView};
 
 /// Reason of the condition when all is well again.
@@ -20,22 +20,32 @@ pub(super) fn after(
     now: &str,
 ) -> Option<Condition> {
     let (status, reason, message) = match answer {
-        Ok(Ensured::Ready { .. }) => (true, READY, ""),
+        Ok(Ensured::Ready { remark: None, .. }) => (true, READY, ""),
+        Ok(Ensured::Ready { remark: Some(remark), .. }) => (true, remark.reason, remark.message.as_str()),
         Ok(Ensured::Waiting(waiting)) if waiting.needs_user => (false, waiting.reason, waiting.message.as_str()),
         Err(error) if !error.reason.is_empty() => (false, error.reason, text),
         _ => return None,
     };
     let current = service.condition.as_ref();
     // A Service that never had trouble needs no condition to say so.
-    if status && current.is_none_or(|current| current.status) {
+    if status && reason == READY && current.is_none() {
         return None;
     }
     let message = cut(message);
-    if current.is_some_and(|current| !current.status && current.reason == reason && current.message == message) {
+    if current.is_some_and(|current| says(current, status, reason, message)) {
         return None;
     }
     let since = current.filter(|current| current.status == status).map_or(now, |current| &current.since).to_owned();
     Some(Condition { status, reason: reason.to_owned(), message: message.to_owned(), since })
+}
+
+/// Whether the Service shows this remark already.
+pub(super) fn shows(current: &Condition, remark: &Remark) -> bool {
+    says(current, true, remark.reason, cut(&remark.message))
+}
+
+fn says(current: &Condition, status: bool, reason: &str, message: &str) -> bool {
+    current.status == status && current.reason == reason && current.message == message
 }
 
 fn cut(message: &str) -> &str {
@@ -79,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_service_without_trouble_never_has_a_condition() {
-        for answer in [Ensured::Ready { changed: true }, Ensured::Ready { changed: false }, waiting(false)] {
+        for answer in [Ensured::ready(true), Ensured::ready(false), waiting(false)] {
             assert_eq!(after(&with(None), Ok(&answer), "", NOW), None, "{answer:?}");
         }
         let passing = ProviderError::new("connection refused");
@@ -94,9 +104,26 @@ mod tests {
         let refused = ProviderError::new("x").because("HostRefused");
         let other = after(&with(Some(trouble.clone())), Err(&refused), "denied", "later");
         assert_eq!(other, Some(said(false, "HostRefused", "denied", NOW)), "False since the first trouble");
-        let well = after(&with(Some(trouble)), Ok(&Ensured::Ready { changed: true }), "", "later");
+        let well = after(&with(Some(trouble)), Ok(&Ensured::ready(true)), "", "later");
         assert_eq!(well, Some(said(true, "Ready", "", "later")));
-        assert_eq!(after(&with(well), Ok(&Ensured::Ready { changed: false }), "", "still later"), None);
+        assert_eq!(after(&with(well), Ok(&Ensured::ready(false)), "", "still later"), None);
+    }
+
+    #[test]
+    fn who_is_served_otherwise_than_asked_for_is_ready_and_says_so_until_it_is_over() {
+        let remark = Remark { reason: "AddressNotAsAsked", message: "10 is served".into(), warning: true };
+        let served = Ensured::Ready { changed: false, remark: Some(remark.clone()) };
+        let told = after(&with(None), Ok(&served), "", NOW);
+        assert_eq!(told, Some(said(true, "AddressNotAsAsked", "10 is served", NOW)));
+        assert!(told.as_ref().is_some_and(|condition| shows(condition, &remark)));
+        assert_eq!(after(&with(told.clone()), Ok(&served), "", "later"), None, "nothing new");
+        let over = after(&with(told), Ok(&Ensured::ready(false)), "", "later");
+        assert_eq!(over, Some(said(true, "Ready", "", NOW)), "it was ready all the time");
+        let trouble = said(false, "NotServed", "nobody serves it", NOW);
+        assert_eq!(
+            after(&with(Some(trouble)), Ok(&served), "", "later"),
+            Some(said(true, "AddressNotAsAsked", "10 is served", "later"))
+        );
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::time::Duration;
 use runtime::events::EventKind;
 use tokio::time::Instant;
 
-use crate::provider::{Deleted, Ensured, Waiting};
+use super::condition::shows;
+use crate::provider::{Deleted, Ensured, Remark, Waiting};
+use crate::view::Condition;
 
 /// A wait that needs the user is repeated after this time: Events expire after an hour.
 const REPEAT: Duration = Duration::from_mins(10);
@@ -26,6 +28,11 @@ impl Tell {
 
     fn warning(reason: &'static str, message: String) -> Self {
         Self { kind: EventKind::Warning, reason, message }
+    }
+
+    fn remark(remark: &Remark) -> Self {
+        let kind = if remark.warning { EventKind::Warning } else { EventKind::Normal };
+        Self { kind, reason: remark.reason, message: remark.message.clone() }
     }
 
     fn ensuring() -> Self {
@@ -54,6 +61,7 @@ pub(super) struct Story {
     ready: bool,
     deleting: bool,
     warned: Option<(String, Instant)>,
+    remarked: Option<Remark>,
 }
 
 /// How a failed step is reported: with the Service there, or with only our memory of it (framework spec 1.8).
@@ -82,13 +90,13 @@ impl Story {
     /// The provider's answer to `ensure`.
     pub(super) fn ensured(&mut self, now: Instant, answer: &Ensured) -> Vec<Tell> {
         match answer {
-            Ensured::Ready { changed } => {
+            Ensured::Ready { changed, .. } => {
                 let tell = match (self.working, self.ready, changed) {
                     (true, _, _) => vec![Tell::ensured()],
                     (false, false, true) => vec![Tell::ensuring(), Tell::ensured()],
                     (false, _, _) => Vec::new(),
                 };
-                *self = Self { ready: true, ..Self::default() };
+                *self = Self { ready: true, remarked: self.remarked.take(), ..Self::default() };
                 tell
             }
             Ensured::Waiting(waiting) => {
@@ -98,6 +106,15 @@ impl Story {
                 told
             }
         }
+    }
+
+    /// What is served is not all that was asked for: said once. `shown` is the condition on the Service, in which a former process
+    /// may have said it.
+    pub(super) fn remark(&mut self, remark: Option<&Remark>, shown: Option<&Condition>) -> Option<Tell> {
+        let said =
+            self.remarked.as_ref() == remark || remark.zip(shown).is_some_and(|(remark, shown)| shows(shown, remark));
+        self.remarked = remark.cloned();
+        remark.filter(|_| !said).map(Tell::remark)
     }
 
     /// The provider's answer to `delete`.
@@ -111,6 +128,10 @@ impl Story {
                 };
                 *self = Self::default();
                 tell
+            }
+            Deleted::Left(left) => {
+                *self = Self::default();
+                vec![Tell::remark(left)]
             }
             Deleted::Waiting(waiting) => {
                 let mut tell = Vec::new();
@@ -163,8 +184,8 @@ impl Story {
 mod tests {
     use super::*;
 
-    const READY: Ensured = Ensured::Ready { changed: false };
-    const CHANGED: Ensured = Ensured::Ready { changed: true };
+    const READY: Ensured = Ensured::Ready { changed: false, remark: None };
+    const CHANGED: Ensured = Ensured::Ready { changed: true, remark: None };
 
     fn waiting(message: &str, needs_user: bool) -> Waiting {
         Waiting { reason: "Test", message: message.into(), needs_user, retry_after: None }
@@ -172,6 +193,37 @@ mod tests {
 
     fn reasons(tell: &[Tell]) -> Vec<&'static str> {
         tell.iter().map(|tell| tell.reason).collect()
+    }
+
+    #[test]
+    fn a_load_balancer_that_stays_is_not_told_as_deleted() {
+        let left =
+            |warning| Deleted::Left(Remark { reason: "AbandonedLoadBalancer", message: "it stays".into(), warning });
+        for (warning, kind) in [(true, EventKind::Warning), (false, EventKind::Normal)] {
+            let mut story = Story::default();
+            let told = story.deleted(Instant::now(), &left(warning), Failing::Sync);
+            assert_eq!(told, [Tell { kind, reason: "AbandonedLoadBalancer", message: "it stays".into() }]);
+            assert_eq!(story, Story::default());
+        }
+    }
+
+    #[test]
+    fn what_is_served_otherwise_than_asked_for_is_told_once_and_again_when_it_changes() {
+        let remark = |message: &str| Remark { reason: "AddressNotAsAsked", message: message.into(), warning: true };
+        let (ten, eleven) = (remark("10 is served"), remark("11 is served"));
+        let mut story = Story::default();
+        let told = story.remark(Some(&ten), None);
+        assert_eq!(told, Some(Tell::warning("AddressNotAsAsked", "10 is served".into())));
+        story.ensured(Instant::now(), &CHANGED);
+        assert_eq!(story.remark(Some(&ten), None), None);
+        assert_eq!(story.remark(Some(&eleven), None).map(|tell| tell.message), Some("11 is served".into()));
+        assert_eq!(story.remark(None, None), None);
+        assert!(story.remark(Some(&eleven), None).is_some(), "it was over in between");
+
+        let (reason, since) = ("AddressNotAsAsked".to_owned(), String::new());
+        let shown = Condition { status: true, reason, message: "10 is served".into(), since };
+        assert_eq!(Story::default().remark(Some(&ten), Some(&shown)), None, "a former process told it");
+        assert!(Story::default().remark(Some(&eleven), Some(&shown)).is_some());
     }
 
     #[test]

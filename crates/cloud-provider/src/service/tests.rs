@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::cache;
-use crate::provider::ProviderError;
+use crate::provider::{ProviderError, Remark};
 use crate::test_support::service;
-use crate::view::Uid;
+use crate::view::{Condition, Uid};
 
 /// A provider that answers from a script; with the script at its end, all is well and gone.
 #[derive(Default)]
@@ -29,7 +29,7 @@ impl LoadBalancers for Cloud {
     async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
         let call = format!("ensure {} v{} {}", service.key, service.resource_version, service.finalizers.len());
         self.calls.lock().unwrap().push(call);
-        self.ensure.lock().unwrap().pop_front().unwrap_or(Ok(Ensured::Ready { changed: false }))
+        self.ensure.lock().unwrap().pop_front().unwrap_or(Ok(Ensured::ready(false)))
     }
 
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
@@ -134,7 +134,7 @@ fn waiting(message: &str, retry_after: Option<Duration>) -> Waiting {
 #[tokio::test]
 async fn a_new_service_costs_one_patch_and_two_events() {
     let mut test = Test::new([service("default/web")]);
-    test.will_ensure([Ok(Ensured::Waiting(waiting("allocating", None))), Ok(Ensured::Ready { changed: true })]);
+    test.will_ensure([Ok(Ensured::Waiting(waiting("allocating", None))), Ok(Ensured::ready(true))]);
     assert_eq!(test.pass().await, Next::OnChange);
     // The cache has not caught up with our own write yet: no second patch, and the provider sees the state after it.
     assert_eq!(test.pass().await, Next::OnChange);
@@ -160,7 +160,7 @@ async fn a_new_service_costs_one_patch_and_two_events() {
 async fn trouble_is_written_on_the_service_once_and_taken_back_once() {
     let test = Test::with([finalized(|_| {})], Cloud::default(), |_| (200, json!({"metadata": {"name": "web"}})));
     let refused = || Err(ProviderError::new("port 80 is taken").permanent().because("PortTaken"));
-    test.will_ensure([refused(), refused(), refused(), Ok(Ensured::Ready { changed: true })]);
+    test.will_ensure([refused(), refused(), refused(), Ok(Ensured::ready(true))]);
     test.pass().await;
     test.pass().await;
     let writes = test.scenario.writes();
@@ -185,6 +185,32 @@ async fn trouble_is_written_on_the_service_once_and_taken_back_once() {
     let writes = test.scenario.writes();
     assert_eq!(writes.len(), 2);
     assert_eq!(writes[1].body["status"]["conditions"][0]["status"], "True");
+}
+
+/// Not as asked for, and no failure: `SyncLoadBalancerFailed` would say that nothing is served.
+#[tokio::test]
+async fn who_is_served_otherwise_than_asked_for_is_told_so_once_and_counts_as_served() {
+    let served = || {
+        let message = "10 is served".to_owned();
+        Ok(Ensured::Ready { changed: false, remark: Some(Remark { reason: "NotAsAsked", message, warning: true }) })
+    };
+    let answer = |_: &Seen| (200, json!({"metadata": {"name": "web"}}));
+    let mut test = Test::with([finalized(|_| {})], Cloud::default(), answer);
+    test.will_ensure([served(), served()]);
+    assert_eq!((test.pass().await, test.pass().await), (Next::OnChange, Next::OnChange));
+    let writes = test.scenario.writes();
+    assert_eq!(writes.len(), 1, "{writes:?}");
+    let condition = &writes[0].body["status"]["conditions"][0];
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!("True"), &json!("NotAsAsked")));
+    assert_eq!(test.told(), ["NotAsAsked 10 is served"]);
+
+    let since = condition["lastTransitionTime"].as_str().unwrap().to_owned();
+    let (reason, message) = ("NotAsAsked".to_owned(), "10 is served".to_owned());
+    let shown = Condition { status: true, reason, message, since };
+    let mut successor = Test::with([finalized(|view| view.condition = Some(shown))], Cloud::default(), answer);
+    successor.will_ensure([served()]);
+    successor.pass().await;
+    assert_eq!((successor.scenario.requests().len(), successor.told().len()), (0, 0), "a restart says nothing again");
 }
 
 #[tokio::test]

@@ -75,7 +75,7 @@ impl Route {
         Self { source: Ipv4Addr::UNSPECIFIED, destination: Ipv4Addr::BROADCAST, mac: Mac::BROADCAST };
 
     /// To the server that granted the lease, from the leased address: a datagram without a source never reaches a server's UDP socket
-    /// (announcer.md 6.2).
+    /// (kube-vip spec 6.2).
     fn to_server(lease: &Lease) -> Self {
         Self { source: lease.address, destination: lease.server_id, mac: lease.server_mac.unwrap_or(Mac::BROADCAST) }
     }
@@ -112,7 +112,7 @@ impl Client {
     }
 
     /// The phase's time has come.
-    pub(super) fn timer(&mut self, now: Instant, out: &mut Vec<Output>) {
+    pub(super) fn go_on(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &mut self.phase {
             Phase::Idle | Phase::Released | Phase::Stopped => {}
             Phase::Pausing { .. } | Phase::Declined { .. } => self.discover(now, out),
@@ -239,7 +239,7 @@ impl Client {
     }
 
     /// Give back whatever a server holds for us, also what it may have booked a moment ago: nobody will ask for it again.
-    pub(super) fn release(&mut self, now: Instant, out: &mut Vec<Output>) {
+    pub(super) fn give_back(&mut self, now: Instant, out: &mut Vec<Output>) {
         let remembered = self.remembered.take();
         let route = match (&self.phase, &self.in_use) {
             (Phase::Released, _) => return,

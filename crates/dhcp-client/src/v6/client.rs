@@ -15,6 +15,7 @@ use requests::Exchange;
 use super::message;
 use super::{Lease, LostReason, RememberedLease, Report, frame};
 use crate::Mac;
+use crate::machine::{self, DECLINE_WAIT, PROBE_PATIENCE, Phases};
 
 /// What one client needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,53 +43,10 @@ pub enum ConfigError {
     Source(Ipv6Addr),
 }
 
-/// Something that happened. As in the client for DHCPv4.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input<'a> {
-    /// Begin. Does nothing while running.
-    Start,
-    /// A whole Ethernet frame that arrived on the interface.
-    Frame(&'a [u8]),
-    /// Nobody else uses the address that [`Output::Probe`] asked about.
-    ProbeFree(Ipv6Addr),
-    /// Somebody else does.
-    ProbeConflict {
-        /// The address in question.
-        address: Ipv6Addr,
-        /// Who uses it.
-        mac: Mac,
-    },
-    /// The Service is gone: give the address back.
-    Release,
-    /// The interface is down: say nothing more until `Restart`.
-    LinkLost,
-    /// The link is back: confirm the lease, or look for one at once.
-    Restart,
-    /// The deadline has come.
-    Timer,
-}
-
+/// Something that happened.
+pub type Input<'a> = machine::Input<'a, Ipv6Addr>;
 /// Something to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    /// Send this Ethernet frame.
-    Send(Vec<u8>),
-    /// Find out whether somebody else uses this address, then say `ProbeFree` or `ProbeConflict`.
-    Probe(Ipv6Addr),
-    /// The address may be used from now on.
-    Bound(Lease),
-    /// Same address, new times.
-    Renewed(Lease),
-    /// The address must not be used any more.
-    Lost {
-        /// What was lost.
-        lease: Lease,
-        /// Why.
-        reason: LostReason,
-    },
-    /// Tell people.
-    Report(Report),
-}
+pub type Output = machine::Output<Ipv6Addr, Lease, LostReason, Report>;
 
 /// Where the client is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,10 +97,6 @@ impl fmt::Display for State {
     }
 }
 
-/// An address in use is not asked for again before this time.
-const DECLINE_WAIT: Duration = Duration::from_secs(10);
-/// A probe takes 30 ms; an adapter that has not answered after this long has lost the question.
-const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 /// A server that refuses again and again is asked at most this often.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 /// One association per DUID, since each Service has a DUID of its own.
@@ -199,38 +153,12 @@ impl Client {
 
     /// Feed one thing that happened; get what to do about it, in this order.
     pub fn step(&mut self, now: Instant, input: Input<'_>) -> Vec<Output> {
-        let mut out = Vec::new();
-        // First of all: no reply can extend a lease that is over.
-        self.expire(now, &mut out);
-        match input {
-            Input::Start => self.start(now, &mut out),
-            Input::Frame(bytes) => {
-                let reply = frame::parse(bytes).and_then(|bytes| message::parse(bytes, &self.config.duid, IAID));
-                if let Some(reply) = reply {
-                    self.reply(now, reply, &mut out);
-                }
-            }
-            Input::ProbeFree(address) => self.probe_free(address, &mut out),
-            Input::ProbeConflict { address, mac } => self.conflict(now, address, mac, &mut out),
-            Input::Release => self.release(now, &mut out),
-            Input::LinkLost => self.link_lost(),
-            Input::Restart => self.restart(now, &mut out),
-            Input::Timer => {}
-        }
-        if self.phase_deadline().is_some_and(|at| at <= now) {
-            self.timer(now, &mut out);
-        }
-        out
+        machine::step(self, now, input)
     }
 
     /// When to call `step` with [`Input::Timer`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
-        let granted = match &self.phase {
-            Phase::Probing { lease, .. } => Some(lease),
-            _ => self.in_use.as_ref(),
-        };
-        let expiry = granted.and_then(|lease| lease.expiry.instant());
-        [self.phase_deadline(), expiry].into_iter().flatten().min()
+        machine::deadline(self)
     }
 
     /// Where the client is.
@@ -253,18 +181,24 @@ impl Client {
     pub fn lease(&self) -> Option<&Lease> {
         self.in_use.as_ref()
     }
+}
 
-    fn phase_deadline(&self) -> Option<Instant> {
-        match &self.phase {
-            Phase::Idle | Phase::Released | Phase::Stopped => None,
-            Phase::Pausing { until } => Some(*until),
-            Phase::Selecting(exchange)
-            | Phase::Requesting { exchange, .. }
-            | Phase::Confirming(exchange)
-            | Phase::Renewing(exchange)
-            | Phase::Rebinding(exchange) => Some(exchange.next_at),
-            Phase::Probing { asked_at, .. } => Some(*asked_at + PROBE_PATIENCE),
-            Phase::Bound => self.in_use.as_ref().and_then(|lease| lease.renew_at),
+impl Phases for Client {
+    type Address = Ipv6Addr;
+    type Output = Output;
+
+    fn expire(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if self.in_use.as_ref().is_some_and(|lease| lease.expiry.is_past(now)) {
+            self.lose(LostReason::Expired, out);
+            if !matches!(self.phase, Phase::Selecting(_) | Phase::Requesting { .. } | Phase::Stopped) {
+                self.begin(now, Phase::Selecting, out);
+            }
+        }
+        if let Phase::Probing { lease, .. } = &self.phase
+            && lease.expiry.is_past(now)
+        {
+            self.wish = Some(lease.address);
+            self.begin(now, Phase::Selecting, out);
         }
     }
 
@@ -308,34 +242,14 @@ impl Client {
         self.phase = Phase::Stopped;
     }
 
-    fn expire(&mut self, now: Instant, out: &mut Vec<Output>) {
-        if self.in_use.as_ref().is_some_and(|lease| lease.expiry.is_past(now)) {
-            self.lose(LostReason::Expired, out);
-            if !matches!(self.phase, Phase::Selecting(_) | Phase::Requesting { .. } | Phase::Stopped) {
-                self.begin(now, Phase::Selecting, out);
-            }
-        }
-        if let Phase::Probing { lease, .. } = &self.phase
-            && lease.expiry.is_past(now)
-        {
-            self.wish = Some(lease.address);
-            self.begin(now, Phase::Selecting, out);
+    fn frame(&mut self, now: Instant, frame: &[u8], out: &mut Vec<Output>) {
+        let reply = frame::parse(frame).and_then(|bytes| message::parse(bytes, &self.config.duid, IAID));
+        if let Some(reply) = reply {
+            self.reply(now, reply, out);
         }
     }
 
-    fn lose(&mut self, reason: LostReason, out: &mut Vec<Output>) {
-        if let Some(lease) = self.in_use.take() {
-            self.wish = Some(lease.address);
-            out.push(Output::Lost { lease, reason });
-        }
-    }
-
-    fn probe(&mut self, now: Instant, lease: Lease, out: &mut Vec<Output>) {
-        out.push(Output::Probe(lease.address));
-        self.phase = Phase::Probing { lease, asked_at: now };
-    }
-
-    fn probe_free(&mut self, address: Ipv6Addr, out: &mut Vec<Output>) {
+    fn probe_free(&mut self, _: Instant, address: Ipv6Addr, out: &mut Vec<Output>) {
         if let Phase::Probing { lease, .. } = &self.phase
             && lease.address == address
         {
@@ -360,6 +274,50 @@ impl Client {
         self.say(now, MessageType::Decline, &lease, out);
         out.push(Output::Report(Report::Declined { address, mac }));
         self.phase = Phase::Pausing { until: now + DECLINE_WAIT };
+    }
+
+    fn release(&mut self, now: Instant, out: &mut Vec<Output>) {
+        self.give_back(now, out);
+    }
+
+    fn timer(&mut self, now: Instant, out: &mut Vec<Output>) {
+        self.go_on(now, out);
+    }
+
+    fn phase_deadline(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Idle | Phase::Released | Phase::Stopped => None,
+            Phase::Pausing { until } => Some(*until),
+            Phase::Selecting(exchange)
+            | Phase::Requesting { exchange, .. }
+            | Phase::Confirming(exchange)
+            | Phase::Renewing(exchange)
+            | Phase::Rebinding(exchange) => Some(exchange.next_at),
+            Phase::Probing { asked_at, .. } => Some(*asked_at + PROBE_PATIENCE),
+            Phase::Bound => self.in_use.as_ref().and_then(|lease| lease.renew_at),
+        }
+    }
+
+    fn lease_end(&self) -> Option<Instant> {
+        let granted = match &self.phase {
+            Phase::Probing { lease, .. } => Some(lease),
+            _ => self.in_use.as_ref(),
+        };
+        granted.and_then(|lease| lease.expiry.instant())
+    }
+}
+
+impl Client {
+    fn lose(&mut self, reason: LostReason, out: &mut Vec<Output>) {
+        if let Some(lease) = self.in_use.take() {
+            self.wish = Some(lease.address);
+            out.push(Output::Lost { lease, reason });
+        }
+    }
+
+    fn probe(&mut self, now: Instant, lease: Lease, out: &mut Vec<Output>) {
+        out.push(Output::Probe(lease.address));
+        self.phase = Phase::Probing { lease, asked_at: now };
     }
 }
 

@@ -10,7 +10,7 @@ pub const SERVER_PORT: u16 = 547;
 /// Where replies go. Nobody needs to bind it.
 pub const CLIENT_PORT: u16 = 546;
 /// All servers and relays of the link.
-pub const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 const SERVERS_MAC: [u8; 6] = [0x33, 0x33, 0, 1, 0, 2];
 
 const ETHERNET_BYTES: usize = 14;
@@ -67,8 +67,25 @@ fn pseudo_header_sum(source: Ipv6Addr, destination: Ipv6Addr, length: u16) -> u3
 #[cfg(test)]
 mod tests {
     use etherparse::PacketHeaders;
+    use proptest::prelude::*;
 
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes);
+        }
+
+        #[test]
+        fn what_a_server_sends_back_is_read(message: Vec<u8>, padding in 0..60_usize) {
+            let mut frame = build(Mac::from([2, 0, 0, 0, 0, 1]), Ipv6Addr::LOCALHOST, &message);
+            // To the client's port.
+            frame[ETHERNET_BYTES + IPV6_BYTES + 3] = 0x22;
+            frame.resize(frame.len() + padding, 0xaa);
+            prop_assert_eq!(parse(&frame), Some(message.as_slice()));
+        }
+    }
 
     #[test]
     fn a_frame_is_what_another_parser_thinks_it_is() {

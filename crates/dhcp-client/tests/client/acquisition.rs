@@ -49,7 +49,7 @@ fn starting_twice_is_starting_once() {
 
 #[test]
 fn the_request_names_the_offered_address_not_the_wish() {
-    // announcer.md 10.1 row 9: kube-vip insists on the wish and is refused for ever.
+    // kube-vip spec 10.1 row 9: kube-vip insists on the wish and is refused for ever.
     let mut bench = Bench::new(Config { requested_ip: Some(OTHER_ADDRESS), ..Config::new(mac()) });
     let discover = bench.input(Input::Start).only(MessageType::Discover);
     assert_eq!(discover.requested(), Some(OTHER_ADDRESS));

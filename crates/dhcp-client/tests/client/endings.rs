@@ -9,7 +9,7 @@ use crate::harness::*;
 
 #[track_caller]
 fn assert_releases(sent: &Sent) {
-    assert_eq!((sent.source, sent.destination), (ADDRESS, SERVER), "announcer.md 10.1 row 24b: never from 0.0.0.0");
+    assert_eq!((sent.source, sent.destination), (ADDRESS, SERVER), "kube-vip spec 10.1 row 24b: never from 0.0.0.0");
     assert_eq!(
         (sent.message.ciaddr(), sent.server_id(), sent.requested()),
         (ADDRESS, Some(SERVER), None),

@@ -136,7 +136,7 @@ fn options_58_and_59_set_t1_and_t2() {
 
 #[test]
 fn timers_follow_each_ack_not_the_first() {
-    // announcer.md 6.4: kube-vip re-arms with the first lease's times.
+    // kube-vip spec 6.4: kube-vip re-arms with the first lease's times.
     let mut bench = Bench::bound(LEASE_SECONDS);
     let renew = bench.sleep().only(MessageType::Request);
     bench.answer(Answer::ack(&renew).lease(60));
@@ -233,7 +233,7 @@ fn a_long_sleep_over_the_end_of_the_lease_is_noticed_by_whatever_wakes_us() {
 
 #[test]
 fn a_nak_loses_the_address_at_once_and_asks_for_it_again_at_once() {
-    // announcer.md 6.4: kube-vip ignores the NAK of a renewal.
+    // kube-vip spec 6.4: kube-vip ignores the NAK of a renewal.
     let loses = |bench: &mut Bench, sent: &Sent| {
         let outs = bench.answer(Answer::nak(sent));
         let reason = LostReason::Nak { server: SERVER, message: Some("lease not found".into()) };
@@ -268,7 +268,7 @@ fn naks_without_an_open_question_are_ignored() {
 
 #[test]
 fn a_renewal_that_changes_the_address_gives_up_the_old_one_and_probes_the_new() {
-    // announcer.md 10.1 row 7: kube-vip publishes the new one and keeps announcing the old.
+    // kube-vip spec 10.1 row 7: kube-vip publishes the new one and keeps announcing the old.
     let mut bench = Bench::bound(LEASE_SECONDS);
     let renew = bench.sleep().only(MessageType::Request);
     let outs = bench.answer(Answer::ack(&renew).address(OTHER_ADDRESS));

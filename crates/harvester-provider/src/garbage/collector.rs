@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cloud_provider::view::ServiceKey;
 use runtime::error::chain;
 use runtime::events::Recorder;
 use runtime::reflect::Status;
@@ -19,10 +20,9 @@ use crate::identity::Identity;
 use crate::identity::keeper::{Sources, cluster_uid};
 use crate::identity::record::{self, NAME};
 use crate::load_balancers::apply::{Deleted, RequestError, Requests};
+use crate::load_balancers::booking::{When, when};
+use crate::load_balancers::pacing::{self, Pacer, Work};
 use crate::metrics::Metrics;
-
-/// How often it is looked for. The first time after this, too: a start has other things to do.
-const EVERY: Duration = Duration::from_mins(10);
 
 /// The same garbage is told of again after this time, before the Event of the last time expires.
 const TELL_AGAIN: Duration = Duration::from_mins(50);
@@ -42,6 +42,7 @@ pub struct Collector {
     sources: Sources,
     watched: watch::Receiver<Status>,
     requests: Requests,
+    pacer: Arc<Pacer>,
     metrics: Arc<Metrics>,
 }
 
@@ -60,10 +61,10 @@ impl Collector {
         (given, identity): (LoadBalancerConfig, Identity),
         sources: Sources,
         watched: watch::Receiver<Status>,
-        requests: Requests,
+        (requests, pacer): (Requests, Arc<Pacer>),
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { settings, given, identity, sources, watched, requests, metrics }
+        Self { settings, given, identity, sources, watched, requests, pacer, metrics }
     }
 
     /// Never ends.
@@ -78,8 +79,9 @@ impl Collector {
         self.sources.services.wait_synced().await;
         self.sources.lbs.wait_synced().await;
         let mut touched = self.sources.record.subscribe();
-        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + EVERY, EVERY);
-        let mut sweep = Sweep::new(self.settings.grace, Instant::now());
+        let every = self.settings.pace.every;
+        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
+        let mut sweep = Sweep::new(self.settings, Instant::now());
         let mut told = Told { asked: self.asked(), ..Told::default() };
         loop {
             tokio::select! {
@@ -147,8 +149,25 @@ impl Collector {
         *told = Told { names, at: Some(Instant::now()), asked: told.asked.take() };
     }
 
-    /// Asks both API servers once more, past every cache, before anything is deleted.
+    /// Decision 6: when the turn has come. What is not sent after all gives its place back.
     async fn delete(&self, garbage: &Garbage, events: &Recorder) -> Result<(), RequestError> {
+        let name = &garbage.lb.name;
+        if pacing::releases(&garbage.lb) {
+            let nobody = || ServiceKey { namespace: self.given.namespace.clone(), name: name.clone() };
+            let service = garbage.service.clone().unwrap_or_else(nobody);
+            self.pacer.turn(name, &service, Work::Delete).await;
+        }
+        let deleted = self.delete_now(garbage, events).await;
+        if matches!(deleted, Ok(true)) {
+            self.pacer.sent(name);
+        } else {
+            self.pacer.failed(name);
+        }
+        deleted.map(drop)
+    }
+
+    /// Asks both API servers once more, past every cache, before anything is deleted. Whether something was.
+    async fn delete_now(&self, garbage: &Garbage, events: &Recorder) -> Result<bool, RequestError> {
         let uid = self.requests.cluster_uid().await?;
         let config =
             LoadBalancerConfig { cluster_name: self.identity.name_or_flag(), cluster_uid: uid, ..self.given.clone() };
@@ -156,20 +175,23 @@ impl Collector {
             Some(key) => self.requests.read_service(key).await?.map(Arc::new),
             None => None,
         };
-        let Some(now) = self.requests.read(&garbage.lb.name).await? else { return Ok(()) };
+        let Some(now) = self.requests.read(&garbage.lb.name).await? else { return Ok(false) };
         let still = list(&[Arc::new(now)], |_| service.clone(), &config);
-        if !still.iter().any(|now| now.kind == Kind::Ours && now.lb.uid == garbage.lb.uid) {
-            return Ok(());
+        let harmless = |now: &Garbage| when(&now.lb, self.settings.grace) == When::Now { leaks: false };
+        if !still.iter().any(|now| now.kind == Kind::Ours && now.lb.uid == garbage.lb.uid && harmless(now)) {
+            return Ok(false);
         }
         let name = &garbage.lb.name;
-        if !matches!(self.requests.delete(name, &garbage.lb.uid).await?, Deleted::Gone) {
+        self.pacer.sent(name);
+        let deleted = !matches!(self.requests.delete(name, &garbage.lb.uid).await?, Deleted::Gone);
+        if deleted {
             let text =
                 format!("deleted load balancer {}/{name} on Harvester, which no Service has", self.given.namespace);
             tracing::info!("{text}");
             let uid = self.sources.record.get(&NAME.to_owned()).and_then(|record| record.uid.clone());
             events.normal(&record::reference(uid), "GarbageDeleted", &text);
         }
-        Ok(())
+        Ok(deleted)
     }
 }
 
@@ -205,6 +227,8 @@ fn story(garbage: &[Garbage], settings: GarbageConfig, namespace: &str) -> Strin
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
+    use harvester_api::keys::harvester::LB_FINALIZER;
     use prometheus_client::registry::Registry;
     use runtime::cache::Cache;
     use runtime::events::Entry;
@@ -217,6 +241,7 @@ mod tests {
     use crate::identity::keeper::record_cache;
     use crate::identity::record::Record;
     use crate::load_balancers::own_writes::lb_cache;
+    use crate::load_balancers::pacing::Turn;
     use crate::load_balancers::view::LbView;
 
     const NAME_OF_LB: &str = "demo-default-web-1";
@@ -253,14 +278,14 @@ mod tests {
             vmis: Cache::in_memory(|old, new| old != new, []),
             record: record_cache(),
         };
-        let settings = GarbageConfig { mode, grace: Duration::ZERO };
+        let settings = GarbageConfig::new(mode, Duration::ZERO);
         let (recorder, events) = Recorder::to_channel("test");
         let collector = Collector::new(
             settings,
             (config(), Identity::known("demo")),
             sources.clone(),
             watch::Sender::default().subscribe(),
-            Requests::new(server.client(), server.client(), "guests"),
+            (Requests::new(server.client(), server.client(), "guests"), Arc::default()),
             Arc::new(Metrics::register(&mut Registry::default())),
         );
         Lab { server, collector, sources, recorder, events }
@@ -275,6 +300,10 @@ mod tests {
         );
         let mut object = serde_json::to_value(view).unwrap();
         object["metadata"]["uid"] = json!("lb-1");
+        object["metadata"]["finalizers"] = json!([LB_FINALIZER]);
+        object["status"] = json!({
+            "allocatedAddress": {"ip": "10.0.0.1"}, "conditions": [{"type": "Ready", "status": "True"}]
+        });
         object
     }
 
@@ -303,6 +332,46 @@ mod tests {
         let writes = gone.server.writes();
         assert_eq!((writes.len(), writes[0].method.as_str()), (1, "DELETE"));
         assert_eq!(writes[0].body["preconditions"]["uid"], "lb-1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn garbage_takes_turns_with_the_load_balancers_of_services() {
+        let lab = lab(Mode::Delete, false);
+        let garbage = lab.collector.look();
+        assert!(pacing::releases(&garbage[0].lb));
+        let pacer = Arc::clone(&lab.collector.pacer);
+        let key = ServiceKey { namespace: "default".into(), name: "other".into() };
+        assert_eq!(pacer.ask("other", &key, Work::CreateNew), Turn::Now);
+        pacer.sent("other");
+        let wakes = tokio::spawn(Arc::clone(&pacer).wakes().for_each(|_| std::future::ready(())));
+        let mut deletion = std::pin::pin!(lab.collector.delete(&garbage[0], &lab.recorder));
+        let begin = tokio::time::Instant::now();
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut deletion).await.is_err());
+        assert_eq!(lab.server.requests(), [], "another one has the only place");
+        pacer.seen("other", None);
+        deletion.await.unwrap();
+        assert_eq!(begin.elapsed(), Duration::from_secs(1), "it goes when the place is free, and not later");
+        assert_eq!(lab.server.writes().len(), 1);
+        assert!(matches!(pacer.ask("other", &key, Work::CreateNew), Turn::NotYet { .. }), "the host releases");
+        wakes.abort();
+    }
+
+    #[tokio::test]
+    async fn garbage_that_the_host_is_booking_for_is_not_deleted_whatever_the_cache_shows() {
+        let lab = lab(Mode::Delete, false);
+        let garbage = lab.collector.look();
+        let mut booking = object();
+        booking["status"]["conditions"] =
+            json!([{"type": "Ready", "status": "False", "message": "fail to reserve 10.0.0.1 into edge"}]);
+        let host = Scenario::answering(move |request| match request.path.rsplit('/').next().unwrap() {
+            "kubernetes" => (200, json!({"metadata": {"name": "kubernetes", "uid": "uid-of-cluster"}})),
+            "web" => (404, Scenario::status(404, "NotFound", "no")),
+            _ => (200, booking.clone()),
+        });
+        let requests = Requests::new(host.client(), host.client(), "guests");
+        let collector = Collector { requests, ..lab.collector };
+        collector.delete(&garbage[0], &lab.recorder).await.unwrap();
+        assert_eq!((host.requests().len(), host.writes().len()), (3, 0));
     }
 
     #[tokio::test]

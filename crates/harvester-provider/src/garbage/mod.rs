@@ -26,4 +26,28 @@ pub struct GarbageConfig {
     pub mode: Mode,
     /// `--garbage-collection-grace-period`.
     pub grace: Duration,
+    /// Not the user's to choose.
+    pub pace: Pace,
+}
+
+impl GarbageConfig {
+    /// At the usual pace.
+    pub fn new(mode: Mode, grace: Duration) -> Self {
+        Self { mode, grace, pace: Pace::default() }
+    }
+}
+
+/// How often it is looked, and for how long nothing may have gone wrong. Anything but the default is for tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// The first look comes after this time, too: a start has other things to do.
+    pub every: Duration,
+    /// See [`sweep::SETTLED`].
+    pub settled: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { every: Duration::from_mins(10), settled: sweep::SETTLED }
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::GarbageConfig;
 use super::list::{Garbage, Kind};
 use crate::load_balancers::booking::{When, when};
 
@@ -12,15 +13,15 @@ pub const SETTLED: Duration = Duration::from_mins(10);
 /// Remembers for how long an object has been garbage.
 #[derive(Debug)]
 pub struct Sweep {
-    grace: Duration,
+    settings: GarbageConfig,
     since: BTreeMap<String, Instant>,
     trouble: Instant,
 }
 
 impl Sweep {
     /// From now on.
-    pub fn new(grace: Duration, now: Instant) -> Self {
-        Self { grace, since: BTreeMap::new(), trouble: now }
+    pub fn new(settings: GarbageConfig, now: Instant) -> Self {
+        Self { settings, since: BTreeMap::new(), trouble: now }
     }
 
     /// An API does not answer as it should, as during an upgrade of the host: what was seen until now proves nothing.
@@ -35,15 +36,16 @@ impl Sweep {
         for garbage in garbage {
             self.since.entry(garbage.lb.uid.clone()).or_insert(now);
         }
-        if now.saturating_duration_since(self.trouble) < SETTLED {
+        if now.saturating_duration_since(self.trouble) < self.settings.pace.settled {
             return Vec::new();
         }
-        let old = |garbage: &&Garbage| now.saturating_duration_since(self.since[&garbage.lb.uid]) >= self.grace;
+        let old =
+            |garbage: &&Garbage| now.saturating_duration_since(self.since[&garbage.lb.uid]) >= self.settings.grace;
         garbage
             .iter()
             .filter(|garbage| garbage.kind == Kind::Ours)
             .filter(old)
-            .filter(|garbage| when(&garbage.lb, self.grace) == When::Now { leaks: false })
+            .filter(|garbage| when(&garbage.lb, self.settings.grace) == When::Now { leaks: false })
             .collect()
     }
 }
@@ -53,9 +55,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::super::load_balancers::build::lb;
+    use super::super::Mode;
     use super::*;
 
     const GRACE: Duration = Duration::from_hours(1);
+
+    fn after(grace: Duration) -> GarbageConfig {
+        GarbageConfig::new(Mode::Delete, grace)
+    }
 
     fn garbage(kind: Kind) -> Garbage {
         Garbage { lb: Arc::new(lb("x").ready("10.0.0.1").done()), kind, service: None }
@@ -65,7 +72,7 @@ mod tests {
     fn garbage_is_deleted_after_the_grace_period_if_it_is_proven_to_be_ours() {
         let start = Instant::now();
         for (kind, expected) in [(Kind::Ours, 1), (Kind::Suspected, 0)] {
-            let mut sweep = Sweep::new(GRACE, start);
+            let mut sweep = Sweep::new(after(GRACE), start);
             let found = [garbage(kind)];
             assert_eq!(sweep.due(start, &found).len(), 0);
             assert_eq!(sweep.due(start + GRACE.mul_f64(0.9), &found).len(), 0);
@@ -77,11 +84,11 @@ mod tests {
     fn trouble_and_a_service_that_came_back_begin_the_grace_period_anew() {
         let start = Instant::now();
         let found = [garbage(Kind::Ours)];
-        let mut sweep = Sweep::new(GRACE, start);
+        let mut sweep = Sweep::new(after(GRACE), start);
         sweep.due(start, &found);
         sweep.trouble(start + GRACE);
         assert_eq!(sweep.due(start + GRACE + SETTLED, &found).len(), 0);
-        let mut sweep = Sweep::new(GRACE, start);
+        let mut sweep = Sweep::new(after(GRACE), start);
         sweep.due(start, &found);
         sweep.due(start + GRACE / 2, &[]);
         assert_eq!(sweep.due(start + GRACE, &found).len(), 0, "it was needed meanwhile");
@@ -90,7 +97,7 @@ mod tests {
     #[test]
     fn nothing_is_deleted_soon_after_a_start_however_short_the_grace_period_is() {
         let start = Instant::now();
-        let mut sweep = Sweep::new(Duration::ZERO, start);
+        let mut sweep = Sweep::new(after(Duration::ZERO), start);
         assert_eq!(sweep.due(start, &[garbage(Kind::Ours)]).len(), 0);
         assert_eq!(sweep.due(start + SETTLED, &[garbage(Kind::Ours)]).len(), 1);
     }
@@ -100,7 +107,7 @@ mod tests {
         let start = Instant::now();
         let booking = lb("x").not_ready("fail to reserve 10.0.0.1 into edge").done();
         let found = [Garbage { lb: Arc::new(booking), kind: Kind::Ours, service: None }];
-        let mut sweep = Sweep::new(GRACE, start);
+        let mut sweep = Sweep::new(after(GRACE), start);
         sweep.due(start, &found);
         assert_eq!(sweep.due(start + GRACE, &found).len(), 0);
     }

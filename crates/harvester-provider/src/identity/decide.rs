@@ -42,9 +42,10 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Only a name that identifies a cluster is worth remembering: otherwise the first real one would count as a change.
+    /// Only a name that identifies a cluster is worth remembering: otherwise the first real one would count as a change. One that
+    /// no object can be named after is a mistake to be mended, not to be kept.
     pub fn is_to_be_remembered(&self) -> bool {
-        self.source != Source::Remembered && !self.name.is_default()
+        self.source != Source::Remembered && !self.name.is_default() && self.name.can_name_objects()
     }
 
     /// The command line says something else: nothing changes, and somebody should confirm the new name or mend the flag.
@@ -145,6 +146,7 @@ mod tests {
         assert!(decision("prod", Source::Adopted).is_to_be_remembered());
         assert!(!decision("prod", Source::Remembered).is_to_be_remembered());
         assert!(!decision("kubernetes", Source::Adopted).is_to_be_remembered());
+        assert!(!decision("My Cluster", Source::Flag).is_to_be_remembered());
     }
 
     #[test]

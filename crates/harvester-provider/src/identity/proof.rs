@@ -21,6 +21,15 @@ pub fn unique_in_pool(service: &ServiceView, pool: &str) -> String {
     format!("{}/{pool}", service.uid)
 }
 
+/// It has this Service's name, and has been handed over to another one of this cluster, whose it is by labels and both UIDs.
+pub fn is_handed_over(lb: &LbView, service: &ServiceView, cluster_uid: Option<&str>) -> bool {
+    let (namespace, name) = (service.key.namespace.as_str(), service.key.name.as_str());
+    let owner = lb.annotation(cloudprovider::SERVICE_UID);
+    lb.service().is_some_and(|named| named != (namespace, name))
+        && !["", service.uid.0.as_str()].contains(&owner)
+        && cluster_uid.is_some_and(|uid| lb.annotation(cloudprovider::CLUSTER_UID) == uid)
+}
+
 /// The labels name the Service, and either a naming rule, computed with the object's own cluster name and the Service's UID (and, of
 /// an object that a move made, its own pool: the cluster's UID may have changed since), gives its name, or both UIDs stand on it. A label alone proves nothing: clusters share a namespace of Harvester.
 pub fn is_proven(lb: &LbView, service: &ServiceView, cluster_uid: Option<&str>) -> bool {

@@ -40,8 +40,10 @@ impl RecordError {
 /// What stands in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
-    /// `cluster-name`, if not empty.
+    /// `cluster-name`, if not empty, and if load balancers can be named after it.
     pub cluster_name: Option<ClusterName>,
+    /// `cluster-name` where they cannot: somebody mistyped it.
+    pub bad_name: Option<String>,
     /// `metadata.uid`, for Events.
     pub uid: Option<String>,
     /// Annotation [`LIST_GARBAGE`].
@@ -51,8 +53,11 @@ pub struct Record {
 impl From<&ConfigMap> for Record {
     fn from(config_map: &ConfigMap) -> Self {
         let name = config_map.data.as_ref().and_then(|data| data.get(CLUSTER_NAME)).map(|name| name.trim());
+        let name = name.filter(|name| !name.is_empty()).map(ClusterName::from_record);
+        let bad_name = name.as_ref().filter(|name| !name.can_name_objects()).map(ToString::to_string);
         Self {
-            cluster_name: name.filter(|name| !name.is_empty()).map(ClusterName::from_record),
+            cluster_name: name.filter(ClusterName::can_name_objects),
+            bad_name,
             uid: config_map.uid(),
             list_garbage: config_map.annotations().get(LIST_GARBAGE).cloned(),
         }

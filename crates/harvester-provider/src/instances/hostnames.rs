@@ -1,5 +1,5 @@
 //! Which VM a Node runs on where its provider ID does not tell: by the host name that the guest agents report. Pure; who asks
-//! the agents is in `agents.rs`.
+//! the agents is in `provider.rs`.
 //!
 //! Agents are asked only while a Node is unresolved, each once per start of its machine (W-39). Names are compared without case
 //! and with or without domain, a name that two machines claim resolves to neither (W-25).

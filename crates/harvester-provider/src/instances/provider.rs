@@ -1,6 +1,8 @@
 //! The trait: look at the caches, let the pure modules decide, ask guest agents in the background.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+mod finding;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,8 +22,8 @@ use runtime::reflect::Status;
 use tokio::sync::{mpsc, watch};
 
 use super::addresses::{AddressRules, Addresses, node_addresses};
-use super::hostnames::{Ask, Hostnames, Resolution};
-use super::lookup::{Found, Machines, find, judge, vm_uid};
+use super::hostnames::{Ask, Hostnames};
+use super::lookup::{Found, judge, vm_uid};
 use super::power::power;
 use super::requests::Requests;
 use super::view::{VmView, VmiView};
@@ -183,74 +185,6 @@ impl HarvesterInstances {
         memory.listeners.retain(|listener| {
             unresolved.iter().all(|node| listener.send(NodeWake::Node(node.clone())).is_ok()) && !listener.is_closed()
         });
-    }
-
-    /// The usual cases without a look at all machines, because a thousand nodes may join at once: a provider ID that we have met,
-    /// and a machine called like the node where no agent says otherwise. `None`: look at all of them.
-    fn find_plainly(&self, node: &NodeView, memory: &mut Memory) -> Option<Found> {
-        if memory.swept.is_none_or(|swept| swept.elapsed() > SWEEP_EVERY) {
-            return None;
-        }
-        if let Some(uid) = vm_uid(node) {
-            let known = memory.bound.get(uid).filter(|binding| binding.node == node.name)?;
-            return self.vms.get(&known.vm).filter(|vm| vm.uid == uid).map(Found::Vm);
-        }
-        let vm = self.vms.get(&node.name)?;
-        let vmi = self.vmis.get(&node.name).filter(|vmi| vmi.phase == Phase::Running && !vmi.deleting)?;
-        let cluster = self.cluster.name_or_flag();
-        let ours = cluster.is_default() || vmi.guest_cluster().is_none_or(|other| other == cluster.as_str());
-        let free = memory.bound.get(&vm.uid).is_none_or(|binding| binding.node == node.name);
-        if !self.follows_vmis || !ours || !free || !memory.hostnames.is_plain(&node.name) {
-            return None;
-        }
-        match memory.hostnames.resolve(&node.name, true, &[vmi.as_ref()], Instant::now()) {
-            Resolution::Vm(_) => Some(Found::Vm(vm)),
-            Resolution::Ask(asks) => Some(Found::Asking(asks)),
-            Resolution::Ambiguous(_) | Resolution::Nobody => None,
-        }
-    }
-
-    /// Looks at all machines.
-    fn find_among_all(&self, node: &NodeView, memory: &mut Memory) -> Found {
-        let (vms, vmis) = (self.vms.all(), self.vmis.all());
-        memory.swept = Some(Instant::now());
-        memory.bound.retain(|_, binding| binding.seen.elapsed() < NODE_LASTS);
-        memory.unresolved.retain(|_, asked| asked.elapsed() < NODE_LASTS);
-        let there: HashSet<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
-        memory.hostnames.retain(|name| there.contains(name));
-        memory.found.retain(|name, _| there.contains(name.as_str()));
-        let bound = memory.bound.iter().map(|(uid, binding)| (uid.clone(), binding.node.clone())).collect();
-        let cluster = self.cluster.name_or_flag();
-        let machines = Machines { cluster: &cluster, vms: &vms, vmis: &vmis, bound: &bound };
-        find(node, machines, self.follows_vmis.then_some(&mut memory.hostnames), Instant::now())
-    }
-
-    fn find(&self, node: &NodeView) -> Found {
-        let mut memory = self.memory();
-        let found = self.find_plainly(node, &mut memory);
-        let found = found.unwrap_or_else(|| self.find_among_all(node, &mut memory));
-        match &found {
-            Found::Vm(vm) => {
-                memory.unresolved.remove(&node.name);
-                memory.found.insert(vm.name.clone(), node.name.clone());
-                // Only what a provider ID says is certain enough to keep others away.
-                if vm_uid(node) == Some(&vm.uid) {
-                    let binding = Binding { vm: vm.name.clone(), node: node.name.clone(), seen: Instant::now() };
-                    memory.bound.insert(vm.uid.clone(), binding);
-                }
-            }
-            Found::Asking(_) | Found::Ambiguous(_) | Found::Nobody => {
-                memory.unresolved.insert(node.name.clone(), Instant::now());
-            }
-        }
-        drop(memory);
-        if let Found::Asking(asks) = &found {
-            for ask in asks {
-                // The receiver lives as long as `run`, and a question that is never answered counts as unanswered.
-                let _ = self.asks.send(ask.clone());
-            }
-        }
-        found
     }
 
     /// Nothing may be concluded before the caches have their first lists (W-18).

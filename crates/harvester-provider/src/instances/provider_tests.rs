@@ -73,7 +73,7 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
         ignore_node_annotations: false,
         disable_vmi_controller: false,
         max_load_balancers: None,
-        garbage: crate::garbage::GarbageConfig { mode: crate::garbage::Mode::Off, grace: Duration::ZERO },
+        garbage: crate::garbage::GarbageConfig::new(crate::garbage::Mode::Off, Duration::ZERO),
         namespace: "guests".into(),
         server: "https://h:6443".into(),
     };

@@ -3,8 +3,8 @@
 //! Harvester grants neither patch nor a status endpoint: a change is a read, a change of what was read, and a PUT with its
 //! resourceVersion (harvester-side.md 8.2). Objects are handled as raw JSON, so that members of a newer host survive.
 //!
-//! [`Requests::create`] and [`Requests::delete`] are the only ways to create and delete an object, so every booking and every
-//! release of a pool address passes one of them: the pacing window of host-throughput.md belongs there.
+//! [`Requests::create`] and [`Requests::delete`] are the only ways to create and delete an object. They know of no turns: who calls
+//! them for an object with a pool address has asked the `Pacer` before (`provider/perform.rs`, `garbage/collector.rs`).
 
 use cloud_provider::view::{ServiceKey, ServiceView, Uid};
 use harvester_api::load_balancer::LoadBalancer;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cloud_provider::view::{Protocol, ServiceKey, ServiceView, Uid};
+use cloud_provider::view::{Family, Protocol, ServiceKey, ServiceView, Uid};
 use harvester_api::keys::{cloudprovider, kube_vip, loadbalancer};
 use harvester_api::names::ClusterName;
 
@@ -39,7 +39,10 @@ pub fn service(name: &str) -> ServiceBuilder {
         finalizers: vec!["service.kubernetes.io/load-balancer-cleanup".into()],
         annotations: BTreeMap::new(),
         labels: BTreeMap::new(),
+        created: None,
         ports: BTreeSet::from([(Protocol::Tcp, 80)]),
+        families: Vec::new(),
+        requires_both_families: false,
         load_balancer_ip: None,
         ingress: Vec::new(),
         condition: None,
@@ -56,6 +59,7 @@ impl ServiceBuilder {
                 "ipam" => cloudprovider::IPAM,
                 "net" => cloudprovider::NETWORK,
                 "primary" => cloudprovider::PRIMARY_SERVICE,
+                "group" => cloudprovider::SHARE_GROUP,
                 "project" => cloudprovider::PROJECT,
                 "namespace" => cloudprovider::NAMESPACE,
                 "ippool" => cloudprovider::IP_POOL,
@@ -87,6 +91,18 @@ impl ServiceBuilder {
                 (protocol, port.parse().expect("a port"))
             })
             .collect();
+        self
+    }
+
+    /// `spec.ipFamilies`.
+    pub fn families(mut self, families: &[Family]) -> Self {
+        self.0.families = families.to_vec();
+        self
+    }
+
+    /// `metadata.creationTimestamp`.
+    pub fn created(mut self, seconds: i64) -> Self {
+        self.0.created = Some(seconds);
         self
     }
 

@@ -1,4 +1,4 @@
-//! Load balancers: observe (`view.rs`), decide (`plan.rs` and its helpers), act (`apply.rs`).
+//! Load balancers: observe (`view.rs`), decide (`plan/`), act (`apply.rs`).
 
 pub mod apply;
 pub mod booking;

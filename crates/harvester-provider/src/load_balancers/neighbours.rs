@@ -12,7 +12,7 @@ use harvester_api::keys::kube_vip;
 use runtime::cache::Touched;
 
 use super::choice::static_address;
-use super::sharing::named_primary;
+use super::sharing::{Group, group_of, named_primary};
 
 /// An index over the cache of Services. What it finds are candidates: the rules of sharing decide.
 #[derive(Debug)]
@@ -26,6 +26,7 @@ struct Index {
     touched: Touched<ServiceKey>,
     facts: HashMap<ServiceKey, Facts>,
     by_primary: BTreeMap<ServiceKey, BTreeSet<ServiceKey>>,
+    by_group: BTreeMap<Group, BTreeSet<ServiceKey>>,
     by_address: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
     by_static: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
 }
@@ -33,6 +34,7 @@ struct Index {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Facts {
     primary: Option<ServiceKey>,
+    group: Option<Group>,
     addresses: BTreeSet<IpAddr>,
     wanted: Option<IpAddr>,
 }
@@ -51,6 +53,7 @@ impl Neighbours {
             touched: services.subscribe(),
             facts: HashMap::new(),
             by_primary: BTreeMap::new(),
+            by_group: BTreeMap::new(),
             by_address: BTreeMap::new(),
             by_static: BTreeMap::new(),
         };
@@ -62,6 +65,7 @@ impl Neighbours {
         while let Some(Some(key)) = index.touched.next().now_or_never() {
             let facts = self.services.get(&key).map(|service| Facts {
                 primary: named_primary(&service).and_then(Result::ok),
+                group: group_of(&service),
                 addresses: addresses(&service),
                 wanted: static_address(&service),
             });
@@ -73,6 +77,12 @@ impl Neighbours {
     /// Services that name this one as their primary.
     pub fn naming(&self, primary: &ServiceKey) -> Vec<Arc<ServiceView>> {
         let keys = self.index().by_primary.get(primary).cloned().unwrap_or_default();
+        keys.iter().filter_map(|key| self.services.get(key)).collect()
+    }
+
+    /// Services that name this group.
+    pub fn grouped(&self, group: &Group) -> Vec<Arc<ServiceView>> {
+        let keys = self.index().by_group.get(group).cloned().unwrap_or_default();
         keys.iter().filter_map(|key| self.services.get(key)).collect()
     }
 
@@ -99,6 +109,9 @@ impl Index {
         if let Some(primary) = &old.primary {
             leave(&mut self.by_primary, primary, &key);
         }
+        if let Some(group) = &old.group {
+            leave(&mut self.by_group, group, &key);
+        }
         for address in &old.addresses {
             leave(&mut self.by_address, address, &key);
         }
@@ -110,6 +123,9 @@ impl Index {
         }
         if let Some(primary) = &facts.primary {
             self.by_primary.entry(primary.clone()).or_default().insert(key.clone());
+        }
+        if let Some(group) = &facts.group {
+            self.by_group.entry(group.clone()).or_default().insert(key.clone());
         }
         for address in &facts.addresses {
             self.by_address.entry(*address).or_default().insert(key.clone());
@@ -164,21 +180,24 @@ mod tests {
             sharer("default/a"),
             sharer("default/b"),
             service("default/c").short(&[("ip", "10.0.0.1")]).done(),
+            service("default/d").short(&[("group", "edge")]).done(),
         ]);
         let neighbours = Neighbours::new(cache.clone());
         let web = cache.get(&key("default/web")).unwrap();
         assert_eq!(names(&neighbours.naming(&web.key)), ["a", "b"]);
         assert_eq!(names(&neighbours.beside(&web, vec![])), ["c", "web"]);
         assert_eq!(names(&neighbours.beside(&web, vec![key("default/b")])), ["b", "c", "web"]);
+        let edge = group_of(&cache.get(&key("default/d")).unwrap()).unwrap();
+        assert_eq!(names(&neighbours.grouped(&edge)), ["d"]);
         cache.apply(key("default/a"), service("default/a").short(&[("ip", "10.0.0.1")]).done());
         cache.remove(&key("default/c"));
         assert_eq!(names(&neighbours.naming(&web.key)), ["b"]);
         assert_eq!(names(&neighbours.beside(&web, vec![])), ["a", "web"]);
-        for name in ["default/a", "default/b", "default/web"] {
+        for name in ["default/a", "default/b", "default/d", "default/web"] {
             cache.remove(&key(name));
         }
         let index = neighbours.index();
-        assert!(index.by_static.is_empty());
+        assert!(index.by_static.is_empty() && index.by_group.is_empty());
         assert!(index.facts.is_empty() && index.by_primary.is_empty() && index.by_address.is_empty());
     }
 }

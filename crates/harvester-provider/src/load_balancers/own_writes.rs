@@ -25,7 +25,8 @@ pub fn lb_cache() -> LbCache {
     Cache::new(|old, new| old != &LbView { resource_version: old.resource_version.clone(), ..new.clone() })
 }
 
-/// Whether a resource version is at least as new as another (comparable as numbers, Kubernetes 1.35 and in fact ever since).
+/// Whether a resource version is at least as new as another (numbers: promised since Kubernetes 1.35, and so
+/// in practice before).
 fn at_least(version: &str, other: &str) -> bool {
     match (version.parse::<u128>(), other.parse::<u128>()) {
         (Ok(version), Ok(other)) => version >= other,

@@ -2,6 +2,8 @@
 
 #[path = "provider_tests/adoption.rs"]
 mod adoption;
+#[path = "provider_tests/groups.rs"]
+mod groups;
 #[path = "provider_tests/leaving.rs"]
 mod leaving;
 #[path = "provider_tests/static_addresses.rs"]
@@ -217,7 +219,7 @@ async fn a_new_pool_service_costs_one_post_one_patch_and_one_put() {
 
     lab.host_books();
     lab.watch();
-    assert_eq!(lab.ensure().await.unwrap(), Ensured::Ready { changed: true });
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(true));
     let sent = lab.sent();
     assert_eq!(methods(&sent), ["PATCH"]);
     assert_eq!(sent[0].content_type, "application/merge-patch+json");
@@ -227,7 +229,7 @@ async fn a_new_pool_service_costs_one_post_one_patch_and_one_put() {
         json!({"metadata": {"uid": "uid-of-default-web", "annotations": {"kube-vip.io/loadbalancerIPs": IP}}})
     );
 
-    assert_eq!(lab.ensure().await.unwrap(), Ensured::Ready { changed: false });
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false));
     assert_eq!(methods(&lab.sent()), Vec::<&str>::new(), "the cache has not shown our patch yet");
 
     lab.guest(|service| {
@@ -235,7 +237,7 @@ async fn a_new_pool_service_costs_one_post_one_patch_and_one_put() {
         service.ingress = vec![IP.parse().unwrap()];
     });
     let before = lab.stored.lock().unwrap()[&lab.name()].clone();
-    assert_eq!(lab.ensure().await.unwrap(), Ensured::Ready { changed: false }, "bookkeeping is no news for the user");
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false), "bookkeeping is no news for the user");
     let sent = lab.sent();
     assert_eq!(methods(&sent), ["GET", "PUT"]);
     let mut expected = before;
@@ -248,6 +250,22 @@ async fn a_new_pool_service_costs_one_post_one_patch_and_one_put() {
     assert_eq!(methods(&lab.sent()), Vec::<&str>::new());
 }
 
+/// W-42.
+#[tokio::test]
+async fn two_configurations_live_side_by_side_in_one_process() {
+    let posted = async |network: Option<&str>| {
+        let lab = Lab::new(vec![service("default/web").done()]);
+        let network = network.map(|name| harvester_api::names::NetworkName::parse("managementNetwork", name).unwrap());
+        let given = LoadBalancerConfig { management_network: network, ..config() };
+        let provider = HarvesterLoadBalancers { given, ..lab.provider };
+        provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap();
+        let sent = lab.server.requests();
+        sent[0].body["metadata"]["annotations"]["cloudprovider.harvesterhci.io/managementNetwork"].clone()
+    };
+    let (one, other) = tokio::join!(posted(Some("guests/mgmt")), posted(None));
+    assert_eq!((one, other), (json!("guests/mgmt"), Value::Null));
+}
+
 #[tokio::test]
 async fn an_object_of_a_former_leader_is_adopted() {
     let lab = Lab::new(vec![service("default/web").done()]);
@@ -257,7 +275,7 @@ async fn an_object_of_a_former_leader_is_adopted() {
     // A new process whose first list is older than the object.
     let successor = Lab::new(vec![service("default/web").done()]);
     *successor.stored.lock().unwrap() = lab.stored.lock().unwrap().clone();
-    assert_eq!(successor.ensure().await.unwrap(), Ensured::Ready { changed: true });
+    assert_eq!(successor.ensure().await.unwrap(), Ensured::ready(true));
     assert_eq!(methods(&successor.sent()), ["POST", "GET", "PATCH"]);
 }
 
@@ -298,7 +316,7 @@ async fn a_refusal_of_the_host_reaches_the_user_in_its_words() {
     let provider = HarvesterLoadBalancers { requests, ..lab.provider };
     let error = provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap_err();
     let name = object_name(&config(), &lab.services.get(&key("default/web")).unwrap());
-    assert!(!error.permanent);
+    assert_eq!((error.permanent, error.longest_pause), (false, Some(AFTER_REFUSAL)));
     assert_eq!(runtime::error::chain(&error), format!("create or update lb guests/{name} failed, error: {message}"));
 }
 

@@ -39,6 +39,33 @@ pub enum ShareError {
         /// As written.
         value: String,
     },
+    /// The annotation's value is no name of a group.
+    #[error(
+        "annotation {key} has the value {:?}, expected a name of lower-case letters, digits and '-', at most 63; remove the annotation \
+         for an address of its own",
+        Quoted(value), key = cloudprovider::SHARE_GROUP
+    )]
+    InvalidGroup {
+        /// As written.
+        value: String,
+    },
+    /// Two answers to one question.
+    #[error(
+        "annotations {} and {} both say whose address is shared: remove one of the two",
+        cloudprovider::SHARE_GROUP,
+        cloudprovider::PRIMARY_SERVICE
+    )]
+    GroupAndPrimary,
+    /// Only what Harvester books can be handed over from one Service to the next.
+    #[error(
+        "annotation {group} shares an address of a pool, and annotation {ipam} has the value {:?}, accepted is pool: remove one of the \
+         two, or share with annotation {primary}",
+        Quoted(value), group = cloudprovider::SHARE_GROUP, ipam = cloudprovider::IPAM, primary = cloudprovider::PRIMARY_SERVICE
+    )]
+    GroupNeedsPool {
+        /// As written.
+        value: String,
+    },
     /// The same port of the same protocol is taken.
     #[error(transparent)]
     PortTaken(#[from] Box<PortClash>),
@@ -76,6 +103,66 @@ pub fn named_primary(service: &ServiceView) -> Option<Result<ServiceKey, ShareEr
     })
 }
 
+/// Services of one namespace that name the same group share one address. Who holds it is their primary.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group {
+    namespace: String,
+    name: String,
+}
+
+/// The group that a Service names, whether it may join it or not.
+pub fn group_of(service: &ServiceView) -> Option<Group> {
+    let name = service.annotations.get(cloudprovider::SHARE_GROUP).filter(|name| names::is_dns_1123_label(name))?;
+    Some(Group { namespace: service.key.namespace.clone(), name: name.clone() })
+}
+
+/// The group that a Service asks to be in.
+fn asked_group(service: &ServiceView) -> Result<Option<Group>, ShareError> {
+    let text = |key| service.annotations.get(key).filter(|value| !value.is_empty()).cloned();
+    let Some(value) = text(cloudprovider::SHARE_GROUP) else { return Ok(None) };
+    let group = group_of(service).ok_or(ShareError::InvalidGroup { value })?;
+    if text(cloudprovider::PRIMARY_SERVICE).is_some() {
+        return Err(ShareError::GroupAndPrimary);
+    }
+    match text(cloudprovider::IPAM) {
+        Some(value) if value != "pool" => Err(ShareError::GroupNeedsPool { value }),
+        _ => Ok(Some(group)),
+    }
+}
+
+/// A living member that may share its group's address, or hold it.
+pub fn is_member(service: &ServiceView) -> bool {
+    service.is_load_balancer && !service.has_class && !service.deleting && matches!(asked_group(service), Ok(Some(_)))
+}
+
+/// The Service whose address this one shares: the one that it names, or the `leader` of its group.
+pub fn shared_with(
+    service: &ServiceView,
+    find: impl Fn(&ServiceKey) -> Option<Arc<ServiceView>>,
+    leader: impl Fn(&Group) -> Option<Arc<ServiceView>>,
+) -> Result<Option<Arc<ServiceView>>, ShareError> {
+    if let Some(group) = asked_group(service)? {
+        return Ok(leader(&group).filter(|leader| leader.key != service.key));
+    }
+    let primary = primary_of(service, find)?;
+    // A member of a group that shares its leader's address has none of its own to share.
+    let leads = |primary: &ServiceView| {
+        group_of(primary).and_then(|group| leader(&group)).is_none_or(|leader| leader.key == primary.key)
+    };
+    match primary {
+        Some(primary) if !leads(&primary) => Err(ShareError::NotPrimary { value: primary.key.to_string() }),
+        primary => Ok(primary),
+    }
+}
+
+/// Who of the members takes over an address that its holder gives up: the oldest that has it.
+pub fn heir<'a>(holder: &ServiceView, users: &[&'a Arc<ServiceView>]) -> Option<&'a Arc<ServiceView>> {
+    let group = group_of(holder)?;
+    // Who names the holder itself shares with nobody else.
+    let all = users.iter().all(|user| is_member(user) && group_of(user).as_ref() == Some(&group));
+    users.iter().copied().filter(|_| all).min_by_key(|user| (user.created, &user.key))
+}
+
 /// ccm.md 3.2.
 pub fn primary_of(
     service: &ServiceView,
@@ -109,15 +196,18 @@ pub fn has_joined(sharer: &ServiceView, primary: &ServiceView) -> bool {
     if wears_label_of(sharer, &primary.key) {
         return true;
     }
-    let shown = sharer.annotations.get(kube_vip::LOADBALANCER_IPS).and_then(|ips| ips.parse().ok());
-    shown.is_some() && shown == primary.ingress.first().copied()
+    primary.ingress.first().is_some_and(|address| shown(sharer).any(|shown| shown == *address))
+}
+
+/// The addresses that a Service shows.
+fn shown(service: &ServiceView) -> impl Iterator<Item = IpAddr> {
+    let text = service.annotations.get(kube_vip::LOADBALANCER_IPS).map_or("", String::as_str);
+    text.split(',').filter_map(|ip| ip.trim().parse::<IpAddr>().ok()).filter(|address| !address.is_unspecified())
 }
 
 /// Whether a Service shows this address as its own. That of a DHCP load balancer is not known yet and nobody's.
 pub fn shows(service: &ServiceView, address: &str) -> bool {
-    let address = address.parse::<IpAddr>().ok().filter(|address| !address.is_unspecified());
-    let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).and_then(|ips| ips.parse().ok());
-    address.is_some() && address == shown
+    address.parse::<IpAddr>().is_ok_and(|address| shown(service).any(|shown| shown == address))
 }
 
 /// Whether an address that a Service shows or is served with belongs to another one by now. A former secondary may go on with its
@@ -129,14 +219,13 @@ pub fn is_taken(service: &ServiceView, services: &[Arc<ServiceView>]) -> bool {
 /// Who else has an address that a Service shows or is served with.
 pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Option<ServiceKey> {
     let publishes = |other: &ServiceView, ip: &IpAddr| other.ingress.contains(ip) || shows(other, &ip.to_string());
-    let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).and_then(|ips| ips.parse::<IpAddr>().ok());
-    let ours: BTreeSet<IpAddr> =
-        service.ingress.iter().copied().chain(shown).filter(|address| !address.is_unspecified()).collect();
+    let ours: BTreeSet<IpAddr> = service.ingress.iter().copied().chain(shown(service)).collect();
     services
         .iter()
         .filter(|other| other.key != service.key && other.is_load_balancer && !other.deleting)
         .filter(|other| !matches!(named_primary(other), Some(Ok(primary)) if primary == service.key))
         .filter(|other| !wears_label_of(service, &other.key))
+        .filter(|other| group_of(service).is_none_or(|group| group_of(other) != Some(group)))
         .find(|other| ours.iter().any(|ip| publishes(other, ip)))
         .map(|other| other.key.clone())
 }
@@ -171,138 +260,4 @@ pub fn first_clash(service: &ServiceView, occupants: &[Occupant]) -> Option<(u16
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::build;
-    use super::*;
-
-    fn find(services: &[ServiceView]) -> impl Fn(&ServiceKey) -> Option<Arc<ServiceView>> {
-        let services: Vec<Arc<ServiceView>> = services.iter().cloned().map(Arc::new).collect();
-        move |key| services.iter().find(|service| service.key == *key).cloned()
-    }
-
-    fn primary_text(annotation: Option<&str>) -> Result<Option<String>, String> {
-        let web = build::service("default/web").done();
-        let chained = build::service("default/chained").short(&[("primary", "default/web")]).done();
-        let empty = build::service("default/empty").short(&[("primary", "")]).done();
-        let mut me = build::service("default/me");
-        if let Some(value) = annotation {
-            me = me.short(&[("primary", value)]);
-        }
-        let me = me.done();
-        let found = primary_of(&me, find(&[web, chained, empty, me.clone()]));
-        found.map(|primary| primary.map(|primary| primary.key.to_string())).map_err(|error| error.to_string())
-    }
-
-    /// ccm.md 3.2.
-    #[test]
-    fn a_primary_is_a_service_that_exists_and_shares_with_nobody() {
-        assert_eq!(primary_text(None), Ok(None));
-        assert_eq!(primary_text(Some("default/web")), Ok(Some("default/web".into())));
-        assert_eq!(
-            primary_text(Some("nowhere/none")),
-            Err("get service nowhere/none failed: services \"none\" not found".into())
-        );
-        for not_primary in ["default/chained", "default/me"] {
-            assert_eq!(primary_text(Some(not_primary)), Err(format!("service {not_primary} is not a primary service")));
-        }
-        assert_eq!(primary_text(Some("default/empty")), Ok(Some("default/empty".into())));
-        assert_eq!(primary_text(Some("web")), Ok(Some("default/web".into())), "in its own namespace");
-        for bad in ["", "No Name", "/web", "default/"] {
-            let text = primary_text(Some(bad)).unwrap_err();
-            assert!(text.starts_with(&format!("invalid service name {bad}: ")), "{text}");
-            assert!(text.contains("expected name or namespace/name"), "{text}");
-        }
-        assert!(primary_text(Some("a/b/c")).unwrap_err().contains("not found"));
-    }
-
-    #[test]
-    fn what_a_user_wrote_is_quoted_within_bounds() {
-        for value in ["x".repeat(100_000), format!("a/{}", "\n".repeat(100_000)), "\u{1b}[2Jroot".to_owned()] {
-            let text = primary_text(Some(&value)).unwrap_err();
-            assert!(text.len() < 800 && !text.contains(char::is_control), "{text}");
-        }
-    }
-
-    /// W-34: an address that stayed on a Service may be another one's by now.
-    #[test]
-    fn an_address_that_another_living_service_publishes_is_taken() {
-        let me = || build::service("default/me").short(&[("ip", "10.0.0.1")]);
-        let other = || build::service("default/other");
-        let mut deleting = other().ingress("10.0.0.1").done();
-        deleting.deleting = true;
-        let mut cluster_ip = other().short(&[("ip", "10.0.0.1")]).done();
-        cluster_ip.is_load_balancer = false;
-        let served = build::service("default/me").ingress("10.0.0.1").done();
-        let cases = [
-            ("served", me().done(), other().ingress("10.0.0.1").done(), true),
-            ("published", me().done(), other().short(&[("ip", "10.0.0.1")]).done(), true),
-            ("by ingress alone", served, other().ingress("10.0.0.1").done(), true),
-            ("another address", me().done(), other().ingress("10.0.0.2").done(), false),
-            ("itself", me().done(), me().ingress("10.0.0.1").done(), false),
-            ("being deleted", me().done(), deleting, false),
-            ("no load balancer", me().done(), cluster_ip, false),
-            ("shares it", me().done(), other().short(&[("primary", "default/me"), ("ip", "10.0.0.1")]).done(), false),
-            ("former primary", me().label("default.other").done(), other().ingress("10.0.0.1").done(), false),
-        ];
-        for (what, me, other, expected) in cases {
-            assert_eq!(is_taken(&me, &[Arc::new(other)]), expected, "{what}");
-        }
-        let dhcp = |name| build::service(name).short(&[("ip", "0.0.0.0")]).done();
-        assert!(!is_taken(&dhcp("default/me"), &[Arc::new(dhcp("default/other"))]), "not known yet");
-    }
-
-    #[test]
-    fn udp_and_tcp_53_may_share_an_address() {
-        let dns = build::service("default/dns").ports(&["TCP/53"]).done();
-        let occupants = [Occupant::from(&build::service("default/web").ports(&["UDP/53"]).done())];
-        assert_eq!(first_clash(&dns, &occupants), None);
-        let occupants = [Occupant::from(&build::service("default/web").ports(&["UDP/53", "TCP/53"]).done())];
-        assert_eq!(first_clash(&dns, &occupants).unwrap().0, 53);
-    }
-
-    #[test]
-    fn a_service_does_not_clash_with_itself() {
-        let dns = build::service("default/dns").ports(&["TCP/53"]).done();
-        assert_eq!(first_clash(&dns, &[Occupant::from(&dns)]), None);
-    }
-
-    /// W-21.
-    #[test]
-    fn only_living_load_balancers_that_name_the_primary_share_with_it() {
-        let key = build::key("default/web");
-        let secondary = || build::service("default/a").short(&[("primary", "default/web")]).label("default.web");
-        let mut deleting = secondary().done();
-        deleting.deleting = true;
-        let mut cluster_ip = secondary().done();
-        cluster_ip.is_load_balancer = false;
-        let mut classy = secondary().done();
-        classy.has_class = true;
-        let label_only = build::service("default/b").label("default.web").done();
-        let other = build::service("default/c").short(&[("primary", "default/web2")]).done();
-        let itself = build::service("default/web").short(&[("primary", "default/web")]).done();
-        for not in [deleting, cluster_ip, classy, label_only, other, itself] {
-            assert!(sharers(&key, [Arc::new(not.clone())]).is_empty(), "{not:?}");
-        }
-        assert_eq!(sharers(&key, [Arc::new(secondary().done())]).len(), 1);
-    }
-
-    /// W-22.
-    #[test]
-    fn a_label_value_that_would_be_too_long_is_left_out() {
-        assert_eq!(label_value(&build::key("default/web")), Some("default.web".into()));
-        let long = "a".repeat(32);
-        assert_eq!(label_value(&build::key(&format!("{long}/{long}"))), None);
-    }
-
-    #[test]
-    fn a_sharer_has_joined_when_it_wears_the_label_or_shows_the_address() {
-        let web = build::service("default/web").ingress("10.0.0.1").done();
-        let new = || build::service("default/a").short(&[("primary", "default/web")]);
-        assert!(!has_joined(&new().done(), &web));
-        assert!(has_joined(&new().label("default.web").done(), &web));
-        assert!(!has_joined(&new().label("default.other").done(), &web));
-        assert!(has_joined(&new().short(&[("ip", "10.0.0.1")]).done(), &web));
-        assert!(!has_joined(&new().short(&[("ip", "10.0.0.2")]).done(), &web), "from a life of its own");
-        assert!(!has_joined(&new().done(), &build::service("default/web").done()), "nobody shows an address");
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use harvester_api::keys::cloudprovider;
+use harvester_api::keys::{cloudprovider, loadbalancer};
 use harvester_api::load_balancer::{LoadBalancer, NotReady};
 
 /// A LoadBalancer object.
@@ -84,6 +84,13 @@ impl LbView {
     /// `spec.ipam` as the host understands it: absent behaves as `pool`.
     pub fn effective_ipam(&self) -> &str {
         self.ipam.as_deref().unwrap_or("pool")
+    }
+
+    /// Whether the host kept the network that this object was created for; `None` where it was created for none. Its webhook
+    /// answers in the request that creates the object: what is there is what the host made of it.
+    pub fn keeps_network(&self) -> Option<bool> {
+        let wanted = self.annotations.get(cloudprovider::LB_NETWORK).filter(|network| !network.is_empty())?;
+        Some(self.annotation(loadbalancer::NETWORK) == wanted)
     }
 
     /// The pool of its address: the one that is named, else the one that the host chose.

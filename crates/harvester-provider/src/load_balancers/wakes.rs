@@ -9,7 +9,7 @@ use harvester_api::keys::{cloudprovider, kube_vip, loadbalancer};
 
 use super::neighbours::addresses;
 use super::network::wanted_network;
-use super::sharing::named_primary;
+use super::sharing::{Group, group_of, named_primary};
 use super::view::LbView;
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::is_proven;
@@ -18,6 +18,7 @@ use crate::identity::proof::is_proven;
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Digest {
     primary: Option<ServiceKey>,
+    group: Option<Group>,
     chained: bool,
     is_ours: bool,
     deleting: bool,
@@ -34,6 +35,7 @@ impl From<&ServiceView> for Digest {
     fn from(service: &ServiceView) -> Self {
         Self {
             primary: named_primary(service).and_then(Result::ok),
+            group: group_of(service),
             chained: service.annotations.get(cloudprovider::PRIMARY_SERVICE).is_some_and(|value| !value.is_empty()),
             is_ours: service.is_load_balancer && !service.has_class,
             deleting: service.deleting,
@@ -56,12 +58,13 @@ pub struct ServiceWakes {
 impl ServiceWakes {
     /// `key` changed, appeared or is gone: itself if its ingress changed (the framework does not look at the status), who shares
     /// its address, the Service whose address it shares, who else shares that, and who wants an address that it has given up.
-    /// `naming` finds who names a Service as primary, `wanting` who wants a static address.
+    /// `naming` finds who names a Service as primary, `grouped` who names a group, `wanting` who wants a static address.
     pub fn touched(
         &mut self,
         key: &ServiceKey,
         now: Option<&ServiceView>,
         naming: impl Fn(&ServiceKey) -> Vec<Arc<ServiceView>>,
+        grouped: impl Fn(&Group) -> Vec<Arc<ServiceView>>,
         wanting: impl Fn(IpAddr) -> BTreeSet<ServiceKey>,
     ) -> BTreeSet<ServiceKey> {
         let new = now.map(Digest::from);
@@ -77,6 +80,8 @@ impl ServiceWakes {
         let mut wake = primaries.clone();
         primaries.insert(key.clone());
         wake.extend(primaries.iter().flat_map(naming).map(|service| service.key.clone()));
+        let groups = [&old, &new].into_iter().flatten().filter_map(|digest| digest.group.as_ref());
+        wake.extend(groups.flat_map(grouped).map(|service| service.key.clone()));
         let holds = |digest: &Option<Digest>| digest.as_ref().map(|digest| digest.holds.clone()).unwrap_or_default();
         wake.extend(holds(&old).difference(&holds(&new)).copied().flat_map(wanting));
         wake.remove(key);
@@ -106,7 +111,12 @@ impl ObjectWakes {
         all: impl FnOnce() -> Vec<Arc<ServiceView>>,
     ) -> Option<ServiceKey> {
         let Some(lb) = now else { return self.owners.remove(name) };
-        let owner = self.owners.get(name).cloned().or_else(|| owner(lb, config, all))?;
+        // An object may be handed over from one Service to another: what its labels say now counts.
+        let as_named = |owner: &ServiceKey| {
+            lb.service().is_none_or(|named| named == (owner.namespace.as_str(), owner.name.as_str()))
+        };
+        let remembered = self.owners.get(name).filter(|owner| as_named(owner)).cloned();
+        let owner = remembered.or_else(|| owner(lb, config, all))?;
         self.owners.insert(name.to_owned(), owner.clone());
         Some(owner)
     }
@@ -156,6 +166,10 @@ mod tests {
         }
     }
 
+    fn no_group(_: &Group) -> Vec<Arc<ServiceView>> {
+        Vec::new()
+    }
+
     fn nobody(_: IpAddr) -> BTreeSet<ServiceKey> {
         BTreeSet::new()
     }
@@ -171,14 +185,14 @@ mod tests {
         let after = service("default/web").ingress("10.0.0.1").done();
         let all = arcs(&[after.clone(), sharer("default/a"), sharer("x/b"), service("default/c").done()]);
         let mut wakes = ServiceWakes::default();
-        wakes.touched(&before.key, Some(&before), naming(&all), nobody);
+        wakes.touched(&before.key, Some(&before), naming(&all), no_group, nobody);
         assert_eq!(
-            names(wakes.touched(&after.key, Some(&after), naming(&all), nobody)),
+            names(wakes.touched(&after.key, Some(&after), naming(&all), no_group, nobody)),
             ["default/a", "default/web", "x/b"]
         );
-        assert!(wakes.touched(&after.key, Some(&after), naming(&all), nobody).is_empty(), "nothing changed");
+        assert!(wakes.touched(&after.key, Some(&after), naming(&all), no_group, nobody).is_empty(), "nothing changed");
         assert_eq!(
-            names(wakes.touched(&after.key, None, naming(&all[1..]), nobody)),
+            names(wakes.touched(&after.key, None, naming(&all[1..]), no_group, nobody)),
             ["default/a", "default/web", "x/b"]
         );
     }
@@ -189,9 +203,12 @@ mod tests {
         let all = arcs(&[service("default/web").done(), sharer("default/a"), sharer("default/b")]);
         let mut wakes = ServiceWakes::default();
         let a = sharer("default/a");
-        wakes.touched(&a.key, Some(&a), naming(&all), nobody);
+        wakes.touched(&a.key, Some(&a), naming(&all), no_group, nobody);
         let turned = service("default/a").done();
-        assert_eq!(names(wakes.touched(&a.key, Some(&turned), naming(&all), nobody)), ["default/b", "default/web"]);
+        assert_eq!(
+            names(wakes.touched(&a.key, Some(&turned), naming(&all), no_group, nobody)),
+            ["default/b", "default/web"]
+        );
     }
 
     #[test]
@@ -211,9 +228,9 @@ mod tests {
             (Some(&shows_another), false),
         ] {
             let mut wakes = ServiceWakes::default();
-            let first = wakes.touched(&had.key, Some(&had), naming(&[]), wanting);
+            let first = wakes.touched(&had.key, Some(&had), naming(&[]), no_group, wanting);
             assert!(!first.contains(&key("default/fixed")), "nothing was given up yet");
-            let woken = wakes.touched(&had.key, now, naming(&[]), wanting);
+            let woken = wakes.touched(&had.key, now, naming(&[]), no_group, wanting);
             assert_eq!(woken.contains(&key("default/fixed")), free, "{now:?}");
         }
     }
@@ -222,10 +239,10 @@ mod tests {
     fn a_label_or_annotation_that_nobody_depends_on_wakes_nobody() {
         let web = service("default/web").done();
         let mut wakes = ServiceWakes::default();
-        wakes.touched(&web.key, Some(&web), naming(&[]), nobody);
+        wakes.touched(&web.key, Some(&web), naming(&[]), no_group, nobody);
         let mut other = web.clone();
         other.annotations.insert("example/x".into(), "1".into());
-        assert!(wakes.touched(&web.key, Some(&other), naming(&[]), nobody).is_empty());
+        assert!(wakes.touched(&web.key, Some(&other), naming(&[]), no_group, nobody).is_empty());
     }
 
     #[test]
@@ -237,6 +254,25 @@ mod tests {
         assert_eq!(wakes.touched("x", None, &config(), Vec::new), None);
         view.annotations.insert(loadbalancer::CLUSTER.into(), "other".into());
         assert_eq!(wakes.touched("x", Some(&view), &config(), Vec::new), None, "another cluster's");
+    }
+
+    #[test]
+    fn a_change_of_one_member_wakes_its_group_and_an_object_that_changes_hands_its_new_owner() {
+        let member = |name| service(name).short(&[("group", "edge")]);
+        let all = arcs(&[member("default/a").done(), member("default/b").done(), member("default/web").done()]);
+        let grouped = |_: &Group| all.clone();
+        let mut wakes = ServiceWakes::default();
+        let before = member("default/web").done();
+        wakes.touched(&before.key, Some(&before), naming(&[]), grouped, nobody);
+        let leaving = ServiceView { deleting: true, ..before };
+        let woken = wakes.touched(&leaving.key, Some(&leaving), naming(&[]), grouped, nobody);
+        assert_eq!(names(woken), ["default/a", "default/b"]);
+
+        let mut objects = ObjectWakes::default();
+        let mut view = lb("x").done();
+        objects.touched("x", Some(&view), &config(), Vec::new);
+        view.labels.insert(cloudprovider::SERVICE_NAME.into(), "a".into());
+        assert_eq!(objects.touched("x", Some(&view), &config(), Vec::new), Some(key("default/a")));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use harvester_api::load_balancer::{AllocatedAddress, LoadBalancer};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
+use super::books::Books;
 use super::plan::{self, AddressStep, Farewell};
 use super::queue::{Key, Outcome};
 use super::world::{NO_MATCH_RETRY, World, is_conflict, is_not_found, now};
@@ -38,6 +39,8 @@ fn is_duplicate(error: &BookError) -> bool {
 /// One controller; `work` runs in as many tasks as the profile has workers.
 pub struct LoadBalancers {
     world: Arc<World>,
+    /// Bookings, where nobody collides.
+    books: Books,
     /// When an object was first seen, by UID and stage of its life, for delayed answers.
     first_seen: Mutex<HashMap<(String, &'static str), Instant>>,
 }
@@ -45,7 +48,7 @@ pub struct LoadBalancers {
 impl LoadBalancers {
     /// Over the shared world.
     pub fn new(world: Arc<World>) -> Self {
-        Self { world, first_seen: Mutex::default() }
+        Self { world, books: Books::default(), first_seen: Mutex::default() }
     }
 
     /// Works off the queue for ever.
@@ -149,7 +152,7 @@ impl LoadBalancers {
         let owner = plan::owner_key(lb);
         if !self.world.profile.collides() {
             let booker = owner.clone();
-            let booked = self.world.books.change(&self.world, pool, move |status| {
+            let booked = self.books.change(&self.world, pool, move |status| {
                 allocator::book(&ranges, status, &booker).map_err(|error| (error.to_string(), is_duplicate(&error)))
             });
             return match booked.await.ok_or_else(|| no_ip(format!("fail to reserve an address into {pool}")))? {
@@ -193,8 +196,7 @@ impl LoadBalancers {
         self.world.allocator(pool).ok_or_else(no_allocator)?;
         if !self.world.profile.collides() {
             let owner = owner.to_owned();
-            let released =
-                self.world.books.change(&self.world, pool, move |status| drop(allocator::release(status, &owner)));
+            let released = self.books.change(&self.world, pool, move |status| drop(allocator::release(status, &owner)));
             return released.await.ok_or_else(|| format!("fail to write {pool}"));
         }
         let current = self.world.pool(pool).await.map_err(|error| error.to_string())?.ok_or_else(no_allocator)?;

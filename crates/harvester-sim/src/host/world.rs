@@ -18,7 +18,6 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::books::Books;
 use super::bucket::Bucket;
 use super::queue::{Key, Queue};
 use crate::faults::FaultSwitch;
@@ -128,8 +127,6 @@ pub struct World {
     pub machine_queue: Queue,
     /// Allocators of pools, by pool name: gone from here, bookings in that pool fail.
     pub allocators: Mutex<HashMap<String, Arc<RangeSet>>>,
-    /// Bookings, where nobody collides.
-    pub books: Books,
     bucket: Bucket,
 }
 
@@ -162,7 +159,6 @@ impl World {
             pool_queue: Queue::default(),
             machine_queue: Queue::default(),
             allocators: Mutex::default(),
-            books: Books::default(),
             bucket: profile.bucket(),
         };
         (world, Writers { load_balancers: lb_writer, pools: pool_writer, machines: machine_writer })
@@ -223,7 +219,7 @@ pub fn is_not_found<T>(outcome: &kube::Result<T>) -> bool {
 }
 
 /// Pause after a watch that failed.
-const WATCH_AGAIN: Duration = Duration::from_millis(500);
+pub const WATCH_AGAIN: Duration = Duration::from_millis(500);
 
 /// Keeps a cache filled and queues the key of every object that changed, deleted ones included. Never ends by itself.
 pub async fn feed<K>(api: Api<K>, writer: Writer<K>, queue: Queue)

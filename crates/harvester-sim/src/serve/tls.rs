@@ -78,6 +78,10 @@ pub async fn serve(listener: TcpListener, acceptor: TlsAcceptor, router: Router)
             accepted = listener.accept() => accepted?,
             Some(_) = connections.join_next() => continue,
         };
+        // An answer must not wait for the peer's acknowledgement of what was sent before.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%peer, %error, "small answers may be late");
+        }
         let acceptor = acceptor.clone();
         let service = TowerToHyperService::new(router.clone());
         connections.spawn(async move {

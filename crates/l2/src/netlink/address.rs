@@ -1,5 +1,6 @@
 //! IP addresses of interfaces, ours with a deadline that the kernel enforces.
 
+use std::io;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -63,6 +64,8 @@ pub struct Address {
     pub duplicate: bool,
     /// IPv6: set without duplicate address detection.
     pub nodad: bool,
+    /// The metric of its prefix route (`IFA_RT_PRIORITY`), if one was given.
+    pub metric: Option<u32>,
 }
 
 impl Address {
@@ -72,7 +75,7 @@ impl Address {
     }
 
     pub(super) fn from_message(message: &AddressMessage) -> Option<Self> {
-        let (mut ip, mut local, mut cache, mut protocol) = (None, None, None, None);
+        let (mut ip, mut local, mut cache, mut protocol, mut metric) = (None, None, None, None, None);
         // The header has the lower eight only; every kernel since 3.14 sends all of them in an attribute.
         let mut flags = AddressFlags::empty();
         for attribute in &message.attributes {
@@ -82,6 +85,7 @@ impl Address {
                 AddressAttribute::Local(address) => local = Some(*address),
                 AddressAttribute::CacheInfo(info) => cache = Some(*info),
                 AddressAttribute::Protocol(mark) => protocol = Some(u8::from(*mark)),
+                AddressAttribute::RoutePriority(given) => metric = Some(*given),
                 AddressAttribute::Flags(all) => flags = *all,
                 _ => {}
             }
@@ -101,8 +105,23 @@ impl Address {
             tentative: flags.contains(AddressFlags::Tentative),
             duplicate: flags.contains(AddressFlags::Dadfailed),
             nodad: flags.contains(AddressFlags::Nodad),
+            metric,
         })
     }
+}
+
+/// An address to be set.
+#[derive(Debug, Clone, Copy)]
+pub struct NewAddress {
+    /// Index of the interface.
+    pub interface: u32,
+    /// The address with its prefix length.
+    pub net: IpNet,
+    /// From now on.
+    pub valid: AddressLifetime,
+    /// For the prefix route; `None` leaves it as it is. To a host address the metric means nothing, and the kernel keeps
+    /// it: a number can be noted there that outlives the process.
+    pub metric: Option<u32>,
 }
 
 impl Netlink {
@@ -130,12 +149,20 @@ impl Netlink {
     ///
     /// The same address with another prefix length is another address to the kernel.
     pub async fn set_address(&self, interface: u32, net: IpNet, lifetime: AddressLifetime) -> Result<(), NetlinkError> {
-        self.change(
-            RouteNetlinkMessage::NewAddress(new_address(interface, net, lifetime)),
-            NLM_F_CREATE | NLM_F_REPLACE,
-        )
-        .await
-        .map_err(|failure| failure.while_trying_to(format!("set address {net} on interface {interface}")))
+        let address = NewAddress { interface, net, valid: lifetime, metric: None };
+        self.change(RouteNetlinkMessage::NewAddress(address.message()), NLM_F_CREATE | NLM_F_REPLACE)
+            .await
+            .map_err(|failure| failure.while_trying_to(address.what_is_tried()))
+    }
+
+    /// [`Netlink::set_address`] for many, in one request to the kernel. The answers come in the same order.
+    pub async fn set_addresses(&self, wanted: &[NewAddress]) -> Vec<Result<(), NetlinkError>> {
+        let messages = wanted.iter().map(|address| RouteNetlinkMessage::NewAddress(address.message())).collect();
+        let results = self.batches.perform(messages, NLM_F_CREATE | NLM_F_REPLACE).await;
+        let explain = |(address, result): (&NewAddress, io::Result<()>)| {
+            result.map_err(|source| NetlinkError::Refused { tried: address.what_is_tried(), source })
+        };
+        wanted.iter().zip(results).map(explain).collect()
     }
 
     /// Removes an address. What is not there, or whose interface is not there, counts as removed. True if it was there.
@@ -160,23 +187,30 @@ fn identity(interface: u32, net: IpNet) -> AddressMessage {
     message
 }
 
-fn new_address(interface: u32, net: IpNet, lifetime: AddressLifetime) -> AddressMessage {
-    let mut message = identity(interface, net);
-    if let Some(broadcast) = broadcast(net) {
-        message.attributes.push(broadcast);
+impl NewAddress {
+    fn what_is_tried(&self) -> String {
+        format!("set address {} on interface {}", self.net, self.interface)
     }
-    if net.addr().is_ipv6() {
-        message.header.flags = AddressHeaderFlags::Nodad;
-        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+
+    fn message(&self) -> AddressMessage {
+        let mut message = identity(self.interface, self.net);
+        if let Some(broadcast) = broadcast(self.net) {
+            message.attributes.push(broadcast);
+        }
+        if self.net.addr().is_ipv6() {
+            message.header.flags = AddressHeaderFlags::Nodad;
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        let mut cache = CacheInfo::default();
+        cache.ifa_valid = self.valid.seconds();
+        message.attributes.push(AddressAttribute::CacheInfo(cache));
+        message.attributes.push(AddressAttribute::Protocol(AddressProtocol::Other(OUR_ADDRESS_PROTOCOL)));
+        message.attributes.extend(self.metric.map(AddressAttribute::RoutePriority));
+        message
     }
-    let mut cache = CacheInfo::default();
-    cache.ifa_valid = lifetime.seconds();
-    message.attributes.push(AddressAttribute::CacheInfo(cache));
-    message.attributes.push(AddressAttribute::Protocol(AddressProtocol::Other(OUR_ADDRESS_PROTOCOL)));
-    message
 }
 
-/// announcer.md 5.4: a broadcast address only where the prefix leaves room for one.
+/// kube-vip spec 5.4: a broadcast address only where the prefix leaves room for one.
 fn broadcast(net: IpNet) -> Option<AddressAttribute> {
     match net {
         IpNet::V4(net) if net.prefix_len() < 31 => Some(AddressAttribute::Broadcast(net.broadcast())),
@@ -186,7 +220,36 @@ fn broadcast(net: IpNet) -> Option<AddressAttribute> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use netlink_packet_core::{Emitable, Parseable};
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// As the kernel would read it.
+    fn over_the_wire(message: &AddressMessage) -> AddressMessage {
+        let mut bytes = vec![0; message.buffer_len()];
+        message.emit(&mut bytes);
+        AddressMessage::parse(bytes.as_slice()).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_asked_for_is_what_is_recognised_as_ours(
+            interface: u32, ip: IpAddr, prefix in 0..=128_u8, seconds in proptest::option::of(1..u32::MAX),
+            metric in proptest::option::of(1..u32::MAX),
+        ) {
+            let net = IpNet::new(ip, prefix.min(if ip.is_ipv4() { 32 } else { 128 })).unwrap();
+            let valid = seconds.map_or(AddressLifetime::Forever, AddressLifetime::from_seconds);
+            let address = Address::from_message(&over_the_wire(&NewAddress { interface, net, valid, metric }.message())).unwrap();
+            prop_assert!(address.is_ours());
+            prop_assert_eq!((address.interface, address.net, address.valid), (interface, net, valid));
+            prop_assert_eq!(address.metric, metric);
+            prop_assert_eq!(address.preferred, AddressLifetime::For(Duration::ZERO));
+            prop_assert_eq!(address.nodad, ip.is_ipv6());
+        }
+    }
 
     #[test]
     fn a_lifetime_is_whole_seconds_never_rounded_up_and_never_zero() {

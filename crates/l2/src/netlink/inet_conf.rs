@@ -1,7 +1,7 @@
 //! IPv4 settings of an interface (`net.ipv4.conf.<interface>.*`), read and set through netlink.
 //!
 //! In a pod `/proc/sys` is read-only; `RTM_SETLINK` with `IFLA_INET_CONF` needs `CAP_NET_ADMIN` only
-//! (announcer.md 10.5 item 12).
+//! (kube-vip spec 10.5 item 12).
 
 use std::{fs, io};
 
@@ -136,6 +136,9 @@ fn read(message: &LinkMessage) -> Option<InetConf> {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::{Nla, NlasIterator};
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -152,5 +155,23 @@ mod tests {
         let change = wanted.difference(current);
         assert_eq!(change, InetConfChange { arp_announce: Some(2), ..Default::default() });
         assert!(wanted.difference(InetConf { arp_announce: 2, ..current }).is_empty());
+    }
+
+    proptest! {
+        /// Zeros too: putting a setting back is half of our use.
+        #[test]
+        fn each_setting_to_change_is_in_the_message_once(arp_ignore: Option<u32>, arp_announce: Option<u32>, rp_filter: Option<u32>) {
+            let change = InetConfChange { arp_ignore, arp_announce, rp_filter };
+            let AfSpecUnspec::Inet(inet) = change.attribute() else { panic!("settings of IPv4") };
+            let [AfSpecInet::Other(nested)] = inet.as_slice() else { panic!("one list of settings") };
+            let mut bytes = vec![0; nested.value_len()];
+            nested.emit_value(&mut bytes);
+            let found: Vec<(u16, Vec<u8>)> =
+                NlasIterator::new(&bytes).map(|nla| nla.map(|nla| (nla.kind(), nla.value().to_vec())).unwrap()).collect();
+            let expected = [(8, rp_filter), (18, arp_announce), (19, arp_ignore)];
+            let expected: Vec<(u16, Vec<u8>)> =
+                expected.into_iter().filter_map(|(kind, value)| Some((kind, value?.to_ne_bytes().to_vec()))).collect();
+            prop_assert_eq!(found, expected);
+        }
     }
 }

@@ -32,7 +32,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Frames can go out and come in. announcer.md 5.7: operational state UP or UNKNOWN.
+    /// Frames can go out and come in. kube-vip spec 5.7: operational state UP or UNKNOWN.
     pub fn is_usable(&self) -> bool {
         self.up && self.carrier && matches!(self.state, OperState::Up | OperState::Unknown)
     }

@@ -1,5 +1,6 @@
 //! The macvlans that carry DHCP addresses.
 
+use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -9,7 +10,7 @@ use netlink_packet_route::{
     },
 };
 
-use super::{Failure, InetConfChange, Link, LinkKind, MacvlanMode, Netlink, NetlinkError};
+use super::{AddressLifetime, Failure, InetConfChange, Link, LinkKind, MacvlanMode, Netlink, NetlinkError};
 use crate::Mac;
 
 /// A macvlan as it shall be.
@@ -25,6 +26,9 @@ pub struct Macvlan {
     pub alias: String,
     /// Set before it is up, so that it never answers with other settings.
     pub inet_conf: InetConfChange,
+    /// Set before it is up. Its first frame draws the traffic for a MAC that was on another machine: from then on
+    /// whatever arrives is for this address.
+    pub address: Option<(IpNet, AddressLifetime)>,
 }
 
 /// Why an interface cannot be adopted in place of a wanted macvlan.
@@ -60,7 +64,7 @@ pub enum Mismatch {
 impl Macvlan {
     /// Whether `link` can be adopted as it is (it may still have to be set up), and why not.
     ///
-    /// announcer.md 10.5 item 12: type, parent and MAC are verified on adoption, a wrong one is made anew.
+    /// kube-vip spec 10.5 item 12: type, parent and MAC are verified on adoption, a wrong one is made anew.
     pub fn mismatch(&self, link: &Link) -> Option<Mismatch> {
         let LinkKind::Macvlan { parent, mode } = link.kind else {
             return Some(Mismatch::Kind(link.name.clone()));
@@ -99,6 +103,9 @@ impl Netlink {
             self.change(RouteNetlinkMessage::SetLink(settings(link.index, wanted)), 0)
                 .await
                 .map_err(|failure| failure.while_trying_to(format!("set alias and IP settings of macvlan {name}")))?;
+            if let Some((net, valid)) = wanted.address {
+                self.set_address(link.index, net, valid).await?;
+            }
             // By its name: the index is another one with each attempt, and so would be the text.
             self.up(link.index).await.map_err(|failure| failure.while_trying_to(format!("set macvlan {name} up")))
         };

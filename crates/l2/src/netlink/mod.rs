@@ -1,9 +1,10 @@
-//! rtnetlink: links, addresses, interface settings, routes. One socket for requests; changes have their own.
+//! rtnetlink: links, addresses, interface settings, routes. One socket for requests; batches and changes have their own.
 //!
 //! The requests are spoken here, not through rtnetlink's request types, for one reason: those take a connection that
 //! dies half-way for success. Here a change counts as made when the kernel has acknowledged it, a list as read when its end was seen.
 
 mod address;
+mod batch;
 mod changes;
 mod inet_conf;
 mod link;
@@ -21,7 +22,7 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
 use netlink_packet_route::RouteNetlinkMessage;
 
 pub use self::{
-    address::{Address, AddressLifetime, OUR_ADDRESS_PROTOCOL},
+    address::{Address, AddressLifetime, NewAddress, OUR_ADDRESS_PROTOCOL},
     changes::{Change, Changes},
     inet_conf::{InetConf, InetConfChange, inet_conf_of_all},
     link::{BadInterfaceName, Link, LinkKind, MacvlanMode, OperState, check_interface_name},
@@ -116,6 +117,7 @@ impl Future for Connection {
 #[derive(Debug, Clone)]
 pub struct Netlink {
     handle: rtnetlink::Handle,
+    batches: batch::Batches,
 }
 
 impl Netlink {
@@ -125,7 +127,8 @@ impl Netlink {
         let (mut connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
         connection.set_forward_ack(true);
         connection.set_forward_done(true);
-        Ok((Self { handle }, Connection(Box::pin(connection))))
+        let batches = batch::Batches::open().map_err(NetlinkError::Open)?;
+        Ok((Self { handle, batches }, Connection(Box::pin(connection))))
     }
 
     /// Sends a change and waits for the kernel's acknowledgement.

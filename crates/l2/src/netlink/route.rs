@@ -11,7 +11,7 @@ use super::{Netlink, NetlinkError};
 
 impl Netlink {
     /// The default route: IPv4 first, then IPv6; of several the one with the lowest metric; of a
-    /// multipath route the first hop (announcer.md 5.7).
+    /// multipath route the first hop (kube-vip spec 5.7).
     pub async fn default_route(&self) -> Result<Option<DefaultRoute>, NetlinkError> {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut request = RouteMessage::default();

@@ -164,7 +164,40 @@ mod tests {
         assert_eq!(answers(&twice), [Answer::Acknowledged(12, Err(2)); 2]);
     }
 
+    /// The length that a message says it has, with each attribute list inside it as long as it says: what is left over is
+    /// what the kernel calls "invalid argument".
+    fn is_whole(mut list: &[u8]) -> bool {
+        while !list.is_empty() {
+            let Some(([low, high, ..], _)) = list.split_first_chunk::<4>() else { return false };
+            let length = usize::from(u16::from_ne_bytes([*low, *high]));
+            let Some(rest) = list.get(length.next_multiple_of(4)..) else { return false };
+            if length < 4 {
+                return false;
+            }
+            list = rest;
+        }
+        true
+    }
+
     proptest! {
+        #[test]
+        fn any_attributes_make_whole_messages(values in proptest::collection::vec((0..100_u16, proptest::collection::vec(any::<u8>(), 0..50)), 0..20)) {
+            let list = values.iter().fold(Attributes::new(), |list, (kind, value)| list.bytes(*kind, value));
+            prop_assert!(is_whole(&list.0));
+            let request = Request::new(9, CREATE, Attributes::new().nested(1, list));
+            let (batch, last) = batch(&[request.clone(), request], 1);
+            prop_assert_eq!(last, 3);
+            // Begin, twice the request, end.
+            let (mut rest, mut messages) = (batch.as_slice(), 0);
+            while let Some((length, _)) = rest.split_first_chunk::<4>() {
+                let message;
+                (message, rest) = rest.split_at(u32::from_ne_bytes(*length) as usize);
+                prop_assert!(is_whole(&message[HEADER + 4..]));
+                messages += 1;
+            }
+            prop_assert_eq!(messages, 4);
+        }
+
         #[test]
         fn any_datagram_is_answered(datagram: Vec<u8>) {
             let _ = answers(&datagram);

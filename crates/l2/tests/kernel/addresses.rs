@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use ipnet::IpNet;
-use l2::netlink::{Address, AddressLifetime, Change, Changes};
+use l2::netlink::{Address, AddressLifetime, Change, Changes, NewAddress};
 
 use crate::lan::{Lan, PATIENCE, Side, eventually, on_a_lan};
 
@@ -85,6 +85,35 @@ fn setting_an_address_again_extends_its_life() {
                 "{address:?}"
             );
         }
+    });
+}
+
+#[test]
+fn three_hundred_addresses_are_set_in_one_request_and_one_that_is_refused_keeps_none_of_the_others_back() {
+    on_a_lan(async |Lan { near, .. }| {
+        let long = AddressLifetime::For(Duration::from_mins(1));
+        let vip = |n: u32| IpNet::new(std::net::Ipv4Addr::from(0xac1f_0000 + n).into(), 32).expect("a host");
+        let of = |interface, net| NewAddress { interface, net, valid: long, metric: None };
+        let mut wanted: Vec<_> = (1..=300).map(|n| of(near.index, vip(n))).collect();
+        wanted.insert(150, of(u32::MAX >> 1, net("192.0.2.99/32")));
+        wanted.push(of(near.index, net("2001:db8::a/128")));
+        // Setting is extending: the second time everything is there.
+        for _ in 0..2 {
+            let results = near.netlink.set_addresses(&wanted).await;
+            assert_eq!(results.len(), 302);
+            let refused: Vec<usize> =
+                results.iter().enumerate().filter(|(_, result)| result.is_err()).map(|(at, _)| at).collect();
+            assert_eq!(refused, [150]);
+            let error = results.into_iter().nth(150).expect("counted").expect_err("no such interface");
+            assert_eq!(error.to_string(), "failed to set address 192.0.2.99/32 on interface 2147483647");
+            assert_eq!(error.raw_os_error(), Some(19), "ENODEV");
+            let here = near.netlink.addresses(Some(near.index)).await.expect("addresses");
+            assert_eq!(here.iter().filter(|address| address.is_ours()).count(), 301);
+        }
+        assert!(near.netlink.set_addresses(&[]).await.is_empty());
+        let all_refused: Vec<_> = (1..=300).map(|n| of(u32::MAX >> 1, vip(n))).collect();
+        let results = near.netlink.set_addresses(&all_refused).await;
+        assert!(results.iter().all(|result| result.as_ref().is_err_and(|error| error.raw_os_error() == Some(19))));
     });
 }
 

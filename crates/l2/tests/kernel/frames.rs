@@ -70,6 +70,7 @@ fn with_arp_ignore_only_the_macvlan_answers_for_its_address() {
             mac: VIP_MAC,
             alias: String::from("test"),
             inet_conf: InetConfChange::default(),
+            address: None,
         };
         let macvlan = near.netlink.add_macvlan(&wanted).await.expect("macvlan");
         hold(&near, macvlan, VIP).await;

@@ -26,6 +26,7 @@ fn macvlan(parent: &Side) -> Macvlan {
         mac: VIP_MAC,
         alias: "0a1b2c3d-0000-4000-8000-000000000000".to_owned(),
         inet_conf: InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: Some(2) },
+        address: None,
     }
 }
 

@@ -6,7 +6,7 @@ use l2::{
     Mac, Netlink, Nftables, PacketSocket, Traffic,
     capabilities::{Capability, missing},
     netlink::{AddressLifetime, Changes, InetConfChange, Macvlan},
-    nftables::{Port, Protection},
+    nftables::{Part, Set, Table, Value},
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
@@ -25,7 +25,7 @@ fn net_admin_and_net_raw_suffice_for_everything() {
         let (netlink, connection) = Netlink::open().expect("netlink");
         tokio::spawn(connection);
         Changes::subscribe().expect("changes");
-        for traffic in [Traffic::Arp, Traffic::NeighborDiscovery, Traffic::DhcpClient] {
+        for traffic in [Traffic::Arp, Traffic::NeighborDiscovery, Traffic::DhcpClient, Traffic::Dhcp6Client] {
             PacketSocket::open(near.index, traffic).expect("socket");
         }
         let change = InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: Some(2) };
@@ -36,6 +36,7 @@ fn net_admin_and_net_raw_suffice_for_everything() {
             mac: Mac::random_vip(),
             alias: "test".to_owned(),
             inet_conf: change,
+            address: None,
         };
         let index = netlink.add_macvlan(&wanted).await.expect("macvlan");
         for vip in ["192.0.2.10/32", "2001:db8::a/128"] {
@@ -43,11 +44,10 @@ fn net_admin_and_net_raw_suffice_for_everything() {
             netlink.set_address(index, vip.parse().expect("a network"), lifetime).await.expect("address");
         }
         netlink.delete_link(index).await.expect("delete");
-        let protection = Protection {
-            vips: [("192.0.2.10".parse().expect("an address"), [Port::new("TCP", 80).expect("a port")].into())].into(),
-            quiet: ["vip-0a1b2c3d".to_owned()].into(),
-        };
-        Nftables::open().expect("nftables").protect(protection).await.expect("a table");
+        let mut names = Set::new("names", &[Part::InterfaceName]);
+        names.insert(&[Value::InterfaceName("vip-0a1b2c3d")]);
+        let table = Table { sets: vec![names], chains: Vec::new() };
+        Nftables::open("l2-test").expect("nftables").keep(Some(table)).await.expect("a table");
     });
 }
 

@@ -18,11 +18,13 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{BoxError, Layer, Service};
 
 use super::Settings;
+use crate::Product;
 
-/// A watch must at least begin to answer.
-const WATCH_START_TIMEOUT: Duration = Duration::from_mins(1);
+/// A watch must at least begin to answer, and a `Retry-After` that the library waits for counts: the next attempt is the watcher's.
+/// Longer than an API server keeps a request in a queue of its own (15 s by default).
+const WATCH_START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// `hcp_api_requests_total{server,verb,resource,code}` and `hcp_api_request_duration_seconds{server,verb}`.
+/// `<prefix>_api_requests_total{server,verb,resource,code}` and `<prefix>_api_request_duration_seconds{server,verb}`.
 #[derive(Debug, Clone)]
 pub struct ApiMetrics {
     requests: Family<RequestLabels, Counter>,
@@ -40,18 +42,18 @@ struct RequestLabels {
 }
 
 impl ApiMetrics {
-    /// Registers the metrics.
-    pub fn register(registry: &mut Registry) -> Self {
+    /// Registers the metrics under the product's prefix.
+    pub fn register(registry: &mut Registry, product: &Product) -> Self {
         let buckets = || Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
         let metrics =
             Self { requests: Family::default(), duration: Family::new_with_constructor(buckets as fn() -> Histogram) };
         registry.register(
-            "hcp_api_requests",
+            product.metric("api_requests"),
             "API requests by server, verb, resource and HTTP code; code is 'error' where no answer came",
             metrics.requests.clone(),
         );
         registry.register(
-            "hcp_api_request_duration_seconds",
+            product.metric("api_request_duration_seconds"),
             "Time until the API server began to answer, without watches",
             metrics.duration.clone(),
         );
@@ -246,8 +248,11 @@ where
 mod tests {
     use k8s_openapi::api::core::v1::Service as KubeService;
     use kube::Api;
+    use kube::api::WatchParams;
     use kube::client::ClientBuilder;
+    use kube::client::retry::RetryPolicy;
     use kube::core::Status;
+    use tower::retry::RetryLayer;
     use tower::service_fn;
 
     use super::*;
@@ -289,8 +294,8 @@ mod tests {
         A: Future<Output = Result<Response<B>, BoxError>> + Send + 'static,
         B: HttpBody<Data = hyper::body::Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        let metrics = ApiMetrics::register(&mut Registry::default());
-        let settings = Settings::new("guest", "1").metrics(&metrics);
+        let metrics = ApiMetrics::register(&mut Registry::default(), &Product::TEST);
+        let settings = Settings::new("guest", &Product::TEST).metrics(&metrics);
         let builder = ClientBuilder::new(service_fn(answer), "default");
         (builder.with_layer(&ObserveLayer::new(&settings)).build(), metrics)
     }
@@ -312,6 +317,21 @@ mod tests {
         assert!(Api::<KubeService>::default_namespaced(client).get("web").await.is_err());
         assert_eq!(start.elapsed(), Duration::from_secs(10));
         assert_eq!(metrics.count("guest", "get", "services", "200"), 1);
+    }
+
+    /// The library waits inside its own stack, for as long as the server says.
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_is_told_to_come_back_much_later_is_not_frozen_until_then() {
+        let busy = service_fn(|_: Request<Body>| async {
+            Ok::<_, BoxError>(Response::builder().status(503).header("Retry-After", "600").body(Body::empty())?)
+        });
+        let waiting = RetryLayer::new(RetryPolicy::server_retry()).layer(busy);
+        let layer = ObserveLayer::new(&Settings::new("guest", &Product::TEST));
+        let client = ClientBuilder::new(waiting, "default").with_layer(&layer).build();
+        let start = Instant::now();
+        let services = Api::<KubeService>::default_namespaced(client);
+        assert!(services.watch(&WatchParams::default(), "0").await.is_err());
+        assert_eq!(start.elapsed(), WATCH_START_TIMEOUT);
     }
 
     #[tokio::test]

@@ -10,6 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use crate::Product;
+
 use super::*;
 
 /// A server that answers every request with the next status code, or the last one for ever; what it was asked.
@@ -63,7 +65,7 @@ fn endpoint(address: SocketAddr) -> Endpoint {
 }
 
 fn switch(endpoints: Vec<Endpoint>) -> Switch {
-    Switch::new(endpoints, Settings { retry: false, ..Settings::new("harvester", "1") }).unwrap()
+    Switch::new(endpoints, Settings { retry: false, ..Settings::new("host", &Product::TEST) }).unwrap()
 }
 
 fn maps(switch: &Switch) -> Api<ConfigMap> {
@@ -194,7 +196,7 @@ async fn a_request_into_a_dead_wire_is_given_up_when_the_server_is_back() {
 #[tokio::test]
 async fn a_watch_that_is_put_off_is_left_to_who_watches_and_other_requests_are_tried_again() {
     let server = server_at("127.0.0.1:0", &[429, 429, 200]).await;
-    let switch = Switch::new(vec![endpoint(server.address)], Settings::new("harvester", "1")).unwrap();
+    let switch = Switch::new(vec![endpoint(server.address)], Settings::new("host", &Product::TEST)).unwrap();
     let maps = maps(&switch);
     assert!(maps.watch(&kube::api::WatchParams::default(), "0").await.is_err());
     assert_eq!(server.asked().len(), 1);

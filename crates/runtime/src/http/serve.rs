@@ -209,7 +209,7 @@ mod tests {
             tls,
             access: Access::Open,
             health: Health::new(),
-            metrics: Metrics::new("1"),
+            metrics: Metrics::new(&crate::Product::TEST),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The queue without waiting: which key waits, which is worked on, which comes later. Times are arguments.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -8,6 +9,11 @@ use crate::cache::Key;
 
 /// One of so many turns goes to the lane that comes last, so that none starves.
 const TO_THE_LAST: u64 = 5;
+
+// The lanes.
+const FIRST: usize = 0;
+const NORMAL: usize = 1;
+const LAST: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct State<K> {
@@ -18,11 +24,13 @@ pub(super) struct State<K> {
     turns: u64,
     /// Keys that have to be worked on: those in `lanes`, and those added while being worked on.
     dirty: BTreeSet<K>,
-    working: BTreeMap<K, Instant>,
+    /// With the lane in which it comes again if it is added meanwhile.
+    working: BTreeMap<K, usize>,
     later: BTreeMap<K, Instant>,
     /// `later` by time: looking for what is due must not cost more the more waits.
     schedule: BTreeSet<(Instant, K)>,
-    failures: BTreeMap<K, u32>,
+    /// How often a key failed, and until when the back-off of the last failure that counted runs.
+    failures: BTreeMap<K, (u32, Instant)>,
     shut_down: bool,
 }
 
@@ -45,20 +53,21 @@ impl<K> Default for State<K> {
 impl<K: Key> State<K> {
     /// Whether this was news.
     pub(super) fn add(&mut self, now: Instant, key: K) -> bool {
-        self.add_to(1, now, key)
+        self.add_to(NORMAL, now, key)
     }
 
     /// The same after all others.
     pub(super) fn add_last(&mut self, now: Instant, key: K) -> bool {
-        self.add_to(2, now, key)
+        self.add_to(LAST, now, key)
     }
 
     fn add_to(&mut self, lane: usize, now: Instant, key: K) -> bool {
         if self.shut_down || !self.dirty.insert(key.clone()) {
             return false;
         }
-        if !self.working.contains_key(&key) {
-            self.lanes[lane].push_back((key, now));
+        match self.working.get_mut(&key) {
+            Some(again) => *again = lane,
+            None => self.lanes[lane].push_back((key, now)),
         }
         true
     }
@@ -69,10 +78,17 @@ impl<K: Key> State<K> {
             return false;
         }
         let news = self.dirty.insert(key.clone());
-        if !self.working.contains_key(&key) && self.urgent.insert(key.clone()) {
-            self.lanes[0].push_back((key, now));
+        match self.working.get_mut(&key) {
+            Some(again) => *again = FIRST,
+            None => self.push_first(now, key),
         }
         news
+    }
+
+    fn push_first(&mut self, now: Instant, key: K) {
+        if self.urgent.insert(key.clone()) {
+            self.lanes[FIRST].push_back((key, now));
+        }
     }
 
     pub(super) fn add_at(&mut self, at: Instant, key: K) {
@@ -98,7 +114,7 @@ impl<K: Key> State<K> {
         added
     }
 
-    pub(super) fn take(&mut self, now: Instant) -> Option<(K, Instant)> {
+    pub(super) fn take(&mut self) -> Option<(K, Instant)> {
         let last_first = self.turns % TO_THE_LAST == TO_THE_LAST - 1;
         loop {
             let mut lanes = self.lanes.iter_mut();
@@ -110,15 +126,20 @@ impl<K: Key> State<K> {
                 continue;
             }
             self.turns += 1;
-            self.working.insert(key.clone(), now);
+            self.working.insert(key.clone(), NORMAL);
             return Some((key, queued));
         }
     }
 
     pub(super) fn done(&mut self, now: Instant, key: &K) {
-        self.working.remove(key);
-        if self.dirty.contains(key) {
-            self.lanes[1].push_back((key.clone(), now));
+        let Some(lane) = self.working.remove(key) else { return };
+        if !self.dirty.contains(key) {
+            return;
+        }
+        if lane == FIRST {
+            self.push_first(now, key.clone());
+        } else {
+            self.lanes[lane].push_back((key.clone(), now));
         }
     }
 
@@ -131,10 +152,15 @@ impl<K: Key> State<K> {
         self.dirty.len() - self.working.keys().filter(|key| self.dirty.contains(key)).count()
     }
 
-    pub(super) fn fail(&mut self, key: &K) -> u32 {
-        let failures = self.failures.entry(key.clone()).or_insert(0);
-        *failures = failures.saturating_add(1);
-        *failures
+    /// When to try again. A failure while a back-off still runs is the same trouble, seen earlier because somebody woke the key: it
+    /// does not make the back-off grow, and the time stands.
+    pub(super) fn fail(&mut self, now: Instant, key: &K, delay: impl Fn(u32) -> Duration) -> Instant {
+        let (failures, until) = self.failures.entry(key.clone()).or_insert((0, now));
+        if *failures == 0 || *until <= now {
+            *failures = failures.saturating_add(1);
+            *until = now + delay(*failures);
+        }
+        *until
     }
 
     pub(super) fn forget(&mut self, key: &K) {
@@ -142,7 +168,7 @@ impl<K: Key> State<K> {
     }
 
     pub(super) fn failures(&self, key: &K) -> u32 {
-        self.failures.get(key).copied().unwrap_or(0)
+        self.failures.get(key).map_or(0, |(failures, _)| *failures)
     }
 
     pub(super) fn shut_down(&mut self) {

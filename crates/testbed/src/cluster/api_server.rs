@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use kube::Client;
 
-use crate::addresses::{API_PORT, CONTROL_PLANE};
+use crate::addresses::API_PORT;
 use crate::cluster::audit::{self, AuditLog};
 use crate::cluster::credentials::{Credentials, client_from};
 use crate::cluster::kubeconfig::{Identity, kubeconfig};
@@ -40,6 +40,8 @@ pub struct ApiServer {
 pub(crate) struct Settings {
     pub name: &'static str,
     pub address: Ipv4Addr,
+    /// Where etcd listens, one URL or several.
+    pub etcd: String,
     pub etcd_prefix: &'static str,
     pub service_ranges: &'static str,
     pub first_service: Ipv4Addr,
@@ -97,7 +99,7 @@ impl ApiServer {
         let settings = &self.settings;
         let mut command = Command::new(programs::tool("kube-apiserver")?);
         command
-            .arg(format!("--etcd-servers=http://{CONTROL_PLANE}:2379"))
+            .arg(format!("--etcd-servers={}", settings.etcd))
             .arg(format!("--etcd-prefix={}", settings.etcd_prefix))
             .arg(format!("--advertise-address={}", settings.address))
             .arg(format!("--secure-port={API_PORT}"))

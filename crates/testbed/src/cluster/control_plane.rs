@@ -1,6 +1,6 @@
 //! The guest cluster's control plane: etcd and kube-apiserver, and if wanted the controller manager and the scheduler.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,6 +17,7 @@ use crate::cluster::api_server::{ApiServer, START_DEADLINE, Settings};
 use crate::cluster::audit::AuditLog;
 use crate::cluster::controllers::{start_controller_manager, start_scheduler};
 use crate::cluster::credentials::Credentials;
+use crate::cluster::etcd::Etcd;
 use crate::cluster::kubeconfig::Identity;
 use crate::net::host::Host;
 use crate::net::namespace::Namespace;
@@ -34,7 +35,7 @@ pub struct ControlPlane {
     controller_manager: Mutex<Option<Process>>,
     controllers: Option<String>,
     api_server: ApiServer,
-    etcd: Process,
+    etcd: Etcd,
     namespace: Arc<Namespace>,
     nic: Arc<Nic>,
     management: Arc<Segment>,
@@ -48,6 +49,7 @@ pub struct ControlPlane {
 pub struct ControlPlaneBuilder {
     controllers: Option<String>,
     scheduler: bool,
+    etcd_members: Option<u8>,
 }
 
 impl ControlPlane {
@@ -169,6 +171,25 @@ impl ControlPlane {
         &self.api_server
     }
 
+    /// The member of etcd that leads, counted from 1.
+    pub fn etcd_leader(&self) -> Result<usize> {
+        self.etcd.leader()
+    }
+
+    /// Power loss of a member of etcd that has a machine of its own.
+    pub fn cut_etcd(&self, n: usize) -> Result<()> {
+        self.etcd.cut(n)
+    }
+
+    /// After [`ControlPlane::cut_etcd`].
+    pub fn mend_etcd(&self, n: usize) -> Result<()> {
+        self.etcd.mend(n)
+    }
+
+    pub(crate) fn etcd_urls(&self) -> String {
+        self.etcd.urls()
+    }
+
     fn controller_slot(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
         self.controller_manager.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -189,6 +210,13 @@ impl ControlPlaneBuilder {
         self
     }
 
+    /// With so many members of etcd on machines of their own, which can be lost; else one beside the API server.
+    #[must_use]
+    pub fn etcd_members(mut self, count: u8) -> Self {
+        self.etcd_members = Some(count);
+        self
+    }
+
     /// Starts it and waits until it is ready.
     pub async fn start(self) -> Result<ControlPlane> {
         let control_plane = self.launch()?;
@@ -202,10 +230,14 @@ impl ControlPlaneBuilder {
         let management = Segment::new("management", &dir)?;
         let namespace = Arc::new(Namespace::new("control-plane", &dir)?);
         let nic = management.attach(&namespace, "mgmt0", &[format!("{CONTROL_PLANE}/{MANAGEMENT_PREFIX}")])?;
-        let etcd = start_etcd(&namespace, dir.path())?;
+        let etcd = match self.etcd_members {
+            Some(count) => Etcd::apart(count, &management, &dir)?,
+            None => Etcd::beside(&namespace, &dir)?,
+        };
         let settings = Settings {
             name: "kube-apiserver",
             address: CONTROL_PLANE,
+            etcd: etcd.urls(),
             etcd_prefix: "/guest",
             service_ranges: SERVICE_RANGES,
             first_service: KUBERNETES_SERVICE,
@@ -230,17 +262,6 @@ impl ControlPlaneBuilder {
             dir,
         })
     }
-}
-
-fn start_etcd(namespace: &Namespace, dir: &Path) -> Result<Process> {
-    let mut command = Command::new(programs::tool("etcd")?);
-    command
-        .arg(format!("--data-dir={}", dir.join("etcd").display()))
-        .arg(format!("--listen-client-urls=http://{CONTROL_PLANE}:2379"))
-        .arg(format!("--advertise-client-urls=http://{CONTROL_PLANE}:2379"))
-        .args(["--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380"])
-        .args(["--initial-cluster=bed=http://127.0.0.1:2380", "--name=bed", "--unsafe-no-fsync", "--log-level=warn"]);
-    namespace.spawn("etcd", command)
 }
 
 impl ControlPlane {

@@ -254,6 +254,7 @@ impl HarvesterBuilder {
         let settings = Settings {
             name: "harvester-apiserver",
             address: HARVESTER,
+            etcd: control_plane.etcd_urls(),
             etcd_prefix: "/harvester",
             service_ranges: HARVESTER_SERVICE_RANGE,
             first_service: std::net::Ipv4Addr::new(10, 53, 0, 1),

@@ -5,6 +5,7 @@ pub mod audit;
 pub mod control_plane;
 pub mod controllers;
 pub mod credentials;
+pub mod etcd;
 pub mod harvester;
 pub mod kubeconfig;
 pub mod pki;

@@ -132,9 +132,9 @@ impl Probe {
     pub fn stop(mut self) -> ProbeReport {
         let asked = lock(&self.journal).sends;
         let end = Instant::now();
-        while end.elapsed() < self.options.timeout + Duration::from_millis(500)
-            && (lock(&self.journal).fates.len() as u64) < asked
-        {
+        // Later requests go on meanwhile, and do not stand in for those that are still open: a gap just before the end counts.
+        let open = |journal: &Journal| (journal.fates.iter().filter(|(sent, ..)| *sent <= end).count() as u64) < asked;
+        while end.elapsed() < self.options.timeout + Duration::from_millis(500) && open(&lock(&self.journal)) {
             std::thread::sleep(Duration::from_millis(5));
         }
         drop(self.task.take());

@@ -31,6 +31,13 @@ pub struct Answerers {
     _task: Task,
 }
 
+/// Asks everybody on the LAN for many addresses, each until it is answered, until it is dropped.
+#[derive(Debug)]
+pub struct Roll {
+    answered: Arc<Mutex<BTreeMap<Ipv4Addr, Option<Instant>>>>,
+    _task: Task,
+}
+
 /// What [`Answerers`] saw.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AnswerReport {
@@ -65,11 +72,73 @@ impl Host {
     pub fn ask_who_has(&self, address: Ipv4Addr, interval: Duration) -> Result<Answerers> {
         let journal: Arc<Mutex<Journal>> = Arc::default();
         let (mac, own) = self.arp_identity()?;
-        let shared = Arc::clone(&journal);
-        let link = self.interface_index("eth0")?;
         let question = Arp::who_has(mac, own, address).frame(Mac::BROADCAST).to_vec();
-        let task = self.task("who-has", move || async move {
-            let Ok(socket) = PacketSocket::open(link, Traffic::Arp) else { return };
+        let (asking, hearing) = (Arc::clone(&journal), Arc::clone(&journal));
+        let ask = move || {
+            ask_again(&asking);
+            vec![question.clone()]
+        };
+        let hear = move |answer: &Arp| {
+            let mut journal = hearing.lock().unwrap_or_else(PoisonError::into_inner);
+            if answer.is_answer_for(address)
+                && let Some((_, answerers)) = journal.rounds.last_mut()
+            {
+                answerers.insert(answer.sender_mac);
+            }
+        };
+        let task = self.ask_and_hear("who-has", interval, ask, hear)?;
+        Ok(Answerers { journal, interval, _task: task })
+    }
+
+    /// Asks by broadcast who has each of these addresses, every `interval`, until it is answered.
+    pub fn call_the_roll(&self, addresses: impl IntoIterator<Item = Ipv4Addr>, interval: Duration) -> Result<Roll> {
+        let roll: BTreeMap<Ipv4Addr, Option<Instant>> = addresses.into_iter().map(|address| (address, None)).collect();
+        let answered = Arc::new(Mutex::new(roll));
+        let (mac, own) = self.arp_identity()?;
+        let (asking, hearing) = (Arc::clone(&answered), Arc::clone(&answered));
+        let ask = move || {
+            let roll = asking.lock().unwrap_or_else(PoisonError::into_inner);
+            let open = roll.iter().filter(|(_, at)| at.is_none());
+            open.map(|(address, _)| Arp::who_has(mac, own, *address).frame(Mac::BROADCAST).to_vec()).collect()
+        };
+        let hear = move |answer: &Arp| {
+            let mut roll = hearing.lock().unwrap_or_else(PoisonError::into_inner);
+            if answer.is_answer_for(answer.sender_ip)
+                && let Some(at) = roll.get_mut(&answer.sender_ip)
+            {
+                at.get_or_insert_with(Instant::now);
+            }
+        };
+        let task = self.ask_and_hear("roll", interval, ask, hear)?;
+        Ok(Roll { answered, _task: task })
+    }
+
+    /// Answers every ARP question on the LAN with this host's MAC, as a broken or hostile machine does, until it is
+    /// dropped.
+    pub fn answer_everything(&self) -> Result<Task> {
+        let (mac, _) = self.arp_identity()?;
+        self.arp_task("rogue", move |socket| async move {
+            let mut buffer = [0; FRAME];
+            loop {
+                let Ok(length) = socket.recv(&mut buffer).await else { continue };
+                let Some(found) = arp::parse_frame(&buffer[..length]) else { continue };
+                let asked = found.arp.operation == Operation::Request && found.arp.sender_ip != found.arp.target_ip;
+                if asked && found.arp.sender_mac != mac {
+                    sent(&socket, &Arp::answer(&found.arp, mac).frame(found.arp.sender_mac)).await;
+                }
+            }
+        })
+    }
+
+    /// Sends what `ask` says every `interval`, and shows `hear` whatever arrives.
+    fn ask_and_hear(
+        &self,
+        name: &str,
+        interval: Duration,
+        mut ask: impl FnMut() -> Vec<Vec<u8>> + Send + 'static,
+        mut hear: impl FnMut(&Arp) + Send + 'static,
+    ) -> Result<Task> {
+        self.arp_task(name, move |socket| async move {
             let mut ticks = tokio::time::interval(interval);
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             let mut buffer = [0; FRAME];
@@ -78,41 +147,42 @@ impl Host {
                     biased;
                     received = socket.recv(&mut buffer) => {
                         let Ok(length) = received else { continue };
-                        let answer = arp::parse_frame(&buffer[..length]).map(|found| found.arp);
-                        if let Some(answer) = answer.filter(|answer| answer.is_answer_for(address)) {
-                            let mut journal = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                            if let Some((_, answerers)) = journal.rounds.last_mut() {
-                                answerers.insert(answer.sender_mac);
-                            }
+                        if let Some(found) = arp::parse_frame(&buffer[..length]) {
+                            hear(&found.arp);
                         }
                     }
                     _ = ticks.tick() => {
-                        ask_again(&shared);
-                        let _ = socket.send(&question).await;
+                        for question in ask() {
+                            sent(&socket, &question).await;
+                        }
                     }
                 }
             }
-        })?;
-        Ok(Answerers { journal, interval, _task: task })
+        })
     }
 
-    /// Answers every ARP question on the LAN with this host's MAC, as a broken or hostile machine does, until it is
-    /// dropped.
-    pub fn answer_everything(&self) -> Result<Task> {
-        let (mac, _) = self.arp_identity()?;
+    /// A task with a socket that is open when this returns: an observer that is deaf proves nothing.
+    fn arp_task<F: Future<Output = ()>>(
+        &self,
+        name: &str,
+        make: impl FnOnce(PacketSocket) -> F + Send + 'static,
+    ) -> Result<Task> {
         let link = self.interface_index("eth0")?;
-        self.task("rogue", move || async move {
-            let Ok(socket) = PacketSocket::open(link, Traffic::Arp) else { return };
-            let mut buffer = [0; FRAME];
-            loop {
-                let Ok(length) = socket.recv(&mut buffer).await else { continue };
-                let Some(found) = arp::parse_frame(&buffer[..length]) else { continue };
-                let asked = found.arp.operation == Operation::Request && found.arp.sender_ip != found.arp.target_ip;
-                if asked && found.arp.sender_mac != mac {
-                    let _ = socket.send(&Arp::answer(&found.arp, mac).frame(found.arp.sender_mac)).await;
+        let (opened, is_open) = std::sync::mpsc::channel();
+        let task = self.task(name, move || async move {
+            match PacketSocket::open(link, Traffic::Arp) {
+                Ok(socket) => {
+                    let _ = opened.send(Ok(()));
+                    make(socket).await;
+                }
+                Err(error) => {
+                    let _ = opened.send(Err(error));
                 }
             }
-        })
+        })?;
+        let open = is_open.recv().with_context(|| format!("{name} on {} ended at once", self.name()))?;
+        open.with_context(|| format!("no socket for {name} on {}", self.name()))?;
+        Ok(task)
     }
 
     /// Index of an interface of this host.
@@ -128,6 +198,21 @@ impl Host {
     }
 }
 
+impl Roll {
+    /// Waits until all have answered; when each did so for the first time.
+    pub fn wait(&self, deadline: Duration) -> Result<Vec<Instant>> {
+        crate::wait::wait_until("every address to be answered for", deadline, || {
+            let roll = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            let missing = roll.values().filter(|at| at.is_none()).count();
+            if missing == 0 {
+                Ok(roll.values().flatten().copied().collect())
+            } else {
+                Err(format!("{missing} are not"))
+            }
+        })
+    }
+}
+
 impl Answerers {
     /// What it has seen up to now; the question that is still open is left out.
     pub fn report(&self) -> AnswerReport {
@@ -140,6 +225,13 @@ impl Answerers {
     pub fn first_answer(&self) -> Option<Instant> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         journal.rounds.iter().find(|(_, answerers)| !answerers.is_empty()).map(|(at, _)| *at)
+    }
+}
+
+/// Told where the test's output is: whoever judges sees too few answers, and here why.
+async fn sent(socket: &PacketSocket, frame: &[u8]) {
+    if let Err(error) = socket.send(frame).await {
+        eprintln!("cannot send ARP: {error}");
     }
 }
 

@@ -5,19 +5,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use futures::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, PostParams};
 use serde::Serialize;
 use testbed::Frame;
 use tokio::sync::mpsc;
 
+use crate::crowd;
 use crate::figures::{Quantiles, ms, per};
 use crate::progress::{EVERY, say};
 use crate::requests::{Counts, Side, Tally};
 use crate::sampler::Sampler;
-use crate::stage::{PARALLEL, Stage, address, ipv4, service};
+use crate::stage::{Stage, address, ipv4};
 use crate::steady::Processes;
 
 /// As many Services at most are asked over HTTP.
@@ -81,98 +79,68 @@ struct Born {
     address: Option<(Instant, IpAddr)>,
 }
 
+/// What was seen of Services from their birth until the product was quiet again.
+struct Run {
+    begin: Instant,
+    born: BTreeMap<String, Born>,
+    replies: BTreeMap<String, Instant>,
+    frames: Vec<Frame>,
+    tally: Tally,
+    cpu_ms: BTreeMap<String, u64>,
+}
+
 /// Makes `count` Services called `<prefix>-<n>` and follows them until all answer and the product is quiet.
 pub async fn create(stage: &Stage, prefix: &str, count: usize, ipam: &str) -> Result<Creation> {
-    let names: Vec<String> = (0..count).map(|n| format!("{prefix}-{n}")).collect();
-    stage.publish(&names, &stage.bed.pods()).await?;
-    let mut seen = watch(stage).await?;
-    let capture = stage.bed.lan.client().capture("eth0", "arp")?;
-    let sampler = Sampler::start(stage)?;
-    let processes = Processes::of(stage);
-    let (before, mark) = (processes.usage()?, stage.bed.mark());
-
-    let begin = Instant::now();
-    let making = make(stage, &names, ipam);
-    let following = follow(&mut seen, count, &sampler);
-    let (made, got) = tokio::try_join!(making, following)?;
-    let mut born = made;
-    for (name, (at, address)) in got {
-        if let Some(born) = born.get_mut(&name) {
-            born.address = Some((at, address));
-        }
-    }
-    let all_ms = born.values().filter_map(|born| born.address).map(|(at, _)| ms(at - begin)).fold(0.0, f64::max);
-    let replies = sampler.finish(Duration::from_mins(1)).await?;
-    stage.wait_until_quiet().await?;
-    let tally = stage.tally(mark)?;
-    let cpu_ms = Processes::cpu_between(&before, &processes.usage()?);
-    let frames = capture.stop()?;
-    Ok(summarize(&born, &replies, &frames, &tally, ipam, all_ms, cpu_ms))
+    let run = run(stage, &crowd::names(prefix, count), ipam).await?;
+    let all = run.born.values().filter_map(|born| born.address).map(|(at, _)| ms(at - run.begin)).fold(0.0, f64::max);
+    Ok(summarize(&run, ipam, all))
 }
 
 /// One Service at a time, `runs` of them, each deleted before the next; the times of all and the requests of the last.
 pub async fn one_by_one(stage: &Stage, prefix: &str, runs: usize, ipam: &str) -> Result<Creation> {
-    let (mut born, mut replies, mut frames, mut last) = (BTreeMap::new(), BTreeMap::new(), Vec::new(), None);
-    for run in 0..runs {
-        let name = format!("{prefix}-one{run}");
-        let names = [name.clone()];
-        stage.publish(&names, &stage.bed.pods()).await?;
-        let mut seen = watch(stage).await?;
-        let capture = stage.bed.lan.client().capture("eth0", "arp")?;
-        let sampler = Sampler::start(stage)?;
-        let processes = Processes::of(stage);
-        let (before, mark) = (processes.usage()?, stage.bed.mark());
-        let (made, got) = tokio::try_join!(make(stage, &names, ipam), follow(&mut seen, 1, &sampler))?;
-        let mut made = made;
-        for (name, found) in got {
-            made.entry(name).and_modify(|born| born.address = Some(found));
+    let mut all: Option<Run> = None;
+    for done in 1..=runs {
+        let names = [format!("{prefix}-one{done}")];
+        let mut last = run(stage, &names, ipam).await?;
+        if let Some(mut former) = all.take() {
+            last.born.append(&mut former.born);
+            last.replies.append(&mut former.replies);
+            last.frames.splice(0..0, former.frames);
         }
-        replies.append(&mut sampler.finish(Duration::from_mins(1)).await?);
+        all = Some(last);
+        crowd::delete(stage, &names).await?;
         stage.wait_until_quiet().await?;
-        last = Some((stage.tally(mark)?, Processes::cpu_between(&before, &processes.usage()?)));
-        frames.extend(capture.stop()?);
-        born.append(&mut made);
-        stage.services().delete(&name, &DeleteParams::default()).await.context("failed to delete a Service")?;
-        gone(stage, &name).await?;
-        say(format!("  {}/{runs} done", run + 1));
+        say(format!("  {done}/{runs} done"));
     }
-    let (tally, cpu_ms) = last.context("no run was asked for")?;
-    let mut creation = summarize(&born, &replies, &frames, &tally, ipam, 0.0, cpu_ms);
+    let all = all.context("no run was asked for")?;
+    let mut creation = summarize(&all, ipam, 0.0);
     creation.services = 1;
-    creation.requests = asked(&tally, 1);
+    creation.requests = asked(&all.tally, 1);
     creation.all_ms = creation.address.map_or(0.0, |address| address.median_ms);
     creation.addresses.clear();
     Ok(creation)
 }
 
-async fn gone(stage: &Stage, name: &str) -> Result<()> {
-    e2e::wait_for(&format!("Service {name} to be gone"), e2e::PATIENCE, || async {
-        match stage.services().get_opt(name).await {
-            Ok(None) => Ok(()),
-            Ok(Some(service)) => Err(format!("it is there, finalizers {:?}", service.finalizers())),
-            Err(error) => Err(error.to_string()),
-        }
-    })
-    .await?;
-    stage.wait_until_quiet().await
-}
-
-async fn make(stage: &Stage, names: &[String], ipam: &str) -> Result<BTreeMap<String, Born>> {
-    let api = stage.services();
-    stream::iter(names.iter().cloned())
-        .map(|name| {
-            let (api, service) = (api.clone(), service(&name, ipam));
-            async move {
-                let born = Born { at: Instant::now(), at_time: SystemTime::now(), address: None };
-                api.create(&PostParams::default(), &service)
-                    .await
-                    .with_context(|| format!("failed to create Service {name}"))?;
-                Ok((name, born))
-            }
-        })
-        .buffer_unordered(PARALLEL)
-        .try_collect()
-        .await
+async fn run(stage: &Stage, names: &[String], ipam: &str) -> Result<Run> {
+    stage.publish(names, &stage.bed.pods()).await?;
+    let mut seen = watch(stage).await?;
+    let capture = stage.bed.lan.client().capture("eth0", "arp")?;
+    let sampler = Sampler::start(stage)?;
+    let processes = Processes::of(stage);
+    let (before, mark) = (processes.usage()?, stage.bed.mark());
+    let (begin, begin_time) = (Instant::now(), SystemTime::now());
+    let following = follow(&mut seen, names.len(), &sampler);
+    let (made, got) = tokio::try_join!(crowd::make(stage, names, ipam), following)?;
+    let born = made.into_iter().map(|(name, at)| {
+        let address = got.get(&name).copied();
+        (name, Born { at, at_time: begin_time + (at - begin), address })
+    });
+    let born = born.collect();
+    let replies = sampler.finish(Duration::from_mins(1)).await?;
+    stage.wait_until_quiet().await?;
+    let tally = stage.tally(mark)?;
+    let cpu_ms = Processes::cpu_between(&before, &processes.usage()?);
+    Ok(Run { begin, born, replies, frames: capture.stop()?, tally, cpu_ms })
 }
 
 type Sight = (String, Instant, IpAddr);
@@ -215,26 +183,19 @@ fn asked(tally: &Tally, services: usize) -> BTreeMap<&'static str, Asked> {
     Side::ALL.into_iter().map(|side| (side.name(), Asked::of(tally.side(side), services))).collect()
 }
 
-fn summarize(
-    born: &BTreeMap<String, Born>,
-    replies: &BTreeMap<String, Instant>,
-    frames: &[Frame],
-    tally: &Tally,
-    ipam: &str,
-    all_ms: f64,
-    cpu_ms: BTreeMap<String, u64>,
-) -> Creation {
+fn summarize(run: &Run, ipam: &str, all_ms: f64) -> Creation {
+    let born = &run.born;
     let times = born.values().filter_map(|born| Some(born.address?.0 - born.at)).collect();
-    let answered = born.iter().filter_map(|(name, born)| Some(*replies.get(name)? - born.at)).collect();
+    let answered = born.iter().filter_map(|(name, born)| Some(*run.replies.get(name)? - born.at)).collect();
     Creation {
         services: born.len(),
         ipam: ipam.to_owned(),
         all_ms,
         address: Quantiles::of(times),
-        announced: Quantiles::of(announced(born, frames)),
+        announced: Quantiles::of(announced(born, &run.frames)),
         reply: Quantiles::of(answered),
-        requests: asked(tally, born.len()),
-        cpu_ms,
+        requests: asked(&run.tally, born.len()),
+        cpu_ms: run.cpu_ms.clone(),
         addresses: born.values().filter_map(|born| Some(born.address?.1)).collect(),
     }
 }
@@ -259,37 +220,6 @@ fn announced(born: &BTreeMap<String, Born>, frames: &[Frame]) -> Vec<Duration> {
 /// Sender's protocol address of an ARP frame on Ethernet.
 fn arp_sender(frame: &[u8]) -> Option<Ipv4Addr> {
     if frame.get(12..14)? == [0x08, 0x06] { ipv4(frame.get(28..32)?) } else { None }
-}
-
-/// Deletes all measured Services and waits until they are gone; how long that took.
-pub async fn delete_all(stage: &Stage, names: impl Iterator<Item = String>) -> Result<Duration> {
-    let begin = Instant::now();
-    let api = stage.services();
-    stream::iter(names)
-        .map(|name| {
-            let api = api.clone();
-            async move { api.delete(&name, &DeleteParams::default()).await }
-        })
-        .buffer_unordered(PARALLEL)
-        .try_collect::<Vec<_>>()
-        .await
-        .context("failed to delete the Services")?;
-    let mut told = Instant::now();
-    loop {
-        let left: Vec<Service> =
-            api.list(&kube::api::ListParams::default()).await.context("failed to list Services")?.items;
-        if left.is_empty() {
-            return Ok(begin.elapsed());
-        }
-        if told.elapsed() > EVERY {
-            say(format!("  {} Services are left", left.len()));
-            told = Instant::now();
-        }
-        if begin.elapsed() > Duration::from_mins(20) {
-            bail!("{} Services are left after {} s", left.len(), begin.elapsed().as_secs());
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
 }
 
 #[cfg(test)]

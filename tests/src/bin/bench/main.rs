@@ -5,6 +5,7 @@
 
 mod ccm;
 mod creation;
+mod crowd;
 mod failover;
 mod figures;
 mod parts;
@@ -92,6 +93,7 @@ fn run(cli: &Cli) -> Result<bool> {
     }
     let figures: Vec<_> = found.iter().flat_map(|found| &found.figures).collect();
     if !figures.is_empty() {
+        progress::show(ccm::table(found.iter().map(|found| (found.load, &found.figures[..]))));
         let missed = figures.iter().filter(|figure| !figure.holds).count();
         say(format!("{} figures, {missed} of them beyond their bound", figures.len()));
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::ccm::{self, Case, Figure};
 use crate::creation::{self, Creation};
+use crate::crowd;
 use crate::failover::{self, Failover};
 use crate::progress::{say, show};
 use crate::report;
@@ -215,9 +216,8 @@ async fn services(
     if variant == Variant::Usual {
         after(&stage, count, &addresses, effort, found).await?;
     }
-    let names = (0..count).map(|n| format!("{prefix}-{n}"));
     say(format!("  deleting {count} Services"));
-    match creation::delete_all(&stage, names).await {
+    match crowd::delete(&stage, &crowd::names(&prefix, count)).await {
         Ok(took) => {
             show(format!("    all {count} deleted and gone after {:.1} s", took.as_secs_f64()));
             found.deletion_ms = Some(crate::figures::ms(took));

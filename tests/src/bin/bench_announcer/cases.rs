@@ -1,12 +1,11 @@
 //! One fault, some times over: what a client missed, and how long two nodes answered.
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use e2e::{Bed, Case as Place, Exposed, PATIENCE, service, wait_for};
-use serde::Serialize;
-use testbed::{Answerers, Probe, ProbeReport, Traffic};
+use e2e::Bed;
+use serde::{Deserialize, Serialize};
+
+use crate::stage::Stage;
 
 /// What is done to the owner, or to all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +24,11 @@ pub enum Fault {
     NobodyHasApi,
     /// No fault: a Service is given its address.
     NewService,
+    /// The owner's machine stands still for so many milliseconds, as in a live migration: neither its kernel nor its
+    /// processes do anything, and none of them can tell.
+    Pause(u64),
+    /// Power loss of the owner and, in the same moment, of the member of etcd that leads.
+    PowerLossWithEtcdLeader,
 }
 
 /// A line of the table.
@@ -40,27 +44,34 @@ pub struct Case {
     pub profile: &'static str,
     /// The address comes from a DHCP server.
     pub dhcp: bool,
+    /// Endpoints are on every node, the owner's too; else on the others only.
+    pub spread: bool,
 }
 
 /// All of them, in the order of the table.
-pub const CASES: [Case; 9] = [
-    case("power-loss", "node power loss, default timers", Fault::PowerLoss, "default", false),
-    case("power-loss-fast", "node power loss, fast profile", Fault::PowerLoss, "fast", false),
-    case("kill", "announcer killed, restarted after 2 s", Fault::Kill, "default", false),
-    case("terminate", "graceful stop with a successor", Fault::Terminate, "default", false),
-    case("terminate-alone", "SIGTERM on a one-node cluster", Fault::TerminateAlone, "default", false),
-    case("owner-without-api", "owner alone loses the API", Fault::OwnerWithoutApi, "default", false),
-    case("nobody-has-api", "API server down for all", Fault::NobodyHasApi, "default", false),
-    case("new-service", "address set to first ARP answer", Fault::NewService, "default", false),
-    case("dhcp-power-loss", "DHCP address, node power loss", Fault::PowerLoss, "default", true),
+pub const CASES: [Case; 14] = [
+    case("power-loss", "node power loss, default timers", Fault::PowerLoss),
+    Case { profile: "fast", ..case("power-loss-fast", "node power loss, fast profile", Fault::PowerLoss) },
+    case("kill", "announcer killed, restarted after 2 s", Fault::Kill),
+    case("terminate", "graceful stop with a successor", Fault::Terminate),
+    case("terminate-alone", "SIGTERM on a one-node cluster", Fault::TerminateAlone),
+    case("owner-without-api", "owner alone loses the API", Fault::OwnerWithoutApi),
+    case("nobody-has-api", "API server down for all", Fault::NobodyHasApi),
+    case("new-service", "address set to first ARP answer", Fault::NewService),
+    Case { dhcp: true, ..case("dhcp-power-loss", "DHCP address, node power loss", Fault::PowerLoss) },
+    case("pause-300", "owner's machine stands still for 0.3 s", Fault::Pause(300)),
+    case("pause-1000", "owner's machine stands still for 1 s", Fault::Pause(1000)),
+    case("pause-3000", "owner's machine stands still for 3 s", Fault::Pause(3000)),
+    Case { spread: true, ..case("power-loss-spread", "node power loss, endpoints on all nodes", Fault::PowerLoss) },
+    case("power-loss-etcd", "node power loss with the leader of three etcd members", Fault::PowerLossWithEtcdLeader),
 ];
 
-const fn case(name: &'static str, title: &'static str, fault: Fault, profile: &'static str, dhcp: bool) -> Case {
-    Case { name, title, fault, profile, dhcp }
+const fn case(name: &'static str, title: &'static str, fault: Fault) -> Case {
+    Case { name, title, fault, profile: "default", dhcp: false, spread: false }
 }
 
 /// One run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
     /// The longest time without an answer, or the time that was asked for.
     pub gap_ms: f64,
@@ -68,6 +79,8 @@ pub struct Run {
     pub lost: u64,
     /// Time during which two MACs answered who-has.
     pub double_ms: f64,
+    /// From the first to the last question that two answered.
+    pub double_span_ms: f64,
     /// The longest time in which the prober itself was not scheduled: no gap is known better.
     pub prober_stall_ms: f64,
     /// From the address to the first HTTP reply, for a new Service.
@@ -77,12 +90,12 @@ pub struct Run {
 }
 
 /// What a case has shown.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Found {
     /// Its name.
-    pub case: &'static str,
+    pub case: String,
     /// For people.
-    pub title: &'static str,
+    pub title: String,
     /// One by one.
     pub runs: Vec<Run>,
     /// What could not be measured.
@@ -91,7 +104,7 @@ pub struct Found {
 
 /// Runs it on a bed of its own.
 pub async fn measure(case: &Case, runs: usize, outage: Duration) -> Found {
-    let mut found = Found { case: case.name, title: case.title, runs: Vec::new(), failures: Vec::new() };
+    let mut found = Found { case: case.name.into(), title: case.title.into(), runs: Vec::new(), failures: Vec::new() };
     eprintln!("{}: {}", case.name, case.title);
     let nodes = if case.fault == Fault::TerminateAlone { 1 } else { 3 };
     let bed = Bed::builder()
@@ -100,6 +113,7 @@ pub async fn measure(case: &Case, runs: usize, outage: Duration) -> Found {
         .without_pool()
         .announcer_env("election_mode", "node")
         .announcer_env("failover_profile", case.profile);
+    let bed = if case.fault == Fault::PowerLossWithEtcdLeader { bed.etcd_members(3) } else { bed };
     let outcome = async {
         let bed = bed.start().await?;
         let place = bed.case("bench").await?;
@@ -125,179 +139,6 @@ pub async fn measure(case: &Case, runs: usize, outage: Duration) -> Found {
         found.failures.push(format!("{error:#}"));
     }
     found
-}
-
-struct Stage<'a> {
-    bed: &'a Bed,
-    place: &'a Place<'a>,
-    web: Exposed<'a>,
-    address: Ipv4Addr,
-}
-
-impl<'a> Stage<'a> {
-    async fn new(bed: &'a Bed, place: &'a Place<'a>, case: &Case) -> Result<Self> {
-        let asked = if case.dhcp { "0.0.0.0".to_owned() } else { bed.lan.ipv4(151).to_string() };
-        let web = place.expose(service("web").at(&asked).tcp(80).udp(80)).await?;
-        let IpAddr::V4(address) = web.address().await? else { anyhow::bail!("not an IPv4 address") };
-        web.reply(address.into(), 80).await?;
-        Ok(Self { bed, place, web, address })
-    }
-
-    fn owner(&self) -> Result<usize> {
-        self.bed.owner_of(self.address.into())?.context("nobody has the address")
-    }
-
-    /// Endpoints on all nodes but one, and time for every kube-proxy to know it.
-    async fn repoint(&self, without: usize) -> Result<()> {
-        let name = self.bed.lan.host(without).name();
-        let mut pods: Vec<_> = self.bed.pods().into_iter().filter(|pod| pod.node != name).collect();
-        if pods.is_empty() {
-            pods = self.bed.pods();
-        }
-        self.web.publish(&pods).await?;
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        Ok(())
-    }
-
-    async fn one(&self, case: &Case, run: usize, outage: Duration) -> Result<Run> {
-        if case.fault == Fault::NewService {
-            return self.new_service(run).await;
-        }
-        let bed = self.bed;
-        let owner = self.owner()?;
-        self.repoint(owner).await?;
-        let mac = bed.macs(self.address.into())?;
-        let (probe, answerers) = self.watch()?;
-        let begun = Instant::now();
-        match case.fault {
-            Fault::PowerLoss => {
-                bed.power_off(owner)?;
-                tokio::time::sleep(Duration::from_secs(7)).await;
-            }
-            Fault::Kill => {
-                bed.announcer(owner).kill();
-                tokio::time::sleep(Duration::from_secs(2)).await;
-                bed.announcer(owner).start()?;
-                tokio::time::sleep(Duration::from_secs(4)).await;
-            }
-            Fault::Terminate => {
-                bed.announcer(owner).stop()?;
-                tokio::time::sleep(Duration::from_secs(2)).await;
-            }
-            Fault::TerminateAlone => {
-                bed.announcer(owner).restart()?;
-                tokio::time::sleep(Duration::from_secs(6)).await;
-            }
-            Fault::OwnerWithoutApi => {
-                let nic = bed.lan.host(owner).nic("mgmt0");
-                nic.cut()?;
-                tokio::time::sleep(outage).await;
-                nic.plug()?;
-                tokio::time::sleep(Duration::from_secs(5)).await;
-            }
-            Fault::NobodyHasApi => {
-                bed.control_plane.api_server().kill();
-                tokio::time::sleep(outage).await;
-                bed.control_plane.api_server().start().await?;
-                tokio::time::sleep(Duration::from_secs(10)).await;
-            }
-            Fault::NewService => unreachable!("it has its own way"),
-        }
-        probe.wait_for_answers(50, PATIENCE)?;
-        let answers = answerers.report();
-        let report = probe.stop();
-        ensure!(report.answered > 0, "no answers at all after {:?}", begun.elapsed());
-        self.recover(owner).await?;
-        let after = self.owner()?;
-        if case.dhcp {
-            ensure!(bed.macs(self.address.into())? == mac, "the MAC has changed");
-        }
-        Ok(run_of(&report, answers.double, [owner, after]))
-    }
-
-    fn watch(&self) -> Result<(Probe, Answerers)> {
-        let client = self.bed.lan.client();
-        let probe = client.probe(Traffic::Udp((self.address, 80).into()))?;
-        probe.wait_for_answers(100, PATIENCE)?;
-        Ok((probe, client.ask_who_has(self.address, Duration::from_millis(10))?))
-    }
-
-    /// The node comes back as a rebooted one would: without the address.
-    async fn recover(&self, owner: usize) -> Result<()> {
-        let bed = self.bed;
-        if bed.announcer(owner).check().is_err() {
-            bed.power_on(owner)?;
-        }
-        bed.wait_until_announcing(owner).await?;
-        wait_for("one owner", PATIENCE, || async { self.owner().map(drop).map_err(|error| format!("{error:#}")) })
-            .await?;
-        // Beyond the grace that a detector gives to a new record (R5).
-        tokio::time::sleep(Duration::from_secs(7)).await;
-        self.web.reply(self.address.into(), 80).await?;
-        Ok(())
-    }
-
-    /// After a run that failed somewhere in between.
-    async fn mend(&self, patience: Duration) -> Result<()> {
-        for n in 1..=self.bed.nodes.len() {
-            self.bed.lan.host(n).plug_in()?;
-            if self.bed.announcer(n).check().is_err() {
-                self.bed.power_on(n)?;
-            }
-        }
-        tokio::time::sleep(patience.min(Duration::from_secs(10))).await;
-        for n in 1..=self.bed.nodes.len() {
-            self.recover(n).await?;
-        }
-        Ok(())
-    }
-
-    /// From the annotation that names the address to the first answer.
-    async fn new_service(&self, run: usize) -> Result<Run> {
-        let last = 160 + u8::try_from(run % 80).context("few runs")?;
-        let address = self.bed.lan.ipv4(last);
-        let answerers = self.bed.lan.client().ask_who_has(address, Duration::from_millis(5))?;
-        let name = format!("new{run}");
-        let web = self.place.expose(service(&name).tcp(80)).await?;
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let before = answerers.report().asked;
-        let begun = Instant::now();
-        web.annotate("kube-vip.io/loadbalancerIPs", Some(&address.to_string())).await?;
-        wait_for("an answer", PATIENCE, || async {
-            let report = answerers.report();
-            if report.by.is_empty() { Err(report.to_string()) } else { Ok(()) }
-        })
-        .await?;
-        web.reply(address.into(), 80).await?;
-        let http = begun.elapsed();
-        let first = answerers.first_answer().context("it was answered")?;
-        ensure!(before > 0, "the prober has not begun");
-        let owner = self.bed.wait_for_owner(address.into()).await?;
-        let gap = first.saturating_duration_since(begun);
-        let double = answerers.report().double;
-        drop(answerers);
-        web.delete().await?;
-        web.wait_until_withdrawn(address.into()).await?;
-        Ok(Run {
-            gap_ms: ms(gap),
-            lost: 0,
-            double_ms: ms(double),
-            prober_stall_ms: 0.0,
-            http_ms: Some(ms(http)),
-            owners: [owner, owner],
-        })
-    }
-}
-
-fn run_of(report: &ProbeReport, double: Duration, owners: [usize; 2]) -> Run {
-    Run {
-        gap_ms: ms(report.longest_gap),
-        lost: report.lost,
-        double_ms: ms(double),
-        prober_stall_ms: ms(report.longest_stall),
-        http_ms: None,
-        owners,
-    }
 }
 
 /// Milliseconds with one decimal, which is more than the machine is good for.

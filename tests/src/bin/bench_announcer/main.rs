@@ -6,8 +6,10 @@
 
 mod cases;
 mod many;
+mod renew;
 mod report;
 mod soak;
+mod stage;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,14 +31,20 @@ struct Cli {
     #[arg(long, default_value_t = 10)]
     runs: usize,
     /// Only this case; may be repeated
-    #[arg(long, value_name = "CASE", value_parser = clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(["200-vips"])))]
+    #[arg(long, value_name = "CASE", value_parser = clap::builder::PossibleValuesParser::new(CASES.iter().map(|case| case.name).chain(["200-vips", "dhcp-renew"])))]
     only: Vec<String>,
+    /// Add to the runs that are in the report already, instead of beginning it anew
+    #[arg(long)]
+    add: bool,
     /// How long the API is away in each run of an outage, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     outage: u64,
     /// Instead of the cases: this many minutes with every core busy, counting fail-overs without a reason
     #[arg(long, value_name = "MINUTES")]
     soak: Option<u64>,
+    /// Threads of the soak that do nothing but turn [default: two per core]
+    #[arg(long, value_name = "THREADS")]
+    soak_threads: Option<usize>,
     /// Where the report goes
     #[arg(long, value_name = "FILE", default_value = "target/bench/announcer.json")]
     report: PathBuf,
@@ -64,9 +72,9 @@ fn run(cli: &Cli) -> Result<usize> {
     let binary = e2e::product::binary()?;
     testbed::programs::tools()?;
     let runtime = tokio::runtime::Runtime::new().context("failed to make a runtime")?;
-    let mut report = Report::begin(&binary);
+    let mut report = if cli.add { Report::read(&cli.report)? } else { Report::begin(&binary) };
     if let Some(minutes) = cli.soak {
-        report.soak = Some(runtime.block_on(soak::run(Duration::from_secs(minutes * 60)))?);
+        report.soak = Some(runtime.block_on(soak::run(Duration::from_secs(minutes * 60), cli.soak_threads))?);
         report.write(&cli.report)?;
         return Ok(0);
     }
@@ -74,14 +82,21 @@ fn run(cli: &Cli) -> Result<usize> {
     let outage = Duration::from_secs(cli.outage);
     for case in CASES.iter().filter(|case| wanted(case.name)) {
         let found = runtime.block_on(cases::measure(case, cli.runs, outage));
-        report.cases.push(found);
+        report.add(found);
         // After each case: a run that is interrupted leaves what it has.
         report.write(&cli.report)?;
     }
     if wanted("200-vips") {
-        match runtime.block_on(many::measure()) {
+        match runtime.block_on(many::measure(cli.runs)) {
             Ok(found) => report.many = Some(found),
             Err(error) => report.failures.push(format!("200-vips: {error:#}")),
+        }
+        report.write(&cli.report)?;
+    }
+    if wanted("dhcp-renew") {
+        match runtime.block_on(renew::measure(cli.runs)) {
+            Ok(found) => report.renew = Some(found),
+            Err(error) => report.failures.push(format!("dhcp-renew: {error:#}")),
         }
         report.write(&cli.report)?;
     }

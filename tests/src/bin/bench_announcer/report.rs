@@ -3,14 +3,15 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cases::{Found, Run};
 use crate::many::Many;
+use crate::renew::Renew;
 use crate::soak::Soak;
 
 /// Everything that was found.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// The program.
     pub binary: String,
@@ -22,6 +23,8 @@ pub struct Report {
     pub cases: Vec<Found>,
     /// 200 addresses.
     pub many: Option<Many>,
+    /// DHCP leases over their life.
+    pub renew: Option<Renew>,
     /// A soak.
     pub soak: Option<Soak>,
     /// What could not be measured beside the cases.
@@ -36,7 +39,24 @@ impl Report {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         eprintln!("measuring {}, load {load}", binary.display());
         let binary = binary.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self { binary, load, cores, cases: Vec::new(), many: None, soak: None, failures: Vec::new() }
+        Self { binary, load, cores, cases: Vec::new(), many: None, renew: None, soak: None, failures: Vec::new() }
+    }
+
+    /// One that was written before, to go on with it.
+    pub fn read(path: &Path) -> Result<Self> {
+        let failed = || format!("failed to read {}", path.display());
+        serde_json::from_slice(&std::fs::read(path).with_context(failed)?).with_context(failed)
+    }
+
+    /// More runs of a case.
+    pub fn add(&mut self, found: Found) {
+        match self.cases.iter_mut().find(|case| case.case == found.case) {
+            Some(case) => {
+                case.runs.extend(found.runs);
+                case.failures.extend(found.failures);
+            }
+            None => self.cases.push(found),
+        }
     }
 
     /// How many measurements failed.
@@ -76,17 +96,10 @@ impl Report {
             }
         }
         if let Some(many) = &self.many {
-            println!("\n200 addresses, spread {:?}:", many.spread);
-            println!(
-                "  all set after {:.1} s; all moved {:.1} s after a power loss",
-                many.all_set_ms / 1000.0,
-                many.all_moved_ms / 1000.0
-            );
-            println!(
-                "  at rest: {} broadcasts per minute, {} unicast ARP frames per second at one node, {} API requests per second",
-                many.broadcasts_per_minute, many.unicasts_per_second, many.requests_per_second
-            );
-            println!("  largest announcer {} MB, busiest {} % of one core", many.rss_mb, many.cpu_percent);
+            many.print();
+        }
+        if let Some(renew) = &self.renew {
+            println!("\n{renew:?}");
         }
         for failure in self.failures.iter().chain(self.cases.iter().flat_map(|case| &case.failures)) {
             println!("failed: {failure}");

@@ -13,6 +13,7 @@ use clap::Parser;
 use e2e::bed::{NETWORK, POOL, POOL_RANGE};
 use e2e::product::{Handle, Program};
 use e2e::{Bed, NodeSketch, VM_NAMESPACE};
+use harvester_api::keys::cloudprovider;
 use harvester_sim::faults::Faults;
 use harvester_sim::guest::machines::{MachineError, Machines};
 use k8s_openapi::api::core::v1::Service;
@@ -73,6 +74,7 @@ enum Broken {
     HarvesterApi,
     HarvesterCable,
     GuestApi,
+    GuestCable,
     StandIn,
     Webhooks,
     Refusals,
@@ -80,6 +82,19 @@ enum Broken {
     Conflicts,
     Replica,
 }
+
+const TROUBLES: [Broken; 10] = [
+    Broken::HarvesterApi,
+    Broken::HarvesterCable,
+    Broken::GuestApi,
+    Broken::GuestCable,
+    Broken::StandIn,
+    Broken::Webhooks,
+    Broken::Refusals,
+    Broken::SlowHost,
+    Broken::Conflicts,
+    Broken::Replica,
+];
 
 #[derive(Debug, Clone, Copy)]
 enum Deed {
@@ -91,7 +106,7 @@ enum Deed {
     Address,
     Agent,
     Restart,
-    Break(Broken),
+    Break,
 }
 
 const DEEDS: &[(usize, Deed)] = &[
@@ -103,15 +118,7 @@ const DEEDS: &[(usize, Deed)] = &[
     (5, Deed::Address),
     (3, Deed::Agent),
     (4, Deed::Restart),
-    (3, Deed::Break(Broken::HarvesterApi)),
-    (2, Deed::Break(Broken::HarvesterCable)),
-    (2, Deed::Break(Broken::GuestApi)),
-    (2, Deed::Break(Broken::StandIn)),
-    (2, Deed::Break(Broken::Webhooks)),
-    (2, Deed::Break(Broken::Refusals)),
-    (3, Deed::Break(Broken::SlowHost)),
-    (3, Deed::Break(Broken::Conflicts)),
-    (3, Deed::Break(Broken::Replica)),
+    (35, Deed::Break),
 ];
 
 struct Chaos {
@@ -122,6 +129,8 @@ struct Chaos {
     truth: Truth,
     dice: Dice,
     trouble: Option<Trouble>,
+    /// What will break before anything breaks again.
+    ahead: Vec<Broken>,
     made: usize,
     troubles: usize,
 }
@@ -138,6 +147,7 @@ async fn run(seed: u64, seconds: u64) -> Result<()> {
         truth: Truth::new(&bed, &namespace).await?,
         dice: Dice::new(seed),
         trouble: None,
+        ahead: Vec::new(),
         made: 0,
         troubles: 0,
         bed,
@@ -180,8 +190,16 @@ impl Chaos {
         }
         let deed = self.dice.pick(DEEDS);
         match deed {
-            Deed::Break(_) if self.trouble.is_some() => {}
-            Deed::Break(what) => self.trouble(what)?,
+            Deed::Break if self.trouble.is_some() => {}
+            Deed::Break => {
+                // All of them in a new order each time, so that a short run has its share of each.
+                if self.ahead.is_empty() {
+                    self.ahead = TROUBLES.to_vec();
+                }
+                let next = self.dice.below(self.ahead.len());
+                let what = self.ahead.swap_remove(next);
+                self.trouble(what)?;
+            }
             Deed::Restart => {
                 let which = self.dice.below(2);
                 let gently = self.dice.below(2) == 0;
@@ -214,13 +232,15 @@ impl Chaos {
         match (deed, chosen) {
             (Deed::Create, _) if list.len() < CROWD => {
                 self.made += 1;
+                let ipam = self.dice.pick(&[(4, "pool"), (1, "dhcp")]);
                 let service: Service = serde_json::from_value(json!({
-                    "metadata": {"name": format!("web{}", self.made)},
+                    "metadata": {"name": format!("web{}", self.made), "annotations": {cloudprovider::IPAM: ipam}},
                     "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
                 }))?;
                 self.services.create(&PostParams::default(), &service).await?;
             }
             (Deed::Delete, Some(service)) => {
+                self.truth.released(&service);
                 self.services.delete(&service.name_any(), &DeleteParams::default()).await?;
             }
             (Deed::Touch, Some(service)) => {
@@ -230,6 +250,7 @@ impl Chaos {
             (Deed::Retype, Some(service)) => {
                 let is_lb = service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer");
                 let wanted = if is_lb { "ClusterIP" } else { "LoadBalancer" };
+                self.truth.released(&service);
                 patch(&service.name_any(), json!({"spec": {"type": wanted}})).await?;
                 self.truth.forget(&service);
             }
@@ -260,9 +281,11 @@ impl Chaos {
         say(&format!("{what:?} for {time:?}"));
         match what {
             Broken::HarvesterApi => self.bed.harvester.api_server().kill(),
-            Broken::HarvesterCable => {
+            Broken::HarvesterCable | Broken::GuestCable => {
                 let ours = self.bed.ccm().host().nic("mgmt0");
-                cut = Some(self.bed.control_plane.management().block(&ours, self.bed.harvester.nic())?);
+                let far =
+                    if what == Broken::GuestCable { self.bed.control_plane.nic() } else { self.bed.harvester.nic() };
+                cut = Some(self.bed.control_plane.management().block(&ours, far)?);
                 time *= 3;
             }
             Broken::GuestApi => self.bed.control_plane.api_server().kill(),
@@ -298,7 +321,7 @@ impl Chaos {
                 // It may have been replaced meanwhile.
                 let _ = self.bed.ccm().resume();
             }
-            Broken::HarvesterCable => {}
+            Broken::HarvesterCable | Broken::GuestCable => {}
             Broken::Webhooks | Broken::Refusals | Broken::SlowHost | Broken::Conflicts => {
                 self.bed.set_faults(&Faults::default())?;
             }
@@ -329,6 +352,7 @@ impl Chaos {
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
+        self.truth.look_back(&self.bed)?;
         if !self.truth.violations.is_empty() {
             let broken: Vec<&str> = self.truth.violations.iter().map(String::as_str).collect();
             bail!("rules broken:\n{}\n{}", broken.join("\n"), self.bed.story("WARN"));

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use e2e::bed::POOL;
+use e2e::cost::Mark;
 use e2e::machines::{UNINITIALIZED, addresses};
-use e2e::{Bed, VM_NAMESPACE};
+use e2e::{Bed, CLUSTER, VM_NAMESPACE};
 use harvester_api::ip_pool::IpPool;
 use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::load_balancer::LoadBalancer;
+use harvester_api::names::ClusterName;
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
@@ -28,6 +30,9 @@ pub struct Truth {
     nodes: Api<Node>,
     /// By UID of the Service.
     given: BTreeMap<String, Given>,
+    /// Load balancers that may be deleted: their Service was, or wants none any more.
+    released: BTreeSet<String>,
+    begin: Mark,
     /// Machines' nodes and the address that each should show.
     pub machines: BTreeMap<String, String>,
     /// Broken rules.
@@ -58,6 +63,8 @@ impl Truth {
             lbs: Api::namespaced(harvester.clone(), VM_NAMESPACE),
             pools: Api::all(harvester),
             given: BTreeMap::new(),
+            released: BTreeSet::new(),
+            begin: bed.mark(),
             machines: BTreeMap::new(),
             violations: BTreeSet::new(),
         })
@@ -66,6 +73,27 @@ impl Truth {
     /// A Service that stopped being a load balancer begins a new life when it is one again.
     pub fn forget(&mut self, service: &Service) {
         self.given.remove(&service.uid().unwrap_or_default());
+    }
+
+    /// From now on its load balancer may be deleted.
+    pub fn released(&mut self, service: &Service) {
+        let (namespace, name, uid) =
+            (service.namespace().unwrap_or_default(), service.name_any(), service.uid().unwrap_or_default());
+        let cluster = ClusterName::from_record(CLUSTER);
+        self.released.insert(cluster.load_balancer_name(&namespace, &name, &uid));
+    }
+
+    /// Looks at what was asked of Harvester so far: no load balancer may have been deleted while its Service wanted it, not even one
+    /// that no look saw.
+    pub fn look_back(&mut self, bed: &Bed) -> Result<()> {
+        for request in bed.costs(self.begin)?.ccm_harvester {
+            let name = request.name.unwrap_or_default();
+            let deleted = request.verb == "delete" && request.resource == "loadbalancers" && request.code < 300;
+            if deleted && !self.released.contains(&name) {
+                self.violations.insert(format!("load balancer {name} was deleted although its Service wanted it"));
+            }
+        }
+        Ok(())
     }
 
     /// Looks at a moment; a server that cannot be asked shows nothing.

@@ -8,7 +8,7 @@ use l2::netlink::{InetConfChange, Macvlan};
 
 use super::super::dhcp_state::MacvlanState;
 use super::super::vip::Vip;
-use super::super::{Action, DhcpStart, Engine, WireOp};
+use super::super::{Action, DhcpStart, Engine, Resumed, WireOp};
 use super::MACVLAN_STAYED;
 use crate::annotations::LeaseFacts;
 use crate::network::mac_is_taken;
@@ -20,6 +20,7 @@ impl Engine {
     pub(super) fn advance_dhcp(&mut self, now: Instant, uid: &Uid, settings: bool) {
         let id = VipId::Dhcp(uid.clone());
         let missing = |vip: &Vip| vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.macvlan == MacvlanState::Absent);
+        let resumed = self.resumed(&id);
         let mac_in_use = self.vips.get(&id).filter(|vip| missing(vip)).and_then(|_| self.mac_in_use(&id));
         let Some(vip) = self.vips.get_mut(&id) else { return };
         let (Some(dhcp), Some(parent)) = (vip.dhcp.as_mut(), vip.place) else { return };
@@ -33,6 +34,7 @@ impl Engine {
                 arp_announce: Some(2),
                 rp_filter: Some(dhcp.wishes.rp_filter.value()),
             },
+            address: None,
         };
         match dhcp.macvlan {
             MacvlanState::Absent if let Some(text) = mac_in_use => {
@@ -42,11 +44,14 @@ impl Engine {
             MacvlanState::Absent => {
                 dhcp.macvlan = MacvlanState::Making;
                 self.prepare_links();
-                self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted)));
+                if resumed.is_some() {
+                    self.protect();
+                }
+                self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted, resumed)));
             }
             MacvlanState::Ready(link, _) => {
                 if settings {
-                    self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted)));
+                    self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted, None)));
                 }
                 self.start_client(now, uid, link);
             }
@@ -55,24 +60,18 @@ impl Engine {
     }
 
     fn start_client(&mut self, now: Instant, uid: &Uid, link: u32) {
-        let vip = self.vips.get_mut(&VipId::Dhcp(uid.clone()));
-        let Some(dhcp) = vip.and_then(|vip| vip.dhcp.as_mut()) else { return };
-        if dhcp.running.is_some() || dhcp.retry.is_some_and(|at| at > now) {
+        let Some(dhcp) = self.vips.get(&VipId::Dhcp(uid.clone())).and_then(|vip| vip.dhcp.as_ref()) else { return };
+        if dhcp.client.running.is_some() || dhcp.client.retry.is_some_and(|at| at > now) {
             return;
         }
-        // A manifest that was copied with its annotations names a lease of another Service, perhaps in another cluster:
-        // only what clients have been told of is used before the server has answered. The rest is asked for, and probed
-        // when it is granted.
-        let own = self.services.values().filter(|view| view.uid == *uid);
-        let published: Vec<IpAddr> =
-            own.flat_map(|view| view.published.ingress.iter().filter_map(|ingress| ingress.ip)).collect();
-        let told = |facts: &LeaseFacts| published.contains(&IpAddr::V4(facts.address));
         let (trusted, copied) = match dhcp.facts.clone() {
-            Some(facts) if told(&facts) => (Some(facts), None),
+            Some(facts) if self.is_told(uid, &facts) => (Some(facts), None),
             other => (None, other),
         };
+        let vip = self.vips.get_mut(&VipId::Dhcp(uid.clone()));
+        let Some(dhcp) = vip.and_then(|vip| vip.dhcp.as_mut()) else { return };
         self.clients += 1;
-        dhcp.running = Some(self.clients);
+        dhcp.client.running = Some(self.clients);
         // What it is not, the next observation tells.
         dhcp.link_up = true;
         let start = DhcpStart {
@@ -85,6 +84,25 @@ impl Engine {
             lease: dhcp.leased.as_ref().map(|leased| leased.facts.clone()).or(trusted),
         };
         self.out.push(Action::StartDhcp(uid.clone(), start));
+    }
+
+    /// A manifest that was copied with its annotations names a lease of another Service, perhaps in another cluster: only
+    /// what clients have been told of is used before the server has answered. The rest is asked for, and probed when it
+    /// is granted.
+    fn is_told(&self, uid: &Uid, facts: &LeaseFacts) -> bool {
+        let own = self.services.values().filter(|view| view.uid == *uid);
+        let mut published = own.flat_map(|view| view.published.ingress.iter().filter_map(|ingress| ingress.ip));
+        published.any(|address| address == IpAddr::V4(facts.address))
+    }
+
+    /// The lease that the client will go on with before the server has answered. Clients know its address, so the rules
+    /// of service security are there already.
+    fn resumed(&self, id: &VipId) -> Option<Resumed> {
+        let VipId::Dhcp(uid) = id else { return None };
+        let dhcp = self.vips.get(id)?.dhcp.as_ref()?;
+        let known = dhcp.leased.as_ref().map(|leased| &leased.facts).or(dhcp.facts.as_ref());
+        let facts = known.filter(|facts| self.is_told(uid, facts))?;
+        Some(Resumed { address: facts.address, expires: facts.expires, fence: self.fence })
     }
 
     /// Two macvlans of one interface cannot have the same MAC: whose was there first keeps it.
@@ -176,7 +194,7 @@ impl Engine {
             let (VipId::Dhcp(uid), Some(dhcp)) = (id, vip.dhcp.as_mut()) else { continue };
             let Some(link) = dhcp.link().and_then(|index| network.link(index)) else { continue };
             let up = link.is_usable();
-            if dhcp.running.is_some() && std::mem::replace(&mut dhcp.link_up, up) != up {
+            if dhcp.client.running.is_some() && std::mem::replace(&mut dhcp.link_up, up) != up {
                 self.out.push(Action::DhcpLink { uid: uid.clone(), up });
             }
         }

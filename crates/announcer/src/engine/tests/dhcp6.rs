@@ -1,5 +1,7 @@
 //! Addresses that DHCPv6 gives.
 
+use l2::netlink::Address;
+
 use super::*;
 use crate::annotations::LeaseFacts6;
 use crate::network::fixtures::{address, own_address};
@@ -161,6 +163,31 @@ fn a_lease_of_a_former_life_goes_when_its_client_does_not_go_on_with_it() {
 
     let node = restarted(&[]);
     assert!(node.kernel.own().is_empty(), "clients were never told of it: the manifest may be a copy");
+}
+
+#[test]
+fn the_end_of_the_lease_is_noted_on_the_address_and_bounds_it_when_the_next_process_has_no_api() {
+    let mut node = bound();
+    let noted = |node: &Node| node.kernel.network.addresses.iter().find(|own| own.is_ours()).unwrap().metric;
+    let end = "2026-01-01T00:10:00Z".parse::<jiff::Timestamp>().unwrap();
+    assert_eq!(noted(&node).map(i64::from), Some(end.as_second()));
+    node.feed(Input::Lease(theirs()));
+    assert!(node.kernel.own().is_empty());
+
+    for (left, kept_for, gone_after) in [(Some(120), 117, 121), (None, 290, 320)] {
+        let mut network = with_ipv6();
+        network.addresses.push(Address { metric: left.map(|_| 7), ..own_address(2, "fd00::50/128") });
+        let mut node = Node::new(&[], network);
+        let ends = left.map(|seconds| ((2, "fd00::50".parse().unwrap()), node.now + Duration::from_secs(seconds)));
+        node.kernel.network.address_ends.extend(ends);
+        node.kernel.deadlines.push((2, "fd00::50/128".parse().unwrap(), node.now + Duration::from_secs(8)));
+        node.feed(Input::Tick);
+        node.pass(Duration::from_secs(kept_for));
+        assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"], "{left:?}");
+        assert_eq!(noted(&node), left.map(|_| 7), "the note outlives this process too");
+        node.pass(Duration::from_secs(gone_after - kept_for));
+        assert!(node.kernel.own().is_empty(), "{left:?}: not a moment longer");
+    }
 }
 
 #[test]

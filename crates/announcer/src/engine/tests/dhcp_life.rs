@@ -109,6 +109,67 @@ fn a_restart_in_an_api_outage_keeps_a_leased_address_to_the_end_of_its_lease() {
     assert!(!node.kernel.has("vip-web00000", "10.0.0.50/32"), "nothing is known of its lease");
 }
 
+/// The Service of [`orphaned`], as it comes back with the API.
+fn its_service() -> ServiceView {
+    let mut service = published("web", "10.0.0.50", "node-1");
+    service.wanted = view("web", &["dhcp"]).wanted;
+    let mac = macvlan(50, "vip-web00000", 2, None).mac.unwrap();
+    service.published.hwaddr = Some(mac.to_string());
+    service.dhcp.mac = Some(mac);
+    service.dhcp.lease = Some(facts("10.0.0.50"));
+    service
+}
+
+#[test]
+fn a_leased_address_stays_however_long_the_api_was_away_when_the_process_started() {
+    for away_seconds in [0, 120, 280] {
+        let mut node = orphaned(|_| Some(LeaseEnd::Never));
+        node.pass(Duration::from_secs(away_seconds));
+        node.start_with(&[its_service()], MINE);
+        node.pass_ms(2000);
+        let lease = leased(&node, "10.0.0.50", 600);
+        node.dhcp("web", DhcpEvent::Bound(lease));
+        node.pass(Duration::from_secs(30));
+        assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.50/32"], "API away for {away_seconds} s");
+        let log = node.take_log();
+        let gone = |line: &String| line.starts_with("remove") || line.starts_with("expired");
+        assert!(!log.iter().any(gone), "API away for {away_seconds} s: {log:?}");
+    }
+}
+
+#[test]
+fn what_a_client_does_not_go_on_with_leaves_the_macvlan() {
+    let mut node = orphaned(|_| Some(LeaseEnd::Never));
+    node.start_with(&[its_service()], MINE);
+    let lease = leased(&node, "10.0.0.60", 600);
+    node.dhcp("web", DhcpEvent::Bound(lease));
+    assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.60/32"]);
+
+    let mut node = orphaned(|_| Some(LeaseEnd::Never));
+    node.start_with(&[its_service()], MINE);
+    node.pass(Duration::from_secs(13));
+    assert!(node.kernel.own().is_empty(), "a client that says nothing does not have the deadline put off");
+}
+
+/// It has no mark and no deadline: only time tells that its client will not go on with it.
+#[test]
+fn what_kube_vip_left_waits_for_its_client_for_a_minute_from_its_adoption_on() {
+    for away_seconds in [0, 120] {
+        let mut network = network();
+        network.links.push(macvlan(50, "vip-web00000", 2, None));
+        network.addresses.push(l2::netlink::Address { protocol: None, ..own_address(50, "10.0.0.50/32") });
+        let mut node = Node::new(&[], network);
+        node.feed(Input::Tick);
+        node.pass(Duration::from_secs(away_seconds));
+        node.start_with(&[its_service()], MINE);
+        node.pass(Duration::from_secs(50));
+        assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "API away for {away_seconds} s");
+        node.feed(Input::NetworkChanged);
+        node.pass(Duration::from_secs(70));
+        assert!(!node.kernel.has("vip-web00000", "10.0.0.50/32"), "API away for {away_seconds} s");
+    }
+}
+
 /// The new owner's macvlan has the same MAC, and we have announced nothing ourselves.
 #[test]
 fn an_address_that_is_only_kept_goes_when_another_node_announces_it_with_the_same_mac() {

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::ClassRules;
+use crate::class::ClassRules;
 
 fn object() -> Value {
     json!({

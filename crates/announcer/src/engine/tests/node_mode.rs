@@ -1,5 +1,8 @@
 //! `node` mode: one engine, with the other nodes, the API and the wire played by the tests.
 
+mod ipv6;
+mod peers;
+mod storm;
 mod vacant;
 
 use std::net::IpAddr;
@@ -18,7 +21,7 @@ fn mac(node: &str) -> [u8; 6] {
 fn card(node: &str) -> Card {
     let last = node.bytes().last().unwrap() - b'0';
     let address = format!("10.0.0.{last}/24").parse().unwrap();
-    let link = CardLink { name: "eth0".into(), mac: mac(node).into(), addresses: vec![address] };
+    let link = CardLink { name: "eth0".into(), mac: mac(node).into(), addresses: vec![address], no_ipv6: false };
     Card { links: vec![link], serving: true, ..Card::default() }
 }
 
@@ -329,6 +332,29 @@ fn the_end_hands_over_by_name_and_waits_until_the_successor_is_heard() {
     cluster.claims("node-2", "10.0.0.5", "web", 5);
     assert!(!cluster.has());
     assert!(cluster.node.exited);
+}
+
+/// The group is the successor's once it has claimed all of it; from then on nothing here is in doubt.
+#[test]
+fn what_was_handed_over_is_served_until_each_address_was_claimed_and_is_the_successors_from_then_on() {
+    let mut service = seated("web", "10.0.0.5", "node-1", 4);
+    service.wanted = view("web", &["10.0.0.5", "10.0.0.6"]).wanted;
+    let mut cluster = Cluster::new(&ALL, &[service]);
+    cluster.quiet(3000, &[], &ALL);
+    cluster.node.feed(Input::Node("node-1".into(), Some(NodeFacts { shut_out: true, ..FACTS })));
+    let to = cluster.node.swaps[0].1.seat.host.clone();
+    cluster.won();
+    cluster.node.pass_ms(100);
+    cluster.claims(&to, "10.0.0.5", "web", 5);
+    assert_eq!(cluster.node.kernel.own(), ["eth0 10.0.0.6/32"], "it sets them one by one");
+    assert!(cluster.node.engine.plan.undecided);
+    cluster.claims(&to, "10.0.0.6", "web", 5);
+    assert!(cluster.node.kernel.own().is_empty());
+    assert!(!cluster.node.engine.plan.undecided, "nothing holds up the sweep any more");
+    cluster.node.kernel.network.addresses.push(crate::network::fixtures::own_address(3, "10.1.0.99/32"));
+    cluster.node.feed(Input::NetworkChanged);
+    cluster.node.pass_ms(100);
+    assert!(cluster.node.kernel.own().is_empty());
 }
 
 #[test]

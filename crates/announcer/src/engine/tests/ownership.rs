@@ -63,7 +63,7 @@ fn an_address_that_was_given_up_is_not_taken_back_from_a_host_that_answers_for_i
 }
 
 #[test]
-fn an_address_given_up_after_a_pause_comes_back_with_a_probe_while_the_lease_stands() {
+fn h11_an_address_given_up_after_a_pause_of_its_node_is_probed_and_announced_again() {
     let mut node = serving();
     node.now += Duration::from_secs(10);
     node.feed(Input::Tick);
@@ -72,6 +72,8 @@ fn an_address_given_up_after_a_pause_comes_back_with_a_probe_while_the_lease_sta
     node.pass(Duration::from_secs(16));
     let log = node.take_log();
     assert_eq!(log.iter().filter(|line| line.starts_with("probe")).count(), 3, "{log:?}");
+    let probed = log.iter().rposition(|line| line.starts_with("probe")).unwrap();
+    assert!(log[probed..].iter().any(|line| line == "announce eth0 10.0.0.5"), "{log:?}");
     assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
 }
 
@@ -249,4 +251,44 @@ fn a_record_that_somebody_replaces_is_written_again() {
     node.pass_ms(1500);
     let view = &node.engine.services[&ServiceKey::new("default", "web")];
     assert_eq!(view.published.vip_host.as_deref(), Some("node-1"));
+}
+
+/// Another node writes its name over ours, again and again.
+fn contested(node: &mut Node, host: &str, times: u32) {
+    for _ in 0..times {
+        let mut view = node.engine.services[&ServiceKey::new("default", "web")].clone();
+        view.published.vip_host = Some(host.into());
+        node.upsert(view);
+        node.pass_ms(20);
+    }
+}
+
+#[test]
+fn two_nodes_that_both_believe_to_hold_the_lease_do_not_overwrite_each_other() {
+    let mut node = serving();
+    let before = node.records;
+    contested(&mut node, "node-2", 100);
+    assert_eq!(node.records, before, "the Lease decides, and is read each retry period");
+    node.pass(Duration::from_secs(7));
+    assert_eq!(node.records, before);
+    node.pass(Duration::from_secs(2));
+    assert_eq!(node.records, before + 1, "it is still ours after all this time: so is the record");
+    contested(&mut node, "node-2", 100);
+    assert_eq!(node.records, before + 1, "once in ten seconds");
+}
+
+#[test]
+fn the_record_of_another_node_stays_while_the_lease_is_in_doubt_and_when_it_is_lost() {
+    let mut node = serving();
+    let before = node.records;
+    node.feed(Input::Lease(DOUBTFUL));
+    contested(&mut node, "node-2", 5);
+    node.pass(Duration::from_mins(1));
+    assert_eq!(node.records, before);
+    node.feed(Input::Lease(theirs()));
+    node.pass(Duration::from_mins(1));
+    assert_eq!((node.records, node.kernel.own()), (before, Vec::new()));
+    // A take-over does not wait.
+    node.feed(Input::Lease(MINE));
+    assert_eq!(node.records, before + 1);
 }

@@ -1,8 +1,7 @@
 //! Service security: rules before the address, and none left behind.
 
-use l2::nftables::Port;
-
 use super::*;
+use crate::security::Port;
 
 fn ports(node: &Node, vip: &str) -> Vec<Port> {
     node.kernel.protection.vips[&vip.parse::<IpAddr>().unwrap()].iter().copied().collect()

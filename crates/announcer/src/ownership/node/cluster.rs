@@ -10,24 +10,11 @@ use l2::Mac;
 use super::asking::Asking;
 use super::decide::Asked;
 use super::facts::Facts;
-use super::swaps::{Pending, SETTLED, Taken};
+use super::swaps::{Change, Pending, SETTLED, Taken};
 use super::{Card, ForeignLock, Member, NodeFacts, Seat, Term, Verdict};
 use crate::frames::{Frame, Heard};
 use crate::ownership::{Owner, Ownership};
 use crate::view::{ServiceKey, ServiceView, Uid};
-
-/// A Service that has become ours, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// The Service whose record was swapped.
-    pub key: ServiceKey,
-    /// Before; absent: nobody.
-    pub from: Option<String>,
-    /// Why, in words.
-    pub why: &'static str,
-    /// When its owner was found silent.
-    pub silent: Option<Instant>,
-}
 
 /// `node` mode, as one node sees it.
 #[derive(Debug)]
@@ -199,7 +186,7 @@ impl Cluster {
         self.lingering.contains_key(key)
     }
 
-    /// The new owner of what we serve for a last moment was heard.
+    /// The new owner of all that we served for a last moment was heard.
     pub fn successor_heard(&mut self, key: &ServiceKey) {
         self.lingering.remove(key);
     }
@@ -317,6 +304,11 @@ impl Cluster {
     /// The other nodes that take part, and what they say.
     pub fn members(&self) -> impl Iterator<Item = (&str, &Card)> {
         self.facts.members().filter(|node| *node != self.me).filter_map(|node| Some((node, self.facts.card(node)?)))
+    }
+
+    /// Whether this is, or was, an interface of another node that takes part.
+    pub fn is_of_member(&self, mac: Mac) -> bool {
+        self.facts.is_of_member(mac)
     }
 
     /// The cards of the others.

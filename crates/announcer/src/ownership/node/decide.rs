@@ -58,6 +58,8 @@ pub struct Case<'a> {
     pub asked: Asked,
     /// This process is about to end.
     pub stopping: bool,
+    /// How many candidates before this node have had their time and have not taken what nobody owns.
+    pub passed_over: usize,
     /// Fail-back is wanted, and the group has belonged elsewhere for long enough.
     pub fail_back: bool,
 }
@@ -126,8 +128,12 @@ fn settle(case: &Case<'_>) -> Step {
         return Step::Take("it has the address already");
     }
     let hinted = case.hint.filter(|hint| case.candidates.contains(hint));
-    let place = hinted.or_else(|| place::preferred(case.group, case.candidates.iter().copied()));
-    if place != Some(case.me) {
+    let before = match hinted {
+        Some(hint) if hint == case.me => 0,
+        // Who may have died a moment ago, with a Lease that still stands.
+        hint => usize::from(hint.is_some()) + place::position(case.group, case.candidates, case.me),
+    };
+    if !case.candidates.contains(&case.me) || before > case.passed_over {
         return Step::Rest;
     }
     if case.published {
@@ -168,6 +174,7 @@ mod tests {
             silent: None,
             asked: Asked::NotYet,
             stopping: false,
+            passed_over: 0,
             fail_back: false,
         }
     }
@@ -249,6 +256,19 @@ mod tests {
         assert_eq!(decide(&Case { asked: Asked::Answered, ..case(home, None) }), Step::Rest);
         assert!(matches!(decide(&Case { asked: Asked::Silence, ..case(home, None) }), Step::Take(_)));
         assert!(matches!(decide(&Case { published: false, ..case(home, None) }), Step::Take(_)), "nobody has begun");
+    }
+
+    #[test]
+    fn what_the_preferred_node_does_not_take_falls_to_the_next_in_turn() {
+        for passed_over in 0..3 {
+            let takers = ALL.into_iter().filter(|me| {
+                let step = decide(&Case { published: false, passed_over, ..case(me, None) });
+                matches!(step, Step::Take(_))
+            });
+            assert_eq!(takers.count(), passed_over + 1);
+        }
+        let stranger = Case { passed_over: 9, candidates: &["node-2"], published: false, ..case("node-1", None) };
+        assert_eq!(decide(&stranger), Step::Rest);
     }
 
     #[test]

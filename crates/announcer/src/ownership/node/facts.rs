@@ -133,6 +133,13 @@ impl Facts {
         link_towards(&self.members.get(node)?.links, network, ours)
     }
 
+    /// Whether this is an interface of another member, or was one: a node that has just got its cable back speaks before
+    /// its new card is read.
+    pub fn is_of_member(&self, mac: l2::Mac) -> bool {
+        let others = self.members.iter().filter(|(node, _)| **node != self.me);
+        others.flat_map(|(_, seen)| &seen.links).any(|link| link.mac == mac)
+    }
+
     pub fn members(&self) -> impl Iterator<Item = &str> {
         self.members.keys().map(String::as_str)
     }
@@ -243,7 +250,7 @@ mod tests {
     fn the_interfaces_of_a_member_are_remembered_when_its_card_drops_them() {
         let link = |name: &str, last: u8, net: &str| {
             let addresses = if net.is_empty() { Vec::new() } else { vec![net.parse().unwrap()] };
-            CardLink { name: name.into(), mac: l2::Mac::new([2, 0, 0, 0, 0, last]), addresses }
+            CardLink { name: name.into(), mac: l2::Mac::new([2, 0, 0, 0, 0, last]), addresses, no_ipv6: false }
         };
         let lan = || link("ens3", 9, "10.0.0.9/24");
         for (name, cards, expected) in [

@@ -26,6 +26,10 @@ pub struct CardLink {
     pub mac: Mac,
     /// Its own addresses, by whose subnets the other nodes find theirs to the same LAN. They are asked to witness too.
     pub addresses: Vec<IpNet>,
+    /// It has no IPv6 address at all, not even a link-local one: nobody can be asked from it whether an IPv6 VIP lives,
+    /// and most probably the kernel would refuse to set one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_ipv6: bool,
 }
 
 /// What a node says about itself. Written into its Lease with each renewal.
@@ -98,6 +102,7 @@ pub fn card_links(network: &Network, used: impl Fn(u32) -> bool) -> Vec<CardLink
                 name: link.name.clone(),
                 mac,
                 addresses,
+                no_ipv6: network.ipv6_source(link.index).is_none(),
             })
         })
         .collect()
@@ -203,7 +208,12 @@ mod tests {
 
     fn card() -> Card {
         let mac = Mac::new([2, 0, 0, 0, 0, 9]);
-        let link = |name: &str, net: &str| CardLink { name: name.into(), mac, addresses: vec![net.parse().unwrap()] };
+        let link = |name: &str, net: &str| CardLink {
+            name: name.into(),
+            mac,
+            addresses: vec![net.parse().unwrap()],
+            no_ipv6: false,
+        };
         Card { links: vec![link("ens3", "10.0.0.9/24"), link("eth1", "10.9.0.9/16")], serving: true, ..Card::default() }
     }
 

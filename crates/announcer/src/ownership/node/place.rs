@@ -18,6 +18,12 @@ pub fn preferred<'a>(group: &str, eligible: impl IntoIterator<Item = &'a str>) -
     eligible.into_iter().max_by_key(|node| (score(group, node), *node))
 }
 
+/// How many of `eligible` would be preferred to `node`.
+pub fn position(group: &str, eligible: &[&str], node: &str) -> usize {
+    let own = (score(group, node), node);
+    eligible.iter().filter(|other| (score(group, other), **other) > own).count()
+}
+
 /// Our place among the successors of `owner`: the nodes after it in the order of their names, round the end. `None` if
 /// we are none of them.
 ///

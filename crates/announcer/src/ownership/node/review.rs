@@ -9,14 +9,14 @@ use l2::netlink::Link;
 
 use super::decide::{Case, Holder, Step, decide};
 use super::member::Fitness;
+use super::reach::{addresses, can_ask, farthest, wants_ipv6};
 use super::{Cluster, Loser, Seat, Swap, Target, Targets, Term, Watched, place};
-use crate::annotations::Wanted;
 use crate::config::Config;
 use crate::endpoints::{EligibleNodes, Endpoints, eligible_nodes};
-use crate::group::{GroupKey, groups};
+use crate::group::{GroupKey, Groups};
 use crate::network::{InterfaceError, Network};
 use crate::ownership::Owner;
-use crate::view::{InterfaceWish, ServiceKey, ServiceView};
+use crate::view::{ServiceKey, ServiceView};
 
 /// Between a hand-over and withdrawing, if the new owner is not heard before.
 pub const LINGER: Duration = Duration::from_secs(2);
@@ -24,6 +24,8 @@ pub const LINGER: Duration = Duration::from_secs(2);
 const FOREIGN_GRACE: Duration = Duration::from_secs(2);
 /// When all announcers start together the first one must not get everything.
 const SETTLE: Duration = Duration::from_secs(3);
+/// So long everybody waits for the one before him to take what nobody owns: his Lease may outlive him.
+const PASS_OVER: Duration = Duration::from_secs(2);
 /// A group has to belong elsewhere for this long before it is handed back there.
 const FAIL_BACK_AFTER: Duration = Duration::from_mins(1);
 
@@ -32,6 +34,8 @@ const FAIL_BACK_AFTER: Duration = Duration::from_mins(1);
 pub struct Scene<'a> {
     /// Services that are ours to announce.
     pub services: &'a BTreeMap<ServiceKey, ServiceView>,
+    /// Which of them share an address.
+    pub groups: &'a Groups,
     /// Where those with policy Local have endpoints.
     pub endpoints: &'a Endpoints,
     /// This node.
@@ -109,7 +113,7 @@ impl Cluster {
         let settled = known_since + SETTLE;
         let unsettled = now < settled && self.facts.awaits_members();
 
-        let all_groups = groups(scene.services);
+        let all_groups = scene.groups;
         let me = self.me.clone();
         let fitness = self.all_fitness(now);
         let mut watched: BTreeMap<(String, u32, u8), Vec<Watched>> = BTreeMap::new();
@@ -133,6 +137,8 @@ impl Cluster {
                 Some(_) => Holder::Expired,
                 None => Holder::Alive,
             };
+            let waited = cluster.vacant.get(&primary.key).map_or(Duration::ZERO, |since| now.duration_since(*since));
+            let passed_over = usize::try_from(waited.as_secs() / PASS_OVER.as_secs()).unwrap_or(usize::MAX);
             let case = Case {
                 me: &me,
                 group: &standing.key,
@@ -147,12 +153,16 @@ impl Cluster {
                 silent: standing.seat.as_ref().and_then(|seat| cluster.silence(&seat.host, &addresses)),
                 asked: cluster.asked(now, &primary.key),
                 stopping: scene.stopping,
+                passed_over,
                 fail_back,
             };
             let unowned = standing.seat.is_none() || holder == Holder::Absent;
             if unowned && !holding && !unsettled && foreign.is_none() {
                 let since = cluster.vacant.get(&primary.key).copied().unwrap_or(now);
                 vacant.insert(primary.key.clone(), since);
+                if passed_over < standing.candidates.len() {
+                    at(now + PASS_OVER);
+                }
                 if let Some(obstacle) = cluster.obstacle(now, scene, &fitness, &standing) {
                     let due = since + obstacle.grace();
                     if now < due {
@@ -186,7 +196,8 @@ impl Cluster {
                 && let Some(rank) = place::rank(&seat.host, &standing.candidates, &me).filter(|rank| *rank < 2)
                 && let Some(there) = towards(&seat.host)
             {
-                let vips = standing.addresses.iter().map(|(address, own)| Watched {
+                let askable = standing.addresses.iter().filter(|(address, _)| can_ask(scene.network, link, *address));
+                let vips = askable.map(|(address, own)| Watched {
                     address: *address,
                     mac: own.unwrap_or(there.mac),
                     term: seat.term,
@@ -275,7 +286,7 @@ impl Cluster {
 
     /// Where the claims go that tell `from` what it has lost.
     fn losers(&self, scene: &Scene<'_>, key: &ServiceKey, from: &str, term: Term) -> Vec<Loser> {
-        let all = groups(scene.services);
+        let all = scene.groups;
         let members = all.of.get(key).and_then(|group| all.members.get(group)).cloned().unwrap_or_default();
         let views: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
         let addresses = addresses(&views);
@@ -294,6 +305,7 @@ impl Cluster {
         self.retain_silent(&all.collect());
         review.targets = watched
             .into_iter()
+            .filter(|(_, vips)| !vips.is_empty())
             .map(|((owner, link, rank), mut vips)| {
                 vips.sort_unstable();
                 Target { owner, link, rank, vips }
@@ -329,27 +341,17 @@ impl Cluster {
         });
         let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), scene.endpoints);
         let served = |node: &str| only.as_ref().is_none_or(|nodes| nodes.contains(node));
-        let reachable = |node: &str| {
-            if node == self.me {
-                return link.is_some();
-            }
-            let Some(card) = self.facts.card(node) else { return false };
-            match (&members[0].interface, link) {
-                // Its author means this name on every node; another interface of the same LAN would not be used there.
-                (InterfaceWish::Named(name), _) => card.links.iter().any(|link| link.name == *name),
-                (_, Some(link)) => card.towards(scene.network, link).is_some(),
-                (_, None) => !card.links.is_empty(),
-            }
-        };
-        let candidates = fitness
-            .iter()
-            .filter(|(node, fitness)| **fitness == Fitness::Fit && served(node) && reachable(node))
-            .map(|(node, _)| node.as_str())
-            .collect();
+        let reachable = |node: &str| self.reach(scene, members[0], link, node);
+        let candidates = fitness.iter().filter(|(node, fitness)| **fitness == Fitness::Fit && served(node));
+        let candidates = candidates.filter_map(|(node, _)| Some((node.as_str(), reachable(node)?))).collect();
+        let (candidates, wanted) = farthest(candidates, wants_ipv6(&members, &addresses));
+        let speechless = reachable(&self.me) < wanted;
         // No node would do better: it stays.
         let served_nowhere = only.as_ref().is_some_and(BTreeSet::is_empty);
-        let keeps =
-            !matches!(fitness[&self.me], Fitness::Unfit(_)) && (served(&self.me) || served_nowhere) && link.is_some();
+        let keeps = !matches!(fitness[&self.me], Fitness::Unfit(_))
+            && (served(&self.me) || served_nowhere)
+            && link.is_some()
+            && !speechless;
         Standing { key: key.to_string(), members, addresses, link, seat: seat.cloned(), candidates, keeps, only }
     }
 }
@@ -361,24 +363,6 @@ impl Standing<'_> {
     }
 }
 
-/// What clients and detectors ask for, as far as it is known.
-fn addresses(members: &[&ServiceView]) -> Vec<(IpAddr, Option<l2::Mac>)> {
-    let mut all: BTreeMap<IpAddr, Option<l2::Mac>> = BTreeMap::new();
-    for view in members {
-        for wanted in &view.wanted {
-            if let Wanted::Static(address) = wanted {
-                all.entry(*address).or_default();
-            }
-        }
-        if let Some(leased) = view.last_leased() {
-            // The Service that leased it knows the MAC.
-            let mac = all.entry(leased.into()).or_default();
-            *mac = mac.or(view.dhcp.mac);
-        }
-    }
-    all.into_iter().collect()
-}
-
 /// This node's interface for a group.
 fn link_of(scene: &Scene<'_>, view: &ServiceView, address: Option<IpAddr>) -> Option<u32> {
     let link = chosen(scene, view, address).ok()?;
@@ -386,6 +370,6 @@ fn link_of(scene: &Scene<'_>, view: &ServiceView, address: Option<IpAddr>) -> Op
 }
 
 fn chosen<'a>(scene: &Scene<'a>, view: &ServiceView, address: Option<IpAddr>) -> Result<&'a Link, InterfaceError> {
-    let address = address.filter(|_| !view.wants_dhcp());
+    let address = address.filter(|_| !view.wants_dhcp() && !view.wants_dhcp6());
     scene.network.choose(&view.interface, scene.config, address)
 }

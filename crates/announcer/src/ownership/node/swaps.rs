@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::cluster::Change;
 use super::{Cluster, Seat, Swap, Swapped};
 use crate::view::{ServiceKey, Uid};
 
@@ -16,6 +15,19 @@ const RETAKE: Duration = Duration::from_secs(2);
 const RETAKE_DOUBLINGS: u32 = 5;
 /// A take-over that lasted this long was a good one.
 pub(super) const SETTLED: Duration = Duration::from_mins(2);
+
+/// A Service that has become ours, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The Service whose record was swapped.
+    pub key: ServiceKey,
+    /// Before; absent: nobody.
+    pub from: Option<String>,
+    /// Why, in words.
+    pub why: &'static str,
+    /// When its owner was found silent.
+    pub silent: Option<Instant>,
+}
 
 /// A swap that was asked for.
 #[derive(Debug)]

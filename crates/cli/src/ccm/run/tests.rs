@@ -99,7 +99,7 @@ async fn run_beside(
     let harvester = Scenario::answering(|_| (404, Scenario::status(404, "NotFound", "not found")));
     let harvester = Harvester::fixed(harvester.client());
     let stop = Token::new();
-    let metrics = Metrics::new(VERSION);
+    let metrics = Metrics::new(&PRODUCT);
     let command = async {
         let command = manage(&flags, &configuration, guest.scenario.client(), harvester, &metrics, stop.clone());
         let result = Box::pin(command).await;

@@ -42,7 +42,7 @@ impl Client {
     }
 
     /// The phase's time has come.
-    pub(super) fn timer(&mut self, now: Instant, out: &mut Vec<Output>) {
+    pub(super) fn go_on(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &self.phase {
             Phase::Idle | Phase::Released | Phase::Stopped => {}
             Phase::Pausing { .. } => self.begin(now, Phase::Selecting, out),
@@ -130,7 +130,7 @@ impl Client {
     }
 
     /// Gives back whatever a server holds for us.
-    pub(super) fn release(&mut self, now: Instant, out: &mut Vec<Output>) {
+    pub(super) fn give_back(&mut self, now: Instant, out: &mut Vec<Output>) {
         let held = match (&self.phase, &self.in_use, self.remembered.take()) {
             (Phase::Released, ..) => return,
             (Phase::Probing { lease, .. }, ..) | (_, Some(lease), _) => Some((lease.server.clone(), lease.address)),

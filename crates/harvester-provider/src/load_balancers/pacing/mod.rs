@@ -1,7 +1,8 @@
 //! The pace of the host: one window over creates and deletes of pooled load balancers (`scheduler.rs`, `window.rs`), and the host's
 //! finalizer preset where it was learnt (`finalizer.rs`). Decisions 6 to 8; host-throughput.md.
 //!
-//! Nobody waits in here: who has no turn gets "not yet", and its Service is woken when the turn comes.
+//! No Service waits in here: who has no turn gets "not yet", and is woken when the turn comes. Only the collection of garbage, which
+//! has nothing else to do, waits ([`Pacer::turn`]).
 
 mod finalizer;
 #[cfg(test)]
@@ -32,6 +33,8 @@ pub struct Pacer {
     state: Mutex<State>,
     /// Somebody was called, or the next deadline is another one.
     changed: Notify,
+    /// [`Self::wakes`] has called somebody.
+    called: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +57,23 @@ impl Pacer {
     /// Asks for a turn. After [`Turn::Now`] come [`Self::sent`] or [`Self::creates`], and [`Self::failed`] if the request failed.
     pub fn ask(&self, name: &str, service: &ServiceKey, work: Work) -> Turn {
         self.change(|state, now| state.scheduler.ask(now, name, service, work))
+    }
+
+    /// The same for who has no Service to be woken: waits for the turn. Somebody has to listen to [`Self::wakes`].
+    pub async fn turn(&self, name: &str, service: &ServiceKey, work: Work) {
+        loop {
+            let mut called = std::pin::pin!(self.called.notified());
+            // Registered before asking, so that no call in between is missed.
+            called.as_mut().enable();
+            if self.ask(name, service, work) == Turn::Now {
+                return;
+            }
+            let deadline = self.lock().scheduler.deadline();
+            match deadline {
+                Some(deadline) => drop(tokio::time::timeout_at(deadline, called).await),
+                None => called.await,
+            }
+        }
     }
 
     /// The request is about to be sent, or was just answered: the host's time runs from here.
@@ -122,6 +142,7 @@ impl Pacer {
                     if !called.is_empty() {
                         drop(state);
                         drop(changed);
+                        pacer.called.notify_waiters();
                         return Some((stream::iter(called), pacer));
                     }
                     state.scheduler.deadline()

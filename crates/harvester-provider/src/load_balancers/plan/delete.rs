@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cloud_provider::provider::Waiting;
-use cloud_provider::view::ServiceView;
+use cloud_provider::view::{ServiceKey, ServiceView};
+use harvester_api::load_balancer::Ipam;
 
 use super::super::booking::{When, when};
+use super::super::desired::{self, Change};
 use super::super::sharing;
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
-use super::primary::foreign;
+use super::object::foreign;
 use super::{Refusal, object};
 use crate::config::LoadBalancerConfig;
 
@@ -25,6 +27,15 @@ pub enum DeletePlan {
         uid: String,
         /// The host had not finished booking.
         leaks: bool,
+    },
+    /// Leave it to another member of the group that shares its address.
+    HandOver {
+        /// Only this one.
+        uid: String,
+        /// Whose it is from now on.
+        heir: ServiceKey,
+        /// What makes it the heir's.
+        changes: Vec<Change>,
     },
     /// Not now.
     Waiting(Waiting, WaitReason),
@@ -51,6 +62,9 @@ pub fn delete(
         let waiting = Waiting { reason, message, needs_user: false, retry_after: Some(Duration::from_mins(1)) };
         return DeletePlan::Waiting(waiting, WaitReason::Terminating);
     }
+    if let Some(plan) = hand_over(service, config, lb, sharers) {
+        return plan;
+    }
     if let Some(message) = still_used(service, lb, sharers) {
         let waiting = Waiting { reason: WaitReason::Shared.word(), message, needs_user: true, retry_after: None };
         return DeletePlan::Waiting(waiting, WaitReason::Shared);
@@ -61,13 +75,33 @@ pub fn delete(
     }
 }
 
+/// The object stays, and with it the address; only its labels and the proof of whose it is change. Not without a cluster UID: under
+/// its old name the object could not be proven to be the heir's.
+fn hand_over(
+    service: &ServiceView,
+    config: &LoadBalancerConfig,
+    lb: &LbView,
+    sharers: &[Arc<ServiceView>],
+) -> Option<DeletePlan> {
+    config.cluster_uid.as_ref()?;
+    lb.usable_address.as_ref().filter(|_| lb.effective_ipam() == "pool" && lb.is_settled())?;
+    let heir = sharing::heir(service, &users(service, lb, sharers))?;
+    let mut changes = desired::drift(config, lb, heir, Ipam::Pool);
+    changes.extend(desired::missing_proof(config, lb, heir));
+    Some(DeletePlan::HandOver { uid: lb.uid.clone(), heir: heir.key.clone(), changes })
+}
+
 /// Only who has got the address holds it: an applicant that was refused a port is no user of it.
-pub(super) fn still_used(service: &ServiceView, lb: &LbView, sharers: &[Arc<ServiceView>]) -> Option<String> {
+fn users<'a>(service: &ServiceView, lb: &LbView, sharers: &'a [Arc<ServiceView>]) -> Vec<&'a Arc<ServiceView>> {
     let uses = |sharer: &&Arc<ServiceView>| {
         sharing::has_joined(sharer, service)
             || lb.usable_address.as_deref().is_some_and(|ip| sharing::shows(sharer, ip))
     };
-    let names: Vec<String> = sharers.iter().filter(uses).map(|sharer| sharer.key.to_string()).collect();
+    sharers.iter().filter(uses).collect()
+}
+
+pub(super) fn still_used(service: &ServiceView, lb: &LbView, sharers: &[Arc<ServiceView>]) -> Option<String> {
+    let names: Vec<String> = users(service, lb, sharers).iter().map(|sharer| sharer.key.to_string()).collect();
     (!names.is_empty()).then(|| {
         format!(
             "could not delete load balancer for service {key}: service {key} is still used by other services [{}]",

@@ -6,6 +6,7 @@
 
 mod delete;
 mod moving;
+mod object;
 mod primary;
 mod refusal;
 mod secondary;
@@ -114,6 +115,8 @@ pub struct Plan {
 pub enum Verdict {
     /// The address is published.
     Ready,
+    /// The address is published, and it is not all that the user wants.
+    Served(Refusal),
     /// Something has to happen elsewhere first; with a reason for the metrics.
     Waiting(Waiting, WaitReason),
     /// Not as the user wants it.

@@ -14,7 +14,7 @@ use super::super::service_patch::publish;
 use super::super::sharing;
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
-use super::primary::{foreign, without_address};
+use super::object::{foreign, without_address};
 use super::{Action, Plan, Refusal, Verdict, World, object, wait};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::unique_in_pool;

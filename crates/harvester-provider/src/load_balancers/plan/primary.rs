@@ -4,20 +4,24 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cloud_provider::provider::Waiting;
-use cloud_provider::view::ServiceView;
+use cloud_provider::view::{Family, ServiceView};
 use harvester_api::keys::cloudprovider::{self, NUDGED};
-use harvester_api::load_balancer::DHCP_ADDRESS;
+use harvester_api::keys::{kube_vip, loadbalancer};
+use harvester_api::load_balancer::{DHCP_ADDRESS, DHCP6_ADDRESS};
 
+use super::super::booking::{When, when};
 use super::super::choice::{self, Source};
 use super::super::desired::{self, Change};
-use super::super::host_words::{self, Resend};
+use super::super::host_words::Resend;
+use super::super::neighbours::addresses;
 use super::super::network::wanted_network;
 use super::super::service_patch::{ServicePatch, publish};
 use super::super::sharing::{PortClash, ShareError, first_clash};
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
+use super::delete::still_booking;
+use super::object::{foreign, network_changed, without_address};
 use super::{Action, Plan, Refusal, UNSERVED, Verdict, World, key, moving, user_wait, wait};
-use crate::config::LoadBalancerConfig;
 
 /// How often a Service looks whether the cluster may have one more load balancer.
 const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
@@ -34,8 +38,8 @@ pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &Wor
         return Plan::only(Refusal::AddressTaken { address: *address, by: by.clone() });
     }
     let Some(lb) = world.lb else { return create(service, &source, world) };
-    if let Some(verdict) = unusable(service, lb, &source, world) {
-        return Plan::only(verdict);
+    if let Some(plan) = unusable(service, lb, &source, world) {
+        return plan;
     }
     match moving::step(service, lb, &source, interface, world) {
         Some(plan) => plan,
@@ -56,7 +60,7 @@ fn serve(
     let mut actions = Vec::new();
     let verdict = if let Some(verdict) = used_by_static(service, source, lb, world) {
         verdict
-    } else if let Some(ip) = address(source, lb) {
+    } else if let Some(ip) = address(service, source, lb) {
         let mut patch = publish(service, &ip, interface);
         if let (Source::Dhcp, Some(asked)) = (source, asked) {
             patch.ask_dhcp_for(service, asked);
@@ -67,9 +71,12 @@ fn serve(
             actions.push(Action::Patch(patch));
         }
         actions.extend(moving::superseded(service, lb, world));
-        let trouble = clash_with_sharer(service, world).map(Refusal::from);
-        let trouble = trouble.or_else(|| not_as_asked(source, asked, &ip)).map(Verdict::from);
-        trouble.or_else(|| unserved(source, &ip, interface, world)).unwrap_or(Verdict::Ready)
+        let trouble = clash_with_sharer(service, world).map(|clash| Verdict::from(Refusal::from(clash)));
+        let otherwise = || {
+            let other = network_not_kept(service, lb).or_else(|| not_as_asked(source, asked, &ip));
+            other.or_else(|| single_stack(service, source)).map(Verdict::Served)
+        };
+        trouble.or_else(|| unserved(source, &ip, interface, world)).or_else(otherwise).unwrap_or(Verdict::Ready)
     } else {
         match source.pool() {
             // It has no address to lose.
@@ -95,9 +102,50 @@ fn serve(
 }
 
 /// What to publish, once the host has accepted the object.
-pub(super) fn address(source: &Source, lb: &LbView) -> Option<String> {
+fn address(service: &ServiceView, source: &Source, lb: &LbView) -> Option<String> {
     let booked = lb.usable_address.clone()?;
-    Some(if let Source::Static(address) = source { address.to_string() } else { booked })
+    Some(match source {
+        Source::Static(address) => address.to_string(),
+        Source::Dhcp => leases(service),
+        Source::Pool(_) => booked,
+    })
+}
+
+/// Which leases to ask for: one per family, in the Service's order. A Service that is served by one lease gets no second one
+/// without being told to: who took it over from a Go provider changes nothing.
+fn leases(service: &ServiceView) -> String {
+    let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).map_or("", String::as_str);
+    if shown == DHCP_ADDRESS && !service.ingress.is_empty() && !service.requires_both_families {
+        return shown.to_owned();
+    }
+    let ask = |family: &Family| match family {
+        Family::V4 => DHCP_ADDRESS,
+        Family::V6 => DHCP6_ADDRESS,
+    };
+    let asked: Vec<&str> = service.families.iter().map(ask).collect();
+    if asked.is_empty() { DHCP_ADDRESS.to_owned() } else { asked.join(",") }
+}
+
+/// The host put another network in the place of the one that was asked for (harvester-side.md 8.5).
+fn network_not_kept(service: &ServiceView, lb: &LbView) -> Option<Refusal> {
+    if lb.effective_ipam() != "pool" || lb.keeps_network()? {
+        return None;
+    }
+    Some(Refusal::NetworkNotKept {
+        service: service.key.clone(),
+        wanted: wanted_network(service).to_owned(),
+        found: lb.annotation(loadbalancer::NETWORK).to_owned(),
+    })
+}
+
+/// Two families are asked for, and where the address comes from there is one.
+fn single_stack(service: &ServiceView, source: &Source) -> Option<Refusal> {
+    let both = service.families.len() > 1;
+    (both && *source != Source::Dhcp).then(|| Refusal::SingleStack {
+        service: service.key.clone(),
+        required: service.requires_both_families,
+        word: source.word(),
+    })
 }
 
 /// Harvester booked an address that a Service with a static one uses. Two nodes must not answer for it; who has it keeps it.
@@ -141,6 +189,16 @@ fn not_as_asked(source: &Source, asked: Option<IpAddr>, booked: &str) -> Option<
 }
 
 fn create(service: &ServiceView, source: &Source, world: &World<'_>) -> Plan {
+    let cluster = &world.config.cluster_name;
+    if !cluster.can_name_objects() {
+        return Plan::only(Refusal::ClusterName(cluster.clone()));
+    }
+    // One that is served already goes on: an address too few is no reason to lose the other.
+    if let Some(refusal) =
+        single_stack(service, source).filter(|_| service.requires_both_families && service.ingress.is_empty())
+    {
+        return Plan::only(refusal);
+    }
     if let Some(limit) = world.quota_reached {
         return Plan::only(over_quota(limit));
     }
@@ -173,43 +231,44 @@ fn over_quota(limit: usize) -> Verdict {
 }
 
 /// Why an object that is there cannot be used for the Service, now or ever.
-fn unusable(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'_>) -> Option<Verdict> {
+fn unusable(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'_>) -> Option<Plan> {
     if lb.terminating {
         // W-06: its address is about to be released. Its disappearance wakes the Service, a new object follows.
         let message =
             format!("load balancer {} is being deleted on Harvester, it is created again when it is gone", key(world));
-        return Some(wait(message, WaitReason::Terminating));
+        return Some(Plan::only(wait(message, WaitReason::Terminating)));
     }
     if let Some(refusal) = foreign(service, lb, world.config) {
-        return Some(refusal.into());
+        return Some(Plan::only(refusal));
     }
     if lb.effective_ipam() != source.ipam().as_str() {
+        if nobody_uses_it(service, world) {
+            return Some(make_anew(service, lb, source, world));
+        }
         let found = lb.effective_ipam().to_owned();
-        return Some(Refusal::IpamChanged { lb: key(world), found, wanted: source.word() }.into());
+        return Some(Plan::only(Refusal::IpamChanged { lb: key(world), found, wanted: source.word() }));
     }
-    network_changed(service, lb, world.config).map(Verdict::from)
+    network_changed(service, lb, world.config).map(Plan::only)
 }
 
-/// Its labels name another Service.
-pub(super) fn foreign(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<Refusal> {
-    let (namespace, name) = lb.service()?;
-    if (namespace, name) == (service.key.namespace.as_str(), service.key.name.as_str()) {
-        return None;
-    }
-    let owner = format!("{namespace}/{name}");
-    Some(Refusal::Foreign { lb: format!("{}/{}", config.namespace, lb.name), owner, service: service.key.to_string() })
+/// No address has reached anybody: the user has thought better of it before there was anything to lose.
+fn nobody_uses_it(service: &ServiceView, world: &World<'_>) -> bool {
+    service.ingress.is_empty() && addresses(service).is_empty() && world.sharers.is_empty()
 }
 
-/// Only a frozen copy that is present and different is a change: objects from before v0.2.7 have none (W-01).
-pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<Refusal> {
-    let found = lb.annotations.get(cloudprovider::LB_NETWORK)?;
-    let wanted = wanted_network(service);
-    (wanted != found).then(|| Refusal::NetworkChanged {
-        service: service.key.to_string(),
-        lb: format!("{}/{}", config.namespace, lb.name),
-        wanted: wanted.to_owned(),
-        found: found.clone(),
-    })
+/// The host does not change the mode of an object. Deleted by the rules of every deletion (decision 7), it is made again when it is gone.
+fn make_anew(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'_>) -> Plan {
+    match when(lb, world.age) {
+        When::Now { leaks } => {
+            // A request for DHCP that was published: no announcer must answer it any more.
+            let stale = ServicePatch::forget_address(service);
+            let mut actions = if stale.is_empty() { Vec::new() } else { vec![Action::Patch(stale)] };
+            actions.push(Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks });
+            let message = format!("load balancer {} is made anew with IPAM {}", key(world), source.word());
+            Plan { actions, verdict: wait(message, WaitReason::Terminating) }
+        }
+        When::In(rest) => Plan::only(Verdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking)),
+    }
 }
 
 /// `status.address`, the mailbox in which a Go provider after a roll-back expects the address (decision 5): once the host has
@@ -222,18 +281,6 @@ fn mailbox(service: &ServiceView, lb: &LbView) -> Option<Change> {
         return None;
     }
     (lb.is_settled() && lb.address.as_ref() != Some(&address)).then_some(Change::Address(address))
-}
-
-/// Why there is no address yet, and whether sending the object again may help.
-pub(super) fn without_address(lb: &LbView, world: &World<'_>) -> (Option<Resend>, Verdict) {
-    let config = world.config;
-    let told = host_words::no_address(lb, config.cluster_name.as_str(), &config.namespace, world.now);
-    let mut waiting = told.waiting;
-    let due = told.resend.filter(|resend| world.idle.is_some_and(|idle| idle >= resend.interval()));
-    if let (Some(resend), None) = (told.resend, due) {
-        waiting.retry_after = Some(resend.interval().saturating_sub(world.idle.unwrap_or_default()));
-    }
-    (due, Verdict::Waiting(waiting, told.reason))
 }
 
 /// A primary that has taken a port which one of those who share its address already had (W-20).

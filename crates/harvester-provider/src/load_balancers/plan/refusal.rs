@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
+use cloud_provider::provider::Remark;
 use cloud_provider::view::ServiceKey;
 use harvester_api::keys::cloudprovider;
+use harvester_api::names::ClusterName;
 
 use super::super::choice::ChoiceError;
 use super::super::network::NetworkError;
@@ -16,6 +18,12 @@ pub enum Refusal {
     /// An annotation that cannot be followed.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
+    /// Every object would be refused by the API, with a text that does not name the flag.
+    #[error(
+        "this cluster is called {name:?} on Harvester, and no load balancer can be named after it: {accepted}. Correct --cluster-name",
+        name = .0.as_str(), accepted = ClusterName::ACCEPTED
+    )]
+    ClusterName(ClusterName),
     /// Harvester chooses the addresses of a pool itself (decision 9: reported, never acted on).
     #[error(
         "address {asked} was asked for, Harvester booked {booked}: it chooses the addresses of a pool by itself, and {booked} is served. \
@@ -79,6 +87,34 @@ pub enum Refusal {
         /// What the object was made with.
         found: String,
     },
+    /// The host decides on the network by itself.
+    #[error(
+        "network {} was asked for by service {service}, and Harvester has put {} in its place: the address is of a pool for that network. \
+         Harvester up to 1.8 decides on the network by itself. Remove annotation {key}, or upgrade Harvester; and create the Service again",
+        Quoted(wanted), Quoted(found), key = cloudprovider::NETWORK
+    )]
+    NetworkNotKept {
+        /// The Service.
+        service: ServiceKey,
+        /// As annotated.
+        wanted: String,
+        /// What the host made of it.
+        found: String,
+    },
+    /// Two families are asked for, and there is one address.
+    #[error(
+        "service {service} asks for two address families{}, and with annotation {key} {word} it gets one address: Harvester books one for a \
+         load balancer. Set ipFamilyPolicy: SingleStack, or {key}: dhcp, where a DHCP server of each family leases one",
+        if *required { " (RequireDualStack)" } else { "" }, key = cloudprovider::IPAM
+    )]
+    SingleStack {
+        /// The Service.
+        service: ServiceKey,
+        /// `RequireDualStack`.
+        required: bool,
+        /// `pool` or `static`.
+        word: &'static str,
+    },
     /// Somebody else's object has our name.
     #[error("load balancer {lb} belongs to service {owner} by its labels, so service {service} cannot use it")]
     Foreign {
@@ -98,16 +134,29 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// What to say of a Service that is served all the same.
+    pub fn remark(&self) -> Remark {
+        // `PreferDualStack` is content with one family.
+        let warning = !matches!(self, Self::SingleStack { required: false, .. });
+        Remark { reason: self.word(), message: self.to_string(), warning }
+    }
+
     /// Reason of the condition on the Service.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Choice(ChoiceError::UnknownIpam(_)) => "UnknownIPAM",
-            Self::Choice(_) => "WrongAnnotation",
+            Self::Choice(_)
+            | Self::Share(
+                ShareError::InvalidGroup { .. } | ShareError::GroupAndPrimary | ShareError::GroupNeedsPool { .. },
+            ) => "WrongAnnotation",
+            Self::ClusterName(_) => "BadClusterName",
             Self::NotAsAsked { .. } => "AddressNotAsAsked",
             Self::AddressTaken { .. } => "AddressTaken",
             Self::CannotMove { .. } => "CannotMove",
             Self::IpamChanged { .. } => "IPAMChanged",
             Self::NetworkChanged { .. } => "NetworkChanged",
+            Self::NetworkNotKept { .. } => "NetworkNotKept",
+            Self::SingleStack { .. } => "SingleStackOnly",
             Self::Foreign { .. } => "NameTaken",
             Self::Network(_) => "NoSuchNetwork",
             Self::Share(ShareError::PortTaken(_)) => "PortTaken",

@@ -10,7 +10,7 @@ use super::super::service_patch::share;
 use super::super::sharing::{self, PortClash, first_clash};
 use super::super::wait_reason::WaitReason;
 use super::delete::{still_booking, still_used};
-use super::primary::{foreign, network_changed};
+use super::object::{foreign, network_changed};
 use super::{Action, Plan, Refusal, Verdict, World, user_wait, wait};
 
 /// ccm.md 3.6.

@@ -4,19 +4,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cloud_provider::provider::{Deleted, ProviderError, Waiting};
+use cloud_provider::provider::{Deleted, ProviderError, Remark, Waiting};
 use cloud_provider::service::wants_load_balancer;
-use cloud_provider::view::ServiceView;
+use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::keys::cloudprovider::ABANDON;
 use k8s_openapi::jiff::Timestamp;
 use runtime::error::chain;
 
 use super::super::apply::{self, RequestError};
+use super::super::desired::Change;
 use super::super::plan::{self, DeletePlan};
 use super::super::service_patch::ServicePatch;
+use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::super::wakes::object_name;
+use super::perform::Done;
 use super::{HarvesterLoadBalancers, ROUNDS, failed, refused, soon, unix_seconds};
+use crate::identity::proof::is_handed_over;
 
 /// A deletion that takes longer than this is the user's trouble.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -35,9 +39,9 @@ impl HarvesterLoadBalancers {
         let escapable = [WaitReason::Terminating.word(), WaitReason::Cache.word()];
         let result = self.try_delete(service).await;
         match result {
-            Ok(Deleted::Gone { existed }) => {
+            Ok(gone @ (Deleted::Gone { .. } | Deleted::Left(_))) => {
                 self.memory().deleting.remove(&service.key);
-                Ok(Deleted::Gone { existed })
+                Ok(gone)
             }
             Ok(Deleted::Waiting(waiting)) if late && escapable.contains(&waiting.reason) => {
                 Ok(Deleted::Waiting(self.with_escape(service, &waiting)))
@@ -89,10 +93,12 @@ impl HarvesterLoadBalancers {
                 ));
             }
         }
-        tracing::warn!(lb, service = %service.key, "left behind on Harvester at the user's request; its address may stay booked");
         self.forget(service, name);
         self.memory().deleting.remove(&service.key);
-        Ok(Deleted::Gone { existed: true })
+        let message = format!(
+            "load balancer {lb} is left behind on Harvester, as annotation {ABANDON} asks; its address may stay booked"
+        );
+        Ok(Deleted::Left(Remark { reason: "AbandonedLoadBalancer", message, warning: true }))
     }
 
     pub(super) async fn try_delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
@@ -105,7 +111,7 @@ impl HarvesterLoadBalancers {
             // Nothing to be seen: absent is what was there last, whatever its name.
             let name = owned.lb.map_or_else(|| self.owners.last_name(service, &config), |lb| lb.name.clone());
             if let Some(deleted) = self.delete_once(service, &name).await? {
-                if let Deleted::Gone { .. } = deleted {
+                if let Deleted::Gone { .. } | Deleted::Left(_) = deleted {
                     let left = self.owned(service, &config);
                     if left.lb.is_some_and(|lb| lb.name != name) {
                         continue;
@@ -113,7 +119,12 @@ impl HarvesterLoadBalancers {
                     if let Some(waiting) = self.withdraw_address(service).await? {
                         return Ok(Deleted::Waiting(waiting));
                     }
+                    let kept = if let Deleted::Left(_) = deleted { self.objects.get(&name) } else { None };
                     self.forget(service, &name);
+                    // Its heir must not begin anew while the watch still shows it as this Service's.
+                    if let Some(lb) = kept {
+                        self.objects.wrote(LbView::clone(&lb));
+                    }
                 }
                 return Ok(deleted);
             }
@@ -128,8 +139,13 @@ impl HarvesterLoadBalancers {
         name: &str,
     ) -> Result<Option<Deleted>, ProviderError> {
         let lb = self.objects.get(name);
+        let config = self.config();
+        let handed_over = |lb: &LbView| is_handed_over(lb, service, config.cluster_uid.as_deref());
+        if lb.as_deref().is_some_and(handed_over) {
+            return Ok(Some(Deleted::Gone { existed: false }));
+        }
         let age = self.memory().age(name, lb.as_deref(), unix_seconds());
-        let plan = plan::delete(service, &self.config(), lb.as_deref(), &self.sharers(&service.key), age);
+        let plan = plan::delete(service, &config, lb.as_deref(), &self.sharers(service, &config), age);
         self.memory().hold(name, if let DeletePlan::Waiting(_, reason) = &plan { Some(*reason) } else { None });
         if !matches!(plan, DeletePlan::Send { .. }) {
             self.pacer.not_wanted(name);
@@ -166,6 +182,7 @@ impl HarvesterLoadBalancers {
                 self.metrics.waits(&service.key, Some(WaitReason::Terminating));
                 Ok(Some(Deleted::Waiting(waiting)))
             }
+            DeletePlan::HandOver { uid, heir, changes } => self.hand_over(name, &uid, heir, &changes).await,
             DeletePlan::Waiting(waiting, reason) => {
                 if reason == WaitReason::Terminating {
                     self.memory().deleted.insert(name.to_owned());
@@ -175,6 +192,23 @@ impl HarvesterLoadBalancers {
             }
             DeletePlan::Refused(refusal) => Err(refused(&refusal)),
         }
+    }
+
+    /// The object and its address go on with another Service.
+    async fn hand_over(
+        &self,
+        name: &str,
+        uid: &str,
+        heir: ServiceKey,
+        changes: &[Change],
+    ) -> Result<Option<Deleted>, ProviderError> {
+        if let Done::DecideAnew = self.update(name, uid, changes, false).await? {
+            return Ok(None);
+        }
+        let lb = format!("{}/{name}", self.given.namespace);
+        let message = format!("load balancer {lb} and its address go on with service {heir} of the same group");
+        self.memory().inherited.insert(heir, name.to_owned());
+        Ok(Some(Deleted::Left(Remark { reason: "HandedOverLoadBalancer", message, warning: false })))
     }
 
     /// A Service that stays and is no load balancer any more must not keep its address for a later life: it may be another one's by

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use cloud_provider::view::ServiceKey;
 
 use super::super::booking;
-use super::super::sharing::Occupant;
+use super::super::sharing::{Group, Occupant};
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 
@@ -25,6 +25,10 @@ pub(super) struct Memory {
     pub(super) backlog: HashSet<ServiceKey>,
     /// By primary: secondaries whose patch is on its way, so that two applicants cannot take one port (W-20).
     pub(super) claims: HashMap<ServiceKey, Vec<Occupant>>,
+    /// By group without an address: who of its members is to get one, so that two do not begin at once.
+    pub(super) founders: HashMap<Group, ServiceKey>,
+    /// By heir: the object that was handed over to it, for as long as the watch does not show that.
+    pub(super) inherited: HashMap<ServiceKey, String>,
     /// Since when a Service is being deleted.
     pub(super) deleting: HashMap<ServiceKey, Instant>,
     /// Since when an address is published and not served.
@@ -40,6 +44,8 @@ impl Memory {
             && self.deleted.is_empty()
             && self.backlog.is_empty()
             && self.claims.is_empty()
+            && self.founders.is_empty()
+            && self.inherited.is_empty()
             && self.deleting.is_empty()
             && self.unserved.is_empty()
     }

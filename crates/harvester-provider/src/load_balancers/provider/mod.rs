@@ -2,6 +2,7 @@
 //! (`streams`).
 
 mod deletion;
+mod groups;
 mod memory;
 mod observe;
 mod perform;
@@ -40,6 +41,9 @@ use perform::Done;
 
 /// How often one call decides anew because the world was not as the caches showed it.
 const ROUNDS: usize = 3;
+
+/// The longest pause after a refusal of Harvester: as long as its own controllers make.
+const AFTER_REFUSAL: Duration = Duration::from_mins(2);
 
 /// While a cache has not got its first list.
 const CACHE_PAUSE: Duration = Duration::from_secs(1);
@@ -108,6 +112,11 @@ impl HarvesterLoadBalancers {
         }
     }
 
+    /// Whoever else deletes pooled load balancers takes turns with us.
+    pub fn pacer(&self) -> Arc<Pacer> {
+        Arc::clone(&self.pacer)
+    }
+
     /// The configuration under the name and UID of this cluster.
     fn config(&self) -> LoadBalancerConfig {
         LoadBalancerConfig {
@@ -119,7 +128,9 @@ impl HarvesterLoadBalancers {
 
     /// The LoadBalancer objects of a Service.
     fn owned(&self, service: &ServiceView, config: &LoadBalancerConfig) -> Owned {
-        self.owners.of(service, &self.objects, config, Self::name_of_move(service, config))
+        let inherited = self.memory().inherited.get(&service.key).cloned();
+        let more = Self::name_of_move(service, config).into_iter().chain(inherited);
+        self.owners.of(service, &self.objects, config, more)
     }
 
     /// Name of the object that a move to the named pool makes.
@@ -150,7 +161,8 @@ impl HarvesterLoadBalancers {
     }
 
     fn note_deleted(&self, service: &ServiceKey, result: &Result<Deleted, ProviderError>, recoveries: u64) -> bool {
-        self.note(service, matches!(result, Ok(Deleted::Gone { .. })), result.is_err(), recoveries)
+        let settled = matches!(result, Ok(Deleted::Gone { .. } | Deleted::Left(_)));
+        self.note(service, settled, result.is_err(), recoveries)
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -232,7 +244,8 @@ impl HarvesterLoadBalancers {
             let reason = if let Verdict::Waiting(_, reason) = &verdict { Some(*reason) } else { None };
             self.metrics.waits(&service.key, reason);
             return match verdict {
-                Verdict::Ready => Ok(Ensured::Ready { changed }),
+                Verdict::Ready => Ok(Ensured::ready(changed)),
+                Verdict::Served(less) => Ok(Ensured::Ready { changed, remark: Some(less.remark()) }),
                 Verdict::Waiting(waiting, _) => Ok(Ensured::Waiting(waiting)),
                 Verdict::Refused(refusal) => Err(refused(&refusal)),
             };
@@ -261,9 +274,19 @@ fn condition_reason(error: &RequestError) -> &'static str {
     }
 }
 
+/// Harvester answered, and refused. During an upgrade of the host its webhooks do so for minutes, and nothing tells when that is over.
+fn is_refusal(error: &RequestError) -> bool {
+    matches!(
+        error,
+        RequestError::Write { source: kube::Error::Api(_), .. }
+            | RequestError::Delete { source: kube::Error::Api(_), .. }
+    )
+}
+
 fn failed(error: RequestError) -> ProviderError {
     let message = error.to_string();
     let reason = condition_reason(&error);
+    let longest_pause = is_refusal(&error).then_some(AFTER_REFUSAL);
     let source = match error {
         RequestError::Write { source, .. }
         | RequestError::Read { source, .. }
@@ -272,7 +295,7 @@ fn failed(error: RequestError) -> ProviderError {
         | RequestError::Patch { source, .. } => source.into(),
         RequestError::Malformed { source, .. } => source.into(),
     };
-    ProviderError { message, source: Some(source), permanent: false, reason }
+    ProviderError { message, source: Some(source), permanent: false, reason, longest_pause }
 }
 
 fn refused(refusal: &plan::Refusal) -> ProviderError {

@@ -54,18 +54,14 @@ impl HarvesterLoadBalancers {
         (shown + unseen >= limit).then_some(limit)
     }
 
-    pub(super) fn sharers(&self, primary: &ServiceKey) -> Vec<Arc<ServiceView>> {
-        let sharers = sharing::sharers(primary, self.neighbours.naming(primary));
-        sharers.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
-    }
-
     /// Observes and decides. A secondary that is about to be patched holds its ports from here on.
     pub(super) fn decide(&self, service: &ServiceView, config: &LoadBalancerConfig, owned: &Owned) -> Plan {
         let (name, lb) = (owned.name.as_str(), &owned.lb);
-        let primary = sharing::primary_of(service, |key| self.service(key));
+        let primary = sharing::shared_with(service, |key| self.service(key), |group| self.leader(group, config));
         let shared = primary.as_ref().ok().and_then(Clone::clone);
         let primary_lb = shared.as_ref().and_then(|primary| self.owned(primary, config).lb);
-        let sharers = self.sharers(&service.key);
+        let sharers = self.sharers(service, config);
+        let beside_primary = shared.as_ref().map(|primary| self.sharers(primary, config)).unwrap_or_default();
         let mapping = self.mapping.get();
         let quota_reached = if lb.is_none() { self.quota_reached(config) } else { None };
 
@@ -73,7 +69,7 @@ impl HarvesterLoadBalancers {
         let occupants = match &shared {
             Some(primary) => {
                 let claims = memory.claims.get(&primary.key).cloned().unwrap_or_default();
-                plan::occupants(primary, &self.sharers(&primary.key), claims)
+                plan::occupants(primary, &beside_primary, claims)
             }
             None => plan::occupants(service, &sharers, Vec::new()),
         };
@@ -87,7 +83,8 @@ impl HarvesterLoadBalancers {
             }
         };
         let unserved = if unserved::is_unserved(service) {
-            Some(memory.unserved.entry(service.key.clone()).or_insert_with(Instant::now).elapsed())
+            let elapsed = memory.unserved.entry(service.key.clone()).or_insert_with(Instant::now).elapsed();
+            Some(elapsed.max(unserved::told_before(service)))
         } else {
             memory.unserved.remove(&service.key);
             None
@@ -144,5 +141,7 @@ impl HarvesterLoadBalancers {
         memory.held.remove(name);
         memory.deleted.remove(name);
         memory.unserved.remove(service);
+        memory.inherited.remove(service);
+        memory.founders.retain(|_, founder| founder != service);
     }
 }

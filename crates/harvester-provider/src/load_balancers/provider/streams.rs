@@ -43,6 +43,7 @@ impl HarvesterLoadBalancers {
                 &key,
                 services.get(&key).as_deref(),
                 |primary| neighbours.naming(primary),
+                |group| neighbours.grouped(group),
                 |address| neighbours.wanting(address),
             );
             futures::stream::iter(woken)

@@ -10,6 +10,7 @@ use futures::stream::{Stream, StreamExt};
 use harvester_api::keys::kube_vip;
 
 use super::super::plan::UNSERVED;
+use super::super::wait_reason::WaitReason;
 
 /// How often it is looked for: nothing changes when an announcer does nothing, so nothing wakes.
 const EVERY: Duration = Duration::from_secs(10);
@@ -18,6 +19,14 @@ const EVERY: Duration = Duration::from_secs(10);
 pub(super) fn is_unserved(service: &ServiceView) -> bool {
     let shows = service.annotations.get(kube_vip::LOADBALANCER_IPS).is_some_and(|ips| !ips.is_empty());
     shows && service.ingress.is_empty() && wants_load_balancer(service)
+}
+
+/// What a former process has said already: for at least so long it is unserved. Saying "all is well" for a minute after each restart
+/// would be two writes and a lie.
+pub(super) fn told_before(service: &ServiceView) -> Duration {
+    let told = service.condition.as_ref();
+    let told = told.is_some_and(|condition| !condition.status && condition.reason == WaitReason::Unserved.word());
+    if told { UNSERVED + Duration::from_secs(1) } else { Duration::ZERO }
 }
 
 /// Since when Services are not served, and whether they were woken for that.
@@ -51,6 +60,8 @@ pub(super) fn wakes(services: ServiceCache) -> impl Stream<Item = ServiceKey> {
 
 #[cfg(test)]
 mod tests {
+    use cloud_provider::view::Condition;
+
     use super::super::super::build::{key, service};
     use super::*;
 
@@ -65,6 +76,18 @@ mod tests {
         assert_eq!((seen.late(late, web()), seen.late(late + EVERY, web())), (vec![key("default/web")], vec![]));
         assert_eq!(seen.late(late, none()), [], "served");
         assert_eq!(seen.late(late + EVERY, web()), [], "it counts anew");
+    }
+
+    #[test]
+    fn only_a_condition_that_says_so_counts_from_a_former_process() {
+        let with = |status, reason: &str| {
+            let condition = Condition { status, reason: reason.into(), message: String::new(), since: String::new() };
+            ServiceView { condition: Some(condition), ..service("default/web").done() }
+        };
+        assert!(told_before(&with(false, "NotServed")) > UNSERVED);
+        for other in [with(true, "Ready"), with(false, "NoSuchPool"), service("default/web").done()] {
+            assert_eq!(told_before(&other), Duration::ZERO, "{:?}", other.condition);
+        }
     }
 
     #[test]

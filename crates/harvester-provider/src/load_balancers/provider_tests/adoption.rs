@@ -50,7 +50,7 @@ fn served() -> ServiceView {
 async fn a_go_written_service_is_taken_over_with_zero_writes() {
     let lab = Lab::new(vec![served()]);
     store(&lab, go_object("demo", IP));
-    assert_eq!(lab.ensure().await.unwrap(), Ensured::Ready { changed: false });
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false));
     assert_eq!(lab.sent(), []);
 }
 

@@ -81,7 +81,9 @@ async fn an_abandoned_object_is_noted_and_the_service_released() {
     lab.user_deletes();
     let name = lab.name();
     lab.guest(|service| drop(service.annotations.insert(ABANDON.into(), name.clone())));
-    assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
+    let Deleted::Left(left) = lab.delete().await else { panic!("it is not deleted, and nobody waits for it") };
+    assert_eq!((left.reason, left.warning), ("AbandonedLoadBalancer", true));
+    assert!(left.message.starts_with(&format!("load balancer guests/{name} is left behind")), "{}", left.message);
     let writes = guest.writes();
     assert_eq!((writes.len(), writes[0].method.as_str()), (1, "POST"));
     let noted = writes[0].body["data"]["possible-orphans"].as_str().unwrap();

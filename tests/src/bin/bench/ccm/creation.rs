@@ -8,8 +8,9 @@ use harvester_api::load_balancer::LoadBalancer;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
-use super::theatre::{Theatre, middle, names};
+use super::theatre::{Theatre, Times, middle};
 use super::{Figure, Told};
+use crate::crowd::{self, names};
 use crate::requests::Side;
 use crate::stage::service;
 
@@ -23,9 +24,14 @@ pub async fn one(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
     let theatre = Theatre::set("fast", ccm_args).await?;
     theatre.start().await?;
     let mut each = Vec::new();
+    // One watch for all: the start of a watch takes longer than a Service does.
+    let mut watching = theatre.watch().await?;
     for name in names("one", RUNS) {
-        each.extend(theatre.publish(&[name], 1).await?.each());
         tokio::time::sleep(Duration::from_millis(300)).await;
+        let name = [name];
+        let made = theatre.make(&name).await?;
+        let published = watching.wait_for(&name, 1).await?;
+        each.extend(Times { begin: None, made, published }.each());
     }
     let slowest = each.iter().max().copied().unwrap_or_default();
     told.tell(
@@ -71,7 +77,7 @@ async fn hasty(theatre: &Theatre, told: &mut Told<'_>) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(pause)).await;
         api.delete(name, &DeleteParams::default()).await.context("failed to delete a Service")?;
     }
-    theatre.wait_until_gone(&names).await?;
+    crowd::wait_until_gone(&theatre.stage, &names).await?;
     theatre.stage.wait_until_quiet().await?;
     let after = objects().await?;
     let left = after.0.saturating_sub(before.0);
@@ -83,6 +89,8 @@ async fn hasty(theatre: &Theatre, told: &mut Told<'_>) -> Result<()> {
 /// `count` Services at once on a fast host.
 pub async fn fast(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
     let theatre = Theatre::set("fast", ccm_args).await?;
+    let raw = theatre.raw_rate(count).await?;
+    told.tell(Figure::new(format!("the bed alone: {count} Services made, so many a second"), raw, "/s"));
     theatre.start().await?;
     let names = names("fast", count);
     let before = theatre.stage.bed.ccm().usage()?;
@@ -103,7 +111,10 @@ pub async fn fast(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Res
         crate::figures::megabytes(after.rss_bytes),
         "MB",
     ));
-    let gone = Figure::seconds(format!("fast: {count} deleted at once, all gone"), theatre.delete(&names).await?);
+    let gone = Figure::seconds(
+        format!("fast: {count} deleted at once, all gone"),
+        crowd::delete(&theatre.stage, &names).await?,
+    );
     told.tell(if count == 100 { gone.below(3.0).go("58 s") } else { gone });
     Ok(())
 }
@@ -129,7 +140,7 @@ pub async fn real(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
     theatre.stage.wait_until_quiet().await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
 
-    let deletions = theatre.delete(&hundred[..50]);
+    let deletions = crowd::delete(&theatre.stage, &hundred[..50]);
     let new = async {
         tokio::time::sleep(Duration::from_secs(4)).await;
         theatre.publish(&names("new", 3), 3).await

@@ -10,8 +10,9 @@ use harvester_api::load_balancer::LoadBalancer;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 
-use super::theatre::{Theatre, names};
+use super::theatre::Theatre;
 use super::{Figure, Told};
+use crate::crowd::names;
 use crate::progress;
 use crate::requests::Side;
 

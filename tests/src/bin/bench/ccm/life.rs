@@ -9,8 +9,9 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::theatre::{Theatre, names};
+use super::theatre::Theatre;
 use super::{Figure, Told};
+use crate::crowd::names;
 use crate::figures::megabytes;
 use crate::progress;
 use crate::requests::{Counts, Side, Tally};

@@ -70,13 +70,33 @@ impl Figure {
         self
     }
 
-    fn line(&self) -> String {
+    /// Value and bound as a person reads them.
+    fn texts(&self) -> (String, String) {
         let value =
             if self.unit.is_empty() { tenths(self.value).to_string() } else { format!("{} {}", self.value, self.unit) };
         let bound = self.bound.map_or_else(|| "-".to_owned(), |bound| format!("{bound} {}", self.unit));
-        let verdict = if self.holds { "" } else { "  MISSED" };
-        format!("    {:<74} {value:>12}   bound {:>9}   Go {}{verdict}", self.what, bound.trim_end(), self.go_provider)
+        (value, bound.trim_end().to_owned())
     }
+
+    fn line(&self) -> String {
+        let (value, bound) = self.texts();
+        let verdict = if self.holds { "" } else { "  MISSED" };
+        format!("    {:<74} {value:>12}   bound {bound:>9}   Go {}{verdict}", self.what, self.go_provider)
+    }
+
+    /// A row of [`table`].
+    fn row(&self, load: f64) -> String {
+        let (value, bound) = self.texts();
+        let verdict = if self.holds { "" } else { " **missed**" };
+        format!("| {} | {bound} | {value}{verdict} | {} | {load:.1} |", self.what, self.go_provider)
+    }
+}
+
+/// Figures of several parts, each with the load of the machine when it began, as a table in Markdown.
+pub fn table<'a>(parts: impl IntoIterator<Item = (f64, &'a [Figure])>) -> String {
+    let head = ["| case | bound | measured | Go | load |", "| --- | --- | --- | --- | --- |"].map(str::to_owned);
+    let rows = parts.into_iter().flat_map(|(load, figures)| figures.iter().map(move |figure| figure.row(load)));
+    head.into_iter().chain(rows).map(|row| row + "\n").collect()
 }
 
 /// A group of figures that share a bed.
@@ -140,5 +160,14 @@ mod tests {
         assert!(!Figure::new("x", 2.0, "s").below(2.0).holds);
         assert!(Figure::new("x", 2.0, "").at_most(2.0).holds);
         assert!(Figure::new("x", 2.0, "s").below(1.0).line().ends_with("MISSED"));
+    }
+
+    #[test]
+    fn the_table_says_what_was_missed_and_how_busy_the_machine_was() {
+        let (met, missed) =
+            ([Figure::count("writes", 2).at_most(2.0).go("7-11")], [Figure::new("time", 2.5, "s").below(2.0)]);
+        let table = table([(0.2, &met[..]), (1.25, &missed[..])]);
+        let rows: Vec<&str> = table.lines().skip(2).collect();
+        assert_eq!(rows, ["| writes | 2 | 2 | 7-11 | 0.2 |", "| time | 2 s | 2.5 s **missed** |  | 1.2 |"]);
     }
 }

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::theatre::{Theatre, middle};
 use super::{Figure, Told};
+use crate::crowd::names;
 use crate::figures::megabytes;
 use crate::progress::{EVERY, say};
 use crate::requests::Side;
@@ -23,7 +24,7 @@ pub async fn join(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Res
     theatre.start().await?;
     let (stage, bed) = (&theatre.stage, &theatre.stage.bed);
     let machines = bed.machines().await?;
-    let names: Vec<String> = (0..count).map(|n| format!("many-{n}")).collect();
+    let names = names("many", count);
     say(format!("  making {count} machines"));
     stream::iter(names.iter().enumerate())
         .map(|(n, name)| {

@@ -9,12 +9,14 @@ use futures::{StreamExt, TryStreamExt, stream};
 use harvester_api::keys::kube_vip;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use crate::crowd;
+use crate::figures::tenths;
 use crate::progress::{EVERY, say};
-use crate::stage::{PARALLEL, Stage, service};
+use crate::stage::{PARALLEL, Stage};
 
 /// Without any news for this long a measurement is given up.
 const STALLED: Duration = Duration::from_secs(90);
@@ -99,23 +101,19 @@ impl Theatre {
         Ok(Watching { seen })
     }
 
+    /// How many objects a second the API server takes while nothing else happens: what any figure on this machine has to be seen against.
+    pub async fn raw_rate(&self, count: usize) -> Result<f64> {
+        let names = crowd::names("raw", count);
+        let begin = Instant::now();
+        crowd::make(&self.stage, &names, "pool").await?;
+        let took = begin.elapsed();
+        crowd::delete(&self.stage, &names).await?;
+        Ok(tenths(f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / took.as_secs_f64()))
+    }
+
     /// Makes Services as fast as the API server takes them.
     pub async fn make(&self, names: &[String]) -> Result<BTreeMap<String, Instant>> {
-        let api = self.stage.services();
-        stream::iter(names.iter().cloned())
-            .map(|name| {
-                let (api, service) = (api.clone(), service(&name, "pool"));
-                async move {
-                    let at = Instant::now();
-                    api.create(&PostParams::default(), &service)
-                        .await
-                        .with_context(|| format!("failed to create Service {name}"))?;
-                    Ok((name, at))
-                }
-            })
-            .buffer_unordered(PARALLEL)
-            .try_collect()
-            .await
+        crowd::make(&self.stage, names, "pool").await
     }
 
     /// Makes them and waits until so many of them are published.
@@ -124,43 +122,6 @@ impl Theatre {
         let begin = Instant::now();
         let (made, published) = tokio::try_join!(self.make(names), watching.wait_for(names, wanted))?;
         Ok(Times { begin: Some(begin), made, published })
-    }
-
-    /// Deletes Services and waits until they are gone.
-    pub async fn delete(&self, names: &[String]) -> Result<Duration> {
-        let begin = Instant::now();
-        let api = self.stage.services();
-        stream::iter(names.iter().cloned())
-            .map(|name| {
-                let api = api.clone();
-                async move { api.delete(&name, &DeleteParams::default()).await }
-            })
-            .buffer_unordered(PARALLEL)
-            .try_collect::<Vec<_>>()
-            .await
-            .context("failed to delete the Services")?;
-        self.wait_until_gone(names).await?;
-        Ok(begin.elapsed())
-    }
-
-    /// Waits until these Services are gone.
-    pub async fn wait_until_gone(&self, names: &[String]) -> Result<()> {
-        let (begin, mut told, api) = (Instant::now(), Instant::now(), self.stage.services());
-        loop {
-            let there = api.list_metadata(&ListParams::default()).await.context("failed to list Services")?;
-            let left = there.items.iter().filter(|service| names.contains(&service.name_any())).count();
-            if left == 0 {
-                return Ok(());
-            }
-            if told.elapsed() > EVERY {
-                say(format!("  {left} Services are left"));
-                told = Instant::now();
-            }
-            if begin.elapsed() > Duration::from_mins(10) {
-                bail!("{left} Services are left after {} s", begin.elapsed().as_secs());
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
     }
 
     /// Plays the announcer: serves every Service with the address that was published for it.
@@ -204,9 +165,4 @@ impl Watching {
         }
         Ok(found)
     }
-}
-
-/// `prefix-0`, `prefix-1`, …
-pub fn names(prefix: &str, count: usize) -> Vec<String> {
-    (0..count).map(|n| format!("{prefix}-{n}")).collect()
 }

@@ -1,6 +1,14 @@
 //! What a user may ask for: a pool, an address, and how many load balancers there may be (decisions 9 and 10).
 
+use cloud_provider::view::Family;
+use harvester_api::names::ClusterName;
+
 use super::*;
+
+fn plan_of_cluster(name: &str, service: &ServiceView) -> Plan {
+    let cluster_name = Some(ClusterName::from_record(name));
+    Scene { cluster_name, ..Scene::default() }.plan(service, &[], &[])
+}
 
 fn static_web(address: &str) -> ServiceView {
     service("default/web").short(&[("ipam", "static"), ("want", address)]).done()
@@ -8,6 +16,27 @@ fn static_web(address: &str) -> ServiceView {
 
 fn dhcp_lb() -> LbView {
     LbView { ipam: Some("dhcp".into()), ..lb("lb-name").network_of_host("guests/mgmt").ready("0.0.0.0").done() }
+}
+
+/// The host knows nothing of families: it answers 0.0.0.0 for both.
+#[test]
+fn a_service_of_ipv6_alone_has_dhcpv6_asked_for() {
+    for (family, shown, expected) in [
+        (Family::V4, None, Some("0.0.0.0")),
+        (Family::V6, None, Some("::")),
+        (Family::V6, Some("0.0.0.0"), Some("::")),
+        (Family::V6, Some("::"), None),
+    ] {
+        let mut web = service("default/web").short(&[("ipam", "dhcp")]).done();
+        web.families = vec![family];
+        web.annotations.extend(shown.map(|shown| (kube_vip::LOADBALANCER_IPS.to_owned(), shown.to_owned())));
+        let plan = plan(&web, &[], &[("default/web", &dhcp_lb())]);
+        let published = plan.actions.iter().find_map(|action| match action {
+            Action::Patch(patch) => patch.annotations[kube_vip::LOADBALANCER_IPS].as_deref(),
+            _ => None,
+        });
+        assert_eq!(published, expected, "{family:?} {shown:?}");
+    }
 }
 
 #[test]
@@ -105,9 +134,111 @@ fn a_static_address_that_another_service_has_is_refused_by_its_name() {
 /// Decision 10: the host's webhook would refuse it.
 #[test]
 fn static_and_pool_are_not_exchanged_on_a_living_service() {
-    let plan = plan(&static_web("10.0.0.7"), &[], &[("default/web", &ready_lb())]);
+    let published = service("default/web").short(&[("ipam", "static"), ("want", "10.0.0.7"), ("ip", IP)]).done();
+    let plan = plan(&published, &[], &[("default/web", &ready_lb())]);
     assert_eq!(plan.actions, []);
     assert!(refusal(&plan).starts_with("can't change the IPAM from pool to static of load balancer guests/lb-name"));
+}
+
+/// Nothing is lost yet: the same as deleting the Service and exposing it again.
+#[test]
+fn the_ipam_may_be_changed_until_an_address_has_reached_the_service() {
+    let dhcp = || service("default/web").short(&[("ipam", "dhcp")]).done();
+    let unmatched =
+        lb("lb-name").network_of_host("guests/mgmt").not_ready("no matched IPPool with requirement x").done();
+    let send = |lb: &LbView| Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks: false };
+    for lb in [&unmatched, &ready_lb()] {
+        assert_eq!(plan(&dhcp(), &[], &[("default/web", lb)]).actions, [send(lb)]);
+    }
+    let booking = plan(&dhcp(), &[], &[("default/web", &lb("lb-name").done())]);
+    assert_eq!(booking.actions, [], "the host would leak what it is about to book");
+    assert!(waiting(&booking).retry_after.is_some());
+
+    let asked = service("default/web").short(&[("ip", "0.0.0.0")]).done();
+    let plan = plan(&asked, &[], &[("default/web", &dhcp_lb())]);
+    let [Action::Patch(patch), Action::Delete { leaks: false, .. }] = plan.actions.as_slice() else {
+        panic!("{plan:?}")
+    };
+    assert_eq!(patch.annotations[kube_vip::LOADBALANCER_IPS], None, "no lease is asked for any more");
+}
+
+#[test]
+fn a_network_that_the_host_did_not_keep_is_told_and_the_address_served() {
+    let lb = |kept: &str| {
+        let mut lb = ready_lb();
+        lb.annotations.insert(cloudprovider::LB_NETWORK.into(), "guests/data".into());
+        lb.annotations.insert(loadbalancer::NETWORK.into(), kept.into());
+        lb
+    };
+    let served = service("default/web").short(&[("net", "guests/data"), ("ip", IP)]).ingress(IP).done();
+    let told = plan(&served, &[], &[("default/web", &lb("guests/mgmt"))]);
+    assert_eq!(told.actions, []);
+    let (word, text, warning) = remark(&told);
+    assert_eq!((word, warning), ("NetworkNotKept", true));
+    assert!(text.contains("network guests/data was asked for") && text.contains("has put guests/mgmt"), "{text}");
+    assert_eq!(plan(&served, &[], &[("default/web", &lb("guests/data"))]).verdict, Verdict::Ready);
+    assert_eq!(plan(&super::served(), &[], &[("default/web", &ready_lb())]).verdict, Verdict::Ready, "none asked for");
+}
+
+/// harvester-side.md 0: no released host books two addresses for one load balancer.
+#[test]
+fn two_families_get_one_address_of_a_pool_and_the_service_says_what_is_missing() {
+    let both = [Family::V4, Family::V6];
+    let prefers = || service("default/web").families(&both);
+    assert!(
+        matches!(plan(&prefers().done(), &[], &[]).actions.as_slice(), [Action::Create(_)]),
+        "one is better than none"
+    );
+    let published = plan(&prefers().done(), &[], &[("default/web", &ready_lb())]);
+    assert!(matches!(published.actions.as_slice(), [Action::Patch(_)]));
+    let (word, text, warning) = remark(&published);
+    assert_eq!((word, warning), ("SingleStackOnly", false), "who prefers two is content with one");
+    assert!(
+        text.contains("annotation cloudprovider.harvesterhci.io/ipam pool") && text.contains("SingleStack"),
+        "{text}"
+    );
+
+    let requires = |service: build::ServiceBuilder| ServiceView { requires_both_families: true, ..service.done() };
+    let waits = plan(&requires(prefers()), &[], &[]);
+    assert_eq!(waits.actions, []);
+    assert!(refusal(&waits).contains("RequireDualStack"));
+    let served = plan(&requires(prefers().short(&[("ip", IP)]).ingress(IP)), &[], &[("default/web", &ready_lb())]);
+    assert_eq!(served.actions, [], "nothing is taken from who has it");
+    assert_eq!((remark(&served).0, remark(&served).2), ("SingleStackOnly", true));
+}
+
+#[test]
+fn leases_are_asked_for_in_the_families_and_the_order_of_the_service() {
+    let shown = |families: &[Family], more: &[(&str, &str)]| {
+        let web = service("default/web").short(&[("ipam", "dhcp")]).short(more).families(families);
+        let plan = plan(&web.done(), &[], &[("default/web", &dhcp_lb())]);
+        assert_eq!(plan.verdict, Verdict::Ready);
+        match plan.actions.as_slice() {
+            [Action::Patch(patch)] => patch.annotations[kube_vip::LOADBALANCER_IPS].clone().unwrap_or_default(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (v4, v6) = (Family::V4, Family::V6);
+    for (families, expected) in
+        [(&[][..], "0.0.0.0"), (&[v4], "0.0.0.0"), (&[v6], "::"), (&[v4, v6], "0.0.0.0,::"), (&[v6, v4], "::,0.0.0.0")]
+    {
+        assert_eq!(shown(families, &[]), expected, "{families:?}");
+    }
+    let leased = service("default/web").short(&[("ipam", "dhcp"), ("ip", "0.0.0.0")]).ingress("10.0.0.9");
+    let lb = LbView { address: Some("10.0.0.9".into()), ..dhcp_lb() };
+    let kept = plan(&leased.families(&[v4, v6]).done(), &[], &[("default/web", &lb)]);
+    assert_eq!(kept.actions, [], "who was served by a Go provider gets no second lease unasked");
+}
+
+#[test]
+fn a_cluster_name_that_no_object_can_have_is_refused_in_words_that_name_the_flag() {
+    let plan = plan_of_cluster("My Cluster", &web());
+    assert_eq!(plan.actions, []);
+    let text = refusal(&plan);
+    assert!(
+        text.contains("\"My Cluster\"") && text.contains("accepted are") && text.contains("--cluster-name"),
+        "{text}"
+    );
 }
 
 /// Decision 9: reported, never acted on.
@@ -117,7 +248,9 @@ fn an_address_that_the_pool_did_not_give_is_reported_and_the_booked_one_served()
     let plan = plan(&asked("10.0.0.7"), &[], &[("default/web", &ready_lb())]);
     let [Action::Patch(patch)] = plan.actions.as_slice() else { panic!("{plan:?}") };
     assert_eq!(patch.address, IP);
-    assert!(refusal(&plan).starts_with(&format!("address 10.0.0.7 was asked for, Harvester booked {IP}")));
+    let (word, text, warning) = remark(&plan);
+    assert_eq!((word, warning), ("AddressNotAsAsked", true));
+    assert!(text.starts_with(&format!("address 10.0.0.7 was asked for, Harvester booked {IP}")), "{text}");
     let as_asked = super::plan(&asked(IP), &[], &[("default/web", &ready_lb())]);
     assert_eq!(as_asked.verdict, Verdict::Ready);
 }

@@ -32,6 +32,7 @@ struct Scene<'a> {
     address_user: Option<ServiceKey>,
     quota_reached: Option<usize>,
     unserved: Option<Duration>,
+    cluster_name: Option<harvester_api::names::ClusterName>,
 }
 
 impl Default for Scene<'_> {
@@ -44,6 +45,7 @@ impl Default for Scene<'_> {
             address_user: None,
             quota_reached: None,
             unserved: None,
+            cluster_name: None,
         }
     }
 }
@@ -61,7 +63,8 @@ impl Scene<'_> {
         };
         let find_lb = |key: &ServiceKey| lbs.iter().find(|(name, _)| *name == key.to_string()).map(|(_, lb)| *lb);
         let primary_lb = primary.as_ref().ok().and_then(Option::as_ref).and_then(|primary| find_lb(&primary.key));
-        let config = config();
+        let mut config = config();
+        config.cluster_name = self.cluster_name.clone().unwrap_or(config.cluster_name);
         let world = World {
             config: &config,
             name: "lb-name",
@@ -82,6 +85,13 @@ impl Scene<'_> {
         };
         ensure(service, &world)
     }
+}
+
+/// What a Service hears that is served otherwise than it asked for: reason, text, whether it is a warning.
+fn remark(plan: &Plan) -> (&'static str, String, bool) {
+    let Verdict::Served(less) = &plan.verdict else { panic!("nothing to remark: {plan:?}") };
+    let remark = less.remark();
+    (remark.reason, remark.message, remark.warning)
 }
 
 fn refusal(plan: &Plan) -> String {
@@ -327,7 +337,7 @@ fn the_interface_gate_holds_up_new_services_only() {
     assert_eq!(refusal(&refused), "network a/gone not found in NAD mapping for service default/web");
 
     let served = service("default/web").short(&[("net", "a/gone"), ("ip", IP), ("if", "enp2s0")]).ingress(IP).done();
-    let mut lb = ready_lb();
+    let mut lb = LbView { address: Some(IP.into()), ..lb("lb-name").network_of_host("a/gone").ready(IP).done() };
     lb.annotations.insert(cloudprovider::LB_NETWORK.into(), "a/gone".into());
     assert_eq!(scene.plan(&served, &[], &[("default/web", &lb)]), Plan { actions: vec![], verdict: Verdict::Ready });
 }

@@ -1,5 +1,4 @@
-//! A guest cluster with one real node that has a control plane's taint, waits for a cloud provider, and has the cloud-config where
-//! RKE2 writes it: mode 0600, owned by root.
+//! A guest cluster of real nodes (kubelet, containerd) that waits for a cloud provider, and what is installed in it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -7,13 +6,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use testbed::node::{ImageStore, Machine, MachineSpec};
 use testbed::{ControlPlane, DhcpOptions, HarvesterSide, Lan, Probe, ProxyMode, Traffic, VmSpec, programs, wait_for};
 
-/// The image of the product, as the values name it.
-const IMAGE: &str = "localhost/harvester-cloud-provider:test";
+use crate::machines::is_initialized;
+use crate::product;
+
+/// The image of the product on every node, tagged with its [`VERSION`].
+pub const IMAGE: &str = "localhost/harvester-cloud-provider";
+/// Of the product.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Where RKE2 has the cloud-config of a cluster that Rancher made.
+pub const RKE2_FILE: &str = "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config";
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane=true";
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Two Services never share a pod here: connections by way of two addresses would meet in its socket table with the same source port
 /// and other timestamps, and it drops such a first packet (PAWS) while the older one is in TIME_WAIT.
@@ -34,71 +41,102 @@ spec:
 ";
 
 /// Everything; field order is the order in which it goes down.
-pub struct Cluster {
-    machine: Machine,
-    _harvester: HarvesterSide,
+#[derive(Debug)]
+pub struct Installation {
+    machines: Vec<Machine>,
+    /// Harvester.
+    pub harvester: HarvesterSide,
+    /// The guest cluster's control plane.
     pub control_plane: ControlPlane,
+    /// The LAN with its client and DHCP server.
     pub lan: Lan,
-    pub cloud_config: PathBuf,
     _images: ImageStore,
 }
 
 /// What a container's process may do.
+#[derive(Debug)]
 pub struct Rights {
+    /// Its user's number.
     pub user: String,
+    /// Effective capabilities.
     pub capabilities: u64,
+    /// By a seccomp profile, and without a way to new privileges.
     pub confined: bool,
 }
 
-impl Cluster {
-    pub async fn start() -> Result<Self> {
+impl Installation {
+    /// So many nodes of a control plane, each with its virtual machine; a pool; nothing of ours.
+    pub async fn start(nodes: u8) -> Result<Self> {
         let images = ImageStore::new()?;
         images.build_pause()?;
         images.build_program("localhost/echo:1", &programs::own("testbed", "echo")?)?;
-        images.build_program(IMAGE, &e2e::product::binary()?)?;
+        // By this name newcomers know a web server; it answers where nginx does.
+        let nginx = "FROM scratch\nCOPY root/ /\nENTRYPOINT [\"/usr/bin/echo\", \"80\"]\n";
+        images.build("docker.io/library/nginx:1", nginx, &images.context("echo")?)?;
+        images.build_program(&format!("{IMAGE}:{VERSION}"), &product::binary()?)?;
         let lan = Lan::builder().hosts(0).dhcp(DhcpOptions { range: (200, 239), ..DhcpOptions::default() }).build()?;
         let side = HarvesterSide::builder().namespace("guests").network("guests/lan");
         let (control_plane, harvester) = ControlPlane::builder().controllers("*").scheduler().start_with(side).await?;
-        let spec = MachineSpec {
-            name: "node1".into(),
-            number: 1,
-            of: 1,
-            external_cloud_provider: true,
-            proxy: ProxyMode::Nftables,
-            proxy_min_sync: Duration::from_millis(100),
-            images: images.archives(),
-        };
-        let machine = Machine::boot(spec, &lan, &control_plane)?;
-        machine.wait_until_ready(&control_plane).await?;
-        harvester.create_vm(&VmSpec {
-            namespace: "guests".into(),
-            name: "node1".into(),
-            cluster: "prod".into(),
-            network: "guests/lan".into(),
-            addresses: vec![machine.ipv4().to_string()],
-            zone: None,
-            region: None,
-            flags: Vec::new(),
-        })?;
+        let mut machines = Vec::new();
+        for number in 1..=nodes {
+            let spec = MachineSpec {
+                name: format!("node{number}"),
+                number,
+                of: nodes,
+                external_cloud_provider: true,
+                proxy: ProxyMode::Nftables,
+                proxy_min_sync: Duration::from_millis(100),
+                images: images.archives(),
+            };
+            machines.push(Machine::boot(spec, &lan, &control_plane)?);
+        }
+        for machine in &machines {
+            machine.wait_until_ready(&control_plane).await?;
+            harvester.create_vm(&VmSpec {
+                namespace: "guests".into(),
+                name: machine.name().into(),
+                cluster: "prod".into(),
+                network: "guests/lan".into(),
+                addresses: vec![machine.ipv4().to_string()],
+                zone: None,
+                region: None,
+                flags: Vec::new(),
+            })?;
+            control_plane.kubectl(&["label", "node", machine.name(), CONTROL_PLANE])?;
+        }
         let range = format!("{}/24,start={},end={}", lan.ipv4(0), lan.ipv4(100), lan.ipv4(149));
         harvester.create_pool("edge", "guests/lan", &range)?;
-        let cloud_config = control_plane.dir().write("cloud-config", harvester.cloud_config("guests", "prod")?)?;
-        let place = "/var/lib/rancher/rke2/etc/config-files";
-        let install = format!(
-            "install -d -m 0700 {place} && install -m 0600 {} {place}/cloud-provider-config",
-            cloud_config.display()
-        );
-        machine.exec(["sh", "-c", &install])?;
-        let cluster = Self { machine, _harvester: harvester, control_plane, lan, cloud_config, _images: images };
-        let role = "node-role.kubernetes.io/control-plane=true";
-        cluster.kubectl(&["label", "node", "node1", role]);
-        // With a value, as some installers write it.
-        cluster.kubectl(&["taint", "node", "node1", &format!("{role}:NoSchedule")]);
-        Ok(cluster)
+        Ok(Self { machines, harvester, control_plane, lan, _images: images })
     }
 
+    /// The cloud-config that Rancher makes, on every node where RKE2 writes it: mode 0600, owned by root. The file, outside.
+    pub fn provision(&self) -> Result<PathBuf> {
+        let file = self.control_plane.dir().write("cloud-config", self.harvester.cloud_config("guests", "prod")?)?;
+        self.place(
+            &std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?,
+            RKE2_FILE,
+        )?;
+        Ok(file)
+    }
+
+    /// A file of root's alone on every node.
+    pub fn place(&self, content: &str, path: &str) -> Result<()> {
+        let source = self.control_plane.dir().write("placed", content)?;
+        let install = format!("install -D -m 0600 {} {path}", source.display());
+        for machine in &self.machines {
+            machine.exec(["sh", "-c", &install])?;
+        }
+        Ok(())
+    }
+
+    /// Ordinary pods do not run on the node of this name; with a value, as some installers write it.
+    pub fn taint(&self, node: &str) {
+        self.kubectl(&["taint", "node", node, &format!("{CONTROL_PLANE}:NoSchedule")]);
+    }
+
+    /// Address of the first node.
     pub fn node(&self) -> Ipv4Addr {
-        self.machine.ipv4()
+        self.machines[0].ipv4()
     }
 
     /// Runs kubectl; panics with what it said.
@@ -127,13 +165,15 @@ impl Cluster {
         self.kubectl(&["rollout", "status", "-n=kube-system", workload, "--timeout=20s"]);
     }
 
-    pub async fn node_is_initialised(&self) -> Result<()> {
+    /// Waits until the provider has found every node's machine.
+    pub async fn nodes_are_initialised(&self) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.control_plane.client().await?);
-        wait_for("the node to be initialised", PATIENCE, || async {
-            let node = nodes.get("node1").await.map_err(|error| error.to_string())?;
-            let spec = node.spec.unwrap_or_default();
-            let tainted = spec.taints.iter().flatten().any(|taint| taint.key.ends_with("/uninitialized"));
-            if tainted || spec.provider_id.is_none() { Err("it is tainted".to_owned()) } else { Ok(()) }
+        wait_for("the nodes to be initialised", PATIENCE, || async {
+            let nodes = nodes.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+            match nodes.iter().find(|node| !is_initialized(node)) {
+                Some(node) => Err(format!("{} is tainted", node.name_any())),
+                None => Ok(()),
+            }
         })
         .await
     }
@@ -143,7 +183,10 @@ impl Cluster {
         let service = serde_json::json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": { "name": name, "annotations": { "cloudprovider.harvesterhci.io/ipam": ipam } },
-            "spec": { "type": "LoadBalancer", "selector": { "app": name }, "ports": [{ "port": 80, "targetPort": 8080 }] },
+            "spec": { "type": "LoadBalancer", "selector": { "app": name }, "ports": [
+                { "name": "http", "port": 80, "targetPort": 8080 },
+                { "name": "datagrams", "protocol": "UDP", "port": 80, "targetPort": 8080 },
+            ] },
         });
         let file = self.control_plane.dir().write(&format!("{name}.json"), service.to_string())?;
         let web = self.control_plane.dir().write(&format!("{name}.yaml"), WEB.replace("NAME", name))?;
@@ -157,6 +200,7 @@ impl Cluster {
         wait_for(&format!("Service {name} to answer"), PATIENCE, answers).await
     }
 
+    /// The address in the status of a Service.
     pub fn address_of(&self, service: &str) -> Result<Ipv4Addr> {
         let path = "-o=jsonpath={.status.loadBalancer.ingress[0].ip}";
         let text = self.control_plane.kubectl(&["get", "service", service, path])?;
@@ -168,14 +212,23 @@ impl Cluster {
         Ok(self.lan.client().who_has(address)?.len())
     }
 
-    /// Asks an address every 10 ms until it is stopped.
+    /// Asks an address every 10 ms until it is stopped, each time by a connection of its own.
     pub fn client_of(&self, address: Ipv4Addr) -> Result<Probe> {
-        let probe = self.lan.client().probe(Traffic::Http(SocketAddr::from((address, 80))))?;
+        self.probe(Traffic::Http(SocketAddr::from((address, 80))))
+    }
+
+    /// The same by datagrams: nothing of TCP repeats what was lost.
+    pub fn datagrams_to(&self, address: Ipv4Addr) -> Result<Probe> {
+        self.probe(Traffic::Udp(SocketAddr::from((address, 80))))
+    }
+
+    fn probe(&self, traffic: Traffic) -> Result<Probe> {
+        let probe = self.lan.client().probe(traffic)?;
         probe.wait_for_answers(20, PATIENCE)?;
         Ok(probe)
     }
 
-    /// The running process of the pod with this label.
+    /// The running process of the pod with this label, on the first node.
     pub async fn process(&self, app: &str) -> Result<Rights> {
         let pods: Api<Pod> = Api::namespaced(self.control_plane.client().await?, "kube-system");
         let selector = ListParams::default().labels(&format!("app.kubernetes.io/name={app}"));
@@ -183,10 +236,11 @@ impl Cluster {
         let id = pods
             .iter()
             .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(self.machines[0].name()))
             .find_map(|pod| pod.status.as_ref()?.container_statuses.as_ref()?.first()?.container_id.clone())
             .with_context(|| format!("no container of {app} runs"))?;
-        let pid = self.machine.container_pid(&id)?;
-        let status = self.machine.exec(["cat", &format!("/proc/{pid}/status")])?;
+        let pid = self.machines[0].container_pid(&id)?;
+        let status = self.machines[0].exec(["cat", &format!("/proc/{pid}/status")])?;
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
             line.and_then(|rest| rest.split_whitespace().next()).unwrap_or_default().to_owned()

@@ -24,6 +24,7 @@ fn started(name: &str, command: &Command, dir: &RunDir, address: SocketAddr) -> 
 }
 
 /// `python3 -m http.server`.
+#[derive(Debug)]
 pub struct WebServer {
     _process: Process,
     address: SocketAddr,
@@ -31,6 +32,7 @@ pub struct WebServer {
 }
 
 impl WebServer {
+    /// Serves a directory.
     pub fn start(directory: &Path) -> Result<Self> {
         let address = free_address()?;
         let dir = RunDir::new("web-server")?;
@@ -42,12 +44,14 @@ impl WebServer {
         Ok(Self { _process: process, address, _dir: dir })
     }
 
+    /// Where it is.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 }
 
 /// Debian's docker-registry.
+#[derive(Debug)]
 pub struct OciRegistry {
     _process: Process,
     address: SocketAddr,
@@ -55,6 +59,7 @@ pub struct OciRegistry {
 }
 
 impl OciRegistry {
+    /// An empty one.
     pub fn start() -> Result<Self> {
         let address = free_address()?;
         let dir = RunDir::new("registry")?;
@@ -72,6 +77,7 @@ impl OciRegistry {
         Ok(Self { _process: process, address, _dir: dir })
     }
 
+    /// Where it is.
     pub fn url(&self) -> String {
         format!("oci://{}/charts", self.address)
     }

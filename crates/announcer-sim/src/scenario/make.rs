@@ -1,0 +1,183 @@
+//! From a seed to a run: mostly any mixture of faults, and sometimes a story in which one protection alone stands between
+//! the users and an outage.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use announcer::ElectionMode;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::{Address, CONFLICT, Fault, Kind, REST, Scenario, WARM_UP, Wish};
+
+/// Faults of a mixture are over by then.
+const LATEST: Duration = Duration::from_mins(1);
+/// To set what was free in the end.
+const MARGIN: Duration = Duration::from_secs(5);
+
+impl Scenario {
+    /// The run of this seed.
+    pub fn of(seed: u64, mode: ElectionMode) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed_0000_0000);
+        // Alone there is nobody to quarrel with.
+        let nodes = if rng.random_bool(0.05) { 1 } else { rng.random_range(2..=5) };
+        let services = services(&mut rng, nodes);
+        let lease: [u64; 3] = if rng.random_bool(0.5) { [15, 10, 2] } else { [5, 3, 1] };
+        let mut scenario = Self {
+            seed,
+            mode,
+            lease,
+            nodes,
+            services,
+            loss: if rng.random_bool(0.3) { rng.random_range(0.0..0.2) } else { 0.0 },
+            refusals: if rng.random_bool(0.3) { rng.random_range(0.0..0.3) } else { 0.0 },
+            busy_us: if rng.random_bool(0.3) { 40_000 } else { 300 },
+            faults: Vec::new(),
+            calm: Duration::ZERO,
+            deletion: Duration::ZERO,
+            end: Duration::ZERO,
+        };
+        match rng.random_range(0..10) {
+            0 => former_life(&mut rng, &mut scenario),
+            1 => scenario.faults = race(&mut rng, nodes),
+            _ => scenario.faults = mixture(&mut rng, &scenario),
+        }
+        scenario.faults.sort_by_key(|fault| fault.at);
+        scenario.calm = scenario.faults.iter().map(Fault::is_over_at).max().unwrap_or_default().max(WARM_UP);
+        // Whoever has lost something in the last moment waits for a Lease to expire, and asks again after that long.
+        scenario.deletion = scenario.calm + Duration::from_secs(2 * lease[0]).max(CONFLICT + MARGIN) + REST;
+        // Services are deleted while a process is down: the next one finds what nobody wants any more.
+        if rng.random_bool(0.5) {
+            let lasts = millis(&mut rng, 1500, 4000);
+            let at = scenario.deletion.saturating_sub(Duration::from_secs(1));
+            scenario.faults.push(Fault { at, lasts, kind: Kind::Kill(rng.random_range(0..nodes)) });
+        }
+        scenario.end = scenario.deletion + scenario.fence() + Duration::from_secs(2);
+        scenario
+    }
+}
+
+fn services(rng: &mut SmallRng, nodes: usize) -> Vec<Wish> {
+    let mut services: Vec<Wish> = Vec::new();
+    for n in 0..rng.random_range(1..=3) {
+        // Only whole groups: what policy Local means for an address of two Services is for table tests.
+        let primaries: Vec<usize> = (0..n)
+            .filter(|other| services[*other].local.is_none() && services[*other].address != Address::V6)
+            .filter(|other| !matches!(services[*other].address, Address::SharedWith(_)))
+            .collect();
+        let address = match rng.random_range(0..10) {
+            0 | 1 => Address::V6,
+            2 | 3 if !primaries.is_empty() => Address::SharedWith(primaries[rng.random_range(0..primaries.len())]),
+            _ => Address::V4,
+        };
+        let alone = !matches!(address, Address::SharedWith(_));
+        let local = (alone && rng.random_bool(0.2)).then(|| some_nodes(rng, nodes));
+        services.push(Wish { address, local });
+    }
+    services
+}
+
+/// At least one.
+fn some_nodes(rng: &mut SmallRng, nodes: usize) -> BTreeSet<usize> {
+    let sure = rng.random_range(0..nodes);
+    (0..nodes).filter(|n| *n == sure || rng.random_bool(0.4)).collect()
+}
+
+/// A process is killed; while it is away its Services go, or it does not come back before they would.
+fn former_life(rng: &mut SmallRng, scenario: &mut Scenario) {
+    let at = |rng: &mut SmallRng| WARM_UP + millis(rng, 0, 3000);
+    let killed = at(rng);
+    // All of them, so that whoever had the address is among them.
+    for node in 0..scenario.nodes {
+        scenario.faults.push(Fault { at: killed, lasts: millis(rng, 1000, 2500), kind: Kind::Kill(node) });
+    }
+    for service in 0..scenario.services.len() {
+        let (at, lasts) = (killed + millis(rng, 100, 800), millis(rng, 8000, 12_000));
+        scenario.faults.push(Fault { at, lasts, kind: Kind::Deleted(service) });
+    }
+    // And one who stays away for longer than its addresses may.
+    let node = rng.random_range(0..scenario.nodes);
+    let (at, lasts) = (killed + Duration::from_secs(14), millis(rng, 16_000, 20_000));
+    scenario.faults.push(Fault { at, lasts, kind: Kind::Kill(node) });
+}
+
+/// The owner goes while both of its successors are slow to write: both want the same term.
+fn race(rng: &mut SmallRng, nodes: usize) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut at = WARM_UP;
+    for _ in 0..3 {
+        let lasts = millis(rng, 8000, 9000);
+        for node in 0..nodes {
+            faults.push(Fault { at, lasts, kind: Kind::ApiSlow(node) });
+        }
+        let kind = match rng.random_range(0..3) {
+            0 => Kind::Cut(rng.random_range(0..nodes)),
+            1 => Kind::Freeze(rng.random_range(0..nodes)),
+            _ => Kind::PowerLoss(rng.random_range(0..nodes)),
+        };
+        faults.push(Fault { at: at + millis(rng, 200, 2000), lasts: millis(rng, 4000, 6000), kind });
+        at += Duration::from_secs(9);
+    }
+    faults
+}
+
+fn mixture(rng: &mut SmallRng, scenario: &Scenario) -> Vec<Fault> {
+    let mut faults: Vec<Fault> = Vec::new();
+    for _ in 0..rng.random_range(0..=8) {
+        let last = faults.last().cloned();
+        let mut next = fault(rng, scenario);
+        // Troubles come together: often one begins while another lasts or has just ended.
+        if let Some(last) = last.filter(|_| rng.random_bool(0.6)) {
+            let at = last.at + last.lasts.mul_f64(rng.random_range(0.0..1.5));
+            next.at = at.min(LATEST.saturating_sub(next.lasts));
+        }
+        faults.push(next);
+    }
+    faults
+}
+
+fn fault(rng: &mut SmallRng, scenario: &Scenario) -> Fault {
+    let (nodes, services) = (scenario.nodes, scenario.services.len());
+    let node = rng.random_range(0..nodes);
+    let service = rng.random_range(0..services);
+    let kind = match rng.random_range(0..26) {
+        0 => Kind::ApiAway(node),
+        1 => Kind::ApiDown,
+        2 => Kind::Stale(node),
+        3 => Kind::Cut(node),
+        4 => Kind::Mute(node),
+        5 => Kind::Deaf(node),
+        6 => Kind::Split((0..nodes).filter(|_| rng.random_bool(0.5)).collect()),
+        7 => Kind::Carrier(node),
+        8 | 9 => Kind::Kill(node),
+        10 => Kind::Terminate(node),
+        11 => Kind::Freeze(node),
+        12 | 13 => Kind::Pause(node, rng.random()),
+        14 => Kind::PowerLoss(node),
+        15 => Kind::WallJump(node, rng.random_range(-3600..3600)),
+        16 => Kind::Deleted(service),
+        17 => Kind::Thief(service),
+        18 => Kind::ApiSlow(node),
+        19 => Kind::NotReady(node),
+        20 => Kind::Cordoned(node),
+        21 => Kind::ShutOut(node),
+        22 => Kind::ProxyIll(node),
+        // In the other modes they compete for the same Lease.
+        23 if scenario.mode == ElectionMode::Node => Kind::KubeVip(rng.random()),
+        _ if scenario.services[service].local.is_some() => Kind::Endpoints(service, some_nodes(rng, nodes)),
+        _ => Kind::PowerLoss(node),
+    };
+    // From a blink to half a minute, short ones as often as long ones.
+    let lasts = Duration::from_millis(50).mul_f64(2_f64.powf(rng.random_range(0.0..9.3)));
+    let latest = LATEST.saturating_sub(lasts);
+    let at = Duration::from_micros(rng.random_range(micros(WARM_UP)..micros(latest)));
+    Fault { at, lasts, kind }
+}
+
+fn millis(rng: &mut SmallRng, low: u64, high: u64) -> Duration {
+    Duration::from_millis(rng.random_range(low..=high))
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).expect("a run is short")
+}

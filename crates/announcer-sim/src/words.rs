@@ -1,0 +1,64 @@
+//! Inputs, actions and answers in the words of a trace; and what is left out of it.
+
+use announcer::engine::{Action, Input, WireOp};
+use announcer::frames::Heard;
+
+use crate::api::Answer;
+
+/// Too frequent to be told.
+pub fn is_dull_input(input: &Input) -> bool {
+    match input {
+        Input::Tick | Input::Wire(_) | Input::Member(..) => true,
+        Input::Heard(frame) => frame.what != Heard::Claim,
+        _ => false,
+    }
+}
+
+/// Too frequent to be told.
+pub fn is_dull(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Wire(WireOp::Put(_) | WireOp::Extend(_) | WireOp::Observe)
+            | Action::Ask { .. }
+            | Action::Membership(_)
+            | Action::Claim { .. }
+    )
+}
+
+/// An input.
+pub fn describe(input: &Input) -> String {
+    match input {
+        Input::Service(key, Some(view)) => {
+            let published = &view.published;
+            let (host, term) = (published.vip_host.as_deref().unwrap_or("nobody"), published.term.map(|term| term.0));
+            format!("Service {key}: vipHost {host}, term {term:?}, {} in status", published.ingress.len())
+        }
+        Input::Heard(frame) => format!("{:?} of {} by {}", frame.what, frame.address, frame.mac),
+        other => format!("{other:?}"),
+    }
+}
+
+/// An action.
+pub fn short(action: &Action) -> String {
+    match action {
+        Action::Record(key, record) => {
+            let ingress = record.ingress.as_ref().map(|all| all.iter().map(|(ip, _)| *ip).collect::<Vec<_>>());
+            format!("Record on {key}: vipHost {}, ingress {ingress:?}", record.vip_host)
+        }
+        Action::Tell(key, tell) => format!("Tell {key} {}: {}", tell.reason, tell.text),
+        Action::Announce { address, .. } => format!("Announce {address}"),
+        Action::Probe { address, .. } => format!("Probe {address}"),
+        other => format!("{other:?}"),
+    }
+}
+
+/// An answer.
+pub fn outcome(answer: &Answer) -> &'static str {
+    match answer {
+        Answer::Lease(_) | Answer::Service(Some(_)) | Answer::Member(_) => "ok",
+        Answer::LeaseWritten(_) => "written",
+        Answer::Service(None) => "not found",
+        Answer::Conflict => "409",
+        Answer::Failed => "failed",
+    }
+}

@@ -1,0 +1,195 @@
+//! Faults begin and end.
+
+use announcer::engine::Input;
+use announcer::ownership::node::NodeFacts;
+
+use super::{Event, World};
+use crate::api::Change;
+use crate::kernel::Kernel;
+use crate::process::Mail;
+use crate::scenario::{CONFLICT, Kind};
+
+/// A pod that does not end in time is killed.
+const GRACE: std::time::Duration = std::time::Duration::from_secs(30);
+
+impl World<'_> {
+    pub(super) fn begins(&mut self, index: usize) {
+        let fault = self.scenario.faults[index].clone();
+        self.note(|| format!("FAULT begins: {:?}", fault.kind));
+        self.judge.changed = true;
+        match fault.kind {
+            Kind::ApiAway(n) => {
+                self.nodes[n].api_away += 1;
+                self.disconnect(n);
+            }
+            Kind::ApiDown => {
+                self.api_down += 1;
+                (0..self.nodes.len()).for_each(|n| self.disconnect(n));
+            }
+            Kind::Split(group) => {
+                self.splits.insert(index, group.into_iter().collect());
+            }
+            Kind::Carrier(n) => {
+                self.cut(n, true);
+                self.set_carrier(n, false);
+            }
+            Kind::Kill(n) => self.end_process(n, "killed"),
+            Kind::Terminate(n) => {
+                if let Some(process) = &mut self.nodes[n].process
+                    && !std::mem::replace(&mut process.stopping, true)
+                {
+                    self.post(n, Mail::Engine(Input::Stop));
+                    let life = self.nodes[n].life;
+                    self.schedule(GRACE, Event::Deadline { node: n, life });
+                }
+            }
+            Kind::Freeze(n) => self.nodes[n].frozen += 1,
+            Kind::Pause(n, _) => {
+                self.nodes[n].paused += 1;
+                if self.nodes[n].paused == 1 {
+                    self.nodes[n].paused_at = self.now;
+                }
+            }
+            Kind::PowerLoss(n) => {
+                self.end_process(n, "power lost");
+                let node = &mut self.nodes[n];
+                node.powered = false;
+                node.boot += 1;
+                node.kernel = Kernel::new(n);
+                self.disconnect(n);
+            }
+            Kind::WallJump(n, seconds) => self.nodes[n].wall_jump += seconds,
+            Kind::Deleted(service) => self.delete(service),
+            Kind::Endpoints(service, nodes) => {
+                self.endpoints[service] = nodes;
+                self.tell_endpoints(service);
+            }
+            Kind::Thief(service) => {
+                self.robbed.insert(service);
+                self.rob(service, index);
+            }
+            Kind::KubeVip(_) => {
+                self.kube_vips += 1;
+                self.renew_kube_vip(index);
+            }
+            kind => self.count(&kind, true),
+        }
+    }
+
+    pub(super) fn ends(&mut self, index: usize) {
+        let fault = self.scenario.faults[index].clone();
+        self.note(|| format!("FAULT ends: {:?}", fault.kind));
+        self.judge.changed = true;
+        match fault.kind {
+            Kind::ApiAway(n) => self.nodes[n].api_away -= 1,
+            Kind::ApiDown => self.api_down -= 1,
+            Kind::Split(_) => {
+                self.splits.remove(&index);
+            }
+            Kind::Carrier(n) => {
+                self.cut(n, false);
+                self.set_carrier(n, true);
+            }
+            Kind::Kill(n) | Kind::Terminate(n) => {
+                let boot = self.nodes[n].boot;
+                self.schedule(std::time::Duration::ZERO, Event::Starts { node: n, boot });
+            }
+            Kind::Freeze(n) => {
+                self.nodes[n].frozen -= 1;
+                self.resume(n);
+            }
+            Kind::Pause(n, shows) => self.go_on(n, shows),
+            Kind::PowerLoss(n) => {
+                self.nodes[n].powered = true;
+                let boot = self.nodes[n].boot;
+                let after = self.between(500_000, 3_000_000);
+                self.schedule(after, Event::Starts { node: n, boot });
+            }
+            Kind::WallJump(n, seconds) => self.nodes[n].wall_jump -= seconds,
+            Kind::Deleted(service) => self.create(service),
+            Kind::Endpoints(service, _) => {
+                self.endpoints[service] = self.scenario.services[service].local.clone().unwrap_or_default();
+                self.tell_endpoints(service);
+            }
+            Kind::Thief(service) => {
+                let mut others = self.scenario.faults.iter().enumerate().filter(|(other, _)| *other != index);
+                if !others.any(|(_, other)| other.kind == fault.kind && other.is_on(self.now)) {
+                    self.robbed.remove(&service);
+                    self.conflicts.insert(service, self.now + CONFLICT);
+                    self.schedule(CONFLICT, Event::Weather);
+                }
+            }
+            Kind::KubeVip(hands_back) => {
+                self.kube_vips -= 1;
+                self.end_kube_vip(hands_back);
+            }
+            kind => self.count(&kind, false),
+        }
+    }
+
+    /// What is only counted.
+    fn count(&mut self, kind: &Kind, begins: bool) {
+        let count = |counter: &mut u32| if begins { *counter += 1 } else { *counter -= 1 };
+        let Some(n) = kind.node() else { return };
+        let node = &mut self.nodes[n];
+        match kind {
+            Kind::Stale(_) => count(&mut node.stale),
+            Kind::ApiSlow(_) => count(&mut node.api_slow),
+            Kind::Mute(_) => count(&mut node.mute),
+            Kind::Deaf(_) => count(&mut node.deaf),
+            Kind::Cut(_) => self.cut(n, begins),
+            Kind::ProxyIll(_) => {
+                count(&mut node.proxy_ill);
+                self.tell_kube_proxy(n);
+            }
+            Kind::NotReady(_) => count(&mut node.not_ready),
+            Kind::Cordoned(_) => count(&mut node.cordoned),
+            Kind::ShutOut(_) => count(&mut node.shut_out),
+            _ => {}
+        }
+        if let Kind::NotReady(_) | Kind::Cordoned(_) | Kind::ShutOut(_) = kind {
+            let node = &self.nodes[n];
+            let facts =
+                NodeFacts { ready: node.not_ready == 0, shut_out: node.shut_out > 0, cordoned: node.cordoned > 0 };
+            let change = self.api.note(Change::Node(node.name.clone(), facts));
+            self.publish(&change);
+        }
+    }
+
+    fn cut(&mut self, n: usize, begins: bool) {
+        let node = &mut self.nodes[n];
+        for counter in [&mut node.mute, &mut node.deaf] {
+            if begins { *counter += 1 } else { *counter -= 1 }
+        }
+    }
+
+    fn set_carrier(&mut self, n: usize, carrier: bool) {
+        self.nodes[n].kernel.set_carrier(carrier);
+        self.post(n, Mail::Engine(Input::NetworkChanged));
+    }
+
+    /// As `membership/kube_proxy.rs` tells it, once it has made up its mind.
+    pub(super) fn tell_kube_proxy(&mut self, n: usize) {
+        let well = self.nodes[n].proxy_ill == 0;
+        self.post(n, Mail::Engine(Input::KubeProxy(well)));
+    }
+
+    /// A machine that stood still goes on.
+    fn go_on(&mut self, n: usize, shows: bool) {
+        self.nodes[n].paused -= 1;
+        if self.nodes[n].paused > 0 {
+            return;
+        }
+        let stood = self.now.saturating_sub(self.nodes[n].paused_at);
+        self.nodes[n].stood_still += stood;
+        if !shows {
+            self.nodes[n].behind += stood;
+            self.nodes[n].deceived_at = Some(self.now);
+        }
+        for frame in std::mem::take(&mut self.nodes[n].tap) {
+            self.arrives(n, &frame);
+        }
+        self.expect_expiry(n);
+        self.resume(n);
+    }
+}

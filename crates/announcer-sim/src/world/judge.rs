@@ -1,0 +1,320 @@
+//! What users were promised, looked at after every step in which something that matters has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use announcer::ElectionMode;
+
+use super::World;
+use super::node::Node;
+use crate::checks::{Checks, Trouble, Violation};
+use crate::process::Process;
+use crate::scenario::{Kind, REST, Scenario};
+
+/// No fence is as long: an address with more was left in order, for the next process (decisions.md 26).
+const LEFT_IN_ORDER: Duration = Duration::from_secs(20);
+
+/// What is known so far.
+pub(super) struct Judge {
+    /// The promise that was broken first.
+    pub violation: Option<Violation>,
+    pub checks: Checks,
+    /// How often each address came to another node.
+    pub moves: Vec<u64>,
+    /// Something that is judged is not as it was.
+    pub changed: bool,
+    /// Writes and moves when everything had come to rest.
+    pub at_rest: Option<u64>,
+    /// The addresses, and the Services of each.
+    addresses: Vec<(IpAddr, Vec<usize>)>,
+    /// Which nodes answer for each address, and since when.
+    answering: Vec<BTreeMap<usize, Duration>>,
+    last_answerer: Vec<Option<usize>>,
+    /// Since when each pair of nodes has heard each other.
+    contact: BTreeMap<(usize, usize), Duration>,
+    /// Since when each process has run without a pause.
+    runs_since: BTreeMap<usize, Duration>,
+}
+
+impl Judge {
+    pub fn new(scenario: &Scenario) -> Self {
+        let mut addresses: BTreeMap<IpAddr, Vec<usize>> = BTreeMap::new();
+        for service in 0..scenario.services.len() {
+            addresses.entry(scenario.address(service)).or_default().push(service);
+        }
+        Self {
+            violation: None,
+            checks: Checks::new(scenario),
+            moves: vec![0; addresses.len()],
+            changed: true,
+            at_rest: None,
+            answering: vec![BTreeMap::new(); addresses.len()],
+            last_answerer: vec![None; addresses.len()],
+            addresses: addresses.into_iter().collect(),
+            contact: BTreeMap::new(),
+            runs_since: BTreeMap::new(),
+        }
+    }
+}
+
+impl World<'_> {
+    pub(super) fn broken(&mut self, promise: &'static str, seen: String) {
+        let at = self.now;
+        self.note(|| format!("BROKEN: {promise}: {seen}"));
+        self.judge.violation.get_or_insert(Violation { at, promise, seen });
+    }
+
+    pub(super) fn check(&mut self) {
+        if std::mem::take(&mut self.judge.changed) {
+            self.look();
+            let troubles = self.troubles();
+            self.judge.checks.follow(self.now, troubles);
+        }
+        if let Some(found) = self.judge.checks.broken(self.now) {
+            self.broken(found.promise, found.seen);
+        }
+        self.check_rest();
+    }
+
+    /// In `node` mode nodes tell each other from strangers.
+    pub(super) fn judge_alarm(&mut self, n: usize, reason: &str, text: &str) {
+        let quiet = self.scenario.faults.iter().all(|fault| !matches!(fault.kind, Kind::Thief(_) | Kind::KubeVip(_)));
+        if reason == "AddressConflict" && quiet && self.scenario.mode == ElectionMode::Node {
+            let seen = format!("{} says: {text}", self.nodes[n].name);
+            self.broken("no conflict is told of where no stranger is", seen);
+        }
+    }
+
+    /// Who answers for what, and who hears whom.
+    fn look(&mut self) {
+        for index in 0..self.judge.addresses.len() {
+            self.look_for(index);
+        }
+        for a in 0..self.nodes.len() {
+            for b in a + 1..self.nodes.len() {
+                if self.hear_each_other(a, b) {
+                    self.judge.contact.entry((a, b)).or_insert(self.now);
+                } else {
+                    self.judge.contact.remove(&(a, b));
+                }
+            }
+            if self.nodes[a].runs() {
+                self.judge.runs_since.entry(a).or_insert(self.now);
+            } else {
+                self.judge.runs_since.remove(&a);
+            }
+            let time = self.kernel_time(a);
+            let node = &mut self.nodes[a];
+            node.left_in_order &=
+                node.kernel.ours().any(|(_, until)| until.is_some_and(|until| until > time + LEFT_IN_ORDER));
+        }
+    }
+
+    fn look_for(&mut self, index: usize) {
+        let address = self.judge.addresses[index].0;
+        let answers = |node: &Node| node.powered && node.paused == 0 && node.kernel.has(address);
+        let before = std::mem::take(&mut self.judge.answering[index]);
+        let mut now = BTreeMap::new();
+        for (n, _) in self.nodes.iter().enumerate().filter(|(_, node)| answers(node)) {
+            now.insert(n, before.get(&n).copied().unwrap_or(self.now));
+        }
+        if let Some(new) = now.keys().find(|n| !before.contains_key(n)).copied()
+            && self.judge.last_answerer[index].replace(new).is_some_and(|last| last != new)
+        {
+            self.judge.moves[index] += 1;
+        }
+        if !now.keys().eq(before.keys()) {
+            self.note(|| format!("ANSWERS for {address}: {:?}", now.keys().map(|n| n + 1).collect::<Vec<_>>()));
+        }
+        self.judge.answering[index] = now;
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        let mut troubles = Vec::new();
+        let well: Vec<bool> = (0..self.nodes.len()).map(|n| self.is_well(n)).collect();
+        let kube_vip = self.kube_vip.is_some_and(|(_, until)| until > self.now);
+        for (index, answering) in self.judge.answering.iter().enumerate() {
+            let nodes: Vec<(usize, Duration)> = answering.iter().map(|(n, since)| (*n, *since)).collect();
+            for (at, a) in nodes.iter().enumerate() {
+                troubles.extend(nodes[at + 1..].iter().filter_map(|b| self.split(*a, *b, index)));
+                if kube_vip && well[a.0] {
+                    troubles.push(Trouble::BesideKubeVip(a.0));
+                }
+                if well[a.0] && self.is_misplaced(a.0, index, &well) {
+                    troubles.push(Trouble::Misplaced(a.0, index));
+                }
+            }
+            if !kube_vip {
+                troubles.extend(self.missed(index, &well));
+            }
+        }
+        for n in 0..self.nodes.len() {
+            if well[n] && self.has_too_much(n) {
+                troubles.push(Trouble::LeftBehind(n));
+            }
+            let node = &self.nodes[n];
+            if !node.runs() && node.paused == 0 && !node.left_in_order && node.kernel.ours().next().is_some() {
+                troubles.push(Trouble::Unfenced(n));
+            }
+            for other in n + 1..self.nodes.len() {
+                let leads = |n: usize| well[n] && self.nodes[n].process.as_ref().is_some_and(Process::leads);
+                if leads(n) && leads(other) {
+                    troubles.push(Trouble::TwoLeaders(n, other));
+                }
+            }
+        }
+        troubles
+    }
+
+    /// Everything that can be wrong between a node and the others is right.
+    fn is_well(&self, n: usize) -> bool {
+        let node = &self.nodes[n];
+        node.runs()
+            && !node.is_stopping()
+            && self.reaches_api(n)
+            && node.api_slow == 0
+            && node.stale == 0
+            && node.mute == 0
+            && node.deaf == 0
+            && self.splits.is_empty()
+            && !(self.stormy() && self.scenario.has_weather())
+    }
+
+    /// It may serve this address, as far as it is known outside of the node.
+    fn may_serve(&self, n: usize, index: usize) -> bool {
+        let node = &self.nodes[n];
+        let services = &self.judge.addresses[index].1;
+        let serves =
+            |service: &usize| self.scenario.services[*service].local.is_none() || self.endpoints[*service].contains(&n);
+        match self.scenario.mode {
+            ElectionMode::Global => true,
+            ElectionMode::Service => services.iter().all(serves),
+            ElectionMode::Node => {
+                let fit = node.not_ready == 0 && node.shut_out == 0 && node.proxy_ill == 0;
+                fit && services.iter().all(serves)
+            }
+        }
+    }
+
+    /// The same, and it may begin to.
+    fn may_begin(&self, n: usize, index: usize) -> bool {
+        self.nodes[n].honours <= self.now
+            && self.may_serve(n, index)
+            && (self.nodes[n].cordoned == 0 || self.scenario.mode != ElectionMode::Node)
+    }
+
+    /// It should have handed over. In the other modes it stays where the Lease is, or until the pods have left.
+    fn is_misplaced(&self, n: usize, index: usize, well: &[bool]) -> bool {
+        self.scenario.mode == ElectionMode::Node
+            && !self.may_serve(n, index)
+            && (0..self.nodes.len()).any(|other| other != n && well[other] && self.may_begin(other, index))
+            // Who is ill may be the one to whom it was handed.
+            && well.iter().all(|well| *well)
+    }
+
+    /// Whether somebody should answer and nobody does.
+    fn missed(&self, index: usize, well: &[bool]) -> Option<Trouble> {
+        let (_, services) = &self.judge.addresses[index];
+        let wanted = services.iter().any(|service| self.wanted.contains(service));
+        let conflict = |service: &usize| self.conflicts.get(service).is_some_and(|until| *until > self.now);
+        let robbed = services.iter().any(|service| self.robbed.contains(service) || conflict(service));
+        let someone = (0..self.nodes.len()).any(|n| well[n] && self.may_begin(n, index));
+        if !wanted || robbed || !someone {
+            return None;
+        }
+        let answering = &self.judge.answering[index];
+        match self.scenario.mode {
+            // Whatever is wrong with the others: one that is well is enough.
+            ElectionMode::Node => {
+                let heard = |n: &usize| self.is_heard_outside(*n) && self.nodes[*n].deaf == 0;
+                let ill = (0..self.nodes.len()).filter(|n| !(well[*n] && self.may_begin(*n, index))).count();
+                let trouble = if ill < 3 { Trouble::Unanswered(index) } else { Trouble::Orphaned(index) };
+                (!answering.keys().any(heard)).then_some(trouble)
+            }
+            // A holder of the Lease that nobody hears keeps it.
+            ElectionMode::Global | ElectionMode::Service => {
+                let all = (0..self.nodes.len()).all(|n| well[n] || !self.nodes[n].powered);
+                (all && answering.is_empty()).then_some(Trouble::Unanswered(index))
+            }
+        }
+    }
+
+    /// How bad it is that these two both answer, since then.
+    fn split(&self, a: (usize, Duration), b: (usize, Duration), index: usize) -> Option<Trouble> {
+        let contact = *self.judge.contact.get(&(a.0, b.0))?;
+        let pair = [a.0, b.0];
+        // What a dead process has left is judged for itself.
+        if !pair.iter().all(|n| self.nodes[*n].runs()) {
+            return None;
+        }
+        if self.scenario.mode == ElectionMode::Node {
+            return Some(Trouble::Split(a.0, b.0, index));
+        }
+        // A Lease is no claim: the new one announces itself once, and whoever does not hear it learns from the API. One
+        // that hears neither keeps the address: `node` mode is for that.
+        let later = a.1.max(b.1);
+        let ran = pair.iter().all(|n| self.judge.runs_since.get(n).is_some_and(|since| *since < later));
+        // By a clock that has stood still a Lease is valid that has expired: what it says is defended until the API is read.
+        let lease = Duration::from_secs(2 * self.scenario.lease[0]);
+        let deceived = |n: &usize| self.nodes[*n].deceived_at.is_some_and(|at| self.now < at + lease);
+        if contact <= later && ran && !pair.iter().any(deceived) {
+            return Some(Trouble::Split(a.0, b.0, index));
+        }
+        let told = |n: &usize| self.reaches_api(*n) && self.nodes[*n].stale == 0 && self.nodes[*n].api_slow == 0;
+        let refused = self.stormy() && self.scenario.refusals > 0.0;
+        (!refused && pair.iter().all(told)).then_some(Trouble::Torn(a.0, b.0, index))
+    }
+
+    /// An address of a Service that is gone.
+    fn has_too_much(&self, n: usize) -> bool {
+        let wanted: BTreeSet<IpAddr> = self.wanted.iter().map(|service| self.scenario.address(*service)).collect();
+        self.nodes[n].kernel.ours().any(|(address, _)| !wanted.contains(&address))
+    }
+
+    fn check_rest(&mut self) {
+        let faults = u64::try_from(self.scenario.faults.len()).expect("there are few");
+        let limit = 2 + 3 * faults + if self.scenario.has_weather() { 6 } else { 0 };
+        if let Some(index) = self.judge.moves.iter().position(|moves| *moves > limit) {
+            let (address, moves) = (self.judge.addresses[index].0, self.judge.moves[index]);
+            self.broken("an address does not flap", format!("{address} moved {moves} times"));
+        }
+        // The last seconds before the Services are deleted: nothing moves and nothing is written.
+        let deletion = self.scenario.deletion;
+        if self.now < deletion.saturating_sub(REST) || self.now >= deletion {
+            return;
+        }
+        let state = self.api.service_writes + self.judge.moves.iter().sum::<u64>();
+        match self.judge.at_rest {
+            None => {
+                self.judge.at_rest = Some(state);
+                for index in 0..self.judge.addresses.len() {
+                    let (address, nodes) = (self.judge.addresses[index].0, self.judge.answering[index].len());
+                    if nodes != 1 {
+                        let seen = format!("{nodes} answer for {address}");
+                        self.broken("when all is well, one node answers for each address", seen);
+                    }
+                }
+            }
+            Some(before) if before != state => {
+                let seen = format!("{} changes", state - before);
+                self.broken("when all is well, nothing is written and nothing moves", seen);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The Services are gone, and so is the time that any kernel keeps an address for a dead process.
+    pub(super) fn check_end(&mut self) {
+        if self.judge.violation.is_some() {
+            return;
+        }
+        for n in 0..self.nodes.len() {
+            let marked = self.nodes[n].kernel.marked();
+            if !marked.is_empty() {
+                let seen = format!("{} still has {marked:?} at the end", self.nodes[n].name);
+                self.broken("nothing is left behind", seen);
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A process wakes, is fed with what waits, and what it says is done; and its node's kernel at work.
+
+use std::time::Duration;
+
+use announcer::detect::Ask;
+use announcer::engine::{Action, Input, WireOp};
+use announcer::frames;
+use announcer::network::Family;
+
+use super::{Event, World};
+use crate::process::{Mail, Process};
+use crate::sabotage::Sabotage;
+use crate::words::{describe, is_dull, is_dull_input, short};
+
+/// A process that asks for nothing within this many steps at one moment goes round in circles.
+const STEPS_AT_ONCE: u32 = 200;
+
+impl World<'_> {
+    pub(super) fn wake(&mut self, n: usize) {
+        if !self.nodes[n].runs() {
+            return;
+        }
+        let (clock, wall) = (self.clock(n), self.wall(n));
+        let traced = self.trace.is_some();
+        let process = self.nodes[n].process.as_mut().expect("it runs");
+        let mut inputs = process.gather(clock, wall);
+        if inputs.is_empty() && process.engine.deadline() <= clock {
+            inputs.push(Input::Tick);
+        }
+        let mut actions = Vec::new();
+        let mut seen = Vec::new();
+        let last = inputs.len();
+        for (index, input) in inputs.into_iter().enumerate() {
+            if traced && !is_dull_input(&input) {
+                seen.push(describe(&input));
+            }
+            // As `node.rs`: what waits is taken in before a timer is judged.
+            let step = index + 1 == last;
+            actions.extend(if step { process.engine.step(clock, input) } else { process.engine.hear(clock, input) });
+        }
+        let requests = std::mem::take(&mut process.requests);
+        for text in seen {
+            self.note_of(n, || format!("<- {text}"));
+        }
+        for action in actions {
+            if !self.act(n, action) {
+                return;
+            }
+        }
+        let late = std::mem::take(&mut self.process(n).requests);
+        for (purpose, request) in requests.into_iter().chain(late) {
+            self.send(n, purpose, request);
+        }
+        let process = self.nodes[n].process.as_ref().expect("it did not exit");
+        let (sleep, leads) = (process.deadline().saturating_duration_since(clock), process.leads());
+        self.judge.changed |= std::mem::replace(&mut self.nodes[n].led, leads) != leads;
+        self.count_steps(n, sleep);
+        let lateness = self.between(0, self.scenario.busy_us);
+        self.wake_at(n, self.now + sleep + lateness);
+    }
+
+    fn count_steps(&mut self, n: usize, sleep: Duration) {
+        let steps = &mut self.nodes[n].steps;
+        if !sleep.is_zero() {
+            steps.1 = 0;
+        } else if steps.0 == self.now {
+            steps.1 += 1;
+        } else {
+            *steps = (self.now, steps.1 + 1);
+        }
+        if steps.1 > STEPS_AT_ONCE {
+            let name = self.nodes[n].name.clone();
+            self.broken("no timer stays due", format!("{name} goes round in circles"));
+        }
+    }
+
+    /// False if the process has ended.
+    fn act(&mut self, n: usize, action: Action) -> bool {
+        if self.trace.is_some() && !is_dull(&action) {
+            self.note_of(n, || format!("-> {}", short(&action)));
+        }
+        let (clock, wall) = (self.clock(n), self.wall(n));
+        // As `listen.rs`: what is sent through a socket is answered through it.
+        if let Action::Announce { link, address, .. }
+        | Action::Probe { link, address, .. }
+        | Action::Claim { link, address, .. }
+        | Action::Ask { ask: Ask { link, address, .. }, .. } = &action
+        {
+            self.process(n).listening.insert((*link, Family::of(*address)));
+        }
+        match action {
+            Action::Wire(op) => self.ask_kernel(n, op),
+            Action::Announce { mac, address, .. } => {
+                for frame in frames::announcement(mac, address) {
+                    self.transmit(Some(n), frame);
+                }
+            }
+            Action::Probe { mac, address, .. } => self.transmit(Some(n), frames::probe(mac, address)),
+            Action::Ask { mac, source, ask } => {
+                if let Some(frame) = frames::question(mac, source, ask.address, ask.to) {
+                    self.transmit(Some(n), frame);
+                }
+            }
+            Action::Claim { mac, address, to, payload, .. } => {
+                self.transmit(Some(n), frames::claim(mac, address, to, &payload));
+            }
+            Action::Listen(links) => self.process(n).listening = links,
+            // No Service here asks for DHCP.
+            Action::StartDhcp(..)
+            | Action::StopDhcp { .. }
+            | Action::StartDhcp6(..)
+            | Action::StopDhcp6 { .. }
+            | Action::DhcpLink { .. } => {}
+            Action::Tell(_, tell) => self.judge_alarm(n, tell.reason, &tell.text),
+            Action::Exit => {
+                self.exit(n);
+                return false;
+            }
+            action => {
+                let process = self.process(n);
+                let out = &mut process.requests;
+                let said = match action {
+                    Action::Swap(key, swap) => {
+                        process.swapper.begin(key, swap, out);
+                        None
+                    }
+                    Action::Membership(card) => {
+                        process.membership.enrol(wall, card, out);
+                        None
+                    }
+                    Action::Record(key, record) => {
+                        process.writer.want(&key, record, out);
+                        None
+                    }
+                    Action::Forget(key) => {
+                        process.writer.forget(&key);
+                        None
+                    }
+                    Action::Campaign(wanted) => process.elections.campaign(clock, wall, &wanted, out),
+                    Action::ReleaseLease => process.elections.release(wall, out),
+                    _ => None,
+                };
+                if let Some(input) = said {
+                    self.post(n, Mail::Engine(input));
+                }
+            }
+        }
+        true
+    }
+
+    /// What was asked of the kernel is done before the process ends.
+    fn exit(&mut self, n: usize) {
+        let at = self.kernel_time(n);
+        for op in std::mem::take(&mut self.process(n).wire) {
+            self.nodes[n].kernel.perform(at, op);
+        }
+        self.nodes[n].left_in_order = true;
+        self.expect_expiry(n);
+        self.end_process(n, "it is done");
+        self.expect_restart(n);
+    }
+
+    pub(super) fn process(&mut self, n: usize) -> &mut Process {
+        self.nodes[n].process.as_mut().expect("it acts")
+    }
+
+    fn ask_kernel(&mut self, n: usize, op: WireOp) {
+        let Some(op) = self.altered(n, op) else { return };
+        let wire = &mut self.process(n).wire;
+        // Of what waits it goes first, as on a node.
+        if let WireOp::Extend(_) = op {
+            wire.push_front(op);
+        } else {
+            wire.push_back(op);
+        }
+        if !std::mem::replace(&mut self.nodes[n].performing, true) {
+            let life = self.nodes[n].life;
+            let after = self.between(50, 500);
+            self.schedule(after, Event::Perform { node: n, life });
+        }
+    }
+
+    /// What a broken engine would have asked for instead.
+    fn altered(&mut self, n: usize, mut op: WireOp) -> Option<WireOp> {
+        let node = &mut self.nodes[n];
+        match (&mut op, self.sabotage) {
+            (WireOp::Put(puts) | WireOp::Extend(puts), sabotage) => {
+                node.set.extend(puts.iter().map(|put| put.net.addr()));
+                if sabotage == Some(Sabotage::NoFence) {
+                    for put in puts {
+                        put.valid = Duration::from_hours(1);
+                    }
+                }
+                Some(op)
+            }
+            (WireOp::Remove { net, .. }, Some(Sabotage::NoSweep)) if !node.set.contains(&net.addr()) => None,
+            _ => Some(op),
+        }
+    }
+
+    pub(super) fn perform(&mut self, n: usize, life: u64) {
+        if self.nodes[n].life != life {
+            return;
+        }
+        if !self.nodes[n].runs() {
+            // Goes on when the process does.
+            self.nodes[n].performing = false;
+            return;
+        }
+        let at = self.kernel_time(n);
+        let Some(op) = self.process(n).wire.pop_front() else {
+            self.nodes[n].performing = false;
+            return;
+        };
+        let kernel = &mut self.nodes[n].kernel;
+        let before = kernel.changes();
+        let done = kernel.perform(at, op);
+        if before != kernel.changes() {
+            self.judge.changed = true;
+            self.note_kernel(n);
+        }
+        self.expect_expiry(n);
+        if let Some(done) = done {
+            self.post(n, Mail::Engine(Input::Wire(done)));
+        }
+        let pause = self.between(50, 500);
+        self.schedule(pause, Event::Perform { node: n, life });
+    }
+
+    fn note_kernel(&mut self, n: usize) {
+        if self.trace.is_some() {
+            let marked = self.nodes[n].kernel.marked();
+            self.note_of(n, || format!("kernel: has {marked:?}"));
+        }
+    }
+
+    pub(super) fn expect_expiry(&mut self, n: usize) {
+        if let Some(end) = self.nodes[n].kernel.next_end() {
+            let boot = self.nodes[n].boot;
+            let after = end.saturating_sub(self.kernel_time(n)) + self.between(0, 300_000);
+            self.schedule(after, Event::Expiry { node: n, boot });
+        }
+    }
+
+    pub(super) fn expire(&mut self, n: usize, boot: u64) {
+        let at = self.kernel_time(n);
+        let node = &mut self.nodes[n];
+        if node.boot == boot && node.paused == 0 && node.kernel.expire(at) {
+            self.judge.changed = true;
+            self.note_of(n, || "kernel: an address came to its end".to_owned());
+            self.note_kernel(n);
+            // The others are not due yet.
+            self.expect_expiry(n);
+        }
+    }
+}

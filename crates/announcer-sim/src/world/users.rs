@@ -1,0 +1,102 @@
+//! What is not ours: users who make and delete Services, pods that move, hosts that use our addresses, a kube-vip.
+
+use std::time::Duration;
+
+use announcer::frames;
+use announcer::ownership::node::ForeignLock;
+
+use super::lan::thief;
+use super::node::name;
+use super::{Event, World};
+use crate::api::{Change, key, service};
+use crate::scenario::KUBE_VIP_LEASE;
+
+/// Until what is written is seen.
+const WATCHED: Duration = Duration::from_millis(300);
+/// How often a kube-vip renews.
+const KUBE_VIP_RENEWS: Duration = Duration::from_secs(2);
+
+impl World<'_> {
+    pub(super) fn create(&mut self, n: usize) {
+        if self.now >= self.scenario.deletion || !self.wanted.insert(n) {
+            return;
+        }
+        self.generation[n] += 1;
+        let local = self.scenario.services[n].local.is_some();
+        let object = service(n, self.generation[n], self.scenario.address(n), local);
+        let change = self.api.put(key(n), object);
+        self.judge.changed = true;
+        self.publish(&change);
+    }
+
+    pub(super) fn delete(&mut self, n: usize) {
+        self.wanted.remove(&n);
+        self.judge.changed = true;
+        if let Some(change) = self.api.delete(&key(n)) {
+            self.publish(&change);
+        }
+    }
+
+    pub(super) fn tell_endpoints(&mut self, service: usize) {
+        if self.scenario.services[service].local.is_some() {
+            let nodes = self.endpoints[service].iter().map(|n| name(*n)).collect();
+            let change = self.api.note(Change::Endpoints(key(service), nodes));
+            self.publish(&change);
+        }
+    }
+
+    pub(super) fn rob(&mut self, service: usize, fault: usize) {
+        if !self.scenario.faults[fault].is_on(self.now) {
+            return;
+        }
+        for frame in frames::announcement(thief(), self.scenario.address(service)) {
+            self.transmit(None, frame);
+        }
+        let after = self.between(500_000, 3_000_000);
+        self.schedule(after, Event::Rob { service, fault });
+    }
+
+    pub(super) fn renew_kube_vip(&mut self, fault: usize) {
+        if !self.scenario.faults[fault].is_on(self.now) {
+            return;
+        }
+        let since = self.kube_vip.filter(|(_, until)| *until > self.now).map_or(self.now, |(since, _)| since);
+        self.kube_vip = Some((since, self.now + KUBE_VIP_LEASE));
+        self.write_lock("kube-vip-host");
+        for service in self.wanted.clone() {
+            for frame in frames::announcement(thief(), self.scenario.address(service)) {
+                self.transmit(None, frame);
+            }
+        }
+        self.schedule(KUBE_VIP_RENEWS, Event::KubeVip { fault });
+    }
+
+    pub(super) fn end_kube_vip(&mut self, hands_back: bool) {
+        if self.kube_vips == 0 && hands_back {
+            self.write_lock("");
+            self.kube_vip = self.kube_vip.map(|(since, _)| (since, self.now));
+        }
+        // Whatever is judged by its end is judged anew then.
+        if let Some((_, until)) = self.kube_vip {
+            self.schedule(until.saturating_sub(self.now), Event::Weather);
+        }
+    }
+
+    /// A node counts from when it has seen the Lease.
+    pub(super) fn honour(&mut self, n: usize, lease: Duration) {
+        let seen = self.now + WATCHED;
+        self.nodes[n].honours = if lease.is_zero() { self.now } else { seen + lease };
+        self.schedule(WATCHED + lease, Event::Weather);
+    }
+
+    fn write_lock(&mut self, holder: &str) {
+        let renewal = format!("{:?}", self.now);
+        let lock = ForeignLock { holder: holder.to_owned(), renewal, duration: KUBE_VIP_LEASE, leftover: false };
+        let change = self.api.note(Change::Lock(lock));
+        self.publish(&change);
+        for n in 0..self.nodes.len() {
+            self.honour(n, if holder.is_empty() { Duration::ZERO } else { KUBE_VIP_LEASE });
+        }
+        self.judge.changed = true;
+    }
+}

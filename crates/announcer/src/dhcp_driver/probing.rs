@@ -1,0 +1,62 @@
+//! Finding out whether somebody else uses an address that a server granted: RFC 5227 probes, or duplicate address
+//! detection (RFC 4862).
+
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use l2::{Mac, OpenError, PacketSocket, Traffic};
+
+use crate::frames;
+
+/// decisions.md 22, as for static addresses.
+const PROBES: u8 = 3;
+const PROBE_GAP: Duration = Duration::from_millis(10);
+
+/// One address that is being asked for.
+pub(super) struct Probing<A> {
+    socket: PacketSocket,
+    address: A,
+    sent: u8,
+    next: Instant,
+}
+
+impl<A: Copy + Into<IpAddr>> Probing<A> {
+    /// Asks nothing yet; the first probe is due at once.
+    pub fn open(link: u32, traffic: Traffic, address: A, now: Instant) -> Result<Self, OpenError> {
+        Ok(Self { socket: PacketSocket::open(link, traffic)?, address, sent: 0, next: now })
+    }
+
+    /// The address in question.
+    pub fn address(&self) -> A {
+        self.address
+    }
+
+    /// When [`Self::go_on`] has something to do.
+    pub fn deadline(&self) -> Instant {
+        self.next
+    }
+
+    /// Waits for a frame.
+    pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.recv(buffer).await
+    }
+
+    /// Sends the next probe. Whether all are sent and the last one has had its time: the address is free.
+    pub async fn go_on(&mut self, mac: Mac, now: Instant) -> io::Result<bool> {
+        if self.sent >= PROBES {
+            return Ok(true);
+        }
+        self.sent += 1;
+        // From now, not from when it was due: an answer needs its time.
+        self.next = now + PROBE_GAP;
+        self.socket.send(&frames::probe(mac, self.address.into())).await?;
+        Ok(false)
+    }
+
+    /// Who else has the address, or wants it too (RFC 5227 2.1.1), by this frame. `own` is the MAC that asks.
+    pub fn conflict(&self, own: Mac, frame: &[u8]) -> Option<Mac> {
+        let heard = frames::read(0, frame)?;
+        (heard.address == self.address.into() && heard.mac != own).then_some(heard.mac)
+    }
+}

@@ -1,0 +1,97 @@
+//! Which nodes a group can be reached at, and about which of its addresses they can be asked. Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use l2::Mac;
+
+use super::{Cluster, Scene};
+use crate::annotations::Wanted;
+use crate::network::Network;
+use crate::view::{InterfaceWish, ServiceView};
+
+/// What clients and detectors ask for, as far as it is known.
+pub fn addresses(members: &[&ServiceView]) -> Vec<(IpAddr, Option<Mac>)> {
+    let mut all: BTreeMap<IpAddr, Option<Mac>> = BTreeMap::new();
+    for view in members {
+        for wanted in &view.wanted {
+            if let Wanted::Static(address) = wanted {
+                all.entry(*address).or_default();
+            }
+        }
+        // What is only asked for (`requestedIP`) nobody has yet: its owner must not be found silent for it.
+        let had = |address: &IpAddr, lease: bool| lease || view.published.has(*address);
+        let four = view.last_leased().map(IpAddr::from);
+        if let Some(leased) = four.filter(|four| had(four, view.dhcp.lease.is_some())) {
+            // The Service that leased it knows the MAC.
+            let mac = all.entry(leased).or_default();
+            *mac = mac.or(view.dhcp.mac);
+        }
+        // One by DHCPv6 stands on the node's own interface.
+        let six = view.last_leased6().map(IpAddr::from);
+        if let Some(leased) = six.filter(|six| had(six, view.dhcp.lease6.is_some())) {
+            all.entry(leased).or_default();
+        }
+    }
+    all.into_iter().collect()
+}
+
+/// Whether an IPv6 address is among what a group wants.
+pub fn wants_ipv6(members: &[&ServiceView], addresses: &[(IpAddr, Option<Mac>)]) -> bool {
+    addresses.iter().any(|(address, _)| address.is_ipv6()) || members.iter().any(|view| view.wants_dhcp6())
+}
+
+/// Whether a question about `address` can leave this node: one about IPv6 has a source address of ours. What cannot be
+/// asked is not watched, or its owner would be blamed for our silence.
+pub fn can_ask(network: &Network, link: u32, address: IpAddr) -> bool {
+    address.is_ipv4() || network.ipv6_source(link).is_some()
+}
+
+/// How far a node's interface leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// It has no IPv6 address from which it could be asked whether an owner lives.
+    Ipv4Only,
+    /// To everybody.
+    Both,
+}
+
+impl Cluster {
+    /// Whether `node` has an interface for `view`; `link` is ours for it.
+    pub(super) fn reach(&self, scene: &Scene<'_>, view: &ServiceView, link: Option<u32>, node: &str) -> Option<Reach> {
+        let reach = |no_ipv6| if no_ipv6 { Reach::Ipv4Only } else { Reach::Both };
+        if node == self.me {
+            return link.map(|link| reach(scene.network.ipv6_source(link).is_none()));
+        }
+        let card = self.facts.card(node)?;
+        let theirs = match (&view.interface, link) {
+            // Its author means this name on every node; another interface of the same LAN would not be used there.
+            (InterfaceWish::Named(name), _) => card.links.iter().find(|link| link.name == *name),
+            (_, Some(link)) => card.towards(scene.network, link),
+            (_, None) => card.links.first(),
+        };
+        theirs.map(|theirs| reach(theirs.no_ipv6))
+    }
+}
+
+/// Of the nodes that could have a group those that reach farthest, if it wants IPv6, and how far that is. Where no node
+/// has IPv6 on the interface, the IPv4 addresses still want an owner.
+pub fn farthest(candidates: Vec<(&str, Reach)>, ipv6: bool) -> (Vec<&str>, Option<Reach>) {
+    let wanted = candidates.iter().map(|(_, reach)| *reach).max().filter(|_| ipv6);
+    let chosen = candidates.into_iter().filter(|(_, reach)| Some(*reach) >= wanted);
+    (chosen.map(|(node, _)| node).collect(), wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_with_ipv6_goes_to_nodes_that_can_speak_it_as_long_as_there_are_any() {
+        let nodes = [("node-1", Reach::Ipv4Only), ("node-2", Reach::Both), ("node-3", Reach::Ipv4Only)];
+        assert_eq!(farthest(nodes.to_vec(), true), (vec!["node-2"], Some(Reach::Both)));
+        assert_eq!(farthest(nodes.to_vec(), false).0, ["node-1", "node-2", "node-3"]);
+        assert_eq!(farthest(vec![nodes[0], nodes[2]], true).0, ["node-1", "node-3"]);
+        assert_eq!(farthest(Vec::new(), true), (vec![], None));
+    }
+}

@@ -1,0 +1,57 @@
+//! The number of a change of owner.
+
+use serde::{Deserialize, Serialize};
+
+/// Counts the changes of owner of a Service. A record or a claim with a newer term wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Term(pub u64);
+
+impl Term {
+    /// One change of owner per nanosecond reaches this after a century: a larger one was written by hand. It counts as
+    /// missing, or there would be no newer one and the owner could never change again.
+    const MAX: u64 = 1 << 62;
+
+    /// As it stands in an annotation.
+    pub fn parse(text: &str) -> Option<Self> {
+        text.trim().parse().ok().map(Self).filter(|term| term.is_plausible())
+    }
+
+    /// Whether it can have been counted.
+    pub fn is_plausible(self) -> bool {
+        self.0 <= Self::MAX
+    }
+
+    /// The one after it.
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl std::fmt::Display for Term {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_term_that_nobody_can_have_counted_is_none() {
+        for (text, term) in [
+            ("7", Some(7)),
+            (" 0 ", Some(0)),
+            ("4611686018427387904", Some(1 << 62)),
+            ("4611686018427387905", None),
+            ("18446744073709551615", None),
+            ("18446744073709551616", None),
+            ("-1", None),
+            ("seven", None),
+            ("", None),
+        ] {
+            assert_eq!(Term::parse(text), term.map(Term), "{text:?}");
+        }
+    }
+}

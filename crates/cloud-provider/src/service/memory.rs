@@ -1,0 +1,23 @@
+//! What a pass leaves to the next one.
+
+use super::story::Story;
+use crate::own_write::OwnWrite;
+use crate::view::{Condition, ServiceView};
+
+/// What is kept about a Service between passes. Lost with the process, and nothing depends on it.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// The last view of a pass that wanted or had a load balancer.
+    pub(super) served: Option<ServiceView>,
+    pub(super) written: OwnWrite<ServiceView>,
+    pub(super) story: Story,
+    pub(super) conflicts: u32,
+    /// The condition that we wrote, until the cache shows it.
+    pub(super) shown: Option<Condition>,
+}
+
+impl Memory {
+    pub(super) fn is_empty(&self) -> bool {
+        self.served.is_none() && self.written.is_settled()
+    }
+}

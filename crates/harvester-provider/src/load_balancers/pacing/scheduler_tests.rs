@@ -1,0 +1,171 @@
+use super::super::super::build::key;
+use super::*;
+
+struct Desk {
+    scheduler: Scheduler,
+    now: Instant,
+}
+
+impl Desk {
+    fn new() -> Self {
+        Self { scheduler: Scheduler::default(), now: Instant::now() }
+    }
+
+    fn ask(&mut self, name: &str, work: Work) -> Turn {
+        self.scheduler.ask(self.now, name, &key(&format!("default/{name}")), work)
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now += Duration::from_millis(ms);
+        self.scheduler.tick(self.now);
+    }
+
+    fn sent(&mut self, name: &str) {
+        self.scheduler.sent(self.now, name);
+    }
+
+    fn seen(&mut self, name: &str, seen: Seen) {
+        self.scheduler.seen(self.now, name, seen);
+    }
+
+    fn called(&mut self) -> Vec<String> {
+        self.scheduler.take_called().into_iter().map(|key| key.name).collect()
+    }
+
+    /// Who is called, one after the other, when each takes this long.
+    fn order(&mut self, each_ms: u64, mut under_way: String) -> Vec<String> {
+        let mut order = Vec::new();
+        loop {
+            self.sent(&under_way);
+            self.pass(each_ms);
+            let delete = self.scheduler.under_way[&under_way].delete;
+            self.seen(&under_way, if delete { Seen::Gone } else { Seen::Ready });
+            let Some(next) = self.called().pop() else { return order };
+            order.push(next.clone());
+            under_way = next;
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_at_a_time_and_the_next_one_is_called_when_the_host_is_done() {
+    let mut desk = Desk::new();
+    assert_eq!(desk.ask("a", Work::CreateNew), Turn::Now);
+    assert_eq!(desk.ask("b", Work::CreateNew), Turn::NotYet { ahead: 1 });
+    assert_eq!(desk.ask("c", Work::CreateNew), Turn::NotYet { ahead: 2 });
+    assert_eq!(desk.ask("c", Work::CreateNew), Turn::NotYet { ahead: 2 }, "asking again changes nothing");
+    desk.sent("a");
+    desk.seen("a", Seen::Working);
+    assert!(desk.called().is_empty());
+    desk.seen("a", Seen::Ready);
+    assert_eq!(desk.called(), ["b"]);
+    assert_eq!(desk.ask("b", Work::CreateNew), Turn::Now);
+}
+
+#[tokio::test]
+async fn new_services_go_before_the_backlog_and_that_before_deletions() {
+    let mut desk = Desk::new();
+    desk.ask("first", Work::Delete);
+    for n in 0..3 {
+        desk.ask(&format!("gone{n}"), Work::Delete);
+        desk.ask(&format!("old{n}"), Work::CreateAgain);
+    }
+    for n in 0..2 {
+        desk.ask(&format!("new{n}"), Work::CreateNew);
+    }
+    // The fifth turn is the oldest one's.
+    assert_eq!(desk.order(400, "first".into()), ["new0", "new1", "old0", "gone0", "old1", "old2", "gone1", "gone2"]);
+}
+
+#[tokio::test]
+async fn who_waits_long_is_overtaken_by_who_comes_new_but_does_not_starve() {
+    let mut desk = Desk::new();
+    desk.ask("first", Work::CreateNew);
+    desk.ask("patient", Work::CreateNew);
+    desk.pass(1_000);
+    desk.sent("first");
+    desk.pass(4_500);
+    desk.ask("new", Work::CreateNew);
+    assert_eq!(desk.ask("newer", Work::CreateNew), Turn::NotYet { ahead: 3 });
+    assert_eq!(desk.order(100, "first".into()), ["new", "newer", "patient"]);
+}
+
+#[tokio::test]
+async fn a_place_is_free_after_five_seconds_or_when_the_host_refuses_or_the_request_failed() {
+    let mut desk = Desk::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        desk.ask(name, Work::CreateNew);
+    }
+    assert_eq!(desk.called(), [""; 0]);
+    desk.sent("a");
+    assert_eq!(desk.scheduler.deadline(), Some(desk.now + PLACE));
+    desk.seen("a", Seen::Collided);
+    desk.pass(4_999);
+    assert_eq!(desk.called(), [""; 0]);
+    desk.pass(1);
+    assert_eq!(desk.called(), ["b"]);
+    desk.sent("b");
+    desk.seen("b", Seen::Refused);
+    assert_eq!(desk.called(), ["c"]);
+    desk.scheduler.give_back(desk.now, "c", false);
+    assert_eq!(desk.called(), ["d"]);
+    // Called, and does not come.
+    desk.pass(5_000);
+    assert_eq!(desk.called(), ["e"]);
+}
+
+#[tokio::test]
+async fn a_retry_is_backlog() {
+    let mut desk = Desk::new();
+    desk.ask("a", Work::CreateNew);
+    desk.sent("a");
+    desk.scheduler.give_back(desk.now, "a", false);
+    desk.ask("busy", Work::CreateNew);
+    desk.ask("a", Work::CreateNew);
+    desk.ask("new", Work::CreateNew);
+    assert_eq!(desk.order(100, "busy".into()), ["new", "a"]);
+}
+
+#[tokio::test]
+async fn what_is_not_wanted_any_more_leaves_the_line_and_gives_an_unused_place_back() {
+    let mut desk = Desk::new();
+    for name in ["a", "b", "c"] {
+        desk.ask(name, Work::CreateNew);
+    }
+    desk.scheduler.give_back(desk.now, "b", true);
+    desk.scheduler.give_back(desk.now, "a", true);
+    assert_eq!(desk.called(), ["c"]);
+    desk.sent("c");
+    desk.scheduler.give_back(desk.now, "c", true);
+    assert_eq!(desk.ask("d", Work::CreateNew), Turn::NotYet { ahead: 1 }, "what was sent is the host's matter");
+    desk.scheduler.forget(desk.now, "c");
+    assert_eq!(desk.called(), ["d"]);
+}
+
+#[tokio::test]
+async fn a_deletion_holds_its_place_until_the_object_is_gone() {
+    let mut desk = Desk::new();
+    assert_eq!(desk.ask("a", Work::Delete), Turn::Now);
+    desk.ask("b", Work::Delete);
+    desk.sent("a");
+    desk.seen("a", Seen::Ready);
+    assert_eq!(desk.called(), [""; 0]);
+    desk.seen("a", Seen::Gone);
+    assert_eq!(desk.called(), ["b"]);
+}
+
+#[tokio::test]
+async fn a_fast_host_is_used_sixteen_at_a_time() {
+    let mut desk = Desk::new();
+    for n in 0..100 {
+        desk.ask(&format!("s{n:02}"), Work::CreateNew);
+    }
+    for n in 0..10 {
+        let name = format!("s{n:02}");
+        desk.sent(&name);
+        desk.pass(30);
+        desk.seen(&name, Seen::Ready);
+    }
+    assert_eq!(desk.scheduler.window(), 16);
+    assert_eq!(desk.called().len(), 9 + 16);
+}

@@ -1,0 +1,52 @@
+//! Groups of Services that share one address: who of them holds it, and who follows (docs/decisions.md).
+
+use std::sync::Arc;
+
+use cloud_provider::view::ServiceView;
+
+use super::super::sharing::{self, Group};
+use super::HarvesterLoadBalancers;
+use crate::config::LoadBalancerConfig;
+
+impl HarvesterLoadBalancers {
+    /// Everybody who names the group, the oldest first.
+    fn grouped(&self, group: &Group) -> Vec<Arc<ServiceView>> {
+        let mut all: Vec<_> =
+            self.neighbours.grouped(group).iter().map(|service| Arc::new(self.patched.see(service))).collect();
+        all.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
+        all
+    }
+
+    /// The member whose address the others share: who has an object on Harvester, also while it is being deleted, so that nobody
+    /// begins anew before it has handed over. Without one the oldest makes it, and remains the one who does.
+    pub(super) fn leader(&self, group: &Group, config: &LoadBalancerConfig) -> Option<Arc<ServiceView>> {
+        let all = self.grouped(group);
+        let holds = |service: &Arc<ServiceView>| {
+            let lb = self.owned(service, config).lb;
+            let named = (service.key.namespace.as_str(), service.key.name.as_str());
+            lb.is_some_and(|lb| !lb.terminating && lb.service().is_none_or(|owner| owner == named))
+        };
+        if let Some(holder) = all.iter().find(|service| holds(service)) {
+            return Some(Arc::clone(holder));
+        }
+        let members: Vec<_> = all.into_iter().filter(|service| sharing::is_member(service)).collect();
+        let mut memory = self.memory();
+        let founder = memory.founders.get(group).and_then(|key| members.iter().find(|member| member.key == *key));
+        let founder = founder.or(members.first()).cloned()?;
+        memory.founders.insert(group.clone(), founder.key.clone());
+        Some(founder)
+    }
+
+    /// Services that share with `primary`: by its name, and by its group.
+    pub(super) fn sharers(&self, primary: &ServiceView, config: &LoadBalancerConfig) -> Vec<Arc<ServiceView>> {
+        let sharers = sharing::sharers(&primary.key, self.neighbours.naming(&primary.key));
+        let mut sharers: Vec<_> = sharers.iter().map(|service| Arc::new(self.patched.see(service))).collect();
+        if let Some(group) = sharing::group_of(primary)
+            && self.leader(&group, config).is_some_and(|leader| leader.key == primary.key)
+        {
+            let others = self.grouped(&group).into_iter().filter(|other| other.key != primary.key);
+            sharers.extend(others.filter(|other| sharing::is_member(other)));
+        }
+        sharers
+    }
+}

@@ -1,0 +1,142 @@
+//! Members of a group share one address, and hand it over when its holder goes.
+
+use super::*;
+
+const PATCHES: &str = "/api/v1/namespaces/default/services/";
+
+fn member(name: &str, created: i64, port: &str) -> ServiceView {
+    service(name).short(&[("group", "edge")]).created(created).ports(&[port]).done()
+}
+
+/// Its UID is the cluster's, which proves whose an object is.
+fn cluster() -> ServiceView {
+    ServiceView { is_load_balancer: false, ..service("default/kubernetes").done() }
+}
+
+/// A group whose older member, `default/web`, holds the address, and whose younger one has it too.
+async fn sharing() -> Lab {
+    let lab = Lab::new(vec![cluster(), member("default/web", 1, "TCP/80"), member("default/second", 2, "TCP/443")]);
+    let Ensured::Waiting(waiting) = lab.ensure_named("default/second").await.unwrap() else {
+        panic!("it is not first")
+    };
+    assert_eq!(waiting.message, "primary service default/web has no ingress IP");
+    assert_eq!(lab.sent(), [], "the older member makes the object, whoever is looked at first");
+    lab.served().await;
+    assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(true));
+    let sent = lab.sent();
+    assert_eq!((methods(&sent), sent[0].path.as_str()), (vec!["PATCH"], format!("{PATCHES}second").as_str()));
+    assert_eq!(sent[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], IP);
+    lab.change("default/second", |service| {
+        service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), IP.into());
+        service.labels.insert("cloudprovider.harvesterhci.io/primary-service".into(), "default.web".into());
+        service.ingress = vec![IP.parse().unwrap()];
+    });
+    lab
+}
+
+impl Lab {
+    fn view(&self, name: &str) -> ServiceView {
+        self.services.get(&key(name)).unwrap().as_ref().clone()
+    }
+
+    async fn ensure_named(&self, name: &str) -> Result<Ensured, ProviderError> {
+        self.provider.ensure(&self.view(name)).await
+    }
+
+    fn change(&self, name: &str, change: impl FnOnce(&mut ServiceView)) {
+        let mut service = self.view(name);
+        change(&mut service);
+        service.resource_version = "9001".into();
+        self.services.apply(service.key.clone(), service);
+    }
+}
+
+#[tokio::test]
+async fn a_port_that_a_member_has_is_refused_to_another_one_by_name() {
+    let lab = sharing().await;
+    let clash = member("default/clash", 3, "TCP/443");
+    lab.services.apply(clash.key.clone(), clash.clone());
+    let error = lab.provider.ensure(&clash).await.unwrap_err();
+    assert!(error.permanent && error.message.ends_with("port 443 has been used in service default/second"), "{error}");
+    assert_eq!(lab.sent(), []);
+    let udp = member("default/udp", 3, "UDP/443");
+    lab.services.apply(udp.key.clone(), udp.clone());
+    assert_eq!(lab.provider.ensure(&udp).await.unwrap(), Ensured::ready(true));
+}
+
+#[tokio::test]
+async fn the_address_goes_on_with_the_next_member_when_its_holder_is_deleted() {
+    let lab = sharing().await;
+    let name = lab.name();
+    lab.change("default/web", |service| service.deleting = true);
+    let Ensured::Waiting(_) = lab.ensure_named("default/second").await.unwrap() else {
+        panic!("not before the hand-over")
+    };
+    assert_eq!(lab.sent(), [], "nobody begins anew");
+    let Deleted::Left(left) = lab.delete().await else { panic!("it is handed over") };
+    assert_eq!((left.reason, left.warning), ("HandedOverLoadBalancer", false));
+    assert!(left.message.contains(&name) && left.message.contains("default/second"), "{}", left.message);
+    assert_eq!(methods(&lab.sent()), ["GET", "PUT"]);
+    let object = lab.stored.lock().unwrap()[&name].clone();
+    assert_eq!(object["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"], "second");
+    assert_eq!(object["metadata"]["annotations"]["cloudprovider.harvesterhci.io/serviceUID"], "uid-of-default-second");
+    assert_eq!(object["status"]["allocatedAddress"]["ip"], IP);
+
+    // The Service is gone before the watch shows the object's new owner.
+    lab.services.remove(&key("default/web"));
+    assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(true));
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["PATCH"], "no second object");
+    let label = &sent[0].body["metadata"];
+    assert_eq!(
+        (label["annotations"].is_null(), &label["labels"]["cloudprovider.harvesterhci.io/primary-service"]),
+        (true, &json!(""))
+    );
+    lab.watch();
+    lab.change("default/second", |service| {
+        service.labels.insert("cloudprovider.harvesterhci.io/primary-service".into(), String::new());
+    });
+    assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(false));
+    assert_eq!(lab.sent(), []);
+
+    // The last one takes it along.
+    lab.change("default/second", |service| service.deleting = true);
+    assert!(matches!(lab.provider.delete(&lab.view("default/second")).await.unwrap(), Deleted::Waiting(_)));
+    let sent = lab.sent();
+    assert_eq!((methods(&sent), sent[0].path.ends_with(&name)), (vec!["DELETE"], true));
+}
+
+#[tokio::test]
+async fn a_process_that_ends_after_the_hand_over_lets_the_old_holder_go_without_touching_anything() {
+    let lab = sharing().await;
+    lab.change("default/web", |service| service.deleting = true);
+    lab.delete().await;
+    let (stored, web, second) =
+        (lab.stored.lock().unwrap().clone(), lab.view("default/web"), lab.view("default/second"));
+    let successor = Lab::new(vec![cluster(), web, second]);
+    *successor.stored.lock().unwrap() = stored;
+    successor.watch();
+    assert_eq!(successor.delete().await, Deleted::Gone { existed: false });
+    assert_eq!(successor.sent(), []);
+}
+
+/// Under its old name the object could not be proven to be the heir's.
+#[tokio::test]
+async fn without_a_cluster_uid_the_deletion_waits_for_the_others() {
+    let lab = sharing().await;
+    lab.services.remove(&key("default/kubernetes"));
+    lab.change("default/web", |service| service.deleting = true);
+    assert!(matches!(lab.delete().await, Deleted::Waiting(waiting) if waiting.message.contains("default/second")));
+    assert_eq!(lab.sent(), []);
+}
+
+#[tokio::test]
+async fn who_names_the_holder_itself_keeps_it_from_going() {
+    let lab = sharing().await;
+    let named = service("default/named").short(&[("primary", "default/web"), ("ip", IP)]).ports(&["TCP/81"]).done();
+    lab.services.apply(named.key.clone(), named);
+    lab.change("default/web", |service| service.deleting = true);
+    let Deleted::Waiting(waiting) = lab.delete().await else { panic!("it is used") };
+    assert!(waiting.needs_user && waiting.message.contains("still used by other services"), "{}", waiting.message);
+    assert_eq!(lab.sent(), []);
+}

@@ -1,0 +1,184 @@
+//! Who shares, who may not, and who inherits.
+
+use super::super::build;
+use super::*;
+
+fn find(services: &[ServiceView]) -> impl Fn(&ServiceKey) -> Option<Arc<ServiceView>> {
+    let services: Vec<Arc<ServiceView>> = services.iter().cloned().map(Arc::new).collect();
+    move |key| services.iter().find(|service| service.key == *key).cloned()
+}
+
+fn primary_text(annotation: Option<&str>) -> Result<Option<String>, String> {
+    let web = build::service("default/web").done();
+    let chained = build::service("default/chained").short(&[("primary", "default/web")]).done();
+    let empty = build::service("default/empty").short(&[("primary", "")]).done();
+    let mut me = build::service("default/me");
+    if let Some(value) = annotation {
+        me = me.short(&[("primary", value)]);
+    }
+    let me = me.done();
+    let found = primary_of(&me, find(&[web, chained, empty, me.clone()]));
+    found.map(|primary| primary.map(|primary| primary.key.to_string())).map_err(|error| error.to_string())
+}
+
+/// ccm.md 3.2.
+#[test]
+fn a_primary_is_a_service_that_exists_and_shares_with_nobody() {
+    assert_eq!(primary_text(None), Ok(None));
+    assert_eq!(primary_text(Some("default/web")), Ok(Some("default/web".into())));
+    assert_eq!(
+        primary_text(Some("nowhere/none")),
+        Err("get service nowhere/none failed: services \"none\" not found".into())
+    );
+    for not_primary in ["default/chained", "default/me"] {
+        assert_eq!(primary_text(Some(not_primary)), Err(format!("service {not_primary} is not a primary service")));
+    }
+    assert_eq!(primary_text(Some("default/empty")), Ok(Some("default/empty".into())));
+    assert_eq!(primary_text(Some("web")), Ok(Some("default/web".into())), "in its own namespace");
+    for bad in ["", "No Name", "/web", "default/"] {
+        let text = primary_text(Some(bad)).unwrap_err();
+        assert!(text.starts_with(&format!("invalid service name {bad}: ")), "{text}");
+        assert!(text.contains("expected name or namespace/name"), "{text}");
+    }
+    assert!(primary_text(Some("a/b/c")).unwrap_err().contains("not found"));
+}
+
+#[test]
+fn what_a_user_wrote_is_quoted_within_bounds() {
+    for value in ["x".repeat(100_000), format!("a/{}", "\n".repeat(100_000)), "\u{1b}[2Jroot".to_owned()] {
+        let text = primary_text(Some(&value)).unwrap_err();
+        assert!(text.len() < 800 && !text.contains(char::is_control), "{text}");
+    }
+}
+
+/// W-34: an address that stayed on a Service may be another one's by now.
+#[test]
+fn an_address_that_another_living_service_publishes_is_taken() {
+    let me = || build::service("default/me").short(&[("ip", "10.0.0.1")]);
+    let other = || build::service("default/other");
+    let mut deleting = other().ingress("10.0.0.1").done();
+    deleting.deleting = true;
+    let mut cluster_ip = other().short(&[("ip", "10.0.0.1")]).done();
+    cluster_ip.is_load_balancer = false;
+    let served = build::service("default/me").ingress("10.0.0.1").done();
+    let cases = [
+        ("served", me().done(), other().ingress("10.0.0.1").done(), true),
+        ("published", me().done(), other().short(&[("ip", "10.0.0.1")]).done(), true),
+        ("by ingress alone", served, other().ingress("10.0.0.1").done(), true),
+        ("another address", me().done(), other().ingress("10.0.0.2").done(), false),
+        ("itself", me().done(), me().ingress("10.0.0.1").done(), false),
+        ("being deleted", me().done(), deleting, false),
+        ("no load balancer", me().done(), cluster_ip, false),
+        ("shares it", me().done(), other().short(&[("primary", "default/me"), ("ip", "10.0.0.1")]).done(), false),
+        ("former primary", me().label("default.other").done(), other().ingress("10.0.0.1").done(), false),
+    ];
+    for (what, me, other, expected) in cases {
+        assert_eq!(is_taken(&me, &[Arc::new(other)]), expected, "{what}");
+    }
+    let dhcp = |name| build::service(name).short(&[("ip", "0.0.0.0")]).done();
+    assert!(!is_taken(&dhcp("default/me"), &[Arc::new(dhcp("default/other"))]), "not known yet");
+}
+
+#[test]
+fn udp_and_tcp_53_may_share_an_address() {
+    let dns = build::service("default/dns").ports(&["TCP/53"]).done();
+    let occupants = [Occupant::from(&build::service("default/web").ports(&["UDP/53"]).done())];
+    assert_eq!(first_clash(&dns, &occupants), None);
+    let occupants = [Occupant::from(&build::service("default/web").ports(&["UDP/53", "TCP/53"]).done())];
+    assert_eq!(first_clash(&dns, &occupants).unwrap().0, 53);
+}
+
+#[test]
+fn a_group_shares_its_leaders_address_and_what_cannot_be_is_told_with_what_is_accepted() {
+    let web = Arc::new(build::service("default/web").short(&[("group", "edge")]).done());
+    let leader = |_: &Group| Some(Arc::clone(&web));
+    let ask = |annotations: &[(&str, &str)]| {
+        let service = build::service("default/a").short(annotations).done();
+        let found = shared_with(&service, |_| Some(Arc::clone(&web)), leader);
+        found.map(|found| found.map(|found| found.key.to_string())).map_err(|error| error.to_string())
+    };
+    assert_eq!(ask(&[("group", "edge")]), Ok(Some("default/web".into())));
+    assert_eq!(ask(&[("group", "edge"), ("ipam", "pool"), ("primary", "")]), Ok(Some("default/web".into())));
+    assert_eq!(shared_with(&web, |_| None, leader), Ok(None), "the leader has an address of its own");
+    assert_eq!(ask(&[("primary", "default/web")]), Ok(Some("default/web".into())), "by name, too");
+    for (annotations, parts) in [
+        (&[("group", "Edge")][..], &["/share-group", "\"Edge\"", "lower-case"][..]),
+        (&[("group", "edge"), ("primary", "default/web")], &["/share-group", "/primary-service", "remove one"]),
+        (&[("group", "edge"), ("ipam", "dhcp")], &["/share-group", "/ipam", "\"dhcp\"", "accepted is pool"]),
+    ] {
+        let text = ask(annotations).unwrap_err();
+        assert!(parts.iter().all(|part| text.contains(part)), "{annotations:?}: {text}");
+    }
+    let member = Arc::new(build::service("default/b").short(&[("group", "edge")]).done());
+    let named = build::service("default/c").short(&[("primary", "default/b")]).done();
+    let error = shared_with(&named, |_| Some(Arc::clone(&member)), leader).unwrap_err();
+    assert_eq!(error.to_string(), "service default/b is not a primary service");
+}
+
+#[test]
+fn the_oldest_member_inherits_unless_somebody_names_the_holder_itself() {
+    let in_group = |name, created| {
+        Arc::new(build::service(name).short(&[("group", "edge"), ("ip", "10.0.0.1")]).created(created).done())
+    };
+    let holder = in_group("default/web", 1);
+    let (old, young) = (in_group("default/z", 2), in_group("default/a", 3));
+    let named = Arc::new(build::service("default/n").short(&[("primary", "default/web")]).done());
+    assert_eq!(heir(&holder, &[&young, &old]).map(|heir| heir.key.name.as_str()), Some("z"));
+    assert_eq!(heir(&holder, &[]), None);
+    assert_eq!(heir(&holder, &[&young, &named]), None, "its deletion waits, as ever");
+    let elsewhere = in_group("other/x", 1);
+    assert_eq!(heir(&holder, &[&elsewhere]), None, "a group is of one namespace");
+}
+
+#[test]
+fn members_of_a_group_do_not_take_the_address_from_each_other() {
+    let member = |name| build::service(name).short(&[("group", "edge"), ("ip", "10.0.0.1")]).done();
+    assert!(!is_taken(&member("default/a"), &[Arc::new(member("default/b"))]));
+    assert!(is_taken(&member("default/a"), &[Arc::new(member("other/b"))]));
+}
+
+#[test]
+fn a_service_does_not_clash_with_itself() {
+    let dns = build::service("default/dns").ports(&["TCP/53"]).done();
+    assert_eq!(first_clash(&dns, &[Occupant::from(&dns)]), None);
+}
+
+/// W-21.
+#[test]
+fn only_living_load_balancers_that_name_the_primary_share_with_it() {
+    let key = build::key("default/web");
+    let secondary = || build::service("default/a").short(&[("primary", "default/web")]).label("default.web");
+    let mut deleting = secondary().done();
+    deleting.deleting = true;
+    let mut cluster_ip = secondary().done();
+    cluster_ip.is_load_balancer = false;
+    let mut classy = secondary().done();
+    classy.has_class = true;
+    let label_only = build::service("default/b").label("default.web").done();
+    let other = build::service("default/c").short(&[("primary", "default/web2")]).done();
+    let itself = build::service("default/web").short(&[("primary", "default/web")]).done();
+    for not in [deleting, cluster_ip, classy, label_only, other, itself] {
+        assert!(sharers(&key, [Arc::new(not.clone())]).is_empty(), "{not:?}");
+    }
+    assert_eq!(sharers(&key, [Arc::new(secondary().done())]).len(), 1);
+}
+
+/// W-22.
+#[test]
+fn a_label_value_that_would_be_too_long_is_left_out() {
+    assert_eq!(label_value(&build::key("default/web")), Some("default.web".into()));
+    let long = "a".repeat(32);
+    assert_eq!(label_value(&build::key(&format!("{long}/{long}"))), None);
+}
+
+#[test]
+fn a_sharer_has_joined_when_it_wears_the_label_or_shows_the_address() {
+    let web = build::service("default/web").ingress("10.0.0.1").done();
+    let new = || build::service("default/a").short(&[("primary", "default/web")]);
+    assert!(!has_joined(&new().done(), &web));
+    assert!(has_joined(&new().label("default.web").done(), &web));
+    assert!(!has_joined(&new().label("default.other").done(), &web));
+    assert!(has_joined(&new().short(&[("ip", "10.0.0.1")]).done(), &web));
+    assert!(!has_joined(&new().short(&[("ip", "10.0.0.2")]).done(), &web), "from a life of its own");
+    assert!(!has_joined(&new().done(), &build::service("default/web").done()), "nobody shows an address");
+}

@@ -1,0 +1,221 @@
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::scenario::Scenario;
+
+fn reflector(scenario: &Scenario) -> (Reflector<ConfigMap, String, String>, Cache<String, String>) {
+    let cache = Cache::new(|old, new| old != new);
+    let reflector = Reflector::new(
+        "configmaps",
+        Api::namespaced(scenario.client(), "kube-system"),
+        cache.clone(),
+        |meta| meta.name.clone().unwrap_or_default(),
+        |map: &ConfigMap| map.data.as_ref()?.get("value").cloned(),
+    );
+    (reflector, cache)
+}
+
+fn list(items: &[(&str, &str)]) -> Value {
+    let items: Vec<Value> = items
+        .iter()
+        .map(|(name, value)| json!({"metadata": {"name": name, "namespace": "kube-system"}, "data": {"value": value}}))
+        .collect();
+    json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": items})
+}
+
+fn is_watch(query: &str) -> bool {
+    query.contains("watch=true")
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_watch_is_forbidden_the_list_is_polled() {
+    let content = Arc::new(Mutex::new(list(&[("a", "1")])));
+    let shown = Arc::clone(&content);
+    let scenario = Scenario::answering(move |request| {
+        if is_watch(&request.query) {
+            return (403, Scenario::status(403, "Forbidden", "cannot watch"));
+        }
+        (200, shown.lock().unwrap().clone())
+    });
+    let (reflector, cache) = reflector(&scenario);
+    let mut status = reflector.status();
+    let check = reflector.check();
+    assert!(check().unwrap_err().contains("not listed yet"));
+    let task = tokio::spawn(reflector.run());
+    cache.wait_synced().await;
+    status.wait_for(|status| status.polling && status.synced).await.unwrap();
+    assert_eq!(*cache.get(&"a".to_owned()).unwrap(), "1");
+
+    let mut touched = cache.subscribe();
+    assert_eq!(touched.next().await.unwrap(), "a");
+    *content.lock().unwrap() = list(&[("a", "2")]);
+    assert_eq!(touched.next().await.unwrap(), "a");
+    assert_eq!(*cache.get(&"a".to_owned()).unwrap(), "2");
+    assert_eq!(check(), Ok(()));
+    task.abort();
+}
+
+/// Collects log lines.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_told_once_and_again_only_after_the_watch_has_worked() {
+    let log = Log::default();
+    let lines = log.clone();
+    let _guard = tracing::subscriber::set_default(
+        tracing_subscriber::fmt().with_writer(move || lines.clone()).with_max_level(tracing::Level::INFO).finish(),
+    );
+    let told = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap().matches("watch refused").count();
+    let granted = Arc::new(AtomicBool::new(false));
+    let allowed = Arc::clone(&granted);
+    let scenario = Scenario::answering(move |request| {
+        if !is_watch(&request.query) {
+            return (200, list(&[("a", "1")]));
+        }
+        if allowed.swap(false, Ordering::Relaxed) {
+            let object = json!({"kind": "ConfigMap", "apiVersion": "v1", "data": {"value": "2"},
+                "metadata": {"name": "a", "namespace": "kube-system", "resourceVersion": "6"}});
+            return (200, json!({"type": "MODIFIED", "object": object}));
+        }
+        (403, Scenario::status(403, "Forbidden", "cannot watch"))
+    });
+    let (reflector, _) = reflector(&scenario);
+    let mut status = reflector.status();
+    let task = tokio::spawn(reflector.run());
+    status.wait_for(|status| status.polling).await.unwrap();
+    let watches = || scenario.requests().iter().filter(|seen| is_watch(&seen.query)).count();
+    tokio::time::sleep(TRY_WATCH_AGAIN * 3).await;
+    assert!(watches() >= 3, "it was tried again: {}", watches());
+    assert_eq!(told(), 1);
+    granted.store(true, Ordering::Relaxed);
+    tokio::time::sleep(TRY_WATCH_AGAIN * 3).await;
+    assert_eq!(told(), 2, "granted and withdrawn");
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_away_takes_nothing_from_the_cache() {
+    let away = Arc::new(AtomicBool::new(false));
+    let gone = Arc::clone(&away);
+    let scenario = Scenario::answering(move |request| {
+        if gone.load(Ordering::Relaxed) {
+            return (500, Scenario::status(500, "InternalError", "etcd is away"));
+        }
+        if is_watch(&request.query) {
+            (403, Scenario::status(403, "Forbidden", "no"))
+        } else {
+            (200, list(&[("a", "1")]))
+        }
+    });
+    let (reflector, cache) = reflector(&scenario);
+    let mut status = reflector.status();
+    let (check, freshness) = (reflector.check(), reflector.freshness());
+    let task = tokio::spawn(reflector.run());
+    cache.wait_synced().await;
+    away.store(true, Ordering::Relaxed);
+    status.wait_for(|status| status.error.is_some()).await.unwrap();
+    assert_eq!(freshness(), Ok(()), "a short failure is not told");
+    tokio::time::sleep(TOLERATED + Duration::from_secs(10)).await;
+    assert!(freshness().unwrap_err().contains("etcd is away"));
+    assert_eq!((check(), cache.len()), (Ok(()), 1), "what is known is still known");
+    away.store(false, Ordering::Relaxed);
+    status.wait_for(|status| status.error.is_none()).await.unwrap();
+    assert_eq!(freshness(), Ok(()));
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_back_is_listed_at_once() {
+    let away = Arc::new(AtomicBool::new(true));
+    let gone = Arc::clone(&away);
+    let scenario = Scenario::answering(move |_| {
+        if gone.load(Ordering::Relaxed) {
+            return (500, Scenario::status(500, "InternalError", "etcd is away"));
+        }
+        (200, list(&[("a", "1")]))
+    });
+    let (reflector, cache) = reflector(&scenario);
+    let returns = watch::Sender::new(0);
+    let task = tokio::spawn(reflector.returns(returns.subscribe()).run());
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    away.store(false, Ordering::Relaxed);
+    let start = Instant::now();
+    returns.send_modify(|returns| *returns += 1);
+    cache.wait_synced().await;
+    assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+    task.abort();
+}
+
+/// A cable that is cut: the watch neither fails nor ends, and yet Services wait for the end of the outage.
+#[tokio::test(start_paused = true)]
+async fn an_outage_that_the_watch_did_not_notice_is_told_by_the_list_after_it() {
+    let scenario =
+        Scenario::answering(
+            |request| {
+                if is_watch(&request.query) { (0, Value::Null) } else { (200, list(&[("a", "1")])) }
+            },
+        );
+    let (reflector, cache) = reflector(&scenario);
+    let mut status = reflector.status();
+    let returns = watch::Sender::new(0);
+    let task = tokio::spawn(reflector.returns(returns.subscribe()).run());
+    cache.wait_synced().await;
+    status.wait_for(|status| status.synced).await.unwrap();
+    assert!(!status.has_changed().unwrap());
+    returns.send_modify(|returns| *returns += 1);
+    tokio::time::timeout(Duration::from_secs(1), status.changed()).await.expect("it is told").unwrap();
+    status.wait_for(|status| status.error.is_none()).await.unwrap();
+    assert_eq!(scenario.requests().iter().filter(|seen| !is_watch(&seen.query)).count(), 2);
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_must_know_soon_asks_often_while_the_api_server_is_away() {
+    let attempts = |longest: Option<Duration>| async move {
+        let scenario = Scenario::answering(|_| (500, Scenario::status(500, "InternalError", "etcd is away")));
+        let (reflector, _) = reflector(&scenario);
+        let reflector = match longest {
+            Some(longest) => reflector.longest_pause(longest),
+            None => reflector,
+        };
+        let task = tokio::spawn(reflector.run());
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        task.abort();
+        scenario.requests().len()
+    };
+    let (usual, often) = (attempts(None).await, attempts(Some(Duration::from_secs(1))).await);
+    assert!(usual < 40 && often > 60, "{usual} and {often}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_without_a_view_is_not_kept() {
+    let scenario = Scenario::answering(|request| {
+        if is_watch(&request.query) {
+            return (403, Scenario::status(403, "Forbidden", "no"));
+        }
+        let mut list = list(&[("a", "1"), ("b", "2")]);
+        list["items"][1]["data"] = json!({});
+        (200, list)
+    });
+    let (reflector, cache) = reflector(&scenario);
+    let task = tokio::spawn(reflector.run());
+    cache.wait_synced().await;
+    assert_eq!(cache.keys(), ["a"]);
+    task.abort();
+}

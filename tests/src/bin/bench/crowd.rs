@@ -1,0 +1,77 @@
+//! Many Services at once: made, and deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::{StreamExt, TryStreamExt, stream};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, PostParams};
+
+use crate::progress::{EVERY, say};
+use crate::stage::{PARALLEL, Stage, service};
+
+/// How long all of them may take to go.
+const LEAVING: Duration = Duration::from_mins(20);
+
+/// `prefix-0`, `prefix-1`, …
+pub fn names(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("{prefix}-{n}")).collect()
+}
+
+/// Makes Services as fast as the API server takes them; when each was asked for.
+pub async fn make(stage: &Stage, names: &[String], ipam: &str) -> Result<BTreeMap<String, Instant>> {
+    let api = stage.services();
+    stream::iter(names.iter().cloned())
+        .map(|name| {
+            let (api, service) = (api.clone(), service(&name, ipam));
+            async move {
+                let at = Instant::now();
+                api.create(&PostParams::default(), &service)
+                    .await
+                    .with_context(|| format!("failed to create Service {name}"))?;
+                Ok((name, at))
+            }
+        })
+        .buffer_unordered(PARALLEL)
+        .try_collect()
+        .await
+}
+
+/// Deletes Services and waits until they are gone; how long that took.
+pub async fn delete(stage: &Stage, names: &[String]) -> Result<Duration> {
+    let begin = Instant::now();
+    let api = stage.services();
+    stream::iter(names.iter().cloned())
+        .map(|name| {
+            let api = api.clone();
+            async move { api.delete(&name, &DeleteParams::default()).await }
+        })
+        .buffer_unordered(PARALLEL)
+        .try_collect::<Vec<_>>()
+        .await
+        .context("failed to delete the Services")?;
+    wait_until_gone(stage, names).await?;
+    Ok(begin.elapsed())
+}
+
+/// Waits until these Services are gone.
+pub async fn wait_until_gone(stage: &Stage, names: &[String]) -> Result<()> {
+    let names: BTreeSet<&String> = names.iter().collect();
+    let (begin, mut told, api) = (Instant::now(), Instant::now(), stage.services());
+    loop {
+        let there = api.list_metadata(&ListParams::default()).await.context("failed to list Services")?;
+        let left = there.items.iter().filter(|service| names.contains(&service.name_any())).count();
+        if left == 0 {
+            return Ok(());
+        }
+        if told.elapsed() > EVERY {
+            say(format!("  {left} Services are left"));
+            told = Instant::now();
+        }
+        if begin.elapsed() > LEAVING {
+            bail!("{left} Services are left after {} s", begin.elapsed().as_secs());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

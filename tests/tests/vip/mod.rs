@@ -1,0 +1,124 @@
+//! A Service of `node` mode that is watched while something happens to its owner. Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use e2e::{Bed, Beds, Case, Exposed, PATIENCE, ServiceSpec, service, wait_for};
+use testbed::{Answerers, Probe, ProbeReport, Traffic};
+use tokio::sync::MutexGuard;
+
+const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
+/// Two nodes answer for milliseconds; a process on a busy machine may need longer to start and hear that it has lost.
+const OVERLAP: Duration = Duration::from_secs(2);
+
+/// The bed with all nodes alive and well, also after a test that failed.
+pub async fn alone(beds: &'static Beds) -> (MutexGuard<'static, ()>, Arc<Bed>) {
+    let builder = Bed::builder().nodes(3).without_ccm().without_pool().announcer_env("election_mode", "node");
+    let (guard, bed) = beds.alone(|| builder.start()).await.unwrap();
+    for n in 1..=3 {
+        bed.lan.host(n).plug_in().unwrap();
+        bed.announcer(n).set_env("election_mode", "node");
+        if bed.announcer(n).check().is_err() {
+            bed.power_on(n).unwrap();
+        }
+        bed.wait_until_announcing(n).await.unwrap();
+    }
+    (guard, bed)
+}
+
+/// A Service, served by all nodes, announced by one.
+pub struct Vip<'a> {
+    pub bed: &'a Bed,
+    pub web: Exposed<'a>,
+    pub v4: Ipv4Addr,
+    pub address: IpAddr,
+    pub owner: usize,
+}
+
+impl<'a> Vip<'a> {
+    pub async fn new(bed: &'a Bed, case: &'a Case<'_>, last: u8) -> Self {
+        Self::of(bed, case, last, service("web")).await
+    }
+
+    /// A Service like this one.
+    pub async fn of(bed: &'a Bed, case: &'a Case<'_>, last: u8, spec: ServiceSpec) -> Self {
+        let v4 = bed.lan.ipv4(last);
+        let address = IpAddr::from(v4);
+        let web = case.expose(spec.at(&address.to_string()).tcp(80)).await.unwrap();
+        web.reply(address, 80).await.unwrap();
+        let owner = bed.wait_for_owner(address).await.unwrap();
+        let vip = Self { bed, web, v4, address, owner };
+        vip.is_announced_by(owner).await;
+        // Its pods must not die with the owner: who announces is what is tested.
+        let others: Vec<_> = bed.pods().into_iter().filter(|pod| pod.node != bed.lan.host(owner).name()).collect();
+        vip.web.publish(&others).await.unwrap();
+        vip.web.wait_until_every_node_serves(80).await.unwrap();
+        vip
+    }
+
+    pub async fn is_announced_by(&self, n: usize) {
+        let host = self.bed.lan.host(n);
+        self.web.wait_for_vip_host(host.name()).await.unwrap();
+        self.web.wait_for_addresses(&[self.address]).await.unwrap();
+        self.bed.wait_for_mac(self.address, &host.mac()).await.unwrap();
+        self.web.reply(self.address, 80).await.unwrap();
+    }
+
+    /// Waits until the record names another node than `former`; which.
+    pub async fn moved_from(&self, former: usize) -> usize {
+        let n = self.web.wait_for_other_vip_host(former).await.unwrap();
+        self.is_announced_by(n).await;
+        n
+    }
+
+    pub async fn term(&self) -> u64 {
+        self.web.annotation(TERM).await.unwrap().parse().unwrap()
+    }
+
+    pub async fn is_gone_from(&self, n: usize) {
+        wait_for(&format!("node{n} to be clean"), PATIENCE, || async {
+            let has = self.bed.lan.host(n).has_address(self.address).unwrap();
+            if has { Err("it has the address".to_owned()) } else { Ok(()) }
+        })
+        .await
+        .unwrap();
+    }
+
+    pub fn watch(&self) -> (Probe, Answerers) {
+        let client = self.bed.lan.client();
+        let probe = client.probe(Traffic::http((self.address, 80).into())).unwrap();
+        probe.wait_for_answers(20, PATIENCE).unwrap();
+        (probe, client.ask_who_has(self.v4, Duration::from_millis(20)).unwrap())
+    }
+
+    pub async fn is_deleted(&self) {
+        self.web.delete().await.unwrap();
+        self.web.wait_until_withdrawn(self.address).await.unwrap();
+    }
+}
+
+/// Ends the watch. Two nodes may have answered for a moment, but not for longer.
+pub fn stop(what: &str, (probe, answerers): (Probe, Answerers)) -> ProbeReport {
+    let (report, answers) = (probe.stop(), answerers.report());
+    eprintln!("{what}: {report}; who has: {answers}");
+    assert!(answers.asked > 10 && !answers.by.is_empty(), "{what}, nobody listened: {answers}");
+    assert!(answers.double < OVERLAP, "{what}: {answers}");
+    assert!(report.answered > 50, "{what}: {report}");
+    report
+}
+
+pub fn nothing_was_lost(what: &str, watch: (Probe, Answerers)) {
+    let report = stop(what, watch);
+    assert_eq!(report.lost, 0, "{what}: {report}");
+}
+
+pub fn at_most(bound: Duration, what: &str, watch: (Probe, Answerers)) {
+    let report = stop(what, watch);
+    assert!(report.longest_gap < bound, "{what}, at most {bound:?}: {report}");
+}
+
+pub async fn let_it_happen(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
