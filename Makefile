@@ -13,7 +13,10 @@ COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 RELEASE_FLAGS := -C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs --remap-path-prefix=$(CURDIR)=. --remap-path-prefix=$(HOME)/.cargo=cargo
 OUT := $(or $(CARGO_TARGET_DIR),target)
 BINARY := $(OUT)/$(TARGET)/release/harvester-cloud-provider
-TEST_BINARIES := -p harvester-cloud-provider -p harvester-sim -p testbed
+# Everything is always built with one selection of packages: another one has other features of the dependencies, and compiles all of
+# them again. What is to run is chosen by the names of the tests.
+BUILD := cargo build --workspace --all-targets
+E2E := $(patsubst %,--test %,$(basename $(notdir $(wildcard tests/tests/*.rs) $(patsubst %/,%,$(dir $(wildcard tests/tests/*/main.rs))))))
 
 help: ## what there is
 	@echo 'harvester-cloud-provider: cloud controller manager and address announcer for Kubernetes on Harvester'
@@ -29,15 +32,15 @@ demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
 test: test-unit test-e2e ## every test, as root
 
 test-unit: ## unit, property and real-kernel tests beside the code
-	@tools=$$(dev/tools.sh) && cargo test --workspace --exclude e2e --no-run && \
+	@tools=$$(dev/tools.sh) && $(BUILD) && \
 	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test --workspace --exclude e2e
 
 test-e2e: ## capabilities against a real control plane, in namespaces
-	@tools=$$(dev/tools.sh) && cargo build $(TEST_BINARIES) --bins && cargo test -p e2e --no-run && \
-	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test -p e2e
+	@tools=$$(dev/tools.sh) && $(BUILD) && \
+	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test --workspace --no-fail-fast $(E2E)
 
 docs-test: ## links, commands and manifests of the documents
-	@cargo build -p harvester-cloud-provider --bins -q && cargo test -q -p e2e --test docs
+	@$(BUILD) -q && cargo test -q --workspace --test docs
 
 bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
 	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \
@@ -47,7 +50,7 @@ bench-ccm: ## measure the cloud controller alone against its bounds as root (ARG
 	@$(MAKE) --no-print-directory bench ARGS='--ccm --report $(OUT)/bench/ccm.json $(ARGS)'
 
 chaos: ## break what can break around the cloud controller for CHAOS_SECONDS (600), as root; CHAOS_SEED repeats a run
-	@tools=$$(dev/tools.sh) && cargo build $(TEST_BINARIES) --bins && cargo build -p e2e --bin chaos && \
+	@tools=$$(dev/tools.sh) && $(BUILD) && \
 	  HCP_TOOLS=$$tools dev/private.sh $(OUT)/debug/chaos
 
 bench-announcer: release ## measure fail-over in node mode and the cost of 200 addresses as root (ARGS='--only power-loss', '--soak 30', '--help')
@@ -75,7 +78,7 @@ chart: ## the chart's archives and indexes in target/charts, for Helm and for Ra
 
 dashboard-png: ## docs/pictures/dashboard.png: the chart's dashboard over three minutes of a cluster that lives and suffers, as root
 	@command -v rsvg-convert pngquant >/dev/null || apt-get install -q -y --no-install-recommends librsvg2-bin pngquant fonts-liberation
-	@tools=$$(dev/tools.sh) && cargo build $(TEST_BINARIES) --bins && cargo build -p e2e --bin dashboard && \
+	@tools=$$(dev/tools.sh) && $(BUILD) && \
 	  HCP_TOOLS=$$tools dev/private.sh $(OUT)/debug/dashboard --output $(OUT)/dashboard/data.json
 	@dev/dashboard.py $(OUT)/dashboard/data.json $(OUT)/dashboard/dashboard.svg
 	@rsvg-convert $(OUT)/dashboard/dashboard.svg | pngquant --strip 64 - >docs/pictures/dashboard.png
