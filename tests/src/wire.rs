@@ -97,6 +97,15 @@ impl Bed {
         text.trim().parse().with_context(|| format!("{setting} of {interface} is {text:?}"))
     }
 
+    /// Starts every kube-proxy again. After an outage of the API client-go waits for up to a minute until it looks again; nothing that
+    /// comes next in this bed shall wait for that.
+    pub fn restart_proxies(&self) -> Result<()> {
+        self.nodes
+            .iter()
+            .zip(self.lan.hosts())
+            .try_for_each(|(node, host)| node.start_proxy(host, ProxyMode::default()))
+    }
+
     /// After [`Bed::power_off`]: cables in, kube-proxy and announcer run again. Unlike a real machine that boots, this one still has
     /// what its kernel had before, which is the harder case.
     pub fn power_on(&self, n: usize) -> Result<()> {

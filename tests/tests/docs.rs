@@ -108,11 +108,14 @@ fn one_command_runs_every_test() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}");
     let runs = |words: &str| {
-        said.lines().any(|line| line.contains("HCP_REQUIRE_ROOT=1") && format!("{line} ").contains(&format!("{words} ")))
+        said.lines()
+            .any(|line| line.contains("HCP_REQUIRE_ROOT=1") && format!("{line} ").contains(&format!("{words} ")))
     };
     assert!(runs("cargo test --workspace --exclude e2e"), "{said}");
     let programs = std::fs::read_dir(root().join("tests/tests")).unwrap().map(|entry| entry.unwrap().path());
-    for program in programs.filter(|path| path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").exists()) {
+    for program in
+        programs.filter(|path| path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").exists())
+    {
         let name = program.file_stem().unwrap().to_str().unwrap();
         assert!(runs(&format!("--test {name}")), "{name} is not in {said}");
     }

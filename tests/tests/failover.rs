@@ -141,6 +141,7 @@ async fn an_api_that_is_away_for_the_owner_or_for_all_moves_nothing() {
     assert_eq!((vip.term().await, bed.owner_of(vip.address).unwrap()), (term, Some(vip.owner)));
     nothing_was_written(&bed, mark);
     vip.is_deleted().await;
+    bed.restart_proxies().unwrap();
 }
 
 #[tokio::test]

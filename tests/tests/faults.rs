@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use e2e::{Bed, Beds, Case, Exposed, Mark, PATIENCE, service, wait_for};
 use harvester_api::keys::kube_vip;
-use testbed::{Probe, ProbeReport, ProxyMode, Traffic};
+use testbed::{Probe, ProbeReport, Traffic};
 use tokio::sync::MutexGuard;
 
 static BEDS: Beds = Beds::new();
@@ -289,10 +289,7 @@ async fn the_api_away_for_everybody_moves_nothing_and_loses_no_reply() {
     assert_eq!(report.lost, 0, "API outage, static: {report}");
     pair.is_announced_by(pair.owner).await;
 
-    // kube-proxy tries again only after up to a minute.
-    for (node, host) in bed.nodes.iter().zip(bed.lan.hosts()) {
-        node.start_proxy(host, ProxyMode::default()).unwrap();
-    }
+    bed.restart_proxies().unwrap();
     let late = IpAddr::from(bed.lan.ipv4(156));
     let web = case.expose(service("late").at(&late.to_string()).tcp(80)).await.unwrap();
     let since = Instant::now();
