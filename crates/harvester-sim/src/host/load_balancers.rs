@@ -68,6 +68,7 @@ impl LoadBalancers {
         if lb.terminating() {
             return self.say_farewell(&lb).await;
         }
+        let since = self.since(&lb, "new");
         let faults = self.world.faults.get(&key.0);
         let address = match faults.never_ready {
             Some(text) if lb.allocated_ip().is_none() => {
@@ -78,6 +79,12 @@ impl LoadBalancers {
             }
             _ => self.address(&lb).await,
         };
+        if lb.allocated_ip().is_none()
+            && let Some(since) = since
+        {
+            // The profile's time is for booking and telling together.
+            tokio::time::sleep_until(since + self.world.profile.answer()).await;
+        }
         let poll = address.as_ref().is_err_and(|not_ready| not_ready.poll);
         let failed = address.is_err();
         let reported = address.map_err(|not_ready| not_ready.message);
@@ -101,23 +108,26 @@ impl LoadBalancers {
         }
     }
 
-    /// The pace of the profile, and the fault that delays the first allocation.
+    /// The pace of the profile at the end of an object's life, and the fault that delays its first allocation.
     fn held_back(&self, lb: &LoadBalancer) -> Option<Outcome> {
-        let mut delay = self.world.profile.answer();
-        let stage = if lb.terminating() { "going" } else { "new" };
-        if !lb.terminating() {
-            if lb.allocated_ip().is_some() {
-                return None;
-            }
-            delay = delay.max(Duration::from_millis(self.world.faults.get(&lb.namespace()?).allocation_delay_ms));
-        }
+        let (stage, delay) = if lb.terminating() {
+            ("going", self.world.profile.answer())
+        } else if lb.allocated_ip().is_none() {
+            ("new", Duration::from_millis(self.world.faults.get(&lb.namespace()?).allocation_delay_ms))
+        } else {
+            return None;
+        };
         if delay.is_zero() {
             return None;
         }
+        let left = (self.since(lb, stage)? + delay).checked_duration_since(Instant::now())?;
+        (!left.is_zero()).then_some(Outcome::Again(left))
+    }
+
+    /// When an object was first seen in this stage of its life.
+    fn since(&self, lb: &LoadBalancer, stage: &'static str) -> Option<Instant> {
         let mut first_seen = self.first_seen.lock().expect("nothing panics while it holds the lock");
-        let since = *first_seen.entry((lb.uid()?, stage)).or_insert_with(Instant::now);
-        let left = delay.checked_sub(since.elapsed()).filter(|left| !left.is_zero())?;
-        Some(Outcome::Again(left))
+        Some(*first_seen.entry((lb.uid()?, stage)).or_insert_with(Instant::now))
     }
 
     /// `Ok(None)`: the booking stands as it is.
