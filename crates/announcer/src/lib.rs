@@ -3,7 +3,7 @@
 //!
 //! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; [`plan`](mod@plan) says
 //! which VIPs should be here, asking [`ownership`]; [`engine`] is the sans-IO machine that brings them up, keeps,
-//! defends and withdraws them. At the edge: [`wire`] (the kernel), `dhcp_driver` (DHCP clients), [`record`] (what is written on
+//! defends and withdraws them. At the edge: [`wire`] (the kernel), [`dhcp_driver`] (DHCP clients), [`record`] (what is written on
 //! Services), and [`node`](mod@node), which runs the engine on all of them. [`run`] wires it up.
 
 pub mod annotations;
@@ -13,7 +13,7 @@ mod clients;
 mod clock;
 pub mod config;
 pub mod detect;
-mod dhcp_driver;
+pub mod dhcp_driver;
 mod elections;
 pub mod endpoints;
 pub mod engine;

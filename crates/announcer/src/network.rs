@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use l2::netlink::{Address, AddressLifetime, Link, LinkKind};
 pub use macvlans::{
-    LeaseEnd, alias, is_macvlan_of, is_own_macvlan, lease_end, mac_is_taken, moment, name_is_taken, owner_in,
+    LeaseEnd, alias, is_macvlan_of, is_own_macvlan, lease_end, mac_is_taken, misfit, moment, name_is_taken, owner_in,
     was_left_for,
 };
 

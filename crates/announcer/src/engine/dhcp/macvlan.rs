@@ -1,10 +1,12 @@
 //! The macvlan of a DHCP VIP: made, adopted, made again, and what its client is told of it.
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use ipnet::{IpNet, Ipv4Net};
+use jiff::Timestamp;
 use l2::Mac;
-use l2::netlink::{InetConfChange, Macvlan};
+use l2::netlink::{AddressLifetime, InetConfChange, Macvlan};
 
 use super::super::dhcp_state::MacvlanState;
 use super::super::vip::Vip;
@@ -14,6 +16,18 @@ use crate::annotations::LeaseFacts;
 use crate::network::mac_is_taken;
 use crate::plan::VipId;
 use crate::view::Uid;
+
+impl Resumed {
+    /// What the client will say at once of a lease that is not over. The kernel counts whole seconds.
+    pub fn first_address(&self, wall: Timestamp) -> Option<(IpNet, AddressLifetime)> {
+        let left = match self.expires {
+            Some(end) => Duration::from_secs(u64::try_from(end.as_second() - wall.as_second() - 1).ok()?),
+            None => self.fence,
+        };
+        let valid = left.min(self.fence);
+        (valid >= Duration::from_secs(1)).then(|| (IpNet::V4(Ipv4Net::from(self.address)), AddressLifetime::For(valid)))
+    }
+}
 
 impl Engine {
     /// The next thing that the macvlan or the client needs.
