@@ -93,6 +93,17 @@ fn an_api_without_compare_and_swap_is_found_out() {
 }
 
 #[test]
+fn a_successor_that_begins_with_discover_is_found_out() {
+    is_found_out(Sabotage::NoInitReboot, &[ElectionMode::Node], &["an address with a healthy node is answered"]);
+}
+
+#[test]
+fn a_loser_that_gives_the_lease_back_is_found_out() {
+    let promise = "a lease is given back when its Service goes, and not before";
+    is_found_out(Sabotage::ReleaseAtHandOver, &[ElectionMode::Node], &[promise]);
+}
+
+#[test]
 fn what_breaks_a_promise_is_told_as_a_short_story() {
     let (_, story) = first_broken(ElectionMode::Global, Some(Sabotage::NoFence)).expect("a broken promise");
     let faults = story.lines().filter(|line| line.contains(" s, for ")).count();
