@@ -225,6 +225,7 @@ mod tests {
     use super::*;
     use crate::dhcp_driver::session4;
     use crate::engine::DhcpStart;
+    use crate::frames;
 
     fn wall() -> Timestamp {
         "2026-01-01T00:00:00Z".parse().unwrap()
@@ -250,6 +251,19 @@ mod tests {
         assert_eq!(expiry(at("2026-01-01T00:01:00Z"), now, wall()), Expiry::At(now + Duration::from_mins(1)));
         assert!(expiry(at("2025-12-31T23:59:00Z"), now, wall()).is_past(now));
         assert_eq!(expiry(None, now, wall()), Expiry::Never);
+    }
+
+    #[test]
+    fn who_has_a_granted_address_is_in_the_way_and_who_only_asks_for_it_is_not() {
+        let (now, address) = (Instant::now(), std::net::Ipv4Addr::new(10, 0, 0, 5));
+        let mut session = session(now);
+        session.probing = Some(Probing::new(address, now));
+        let other = Mac::new([2, 0, 0, 0, 0, 9]);
+        let question = frames::question(other, None, address.into(), Mac::BROADCAST).unwrap();
+        assert_eq!(session.conflict(&question), None, "a node that watches the owner");
+        let claim = &frames::announcement(other, address.into())[0];
+        let mac = other.octets().into();
+        assert_eq!(session.conflict(claim), Some(Input::ProbeConflict { address, mac }));
     }
 
     #[test]
