@@ -12,6 +12,9 @@ use crate::plan::VipId;
 /// RFC 5227 2.4: defend, but not more often than this.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
+/// A Lease is read after this many retry periods at the latest (client-go's jitter).
+const RETRY_PERIODS: f64 = 2.2;
+
 impl Engine {
     /// Somebody spoke about an address.
     pub(super) fn heard(&mut self, now: Instant, frame: &Frame) {
@@ -61,8 +64,18 @@ impl Engine {
     }
 
     fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        let given_up = self.yielded.contains_key(id);
         let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is probed");
+        vip.conflicts += 1;
+        if given_up && vip.conflicts == 1 {
+            // Most probably a node that believed to hold the Lease: it reads within this that it does not.
+            let retry = self.config.lease.retry_period.mul_f64(RETRY_PERIODS);
+            vip.phase = Phase::Blocked { until: now + retry };
+            tracing::warn!(address = %carrier.net.addr(), %mac, "somebody still answers for an address that was given up");
+            self.dirty = true;
+            return;
+        }
         let retry = CONFLICT_RETRY + Duration::from_millis(10) * u32::from(carrier.mac.octets()[5]);
         vip.phase = Phase::Blocked { until: now + retry };
         let link =

@@ -80,6 +80,8 @@ pub(super) struct Vip {
     pub dhcp: Option<Dhcp>,
     pub dhcp6: Option<Dhcp6>,
     pub defended: Option<Instant>,
+    /// How often it was found in use since it was up last.
+    pub conflicts: u32,
     /// Observations asked for before this one do not show the address yet.
     pub seen_from: u64,
 }
@@ -95,6 +97,7 @@ impl Vip {
             dhcp: None,
             dhcp6: None,
             defended: None,
+            conflicts: 0,
             seen_from: 0,
         }
     }
@@ -357,6 +360,7 @@ impl Engine {
         let told = self.config.disable_service_updates || self.was_in_use(&vip.members, address);
         let vip = self.vips.get_mut(id).expect("it is there");
         vip.phase = Phase::Up { doubt: None };
+        vip.conflicts = 0;
         vip.seen_from = observes;
         vip.announcing = if told {
             Announcing::Burst { begun: now, step: 0 }
