@@ -41,15 +41,17 @@ impl Scenario {
             end: Duration::ZERO,
         };
         let leases = scenario.leasing().next().is_some();
-        match rng.random_range(0..10) {
-            0 => former_life(&mut rng, &mut scenario),
-            1 => scenario.faults = race(&mut rng, nodes),
-            2 if leases => scenario.faults = silent_server(&mut rng, nodes),
-            _ => scenario.faults = mixture(&mut rng, &scenario),
-        }
         if leases {
             let lease_seconds = [20, 60, 120, 600][rng.random_range(0..4)];
             scenario.dhcp = DhcpServer { lease_seconds, authoritative: rng.random() };
+        }
+        match rng.random_range(0..10) {
+            0 => former_life(&mut rng, &mut scenario),
+            1 => scenario.faults = race(&mut rng, nodes),
+            2 | 3 if leases => silent_server(&mut rng, &mut scenario),
+            _ => scenario.faults = mixture(&mut rng, &scenario),
+        }
+        if leases {
             scenario.faults.extend(server_faults(&mut rng));
         }
         scenario.faults.sort_by_key(|fault| fault.at);
@@ -135,19 +137,18 @@ fn race(rng: &mut SmallRng, nodes: usize) -> Vec<Fault> {
 
 /// One node after another loses power while the DHCP server is silent: whoever comes next has to go on with the lease
 /// that it finds on the Service.
-fn silent_server(rng: &mut SmallRng, nodes: usize) -> Vec<Fault> {
+fn silent_server(rng: &mut SmallRng, scenario: &mut Scenario) {
+    scenario.dhcp.lease_seconds = 120;
     let mut at = WARM_UP + millis(rng, 0, 1000);
-    let mut faults = Vec::new();
-    for node in 0..nodes {
-        faults.push(Fault {
+    for node in 0..scenario.nodes {
+        scenario.faults.push(Fault {
             at: at + millis(rng, 200, 1000),
             lasts: millis(rng, 2000, 3000),
             kind: Kind::PowerLoss(node),
         });
         at += Duration::from_secs(5);
     }
-    faults.push(Fault { at: WARM_UP, lasts: BACK_OFF / 2, kind: Kind::Server(ServerFault::Silent) });
-    faults
+    scenario.faults.push(Fault { at: WARM_UP, lasts: BACK_OFF / 2, kind: Kind::Server(ServerFault::Silent) });
 }
 
 fn server_faults(rng: &mut SmallRng) -> Vec<Fault> {
