@@ -49,6 +49,7 @@ pub struct Metrics {
     dhcp_expiry: Family<ServiceLabels, Number>,
     confirmed: Gauge,
     changes: Family<[(&'static str, &'static str); 1], Counter>,
+    failed_swaps: Counter,
     gap: Number,
     probes: Family<[(&'static str, &'static str); 1], Counter>,
     lateness: Number,
@@ -74,6 +75,7 @@ impl Metrics {
             dhcp_expiry: Family::default(),
             confirmed: Gauge::default(),
             changes: Family::default(),
+            failed_swaps: Counter::default(),
             gap: Number::default(),
             probes: Family::default(),
             lateness: Number::default(),
@@ -132,6 +134,11 @@ impl Metrics {
             metrics.changes.clone(),
         );
         registry.register(
+            "hcp_announcer_failed_owner_changes",
+            "Times the API did not take a change of owner, all attempts together; each is tried again",
+            metrics.failed_swaps.clone(),
+        );
+        registry.register(
             "hcp_announcer_last_gap_seconds",
             "How long clients had no answer at the last take-over from a node that had gone silent",
             metrics.gap.clone(),
@@ -174,6 +181,7 @@ impl Metrics {
         for (why, count) in &seen.changes {
             raise(&self.changes.get_or_create(&[("reason", *why)]), *count);
         }
+        raise(&self.failed_swaps, seen.failed_swaps);
         let probes = seen.probes;
         for (what, count) in [
             ("asked", probes.asked),

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
 use kube::{Api, Client};
-use runtime::client::{Settings, connect};
+use runtime::client::{ClientError, Settings, connect};
 use runtime::error::{api_code, chain};
 use tokio::sync::mpsc;
 
@@ -80,25 +80,30 @@ impl Swapper {
 
     async fn perform(&self, key: &ServiceKey, swap: &Swap) -> Swapped {
         let mut client = self.client.clone();
+        let mut last = String::new();
         for attempt in 0..ATTEMPTS {
             let limit = if attempt == 0 { FIRST_LIMIT } else { LIMIT };
             match once(&client, key, swap, limit).await {
                 Attempt::Done(swapped) => return swapped,
-                Attempt::Conflict => {}
+                Attempt::Conflict => "somebody else writes the Service all the time".clone_into(&mut last),
                 Attempt::Failed(error) => {
                     tracing::debug!(service = %key, error, attempt, "cannot change the owner");
+                    last = error;
                     match self.fresh(attempt) {
-                        Some(fresh) => client = fresh,
-                        None => break,
+                        Ok(fresh) => client = fresh,
+                        Err(error) => {
+                            last = format!("{last}; no other connection: {}", chain(&error));
+                            break;
+                        }
                     }
                 }
             }
         }
-        Swapped::Failed
+        Swapped::Failed(last)
     }
 
     /// A client with a connection of its own, to another API server where there is one.
-    fn fresh(&self, attempt: usize) -> Option<Client> {
+    fn fresh(&self, attempt: usize) -> Result<Client, ClientError> {
         let mut config = self.config.clone();
         let server = {
             let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +117,7 @@ impl Swapper {
             config.tls_server_name = config.tls_server_name.or_else(|| config.cluster_url.host().map(str::to_owned));
             config.cluster_url = uri;
         }
-        connect(config, &self.settings).ok()
+        connect(config, &self.settings)
     }
 
     /// Keeps the list of API servers. Without the right to read it, fresh connections go to the usual address.
@@ -260,6 +265,31 @@ mod tests {
         assert_eq!(asked, ["GET"]);
     }
 
+    fn swapper(client: Client, settings: Settings) -> Swapper {
+        let (inputs, _heard) = mpsc::unbounded_channel();
+        // Nobody listens there.
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        Swapper::new(client, config, settings, inputs)
+    }
+
+    fn settings() -> Settings {
+        Settings::new("guest", &runtime::Product { name: "test", metrics_prefix: "test", version: "1" })
+    }
+
+    #[tokio::test]
+    async fn a_failure_says_why_the_last_attempt_failed() {
+        let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "not you"});
+        let away = Settings { retry: false, ..settings() };
+        let unusable = Settings { user_agent: "\n".into(), ..settings() };
+        for (settings, said) in [(away, &["refused"][..]), (unusable, &["not you", "User-Agent"])] {
+            let (client, asked) = api(vec![(403, refusal.clone())]);
+            let swapped = swapper(client, settings).perform(&ServiceKey::new("default", "web"), &swap()).await;
+            let Swapped::Failed(why) = swapped else { panic!("{swapped:?}") };
+            assert!(said.iter().all(|said| why.contains(said)), "{why}");
+            assert_eq!(asked.lock().unwrap().len(), 1, "the others take a fresh connection, if there is one");
+        }
+    }
+
     #[tokio::test]
     async fn a_conflict_is_read_again_at_once_and_decided_by_what_stands_then() {
         let conflict = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Conflict", "code": 409, "message": "changed"});
@@ -270,11 +300,7 @@ mod tests {
                 (200, standing),
                 (200, object("node-2", 4, "7")),
             ]);
-            let (inputs, _heard) = mpsc::unbounded_channel();
-            let config = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
-            let product = runtime::Product { name: "test", metrics_prefix: "test", version: "1" };
-            let swapper = Swapper::new(client, config, Settings::new("guest", &product), inputs);
-            let swapped = swapper.perform(&ServiceKey::new("default", "web"), &swap()).await;
+            let swapped = swapper(client, settings()).perform(&ServiceKey::new("default", "web"), &swap()).await;
             assert_eq!(swapped == Swapped::Won, won, "{swapped:?}");
             assert_eq!(asked.lock().unwrap().len(), if won { 4 } else { 3 });
         }

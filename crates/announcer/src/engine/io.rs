@@ -386,6 +386,8 @@ pub struct Observations {
     /// Addresses that were found gone, by the kernel's deadline or somebody's hand.
     pub fallen: u64,
     /// Changes of owner to this node, by reason.
+    /// Times that the API did not take a change of owner, nor say who the owner is.
+    pub failed_swaps: u64,
     pub changes: BTreeMap<&'static str, u64>,
     /// How long clients had no answer at the last take-over from a silent owner.
     pub last_gap: Option<Duration>,

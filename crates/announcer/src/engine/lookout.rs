@@ -124,6 +124,7 @@ impl Engine {
     }
 
     pub(super) fn swapped(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
+        self.observations.failed_swaps += u64::from(matches!(swapped, Swapped::Failed(_)));
         self.tell_cluster(|cluster| cluster.swapped(now, key, swapped));
     }
 

@@ -378,13 +378,17 @@ fn the_end_of_the_only_node_leaves_the_address_for_the_next_process() {
 fn an_api_that_is_away_at_the_end_leaves_the_address_too() {
     let mut cluster = owner(&["node-1", "node-2"]);
     cluster.node.feed(Input::Stop);
+    let mut failures = 0;
     for _ in 0..200 {
         if let Some((key, _)) = cluster.node.swaps.pop() {
-            cluster.node.feed(Input::Swapped(key, Swapped::Failed));
+            cluster.node.feed(Input::Swapped(key, Swapped::Failed("away".into())));
+            failures += 1;
         }
         cluster.node.pass_ms(50);
     }
     assert!(cluster.node.exited && cluster.has());
+    assert!(failures > 1, "it is tried again");
+    assert_eq!(cluster.node.engine.observations().failed_swaps, failures);
 }
 
 #[test]

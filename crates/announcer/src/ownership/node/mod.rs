@@ -74,8 +74,8 @@ pub enum Swapped {
     Other(Option<Seat>),
     /// The Service is gone.
     Gone,
-    /// The API did not answer in time, or refused.
-    Failed,
+    /// The API did not answer in time, or refused: why, of the last attempt.
+    Failed(String),
 }
 
 /// A former owner that has to learn what it has lost (failover-protocol.md 1.5).

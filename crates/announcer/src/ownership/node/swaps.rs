@@ -36,6 +36,8 @@ pub(super) struct Pending {
     pub why: &'static str,
     /// Under way until then; or, after a failure, not to be tried before.
     pub until: Instant,
+    /// It has failed before, and that was told.
+    pub failed: bool,
 }
 
 /// How often a group was taken lately.
@@ -49,10 +51,10 @@ impl Cluster {
     /// Answer to a [`Swap`].
     pub fn swapped(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
         let Some(pending) = self.pending.remove(key) else { return };
-        let Pending { swap, why, .. } = pending;
+        let Pending { swap, why, failed, .. } = pending;
         match swapped {
             // Read again: it stands as we know it, or cannot be told; the next claim asks again.
-            Swapped::Won | Swapped::Failed if swap.expect.as_ref() == Some(&swap.seat) => {}
+            Swapped::Won | Swapped::Failed(_) if swap.expect.as_ref() == Some(&swap.seat) => {}
             Swapped::Won => {
                 let from = swap.expect.as_ref().map(|seat| seat.host.clone()).filter(|host| !host.is_empty());
                 if swap.seat.host == self.me {
@@ -72,8 +74,12 @@ impl Cluster {
                 self.learn(key, &swap.uid, seat);
             }
             Swapped::Other(None) | Swapped::Gone => {}
-            Swapped::Failed => {
-                self.pending.insert(key.clone(), Pending { swap, why, until: now + SWAP_RETRY });
+            Swapped::Failed(error) => {
+                // It is tried again at once and until it is done: an API that is away for an hour is told once.
+                if !failed {
+                    tracing::warn!(service = %key, to = swap.seat.host, why, error, "failed to change the owner: trying again");
+                }
+                self.pending.insert(key.clone(), Pending { swap, why, until: now + SWAP_RETRY, failed: true });
             }
         }
     }
@@ -95,11 +101,12 @@ impl Cluster {
         }
         let expect = self.record(key, uid).cloned();
         let swap = Swap { uid: uid.clone(), expect, seat: Seat { host, term: self.newest_term().next() } };
-        let again = self.pending.contains_key(key);
-        if !again {
+        let before = self.pending.get(key);
+        if before.is_none() {
             tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "changing the owner");
         }
-        self.pending.insert(key.clone(), Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT });
+        let failed = before.is_some_and(|before| before.failed);
+        self.pending.insert(key.clone(), Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT, failed });
         Some(swap)
     }
 
@@ -112,7 +119,7 @@ impl Cluster {
         let seat = self.record(key, uid).filter(|seat| seat.host == self.me)?.clone();
         let swap = Swap { uid: uid.clone(), expect: Some(seat.clone()), seat };
         let why = "somebody else claims its address";
-        self.pending.insert(key.clone(), Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT });
+        self.pending.insert(key.clone(), Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT, failed: false });
         Some(swap)
     }
 
