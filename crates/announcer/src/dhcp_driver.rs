@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::clock;
 use crate::engine::{self, Dhcp6Start, DhcpEvent, DhcpStart, Leased};
+use crate::reason::Reason;
 use crate::view::Uid;
 
 /// Ethernet with VLAN tags and the largest message that we accept (option 57: 1500), or an IPv6 packet of the usual size.
@@ -117,7 +118,7 @@ trait Protocol: Sized + Send + 'static {
     /// What to remember on the Service of a lease that ends at this time of the wall clock.
     fn facts(lease: &Self::Lease, expires: Option<Timestamp>) -> Self::Facts;
     /// Reason of the Event.
-    fn reason(report: &Self::Report) -> &'static str;
+    fn reason(report: &Self::Report) -> Reason;
     fn input(uid: Uid, generation: u64, event: DhcpEvent<Self::Facts>) -> engine::Input;
 }
 

@@ -27,7 +27,8 @@ pub mod network;
 pub mod node;
 pub mod ownership;
 mod pace;
-pub mod plan;
+mod plan;
+mod reason;
 pub mod record;
 mod run;
 pub mod security;
@@ -40,4 +41,5 @@ pub mod wire;
 
 pub use config::{Config, ConfigError, ElectionMode};
 pub use handover::lease_state;
+pub use reason::Reason;
 pub use run::{Error, leader_config, run};

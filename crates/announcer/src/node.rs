@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::ownership::node::{Card, Swap};
 use crate::ownership::service::LeaseKey;
 use crate::pace::Pace;
+use crate::reason::Reason;
 use crate::record::Writer;
 use crate::view::{ServiceKey, Uid};
 use crate::wire::Wire;
@@ -304,7 +305,7 @@ impl Node {
     }
 
     fn tell(&self, key: &ServiceKey, tell: &Tell) {
-        if tell.reason == "AddressConflict" {
+        if tell.reason == Reason::AddressConflict {
             self.metrics.conflict();
         }
         let object = ObjectReference {
@@ -316,11 +317,11 @@ impl Node {
             ..ObjectReference::default()
         };
         if tell.warning {
-            tracing::warn!(service = %key, reason = tell.reason, "{}", tell.text);
-            self.recorder.warning(&object, tell.reason, &tell.text);
+            tracing::warn!(service = %key, reason = tell.reason.as_str(), "{}", tell.text);
+            self.recorder.warning(&object, tell.reason.as_str(), &tell.text);
         } else {
-            tracing::info!(service = %key, reason = tell.reason, "{}", tell.text);
-            self.recorder.normal(&object, tell.reason, &tell.text);
+            tracing::info!(service = %key, reason = tell.reason.as_str(), "{}", tell.text);
+            self.recorder.normal(&object, tell.reason.as_str(), &tell.text);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use announcer::ElectionMode;
+use announcer::{ElectionMode, Reason};
 
 use super::World;
 use super::node::Node;
@@ -78,9 +78,9 @@ impl World<'_> {
     }
 
     /// In `node` mode nodes tell each other from strangers.
-    pub(super) fn judge_alarm(&mut self, n: usize, reason: &str, text: &str) {
+    pub(super) fn judge_alarm(&mut self, n: usize, reason: Reason, text: &str) {
         let quiet = self.scenario.faults.iter().all(|fault| !matches!(fault.kind, Kind::Thief(_) | Kind::KubeVip(_)));
-        if reason == "AddressConflict" && quiet && self.scenario.mode == ElectionMode::Node {
+        if reason == Reason::AddressConflict && quiet && self.scenario.mode == ElectionMode::Node {
             let seen = format!("{} says: {text}", self.nodes[n].name);
             self.broken("no conflict is told of where no stranger is", seen);
         }

@@ -10,6 +10,7 @@ use l2::Traffic;
 use super::{Protocol, expiry};
 use crate::annotations::LeaseFacts;
 use crate::engine::{self, DhcpEvent, DhcpStart};
+use crate::reason::Reason;
 use crate::view::Uid;
 
 impl Protocol for Client {
@@ -47,13 +48,13 @@ impl Protocol for Client {
         LeaseFacts { address: lease.address, server: lease.server_id, expires }
     }
 
-    fn reason(report: &Report) -> &'static str {
+    fn reason(report: &Report) -> Reason {
         match report {
-            Report::NoAnswer { .. } => "DHCPNoAnswer",
-            Report::Nak { .. } => "DHCPRefused",
-            Report::Declined { .. } => "AddressConflict",
-            Report::OtherAddress { .. } => "DHCPOtherAddress",
-            _ => "DHCPTrouble",
+            Report::NoAnswer { .. } => Reason::DhcpNoAnswer,
+            Report::Nak { .. } => Reason::DhcpRefused,
+            Report::Declined { .. } => Reason::AddressConflict,
+            Report::OtherAddress { .. } => Reason::DhcpOtherAddress,
+            _ => Reason::DhcpTrouble,
         }
     }
 

@@ -11,6 +11,7 @@ use l2::Traffic;
 use super::{Protocol, expiry};
 use crate::annotations::LeaseFacts6;
 use crate::engine::{self, Dhcp6Start, DhcpEvent};
+use crate::reason::Reason;
 use crate::view::Uid;
 
 impl Protocol for Client {
@@ -48,11 +49,11 @@ impl Protocol for Client {
         LeaseFacts6 { address: lease.address, server: LeaseFacts6::digits(&lease.server), expires }
     }
 
-    fn reason(report: &Report) -> &'static str {
+    fn reason(report: &Report) -> Reason {
         match report {
-            Report::NoAnswer { .. } => "DHCPNoAnswer",
-            Report::Refused { .. } => "DHCPRefused",
-            Report::Declined { .. } => "AddressConflict",
+            Report::NoAnswer { .. } => Reason::DhcpNoAnswer,
+            Report::Refused { .. } => Reason::DhcpRefused,
+            Report::Declined { .. } => Reason::AddressConflict,
         }
     }
 

@@ -8,6 +8,7 @@ use super::vip::{Announcing, CONFLICT_RETRY, Phase};
 use super::{Action, Engine, Heard};
 use crate::frames::Frame;
 use crate::plan::VipId;
+use crate::reason::Reason;
 
 /// RFC 5227 2.4: defend, but not more often than this.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
@@ -73,7 +74,7 @@ impl Engine {
             retry.as_secs()
         );
         tracing::warn!(address = %carrier.net.addr(), %mac, "address conflict");
-        self.tell_members(now, id, "AddressConflict", &text);
+        self.tell_members(now, id, Reason::AddressConflict, &text);
         self.dirty = true;
     }
 
@@ -92,7 +93,7 @@ impl Engine {
         );
         tracing::warn!(address = %carrier.net.addr(), %mac, "somebody else claims the address, defending it");
         self.out.push(Action::Announce { link: carrier.link, mac: carrier.mac, address: carrier.net.addr() });
-        self.tell_members(now, id, "AddressConflict", &text);
+        self.tell_members(now, id, Reason::AddressConflict, &text);
     }
 
     /// decisions.md 18: withdraw first, ask later. It is taken up again when the Lease is known to be ours.

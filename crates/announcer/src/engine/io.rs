@@ -18,6 +18,7 @@ use crate::ownership::LeaseState;
 use crate::ownership::node::{Card, ForeignLock, Member, NodeFacts, Swap, Swapped, Term};
 use crate::ownership::service::LeaseKey;
 use crate::plan::VipId;
+use crate::reason::Reason;
 use crate::security::Protection;
 use crate::view::{Port, ServiceKey, ServiceView, Uid};
 
@@ -90,7 +91,7 @@ pub enum DhcpEvent<F = LeaseFacts> {
     /// Something people should know.
     Report {
         /// Reason of the Event.
-        reason: &'static str,
+        reason: Reason,
         /// Its text.
         text: String,
     },
@@ -276,7 +277,7 @@ pub struct Tell {
     /// A warning rather than news.
     pub warning: bool,
     /// Reason of the Event.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// Text.
     pub text: String,
 }
@@ -385,9 +386,9 @@ pub struct Observations {
     pub unprotected: bool,
     /// Addresses that were found gone, by the kernel's deadline or somebody's hand.
     pub fallen: u64,
-    /// Changes of owner to this node, by reason.
     /// Times that the API did not take a change of owner, nor say who the owner is.
     pub failed_swaps: u64,
+    /// Changes of owner to this node, by reason.
     pub changes: BTreeMap<&'static str, u64>,
     /// How long clients had no answer at the last take-over from a silent owner.
     pub last_gap: Option<Duration>,

@@ -11,6 +11,7 @@ use super::dhcp_state::{Dhcp, Dhcp6};
 use super::{Action, Engine, Put, VipStatus, WireOp};
 use crate::network::looks_like_a_vip;
 use crate::plan::VipId;
+use crate::reason::Reason;
 use crate::view::ServiceKey;
 
 /// decisions.md 22: RFC 5227's frames with short timers.
@@ -295,7 +296,7 @@ impl Engine {
             "address {address} is this node's own address on {interface}: it is not announced. Give this Service another one"
         );
         tracing::debug!(%address, interface, "refusing to announce an address of this node itself");
-        self.tell_members(now, id, "CannotAnnounce", &text);
+        self.tell_members(now, id, Reason::CannotAnnounce, &text);
         true
     }
 
@@ -344,7 +345,12 @@ impl Engine {
                 tracing::warn!(address = %net, error, "cannot set the address");
                 vip.phase = Phase::Blocked { until: now + FAILED_RETRY };
                 vip.announcing = Announcing::Silent;
-                self.tell_members(now, id, "CannotAnnounce", &format!("address {}: {error}; trying again", net.addr()));
+                self.tell_members(
+                    now,
+                    id,
+                    Reason::CannotAnnounce,
+                    &format!("address {}: {error}; trying again", net.addr()),
+                );
                 self.observe(now);
             }
         }

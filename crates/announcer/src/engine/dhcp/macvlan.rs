@@ -13,6 +13,7 @@ use super::MACVLAN_STAYED;
 use crate::annotations::LeaseFacts;
 use crate::network::mac_is_taken;
 use crate::plan::VipId;
+use crate::reason::Reason;
 use crate::view::Uid;
 
 impl Engine {
@@ -39,7 +40,7 @@ impl Engine {
         match dhcp.macvlan {
             MacvlanState::Absent if let Some(text) = mac_in_use => {
                 dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
-                self.tell_members(now, &id, "CannotAnnounce", &text);
+                self.tell_members(now, &id, Reason::CannotAnnounce, &text);
             }
             MacvlanState::Absent => {
                 dhcp.macvlan = MacvlanState::Making;
@@ -147,7 +148,7 @@ impl Engine {
                 dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
                 let name = dhcp.name.clone();
                 tracing::warn!(macvlan = name, error, "cannot make the macvlan, trying again");
-                self.tell_members(now, &id, "CannotAnnounce", &format!("{error}; trying again"));
+                self.tell_members(now, &id, Reason::CannotAnnounce, &format!("{error}; trying again"));
                 self.observe(now);
             }
         }

@@ -16,6 +16,7 @@ use crate::endpoints::{EligibleNodes, Endpoints, eligible_nodes};
 use crate::group::{GroupKey, Groups};
 use crate::network::{InterfaceError, Network};
 use crate::ownership::Owner;
+use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
 
 /// Between a hand-over and withdrawing, if the new owner is not heard before.
@@ -62,7 +63,7 @@ pub struct Review {
     /// Interfaces on which answers and claims have to be heard.
     pub links: BTreeSet<(u32, bool)>,
     /// What authors have to know of Services that no node takes: reason and text.
-    pub told: Vec<(ServiceKey, &'static str, String)>,
+    pub told: Vec<(ServiceKey, Reason, String)>,
 }
 
 /// One group with all that is known of it.
