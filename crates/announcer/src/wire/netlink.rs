@@ -267,6 +267,26 @@ mod tests {
     }
 
     #[test]
+    fn a_macvlan_gets_its_address_at_once_while_the_lease_lasts_and_never_for_longer() {
+        let wall: Timestamp = "2026-01-01T00:00:00.9Z".parse().unwrap();
+        let (address, fence) = ("10.0.0.5".parse().unwrap(), Duration::from_secs(5));
+        for (ends, valid) in [
+            (None, Some(5)),
+            (Some("2026-01-01T01:00:00Z"), Some(5)),
+            // The kernel counts whole seconds.
+            (Some("2026-01-01T00:00:03.1Z"), Some(2)),
+            (Some("2026-01-01T00:00:02Z"), Some(1)),
+            (Some("2026-01-01T00:00:01.8Z"), None),
+            (Some("2025-12-31T23:59:00Z"), None),
+        ] {
+            let expires = ends.map(|end| end.parse().unwrap());
+            let first = first_address(Resumed { address, expires, fence }, wall);
+            let lifetime = valid.map(|seconds| AddressLifetime::For(Duration::from_secs(seconds)));
+            assert_eq!(first, lifetime.map(|lifetime| ("10.0.0.5/32".parse().unwrap(), lifetime)), "{ends:?}");
+        }
+    }
+
+    #[test]
     fn settings_that_defeat_us_are_named() {
         assert!(obstacles(InetConf { arp_ignore: 1, arp_announce: 2, rp_filter: 2 }).is_empty());
         assert!(obstacles(InetConf { arp_ignore: 8, ..InetConf::default() })[0].contains("arp_ignore is 8"));
