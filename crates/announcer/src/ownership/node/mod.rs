@@ -18,6 +18,7 @@ mod member;
 mod place;
 mod reach;
 mod review;
+mod standing;
 mod swaps;
 mod vacant;
 

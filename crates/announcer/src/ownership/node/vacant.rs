@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use l2::netlink::Link;
 
 use super::member::Fitness;
-use super::review::Standing;
+use super::standing::Standing;
 use super::{Cluster, Scene, place};
 use crate::network::InterfaceError;
 use crate::reason::Reason;
