@@ -1,5 +1,5 @@
 //! The annotations that announcer and users exchange on a Service, and how their values are read. kube-vip spec 2.1.
-//! Those that the cloud provider writes stand in the keys of `harvester-api` too: a change is made in both.
+//! Those that the cloud provider writes stand in the keys of `harvester-api` too; a test of `crates/cli` compares them.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

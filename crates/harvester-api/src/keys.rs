@@ -70,7 +70,7 @@ pub mod loadbalancer {
     pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyReleaseIP";
 }
 
-// The announcer has a list of its own and depends on nothing of Harvester: a change is made in both.
+// The announcer has a list of its own and depends on nothing of Harvester; a test of `crates/cli` compares them.
 /// Keys below `kube-vip.io/`, on Services: the contract between cloud provider and announcer.
 pub mod kube_vip {
     /// Addresses to announce; `0.0.0.0` and `::` ask for DHCP. Output of the cloud provider.
