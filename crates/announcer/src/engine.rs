@@ -51,7 +51,7 @@ use crate::security::Protection;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// How often the kernel's deadlines are put off.
-pub const REFRESH: Duration = Duration::from_secs(1);
+pub(crate) const REFRESH: Duration = Duration::from_secs(1);
 /// A refresh this late means that the process or the machine stood still: others may have acted meanwhile
 /// (failover-protocol.md R6).
 const PAUSE: Duration = Duration::from_secs(2);

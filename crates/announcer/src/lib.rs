@@ -1,9 +1,9 @@
 //! Who announces which virtual IP, and the adapters that make it so. Compatible with kube-vip (kube-vip spec, section
 //! 0).
 //!
-//! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; [`plan`](mod@plan) says
-//! which VIPs should be here, asking [`ownership`]; [`engine`] is the sans-IO machine that brings them up, keeps,
-//! defends and withdraws them. At the edge: [`wire`] (the kernel), `dhcp_driver` (DHCP clients), [`record`] (what is written on
+//! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; `plan` says which VIPs
+//! should be here, asking [`ownership`]; [`engine`] is the sans-IO machine that brings them up, keeps, defends and
+//! withdraws them. At the edge: [`wire`] (the kernel), `dhcp_driver` (DHCP clients), [`record`] (what is written on
 //! Services), and [`node`](mod@node), which runs the engine on all of them. [`run`] wires it up.
 
 pub mod annotations;
@@ -15,10 +15,10 @@ pub mod config;
 pub mod detect;
 mod dhcp_driver;
 mod elections;
-pub mod endpoints;
+mod endpoints;
 pub mod engine;
 pub mod frames;
-pub mod group;
+mod group;
 mod handover;
 mod listen;
 mod membership;
@@ -35,7 +35,7 @@ pub mod security;
 mod serving;
 pub mod status;
 mod swap;
-pub mod term;
+mod term;
 pub mod view;
 pub mod wire;
 

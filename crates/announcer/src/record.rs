@@ -30,7 +30,7 @@ const BACKOFF: Backoff = Backoff { min: Duration::from_millis(20), max: Duration
 
 /// Why a Service could not be written.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+enum RecordError {
     /// GET.
     #[error("failed to read Service {0}")]
     Read(ServiceKey, #[source] kube::Error),

@@ -4,7 +4,8 @@
 pub(crate) mod fake;
 mod netlink;
 
-pub use netlink::{NetlinkWire, obstacles};
+pub use netlink::NetlinkWire;
+pub(crate) use netlink::obstacles;
 
 use crate::engine::{WireDone, WireOp};
 

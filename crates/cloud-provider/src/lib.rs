@@ -5,8 +5,8 @@
 
 pub mod cache;
 pub mod controllers;
-pub mod lifecycle;
-pub mod node;
+mod lifecycle;
+mod node;
 pub mod observe;
 mod own_write;
 pub mod provider;

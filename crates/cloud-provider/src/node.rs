@@ -23,10 +23,11 @@ use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-pub use addresses::{NodeIpError, PROVIDED_NODE_IP, desired_addresses};
-pub use metrics::NodeMetrics;
+pub(crate) use metrics::NodeMetrics;
+#[cfg(test)]
+pub(crate) use plan::UNINITIALIZED;
+use plan::is_uninitialized;
 pub(crate) use plan::taints_value;
-pub use plan::{UNINITIALIZED, is_uninitialized};
 pub(crate) use writer::Writer;
 
 use crate::cache::NodeCache;

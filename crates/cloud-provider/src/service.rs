@@ -25,10 +25,10 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use apply::{Writer, reference};
-pub use decide::{FINALIZER, has_finalizer, wants_load_balancer};
 use decide::{Release, Step};
+pub use decide::{has_finalizer, wants_load_balancer};
 use memory::Memory;
-pub use metrics::ServiceMetrics;
+pub(crate) use metrics::ServiceMetrics;
 use story::{Failing, Tell};
 
 use crate::cache::ServiceCache;
@@ -37,7 +37,7 @@ use crate::view::{ServiceKey, ServiceView};
 use crate::worker::{self, Next};
 
 /// Source component of the Events.
-pub const COMPONENT: &str = "service-controller";
+pub(crate) const COMPONENT: &str = "service-controller";
 
 /// Framework spec 1.1.
 const BACKOFF: Backoff = Backoff { min: Duration::from_secs(5), max: Duration::from_mins(5) };
@@ -58,7 +58,7 @@ const PASSES: usize = 32;
 
 /// How many workers there are, and where metrics go.
 #[derive(Debug, Clone)]
-pub struct ServiceSettings {
+pub(crate) struct ServiceSettings {
     /// `--concurrent-service-syncs`.
     pub workers: usize,
     /// Metrics of the queue `service`.
@@ -74,7 +74,7 @@ impl Default for ServiceSettings {
 }
 
 /// The controller. One instance leads; [`ServiceController::run`] is called once.
-pub struct ServiceController {
+pub(crate) struct ServiceController {
     provider: Arc<dyn LoadBalancers>,
     cache: ServiceCache,
     writer: Writer,
