@@ -12,6 +12,7 @@ use harvester_api::virtual_machine_instance::Phase;
 use ipnet::IpNet;
 
 use super::view::VmiView;
+use crate::config::ProviderConfig;
 
 /// The part of the configuration that decides about addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,6 +25,17 @@ pub struct AddressRules {
     pub exclude_ranges: Vec<IpNet>,
     /// `--disable-annotation-alpha-provided-ip-addr`.
     pub ignore_node_annotations: bool,
+}
+
+impl From<&ProviderConfig> for AddressRules {
+    fn from(config: &ProviderConfig) -> Self {
+        Self {
+            management_network: config.management_network.as_ref().map(ToString::to_string),
+            node_ip_cidr: config.node_ip_cidr.clone(),
+            exclude_ranges: config.node_exclude_ip_ranges.clone(),
+            ignore_node_annotations: config.ignore_node_annotations,
+        }
+    }
 }
 
 /// What can be said about the addresses of a machine.

@@ -35,6 +35,8 @@ use crate::metrics::Metrics;
 pub type VmCache = Cache<String, VmView>;
 /// Their instances, by name.
 pub type VmiCache = Cache<String, VmiView>;
+/// Questions to guest agents, for [`HarvesterInstances::run`].
+pub type Asked = mpsc::UnboundedReceiver<Ask>;
 
 /// Guest agents asked at one time.
 const ASKED_AT_ONCE: usize = 4;
@@ -63,7 +65,6 @@ pub struct HarvesterInstances {
     requests: Requests,
     memory: Arc<Mutex<Memory>>,
     asks: mpsc::UnboundedSender<Ask>,
-    asked: Mutex<Option<mpsc::UnboundedReceiver<Ask>>>,
     metrics: Arc<Metrics>,
 }
 
@@ -108,7 +109,7 @@ fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
 }
 
 impl HarvesterInstances {
-    /// Nothing is sent or watched before [`Self::run`].
+    /// Nothing is sent or watched before [`Self::run`], which gets the questions.
     pub fn new(
         (config, identity): (&ProviderConfig, Identity),
         services: ServiceCache,
@@ -116,13 +117,13 @@ impl HarvesterInstances {
         watched: [watch::Receiver<Status>; 2],
         requests: Requests,
         metrics: Arc<Metrics>,
-    ) -> Self {
+    ) -> (Self, Asked) {
         let (asks, asked) = mpsc::unbounded_channel();
-        Self {
+        let instances = Self {
             cluster: identity,
             namespace: config.namespace.clone(),
             server: config.server.clone(),
-            rules: config.addresses(),
+            rules: AddressRules::from(config),
             follows_vmis: !config.disable_vmi_controller,
             services,
             vms,
@@ -131,22 +132,20 @@ impl HarvesterInstances {
             requests,
             memory: Arc::default(),
             asks,
-            asked: Mutex::new(Some(asked)),
             metrics,
-        }
+        };
+        (instances, asked)
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         lock(&self.memory)
     }
 
-    /// Asks guest agents, a few at a time. Runs once.
-    pub async fn run(self: Arc<Self>) -> Infallible {
-        let taken = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut asked) = taken {
-            let asked = futures::stream::poll_fn(move |context| asked.poll_recv(context));
-            asked.for_each_concurrent(ASKED_AT_ONCE, |ask| self.ask(ask)).await;
-        }
+    /// Asks guest agents, a few at a time.
+    pub async fn run(self: Arc<Self>, mut asked: Asked) -> Infallible {
+        let asked = futures::stream::poll_fn(move |context| asked.poll_recv(context));
+        asked.for_each_concurrent(ASKED_AT_ONCE, |ask| self.ask(ask)).await;
+        // This holds a sender, so that there is always one more question to come.
         std::future::pending().await
     }
 
