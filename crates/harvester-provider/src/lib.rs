@@ -5,6 +5,7 @@
 //! `features.rs`, and nowhere else.
 
 mod config;
+mod connection;
 mod features;
 mod garbage;
 mod identity;
@@ -15,4 +16,5 @@ mod nad_mapping;
 mod provider;
 
 pub use config::{GarbageConfig, GarbageMode, GarbagePace, ProviderConfig};
+pub use connection::{Connection, ConnectionError};
 pub use provider::HarvesterProvider;
