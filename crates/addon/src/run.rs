@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use harvester_api::cloud_config::{CloudConfig, CloudConfigError};
+use harvester_api::cloud_config::{self, CloudConfig, CloudConfigError};
 use kube::{Client, Config};
 use runtime::Product;
 use runtime::client::{ClientError, Settings, connect};
@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::apply::{self, ApplyError};
 use crate::endpoint::{self, Check};
-use crate::output;
 use crate::plan::{Lines, PlanError, plan};
 use crate::remote::{self, RemoteError};
 use crate::request::{Request, RequestError, Road};
@@ -132,7 +131,7 @@ async fn own(
         ca_pem = trusted.map_or(ca_pem, str::to_owned);
         tell(&mut outcome, vec![certificate], say)?;
     }
-    let kubeconfig = output::kubeconfig(server, &ca_pem, &request.namespace, &credentials.token);
+    let kubeconfig = cloud_config::render(server, &ca_pem, &request.namespace, &credentials.token);
     if checked {
         let checks = endpoint::check_rights(&kubeconfig, request, product).await;
         tell(&mut outcome, checks, say)?;
