@@ -101,6 +101,21 @@ fn every_make_target_named_exists() {
     }
 }
 
+#[test]
+fn every_test_program_named_exists() {
+    for document in documents() {
+        let words: Vec<&str> = document.text.split(|c: char| c.is_whitespace() || c == '`').collect();
+        for pair in words.windows(2).filter(|pair| pair[0] == "--test") {
+            let path = root().join("tests/tests").join(pair[1]);
+            assert!(
+                path.with_extension("rs").exists() || path.join("main.rs").exists(),
+                "{} names {pair:?}",
+                document.name()
+            );
+        }
+    }
+}
+
 /// W-48.
 #[test]
 fn one_command_runs_every_test() {
@@ -108,11 +123,14 @@ fn one_command_runs_every_test() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}");
     let runs = |words: &str| {
-        said.lines().any(|line| line.contains("HCP_REQUIRE_ROOT=1") && format!("{line} ").contains(&format!("{words} ")))
+        said.lines()
+            .any(|line| line.contains("HCP_REQUIRE_ROOT=1") && format!("{line} ").contains(&format!("{words} ")))
     };
     assert!(runs("cargo test --workspace --exclude e2e"), "{said}");
     let programs = std::fs::read_dir(root().join("tests/tests")).unwrap().map(|entry| entry.unwrap().path());
-    for program in programs.filter(|path| path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").exists()) {
+    for program in
+        programs.filter(|path| path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").exists())
+    {
         let name = program.file_stem().unwrap().to_str().unwrap();
         assert!(runs(&format!("--test {name}")), "{name} is not in {said}");
     }
