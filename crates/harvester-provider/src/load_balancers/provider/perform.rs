@@ -163,10 +163,6 @@ impl HarvesterLoadBalancers {
                      {LB_FINALIZER} from the object",
                     self.given.namespace
                 );
-                tracing::warn!(
-                    lb = name,
-                    "the host's finalizer is not preset on new load balancers until it is learnt anew"
-                );
                 Waiting { message, needs_user: true, ..waiting }
             }
         }
