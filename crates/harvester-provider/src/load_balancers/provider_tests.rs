@@ -79,15 +79,7 @@ impl Lab {
     }
 
     fn host_books(&self) {
-        self.host(|object| {
-            object["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
-            object["metadata"]["annotations"]["loadbalancer.harvesterhci.io/network"] = json!("guests/mgmt");
-            object["spec"]["fromTheFuture"] = json!({"a": 1});
-            object["status"] = json!({
-                "allocatedAddress": {"ip": IP, "ipPool": "edge", "mask": "255.255.0.0", "gateway": "<nil>"},
-                "conditions": [{"type": "Ready", "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}]
-            });
-        });
+        self.host(|object| booked(object, IP));
     }
 
     /// The watch catches up.
@@ -133,6 +125,17 @@ impl Lab {
         self.watch();
         self.sent();
     }
+}
+
+/// What the host writes when it has booked this address.
+fn booked(object: &mut Value, ip: &str) {
+    object["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
+    object["metadata"]["annotations"]["loadbalancer.harvesterhci.io/network"] = json!("guests/mgmt");
+    object["spec"]["fromTheFuture"] = json!({"a": 1});
+    object["status"] = json!({
+        "allocatedAddress": {"ip": ip, "ipPool": "edge", "mask": "255.255.0.0", "gateway": "<nil>"},
+        "conditions": [{"type": "Ready", "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}]
+    });
 }
 
 fn watched() -> watch::Receiver<Status> {

@@ -11,6 +11,7 @@ use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::names;
 
 use super::quoted::Quoted;
+use super::view::LbView;
 
 /// Why a Service may not share an address. The texts are the Go provider's, with what to do about it where that helps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -208,6 +209,11 @@ fn shown(service: &ServiceView) -> impl Iterator<Item = IpAddr> {
 /// Whether a Service shows this address as its own. That of a DHCP load balancer is not known yet and nobody's.
 pub fn shows(service: &ServiceView, address: &str) -> bool {
     address.parse::<IpAddr>().is_ok_and(|address| shown(service).any(|shown| shown == address))
+}
+
+/// Whether a Service shows the address of this object as its own.
+pub fn shows_address_of(service: &ServiceView, lb: &LbView) -> bool {
+    lb.usable_address.as_deref().is_some_and(|ip| shows(service, ip))
 }
 
 /// Whether an address that a Service shows or is served with belongs to another one by now. A former secondary may go on with its
