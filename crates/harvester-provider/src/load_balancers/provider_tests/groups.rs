@@ -122,6 +122,25 @@ async fn an_address_is_not_released_while_another_member_shows_it() {
     assert_eq!((methods(&sent), sent[0].path.ends_with(&late)), (vec!["DELETE"], true), "{sent:?}");
 }
 
+/// The two decide at the same time: one joins, and the holder goes.
+#[tokio::test]
+async fn an_address_that_somebody_is_joining_is_handed_over_and_not_released() {
+    let lab = Lab::new(vec![cluster(), member("default/web", 1, "TCP/80")]);
+    lab.served().await;
+    let second = member("default/second", 2, "TCP/443");
+    lab.services.apply(second.key.clone(), second.clone());
+    let goes = async {
+        lab.change("default/web", |service| service.deleting = true);
+        lab.delete().await
+    };
+    let (joined, left) = tokio::join!(lab.provider.ensure(&second), goes);
+    assert_eq!(joined.unwrap(), Ensured::ready(true));
+    assert!(matches!(&left, Deleted::Waiting(waiting) if !waiting.needs_user), "{left:?}");
+    assert_eq!(methods(&lab.sent()), ["PATCH"]);
+    let Deleted::Left(left) = lab.delete().await else { panic!("it is handed over") };
+    assert!(left.message.contains("default/second"), "{}", left.message);
+}
+
 /// The last write of a process that led before, which the caches of the next one do not show.
 #[tokio::test]
 async fn a_hand_over_that_was_done_already_is_not_done_again() {
