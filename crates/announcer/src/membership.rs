@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
 use kube::{Api, Client};
 pub use kube_proxy::watch as watch_kube_proxy;
-use runtime::cache::Cache;
+use runtime::cache::{Cache, Told};
 use runtime::error::{api_code, chain};
 use runtime::reflect::Reflector;
 use serde_json::json;
@@ -177,17 +177,12 @@ pub async fn watch_leases(client: Client, namespace: String, lock: String, input
         };
         let _ = inputs.send(input);
     };
-    let feed = async {
-        cache.wait_synced().await;
-        let mut touched = cache.subscribe();
-        for name in cache.keys() {
-            tell(&name, cache.get(&name).as_deref());
+    let feed = cache.follow(|told| match told {
+        Told::Object(name, view) => tell(name, view),
+        Told::Listed => {
+            let _ = inputs.send(Input::MembersSynced);
         }
-        let _ = inputs.send(Input::MembersSynced);
-        while let Some(name) = touched.next().await {
-            tell(&name, cache.get(&name).as_deref());
-        }
-    };
+    });
     tokio::select! {
         never = reflector.run() => match never {},
         () = feed => {}
@@ -212,19 +207,12 @@ pub async fn watch_nodes(client: Client, nodes: Cache<String, NodeView>, inputs:
     }
     let reflector = Reflector::new("nodes", api, nodes.clone(), name, |node: &Node| Some(NodeView::of(node)))
         .longest_pause(WATCH_PAUSE);
-    let tell = |name: &str| {
-        let facts = nodes.get(&name.to_owned()).map(|view| view.facts);
-        let _ = inputs.send(Input::Node(name.to_owned(), facts));
-    };
-    let feed = async {
-        nodes.wait_synced().await;
-        let mut touched = nodes.subscribe();
-        nodes.keys().iter().for_each(|name| tell(name));
-        let _ = inputs.send(Input::NodesSynced { readable: true });
-        while let Some(name) = touched.next().await {
-            tell(&name);
-        }
-    };
+    let feed = nodes.follow(|told| {
+        let _ = inputs.send(match told {
+            Told::Object(name, view) => Input::Node(name.clone(), view.map(|view| view.facts)),
+            Told::Listed => Input::NodesSynced { readable: true },
+        });
+    });
     tokio::select! {
         never = reflector.run() => match never {},
         () = feed => {}

@@ -11,7 +11,7 @@ use l2::Netlink;
 use l2::capabilities::{Capability, missing};
 use l2::netlink::inet_conf_of_all;
 use runtime::Product;
-use runtime::cache::Cache;
+use runtime::cache::{Cache, Told};
 use runtime::client::{ApiMetrics, ClientError, Settings, Source, connect};
 use runtime::events::Recorder;
 use runtime::health::{Health, Matters};
@@ -311,23 +311,12 @@ async fn plain(task: impl Future<Output = ()>) -> Result<(), std::convert::Infal
 }
 
 async fn feed_services(cache: Cache<ServiceKey, ServiceView>, inputs: mpsc::UnboundedSender<Input>, stop: Token) {
-    let mut synced = false;
-    let feed = async {
-        cache.wait_synced().await;
-        let mut touched = cache.subscribe();
-        for view in cache.all() {
-            let _ = inputs.send(Input::Service(view.key.clone(), Some(Box::new((*view).clone()))));
-        }
-        while let Some(key) = {
-            if !std::mem::replace(&mut synced, true) {
-                let _ = inputs.send(Input::Synced);
-            }
-            touched.next().await
-        } {
-            let view = cache.get(&key).map(|view| Box::new((*view).clone()));
-            let _ = inputs.send(Input::Service(key, view));
-        }
-    };
+    let feed = cache.follow(|told| {
+        let _ = inputs.send(match told {
+            Told::Object(key, view) => Input::Service(key.clone(), view.map(|view| Box::new(view.clone()))),
+            Told::Listed => Input::Synced,
+        });
+    });
     tokio::select! {
         () = stop.cancelled() => {}
         () = feed => {}
@@ -345,6 +334,8 @@ async fn relay_shutdown(shutdown: Token, inputs: mpsc::UnboundedSender<Input>, s
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -365,5 +356,23 @@ mod tests {
         assert_eq!(leader.timing.validate(), Ok(()));
         assert_eq!(leader.identity, "node-1");
         assert_eq!(leader.on_loss, OnLoss::KeepTrying);
+    }
+
+    #[tokio::test]
+    async fn a_service_that_is_there_at_the_start_is_told_once() {
+        let cache = Cache::new(|old: &ServiceView, new| old != new);
+        let web = crate::plan::tests::view("web", &["10.0.0.5"]);
+        cache.replace(BTreeMap::from([(web.key.clone(), web.clone())]));
+        let (inputs, mut told) = mpsc::unbounded_channel();
+        let stop = Token::new();
+        let feeding = tokio::spawn(feed_services(cache.clone(), inputs, stop.clone()));
+        assert!(matches!(told.recv().await, Some(Input::Service(_, Some(_)))));
+        assert!(matches!(told.recv().await, Some(Input::Synced)));
+        cache.remove(&web.key);
+        let next = told.recv().await;
+        assert!(matches!(next, Some(Input::Service(_, None))), "{next:?}");
+        stop.cancel();
+        feeding.await.unwrap();
+        assert!(told.recv().await.is_none());
     }
 }
