@@ -91,7 +91,7 @@ impl Cluster {
         self.retain(now, scene.services);
         for view in scene.services.values() {
             if let (Some(host), Some(term)) = (&view.published.vip_host, view.published.term) {
-                self.learn(&view.key, &view.uid, Seat { host: host.clone(), term });
+                self.learn(now, &view.key, &view.uid, Seat { host: host.clone(), term });
             }
         }
         let mut wake: Option<Instant> = None;
