@@ -120,6 +120,9 @@ pub struct Engine {
     /// Observations asked for so far, and whether one is on its way, and whether another is needed after it.
     observes: u64,
     observing: bool,
+    /// The last one that was answered, and the first that shows what others did while this process stood still.
+    observed: u64,
+    fresh_from: u64,
     observe_again: bool,
     dirty: bool,
     urgent: bool,
@@ -165,6 +168,8 @@ impl Engine {
             last_observe: now,
             observes: 0,
             observing: false,
+            observed: 0,
+            fresh_from: 0,
             observe_again: false,
             dirty: true,
             urgent: false,
@@ -312,8 +317,12 @@ impl Engine {
                     "stood still: asking on the wire whether the addresses are still ours"
                 );
                 self.doubt_all(now);
+                self.fresh_from = self.observes + 1;
             }
             self.refresh(now);
+            if self.observed < self.fresh_from {
+                self.observe(now);
+            }
         }
         if !self.observing && now >= self.next_observe {
             self.check_protection();
