@@ -235,7 +235,8 @@ impl Kernel {
                 None
             }
             WireOp::Prepare { link } => Some(WireDone::Prepared(link, Ok(InetConf::default()))),
-            WireOp::Restore { .. } | WireOp::Protect(_) => None,
+            WireOp::Protect(_) => Some(WireDone::Protected(Ok(()))),
+            WireOp::Restore { .. } => None,
         }
     }
 

@@ -34,6 +34,7 @@ pub use io::{
 use ipnet::IpNet;
 use l2::netlink::InetConf;
 use lookout::Lookout;
+use protect::Rules;
 use records::ServiceRecord;
 use stop::Stopping;
 use vip::{Phase, Vip};
@@ -47,7 +48,6 @@ use crate::ownership::node::Change;
 use crate::ownership::service::LeaseKey;
 use crate::ownership::{LeaseState, Owner, Owners, Ownership};
 use crate::plan::{self, Plan, VipId, World};
-use crate::security::Protection;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// How often the kernel's deadlines are put off.
@@ -103,9 +103,9 @@ pub struct Engine {
     /// What was set on interfaces that carry VIPs, to be put back; absent while the answer is on its way.
     prepared: BTreeMap<u32, Option<InetConf>>,
     listening: BTreeSet<(u32, Family)>,
-    /// The rules that were asked for last, and whether the kernel has refused them.
-    protected: Option<Protection>,
-    unprotected: bool,
+    /// Service security, and VIPs that are to be added as soon as theirs stand.
+    rules: Rules,
+    awaiting_rules: BTreeSet<VipId>,
     records: BTreeMap<ServiceKey, ServiceRecord>,
     told: BTreeMap<(ServiceKey, String), Instant>,
     /// Addresses and interfaces (without one) that we had removed, with the observation that was asked for last: up to
@@ -155,8 +155,8 @@ impl Engine {
             clients: 0,
             prepared: BTreeMap::new(),
             listening: BTreeSet::new(),
-            protected: None,
-            unprotected: false,
+            rules: Rules::default(),
+            awaiting_rules: BTreeSet::new(),
             records: BTreeMap::new(),
             told: BTreeMap::new(),
             removed: BTreeMap::new(),
@@ -291,7 +291,7 @@ impl Engine {
     /// What has happened since the start, for metrics.
     pub fn observations(&self) -> Observations {
         let (probes, claims, forged) = self.lookout.counted();
-        Observations { probes, claims, forged, unprotected: self.unprotected, ..self.observations.clone() }
+        Observations { probes, claims, forged, unprotected: self.rules.refused, ..self.observations.clone() }
     }
 
     /// Whether anything can be decided: the Services are known, and what owners are told by was read.

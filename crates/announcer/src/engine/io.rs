@@ -111,7 +111,8 @@ pub struct Leased<F = LeaseFacts> {
     pub expires: Option<Instant>,
 }
 
-/// One request to the kernel. They are performed one after the other, in order; only [`WireOp::Extend`] goes first.
+/// One request to the kernel. They are performed one after the other, in order; only [`WireOp::Extend`] goes first, and
+/// nothing waits for [`WireOp::Protect`]: what needs its rules is asked for when it was answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WireOp {
     /// Read everything.
@@ -138,7 +139,8 @@ pub enum WireOp {
         /// What.
         alias: String,
     },
-    /// Let this through to VIPs, and nothing else.
+    /// Let this through to VIPs, and nothing else. Begun when all before it is done, so that no address outlives its rules;
+    /// it may take half a minute, behind other programs' changes of the kernel's tables.
     Protect(Protection),
     /// Delete an interface.
     Delete {

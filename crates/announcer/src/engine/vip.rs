@@ -254,16 +254,7 @@ impl Engine {
         }
         let vip = &self.vips[id];
         let Some(carrier) = vip.carrier else { return };
-        let adopted = self.network.as_ref().is_some_and(|network| {
-            network.link(carrier.link).is_some_and(|link| {
-                network.addresses.iter().any(|address| {
-                    address.interface == carrier.link
-                        && address.net == carrier.net
-                        && looks_like_a_vip(address, link)
-                        && !self.is_removed(address)
-                })
-            })
-        });
+        let adopted = self.is_found(carrier);
         let known = self.was_in_use(&vip.members, carrier.net.addr());
         // Given up to somebody who claimed it: as long as that one answers, it is not ours to take.
         let yielded = self.yielded.contains_key(id);
@@ -274,6 +265,15 @@ impl Engine {
             self.vips.get_mut(id).expect("it is there").phase = Phase::Probing(Probe::begin(now));
             self.vip_timer(now, id);
         }
+    }
+
+    /// Whether a former life, or kube-vip, has left the address there.
+    pub(super) fn is_found(&self, carrier: Carrier) -> bool {
+        let Some(network) = &self.network else { return false };
+        let Some(link) = network.link(carrier.link) else { return false };
+        let mut there =
+            network.addresses.iter().filter(|found| (found.interface, found.net) == (carrier.link, carrier.net));
+        there.any(|found| looks_like_a_vip(found, link) && !self.is_removed(found))
     }
 
     /// An address that stands on this node without our mark or kube-vip's form is the node's own. Set as a VIP it would
@@ -307,17 +307,23 @@ impl Engine {
         self.to_add.insert(id.clone());
     }
 
-    /// Sets all that is to be added, in one request: two hundred addresses that come at once cost one set of rules and
-    /// one round to the kernel, not two hundred.
+    /// Sets all that is to be added and whose rules stand, in one request: two hundred addresses that come at once cost
+    /// one set of rules and one round to the kernel, not two hundred.
     pub(super) fn add_all(&mut self, now: Instant) {
-        let (fence, mut puts, mut rules) = (self.fence, Vec::new(), false);
-        for id in std::mem::take(&mut self.to_add) {
-            let Some(vip) = self.vips.get_mut(&id).filter(|vip| vip.phase == Phase::Adding) else { continue };
-            match vip.put(now, fence) {
-                Some(put) => {
-                    puts.push(put);
-                    rules |= id.is_dhcp();
-                }
+        let mut due = std::mem::take(&mut self.to_add);
+        due.retain(|id| self.vips.get(id).is_some_and(|vip| vip.phase == Phase::Adding));
+        if due.iter().any(VipId::is_dhcp) {
+            self.protect();
+        }
+        let mut puts = Vec::new();
+        for id in due {
+            if self.vips[&id].carrier.is_some_and(|carrier| self.awaits_rules(carrier)) {
+                self.awaiting_rules.insert(id);
+                continue;
+            }
+            let vip = self.vips.get_mut(&id).expect("it was just found");
+            match vip.put(now, self.fence) {
+                Some(put) => puts.push(put),
                 None => vip.phase = Phase::Idle,
             }
         }
@@ -326,9 +332,6 @@ impl Engine {
         }
         // The settings come first: with others the node would answer for the address on every interface.
         self.prepare_links();
-        if rules {
-            self.protect();
-        }
         self.out.push(Action::Wire(WireOp::Put(puts)));
     }
 

@@ -42,11 +42,13 @@ impl Engine {
                 self.tell_members(now, &id, "CannotAnnounce", &text);
             }
             MacvlanState::Absent => {
-                dhcp.macvlan = MacvlanState::Making;
-                self.prepare_links();
-                if resumed.is_some() {
-                    self.protect();
+                if self.macvlan_awaits_rules(&wanted.name, resumed) {
+                    return;
                 }
+                if let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) {
+                    dhcp.macvlan = MacvlanState::Making;
+                }
+                self.prepare_links();
                 self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted, resumed)));
             }
             MacvlanState::Ready(link, _) => {
