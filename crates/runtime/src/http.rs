@@ -1,6 +1,7 @@
 //! The server for health and metrics: `/healthz`, `/livez`, `/readyz`, `/metrics`, over HTTPS with delegated access, or plain.
 
 mod access;
+mod admission;
 mod serve;
 
 use std::collections::BTreeMap;
