@@ -91,7 +91,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
         .clone()
         .unwrap_or_else(|| pod_namespace(Path::new(NAMESPACE_FILE), &config.lease.fallback_namespace));
 
-    let mut membership = Membership::new(&client, &namespace, &config.node_name, config.lease.duration);
+    let membership = Membership::new(&client, &namespace, &config.node_name, config.lease.duration);
     if config.election_mode == ElectionMode::Node && !membership.is_allowed().await {
         tracing::warn!(
             namespace,
