@@ -61,6 +61,7 @@ impl HarvesterLoadBalancers {
                     return Ok(Done::NotYet(waiting));
                 }
                 let answer = self.send_delete(name, &uid).await?;
+                self.memory().created.remove(name);
                 if leaks && !matches!(answer, apply::Deleted::Gone) {
                     self.count_leak(name);
                 }
