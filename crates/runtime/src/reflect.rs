@@ -40,6 +40,8 @@ pub struct Status {
     pub synced: bool,
     /// The watch is refused; the list is read again and again.
     pub polling: bool,
+    /// The right to read is missing: the API server has said so, and given no list since.
+    pub forbidden: bool,
     /// What is wrong, since when. Cleared by the next success.
     pub error: Option<(Instant, String)>,
 }
@@ -252,7 +254,7 @@ where
     }
 
     fn well(&self, polling: bool) {
-        let news = Status { synced: self.cache.is_synced(), polling, error: None };
+        let news = Status { synced: self.cache.is_synced(), polling, forbidden: false, error: None };
         self.status.send_if_modified(|status| {
             if let Some((since, _)) = &status.error {
                 tracing::info!(kind = self.name, "up to date again after {} s", since.elapsed().as_secs());
@@ -281,6 +283,7 @@ where
                 tracing::debug!(kind = self.name, error = text, "watch failed, retrying");
             }
             status.error = Some((since.unwrap_or_else(Instant::now), text));
+            status.forbidden |= api_code(error) == Some(403);
         });
     }
 }
