@@ -267,7 +267,7 @@ impl ServiceController {
         let now =
             Timestamp::from_second(Timestamp::now().as_second()).expect("a clock within the range of a timestamp");
         let Some(condition) = condition::after(&seen, answer, &text, &now.to_string()) else { return };
-        match self.writer.patch_condition(service, &condition::patch(service, &condition)).await {
+        match self.writer.patch_condition(service, condition::patch(service, &condition)).await {
             Ok(_) => memory.shown = Some(condition),
             Err(error) => tracing::debug!(error = chain(&error), "the condition of the Service was not written"),
         }
@@ -279,14 +279,11 @@ impl ServiceController {
             Err(next) => return next,
         };
         let remove_finalizer = release == Release::Ours || existed;
-        if (service.condition.is_some() || memory.shown.is_some()) && !service.deleting {
-            memory.shown = None;
-            if let Err(error) = self.writer.patch_condition(service, &condition::removal(service)).await {
-                tracing::debug!(error = chain(&error), "the condition of the Service was not removed");
-            }
-        }
-        match self.writer.release(service, remove_finalizer).await {
+        let condition = memory.shown.clone().or_else(|| service.condition.clone());
+        let seen = ServiceView { condition, ..service.clone() };
+        match self.writer.release(&seen, remove_finalizer).await {
             Ok(written) => {
+                memory.shown = None;
                 if let Some(written) = written {
                     memory.written.note(service.resource_version.clone(), written);
                 }
