@@ -23,7 +23,7 @@ use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-pub use addresses::{NodeIpError, PROVIDED_NODE_IP, desired_addresses};
+pub use addresses::{NodeIpError, PROVIDED_NODE_IP, desired_addresses, parse_node_ips};
 pub use metrics::NodeMetrics;
 pub(crate) use plan::taints_value;
 pub use plan::{UNINITIALIZED, is_uninitialized};

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use cloud_provider::node::{PROVIDED_NODE_IP, parse_node_ips};
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use harvester_api::keys;
 use harvester_api::virtual_machine_instance::Phase;
@@ -197,12 +198,16 @@ fn may_be_shown(ip: IpAddr) -> bool {
     }
 }
 
-/// ccm.md 4.3, step 2. The annotation may name one address per family; the Go provider compared the whole text (W-13).
+/// ccm.md 4.3, step 2. The annotation may name one address per family; the Go provider compared the whole text (W-13). A value that
+/// is no such list chooses nothing: the framework refuses the Node for it and tells the user, who must not hear it twice.
 fn mode(node: &NodeView, rules: &AddressRules) -> Mode {
     if !rules.ignore_node_annotations
-        && let Some(text) = node.annotations.get(keys::kubernetes::PROVIDED_NODE_IP)
+        && let Some(text) = node.annotations.get(PROVIDED_NODE_IP)
     {
-        return Mode::Provided(text.split(',').filter_map(|part| part.trim().parse().ok()).collect());
+        return Mode::Provided(parse_node_ips(text).unwrap_or_else(|error| {
+            tracing::debug!(node = node.name, %error, "the annotation {PROVIDED_NODE_IP} is not followed");
+            Vec::new()
+        }));
     }
     if rules.node_ip_cidr.is_empty() { Mode::FirstFit } else { Mode::Cidr(rules.node_ip_cidr.clone()) }
 }
