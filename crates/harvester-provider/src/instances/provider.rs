@@ -29,6 +29,7 @@ use super::requests::Requests;
 use super::view::{VmView, VmiView};
 use crate::config::{CHECK_CLOUD_CONFIG, ProviderConfig};
 use crate::identity::Identity;
+use crate::load_balancers::neighbours::addresses;
 use crate::metrics::Metrics;
 
 /// All VMs of our namespace, by name.
@@ -229,9 +230,9 @@ impl HarvesterInstances {
     fn service_vips(&self) -> BTreeSet<IpAddr> {
         let mut vips = BTreeSet::new();
         for service in self.services.all() {
-            let Some(published) = service.annotations.get(kube_vip::LOADBALANCER_IPS) else { continue };
-            vips.extend(published.split(',').filter_map(|ip| ip.trim().parse::<IpAddr>().ok()));
-            vips.extend(service.ingress.iter().copied());
+            if service.annotations.contains_key(kube_vip::LOADBALANCER_IPS) {
+                vips.extend(addresses(&service));
+            }
         }
         let now = Instant::now();
         let mut memory = self.memory();
