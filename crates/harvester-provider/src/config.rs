@@ -3,6 +3,7 @@
 use harvester_api::names::{ClusterName, NetworkName};
 
 use crate::garbage::GarbageConfig;
+use crate::identity::Identity;
 use crate::instances::addresses::AddressRules;
 
 /// Configuration of the provider, checked and normalised (ccm.md 1.4). One name of the cluster is used everywhere (W-09).
@@ -45,6 +46,13 @@ pub struct LoadBalancerConfig {
     pub namespace: String,
     /// URL of the Harvester API, for messages.
     pub server: String,
+}
+
+impl LoadBalancerConfig {
+    /// The same under the name that this cluster has by now, and its UID.
+    pub(crate) fn under(&self, identity: &Identity, cluster_uid: Option<String>) -> Self {
+        Self { cluster_name: identity.name_or_flag(), cluster_uid, ..self.clone() }
+    }
 }
 
 /// What to do where Harvester does not answer as it should.

@@ -189,7 +189,7 @@ where
         loop {
             let event = tokio::select! {
                 event = events.next() => event.expect("a watcher never ends"),
-                () = changed(returns) => return Ended::Returned,
+                () = returned(returns) => return Ended::Returned,
             };
             match event {
                 Ok(event) => {
@@ -288,8 +288,8 @@ where
     }
 }
 
-/// Ends when the server is back.
-async fn changed(returns: &mut Option<watch::Receiver<u64>>) {
+/// Ends when the server is back, see [`crate::client::Switch::returns`]; never where nobody tells.
+pub async fn returned(returns: &mut Option<watch::Receiver<u64>>) {
     let gone = match returns {
         Some(returns) => returns.changed().await.is_err(),
         None => true,
@@ -303,7 +303,7 @@ async fn changed(returns: &mut Option<watch::Receiver<u64>>) {
 async fn sleep(pause: Duration, returns: &mut Option<watch::Receiver<u64>>) -> Ended {
     tokio::select! {
         () = tokio::time::sleep(pause) => Ended::Refused,
-        () = changed(returns) => Ended::Returned,
+        () = returned(returns) => Ended::Returned,
     }
 }
 

@@ -116,11 +116,7 @@ impl Collector {
     }
 
     fn look(&self) -> Vec<Garbage> {
-        let config = LoadBalancerConfig {
-            cluster_name: self.identity.name_or_flag(),
-            cluster_uid: cluster_uid(&self.sources.services),
-            ..self.given.clone()
-        };
+        let config = self.given.under(&self.identity, cluster_uid(&self.sources.services));
         let garbage = list(&self.sources.lbs.all(), |key| self.sources.services.get(key), &config);
         for kind in [Kind::Ours, Kind::Suspected] {
             self.metrics.garbage(kind, garbage.iter().filter(|garbage| garbage.kind == kind).count());
@@ -169,8 +165,7 @@ impl Collector {
     /// Asks both API servers once more, past every cache, before anything is deleted. Whether something was.
     async fn delete_now(&self, garbage: &Garbage, events: &Recorder) -> Result<bool, RequestError> {
         let uid = self.requests.cluster_uid().await?;
-        let config =
-            LoadBalancerConfig { cluster_name: self.identity.name_or_flag(), cluster_uid: uid, ..self.given.clone() };
+        let config = self.given.under(&self.identity, uid);
         let service = match &garbage.service {
             Some(key) => self.requests.read_service(key).await?.map(Arc::new),
             None => None,

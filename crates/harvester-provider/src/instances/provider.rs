@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use cloud_provider::cache::ServiceCache;
+use cloud_provider::node::{INSTANCE_TYPE, is_uninitialized};
 use cloud_provider::provider::{Existence, InstanceMetadata, Instances, NodeWake, Power, ProviderError};
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
-use harvester_api::keys::{self, kube_vip, kubernetes};
+use harvester_api::keys::{self, kube_vip};
 use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine::PrintableStatus;
 use harvester_api::virtual_machine_instance::Phase;
@@ -97,8 +98,6 @@ const VIP_LINGERS: Duration = Duration::from_mins(5);
 
 /// How often all machines are looked at, if nothing else asks for it.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
-
-const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
 /// A Node that nobody asked about for so long is gone (every Node is asked about every few minutes); its VM may come back under
 /// another name.
@@ -243,7 +242,7 @@ impl HarvesterInstances {
     }
 
     fn addresses(&self, node: &NodeView, vmi: &VmiView) -> Result<Vec<NodeAddress>, String> {
-        let uninitialised = node.taints.iter().any(|taint| taint.key == kubernetes::TAINT_UNINITIALIZED);
+        let uninitialised = is_uninitialized(node);
         match node_addresses(node, vmi, &self.rules, &self.service_vips()) {
             Addresses::Known(addresses) => Ok(addresses),
             // What kubelet may have put there itself is worth more.

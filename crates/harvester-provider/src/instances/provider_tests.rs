@@ -1,5 +1,6 @@
 //! The trait against hand-filled caches and a scripted API server.
 
+use cloud_provider::node::UNINITIALIZED;
 use cloud_provider::view::{Taint, Uid};
 use harvester_api::names::ClusterName;
 use prometheus_client::registry::Registry;
@@ -11,12 +12,8 @@ use super::super::view::{InterfaceView, NetworkView};
 use super::*;
 
 fn node(name: &str, provider_id: Option<&str>, uninitialised: bool) -> NodeView {
-    let taint = Taint {
-        key: kubernetes::TAINT_UNINITIALIZED.into(),
-        value: Some("true".into()),
-        effect: "NoSchedule".into(),
-        time_added: None,
-    };
+    let taint =
+        Taint { key: UNINITIALIZED.into(), value: Some("true".into()), effect: "NoSchedule".into(), time_added: None };
     NodeView {
         name: name.into(),
         uid: Uid("n".into()),
