@@ -33,7 +33,7 @@ test: test-unit test-e2e ## every test, as root
 
 test-unit: ## unit, property and real-kernel tests beside the code
 	@tools=$$(dev/tools.sh) && $(BUILD) && \
-	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test --workspace --exclude e2e
+	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test --workspace --exclude e2e --no-fail-fast
 
 test-e2e: ## capabilities against a real control plane, in namespaces
 	@tools=$$(dev/tools.sh) && $(BUILD) && \

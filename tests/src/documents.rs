@@ -1,6 +1,6 @@
-//! README and `docs/`: text, and the blocks that people copy from it.
+//! README, the other pages beside it, and `docs/`: text, and the blocks that people copy from it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use testbed::programs::workspace;
 
@@ -26,11 +26,11 @@ pub struct Block {
     pub section: String,
 }
 
-/// README and every page of `docs/`, by name.
+/// Every page of the project's directory and of `docs/`, by name.
 pub fn all() -> Vec<Document> {
-    let mut paths = vec![workspace().join("README.md")];
-    let pages = std::fs::read_dir(workspace().join("docs")).expect("the project has documents");
-    paths.extend(pages.map(|entry| entry.expect("docs/ can be read").path()));
+    let pages = |directory: &Path| std::fs::read_dir(directory).expect("the project has documents");
+    let pages = pages(workspace()).chain(pages(&workspace().join("docs")));
+    let mut paths: Vec<PathBuf> = pages.map(|entry| entry.expect("the directory can be read").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     paths.sort();
     paths

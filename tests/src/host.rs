@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use axum::Router;
-use harvester_api::cloud_config::CloudConfig;
-use harvester_sim::credentials::cloud_config;
+use harvester_api::cloud_config::{self, CloudConfig};
 use harvester_sim::faults::Faults;
 use harvester_sim::serve::tls::{Authority, serve};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -70,7 +69,7 @@ impl Bed {
             serde_json::to_value(&kubeconfig)?["users"][0]["user"]["token"].as_str().unwrap_or_default().to_owned();
         let real = std::fs::read_to_string(self.harvester.ca_file()).context("failed to read Harvester's authority")?;
         let both = format!("{real}\n{}", authority.certificate_pem);
-        Ok(cloud_config(VM_NAMESPACE, &parsed.endpoints[0].server, &both, &token))
+        Ok(cloud_config::render(&parsed.endpoints[0].server, &both, VM_NAMESPACE, &token))
     }
 
     /// What `/readyz?verbose` of the cloud controller manager says, and whether it is 200.

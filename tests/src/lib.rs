@@ -41,8 +41,8 @@
 //! }
 //! ```
 //!
-//! The product's binaries are taken as they lie in the target directory: `make test-e2e` builds them first, a bare `cargo test -p e2e`
-//! does so only where they are missing.
+//! The product's binaries are taken as they lie in the target directory: `make test-e2e` builds them first, a bare `cargo test
+//! --workspace --test NAME` does so only where they are missing.
 //!
 //! Everything that waits has a generous deadline ([`PATIENCE`]) and says what it saw last. Nothing has to be cleaned up: a bed has no
 //! name outside its process, and the kernel ends it with the process (see [`testbed`]). `TESTBED_KEEP_LOGS=1` keeps logs and data.

@@ -1,9 +1,9 @@
 //! What the documents say exists: files behind links, make targets, flags and words of our commands, manifests that parse. `make docs-test`
-//! runs this alone.
+//! runs this alone. Each test counts what it has checked: one that finds nothing any more proves nothing.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use e2e::documents::{Document, all as documents};
@@ -29,12 +29,15 @@ fn anchor(heading: &str) -> String {
 
 #[test]
 fn every_link_leads_somewhere() {
+    let (mut files, mut headings_named) = (0, 0);
     for document in documents() {
         for target in links(&document.text).into_iter().filter(|target| !target.contains("://")) {
             let (file, fragment) = target.split_once('#').unwrap_or((&target, ""));
             let path = if file.is_empty() { document.path.clone() } else { document.path.parent().unwrap().join(file) };
             assert!(path.exists(), "{} links to {target}, which is not there", document.name());
+            files += 1;
             if !fragment.is_empty() {
+                headings_named += 1;
                 let text = std::fs::read_to_string(&path).unwrap();
                 let headings =
                     text.lines().filter(|line| line.starts_with('#')).map(|line| anchor(line.trim_start_matches('#')));
@@ -43,12 +46,15 @@ fn every_link_leads_somewhere() {
             }
         }
     }
+    assert!(files > 30 && headings_named > 5, "{files} links, {headings_named} of them to a heading");
 }
 
 #[test]
 fn pictures_are_light_and_none_is_left_over() {
     let text: String = documents().into_iter().map(|document| document.text).collect();
-    for entry in std::fs::read_dir(root().join("docs/pictures")).unwrap() {
+    let pictures: Vec<_> = std::fs::read_dir(root().join("docs/pictures")).unwrap().collect();
+    assert!(!pictures.is_empty(), "there are none");
+    for entry in pictures {
         let entry = entry.unwrap();
         let name = entry.file_name().to_string_lossy().into_owned();
         assert!(text.contains(&format!("](pictures/{name})")), "no document shows {name}");
@@ -74,6 +80,7 @@ fn every_document_is_reached_from_the_readme() {
             break;
         }
     }
+    assert!(reached.len() > 10, "{reached:?}");
     let lost: Vec<String> =
         documents.iter().filter(|document| !reached.contains(&document.path)).map(Document::name).collect();
     assert!(lost.is_empty(), "no link leads to {lost:?}");
@@ -88,6 +95,7 @@ fn every_make_target_named_exists() {
         .filter_map(|line| line.split_once(':').filter(|(_, rest)| !rest.starts_with('=')))
         .flat_map(|(names, _)| names.split_whitespace())
         .collect();
+    let mut checked = 0;
     for document in documents() {
         // In running text they stand in back quotes, in blocks at the start of a line.
         for part in document.text.split(['`', '\n', '(']).filter_map(|part| part.strip_prefix("make ")) {
@@ -97,6 +105,64 @@ fn every_make_target_named_exists() {
                 continue;
             }
             assert!(targets.contains(word), "{} names `make {word}`; targets: {targets:?}", document.name());
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "{checked} targets are named");
+}
+
+/// Words that end in `.rs`, with the directories that stand before them.
+fn source_files(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '/' | '.')));
+    let words = words.map(|word| word.trim_end_matches('.'));
+    words.filter(|word| word.strip_suffix(".rs").is_some_and(|name| !name.is_empty()))
+}
+
+fn all_sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            all_sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_source_file_that_a_comment_or_a_document_names_exists() {
+    let mut sources = Vec::new();
+    for directory in ["crates", "tests"] {
+        all_sources(&root().join(directory), &mut sources);
+    }
+    let comments = |text: &str| -> String {
+        let lines = text.lines().filter_map(|line| line.split_once("//"));
+        lines.map(|(_, comment)| comment).collect::<Vec<_>>().join("\n")
+    };
+    let code =
+        sources.iter().map(|path| (path.display().to_string(), comments(&std::fs::read_to_string(path).unwrap())));
+    let pages = documents().into_iter().map(|document| (document.name(), document.text));
+    let mut checked = 0;
+    for (place, text) in code.chain(pages) {
+        for name in source_files(&text) {
+            assert!(sources.iter().any(|path| path.ends_with(name)), "{place} names {name}, which is not there");
+            checked += 1;
+        }
+    }
+    assert!(checked > 30, "{checked} files are named");
+}
+
+#[test]
+fn every_test_program_named_exists() {
+    for document in documents() {
+        let words: Vec<&str> = document.text.split(|c: char| c.is_whitespace() || c == '`').collect();
+        for pair in words.windows(2).filter(|pair| pair[0] == "--test") {
+            let path = root().join("tests/tests").join(pair[1]);
+            assert!(
+                path.with_extension("rs").exists() || path.join("main.rs").exists(),
+                "{} names {pair:?}",
+                document.name()
+            );
         }
     }
 }
@@ -113,26 +179,32 @@ fn one_command_runs_every_test() {
     };
     assert!(runs("cargo test --workspace --exclude e2e"), "{said}");
     let programs = std::fs::read_dir(root().join("tests/tests")).unwrap().map(|entry| entry.unwrap().path());
+    let mut checked = 0;
     for program in
         programs.filter(|path| path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").exists())
     {
         let name = program.file_stem().unwrap().to_str().unwrap();
         assert!(runs(&format!("--test {name}")), "{name} is not in {said}");
+        checked += 1;
     }
+    assert!(checked > 20, "{checked} programs");
 }
 
 #[test]
 fn every_manifest_parses() {
-    for document in documents() {
-        for block in document.blocks().into_iter().filter(|block| block.language == "yaml") {
-            let parsed: Result<Vec<serde_json::Value>, _> = serde_saphyr::from_multiple(&block.text);
-            assert!(parsed.is_ok(), "{}: {:?}", block.place, parsed.err());
-        }
-        for block in document.blocks().into_iter().filter(|block| block.language == "json") {
-            let parsed: Result<serde_json::Value, _> = serde_json::from_str(&block.text);
-            assert!(parsed.is_ok(), "{}: {:?}", block.place, parsed.err());
-        }
+    let mut checked = 0;
+    for block in documents().iter().flat_map(Document::blocks) {
+        let problem = match block.language.as_str() {
+            "yaml" => {
+                serde_saphyr::from_multiple::<serde_json::Value>(&block.text).err().map(|error| error.to_string())
+            }
+            "json" => serde_json::from_str::<serde_json::Value>(&block.text).err().map(|error| error.to_string()),
+            _ => continue,
+        };
+        assert_eq!(problem, None, "{}", block.place);
+        checked += 1;
     }
+    assert!(checked > 3, "{checked} manifests");
 }
 
 #[test]
@@ -145,6 +217,7 @@ fn every_flag_of_our_commands_exists() {
     };
     let provider = help(&[]);
     let commands = ["announcer", "generate-addon"].map(|word| (word, help(&[word])));
+    let mut checked = 0;
     for document in documents() {
         for block in document.blocks().into_iter().filter(|block| block.language == "sh") {
             let joined = block.text.replace("\\\n", " ");
@@ -160,8 +233,10 @@ fn every_flag_of_our_commands_exists() {
                         "{}: `{PROGRAM}{line}` has {name}, which its --help does not know",
                         block.place
                     );
+                    checked += 1;
                 }
             }
         }
     }
+    assert!(checked > 5, "{checked} flags");
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use e2e::{Bed, Beds, Mark, PATIENCE, service, wait_for};
 use tokio::sync::MutexGuard;
-use vip::{Vip, at_most, let_it_happen, nothing_was_lost};
+use vip::{Vip, at_most, let_it_happen, nothing_was_lost, somebody_watched};
 
 static BEDS: Beds = Beds::new();
 
@@ -68,6 +68,7 @@ async fn power_process_and_orderly_end_of_the_owner() {
     vip.is_gone_from(vip.owner).await;
     vip.is_announced_by(second).await;
     let (report, answers) = (probe.stop(), answerers.report());
+    somebody_watched("the lost node returns", &report, &answers);
     assert_eq!(answers.double, Duration::ZERO, "the lost node returns: {answers}");
     assert_eq!(report.lost, 0, "the lost node returns: {report}");
 
@@ -80,6 +81,8 @@ async fn power_process_and_orderly_end_of_the_owner() {
     assert_eq!(status.code(), Some(0), "SIGTERM is a clean end");
     let third = vip.moved_from(second).await;
     vip.is_gone_from(second).await;
+    // The end itself takes less time than the watch needs to have seen enough.
+    let_it_happen(2).await;
     at_most(Duration::from_secs(2), "orderly end", watch);
     bed.announcer(second).start().unwrap();
     bed.wait_until_announcing(second).await.unwrap();
@@ -253,7 +256,7 @@ async fn announcers_of_different_modes_do_not_share_an_address() {
     let_it_happen(20).await;
     assert_eq!(bed.macs(vip.address).unwrap().len(), 1);
     let (report, answers) = (watch.0.stop(), watch.1.report());
-    eprintln!("modes: {report}; who has: {answers}");
+    somebody_watched("modes", &report, &answers);
     assert!(answers.double < Duration::from_secs(3), "{answers}");
     vip.is_deleted().await;
 }

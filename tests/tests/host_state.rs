@@ -10,9 +10,7 @@ use e2e::{Bed, PATIENCE, Shared, VM_NAMESPACE, service, wait_for};
 use harvester_api::keys::cloudprovider;
 use harvester_api::load_balancer::LoadBalancer;
 use harvester_api::names::ClusterName;
-use harvester_provider::config::ProviderConfig;
-use harvester_provider::garbage::{GarbageConfig, Mode, Pace};
-use harvester_provider::provider::HarvesterProvider;
+use harvester_provider::{GarbageConfig, GarbageMode, GarbagePace, HarvesterProvider, ProviderConfig};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -172,9 +170,9 @@ async fn garbage_is_listed_on_demand_and_deleted_only_when_asked_for_and_only_ou
     leave(&bed, "suspected", (e2e::CLUSTER, ""), ("default", "gone"), "1").await;
     let all = ["anothers", "needed", "nobodys", "predecessors", "suspected"];
 
-    let quick = Pace { every: Duration::from_secs(1), settled: Duration::from_secs(2) };
-    let slow = Pace { every: Duration::from_hours(1), settled: Duration::ZERO };
-    let listing = GarbageConfig { mode: Mode::List, grace: Duration::ZERO, pace: slow };
+    let quick = GarbagePace { every: Duration::from_secs(1), settled: Duration::from_secs(2) };
+    let slow = GarbagePace { every: Duration::from_hours(1), settled: Duration::ZERO };
+    let listing = GarbageConfig { mode: GarbageMode::List, grace: Duration::ZERO, pace: slow };
     let provider = Provider::start(&bed, bed.harvester_client().await.unwrap(), listing).await;
     ask(&bed, "now").await;
     let told = bed.wait_for_event(ABOUT.0, ABOUT.1, ABOUT.2, "GarbageLoadBalancers", "3 load balancers").await.unwrap();
@@ -191,13 +189,13 @@ async fn garbage_is_listed_on_demand_and_deleted_only_when_asked_for_and_only_ou
     assert_eq!(left(&bed).await, all, "a dry run deletes nothing");
 
     // A grace period that does not end: nothing goes, however often it is looked.
-    let patient = GarbageConfig { mode: Mode::Delete, grace: Duration::from_hours(1), pace: quick };
+    let patient = GarbageConfig { mode: GarbageMode::Delete, grace: Duration::from_hours(1), pace: quick };
     let provider = Provider::start(&bed, bed.harvester_client().await.unwrap(), patient).await;
     tokio::time::sleep(Duration::from_secs(6)).await;
     drop(provider);
     assert_eq!(left(&bed).await, all, "the grace period is waited for");
 
-    let deleting = GarbageConfig { mode: Mode::Delete, grace: Duration::from_secs(1), pace: quick };
+    let deleting = GarbageConfig { mode: GarbageMode::Delete, grace: Duration::from_secs(1), pace: quick };
     let provider = Provider::start(&bed, bed.harvester_client().await.unwrap(), deleting).await;
     wait_for("what is ours to go", PATIENCE, || async {
         let now = left(&bed).await;
@@ -214,8 +212,8 @@ async fn garbage_is_listed_on_demand_and_deleted_only_when_asked_for_and_only_ou
 
     // Trouble with the API: the grace period begins anew each time, and nothing goes although it is over.
     leave(&bed, "late", ours, ("default", "gone"), "1").await;
-    let settling = Pace { every: Duration::from_secs(1), settled: Duration::from_secs(15) };
-    let deleting = GarbageConfig { mode: Mode::Delete, grace: Duration::from_secs(1), pace: settling };
+    let settling = GarbagePace { every: Duration::from_secs(1), settled: Duration::from_secs(15) };
+    let deleting = GarbageConfig { mode: GarbageMode::Delete, grace: Duration::from_secs(1), pace: settling };
     let provider = Provider::start(&bed, bed.harvester_client().await.unwrap(), deleting).await;
     tokio::time::sleep(Duration::from_secs(8)).await;
     // The watches begin anew, as after an outage.
@@ -268,7 +266,7 @@ async fn a_role_without_watch_is_done_without_and_shows_in_the_metrics() {
         return;
     }
     let bed = bed().await;
-    let off = GarbageConfig::new(Mode::Off, Duration::ZERO);
+    let off = GarbageConfig::new(GarbageMode::Off, Duration::ZERO);
     let may_watch = limited_to(&bed, "watches", &["get", "list", "watch"]).await;
     Provider::start(&bed, may_watch, off).await.wait_for_feature("watch", "1").await;
     let may_list = limited_to(&bed, "lists", &["get", "list"]).await;
@@ -287,7 +285,7 @@ async fn a_host_that_learns_something_new_is_noticed_without_a_restart() {
         return;
     }
     let bed = bed().await;
-    let off = GarbageConfig::new(Mode::Off, Duration::ZERO);
+    let off = GarbageConfig::new(GarbageMode::Off, Duration::ZERO);
     let harvester = bed.harvester_client().await.unwrap();
     let provider = Provider::start(&bed, harvester.clone(), off).await;
     provider.wait_for_feature("ipv6-pool", "0").await;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use e2e::{Bed, Case, Exposed, Mark, Shared, service, wait_for};
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use testbed::{Probe, Traffic};
 use tokio::sync::{Mutex, MutexGuard};
@@ -85,6 +86,44 @@ async fn a_change_that_concerns_nobody_costs_nothing() {
     costs.ccm_guest.retain(|request| !request.resource.starts_with("nodes"));
     costs.ccm_events.retain(|request| request.namespace.as_deref() != Some("default"));
     assert_eq!(costs.total(), 0, "{costs}");
+}
+
+#[tokio::test]
+async fn a_service_that_cannot_be_served_is_let_go_in_one_write_and_keeps_what_is_others() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("let-go").await.unwrap();
+    let web = case.expose(service("web").ipam("none-such").tcp(80)).await.unwrap();
+    let conditions = |service: &Service| {
+        let status = service.status.clone().unwrap_or_default();
+        status.conditions.unwrap_or_default().into_iter().map(|condition| condition.type_).collect::<Vec<_>>()
+    };
+    let told = |service: &Service| match conditions(service) {
+        told if told == ["LoadBalancerReady"] => Ok(()),
+        other => Err(format!("conditions {other:?}")),
+    };
+    web.wait_for("its condition", told).await.unwrap();
+    let mut finalizers = web.get().await.unwrap().metadata.finalizers.unwrap_or_default();
+    assert_eq!(finalizers.len(), 1, "{finalizers:?}");
+    finalizers.push("example.com/other".to_owned());
+    web.patch(serde_json::json!({"metadata": {"finalizers": finalizers}})).await.unwrap();
+    let_it_write().await;
+
+    let mark = bed.mark();
+    web.patch(serde_json::json!({"spec": {"type": "ClusterIP"}})).await.unwrap();
+    let let_go = |service: &Service| match service.metadata.finalizers.as_deref().unwrap_or_default() {
+        [other] if other == "example.com/other" => Ok(()),
+        all => Err(format!("finalizers {all:?}")),
+    };
+    web.wait_for("being let go", let_go).await.unwrap();
+    assert_eq!(conditions(&web.get().await.unwrap()), Vec::<String>::new());
+    let_it_write().await;
+    let costs = bed.costs(mark).unwrap();
+    assert!(costs.ccm_guest.len() == 1 && costs.ccm_guest[0].code < 400, "{costs}");
+    assert_eq!(costs.ccm_harvester.len(), 0, "{costs}");
+    web.patch(serde_json::json!({"metadata": {"finalizers": null}})).await.unwrap();
 }
 
 /// Services of every kind, all served.

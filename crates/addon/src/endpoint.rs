@@ -11,6 +11,7 @@ use http::Uri;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use runtime::Product;
 use runtime::client::{Settings, connect, from_document};
 use runtime::error::{api_code, chain};
 
@@ -94,11 +95,15 @@ pub async fn check_port(server: &str) -> Vec<Check> {
 
 /// Which authority the certificate behind the URL belongs to: the first of these (PEM) with which a request gets through.
 /// Behind Rancher's proxy it is another than the API server's (harvester-side.md 10.4).
-pub async fn check_certificate<'a>(server: &str, authorities: &[&'a str]) -> (Check, Option<&'a str>) {
+pub async fn check_certificate<'a>(
+    server: &str,
+    authorities: &[&'a str],
+    product: &Product,
+) -> (Check, Option<&'a str>) {
     let begun = Instant::now();
     let mut last = "there is no authority to check it with: give --ca-file".to_owned();
     for ca_pem in authorities {
-        match probe(server, ca_pem).await {
+        match probe(server, ca_pem, product).await {
             Ok(version) => return (check("certificate", begun, true, version), Some(ca_pem)),
             Err(error) => last = error,
         }
@@ -107,9 +112,8 @@ pub async fn check_certificate<'a>(server: &str, authorities: &[&'a str]) -> (Ch
     (check("certificate", begun, false, text), None)
 }
 
-async fn probe(server: &str, ca_pem: &str) -> Result<String, String> {
-    let document = kubeconfig(server, ca_pem, None);
-    let client = client(&document).await?;
+async fn probe(server: &str, ca_pem: &str, product: &Product) -> Result<String, String> {
+    let client = client(&anonymous(server, ca_pem), product).await?;
     match client.apiserver_version().await {
         Ok(version) => Ok(format!("trusted; Kubernetes {}", version.git_version)),
         // Anybody who answers has shown its certificate first.
@@ -119,9 +123,9 @@ async fn probe(server: &str, ca_pem: &str) -> Result<String, String> {
 }
 
 /// Token and rights, with the credentials that the guest will get.
-pub async fn check_rights(kubeconfig: &str, request: &Request) -> Vec<Check> {
+pub async fn check_rights(kubeconfig: &str, request: &Request, product: &Product) -> Vec<Check> {
     let begun = Instant::now();
-    let client = match client(kubeconfig).await {
+    let client = match client(kubeconfig, product).await {
         Ok(client) => client,
         Err(error) => return vec![check("token", begun, false, error)],
     };
@@ -152,13 +156,13 @@ pub async fn check_rights(kubeconfig: &str, request: &Request) -> Vec<Check> {
     vec![accepted, check("rights", begun, missing.is_empty(), text)]
 }
 
-async fn client(kubeconfig: &str) -> Result<Client, String> {
+async fn client(kubeconfig: &str, product: &Product) -> Result<Client, String> {
     let config = from_document(kubeconfig, "the new cloud-config").await.map_err(|error| chain(&error))?;
     let settings = Settings {
         connect_timeout: LIMIT,
         request_timeout: LIMIT,
         retry: false,
-        ..Settings::new("harvester", &crate::PRODUCT)
+        ..Settings::new("harvester", product)
     };
     connect(config, &settings).map_err(|error| chain(&error))
 }
@@ -167,13 +171,12 @@ fn check(name: &'static str, begun: Instant, ok: bool, text: String) -> Check {
     Check { name, ok, text, ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX) }
 }
 
-/// A kubeconfig with one cluster, user and context; JSON is YAML. Without a token it asks as nobody in particular.
-fn kubeconfig(server: &str, ca_pem: &str, token: Option<&str>) -> String {
-    let user = token.map_or_else(|| serde_json::json!({}), |token| serde_json::json!({ "token": token }));
+/// A kubeconfig without credentials; JSON is YAML.
+fn anonymous(server: &str, ca_pem: &str) -> String {
     serde_json::json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "default",
         "clusters": [{"name": "default", "cluster": {"server": server, "certificate-authority-data": STANDARD.encode(ca_pem)}}],
-        "users": [{"name": "default", "user": user}],
+        "users": [{"name": "default", "user": {}}],
         "contexts": [{"name": "default", "context": {"cluster": "default", "user": "default"}}],
     })
     .to_string()

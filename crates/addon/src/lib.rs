@@ -13,9 +13,5 @@ pub mod request;
 mod run;
 pub mod view;
 
-/// Who we are to API servers.
-const PRODUCT: runtime::Product =
-    runtime::Product { name: "harvester-cloud-provider", metrics_prefix: "hcp", version: env!("CARGO_PKG_VERSION") };
-
 pub use request::{Request, RequestError, Road, Task};
 pub use run::{Error, Outcome, run};

@@ -35,19 +35,6 @@ struct File {
     content: String,
 }
 
-/// A kubeconfig as Harvester's own endpoint writes it: everything called `default`. harvester-side.md 10.3
-pub fn kubeconfig(server: &str, ca_pem: &str, namespace: &str, token: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: Config\nclusters:\n- name: default\n  cluster:\n    certificate-authority-data: {}\n    server: {}\n\
-         contexts:\n- name: default\n  context:\n    cluster: default\n    namespace: {}\n    user: default\n\
-         current-context: default\nusers:\n- name: default\n  user:\n    token: {}\n",
-        STANDARD.encode(ca_pem),
-        quoted(server),
-        quoted(namespace),
-        quoted(token),
-    )
-}
-
 /// User data for the machines of a guest cluster, without the first line `#cloud-config`: it is to be pasted below one.
 pub fn cloud_init(kubeconfig: &str, cluster_name: &str, distribution: Distribution) -> String {
     let secret = |path| File { path, content: kubeconfig.to_owned() };
@@ -118,13 +105,9 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use harvester_api::cloud_config::CloudConfig;
-    use proptest::prelude::*;
-
-    const CA: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
 
     fn sample() -> String {
-        kubeconfig("https://10.0.0.9:6443", CA, "guests", "1.2.3")
+        harvester_api::cloud_config::render("https://10.0.0.9:6443", "CA", "guests", "1.2.3")
     }
 
     fn files(text: &str) -> Vec<(String, String, String)> {
@@ -136,24 +119,6 @@ mod tests {
             found.push((line("path"), line("permissions"), content));
         }
         found
-    }
-
-    #[test]
-    fn the_provider_accepts_the_kubeconfig_without_a_warning() {
-        let config = CloudConfig::parse(sample().as_bytes()).unwrap();
-        assert_eq!((config.namespace.as_str(), config.warnings.len()), ("guests", 0));
-        assert_eq!(config.endpoints[0].server, "https://10.0.0.9:6443");
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_a_token_or_url_holds_survives(token in "[!-~]{1,40}", namespace in "[a-z][a-z0-9-]{0,20}[a-z0-9]") {
-            let text = kubeconfig("https://[fd00::1]:6443/k8s/clusters/c-1", CA, &namespace, &token);
-            let config = CloudConfig::parse(text.as_bytes()).unwrap();
-            prop_assert_eq!(&config.namespace, &namespace);
-            let document = serde_json::to_value(config.kubeconfig(&config.endpoints[0])).unwrap();
-            prop_assert_eq!(&document["users"][0]["user"]["token"], &Value::from(token));
-        }
     }
 
     #[test]

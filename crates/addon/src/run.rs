@@ -2,14 +2,14 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use harvester_api::cloud_config::{CloudConfig, CloudConfigError};
+use harvester_api::cloud_config::{self, CloudConfig, CloudConfigError};
 use kube::{Client, Config};
+use runtime::Product;
 use runtime::client::{ClientError, Settings, connect};
 use serde::Serialize;
 
 use crate::apply::{self, ApplyError};
 use crate::endpoint::{self, Check};
-use crate::output;
 use crate::plan::{Lines, PlanError, plan};
 use crate::remote::{self, RemoteError};
 use crate::request::{Request, RequestError, Road};
@@ -67,15 +67,21 @@ pub enum Error {
 }
 
 /// Runs it. `admin` are the administrator's credentials, `say` gets a line of progress at a time, `stamp` names a further token.
-pub async fn run(admin: Config, request: &Request, stamp: &str, say: &mut dyn FnMut(&str)) -> Result<Outcome, Error> {
+pub async fn run(
+    admin: Config,
+    request: &Request,
+    stamp: &str,
+    product: &Product,
+    say: &mut dyn FnMut(&str),
+) -> Result<Outcome, Error> {
     request.validate()?;
     let admin_server = admin.cluster_url.to_string().trim_end_matches('/').to_owned();
     let admin_ca = admin.root_cert.as_deref().map(pem);
-    let client = connect(admin, &Settings::new("harvester", &crate::PRODUCT))?;
+    let client = connect(admin, &Settings::new("harvester", product))?;
     let server = request.server.clone().unwrap_or(admin_server);
     match request.road {
-        Road::Own => own(&client, request, stamp, &server, admin_ca, say).await,
-        Road::Harvester => by_harvester(&client, request, say).await,
+        Road::Own => own(&client, request, stamp, (server.as_str(), admin_ca), product, say).await,
+        Road::Harvester => by_harvester(&client, request, product, say).await,
     }
 }
 
@@ -83,8 +89,8 @@ async fn own(
     client: &Client,
     request: &Request,
     stamp: &str,
-    server: &str,
-    admin_ca: Option<String>,
+    (server, admin_ca): (&str, Option<String>),
+    product: &Product,
     say: &mut dyn FnMut(&str),
 ) -> Result<Outcome, Error> {
     let mut outcome = Outcome::default();
@@ -121,20 +127,25 @@ async fn own(
             Some(given) => vec![given.as_str()],
             None => [Some(credentials.ca_pem.as_str()), admin_ca.as_deref()].into_iter().flatten().collect(),
         };
-        let (certificate, trusted) = endpoint::check_certificate(server, &authorities).await;
+        let (certificate, trusted) = endpoint::check_certificate(server, &authorities, product).await;
         ca_pem = trusted.map_or(ca_pem, str::to_owned);
         tell(&mut outcome, vec![certificate], say)?;
     }
-    let kubeconfig = output::kubeconfig(server, &ca_pem, &request.namespace, &credentials.token);
+    let kubeconfig = cloud_config::render(server, &ca_pem, &request.namespace, &credentials.token);
     if checked {
-        let checks = endpoint::check_rights(&kubeconfig, request).await;
+        let checks = endpoint::check_rights(&kubeconfig, request, product).await;
         tell(&mut outcome, checks, say)?;
     }
     outcome.kubeconfig = Some(kubeconfig);
     Ok(outcome)
 }
 
-async fn by_harvester(client: &Client, request: &Request, say: &mut dyn FnMut(&str)) -> Result<Outcome, Error> {
+async fn by_harvester(
+    client: &Client,
+    request: &Request,
+    product: &Product,
+    say: &mut dyn FnMut(&str),
+) -> Result<Outcome, Error> {
     let mut outcome = Outcome {
         steps: vec![format!("ask Harvester for the credentials of {}/{}", request.namespace, request.service_account)],
         ..Outcome::default()
@@ -153,7 +164,7 @@ async fn by_harvester(client: &Client, request: &Request, say: &mut dyn FnMut(&s
         }
         let checks = endpoint::check_port(server).await;
         tell(&mut outcome, checks, say)?;
-        let checks = endpoint::check_rights(&kubeconfig, request).await;
+        let checks = endpoint::check_rights(&kubeconfig, request, product).await;
         tell(&mut outcome, checks, say)?;
     }
     outcome.kubeconfig = Some(kubeconfig);

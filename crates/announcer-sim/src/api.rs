@@ -5,12 +5,15 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use announcer::annotations::{DHCP_LEASE, LeaseFacts};
 use announcer::class::ClassRules;
 use announcer::engine::Record;
 use announcer::ownership::node::{ForeignLock, Member, NodeFacts, Seat, Swap, Term};
 use announcer::record::{annotate, publish, sit};
 use announcer::view::{ServiceKey, ServiceView, Uid};
+use dhcp_sim::ClientId;
 use kube::api::DynamicObject;
+use l2::Mac;
 use runtime::leader;
 use runtime::leader::elector::Observation;
 
@@ -142,6 +145,15 @@ impl Api {
     pub fn delete(&mut self, key: &ServiceKey) -> Option<Change> {
         self.version += 1;
         self.services.remove(key).map(|_| Change::Service(key.clone(), None))
+    }
+
+    /// The lease that a successor finds on a Service, if its clients have been told of the address.
+    pub fn noted_lease(&self, key: &ServiceKey) -> Option<LeaseFacts> {
+        let (_, object) = self.services.get(key)?;
+        let facts = LeaseFacts::parse(object.metadata.annotations.as_ref()?.get(DHCP_LEASE)?)?;
+        let ingress = object.data["status"]["loadBalancer"]["ingress"].as_array()?;
+        let address = facts.address.to_string();
+        ingress.iter().any(|entry| entry["ip"] == address.as_str()).then_some(facts)
     }
 
     /// Somebody who is none of ours, scheduler, kubelet or kube-vip, has written this.
@@ -285,17 +297,45 @@ pub fn key(n: usize) -> ServiceKey {
     ServiceKey::new("default", format!("web{n}"))
 }
 
+/// UID of Service `n` when it is made for the `generation`th time.
+pub fn uid(n: usize, generation: u32) -> String {
+    format!("{n:04x}{generation:04x}-0000-0000-0000-000000000000")
+}
+
+/// Its host name, if it has one: by that the DHCP server knows every second Service, the others by their MAC.
+fn host_name(n: usize, generation: u32) -> Option<String> {
+    n.is_multiple_of(2).then(|| format!("web{n}-{generation}"))
+}
+
+/// The MAC of its macvlan. One made up by the announcer would be another in each run.
+fn mac(n: usize, generation: u32) -> Mac {
+    let [high, low] = u16::try_from(generation).expect("few are made anew").to_be_bytes();
+    Mac::new([0, 0, 0x6c, u8::try_from(n).expect("few Services"), high, low])
+}
+
+/// By what the DHCP server knows it.
+pub fn client_id(n: usize, generation: u32) -> ClientId {
+    host_name(n, generation).map_or_else(|| mac(n, generation).octets().to_vec(), String::into_bytes)
+}
+
 /// Service `n` with this address as a user makes it for the `generation`th time.
 pub fn service(n: usize, generation: u32, address: IpAddr, local: bool) -> DynamicObject {
     let key = key(n);
+    let mut annotations = serde_json::json!({"kube-vip.io/loadbalancerIPs": address.to_string()});
+    if address.is_unspecified() {
+        annotations["kube-vip.io/hwaddr"] = mac(n, generation).to_string().into();
+        if let Some(name) = host_name(n, generation) {
+            annotations["kube-vip.io/loadbalancerHostname"] = name.into();
+        }
+    }
     serde_json::from_value(serde_json::json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
             "namespace": key.namespace,
             "name": key.name,
-            "uid": format!("{n:04x}{generation:04x}-0000-0000-0000-000000000000"),
-            "annotations": {"kube-vip.io/loadbalancerIPs": address.to_string()},
+            "uid": uid(n, generation),
+            "annotations": annotations,
         },
         "spec": {
             "type": "LoadBalancer",

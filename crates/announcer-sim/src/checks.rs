@@ -32,6 +32,12 @@ pub enum Trouble {
     Split(usize, usize, usize),
     /// The same where the loser was told on the wire once, when it could not hear: only the API tells it again.
     Torn(usize, usize, usize),
+    /// The same for the leased address of a Service, which has one MAC on all nodes.
+    SplitLease(usize, usize, usize),
+    /// This node has an address for this Service that the DHCP server has never leased to it, or not for so long.
+    Unleased(usize, usize),
+    /// The DHCP server has refused this node, which hears it, the address that it has for this Service.
+    Refused(usize, usize),
     /// Nobody answers for this address, and a node is there that could.
     Unanswered(usize),
     /// The same where the owner and both of its successors are ill.
@@ -54,6 +60,9 @@ impl Trouble {
         match self {
             Self::Split(..) => "two nodes that hear each other do not answer for one address",
             Self::Torn(..) => "two nodes that see the API do not answer for one address",
+            Self::SplitLease(..) => "two nodes that hear each other do not use one lease",
+            Self::Unleased(..) => "a leased address is used as long as it is leased",
+            Self::Refused(..) => "a leased address is given up when the server refuses it",
             Self::Unanswered(_) => "an address with a healthy node is answered",
             Self::Orphaned(_) => "an address with a healthy node is answered, once Leases have expired",
             Self::LeftBehind(_) => "nothing is left behind",
@@ -72,6 +81,9 @@ impl Trouble {
 pub struct Limits {
     split: Duration,
     torn: Duration,
+    split_lease: Duration,
+    unleased: Duration,
+    refused: Duration,
     unanswered: Duration,
     orphaned: Duration,
     left_behind: Duration,
@@ -91,21 +103,30 @@ impl Limits {
         let relisted = ms(1050) + late;
         let node = scenario.mode == ElectionMode::Node;
         let addresses = u32::try_from(scenario.services.len()).expect("there are few");
+        // The kernel counts whole seconds, and is up to 0.3 s late.
+        let kernel = ms(310);
+        let split = if node {
+            // decisions.md 23: a claim comes every 50 ms until the loser has heard one, then of each of its addresses
+            // within 10, or in turn of those for which it is silent. Both processes have to wake, the loser's kernel
+            // has to do it. In a storm each claim may be lost: eight in a row never are.
+            ms(50) * addresses
+                + ms(10)
+                + ms(5)
+                + 3 * late
+                + if scenario.loss > 0.0 { ms(50) * 8 + ms(40) } else { Duration::ZERO }
+        } else {
+            // decisions.md 23: without a tag, 150 ms: the announcements come after 0, 20, 60, 150 and 500 ms, and in
+            // a storm the last one counts.
+            3 * late + if scenario.loss > 0.0 { ms(540) } else { ms(150) }
+        };
         Self {
-            split: if node {
-                // decisions.md 23: a claim comes every 50 ms until the loser has heard one, then of each of its addresses
-                // within 10, or in turn of those for which it is silent. Both processes have to wake, the loser's kernel
-                // has to do it. In a storm each claim may be lost: eight in a row never are.
-                ms(50) * addresses
-                    + ms(10)
-                    + ms(5)
-                    + 3 * late
-                    + if scenario.loss > 0.0 { ms(50) * 8 + ms(40) } else { Duration::ZERO }
-            } else {
-                // decisions.md 23: without a tag, 150 ms: the announcements come after 0, 20, 60, 150 and 500 ms, and in
-                // a storm the last one counts.
-                3 * late + if scenario.loss > 0.0 { ms(540) } else { ms(150) }
-            },
+            split,
+            // The address is on the macvlan before that is up; then the client begins, says that it goes on with the
+            // lease, and the kernel is asked again, before anything is claimed.
+            split_lease: split + 3 * late + ms(5),
+            // Leases end by the asker's count, before the server thinks so.
+            unleased: kernel + late,
+            refused: 3 * late + ms(20),
             // A request that was under way is given up after half the deadline; then the Lease is read each retry period.
             torn: deadline / 2 + retry + retry / 5 + ms(100) + late,
             unanswered: if node {
@@ -119,8 +140,7 @@ impl Limits {
             // R8: the Leases of those in line expire first, counted from a renewal of our own that has come back.
             orphaned: duration + duration / 3 + seconds(7),
             left_behind: relisted + ms(100) + 2 * late,
-            // The kernel counts whole seconds, and is up to 0.3 s late.
-            unfenced: scenario.fence() + ms(310),
+            unfenced: scenario.fence() + kernel,
             // What makes it so is seen in the watch, the successor is written, sees that, and announces.
             misplaced: relisted + ms(500) + 6 * late,
             // decisions.md 19.
@@ -135,6 +155,9 @@ impl Limits {
         match trouble {
             Trouble::Split(..) => self.split,
             Trouble::Torn(..) => self.torn,
+            Trouble::SplitLease(..) => self.split_lease,
+            Trouble::Unleased(..) => self.unleased,
+            Trouble::Refused(..) => self.refused,
             Trouble::Unanswered(_) => self.unanswered,
             Trouble::Orphaned(_) => self.orphaned,
             Trouble::LeftBehind(_) => self.left_behind,
@@ -175,9 +198,13 @@ impl Checks {
         self.next = self.lasting.iter().map(|(trouble, since)| *since + self.limits.of_trouble(*trouble)).min();
     }
 
+    /// Whether one has lasted too long at `now`, unless it has ended without a change that made anybody look.
+    pub fn is_due(&self, now: Duration) -> bool {
+        self.next.is_some_and(|next| now > next)
+    }
+
     /// The first trouble that has lasted too long at `now`.
     pub fn broken(&self, now: Duration) -> Option<Violation> {
-        self.next.filter(|next| now > *next)?;
         self.lasting.iter().find_map(|(trouble, since)| {
             let (limit, promise) = (self.limits.of_trouble(*trouble), trouble.promise());
             (now.saturating_sub(*since) > limit).then(|| Violation {

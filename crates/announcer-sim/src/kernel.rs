@@ -2,10 +2,11 @@
 //! on when the process dies.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use announcer::engine::{Put, WireDone, WireOp};
-use announcer::network::{Network, is_macvlan_of, name_is_taken};
+use announcer::network::{Network, is_macvlan_of, lease_end, misfit, name_is_taken, owner_in};
+use jiff::Timestamp;
 use l2::Mac;
 use l2::arp::{self, Arp};
 use l2::ndp::{self, Message, Ndp};
@@ -15,6 +16,28 @@ use l2::netlink::{Address, AddressLifetime, InetConf, Link, LinkKind, MacvlanMod
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// Index of `eth0`.
 pub const ETH0: u32 = 2;
+
+/// One moment by the clocks of a node.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// The kernel's, by which addresses come to their end.
+    pub kernel: Duration,
+    /// The process's.
+    pub clock: Instant,
+    /// The one on the wall.
+    pub wall: Timestamp,
+}
+
+/// An address with the announcer's mark.
+#[derive(Debug, Clone, Copy)]
+pub struct Own<'a> {
+    /// Which.
+    pub address: IpAddr,
+    /// Its end, by the kernel's time.
+    pub until: Option<Duration>,
+    /// UID of the Service whose macvlan it is on.
+    pub lessee: Option<&'a str>,
+}
 
 /// One boot of a node.
 #[derive(Debug)]
@@ -66,8 +89,9 @@ impl Kernel {
         self.link(ETH0).and_then(|link| link.mac).expect("it is never removed")
     }
 
-    /// What a process is shown at `at`.
-    pub fn network(&self, at: Duration) -> Network {
+    /// What a process is shown.
+    fn network(&self, moment: Moment) -> Network {
+        let at = moment.kernel;
         let addresses = self.addresses.iter().map(|(address, until)| Address {
             valid: until.map_or(AddressLifetime::Forever, |until| {
                 AddressLifetime::For(Duration::from_secs(until.saturating_sub(at).as_secs()))
@@ -79,6 +103,12 @@ impl Kernel {
             addresses: addresses.collect(),
             default_route: Some(ETH0),
             gateway: Some(GATEWAY.into()),
+            lease_ends: self
+                .links
+                .iter()
+                .filter(|link| matches!(link.kind, LinkKind::Macvlan { .. }))
+                .filter_map(|link| Some((link.index, lease_end(link.alias.as_deref()?, moment.clock, moment.wall)?)))
+                .collect(),
             ..Network::default()
         }
     }
@@ -164,9 +194,18 @@ impl Kernel {
         self.changes
     }
 
-    /// Addresses with the announcer's mark, and their ends.
-    pub fn ours(&self) -> impl Iterator<Item = (IpAddr, Option<Duration>)> {
-        self.addresses.iter().filter(|(own, _)| own.is_ours()).map(|(own, until)| (own.net.addr(), *until))
+    /// Addresses with the announcer's mark.
+    pub fn ours(&self) -> impl Iterator<Item = Own<'_>> {
+        self.addresses.iter().filter(|(own, _)| own.is_ours()).map(|(own, until)| {
+            let macvlan = self.link(own.interface).filter(|link| matches!(link.kind, LinkKind::Macvlan { .. }));
+            let lessee = macvlan.and_then(|link| link.alias.as_deref()).map(owner_in);
+            Own { address: own.net.addr(), until: *until, lessee }
+        })
+    }
+
+    /// What stands on the macvlan of the Service with this UID.
+    pub fn leased(&self, uid: &str) -> impl Iterator<Item = IpAddr> {
+        self.ours().filter(move |own| own.lessee == Some(uid)).map(|own| own.address)
     }
 
     /// Removes what has come to its end; true if there was something.
@@ -182,10 +221,11 @@ impl Kernel {
         self.addresses.iter().filter_map(|(_, until)| *until).min()
     }
 
-    /// Performs one request at `at`.
-    pub fn perform(&mut self, at: Duration, op: WireOp) -> Option<WireDone> {
+    /// Performs one request.
+    pub fn perform(&mut self, moment: Moment, op: WireOp) -> Option<WireDone> {
+        let at = moment.kernel;
         match op {
-            WireOp::Observe => Some(WireDone::Observed(Ok(self.network(at)))),
+            WireOp::Observe => Some(WireDone::Observed(Ok(self.network(moment)))),
             WireOp::Extend(puts) => {
                 Some(WireDone::Extended(puts.iter().map(|put| (put.link, put.net, self.put(at, put))).collect()))
             }
@@ -197,14 +237,14 @@ impl Kernel {
                 self.addresses.retain(|(own, _)| (own.interface, own.net) != (link, net));
                 None
             }
-            WireOp::Macvlan(uid, wanted, _) => {
+            WireOp::Macvlan(uid, wanted, resumed) => {
                 let found = self.links.iter().find(|link| link.name == wanted.name).cloned();
                 if let Some(found) = found {
                     if !is_macvlan_of(&found, &uid) {
                         let text = name_is_taken(&wanted.name, &uid);
                         return Some(WireDone::Macvlan(uid, Err(text)));
                     }
-                    if wanted.mismatch(&found).is_none() {
+                    if misfit(&found, &uid, &wanted).is_none() {
                         return Some(WireDone::Macvlan(uid, Ok((found.index, wanted.mac))));
                     }
                     self.delete(found.index);
@@ -222,6 +262,12 @@ impl Kernel {
                     alias: Some(wanted.alias),
                     ..parent
                 });
+                if let Some((net, AddressLifetime::For(valid))) =
+                    resumed.and_then(|resumed| resumed.first_address(moment.wall))
+                {
+                    let put = Put { link: self.next_index, net, valid, until: None };
+                    self.put(at, &put).expect("the interface was just made");
+                }
                 Some(WireDone::Macvlan(uid, Ok((self.next_index, wanted.mac))))
             }
             WireOp::Note { link, alias } => {
@@ -235,7 +281,8 @@ impl Kernel {
                 None
             }
             WireOp::Prepare { link } => Some(WireDone::Prepared(link, Ok(InetConf::default()))),
-            WireOp::Restore { .. } | WireOp::Protect(_) => None,
+            WireOp::Protect(_) => Some(WireDone::Protected(Ok(()))),
+            WireOp::Restore { .. } => None,
         }
     }
 

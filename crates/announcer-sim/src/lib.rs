@@ -13,6 +13,11 @@
 //! | [`mod@shrink`] | the shortest run that still breaks the promise |
 //! | [`words`] | what a trace says |
 //!
+//! DHCP (in `node` mode): the real client, with what surrounds it up to its sockets
+//! ([`announcer::dhcp_driver::Session`]), in virtual time; only the task around it, which moves frames, is replaced. The
+//! server is [`dhcp_sim::Server`]. Not simulated: DHCPv6, Services that share a lease, a stranger on a leased address, and
+//! service security.
+//!
 //! Never a dependency of what is shipped.
 
 pub mod api;

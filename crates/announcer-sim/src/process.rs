@@ -6,7 +6,9 @@
 //! | [`membership`] | `node` mode: the membership Lease |
 //! | [`swaps`] | `node` mode: changes of owner |
 //! | [`records`] | the writer of Services |
+//! | [`clients`] | DHCP clients behind their sockets |
 
+mod clients;
 mod election;
 mod membership;
 mod records;
@@ -20,6 +22,7 @@ use announcer::network::Family;
 use announcer::ownership::LeaseState;
 use announcer::view::{ServiceKey, ServiceView};
 use announcer::{Config, ElectionMode};
+use clients::Clients;
 use election::Elections;
 use jiff::Timestamp;
 use membership::Membership;
@@ -78,6 +81,10 @@ pub struct Process {
     pub listening: BTreeSet<(u32, Family)>,
     /// Requests that it sends now.
     pub requests: Requests,
+    /// DHCP clients.
+    pub clients: Clients,
+    /// Frames that they send now, and on which interface.
+    pub sent: Vec<(u32, Vec<u8>)>,
     /// `node` mode: changes of owner.
     pub swapper: Swapper,
     /// `node` mode: its Lease.
@@ -110,6 +117,8 @@ impl Process {
             wire: VecDeque::new(),
             listening: BTreeSet::new(),
             requests: Vec::new(),
+            clients: Clients::default(),
+            sent: Vec::new(),
             known: BTreeMap::new(),
             synced: false,
             stopping: false,
@@ -140,7 +149,7 @@ impl Process {
 
     /// When it has to be woken if nothing happens before.
     pub fn deadline(&self) -> Instant {
-        let beside = self.elections.deadline().into_iter().chain(self.writer.deadline());
+        let beside = self.elections.deadline().into_iter().chain(self.writer.deadline()).chain(self.clients.deadline());
         beside.fold(self.engine.deadline(), Instant::min)
     }
 
@@ -157,6 +166,7 @@ impl Process {
         }
         self.elections.tick(now, wall, &mut self.requests, &mut inputs);
         self.writer.tick(now, &mut self.requests);
+        self.clients.run(now, wall, &mut self.sent, &mut inputs);
         inputs
     }
 

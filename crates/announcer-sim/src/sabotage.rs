@@ -12,6 +12,10 @@ pub enum Sabotage {
     NoSweep,
     /// Ownership is written without regard to what was written meanwhile.
     NoCompareAndSwap,
+    /// A DHCP client begins with DISCOVER, whatever lease stands on its Service.
+    NoInitReboot,
+    /// Whoever hands an address over gives its lease back.
+    ReleaseAtHandOver,
 }
 
 impl FromStr for Sabotage {
@@ -22,7 +26,11 @@ impl FromStr for Sabotage {
             "no-fence" => Ok(Self::NoFence),
             "no-sweep" => Ok(Self::NoSweep),
             "no-cas" => Ok(Self::NoCompareAndSwap),
-            _ => Err(format!("{text:?} is no sabotage: accepted are no-fence, no-sweep and no-cas")),
+            "no-init-reboot" => Ok(Self::NoInitReboot),
+            "release" => Ok(Self::ReleaseAtHandOver),
+            _ => Err(format!(
+                "{text:?} is no sabotage: accepted are no-fence, no-sweep, no-cas, no-init-reboot and release"
+            )),
         }
     }
 }

@@ -5,7 +5,7 @@ mod make;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use announcer::ElectionMode;
@@ -40,6 +40,8 @@ pub struct Scenario {
     pub refusals: f64,
     /// Up to this long until the scheduler lets a process run.
     pub busy_us: u64,
+    /// How the DHCP server is set up.
+    pub dhcp: DhcpServer,
     /// What goes wrong.
     pub faults: Vec<Fault>,
     /// From here on nothing goes wrong any more.
@@ -68,6 +70,17 @@ pub enum Address {
     V6,
     /// That of this Service.
     SharedWith(usize),
+    /// Whatever the DHCP server gives.
+    Dhcp,
+}
+
+/// How the DHCP server is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DhcpServer {
+    /// For how long it leases.
+    pub lease_seconds: u32,
+    /// It refuses what it does not know, instead of staying silent.
+    pub authoritative: bool,
 }
 
 /// Something that goes wrong for a while.
@@ -130,6 +143,25 @@ pub enum Kind {
     Thief(usize),
     /// A kube-vip holds the Lease for all Services, and has all their addresses; it hands the Lease back at its end, or not.
     KubeVip(bool),
+    /// Something is wrong with the DHCP server.
+    Server(ServerFault),
+}
+
+/// What goes wrong with the DHCP server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerFault {
+    /// It says nothing.
+    Silent,
+    /// It takes up to two seconds for an answer.
+    Slow,
+    /// It refuses whatever is asked of it.
+    Refuses,
+    /// It starts anew and has lost its book.
+    Forgets,
+    /// All addresses that it has given are somebody else's from now on.
+    GivesAway,
+    /// It leases for ten seconds.
+    Short,
 }
 
 impl Kind {
@@ -158,7 +190,8 @@ impl Kind {
             | Self::Deleted(_)
             | Self::Endpoints(..)
             | Self::Thief(_)
-            | Self::KubeVip(_) => None,
+            | Self::KubeVip(_)
+            | Self::Server(_) => None,
         }
     }
 
@@ -207,13 +240,14 @@ impl Fault {
 }
 
 impl Scenario {
-    /// The address of Service `n`.
+    /// The address that Service `n` asks for; unspecified for one by DHCP.
     pub fn address(&self, n: usize) -> IpAddr {
         let last = u8::try_from(100 + n).expect("few Services");
         match self.services[n].address {
             Address::V4 => [10, 0, 0, last].into(),
             Address::V6 => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)).into(),
             Address::SharedWith(primary) => self.address(primary),
+            Address::Dhcp => Ipv4Addr::UNSPECIFIED.into(),
         }
     }
 
@@ -222,6 +256,11 @@ impl Scenario {
         let [duration, _, retry] = self.lease;
         let fence = Duration::from_secs((duration - retry - 1).max(2));
         if self.mode == ElectionMode::Node { fence.min(Duration::from_secs(5)) } else { fence }
+    }
+
+    /// Services whose address comes by DHCP.
+    pub fn leasing(&self) -> impl Iterator<Item = usize> + '_ {
+        self.services.iter().enumerate().filter(|(_, wish)| wish.address == Address::Dhcp).map(|(n, _)| n)
     }
 
     /// Whether frames or requests are lost while it storms.
@@ -257,6 +296,14 @@ impl fmt::Display for Scenario {
         )?;
         for (n, service) in self.services.iter().enumerate() {
             write!(f, "\n  Service {n}: {service}")?;
+        }
+        if self.leasing().next().is_some() {
+            let DhcpServer { lease_seconds, authoritative } = self.dhcp;
+            write!(
+                f,
+                "\n  DHCP server: leases of {lease_seconds} s{}",
+                if authoritative { ", authoritative" } else { "" }
+            )?;
         }
         for fault in &self.faults {
             write!(f, "\n  {fault}")?;

@@ -7,9 +7,11 @@
 //! | [`users`] | Services come and go, endpoints move, others use the API |
 //! | [`run_process`] | a process wakes, is fed, and what it says is done |
 //! | [`lan`] | frames |
+//! | [`dhcp`] | the DHCP server |
 //! | [`requests`] | requests to the API, answers, watches |
 //! | [`judge`] | what users were promised |
 
+mod dhcp;
 mod faults;
 mod judge;
 mod lan;
@@ -23,6 +25,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use announcer::ownership::node::NodeFacts;
+use dhcp::{Dhcp, Refusal};
 use jiff::Timestamp;
 use judge::Judge;
 use l2::Mac;
@@ -64,6 +67,11 @@ enum Event {
     Frame {
         to: usize,
         frame: Rc<[u8]>,
+    },
+    /// The DHCP server answers; perhaps it takes an address away.
+    FromServer {
+        frame: Vec<u8>,
+        refused: Option<Refusal>,
     },
     Request {
         node: usize,
@@ -153,6 +161,7 @@ struct World<'a> {
     kube_vips: u32,
     /// Since when, and until when at most, a kube-vip's Lease is honoured.
     kube_vip: Option<(Duration, Duration)>,
+    dhcp: Dhcp,
     /// Where each unicast MAC was seen last.
     learned: BTreeMap<Mac, usize>,
     judge: Judge,
@@ -207,6 +216,7 @@ impl<'a> World<'a> {
             endpoints: scenario.services.iter().map(|wish| wish.local.clone().unwrap_or_default()).collect(),
             kube_vips: 0,
             kube_vip: None,
+            dhcp: Dhcp::new(scenario),
             learned: BTreeMap::new(),
             judge: Judge::new(scenario),
             trace: trace.then(Vec::new),
@@ -284,6 +294,7 @@ impl<'a> World<'a> {
             Event::Expiry { node, boot } => self.expire(node, boot),
             Event::Perform { node, life } => self.perform(node, life),
             Event::Frame { to, frame } => self.arrives(to, &frame),
+            Event::FromServer { frame, refused } => self.server_answers(frame, refused),
             Event::Request { node, life, id, request } => self.serve(node, life, id, &request),
             Event::Answer { node, life, id, answer } => self.answered(node, life, id, answer),
             Event::Watch { node, life, epoch, change } => self.watched(node, life, epoch, change),

@@ -65,6 +65,13 @@ fn a_service_made_anew_while_its_lease_is_being_handed_back_keeps_the_one_owner_
 }
 
 #[test]
+fn an_address_given_up_to_a_node_that_reads_its_lease_too_late_is_back_when_that_one_has_read_it() {
+    let scenario = Scenario::of(4887, ElectionMode::Service);
+    let outcome = run(&scenario, None, true);
+    assert_eq!(outcome.violation, None, "{}", outcome.trace.join("\n"));
+}
+
+#[test]
 fn a_seed_makes_the_same_run_each_time() {
     for mode in ALL {
         for seed in 0..3 {
@@ -90,6 +97,17 @@ fn an_engine_without_sweep_is_found_out() {
 #[test]
 fn an_api_without_compare_and_swap_is_found_out() {
     is_found_out(Sabotage::NoCompareAndSwap, &ALL, &["ownership is taken only from whom it may be taken"]);
+}
+
+#[test]
+fn a_successor_that_begins_with_discover_is_found_out() {
+    is_found_out(Sabotage::NoInitReboot, &[ElectionMode::Node], &["an address with a healthy node is answered"]);
+}
+
+#[test]
+fn a_loser_that_gives_the_lease_back_is_found_out() {
+    let promise = "a lease is given back when its Service goes, and not before";
+    is_found_out(Sabotage::ReleaseAtHandOver, &[ElectionMode::Node], &[promise]);
 }
 
 #[test]

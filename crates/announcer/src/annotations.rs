@@ -1,5 +1,5 @@
 //! The annotations that announcer and users exchange on a Service, and how their values are read. kube-vip spec 2.1.
-//! Those that the cloud provider writes stand in the keys of `harvester-api` too: a change is made in both.
+//! Those that the cloud provider writes stand in the keys of `harvester-api` too; a test of `crates/cli` compares them.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -125,7 +125,7 @@ pub enum Wanted {
 
 /// kube-vip spec 3.3: IPs are made canonical, unspecified means DHCP, at most two entries where DHCP is involved. What
 /// cannot be served is a [`Problem`] and does not stop the others.
-pub fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>, Vec<Problem>) {
+pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>, Vec<Problem>) {
     let mut wanted = Vec::new();
     let mut problems = Vec::new();
     let mut dhcp = false;
@@ -186,13 +186,13 @@ fn is_usable(address: IpAddr) -> bool {
 }
 
 /// A MAC that an interface can have.
-pub fn parse_mac(text: &str) -> Result<Mac, Problem> {
+pub(crate) fn parse_mac(text: &str) -> Result<Mac, Problem> {
     let accepted = "accepted is a unicast MAC address such as 00:00:6c:1a:2b:3c; the address is not announced until it is mended or removed";
     text.trim().parse::<Mac>().ok().filter(|mac| mac.is_unicast()).ok_or_else(|| Problem::new(HWADDR, text, accepted))
 }
 
 /// The IPv4 address of `v4`, `v6` or `v4,v6`.
-pub fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
+pub(crate) fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
     let bad = || {
         Problem::new(
             REQUESTED_IP,
@@ -214,14 +214,14 @@ pub fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
 }
 
 /// The IPv6 address of `v4`, `v6` or `v4,v6`. What is wrong with the text [`parse_requested`] says.
-pub fn parse_requested6(text: &str) -> Option<Ipv6Addr> {
+pub(crate) fn parse_requested6(text: &str) -> Option<Ipv6Addr> {
     text.split(',')
         .find_map(|entry| entry.trim().parse::<Ipv6Addr>().ok())
         .filter(|address| is_usable((*address).into()))
 }
 
 /// kube-vip spec 2.1 `rp_filter`.
-pub fn parse_rp_filter(text: &str) -> Result<RpFilter, Problem> {
+pub(crate) fn parse_rp_filter(text: &str) -> Result<RpFilter, Problem> {
     match text.trim() {
         "0" => Ok(RpFilter::Off),
         "1" => Ok(RpFilter::Strict),

@@ -1,34 +1,28 @@
-//! Runs one sans-IO DHCP client behind packet sockets: for DHCPv4 on the macvlan of its VIP, for DHCPv6 on the interface
-//! that carries the address. One task per VIP: a silent server holds up nobody else.
+//! Runs one DHCP client (`session.rs`) behind packet sockets: for DHCPv4 on the macvlan of its VIP, for DHCPv6 on the
+//! interface that carries the address. One task per VIP: a silent server holds up nobody else.
 
 mod probing;
+mod session;
 mod v4;
 mod v6;
 
-use std::fmt::Display;
-use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use dhcp_client::Expiry;
-use dhcp_client::machine::{Input, Output};
 use jiff::Timestamp;
-use l2::{PacketSocket, Traffic};
-use probing::Probing;
+use l2::PacketSocket;
 use runtime::error::chain;
+pub use session::{Act, Happened, Outputs, Protocol, Session};
 use tokio::sync::mpsc;
+pub use v4::session as session4;
 
 use crate::clock;
-use crate::engine::{self, Dhcp6Start, DhcpEvent, DhcpStart, Leased};
+use crate::engine::{self, Dhcp6Start, DhcpEvent, DhcpStart};
 use crate::view::Uid;
 
 /// Ethernet with VLAN tags and the largest message that we accept (option 57: 1500), or an IPv6 packet of the usual size.
 const FRAME: usize = 1600;
 /// What the kernel says to a frame for a link that has no carrier.
 const ENOBUFS: i32 = 105;
-
-/// The kernel reports a link that goes down on the socket, but not always the engine's way of one that came back in the
-/// meantime: until somebody says that it is back, it is tried this often.
-const LINK_RETRY: Duration = Duration::from_secs(1);
 
 /// What a running client is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,31 +47,26 @@ pub type Inputs = mpsc::UnboundedSender<engine::Input>;
 
 /// A DHCPv4 client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
 pub fn client(uid: Uid, start: DhcpStart, inputs: Inputs) -> (Orders, impl Future<Output = ()> + Send + 'static) {
-    let station = Station { uid, generation: start.generation, link: start.link, mac: start.mac, inputs };
-    task(station, move |_, now, wall| {
-        dhcp_client::Client::new(v4::config(&start, now, wall), now, rand::random()).map_err(|error| chain(&error))
-    })
+    let station = Station { uid, generation: start.generation, link: start.link, inputs };
+    task(station, move |_, now, wall| v4::session(&start, now, wall, rand::random()))
 }
 
 /// A DHCPv6 client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
 pub fn client6(uid: Uid, start: Dhcp6Start, inputs: Inputs) -> (Orders, impl Future<Output = ()> + Send + 'static) {
-    let station = Station { uid, generation: start.generation, link: start.link, mac: start.mac, inputs };
-    task(station, move |uid, now, wall| {
-        let config = v6::config(uid, &start, now, wall);
-        dhcp_client::v6::Client::new(config, rand::random()).map_err(|error| chain(&error))
-    })
+    let station = Station { uid, generation: start.generation, link: start.link, inputs };
+    task(station, move |uid, now, wall| v6::session(uid, &start, now, wall, rand::random()))
 }
 
 /// `make` gets the wall clock too, once: facts on a Service outlive the process that wrote them.
 fn task<C: Protocol>(
     station: Station,
-    make: impl FnOnce(&Uid, Instant, Timestamp) -> Result<C, String> + Send + 'static,
+    make: impl FnOnce(&Uid, Instant, Timestamp) -> Result<Session<C>, String> + Send + 'static,
 ) -> (Orders, impl Future<Output = ()> + Send + 'static) {
     let (orders, ordered) = mpsc::unbounded_channel();
     let task = async move {
         let end = station.clone();
-        let client = make(&station.uid, clock::now(), Timestamp::now());
-        let result = match client.and_then(|client| Driver::new(client, station)) {
+        let session = make(&station.uid, clock::now(), Timestamp::now());
+        let result = match session.and_then(|session| Driver::new(session, station)) {
             Ok(driver) => driver.run(ordered).await,
             Err(error) => Err(error),
         };
@@ -89,45 +78,12 @@ fn task<C: Protocol>(
     (orders, task)
 }
 
-type Outputs<C> =
-    Vec<Output<<C as Protocol>::Address, <C as Protocol>::Lease, <C as Protocol>::LostReason, <C as Protocol>::Report>>;
-
-/// A client of one version of DHCP, as the driver needs it.
-trait Protocol: Sized + Send + 'static {
-    /// For texts.
-    const NAME: &'static str;
-    /// The frames that the client reads.
-    const MESSAGES: Traffic;
-    /// The frames that say whether somebody uses an address.
-    const PROBES: Traffic;
-
-    type Address: Copy + Eq + Display + Into<IpAddr> + Send + Sync + 'static;
-    type Lease: Send;
-    type LostReason: Display + Send;
-    type Report: Display + Send;
-    type Facts;
-
-    fn step(&mut self, now: Instant, input: Input<'_, Self::Address>) -> Outputs<Self>;
-    fn deadline(&self) -> Option<Instant>;
-    /// A stable lower-case name.
-    fn state(&self) -> &'static str;
-
-    fn address(lease: &Self::Lease) -> Self::Address;
-    fn expiry(lease: &Self::Lease) -> Expiry;
-    /// What to remember on the Service of a lease that ends at this time of the wall clock.
-    fn facts(lease: &Self::Lease, expires: Option<Timestamp>) -> Self::Facts;
-    /// Reason of the Event.
-    fn reason(report: &Self::Report) -> &'static str;
-    fn input(uid: Uid, generation: u64, event: DhcpEvent<Self::Facts>) -> engine::Input;
-}
-
 /// Whose client it is, which of them, where it speaks, and to whom it reports.
 #[derive(Clone)]
 struct Station {
     uid: Uid,
     generation: u64,
     link: u32,
-    mac: l2::Mac,
     inputs: Inputs,
 }
 
@@ -140,12 +96,10 @@ impl Station {
 
 struct Driver<C: Protocol> {
     station: Station,
-    client: C,
+    session: Session<C>,
     socket: PacketSocket,
-    probing: Option<Probing<C::Address>>,
-    /// The socket said that the link is down: when it is tried again.
-    link_retry: Option<Instant>,
-    state: &'static str,
+    /// Where probes are sent and answered, and for which address.
+    probes: Option<(C::Address, PacketSocket)>,
 }
 
 /// What woke the driver.
@@ -157,120 +111,79 @@ enum Woken {
 }
 
 impl<C: Protocol> Driver<C> {
-    fn new(client: C, station: Station) -> Result<Self, String> {
+    fn new(session: Session<C>, station: Station) -> Result<Self, String> {
         let socket = PacketSocket::open(station.link, C::MESSAGES).map_err(|error| chain(&error))?;
-        Ok(Self { station, client, socket, probing: None, link_retry: None, state: "" })
+        Ok(Self { station, session, socket, probes: None })
     }
 
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) -> Result<(), String> {
         let mut message = [0; FRAME];
         let mut heard = [0; FRAME];
-        self.step(Input::Start).await?;
+        self.step(Happened::Start).await?;
         loop {
-            let probe = self.probing.as_ref().map(Probing::deadline);
-            let deadline = self.client.deadline().into_iter().chain(probe).chain(self.link_retry).min();
+            let deadline = self.session.deadline();
             // What has arrived is read before a timer is judged (failover-protocol.md R1).
             let woken = tokio::select! {
                 biased;
                 order = orders.recv() => Woken::Order(order),
                 result = self.socket.recv(&mut message) => Woken::Message(result),
-                result = hear(self.probing.as_ref(), &mut heard) => Woken::Heard(result),
+                result = hear(self.probes.as_ref().map(|(_, socket)| socket), &mut heard) => Woken::Heard(result),
                 () = sleep_until(deadline) => Woken::Timer,
             };
             match woken {
-                Woken::Order(Some(Order::Stop { release: true })) => return self.step(Input::Release).await,
+                Woken::Order(Some(Order::Stop { release: true })) => return self.step(Happened::Release).await,
                 Woken::Order(Some(Order::Stop { release: false }) | None) => return Ok(()),
                 Woken::Order(Some(Order::Link { up })) => {
-                    self.link_retry = None;
-                    self.step(if up { Input::Restart } else { Input::LinkLost }).await?;
+                    self.step(if up { Happened::LinkUp } else { Happened::LinkDown }).await?;
                 }
-                Woken::Message(Ok(length)) => self.step(Input::Frame(&message[..length])).await?,
-                Woken::Heard(Ok(length)) => self.heard(&heard[..length]).await?,
-                Woken::Message(Err(error)) | Woken::Heard(Err(error)) if is_down(&error) => self.link_lost().await?,
+                Woken::Message(Ok(length)) => self.step(Happened::Message(&message[..length])).await?,
+                Woken::Heard(Ok(length)) => self.step(Happened::Heard(&heard[..length])).await?,
+                Woken::Message(Err(error)) | Woken::Heard(Err(error)) if is_down(&error) => {
+                    self.step(Happened::SocketDown).await?;
+                }
                 Woken::Message(Err(error)) | Woken::Heard(Err(error)) => {
                     return Err(format!("the interface of the {} client is gone: {error}", C::NAME));
                 }
-                Woken::Timer => self.timer().await?,
+                Woken::Timer => self.step(Happened::Timer).await?,
             }
         }
     }
 
-    /// RFC 2131 3.7: the lease stays valid and ends at its time; it is confirmed when the link is back.
-    async fn link_lost(&mut self) -> Result<(), String> {
-        self.probing = None;
-        self.link_retry = Some(clock::now() + LINK_RETRY);
-        Box::pin(self.step(Input::LinkLost)).await
-    }
-
-    async fn timer(&mut self) -> Result<(), String> {
-        let now = clock::now();
-        if self.link_retry.take_if(|at| *at <= now).is_some() {
-            return self.step(Input::Restart).await;
-        }
-        if let Some(probing) = self.probing.as_mut().filter(|probing| probing.deadline() <= now) {
-            let address = probing.address();
-            match probing.go_on(self.station.mac, now).await {
-                Ok(false) => {}
-                Ok(true) => {
-                    self.probing = None;
-                    return self.step(Input::ProbeFree(address)).await;
-                }
-                Err(error) if is_down(&error) => return self.link_lost().await,
-                Err(error) => return Err(format!("failed to send a probe for {address}: {error}")),
-            }
-        }
-        self.step(Input::Timer).await
-    }
-
-    async fn heard(&mut self, frame: &[u8]) -> Result<(), String> {
-        let Some(probing) = &self.probing else { return Ok(()) };
-        let Some(mac) = probing.conflict(self.station.mac, frame) else { return Ok(()) };
-        let address = probing.address();
-        self.probing = None;
-        self.step(Input::ProbeConflict { address, mac: mac.octets().into() }).await
-    }
-
-    async fn step(&mut self, input: Input<'_, C::Address>) -> Result<(), String> {
-        let now = clock::now();
-        let mut down = false;
-        for output in self.client.step(now, input) {
-            match output {
-                // A full queue, or that of a link without carrier, loses a frame as the wire may; the client sends again.
-                Output::Send(frame) => match self.socket.send(&frame).await {
-                    Err(error) if is_down(&error) => down = true,
+    async fn step(&mut self, happened: Happened<'_>) -> Result<(), String> {
+        let mut next = Some(happened);
+        while let Some(happened) = next.take() {
+            let acts = self.session.step(clock::now(), Timestamp::now(), happened);
+            self.follow_probing()?;
+            for act in acts {
+                let (socket, frame) = match act {
+                    Act::Tell(event) => {
+                        self.station.tell::<C>(event);
+                        continue;
+                    }
+                    Act::Send(frame) => (Some(&self.socket), frame),
+                    Act::Probe(frame) => (self.probes.as_ref().map(|(_, socket)| socket), frame),
+                };
+                let Some(socket) = socket else { continue };
+                match socket.send(&frame).await {
+                    Err(error) if is_down(&error) => next = Some(Happened::SocketDown),
+                    // A full queue, or that of a link without carrier, loses a frame as the wire may; it is sent again.
                     Err(error) if error.raw_os_error() == Some(ENOBUFS) => {}
                     sent => sent.map_err(|error| format!("failed to send a {} message: {error}", C::NAME))?,
-                },
-                Output::Probe(address) => {
-                    if self.probing.as_ref().is_none_or(|probing| probing.address() != address) {
-                        let probing = Probing::open(self.station.link, C::PROBES, address, now);
-                        self.probing = Some(probing.map_err(|error| chain(&error))?);
-                    }
-                }
-                Output::Bound(lease) => self.tell(DhcpEvent::Bound(leased::<C>(&lease, now, Timestamp::now()))),
-                Output::Renewed(lease) => self.tell(DhcpEvent::Renewed(leased::<C>(&lease, now, Timestamp::now()))),
-                Output::Lost { lease, reason } => {
-                    self.probing = None;
-                    self.tell(DhcpEvent::Lost { address: C::address(&lease).into(), why: reason.to_string() });
-                }
-                Output::Report(report) => {
-                    self.tell(DhcpEvent::Report { reason: C::reason(&report), text: report.to_string() });
                 }
             }
-        }
-        if down {
-            return self.link_lost().await;
-        }
-        let state = self.client.state();
-        if state != self.state {
-            self.state = state;
-            self.tell(DhcpEvent::State(state));
         }
         Ok(())
     }
 
-    fn tell(&self, event: DhcpEvent<C::Facts>) {
-        self.station.tell::<C>(event);
+    /// Opens and closes the socket for probes.
+    fn follow_probing(&mut self) -> Result<(), String> {
+        let wanted = self.session.probing();
+        if self.probes.as_ref().map(|(address, _)| *address) != wanted {
+            let open = |address| Ok((address, PacketSocket::open(self.station.link, C::PROBES)?));
+            let opened: Option<Result<_, l2::OpenError>> = wanted.map(open);
+            self.probes = opened.transpose().map_err(|error| chain(&error))?;
+        }
+        Ok(())
     }
 }
 
@@ -279,9 +192,9 @@ fn is_down(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NetworkDown
 }
 
-async fn hear<A: Copy + Into<IpAddr>>(probing: Option<&Probing<A>>, buffer: &mut [u8]) -> std::io::Result<usize> {
-    match probing {
-        Some(probing) => probing.recv(buffer).await,
+async fn hear(socket: Option<&PacketSocket>, buffer: &mut [u8]) -> std::io::Result<usize> {
+    match socket {
+        Some(socket) => socket.recv(buffer).await,
         None => std::future::pending().await,
     }
 }
@@ -290,36 +203,5 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => clock::sleep_until(deadline).await,
         None => std::future::pending().await,
-    }
-}
-
-/// The end of a lease that was written down; absent: never.
-fn expiry(expires: Option<Timestamp>, now: Instant, wall: Timestamp) -> Expiry {
-    let Some(expires) = expires else { return Expiry::Never };
-    let left = u64::try_from(expires.as_millisecond().saturating_sub(wall.as_millisecond())).unwrap_or(0);
-    Expiry::At(now.checked_add(Duration::from_millis(left)).unwrap_or(now))
-}
-
-fn leased<C: Protocol>(lease: &C::Lease, now: Instant, wall: Timestamp) -> Leased<C::Facts> {
-    let expires = C::expiry(lease).instant();
-    let end = expires.and_then(|at| {
-        let left = i64::try_from(at.saturating_duration_since(now).as_millis()).ok()?;
-        // Whole seconds, cut off: a successor must stop before the server thinks it does.
-        Timestamp::from_second(wall.as_millisecond().checked_add(left)?.div_euclid(1000)).ok()
-    });
-    Leased { facts: C::facts(lease, end), expires }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_remembered_comes_back_with_the_time_that_is_left() {
-        let (now, wall) = (Instant::now(), "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
-        let at = |text: &str| Some(text.parse().unwrap());
-        assert_eq!(expiry(at("2026-01-01T00:01:00Z"), now, wall), Expiry::At(now + Duration::from_mins(1)));
-        assert!(expiry(at("2025-12-31T23:59:00Z"), now, wall).is_past(now));
-        assert_eq!(expiry(None, now, wall), Expiry::Never);
     }
 }

@@ -17,6 +17,17 @@ use crate::ownership::service::LeaseKey;
 pub async fn run(
     client: Client,
     pattern: LeaderConfig,
+    asked: mpsc::UnboundedReceiver<BTreeSet<LeaseKey>>,
+    inputs: mpsc::UnboundedSender<Input>,
+) {
+    let told = inputs.clone();
+    let election = move |key, stop| elect(client.clone(), pattern.clone(), key, stop, told.clone());
+    run_each(election, asked, inputs).await;
+}
+
+/// `election` ends, with its Lease handed back, when its token is cancelled.
+async fn run_each<E: Future<Output = ()> + Send + 'static>(
+    election: impl Fn(LeaseKey, CancellationToken) -> E,
     mut asked: mpsc::UnboundedReceiver<BTreeSet<LeaseKey>>,
     inputs: mpsc::UnboundedSender<Input>,
 ) {
@@ -37,7 +48,7 @@ pub async fn run(
                 continue;
             }
             let stop = CancellationToken::new();
-            let election = elect(client.clone(), pattern.clone(), key.clone(), stop.clone(), inputs.clone());
+            let election = election(key.clone(), stop.clone());
             let turn = Arc::clone(turns.entry(key.clone()).or_default());
             let waiting = stop.clone();
             tasks.spawn(async move {
@@ -84,5 +95,93 @@ async fn elect(
             _ = &mut election => return,
             Ok(()) = leadership.changed() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    /// Elections that say what happens to them, and hand back when they are let.
+    struct Polls {
+        ask: mpsc::UnboundedSender<BTreeSet<LeaseKey>>,
+        heard: mpsc::UnboundedReceiver<Input>,
+        said: mpsc::UnboundedReceiver<String>,
+        may_hand_back: Arc<Semaphore>,
+    }
+
+    impl Polls {
+        fn open() -> Self {
+            let (ask, asked) = mpsc::unbounded_channel();
+            let (inputs, heard) = mpsc::unbounded_channel();
+            let (say, said) = mpsc::unbounded_channel();
+            let may_hand_back = Arc::new(Semaphore::new(0));
+            let permits = Arc::clone(&may_hand_back);
+            let election = move |key: LeaseKey, stop: CancellationToken| {
+                let (say, permits) = (say.clone(), Arc::clone(&permits));
+                async move {
+                    say.send(format!("{} begins", key.name)).unwrap();
+                    stop.cancelled().await;
+                    permits.acquire().await.unwrap().forget();
+                    say.send(format!("{} is handed back", key.name)).unwrap();
+                }
+            };
+            tokio::spawn(run_each(election, asked, inputs));
+            Self { ask, heard, said, may_hand_back }
+        }
+
+        /// What has happened when nothing moves any more after these Leases were asked for.
+        async fn ask(&mut self, names: &[&str]) -> Vec<String> {
+            let key = |name: &&str| LeaseKey { namespace: "default".into(), name: (*name).to_owned() };
+            self.ask.send(names.iter().map(key).collect()).unwrap();
+            self.said().await
+        }
+
+        async fn let_hand_back(&mut self) -> Vec<String> {
+            self.may_hand_back.add_permits(1);
+            self.said().await
+        }
+
+        async fn said(&mut self) -> Vec<String> {
+            // The clock stands, so this is over when everybody else waits.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            std::iter::from_fn(|| self.said.try_recv().ok()).collect()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_wanted_again_is_handed_back_before_its_next_election_begins() {
+        let mut polls = Polls::open();
+        assert_eq!(polls.ask(&["other", "web"]).await, ["other begins", "web begins"]);
+        assert!(polls.ask(&["other"]).await.is_empty(), "it hands back");
+        assert!(polls.ask(&["other", "web"]).await.is_empty(), "its turn has not come");
+        assert_eq!(polls.let_hand_back().await, ["web is handed back", "web begins"]);
+        assert!(polls.heard.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_election_that_is_not_wanted_any_more_before_its_turn_never_begins() {
+        let mut polls = Polls::open();
+        polls.ask(&["other", "web"]).await;
+        polls.ask(&["other"]).await;
+        polls.ask(&["other", "web"]).await;
+        polls.ask(&["other"]).await;
+        assert_eq!(polls.let_hand_back().await, ["web is handed back"]);
+        assert_eq!(polls.ask(&["other", "web"]).await, ["web begins"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_engine_hears_that_nothing_is_held_any_more_when_all_have_handed_back() {
+        let mut polls = Polls::open();
+        polls.ask(&["other", "web"]).await;
+        polls.ask(&[]).await;
+        polls.let_hand_back().await;
+        assert!(polls.heard.is_empty(), "one is left");
+        polls.let_hand_back().await;
+        assert!(matches!(polls.heard.try_recv(), Ok(Input::Released(true))));
     }
 }

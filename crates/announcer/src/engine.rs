@@ -34,6 +34,7 @@ pub use io::{
 use ipnet::IpNet;
 use l2::netlink::InetConf;
 use lookout::Lookout;
+use protect::Rules;
 use records::ServiceRecord;
 use stop::Stopping;
 use vip::{Phase, Vip};
@@ -47,11 +48,10 @@ use crate::ownership::node::Change;
 use crate::ownership::service::LeaseKey;
 use crate::ownership::{LeaseState, Owner, Owners, Ownership};
 use crate::plan::{self, Plan, VipId, World};
-use crate::security::Protection;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// How often the kernel's deadlines are put off.
-pub const REFRESH: Duration = Duration::from_secs(1);
+pub(crate) const REFRESH: Duration = Duration::from_secs(1);
 /// A refresh this late means that the process or the machine stood still: others may have acted meanwhile
 /// (failover-protocol.md R6).
 const PAUSE: Duration = Duration::from_secs(2);
@@ -103,9 +103,9 @@ pub struct Engine {
     /// What was set on interfaces that carry VIPs, to be put back; absent while the answer is on its way.
     prepared: BTreeMap<u32, Option<InetConf>>,
     listening: BTreeSet<(u32, Family)>,
-    /// The rules that were asked for last, and whether the kernel has refused them.
-    protected: Option<Protection>,
-    unprotected: bool,
+    /// Service security, and VIPs that are to be added as soon as theirs stand.
+    rules: Rules,
+    awaiting_rules: BTreeSet<VipId>,
     records: BTreeMap<ServiceKey, ServiceRecord>,
     told: BTreeMap<(ServiceKey, String), Instant>,
     /// Addresses and interfaces (without one) that we had removed, with the observation that was asked for last: up to
@@ -120,6 +120,9 @@ pub struct Engine {
     /// Observations asked for so far, and whether one is on its way, and whether another is needed after it.
     observes: u64,
     observing: bool,
+    /// The last one that was answered, and the first that shows what others did while this process stood still.
+    observed: u64,
+    fresh_from: u64,
     observe_again: bool,
     dirty: bool,
     urgent: bool,
@@ -152,8 +155,8 @@ impl Engine {
             clients: 0,
             prepared: BTreeMap::new(),
             listening: BTreeSet::new(),
-            protected: None,
-            unprotected: false,
+            rules: Rules::default(),
+            awaiting_rules: BTreeSet::new(),
             records: BTreeMap::new(),
             told: BTreeMap::new(),
             removed: BTreeMap::new(),
@@ -165,6 +168,8 @@ impl Engine {
             last_observe: now,
             observes: 0,
             observing: false,
+            observed: 0,
+            fresh_from: 0,
             observe_again: false,
             dirty: true,
             urgent: false,
@@ -286,7 +291,7 @@ impl Engine {
     /// What has happened since the start, for metrics.
     pub fn observations(&self) -> Observations {
         let (probes, claims, forged) = self.lookout.counted();
-        Observations { probes, claims, forged, unprotected: self.unprotected, ..self.observations.clone() }
+        Observations { probes, claims, forged, unprotected: self.rules.refused, ..self.observations.clone() }
     }
 
     /// Whether anything can be decided: the Services are known, and what owners are told by was read.
@@ -312,8 +317,12 @@ impl Engine {
                     "stood still: asking on the wire whether the addresses are still ours"
                 );
                 self.doubt_all(now);
+                self.fresh_from = self.observes + 1;
             }
             self.refresh(now);
+            if self.observed < self.fresh_from {
+                self.observe(now);
+            }
         }
         if !self.observing && now >= self.next_observe {
             self.check_protection();

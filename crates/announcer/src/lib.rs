@@ -1,9 +1,9 @@
 //! Who announces which virtual IP, and the adapters that make it so. Compatible with kube-vip (kube-vip spec, section
 //! 0).
 //!
-//! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; [`plan`](mod@plan) says
-//! which VIPs should be here, asking [`ownership`]; [`engine`] is the sans-IO machine that brings them up, keeps,
-//! defends and withdraws them. At the edge: [`wire`] (the kernel), `dhcp_driver` (DHCP clients), [`record`] (what is written on
+//! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; `plan` says which VIPs
+//! should be here, asking [`ownership`]; [`engine`] is the sans-IO machine that brings them up, keeps, defends and
+//! withdraws them. At the edge: [`wire`] (the kernel), [`dhcp_driver`] (DHCP clients), [`record`] (what is written on
 //! Services), and [`node`](mod@node), which runs the engine on all of them. [`run`] wires it up.
 
 pub mod annotations;
@@ -13,12 +13,12 @@ mod clients;
 mod clock;
 pub mod config;
 pub mod detect;
-mod dhcp_driver;
+pub mod dhcp_driver;
 mod elections;
-pub mod endpoints;
+mod endpoints;
 pub mod engine;
 pub mod frames;
-pub mod group;
+mod group;
 mod handover;
 mod listen;
 mod membership;
@@ -27,17 +27,19 @@ pub mod network;
 pub mod node;
 pub mod ownership;
 mod pace;
-pub mod plan;
+mod plan;
+mod reason;
 pub mod record;
 mod run;
 pub mod security;
 mod serving;
 pub mod status;
 mod swap;
-pub mod term;
+mod term;
 pub mod view;
 pub mod wire;
 
 pub use config::{Config, ConfigError, ElectionMode};
 pub use handover::lease_state;
+pub use reason::Reason;
 pub use run::{Error, leader_config, run};

@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
 use kube::{Api, Client};
 pub use kube_proxy::watch as watch_kube_proxy;
-use runtime::cache::Cache;
+use runtime::cache::{Cache, Told};
 use runtime::error::{api_code, chain};
 use runtime::reflect::Reflector;
 use serde_json::json;
@@ -28,6 +28,9 @@ use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
 
 /// For one request. The Lease lasts longer than some of them together.
 const LIMIT: Duration = Duration::from_secs(3);
+
+/// Conflicts in a row after which the engine is left to ask again.
+const TRIES: u32 = 3;
 
 /// After an outage of the API everybody has to see each other again before anything can be decided.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
@@ -42,7 +45,8 @@ pub struct Membership {
     duration: Duration,
     /// As the API returned it last.
     latest: Option<DynamicObject>,
-    /// The Lease goes with its Node: nobody has the right to delete Leases (decisions.md 3).
+    /// The Lease goes with its Node: nobody has the right to delete Leases (decisions.md 3). Asked anew with each new Lease: under
+    /// the UID of a Node that was deleted and registered again, the garbage collector would take it each time.
     owner_uid: Option<String>,
     failing: bool,
 }
@@ -69,13 +73,30 @@ impl Membership {
 
     /// Whether the rights are there that `node` mode needs: list Leases and write ours. `false` only if the API says no;
     /// an API that does not answer says nothing.
-    pub async fn is_allowed(&mut self) -> bool {
-        let list = tokio::time::timeout(LIMIT, self.leases.list_metadata(&ListParams::default().limit(1))).await;
-        if matches!(&list, Ok(Err(error)) if api_code(error) == Some(403)) {
-            return false;
+    pub async fn is_allowed(&self) -> bool {
+        let rehearsed = tokio::time::timeout(LIMIT, self.rehearse()).await;
+        !matches!(&rehearsed, Ok(Err(error)) if api_code(error) == Some(403))
+    }
+
+    /// All that [`Self::write`] sends, as a dry run: the card of our former life stands until there is a new one.
+    async fn rehearse(&self) -> Result<(), kube::Error> {
+        self.leases.list_metadata(&ListParams::default().limit(1)).await?;
+        let found = self.leases.get_opt(&self.name()).await?;
+        self.send(found.is_none(), &found.unwrap_or_else(|| self.blank()), true).await?;
+        Ok(())
+    }
+
+    fn blank(&self) -> DynamicObject {
+        DynamicObject::new(&self.name(), &ApiResource::erase::<Lease>(&())).within(&self.namespace)
+    }
+
+    async fn send(&self, fresh: bool, object: &DynamicObject, dry_run: bool) -> Result<DynamicObject, kube::Error> {
+        let params = PostParams { dry_run, ..PostParams::default() };
+        if fresh {
+            self.leases.create(&params, object).await
+        } else {
+            self.leases.replace(&self.name(), &params, object).await
         }
-        let written = self.write(&Card::default()).await;
-        !matches!(&written, Err(error) if api_code(error) == Some(403))
     }
 
     /// Writes each card that comes; of several that wait, the last.
@@ -103,35 +124,30 @@ impl Membership {
     }
 
     async fn write(&mut self, card: &Card) -> Result<(), kube::Error> {
-        let name = self.name();
-        for _ in 0..3 {
+        let mut tries = 0;
+        loop {
             let found = match self.latest.take() {
                 Some(latest) => Some(latest),
-                None => self.leases.get_opt(&name).await?,
+                None => self.leases.get_opt(&self.name()).await?,
             };
             let fresh = found.is_none();
-            let mut object = found.unwrap_or_else(|| {
-                DynamicObject::new(&name, &ApiResource::erase::<Lease>(&())).within(&self.namespace)
-            });
+            if fresh {
+                self.owner_uid = None;
+            }
+            let mut object = found.unwrap_or_else(|| self.blank());
             self.fill(&mut object, card).await;
-            let params = PostParams::default();
-            let written = if fresh {
-                self.leases.create(&params, &object).await
-            } else {
-                self.leases.replace(&name, &params, &object).await
-            };
-            match written {
+            tries += 1;
+            match self.send(fresh, &object, false).await {
                 Ok(mut object) => {
                     object.metadata.managed_fields = None;
                     self.latest = Some(object);
                     return Ok(());
                 }
                 // Changed by hand, deleted with its Node, or made by a former life a moment ago.
-                Err(error) if matches!(api_code(&error), Some(409 | 404)) => {}
+                Err(error) if tries < TRIES && matches!(api_code(&error), Some(409 | 404)) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
     }
 
     async fn fill(&mut self, object: &mut DynamicObject, card: &Card) {
@@ -177,17 +193,12 @@ pub async fn watch_leases(client: Client, namespace: String, lock: String, input
         };
         let _ = inputs.send(input);
     };
-    let feed = async {
-        cache.wait_synced().await;
-        let mut touched = cache.subscribe();
-        for name in cache.keys() {
-            tell(&name, cache.get(&name).as_deref());
+    let feed = cache.follow(|told| match told {
+        Told::Object(name, view) => tell(name, view),
+        Told::Listed => {
+            let _ = inputs.send(Input::MembersSynced);
         }
-        let _ = inputs.send(Input::MembersSynced);
-        while let Some(name) = touched.next().await {
-            tell(&name, cache.get(&name).as_deref());
-        }
-    };
+    });
     tokio::select! {
         never = reflector.run() => match never {},
         () = feed => {}
@@ -212,19 +223,12 @@ pub async fn watch_nodes(client: Client, nodes: Cache<String, NodeView>, inputs:
     }
     let reflector = Reflector::new("nodes", api, nodes.clone(), name, |node: &Node| Some(NodeView::of(node)))
         .longest_pause(WATCH_PAUSE);
-    let tell = |name: &str| {
-        let facts = nodes.get(&name.to_owned()).map(|view| view.facts);
-        let _ = inputs.send(Input::Node(name.to_owned(), facts));
-    };
-    let feed = async {
-        nodes.wait_synced().await;
-        let mut touched = nodes.subscribe();
-        nodes.keys().iter().for_each(|name| tell(name));
-        let _ = inputs.send(Input::NodesSynced { readable: true });
-        while let Some(name) = touched.next().await {
-            tell(&name);
-        }
-    };
+    let feed = nodes.follow(|told| {
+        let _ = inputs.send(match told {
+            Told::Object(name, view) => Input::Node(name.clone(), view.map(|view| view.facts)),
+            Told::Listed => Input::NodesSynced { readable: true },
+        });
+    });
     tokio::select! {
         never = reflector.run() => match never {},
         () = feed => {}
@@ -233,4 +237,146 @@ pub async fn watch_nodes(client: Client, nodes: Cache<String, NodeView>, inputs:
 
 fn name(meta: &ObjectMeta) -> String {
     meta.name.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use runtime::scenario::{Scenario, Seen};
+    use serde_json::Value;
+
+    use super::*;
+
+    fn membership(api: &Scenario) -> Membership {
+        Membership::new(&api.client(), "kube-system", "node-1", Duration::from_secs(15))
+    }
+
+    fn refused(code: u16) -> (u16, Value) {
+        let reason = if code == 404 { "NotFound" } else { "Refused" };
+        (code, Scenario::status(code, reason, "no"))
+    }
+
+    /// An API server with one Node, whose UID this is, and one Lease, if there is one. Anybody may be refused something.
+    #[derive(Clone, Default)]
+    struct Cluster {
+        node_uid: Arc<Mutex<&'static str>>,
+        lease: Arc<Mutex<Option<Value>>>,
+    }
+
+    impl Cluster {
+        fn api(&self, refuse: impl Fn(&Seen) -> Option<u16> + Send + Sync + 'static) -> Scenario {
+            let cluster = self.clone();
+            Scenario::answering(move |seen| refuse(seen).map_or_else(|| cluster.answer(seen), refused))
+        }
+
+        fn answer(&self, seen: &Seen) -> (u16, Value) {
+            if seen.path.contains("/nodes/") {
+                let meta = json!({"name": "node-1", "uid": *self.node_uid.lock().unwrap()});
+                return (
+                    200,
+                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta}),
+                );
+            }
+            let mut lease = self.lease.lock().unwrap();
+            match (seen.method.as_str(), lease.clone()) {
+                ("GET", _) if seen.path.ends_with("/leases") => (200, json!({"metadata": {}, "items": []})),
+                ("GET", Some(lease)) => (200, lease),
+                ("GET" | "PUT", None) => refused(404),
+                ("POST", Some(_)) => refused(409),
+                _ => {
+                    if !seen.query.contains("dryRun") {
+                        *lease = Some(seen.body.clone());
+                    }
+                    (200, seen.body.clone())
+                }
+            }
+        }
+
+        fn owner(&self) -> Option<String> {
+            let lease = self.lease.lock().unwrap();
+            Some(lease.as_ref()?["metadata"]["ownerReferences"][0]["uid"].as_str()?.to_owned())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_was_not_written_is_no_success() {
+        for code in [404, 409] {
+            // 404 on POST: there is no such namespace.
+            let api = Cluster::default().api(move |seen| (seen.method == "POST").then_some(code));
+            let error = membership(&api).write(&Card::default()).await.unwrap_err();
+            assert_eq!((api_code(&error), api.writes().len()), (Some(code), 3));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_changed_meanwhile_is_read_and_written_again() {
+        let cluster = Cluster::default();
+        let conflicts = Mutex::new(2);
+        let api = cluster.api(move |seen| {
+            let mut left = conflicts.lock().unwrap();
+            let refuse = seen.method == "PUT" && *left > 0;
+            *left -= i32::from(refuse);
+            refuse.then_some(409)
+        });
+        let mut membership = membership(&api);
+        membership.write(&Card::default()).await.unwrap();
+        membership.write(&Card { serving: true, ..Card::default() }).await.unwrap();
+        let lease = cluster.lease.lock().unwrap().clone().unwrap();
+        assert!(Card::parse(lease["metadata"]["annotations"][CARD].as_str().unwrap()).serving);
+    }
+
+    #[tokio::test]
+    async fn after_the_node_was_registered_again_the_lease_belongs_to_the_new_node() {
+        let cluster = Cluster::default();
+        *cluster.node_uid.lock().unwrap() = "first";
+        let api = cluster.api(|_| None);
+        let mut membership = membership(&api);
+        membership.write(&Card::default()).await.unwrap();
+        membership.write(&Card::default()).await.unwrap();
+        assert_eq!(cluster.owner().as_deref(), Some("first"));
+        let asked = api.requests().iter().filter(|seen| seen.path.contains("/nodes/")).count();
+        assert_eq!(asked, 1, "a renewal is one request");
+
+        *cluster.node_uid.lock().unwrap() = "second";
+        // The garbage collector.
+        *cluster.lease.lock().unwrap() = None;
+        membership.write(&Card::default()).await.unwrap();
+        assert_eq!(cluster.owner().as_deref(), Some("second"));
+    }
+
+    #[tokio::test]
+    async fn asking_for_the_rights_leaves_the_card_of_the_former_life() {
+        let cluster = Cluster::default();
+        let api = cluster.api(|_| None);
+        let former = Card { serving: true, term: crate::ownership::node::Term(7), ..Card::default() };
+        membership(&api).write(&former).await.unwrap();
+        let before = cluster.lease.lock().unwrap().clone();
+        assert!(membership(&api).is_allowed().await);
+        assert_eq!(*cluster.lease.lock().unwrap(), before);
+        assert!(api.writes().last().unwrap().query.contains("dryRun=All"));
+        let fresh = Cluster::default();
+        assert!(membership(&fresh.api(|_| None)).is_allowed().await);
+        assert_eq!(*fresh.lease.lock().unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn each_right_that_is_missing_is_noticed_and_an_api_that_is_away_says_nothing() {
+        let with_lease =
+            Cluster { lease: Arc::new(Mutex::new(Some(json!({"metadata": {"name": "l"}})))), ..Cluster::default() };
+        for (name, cluster, method, list) in [
+            ("list", Cluster::default(), "GET", true),
+            ("get", Cluster::default(), "GET", false),
+            ("create", Cluster::default(), "POST", false),
+            ("update", with_lease, "PUT", false),
+        ] {
+            for (code, allowed) in [(403, false), (500, true), (409, true)] {
+                let api = cluster.api(move |seen| {
+                    (seen.method == method && seen.path.ends_with("/leases") == (list || method == "POST"))
+                        .then_some(code)
+                });
+                assert_eq!(membership(&api).is_allowed().await, allowed, "{name} {code}");
+            }
+        }
+    }
 }

@@ -1,7 +1,9 @@
 //! What can be read at `/metrics`: kube-vip's names (kube-vip spec 7.1) and ours for what it does not tell.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -11,20 +13,24 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::engine::{Observations, VipStatus};
+use crate::network;
 use crate::ownership::LeaseState;
 
 type Number = Gauge<f64, AtomicU64>;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ServiceLabels {
+/// A Service can have a lease of each family.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+struct LeaseLabels {
     namespace: String,
     name: String,
+    family: &'static str,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DhcpLabels {
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+struct ClientLabels {
     namespace: String,
     name: String,
+    family: &'static str,
     state: &'static str,
 }
 
@@ -34,21 +40,51 @@ struct LeaderLabels {
     lease_name: String,
 }
 
+/// Metrics of what comes and goes. A label set goes with what it is about; the others are never missing meanwhile, whenever
+/// somebody reads them.
+#[derive(Debug)]
+struct Present<S, M> {
+    family: Family<S, M>,
+    shown: Mutex<BTreeSet<S>>,
+}
+
+impl<S: Clone + Eq + Ord + Hash, M: Default> Default for Present<S, M> {
+    fn default() -> Self {
+        Self { family: Family::default(), shown: Mutex::default() }
+    }
+}
+
+impl<S: Clone + Eq + Ord + Hash, M: Default> Present<S, M> {
+    /// These there are now, with these values.
+    fn show<V>(&self, values: BTreeMap<S, V>, set: impl Fn(&M, V)) {
+        let now: BTreeSet<S> = values.keys().cloned().collect();
+        for (labels, value) in values {
+            set(&self.family.get_or_create(&labels), value);
+        }
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        for gone in shown.difference(&now) {
+            self.family.remove(gone);
+        }
+        *shown = now;
+    }
+}
+
 /// The metrics of the announcer.
 #[derive(Debug)]
 pub struct Metrics {
     leader_labels: LeaderLabels,
     events: Family<[(&'static str, &'static str); 1], Gauge>,
-    active: Family<[(&'static str, String); 1], Gauge>,
+    active: Present<[(&'static str, String); 1], Gauge>,
     leader: Family<LeaderLabels, Gauge>,
     transitions: Family<[(&'static str, String); 1], Counter>,
     vips: Family<[(&'static str, &'static str); 1], Gauge>,
     announcements: Counter,
     conflicts: Counter,
-    dhcp_state: Family<DhcpLabels, Gauge>,
-    dhcp_expiry: Family<ServiceLabels, Number>,
+    dhcp_state: Present<ClientLabels, Gauge>,
+    dhcp_expiry: Present<LeaseLabels, Number>,
     confirmed: Gauge,
     changes: Family<[(&'static str, &'static str); 1], Counter>,
+    failed_swaps: Counter,
     gap: Number,
     probes: Family<[(&'static str, &'static str); 1], Counter>,
     lateness: Number,
@@ -64,16 +100,17 @@ impl Metrics {
         let metrics = Self {
             leader_labels: LeaderLabels { node: node.to_owned(), lease_name: lease_name.to_owned() },
             events: Family::default(),
-            active: Family::default(),
+            active: Present::default(),
             leader: Family::default(),
             transitions: Family::default(),
             vips: Family::default(),
             announcements: Counter::default(),
             conflicts: Counter::default(),
-            dhcp_state: Family::default(),
-            dhcp_expiry: Family::default(),
+            dhcp_state: Present::default(),
+            dhcp_expiry: Present::default(),
             confirmed: Gauge::default(),
             changes: Family::default(),
+            failed_swaps: Counter::default(),
             gap: Number::default(),
             probes: Family::default(),
             lateness: Number::default(),
@@ -93,7 +130,11 @@ impl Metrics {
             "Changes of Services by type",
             metrics.events.clone(),
         );
-        registry.register("kube_vip_active_services", "Services with an address on this node", metrics.active.clone());
+        registry.register(
+            "kube_vip_active_services",
+            "Services with an address on this node",
+            metrics.active.family.clone(),
+        );
         registry.register("kube_vip_is_leader", "Whether this node holds the Lease", metrics.leader.clone());
         registry.register(
             "kube_vip_leader_election_transitions",
@@ -113,13 +154,13 @@ impl Metrics {
         );
         registry.register(
             "hcp_announcer_dhcp_state",
-            "State of the DHCP client of a Service: 1 for the state it is in",
-            metrics.dhcp_state.clone(),
+            "State of the DHCP client of a Service, for each family: 1 for the state it is in",
+            metrics.dhcp_state.family.clone(),
         );
         registry.register(
             "hcp_announcer_dhcp_lease_remaining_seconds",
             "Time until the DHCP lease of a Service ends unless renewed",
-            metrics.dhcp_expiry.clone(),
+            metrics.dhcp_expiry.family.clone(),
         );
         registry.register(
             "hcp_announcer_lease_confirmed",
@@ -130,6 +171,11 @@ impl Metrics {
             "hcp_announcer_owner_changes",
             "VIPs that came to this node, by the reason that the Event gives too",
             metrics.changes.clone(),
+        );
+        registry.register(
+            "hcp_announcer_failed_owner_changes",
+            "Times the API did not take a change of owner, all attempts together; each is tried again",
+            metrics.failed_swaps.clone(),
         );
         registry.register(
             "hcp_announcer_last_gap_seconds",
@@ -174,6 +220,7 @@ impl Metrics {
         for (why, count) in &seen.changes {
             raise(&self.changes.get_or_create(&[("reason", *why)]), *count);
         }
+        raise(&self.failed_swaps, seen.failed_swaps);
         let probes = seen.probes;
         for (what, count) in [
             ("asked", probes.asked),
@@ -225,21 +272,102 @@ impl Metrics {
         let count = |up: bool| i64::try_from(status.iter().filter(|vip| vip.up == up).count()).unwrap_or(i64::MAX);
         self.vips.get_or_create(&[("state", "up")]).set(count(true));
         self.vips.get_or_create(&[("state", "pending")]).set(count(false));
-        self.active.clear();
         let services: BTreeSet<_> = status.iter().filter(|vip| vip.up).filter_map(|vip| vip.service.clone()).collect();
+        let mut active = BTreeMap::new();
         for service in services {
-            self.active.get_or_create(&[("namespace", service.namespace)]).inc();
+            *active.entry([("namespace", service.namespace)]).or_insert(0) += 1;
         }
-        self.dhcp_state.clear();
-        self.dhcp_expiry.clear();
+        self.active.show(active, |gauge, count| {
+            gauge.set(count);
+        });
+        let (mut states, mut leases) = (BTreeMap::new(), BTreeMap::new());
         for vip in status {
             let (Some(service), Some(state)) = (&vip.service, vip.dhcp_state) else { continue };
-            let labels = DhcpLabels { namespace: service.namespace.clone(), name: service.name.clone(), state };
-            self.dhcp_state.get_or_create(&labels).set(1);
+            let (namespace, name) = (service.namespace.clone(), service.name.clone());
+            let family = match vip.id.family() {
+                network::Family::V4 => "IPv4",
+                network::Family::V6 => "IPv6",
+            };
             if let Some(expires) = vip.expires {
-                let labels = ServiceLabels { namespace: service.namespace.clone(), name: service.name.clone() };
-                self.dhcp_expiry.get_or_create(&labels).set(expires.saturating_duration_since(now).as_secs_f64());
+                let labels = LeaseLabels { namespace: namespace.clone(), name: name.clone(), family };
+                leases.insert(labels, expires.saturating_duration_since(now).as_secs_f64());
             }
+            states.insert(ClientLabels { namespace, name, family, state }, 1);
         }
+        self.dhcp_state.show(states, |gauge, one| {
+            gauge.set(one);
+        });
+        self.dhcp_expiry.show(leases, |gauge, seconds| {
+            gauge.set(seconds);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+    use crate::plan::VipId;
+    use crate::view::{ServiceKey, Uid};
+
+    fn leased(id: fn(Uid) -> VipId, state: &'static str, expires: Instant) -> VipStatus {
+        VipStatus {
+            id: id(Uid("web".into())),
+            address: None,
+            service: Some(ServiceKey::new("default", "web")),
+            up: true,
+            dhcp_state: Some(state),
+            expires: Some(expires),
+        }
+    }
+
+    fn shown(registry: &Registry) -> String {
+        let mut text = String::new();
+        encode(&mut text, registry).unwrap();
+        text.lines().filter(|line| line.contains("_dhcp_") && !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn a_service_with_leases_of_both_families_shows_both() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry, "node-1", "lock", "0");
+        let now = Instant::now();
+        let at = |seconds| now + Duration::from_secs(seconds);
+        metrics.vips(&[leased(VipId::Dhcp, "rebinding", at(30)), leased(VipId::Dhcp6, "bound", at(600))], now);
+        let text = shown(&registry);
+        for line in [
+            r#"hcp_announcer_dhcp_state{namespace="default",name="web",family="IPv4",state="rebinding"} 1"#,
+            r#"hcp_announcer_dhcp_state{namespace="default",name="web",family="IPv6",state="bound"} 1"#,
+            r#"hcp_announcer_dhcp_lease_remaining_seconds{namespace="default",name="web",family="IPv4"} 30.0"#,
+            r#"hcp_announcer_dhcp_lease_remaining_seconds{namespace="default",name="web",family="IPv6"} 600.0"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_stays_is_never_missing_and_what_is_gone_goes() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry, "node-1", "lock", "0");
+        let now = Instant::now();
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let both = [leased(VipId::Dhcp, "bound", at(30)), leased(VipId::Dhcp6, "bound", at(600))];
+        metrics.vips(&both, now);
+        let labels = LeaseLabels { namespace: "default".into(), name: "web".into(), family: "IPv4" };
+        // Taken away and made again, they would be others: a scrape in between would have seen none.
+        let lease = metrics.dhcp_expiry.family.get_or_create_owned(&labels);
+        let active = metrics.active.family.get_or_create_owned(&[("namespace", "default".to_owned())]);
+        metrics.vips(&[leased(VipId::Dhcp, "renewing", at(20))], now);
+        assert_eq!((lease.get(), active.get()), (20.0, 1));
+        active.set(7);
+        metrics.vips(&both[..1], now);
+        assert_eq!((lease.get(), active.get()), (30.0, 1));
+        let text = shown(&registry);
+        assert!(!text.contains("IPv6") && !text.contains("renewing") && text.contains("bound"), "{text}");
+        metrics.vips(&[], now);
+        assert_eq!(shown(&registry), "");
     }
 }

@@ -8,10 +8,8 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use l2::netlink::{Address, AddressLifetime, Link, LinkKind};
-pub use macvlans::{
-    LeaseEnd, alias, is_macvlan_of, is_own_macvlan, lease_end, mac_is_taken, moment, name_is_taken, owner_in,
-    was_left_for,
-};
+pub use macvlans::{LeaseEnd, is_macvlan_of, lease_end, misfit, name_is_taken, owner_in};
+pub(crate) use macvlans::{alias, is_own_macvlan, mac_is_taken, moment, was_left_for};
 
 use crate::annotations::{SERVICE_INTERFACE, cut};
 use crate::config::{Config, PrefixRule};
@@ -252,7 +250,7 @@ impl Network {
 
 /// Whether somebody's VIP looks like this: a host prefix that is never chosen as source address. The interface of
 /// kube-proxy's IPVS mode carries every Service address and is none of our business.
-pub fn looks_like_a_vip(address: &Address, link: &Link) -> bool {
+pub(crate) fn looks_like_a_vip(address: &Address, link: &Link) -> bool {
     address.is_ours()
         || (address.net.prefix_len() == address.net.max_prefix_len()
             && address.preferred == AddressLifetime::For(Duration::ZERO)

@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::ownership::node::{Card, Swap};
 use crate::ownership::service::LeaseKey;
 use crate::pace::Pace;
+use crate::reason::Reason;
 use crate::record::Writer;
 use crate::view::{ServiceKey, Uid};
 use crate::wire::Wire;
@@ -199,24 +200,43 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     }
 }
 
-/// Performs requests to the kernel in order; what keeps addresses goes before what makes new ones.
+/// Performs requests to the kernel in order; what keeps addresses goes before what makes new ones. Rules are set beside
+/// the others: behind another program's change of the kernel's tables they can take longer than addresses live.
 async fn perform<W: Wire>(
     wire: W,
     mut requests: mpsc::UnboundedReceiver<WireOp>,
     mut urgent: mpsc::UnboundedReceiver<WireOp>,
     inputs: mpsc::UnboundedSender<Input>,
 ) {
-    loop {
-        let op = tokio::select! {
-            biased;
-            Some(op) = urgent.recv() => op,
-            Some(op) = requests.recv() => op,
-            else => return,
-        };
+    let (beside, mut rules) = mpsc::unbounded_channel();
+    let answer = async |op| {
         if let Some(done) = wire.perform(op).await {
             let _ = inputs.send(Input::Wire(done));
         }
-    }
+    };
+    let in_order = async {
+        // Dropped when there is nothing more to come.
+        let beside = beside;
+        loop {
+            let op = tokio::select! {
+                biased;
+                Some(op) = urgent.recv() => op,
+                Some(op) = requests.recv() => op,
+                else => return,
+            };
+            if let WireOp::Protect(_) = op {
+                let _ = beside.send(op);
+            } else {
+                answer(op).await;
+            }
+        }
+    };
+    let set_rules = async {
+        while let Some(op) = rules.recv().await {
+            answer(op).await;
+        }
+    };
+    tokio::join!(in_order, set_rules);
 }
 
 impl Node {
@@ -304,7 +324,7 @@ impl Node {
     }
 
     fn tell(&self, key: &ServiceKey, tell: &Tell) {
-        if tell.reason == "AddressConflict" {
+        if tell.reason == Reason::AddressConflict {
             self.metrics.conflict();
         }
         let object = ObjectReference {
@@ -316,11 +336,11 @@ impl Node {
             ..ObjectReference::default()
         };
         if tell.warning {
-            tracing::warn!(service = %key, reason = tell.reason, "{}", tell.text);
-            self.recorder.warning(&object, tell.reason, &tell.text);
+            tracing::warn!(service = %key, reason = tell.reason.as_str(), "{}", tell.text);
+            self.recorder.warning(&object, tell.reason.as_str(), &tell.text);
         } else {
-            tracing::info!(service = %key, reason = tell.reason, "{}", tell.text);
-            self.recorder.normal(&object, tell.reason, &tell.text);
+            tracing::info!(service = %key, reason = tell.reason.as_str(), "{}", tell.text);
+            self.recorder.normal(&object, tell.reason.as_str(), &tell.text);
         }
     }
 }
@@ -368,6 +388,57 @@ mod tests {
         assert_eq!(performed.recv().await, Some(WireOp::Extend(Vec::new())));
         assert_eq!(performed.recv().await, Some(WireOp::Delete { link: 0 }));
         assert_eq!(performed.len(), 199, "and nothing is lost");
+    }
+
+    /// The kernel's tables are busy: rules are set when told to. Notes what is begun and what is done.
+    struct Busy {
+        rules: Arc<tokio::sync::Notify>,
+        noted: mpsc::UnboundedSender<&'static str>,
+    }
+
+    impl Wire for Busy {
+        async fn perform(&self, op: WireOp) -> Option<WireDone> {
+            let (begun, done) = match op {
+                WireOp::Protect(_) => ("rules begun", "rules stand"),
+                WireOp::Extend(_) => ("extending", "extended"),
+                _ => ("removing", "removed"),
+            };
+            let _ = self.noted.send(begun);
+            if begun == "rules begun" {
+                self.rules.notified().await;
+            } else {
+                tokio::task::yield_now().await;
+            }
+            let _ = self.noted.send(done);
+            None
+        }
+    }
+
+    #[tokio::test]
+    async fn neither_deadlines_nor_removals_wait_for_rules_that_the_kernel_is_slow_to_set() {
+        let (noted, mut seen) = mpsc::unbounded_channel();
+        let (ops, requests) = mpsc::unbounded_channel();
+        let (first, urgent) = mpsc::unbounded_channel();
+        let (inputs, _answers) = mpsc::unbounded_channel();
+        let rules = Arc::new(tokio::sync::Notify::new());
+        let kernel = tokio::spawn(perform(Busy { rules: Arc::clone(&rules), noted }, requests, urgent, inputs));
+        let mut next = async || tokio::time::timeout(Duration::from_secs(5), seen.recv()).await.expect("it goes on");
+        let net: ipnet::IpNet = "10.0.0.5/32".parse().unwrap();
+        // No address is left without rules: what is removed first is gone before they change.
+        ops.send(WireOp::Remove { link: 2, net }).unwrap();
+        ops.send(WireOp::Protect(crate::security::Protection::default())).unwrap();
+        for expected in ["removing", "removed", "rules begun"] {
+            assert_eq!(next().await, Some(expected));
+        }
+        first.send(WireOp::Extend(Vec::new())).unwrap();
+        ops.send(WireOp::Remove { link: 2, net }).unwrap();
+        for expected in ["extending", "extended", "removing", "removed"] {
+            assert_eq!(next().await, Some(expected));
+        }
+        drop((ops, first));
+        rules.notify_one();
+        assert_eq!(next().await, Some("rules stand"), "the last request is done before the end");
+        kernel.await.unwrap();
     }
 
     #[test]

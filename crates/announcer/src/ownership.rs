@@ -9,7 +9,7 @@ use crate::view::ServiceView;
 
 /// The answer for one Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
+pub(crate) enum Owner {
     /// This node announces it.
     Mine,
     /// Another node does, or may: nothing of it stays here.
@@ -19,7 +19,7 @@ pub enum Owner {
 }
 
 /// Decides per Service. `global` gives all Services the same answer; `service` and `node` do not.
-pub trait Ownership {
+pub(crate) trait Ownership {
     /// Who owns `service`.
     fn of(&self, service: &ServiceView) -> Owner;
 
@@ -45,7 +45,7 @@ pub enum LeaseState {
 
 /// kube-vip's one Lease for all Services.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GlobalLease {
+pub(crate) struct GlobalLease {
     /// Our name in the Lease.
     pub node: String,
     /// What the election said last.
@@ -54,7 +54,7 @@ pub struct GlobalLease {
 
 impl LeaseState {
     /// What it makes of `node`.
-    pub fn owner(&self, node: &str) -> Owner {
+    pub(crate) fn owner(&self, node: &str) -> Owner {
         match self {
             Self::Held { .. } => Owner::Mine,
             // A Lease that nobody holds, or our own name before the election has taken it again: nobody else has begun
@@ -77,7 +77,7 @@ impl Ownership for GlobalLease {
 
 /// The mode that was configured, with what it knows.
 #[derive(Debug)]
-pub enum Owners {
+pub(crate) enum Owners {
     /// `global`.
     Global(GlobalLease),
     /// `service`.

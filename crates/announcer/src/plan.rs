@@ -29,7 +29,7 @@ pub enum VipId {
 impl VipId {
     /// Whether its address is known only once it was leased.
     pub fn is_dhcp(&self) -> bool {
-        matches!(self, Self::Dhcp(_))
+        matches!(self, Self::Dhcp(_) | Self::Dhcp6(_))
     }
 
     /// How its address is asked about.

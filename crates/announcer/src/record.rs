@@ -30,7 +30,7 @@ const BACKOFF: Backoff = Backoff { min: Duration::from_millis(20), max: Duration
 
 /// Why a Service could not be written.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+enum RecordError {
     /// GET.
     #[error("failed to read Service {0}")]
     Read(ServiceKey, #[source] kube::Error),
@@ -147,14 +147,9 @@ impl Writer {
                 }
                 Recorded::Done
             }
-            Ok(Outcome::Gone) => {
-                self.forget(key);
-                Recorded::Gone
-            }
-            Ok(Outcome::Superseded) => {
-                self.forget(key);
-                Recorded::Superseded
-            }
+            Ok(Outcome::Gone) if self.give_up(key, &record) => Recorded::Gone,
+            Ok(Outcome::Superseded) if self.give_up(key, &record) => Recorded::Superseded,
+            Ok(Outcome::Gone | Outcome::Superseded) => return,
             Err(error) => {
                 let code = runtime::error::api_code(error.cause());
                 // An object that we remembered may be old: read it and try at once.
@@ -172,6 +167,18 @@ impl Writer {
             }
         };
         let _ = self.inputs.send(Input::Recorded(key.clone(), recorded));
+    }
+
+    /// Wants `record` no more. False if another one has come meanwhile, for a later Service of the name or under a newer
+    /// term: the queue has the key again, and what became of the old one is nobody's concern.
+    fn give_up(&self, key: &ServiceKey, record: &Record) -> bool {
+        self.queue.forget(key);
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        if wanted.get(key).is_some_and(|wanted| wanted.record != *record) {
+            return false;
+        }
+        wanted.remove(key);
+        true
     }
 
     /// The object as it is now, or `None` if the Service that is meant is gone.
@@ -392,5 +399,59 @@ mod tests {
         running.await.unwrap();
         assert_eq!([requests.try_recv(), requests.try_recv()].map(Result::unwrap), ["PUT web", "PUT status"]);
         assert!(matches!(recorded.try_recv(), Ok(Input::Recorded(_, Recorded::Done))));
+    }
+
+    /// An API server that answers each GET only when told to, with this object, and notes what it was asked.
+    fn slow_api(object: DynamicObject) -> (Client, mpsc::UnboundedReceiver<String>, mpsc::UnboundedSender<()>) {
+        let (arrived, requests) = mpsc::unbounded_channel();
+        let (go_on, answers) = mpsc::unbounded_channel();
+        let answers = Arc::new(tokio::sync::Mutex::new(answers));
+        let api = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (arrived, answers, object) = (arrived.clone(), Arc::clone(&answers), object.clone());
+            async move {
+                let path = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+                let _ = arrived.send(format!("{} {path}", request.method()));
+                if request.method() == http::Method::GET {
+                    let _ = answers.lock().await.recv().await;
+                }
+                let body = serde_json::to_vec(&object).unwrap();
+                Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(body)))
+            }
+        });
+        (Client::new(api, "default"), requests, go_on)
+    }
+
+    #[tokio::test]
+    async fn what_comes_to_be_wanted_while_an_older_record_turns_out_to_be_void_is_written() {
+        let mut standing = object(&json!({}));
+        sit(&mut standing, &Seat { host: "node-2".into(), term: Term(5) });
+        let record = |uid: &str, term| Record {
+            uid: crate::view::Uid(uid.into()),
+            vip_host: "node-1".into(),
+            term: Some(Term(term)),
+            ..Record::default()
+        };
+        // Of a Service that is gone, and under a term that is over.
+        for void in [record("before", 6), record("u", 4)] {
+            let (client, mut requests, go_on) = slow_api(standing.clone());
+            let (inputs, mut recorded) = mpsc::unbounded_channel();
+            let writer = Writer::new(client, QueueMetrics::default(), inputs);
+            let stop = runtime::shutdown::Token::new();
+            let running = tokio::spawn(writer.clone().run(stop.clone()));
+            let key = ServiceKey::new("default", "web");
+            writer.want(key.clone(), void);
+            assert_eq!(requests.recv().await.unwrap(), "GET web");
+            writer.want(key, record("u", 6));
+            go_on.send(()).unwrap();
+            go_on.send(()).unwrap();
+            let limit = Duration::from_secs(5);
+            let next = tokio::time::timeout(limit, async { [requests.recv().await, requests.recv().await] }).await;
+            assert_eq!(next.expect("it is written").map(Option::unwrap), ["GET web", "PUT web"]);
+            let told = tokio::time::timeout(limit, recorded.recv()).await;
+            assert!(matches!(told, Ok(Some(Input::Recorded(_, Recorded::Done)))), "{told:?}");
+            stop.cancel();
+            running.await.unwrap();
+            assert!(recorded.try_recv().is_err(), "what became of the older one is not told");
+        }
     }
 }

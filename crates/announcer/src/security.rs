@@ -51,7 +51,7 @@ impl Protection {
 }
 
 /// What the rules are made from.
-pub struct Scene<'a> {
+pub(crate) struct Scene<'a> {
     /// All Services that are ours to announce.
     pub services: &'a BTreeMap<ServiceKey, ServiceView>,
     /// The node.
@@ -68,7 +68,7 @@ pub struct Scene<'a> {
 
 /// kube-vip spec 5.9: of traffic to a VIP only what is meant for a port of its Services comes through, also when ports
 /// change later; where several Services share the VIP, the ports of all.
-pub fn protection(scene: &Scene<'_>) -> Protection {
+pub(crate) fn protection(scene: &Scene<'_>) -> Protection {
     let mut vips: BTreeMap<IpAddr, BTreeSet<Port>> = BTreeMap::new();
     let mut leased: BTreeMap<&ServiceKey, Vec<IpAddr>> = BTreeMap::new();
     for (address, members) in scene.leased {

@@ -147,7 +147,7 @@ pub async fn read(config: &Config, product: &Product) -> Result<Report, StatusEr
 }
 
 /// The report on these objects.
-pub fn report(config: &Config, services: &[Service], leases: &[Lease], now: Timestamp) -> Report {
+pub(crate) fn report(config: &Config, services: &[Service], leases: &[Lease], now: Timestamp) -> Report {
     let mut leases: Vec<LeaseRow> = leases.iter().filter_map(|lease| lease_row(config, lease, now)).collect();
     leases.sort_by(|a, b| a.lease.cmp(&b.lease));
     let mut views: Vec<ServiceView> =

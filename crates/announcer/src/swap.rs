@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
 use kube::{Api, Client};
-use runtime::client::{Settings, connect};
+use runtime::client::{ClientError, Settings, connect};
 use runtime::error::{api_code, chain};
 use tokio::sync::mpsc;
 
@@ -80,39 +80,38 @@ impl Swapper {
 
     async fn perform(&self, key: &ServiceKey, swap: &Swap) -> Swapped {
         let mut client = self.client.clone();
+        let mut last = String::new();
         for attempt in 0..ATTEMPTS {
             let limit = if attempt == 0 { FIRST_LIMIT } else { LIMIT };
             match once(&client, key, swap, limit).await {
                 Attempt::Done(swapped) => return swapped,
-                Attempt::Conflict => {}
+                Attempt::Conflict => "somebody else writes the Service all the time".clone_into(&mut last),
                 Attempt::Failed(error) => {
                     tracing::debug!(service = %key, error, attempt, "cannot change the owner");
+                    last = error;
                     match self.fresh(attempt) {
-                        Some(fresh) => client = fresh,
-                        None => break,
+                        Ok(fresh) => client = fresh,
+                        Err(error) => last = format!("{last}; no other connection: {}", chain(&error)),
                     }
                 }
             }
         }
-        Swapped::Failed
+        Swapped::Failed(last)
     }
 
     /// A client with a connection of its own, to another API server where there is one.
-    fn fresh(&self, attempt: usize) -> Option<Client> {
-        let mut config = self.config.clone();
+    fn fresh(&self, attempt: usize) -> Result<Client, ClientError> {
         let server = {
             let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
             let count = servers.len().max(1);
             servers.get(attempt % count).cloned()
         };
-        if let Some(uri) = server.and_then(|server| format!("https://{server}").parse().ok())
-            && config.cluster_url.scheme_str() == Some("https")
-        {
-            // The certificate is for the name under which everybody knows the API.
-            config.tls_server_name = config.tls_server_name.or_else(|| config.cluster_url.host().map(str::to_owned));
-            config.cluster_url = uri;
-        }
-        connect(config, &self.settings).ok()
+        let usual = self.config.clone();
+        let config = match server {
+            Some(server) => towards(usual, &server),
+            None => usual,
+        };
+        connect(config, &self.settings)
     }
 
     /// Keeps the list of API servers. Without the right to read it, fresh connections go to the usual address.
@@ -136,6 +135,20 @@ impl Swapper {
             tokio::time::sleep(ENDPOINTS_EVERY).await;
         }
     }
+}
+
+/// The way to this API server, if the usual one is by TLS.
+fn towards(mut config: kube::Config, server: &str) -> kube::Config {
+    if config.cluster_url.scheme_str() == Some("https")
+        && let Ok(url) = format!("https://{server}").parse()
+    {
+        // The certificate is for the name under which everybody knows the API. In a URL an IPv6 address has brackets, in a
+        // certificate it has none.
+        let usual = config.cluster_url.host().map(|host| host.trim_matches(['[', ']']).to_owned());
+        config.tls_server_name = config.tls_server_name.or(usual);
+        config.cluster_url = url;
+    }
+    config
 }
 
 /// Address and port of each API server.
@@ -214,6 +227,23 @@ mod tests {
         (Client::new(service, "default"), asked)
     }
 
+    #[tokio::test]
+    async fn another_api_server_is_known_by_the_name_of_the_usual_one() {
+        for (usual, name) in [
+            ("https://[fd00:10:96::1]:443", "fd00:10:96::1"),
+            ("https://10.96.0.1", "10.96.0.1"),
+            ("https://api", "api"),
+        ] {
+            let mut config = towards(kube::Config::new(usual.parse().unwrap()), "[fd00::2]:6443");
+            config.root_cert = Some(Vec::new());
+            assert_eq!(config.cluster_url.to_string(), "https://[fd00::2]:6443/");
+            assert_eq!(config.tls_server_name.as_deref(), Some(name));
+            assert!(connect(config, &settings()).is_ok(), "{usual}");
+        }
+        let plain = towards(kube::Config::new("http://10.96.0.1".parse().unwrap()), "[fd00::2]:6443");
+        assert_eq!(plain.cluster_url.to_string(), "http://10.96.0.1/");
+    }
+
     fn swap() -> Swap {
         let seat = |host: &str, term| Seat { host: host.into(), term: Term(term) };
         Swap { uid: Uid("u".into()), expect: Some(seat("node-1", 3)), seat: seat("node-2", 4) }
@@ -260,6 +290,32 @@ mod tests {
         assert_eq!(asked, ["GET"]);
     }
 
+    fn swapper(client: Client, settings: Settings) -> Swapper {
+        let (inputs, _heard) = mpsc::unbounded_channel();
+        // Nobody listens there.
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        Swapper::new(client, config, settings, inputs)
+    }
+
+    fn settings() -> Settings {
+        Settings::new("guest", &runtime::Product { name: "test", metrics_prefix: "test", version: "1" })
+    }
+
+    #[tokio::test]
+    async fn a_failure_says_why_the_last_attempt_failed() {
+        let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "not you"});
+        let away = Settings { retry: false, ..settings() };
+        let unusable = Settings { user_agent: "\n".into(), ..settings() };
+        // The others take a fresh connection, if there is one.
+        for (settings, said, usual) in [(away, &["refused"][..], 1), (unusable, &["not you", "User-Agent"], ATTEMPTS)] {
+            let (client, asked) = api(vec![(403, refusal.clone()); usual]);
+            let swapped = swapper(client, settings).perform(&ServiceKey::new("default", "web"), &swap()).await;
+            let Swapped::Failed(why) = swapped else { panic!("{swapped:?}") };
+            assert!(said.iter().all(|said| why.contains(said)), "{why}");
+            assert_eq!(asked.lock().unwrap().len(), usual);
+        }
+    }
+
     #[tokio::test]
     async fn a_conflict_is_read_again_at_once_and_decided_by_what_stands_then() {
         let conflict = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Conflict", "code": 409, "message": "changed"});
@@ -270,11 +326,7 @@ mod tests {
                 (200, standing),
                 (200, object("node-2", 4, "7")),
             ]);
-            let (inputs, _heard) = mpsc::unbounded_channel();
-            let config = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
-            let product = runtime::Product { name: "test", metrics_prefix: "test", version: "1" };
-            let swapper = Swapper::new(client, config, Settings::new("guest", &product), inputs);
-            let swapped = swapper.perform(&ServiceKey::new("default", "web"), &swap()).await;
+            let swapped = swapper(client, settings()).perform(&ServiceKey::new("default", "web"), &swap()).await;
             assert_eq!(swapped == Swapped::Won, won, "{swapped:?}");
             assert_eq!(asked.lock().unwrap().len(), if won { 4 } else { 3 });
         }

@@ -15,7 +15,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use runtime::error::chain;
 use serde_json::json;
 
-use crate::VERSION;
+use crate::{PRODUCT, VERSION};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -149,7 +149,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
     let admin = admin(arguments).await?;
     // Two rotations within a second are one.
     let stamp = Timestamp::now().strftime("%Y%m%d%H%M%S").to_string();
-    let outcome = addon::run(admin, &request, &stamp, &mut |line| eprintln!("{line}")).await?;
+    let outcome = addon::run(admin, &request, &stamp, &PRODUCT, &mut |line| eprintln!("{line}")).await?;
     for note in &outcome.notes {
         eprintln!("note: {note}");
     }

@@ -9,6 +9,8 @@ mod generate_addon;
 mod probe;
 #[cfg(test)]
 mod reference;
+#[cfg(test)]
+mod shared_keys;
 mod values;
 
 /// Version, with the commit it was built from where that is known.

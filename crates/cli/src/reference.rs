@@ -1,5 +1,5 @@
 //! Renders `docs/reference.md` from the definitions that the program itself uses, and fails while the file says something else.
-//! `UPDATE_DOCS=1 cargo test -p harvester-cloud-provider reference` writes it anew.
+//! `UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference` writes it anew.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ const RECORD: &str = include_str!("../../harvester-provider/src/identity/record.
 const INTRODUCTION: &str = "\
 # Reference
 
-Generated from the code (`UPDATE_DOCS=1 cargo test -p harvester-cloud-provider reference`); do not edit. The chart's values
+Generated from the code (`UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference`); do not edit. The chart's values
 are in its `values.yaml`.
 ";
 
@@ -132,7 +132,7 @@ fn the_reference_says_what_the_code_says() {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == rendered,
-        "docs/reference.md is out of date: UPDATE_DOCS=1 cargo test -p harvester-cloud-provider reference"
+        "docs/reference.md is out of date: UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference"
     );
     for needed in [
         "`--cloud-config`",

@@ -5,7 +5,7 @@
 
 pub mod cache;
 pub mod controllers;
-pub mod lifecycle;
+mod lifecycle;
 pub mod node;
 pub mod observe;
 mod own_write;

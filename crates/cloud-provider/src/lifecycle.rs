@@ -17,7 +17,6 @@ use runtime::shutdown::Token;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use decide::{Action, Memory, Question};
-pub use decide::{OUT_OF_SERVICE, SHUTDOWN};
 
 use crate::cache::NodeCache;
 use crate::node::{Writer, reference, taints_value};

@@ -23,10 +23,10 @@ use runtime::work_queue::{Backoff, QueueMetrics, WorkQueue};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-pub use addresses::{NodeIpError, PROVIDED_NODE_IP, desired_addresses};
+pub use addresses::{NodeIpError, PROVIDED_NODE_IP, desired_addresses, parse_node_ips};
 pub use metrics::NodeMetrics;
 pub(crate) use plan::taints_value;
-pub use plan::{UNINITIALIZED, is_uninitialized};
+pub use plan::{INSTANCE_TYPE, UNINITIALIZED, is_uninitialized};
 pub(crate) use writer::Writer;
 
 use crate::cache::NodeCache;

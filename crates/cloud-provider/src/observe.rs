@@ -78,12 +78,12 @@ fn protocol(text: Option<&str>) -> Protocol {
 }
 
 /// The key of a Node.
-pub fn node_key(meta: &ObjectMeta) -> String {
+pub(crate) fn node_key(meta: &ObjectMeta) -> String {
     meta.name.clone().unwrap_or_default()
 }
 
 /// The view of a Node.
-pub fn node(node: &Node) -> NodeView {
+pub(crate) fn node(node: &Node) -> NodeView {
     let meta = &node.metadata;
     let spec = node.spec.as_ref();
     let status = node.status.as_ref();

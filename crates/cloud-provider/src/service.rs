@@ -25,10 +25,10 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use apply::{Writer, reference};
-pub use decide::{FINALIZER, has_finalizer, wants_load_balancer};
 use decide::{Release, Step};
+pub use decide::{has_finalizer, wants_load_balancer};
 use memory::Memory;
-pub use metrics::ServiceMetrics;
+pub(crate) use metrics::ServiceMetrics;
 use story::{Failing, Tell};
 
 use crate::cache::ServiceCache;
@@ -37,7 +37,7 @@ use crate::view::{ServiceKey, ServiceView};
 use crate::worker::{self, Next};
 
 /// Source component of the Events.
-pub const COMPONENT: &str = "service-controller";
+pub(crate) const COMPONENT: &str = "service-controller";
 
 /// Framework spec 1.1.
 const BACKOFF: Backoff = Backoff { min: Duration::from_secs(5), max: Duration::from_mins(5) };
@@ -58,7 +58,7 @@ const PASSES: usize = 32;
 
 /// How many workers there are, and where metrics go.
 #[derive(Debug, Clone)]
-pub struct ServiceSettings {
+pub(crate) struct ServiceSettings {
     /// `--concurrent-service-syncs`.
     pub workers: usize,
     /// Metrics of the queue `service`.
@@ -74,7 +74,7 @@ impl Default for ServiceSettings {
 }
 
 /// The controller. One instance leads; [`ServiceController::run`] is called once.
-pub struct ServiceController {
+pub(crate) struct ServiceController {
     provider: Arc<dyn LoadBalancers>,
     cache: ServiceCache,
     writer: Writer,
@@ -267,7 +267,7 @@ impl ServiceController {
         let now =
             Timestamp::from_second(Timestamp::now().as_second()).expect("a clock within the range of a timestamp");
         let Some(condition) = condition::after(&seen, answer, &text, &now.to_string()) else { return };
-        match self.writer.patch_condition(service, &condition::patch(service, &condition)).await {
+        match self.writer.patch_condition(service, condition::patch(service, &condition)).await {
             Ok(_) => memory.shown = Some(condition),
             Err(error) => tracing::debug!(error = chain(&error), "the condition of the Service was not written"),
         }
@@ -279,14 +279,11 @@ impl ServiceController {
             Err(next) => return next,
         };
         let remove_finalizer = release == Release::Ours || existed;
-        if (service.condition.is_some() || memory.shown.is_some()) && !service.deleting {
-            memory.shown = None;
-            if let Err(error) = self.writer.patch_condition(service, &condition::removal(service)).await {
-                tracing::debug!(error = chain(&error), "the condition of the Service was not removed");
-            }
-        }
-        match self.writer.release(service, remove_finalizer).await {
+        let condition = memory.shown.clone().or_else(|| service.condition.clone());
+        let seen = ServiceView { condition, ..service.clone() };
+        match self.writer.release(&seen, remove_finalizer).await {
             Ok(written) => {
+                memory.shown = None;
                 if let Some(written) = written {
                     memory.written.note(service.resource_version.clone(), written);
                 }

@@ -12,7 +12,9 @@ use kube::config::Kubeconfig;
 use serde_json::{Map, Value, json};
 
 mod error;
+mod render;
 pub use error::{CloudConfigError, CloudConfigFileError, CloudConfigWarning};
+pub use render::render;
 
 /// Namespace used when the context names none, as client-go does.
 pub const DEFAULT_NAMESPACE: &str = "default";

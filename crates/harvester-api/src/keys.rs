@@ -70,7 +70,7 @@ pub mod loadbalancer {
     pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyReleaseIP";
 }
 
-// The announcer has a list of its own and depends on nothing of Harvester: a change is made in both.
+// The announcer has a list of its own and depends on nothing of Harvester; a test of `crates/cli` compares them.
 /// Keys below `kube-vip.io/`, on Services: the contract between cloud provider and announcer.
 pub mod kube_vip {
     /// Addresses to announce; `0.0.0.0` and `::` ask for DHCP. Output of the cloud provider.
@@ -87,18 +87,14 @@ pub mod kube_vip {
     pub const IGNORE: &str = "kube-vip.io/ignore";
 }
 
-/// Keys that Kubernetes itself defines.
+/// Keys that Kubernetes itself defines and that stand on machines too. Those of Nodes alone are the framework's.
 pub mod kubernetes {
-    /// Node: addresses given to the kubelet by `--node-ip`.
-    pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
     /// Zone: label on Nodes, annotation on VMIs.
     pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
     /// Region: label on Nodes, annotation on VMIs.
     pub const TOPOLOGY_REGION: &str = "topology.kubernetes.io/region";
     /// Host name: label on Nodes, annotation on VMIs.
     pub const HOSTNAME: &str = "kubernetes.io/hostname";
-    /// Taint of a node that the cloud provider has yet to initialise.
-    pub const TAINT_UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 }
 
 /// Keys that Harvester and Rancher put on virtual machines and namespaces.

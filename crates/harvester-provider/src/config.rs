@@ -1,9 +1,10 @@
 //! What the command line decides for this provider.
 
+use std::time::Duration;
+
 use harvester_api::names::{ClusterName, NetworkName};
 
-use crate::garbage::GarbageConfig;
-use crate::instances::addresses::AddressRules;
+use crate::identity::Identity;
 
 /// Configuration of the provider, checked and normalised (ccm.md 1.4). One name of the cluster is used everywhere (W-09).
 #[derive(Debug, Clone)]
@@ -30,6 +31,50 @@ pub struct ProviderConfig {
     pub server: String,
 }
 
+/// What is done about load balancers of this cluster that no Service has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GarbageMode {
+    /// They are not looked for.
+    Off,
+    /// Metric and Event tell of them.
+    List,
+    /// What is proven to be ours is deleted after the grace period.
+    Delete,
+}
+
+/// Configuration of the collection of garbage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GarbageConfig {
+    /// `--garbage-collection`.
+    pub mode: GarbageMode,
+    /// `--garbage-collection-grace-period`.
+    pub grace: Duration,
+    /// Not the user's to choose.
+    pub pace: GarbagePace,
+}
+
+impl GarbageConfig {
+    /// At the usual pace.
+    pub fn new(mode: GarbageMode, grace: Duration) -> Self {
+        Self { mode, grace, pace: GarbagePace::default() }
+    }
+}
+
+/// How often it is looked, and for how long nothing may have gone wrong. Anything but the default is for tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GarbagePace {
+    /// The first look comes after this time, too: a start has other things to do.
+    pub every: Duration,
+    /// After trouble with an API, or the start of this process, nothing is deleted for so long: caches tell of the past then.
+    pub settled: Duration,
+}
+
+impl Default for GarbagePace {
+    fn default() -> Self {
+        Self { every: Duration::from_mins(10), settled: Duration::from_mins(10) }
+    }
+}
+
 /// The part that decides about load balancers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadBalancerConfig {
@@ -47,6 +92,13 @@ pub struct LoadBalancerConfig {
     pub server: String,
 }
 
+impl LoadBalancerConfig {
+    /// The same under the name that this cluster has by now, and its UID.
+    pub(crate) fn under(&self, identity: &Identity, cluster_uid: Option<String>) -> Self {
+        Self { cluster_name: identity.name_or_flag(), cluster_uid, ..self.clone() }
+    }
+}
+
 /// What to do where Harvester does not answer as it should.
 pub(crate) const CHECK_CLOUD_CONFIG: &str =
     "check server, certificate authority, credentials and namespace in the cloud-config";
@@ -60,15 +112,6 @@ impl ProviderConfig {
             max_load_balancers: self.max_load_balancers,
             namespace: self.namespace.clone(),
             server: self.server.clone(),
-        }
-    }
-
-    pub(crate) fn addresses(&self) -> AddressRules {
-        AddressRules {
-            management_network: self.management_network.as_ref().map(ToString::to_string),
-            node_ip_cidr: self.node_ip_cidr.clone(),
-            exclude_ranges: self.node_exclude_ip_ranges.clone(),
-            ignore_node_annotations: self.ignore_node_annotations,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::ListParams;
 use kube::core::Request;
-use runtime::reflect::Status;
+use runtime::reflect::{Status, returned};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -103,16 +103,6 @@ impl Detector {
                 None
             }
         }
-    }
-}
-
-async fn returned(returns: &mut Option<watch::Receiver<u64>>) {
-    let gone = match returns {
-        Some(returns) => returns.changed().await.is_err(),
-        None => true,
-    };
-    if gone {
-        std::future::pending::<()>().await;
     }
 }
 

@@ -4,15 +4,17 @@
 //! `load_balancers/apply.rs`, `identity/record.rs`, `instances/requests.rs`, `nad_mapping/writer.rs` and, to read the host's schema,
 //! `features.rs`, and nowhere else.
 
-pub mod config;
-pub mod features;
-pub mod garbage;
-pub mod identity;
-pub mod instances;
-pub mod load_balancers;
-pub mod metrics;
-pub mod nad_mapping;
-pub mod provider;
+mod config;
+mod connection;
+mod features;
+mod garbage;
+mod identity;
+mod instances;
+mod load_balancers;
+mod metrics;
+mod nad_mapping;
+mod provider;
 
-pub use config::ProviderConfig;
+pub use config::{GarbageConfig, GarbageMode, GarbagePace, ProviderConfig};
+pub use connection::{Connection, ConnectionError};
 pub use provider::HarvesterProvider;

@@ -24,7 +24,7 @@ use crate::identity::Identity;
 use crate::identity::keeper::{Keeper, Sources, record_cache};
 use crate::identity::record::{self, Record, Records};
 use crate::instances;
-use crate::instances::provider::{HarvesterInstances, VmCache, VmiCache, machine_caches};
+use crate::instances::provider::{Asked, HarvesterInstances, VmCache, VmiCache, machine_caches};
 use crate::instances::view::{VmView, VmiView};
 use crate::load_balancers;
 use crate::load_balancers::own_writes::{LbCache, lb_cache};
@@ -42,6 +42,7 @@ const COMPONENT: &str = "harvester-cloud-provider";
 pub struct HarvesterProvider {
     load_balancers: Arc<HarvesterLoadBalancers>,
     instances: Arc<HarvesterInstances>,
+    asked: Asked,
     caches: Caches,
     watches: Watches,
     writer: Option<Writer>,
@@ -134,7 +135,7 @@ impl HarvesterProvider {
             load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace),
             Arc::clone(&metrics),
         );
-        let instances = HarvesterInstances::new(
+        let (instances, asked) = HarvesterInstances::new(
             (config, identity.clone()),
             services.clone(),
             (vms.clone(), vmis.clone()),
@@ -165,6 +166,7 @@ impl HarvesterProvider {
         Self {
             load_balancers: Arc::new(load_balancers),
             instances: Arc::new(instances),
+            asked,
             caches,
             watches,
             writer,
@@ -233,7 +235,7 @@ impl HarvesterProvider {
         tasks.spawn_endless("watch of the record", self.watches.record.run());
         tasks.spawn_endless("cluster identity", self.keeper.run(events.for_component(COMPONENT)));
         tasks.spawn_endless("garbage", self.collector.run(events.for_component(COMPONENT)));
-        tasks.spawn_endless("guest agents", self.instances.run());
+        tasks.spawn_endless("guest agents", self.instances.run(self.asked));
         tasks.spawn_endless("host features", self.detector.run());
         if let Some(writer) = self.writer {
             tasks.spawn_endless("NAD mapping", writer.run());

@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use harvester_api::cloud_config;
 use harvester_api::keys::harvester::CLOUD_PROVIDER_ROLE;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
@@ -69,7 +68,7 @@ pub async fn credentials(client: &Client, request: &CredentialsRequest) -> Resul
         TokenSource::Secret => token_of_secret(client, namespace, &format!("{name}-token")).await?,
         TokenSource::Request => requested_token(client, namespace, name).await?,
     };
-    Ok(cloud_config(namespace, server, ca_pem, &token))
+    Ok(cloud_config::render(server, ca_pem, namespace, &token))
 }
 
 fn documents(namespace: &str, name: &str, account_uid: &str) -> [Value; 2] {
@@ -112,41 +111,4 @@ async fn requested_token(client: &Client, namespace: &str, name: &str) -> Result
     let failed = |source| CredentialsError::Request(format!("{namespace}/{name}"), Box::new(source));
     let answer = api.create_token_request(name, &PostParams::default(), &request).await.map_err(failed)?;
     Ok(answer.status.map(|status| status.token).unwrap_or_default())
-}
-
-/// The kubeconfig that lands in the guest.
-pub fn cloud_config(namespace: &str, server: &str, ca_pem: &str, token: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: Config\nclusters:\n- name: default\n  cluster:\n    certificate-authority-data: {}\n    server: {}\n\
-         contexts:\n- name: default\n  context:\n    cluster: default\n    namespace: {}\n    user: default\n\
-         current-context: default\nusers:\n- name: default\n  user:\n    token: {}\n",
-        STANDARD.encode(ca_pem),
-        quoted(server),
-        quoted(namespace),
-        quoted(token),
-    )
-}
-
-/// JSON strings are YAML strings.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use harvester_api::cloud_config::CloudConfig;
-
-    #[test]
-    fn the_provider_accepts_what_we_hand_out() {
-        let ca = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let text = cloud_config("guests", "https://10.0.0.9:6443", ca, "1.2.3");
-        let config = CloudConfig::parse(text.as_bytes()).unwrap();
-        assert_eq!(
-            (config.context.as_str(), config.user.as_str(), config.namespace.as_str()),
-            ("default", "default", "guests")
-        );
-        assert_eq!(config.endpoints[0].server, "https://10.0.0.9:6443");
-        assert!(config.warnings.is_empty());
-    }
 }

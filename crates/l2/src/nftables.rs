@@ -8,7 +8,7 @@ mod table;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use expression::{Expression, Header, Meta, Verdict};
@@ -16,6 +16,8 @@ use message::{Answer, Request};
 use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size_force, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 pub use table::{Chain, Part, Set, Table, Value};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 /// A transaction is one datagram. A thousand Services with ten ports each take 300 KiB.
 const SEND_BUFFER: usize = 8 << 20;
@@ -81,13 +83,19 @@ impl Nftables {
     /// there. The first call replaces what a former process left; later ones send differences, nothing if there are none
     /// and the table is still there. `None`: no table.
     ///
-    /// The kernel works inside the call, and waits for others that change its tables: it runs on a thread of its own. After
-    /// an error the next call writes everything.
+    /// The kernel works inside the call, and waits for others that change its tables, which no time-out of a socket ends: it
+    /// runs on a thread of its own. Who calls waits for half a minute at most. A transaction that takes longer goes on, and
+    /// the next call waits for it as well. After an error the next call writes everything.
     pub async fn keep(&self, wanted: Option<Table>) -> Result<(), NftablesError> {
         let state = Arc::clone(&self.state);
-        let work =
-            tokio::task::spawn_blocking(move || state.lock().unwrap_or_else(PoisonError::into_inner).keep(wanted));
-        let result = work.await.unwrap_or_else(|lost| Err(io::Error::other(lost)));
+        let work = async {
+            let mut state = state.lock_owned().await;
+            let work = tokio::task::spawn_blocking(move || state.keep(wanted));
+            work.await.unwrap_or_else(|lost| Err(io::Error::other(lost)))
+        };
+        let late =
+            || io::Error::new(io::ErrorKind::TimedOut, "the kernel is still busy with other changes of its tables");
+        let result = timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(late()));
         result.map_err(|source| NftablesError { tried: "write", table: self.table, source })
     }
 }
@@ -144,5 +152,28 @@ impl State {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_transaction_that_never_ends_is_waited_for_only_so_long() {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
+        let state = State { name: "test", socket, sequence: 1, known: Known::Nothing };
+        let nftables = Nftables { table: "test", state: Arc::new(Mutex::new(state)) };
+        // As a thread that waits inside the kernel holds it.
+        let held = Arc::clone(&nftables.state).lock_owned().await;
+        let begun = tokio::time::Instant::now();
+        for _ in 0..2 {
+            let error = nftables.keep(None).await.unwrap_err();
+            assert_eq!(error.source.kind(), io::ErrorKind::TimedOut);
+        }
+        assert_eq!(begun.elapsed(), PATIENCE * 2);
+        drop(held);
+        let error = timeout(PATIENCE / 2, nftables.keep(None)).await.expect("it goes on").unwrap_err();
+        assert_ne!(error.source.kind(), io::ErrorKind::TimedOut, "this socket leads nowhere, but it was asked");
     }
 }

@@ -114,6 +114,21 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
         let _ = synced.wait_for(|synced| *synced).await;
     }
 
+    /// Tells everything to one listener: each object of the first complete list, once; that the list is complete; from
+    /// then on what changes, without a view where the object is gone. Ends when the cache is dropped.
+    pub async fn follow(&self, mut told: impl FnMut(Told<'_, K, V>)) {
+        self.wait_synced().await;
+        // A key that is there is told by the subscription itself: to go through the cache as well would tell it twice.
+        let mut touched = self.subscribe();
+        for key in touched.take_all() {
+            told(Told::Object(&key, self.get(&key).as_deref()));
+        }
+        told(Told::Listed);
+        while let Some(key) = touched.next().await {
+            told(Told::Object(&key, self.get(&key).as_deref()));
+        }
+    }
+
     /// Stores one view and tells the subscribers if it differs.
     pub fn apply(&self, key: K, view: V) {
         self.write(|state, differs| {
@@ -185,6 +200,15 @@ impl<K, V> Drop for Inner<K, V> {
     }
 }
 
+/// What [`Cache::follow`] tells.
+#[derive(Debug)]
+pub enum Told<'a, K, V> {
+    /// An object as it is now; absent: it is gone.
+    Object(&'a K, Option<&'a V>),
+    /// All objects of the first list have been told.
+    Listed,
+}
+
 /// A stream of touched keys. A key that is touched again before it was taken is delivered once: the memory of a slow subscriber
 /// is bounded by the number of keys. Ends when the cache is dropped.
 #[derive(Debug)]
@@ -196,6 +220,11 @@ impl<K: Key> Touched<K> {
     /// The next touched key; `None` when the cache is gone.
     pub async fn next(&mut self) -> Option<K> {
         std::future::poll_fn(|context| self.poll(context)).await
+    }
+
+    /// Those that wait to be taken.
+    fn take_all(&mut self) -> BTreeSet<K> {
+        std::mem::take(&mut self.pending.lock().unwrap_or_else(PoisonError::into_inner).keys)
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<K>> {
@@ -271,6 +300,40 @@ mod tests {
         cache.remove(&"a");
         cache.remove(&"a");
         assert_eq!(drain(&mut touched), ["a"]);
+    }
+
+    #[test]
+    fn a_follower_is_told_the_first_list_once_then_that_it_is_complete_then_what_changes() {
+        let cache = cache(&[("a", (1, "x")), ("b", (1, "y"))]);
+        let told = Mutex::new(Vec::new());
+        let mut following = Box::pin(cache.follow(|news| {
+            told.lock().unwrap().push(match news {
+                Told::Object(key, view) => format!("{key} {:?}", view.map(|view| view.1)),
+                Told::Listed => "listed".to_owned(),
+            });
+        }));
+        let mut news = || {
+            assert!(following.as_mut().now_or_never().is_none(), "the cache is still there");
+            std::mem::take(&mut *told.lock().unwrap())
+        };
+        assert_eq!(news(), [r#"a Some("x")"#, r#"b Some("y")"#, "listed"]);
+        cache.remove(&"a");
+        cache.apply("b", (2, "z"));
+        assert_eq!(news(), ["a None", r#"b Some("z")"#]);
+        assert_eq!(news(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_follower_hears_nothing_before_the_first_list_is_complete() {
+        let cache: Cache<&str, View> = Cache::new(|_, _| true);
+        cache.apply("a", (1, "x"));
+        let told = Mutex::new(0);
+        let mut following = Box::pin(cache.follow(|_| *told.lock().unwrap() += 1));
+        assert!(following.as_mut().now_or_never().is_none());
+        assert_eq!(*told.lock().unwrap(), 0);
+        cache.replace(BTreeMap::from([("a", (1, "x"))]));
+        assert!(following.as_mut().now_or_never().is_none());
+        assert_eq!(*told.lock().unwrap(), 2, "the object, and that it was the only one");
     }
 
     #[tokio::test]

@@ -24,6 +24,8 @@ pub enum Matters {
 #[derive(Clone, Default)]
 pub struct Health {
     checks: Arc<Mutex<BTreeMap<String, (Matters, Check)>>>,
+    /// What failed when a probe asked last, by its name.
+    failed: Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>,
 }
 
 impl fmt::Debug for Health {
@@ -98,6 +100,14 @@ impl Health {
         };
         let excluded = exclude.iter().filter(|name| !unknown.contains(name)).cloned().collect();
         Report { probe, results, degraded, excluded, unknown }
+    }
+
+    /// Whether other checks fail than when this probe asked before: a log that tells of every question tells nothing.
+    pub fn is_news(&self, report: &Report) -> bool {
+        let failed: Vec<String> =
+            report.results.iter().filter(|(_, result)| result.is_err()).map(|(name, _)| name.clone()).collect();
+        let mut before = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        before.insert(report.probe.name(), failed.clone()).unwrap_or_default() != failed
     }
 
     /// Asks one check by name.
@@ -183,6 +193,19 @@ mod tests {
         let report = health().ask(Probe::Readyz, &[]);
         assert!(!report.is_well());
         assert_eq!(report.text(false), "[-]caches failed: services not listed yet\nreadyz check failed\n");
+    }
+
+    #[test]
+    fn a_probe_that_goes_on_failing_is_news_once_and_its_recovery_too() {
+        let health = health();
+        let news = |probe| health.is_news(&health.ask(probe, &[]));
+        assert_eq!((news(Probe::Livez), news(Probe::Readyz), news(Probe::Readyz)), (false, true, false));
+        health.register("clock", Matters::Ready, Arc::new(|| Err("stands still".into())));
+        assert_eq!((news(Probe::Readyz), news(Probe::Readyz)), (true, false), "something else fails, too");
+        for name in ["caches", "clock"] {
+            health.register(name, Matters::Ready, Arc::new(|| Ok(())));
+        }
+        assert_eq!((news(Probe::Readyz), news(Probe::Readyz), news(Probe::Livez)), (true, false, false));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The server for health and metrics: `/healthz`, `/livez`, `/readyz`, `/metrics`, over HTTPS with delegated access, or plain.
 
 mod access;
+mod admission;
 mod serve;
 
 use std::collections::BTreeMap;
@@ -68,8 +69,9 @@ fn show_health(health: &Health, probe: Probe, query: &BTreeMap<String, String>, 
     let pairs = raw.unwrap_or_default().split('&').filter_map(|pair| pair.strip_prefix("exclude="));
     let exclude: Vec<String> = pairs.map(str::to_owned).collect();
     let report = health.ask(probe, &exclude);
-    if !report.is_well() {
-        tracing::info!(probe = probe.name(), "check failed:\n{}", report.text(true).trim_end());
+    if health.is_news(&report) {
+        let outcome = if report.is_well() { "passes again" } else { "failed" };
+        tracing::info!(probe = probe.name(), "check {outcome}:\n{}", report.text(true).trim_end());
     }
     let status = if report.is_well() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
     plain(status, report.text(query.contains_key("verbose")))

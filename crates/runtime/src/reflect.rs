@@ -40,6 +40,8 @@ pub struct Status {
     pub synced: bool,
     /// The watch is refused; the list is read again and again.
     pub polling: bool,
+    /// The right to read is missing: the API server has said so, and given no list since.
+    pub forbidden: bool,
     /// What is wrong, since when. Cleared by the next success.
     pub error: Option<(Instant, String)>,
 }
@@ -187,7 +189,7 @@ where
         loop {
             let event = tokio::select! {
                 event = events.next() => event.expect("a watcher never ends"),
-                () = changed(returns) => return Ended::Returned,
+                () = returned(returns) => return Ended::Returned,
             };
             match event {
                 Ok(event) => {
@@ -252,7 +254,7 @@ where
     }
 
     fn well(&self, polling: bool) {
-        let news = Status { synced: self.cache.is_synced(), polling, error: None };
+        let news = Status { synced: self.cache.is_synced(), polling, forbidden: false, error: None };
         self.status.send_if_modified(|status| {
             if let Some((since, _)) = &status.error {
                 tracing::info!(kind = self.name, "up to date again after {} s", since.elapsed().as_secs());
@@ -281,12 +283,13 @@ where
                 tracing::debug!(kind = self.name, error = text, "watch failed, retrying");
             }
             status.error = Some((since.unwrap_or_else(Instant::now), text));
+            status.forbidden |= api_code(error) == Some(403);
         });
     }
 }
 
-/// Ends when the server is back.
-async fn changed(returns: &mut Option<watch::Receiver<u64>>) {
+/// Ends when the server is back, see [`crate::client::Switch::returns`]; never where nobody tells.
+pub async fn returned(returns: &mut Option<watch::Receiver<u64>>) {
     let gone = match returns {
         Some(returns) => returns.changed().await.is_err(),
         None => true,
@@ -300,7 +303,7 @@ async fn changed(returns: &mut Option<watch::Receiver<u64>>) {
 async fn sleep(pause: Duration, returns: &mut Option<watch::Receiver<u64>>) -> Ended {
     tokio::select! {
         () = tokio::time::sleep(pause) => Ended::Refused,
-        () = changed(returns) => Ended::Returned,
+        () = returned(returns) => Ended::Returned,
     }
 }
 

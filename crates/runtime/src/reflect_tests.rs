@@ -219,3 +219,28 @@ async fn an_object_without_a_view_is_not_kept() {
     assert_eq!(cache.keys(), ["a"]);
     task.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_right_is_told_from_other_errors_until_there_is_a_list() {
+    let code = Arc::new(Mutex::new(500));
+    let answered = Arc::clone(&code);
+    let scenario = Scenario::answering(move |request| match *answered.lock().unwrap() {
+        200 if is_watch(&request.query) => (0, Value::Null),
+        200 => (200, list(&[("a", "1")])),
+        code => (code, Scenario::status(code, "Refused", "no")),
+    });
+    let (reflector, _cache) = reflector(&scenario);
+    let mut status = reflector.status();
+    let task = tokio::spawn(reflector.run());
+    let mut after = async |answer: u16| {
+        *code.lock().unwrap() = answer;
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let status = status.borrow_and_update();
+        (status.forbidden, status.error.is_some())
+    };
+    assert_eq!(after(500).await, (false, true));
+    assert_eq!(after(403).await, (true, true));
+    assert_eq!(after(500).await, (true, true), "nobody has granted it");
+    assert_eq!(after(200).await, (false, false));
+    task.abort();
+}

@@ -63,7 +63,7 @@ impl Swapper {
                 if !tried {
                     out.push((Purpose::Swap(id), Request::ReadService(swapping.key.clone())));
                 }
-                tried.then_some(Swapped::Failed)
+                tried.then(|| Swapped::Failed("the API does not answer".to_owned()))
             }
         };
         match swapped {

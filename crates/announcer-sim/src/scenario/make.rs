@@ -8,12 +8,14 @@ use announcer::ElectionMode;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Address, CONFLICT, Fault, Kind, REST, Scenario, WARM_UP, Wish};
+use super::{Address, CONFLICT, DhcpServer, Fault, Kind, REST, Scenario, ServerFault, WARM_UP, Wish};
 
 /// Faults of a mixture are over by then.
 const LATEST: Duration = Duration::from_mins(1);
 /// To set what was free in the end.
 const MARGIN: Duration = Duration::from_secs(5);
+/// A DHCP client that nobody has answered, or whom the server has refused, for the half of this asks again within it.
+const BACK_OFF: Duration = Duration::from_secs(66);
 
 impl Scenario {
     /// The run of this seed.
@@ -21,7 +23,7 @@ impl Scenario {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed_0000_0000);
         // Alone there is nobody to quarrel with.
         let nodes = if rng.random_bool(0.05) { 1 } else { rng.random_range(2..=5) };
-        let services = services(&mut rng, nodes);
+        let services = services(&mut rng, nodes, mode);
         let lease: [u64; 3] = if rng.random_bool(0.5) { [15, 10, 2] } else { [5, 3, 1] };
         let mut scenario = Self {
             seed,
@@ -32,20 +34,32 @@ impl Scenario {
             loss: if rng.random_bool(0.3) { rng.random_range(0.0..0.2) } else { 0.0 },
             refusals: if rng.random_bool(0.3) { rng.random_range(0.0..0.3) } else { 0.0 },
             busy_us: if rng.random_bool(0.3) { 40_000 } else { 300 },
+            dhcp: DhcpServer { lease_seconds: 120, authoritative: true },
             faults: Vec::new(),
             calm: Duration::ZERO,
             deletion: Duration::ZERO,
             end: Duration::ZERO,
         };
+        let leases = scenario.leasing().next().is_some();
+        if leases {
+            let lease_seconds = [20, 60, 120, 600][rng.random_range(0..4)];
+            scenario.dhcp = DhcpServer { lease_seconds, authoritative: rng.random() };
+        }
         match rng.random_range(0..10) {
             0 => former_life(&mut rng, &mut scenario),
             1 => scenario.faults = race(&mut rng, nodes),
+            2 | 3 if leases => silent_server(&mut rng, &mut scenario),
             _ => scenario.faults = mixture(&mut rng, &scenario),
+        }
+        if leases {
+            scenario.faults.extend(server_faults(&mut rng));
         }
         scenario.faults.sort_by_key(|fault| fault.at);
         scenario.calm = scenario.faults.iter().map(Fault::is_over_at).max().unwrap_or_default().max(WARM_UP);
         // Whoever has lost something in the last moment waits for a Lease to expire, and asks again after that long.
-        scenario.deletion = scenario.calm + Duration::from_secs(2 * lease[0]).max(CONFLICT + MARGIN) + REST;
+        let back_off = if leases { BACK_OFF } else { Duration::ZERO };
+        scenario.deletion =
+            scenario.calm + Duration::from_secs(2 * lease[0]).max(CONFLICT + MARGIN).max(back_off) + REST;
         // Services are deleted while a process is down: the next one finds what nobody wants any more.
         if rng.random_bool(0.5) {
             let lasts = millis(&mut rng, 1500, 4000);
@@ -57,17 +71,17 @@ impl Scenario {
     }
 }
 
-fn services(rng: &mut SmallRng, nodes: usize) -> Vec<Wish> {
+fn services(rng: &mut SmallRng, nodes: usize, mode: ElectionMode) -> Vec<Wish> {
     let mut services: Vec<Wish> = Vec::new();
     for n in 0..rng.random_range(1..=3) {
         // Only whole groups: what policy Local means for an address of two Services is for table tests.
         let primaries: Vec<usize> = (0..n)
-            .filter(|other| services[*other].local.is_none() && services[*other].address != Address::V6)
-            .filter(|other| !matches!(services[*other].address, Address::SharedWith(_)))
+            .filter(|other| services[*other].local.is_none() && services[*other].address == Address::V4)
             .collect();
         let address = match rng.random_range(0..10) {
             0 | 1 => Address::V6,
             2 | 3 if !primaries.is_empty() => Address::SharedWith(primaries[rng.random_range(0..primaries.len())]),
+            4..=6 if mode == ElectionMode::Node => Address::Dhcp,
             _ => Address::V4,
         };
         let alone = !matches!(address, Address::SharedWith(_));
@@ -121,6 +135,39 @@ fn race(rng: &mut SmallRng, nodes: usize) -> Vec<Fault> {
     faults
 }
 
+/// One node after another loses power while the DHCP server is silent: whoever comes next has to go on with the lease
+/// that it finds on the Service.
+fn silent_server(rng: &mut SmallRng, scenario: &mut Scenario) {
+    scenario.dhcp.lease_seconds = 120;
+    let mut at = WARM_UP + millis(rng, 0, 1000);
+    for node in 0..scenario.nodes {
+        scenario.faults.push(Fault {
+            at: at + millis(rng, 200, 1000),
+            lasts: millis(rng, 2000, 3000),
+            kind: Kind::PowerLoss(node),
+        });
+        at += Duration::from_secs(5);
+    }
+    scenario.faults.push(Fault { at: WARM_UP, lasts: BACK_OFF / 2, kind: Kind::Server(ServerFault::Silent) });
+}
+
+fn server_faults(rng: &mut SmallRng) -> Vec<Fault> {
+    let faults = rng.random_range(0..=2);
+    let fault = |_| {
+        let kind = match rng.random_range(0..6) {
+            0 => ServerFault::Silent,
+            1 => ServerFault::Slow,
+            2 => ServerFault::Refuses,
+            3 => ServerFault::Forgets,
+            4 => ServerFault::GivesAway,
+            _ => ServerFault::Short,
+        };
+        let lasts = millis(rng, 1000, 15_000);
+        Fault { at: WARM_UP + millis(rng, 0, 30_000), lasts, kind: Kind::Server(kind) }
+    };
+    (0..faults).map(fault).collect()
+}
+
 fn mixture(rng: &mut SmallRng, scenario: &Scenario) -> Vec<Fault> {
     let mut faults: Vec<Fault> = Vec::new();
     for _ in 0..rng.random_range(0..=8) {
@@ -156,7 +203,8 @@ fn fault(rng: &mut SmallRng, scenario: &Scenario) -> Fault {
         14 => Kind::PowerLoss(node),
         15 => Kind::WallJump(node, rng.random_range(-3600..3600)),
         16 => Kind::Deleted(service),
-        17 => Kind::Thief(service),
+        // What becomes of a leased one is for the tests of the client.
+        17 if scenario.services[service].address != Address::Dhcp => Kind::Thief(service),
         18 => Kind::ApiSlow(node),
         19 => Kind::NotReady(node),
         20 => Kind::Cordoned(node),

@@ -68,6 +68,7 @@ impl World<'_> {
                 self.robbed.insert(service);
                 self.rob(service, index);
             }
+            Kind::Server(fault) => self.server_fault(fault, true),
             Kind::KubeVip(_) => {
                 self.kube_vips += 1;
                 self.renew_kube_vip(index);
@@ -119,6 +120,7 @@ impl World<'_> {
                     self.schedule(CONFLICT, Event::Weather);
                 }
             }
+            Kind::Server(fault) => self.server_fault(fault, false),
             Kind::KubeVip(hands_back) => {
                 self.kube_vips -= 1;
                 self.end_kube_vip(hands_back);

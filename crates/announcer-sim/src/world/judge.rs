@@ -1,19 +1,39 @@
 //! What users were promised, looked at after every step in which something that matters has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use announcer::ElectionMode;
+use announcer::{ElectionMode, Reason};
 
 use super::World;
 use super::node::Node;
+use crate::api::uid;
 use crate::checks::{Checks, Trouble, Violation};
 use crate::process::Process;
-use crate::scenario::{Kind, REST, Scenario};
+use crate::scenario::{Kind, REST, Scenario, ServerFault};
 
 /// No fence is as long: an address with more was left in order, for the next process (decisions.md 26).
 const LEFT_IN_ORDER: Duration = Duration::from_secs(20);
+
+/// What one node at a time answers for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Vip {
+    /// A given address.
+    Given(IpAddr),
+    /// Whatever DHCP gives this Service.
+    Leased(usize),
+}
+
+impl fmt::Display for Vip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Given(address) => write!(f, "{address}"),
+            Self::Leased(service) => write!(f, "the leased address of Service {service}"),
+        }
+    }
+}
 
 /// What is known so far.
 pub(super) struct Judge {
@@ -24,10 +44,10 @@ pub(super) struct Judge {
     pub moves: Vec<u64>,
     /// Something that is judged is not as it was.
     pub changed: bool,
-    /// Writes and moves when everything had come to rest.
-    pub at_rest: Option<u64>,
+    /// Moves and writes when everything had come to rest.
+    pub at_rest: Option<(u64, u64)>,
     /// The addresses, and the Services of each.
-    addresses: Vec<(IpAddr, Vec<usize>)>,
+    addresses: Vec<(Vip, Vec<usize>)>,
     /// Which nodes answer for each address, and since when.
     answering: Vec<BTreeMap<usize, Duration>>,
     last_answerer: Vec<Option<usize>>,
@@ -39,9 +59,11 @@ pub(super) struct Judge {
 
 impl Judge {
     pub fn new(scenario: &Scenario) -> Self {
-        let mut addresses: BTreeMap<IpAddr, Vec<usize>> = BTreeMap::new();
+        let mut addresses: BTreeMap<Vip, Vec<usize>> = BTreeMap::new();
         for service in 0..scenario.services.len() {
-            addresses.entry(scenario.address(service)).or_default().push(service);
+            let address = scenario.address(service);
+            let vip = if address.is_unspecified() { Vip::Leased(service) } else { Vip::Given(address) };
+            addresses.entry(vip).or_default().push(service);
         }
         Self {
             violation: None,
@@ -66,21 +88,25 @@ impl World<'_> {
     }
 
     pub(super) fn check(&mut self) {
-        if std::mem::take(&mut self.judge.changed) {
+        if std::mem::take(&mut self.judge.changed) || self.judge.checks.is_due(self.now) {
             self.look();
             let troubles = self.troubles();
             self.judge.checks.follow(self.now, troubles);
         }
-        if let Some(found) = self.judge.checks.broken(self.now) {
+        if self.judge.checks.is_due(self.now)
+            && let Some(found) = self.judge.checks.broken(self.now)
+        {
             self.broken(found.promise, found.seen);
         }
         self.check_rest();
     }
 
-    /// In `node` mode nodes tell each other from strangers.
-    pub(super) fn judge_alarm(&mut self, n: usize, reason: &str, text: &str) {
-        let quiet = self.scenario.faults.iter().all(|fault| !matches!(fault.kind, Kind::Thief(_) | Kind::KubeVip(_)));
-        if reason == "AddressConflict" && quiet && self.scenario.mode == ElectionMode::Node {
+    /// In `node` mode nodes tell each other from strangers. A server that has lost its book gives an address twice.
+    pub(super) fn judge_alarm(&mut self, n: usize, reason: Reason, text: &str) {
+        let stranger =
+            |kind: &Kind| matches!(kind, Kind::Thief(_) | Kind::KubeVip(_) | Kind::Server(ServerFault::Forgets));
+        let quiet = self.scenario.faults.iter().all(|fault| !stranger(&fault.kind));
+        if reason == Reason::AddressConflict && quiet && self.scenario.mode == ElectionMode::Node {
             let seen = format!("{} says: {text}", self.nodes[n].name);
             self.broken("no conflict is told of where no stranger is", seen);
         }
@@ -106,14 +132,21 @@ impl World<'_> {
             }
             let time = self.kernel_time(a);
             let node = &mut self.nodes[a];
-            node.left_in_order &=
-                node.kernel.ours().any(|(_, until)| until.is_some_and(|until| until > time + LEFT_IN_ORDER));
+            // A leased one is left until its lease ends, which may be sooner.
+            node.left_in_order &= node
+                .kernel
+                .ours()
+                .any(|own| own.lessee.is_some() || own.until.is_some_and(|until| until > time + LEFT_IN_ORDER));
         }
     }
 
     fn look_for(&mut self, index: usize) {
-        let address = self.judge.addresses[index].0;
-        let answers = |node: &Node| node.powered && node.paused == 0 && node.kernel.has(address);
+        let vip = self.judge.addresses[index].0;
+        let has = |node: &Node| match vip {
+            Vip::Given(address) => node.kernel.has(address),
+            Vip::Leased(service) => node.kernel.leased(&uid(service, self.generation[service])).next().is_some(),
+        };
+        let answers = |node: &Node| node.powered && node.paused == 0 && has(node);
         let before = std::mem::take(&mut self.judge.answering[index]);
         let mut now = BTreeMap::new();
         for (n, _) in self.nodes.iter().enumerate().filter(|(_, node)| answers(node)) {
@@ -125,7 +158,7 @@ impl World<'_> {
             self.judge.moves[index] += 1;
         }
         if !now.keys().eq(before.keys()) {
-            self.note(|| format!("ANSWERS for {address}: {:?}", now.keys().map(|n| n + 1).collect::<Vec<_>>()));
+            self.note(|| format!("ANSWERS for {vip}: {:?}", now.keys().map(|n| n + 1).collect::<Vec<_>>()));
         }
         self.judge.answering[index] = now;
     }
@@ -153,6 +186,8 @@ impl World<'_> {
             if well[n] && self.has_too_much(n) {
                 troubles.push(Trouble::LeftBehind(n));
             }
+            let unleased = self.scenario.leasing().filter(|service| self.is_unleased(n, *service));
+            troubles.extend(unleased.map(|service| Trouble::Unleased(n, service)));
             let node = &self.nodes[n];
             if !node.runs() && node.paused == 0 && !node.left_in_order && node.kernel.ours().next().is_some() {
                 troubles.push(Trouble::Unfenced(n));
@@ -164,6 +199,8 @@ impl World<'_> {
                 }
             }
         }
+        let refused = self.dhcp.refusals.iter().filter(|refusal| self.is_refused(refusal));
+        troubles.extend(refused.map(|refusal| Trouble::Refused(refusal.node, refusal.service)));
         troubles
     }
 
@@ -220,7 +257,12 @@ impl World<'_> {
         let conflict = |service: &usize| self.conflicts.get(service).is_some_and(|until| *until > self.now);
         let robbed = services.iter().any(|service| self.robbed.contains(service) || conflict(service));
         let someone = (0..self.nodes.len()).any(|n| well[n] && self.may_begin(n, index));
-        if !wanted || robbed || !someone {
+        // Without a lease that stands it may take as long as the server does.
+        let given = match self.judge.addresses[index].0 {
+            Vip::Given(_) => true,
+            Vip::Leased(service) => self.lease_stands(service),
+        };
+        if !wanted || robbed || !someone || !given {
             return None;
         }
         let answering = &self.judge.answering[index];
@@ -249,7 +291,10 @@ impl World<'_> {
             return None;
         }
         if self.scenario.mode == ElectionMode::Node {
-            return Some(Trouble::Split(a.0, b.0, index));
+            return Some(match self.judge.addresses[index].0 {
+                Vip::Given(_) => Trouble::Split(a.0, b.0, index),
+                Vip::Leased(_) => Trouble::SplitLease(a.0, b.0, index),
+            });
         }
         // A Lease is no claim: the new one announces itself once, and whoever does not hear it learns from the API. One
         // that hears neither keeps the address: `node` mode is for that.
@@ -269,7 +314,12 @@ impl World<'_> {
     /// An address of a Service that is gone.
     fn has_too_much(&self, n: usize) -> bool {
         let wanted: BTreeSet<IpAddr> = self.wanted.iter().map(|service| self.scenario.address(*service)).collect();
-        self.nodes[n].kernel.ours().any(|(address, _)| !wanted.contains(&address))
+        let lessees: BTreeSet<String> =
+            self.wanted.iter().map(|service| uid(*service, self.generation[*service])).collect();
+        self.nodes[n].kernel.ours().any(|own| match own.lessee {
+            Some(lessee) => !lessees.contains(lessee),
+            None => !wanted.contains(&own.address),
+        })
     }
 
     fn check_rest(&mut self) {
@@ -284,7 +334,9 @@ impl World<'_> {
         if self.now < deletion.saturating_sub(REST) || self.now >= deletion {
             return;
         }
-        let state = self.api.service_writes + self.judge.moves.iter().sum::<u64>();
+        let state = (self.judge.moves.iter().sum::<u64>(), self.api.service_writes);
+        // The end of a lease is written again when it has moved far enough.
+        let renewed = u64::try_from(self.scenario.leasing().count()).expect("there are few");
         match self.judge.at_rest {
             None => {
                 self.judge.at_rest = Some(state);
@@ -296,11 +348,13 @@ impl World<'_> {
                     }
                 }
             }
-            Some(before) if before != state => {
-                let seen = format!("{} changes", state - before);
-                self.broken("when all is well, nothing is written and nothing moves", seen);
+            Some((moves, writes)) => {
+                let (moved, written) = (state.0 - moves, state.1 - writes);
+                if moved > 0 || written > renewed {
+                    let seen = format!("{moved} moves and {written} writes");
+                    self.broken("when all is well, nothing is written and nothing moves", seen);
+                }
             }
-            Some(_) => {}
         }
     }
 

@@ -13,6 +13,7 @@ use l2::ethernet::EthernetHeader;
 use super::{Event, World};
 use crate::kernel::{ETH0, GATEWAY};
 
+const ETHERTYPE_IPV4: u16 = 0x0800;
 /// Frames that wait in a socket.
 const SOCKET: usize = 1024;
 /// Frames that the hypervisor keeps for a machine that stands still.
@@ -23,7 +24,7 @@ const REORDERED_BY_US: u64 = 20_000;
 
 impl World<'_> {
     /// Whether what `from` sends reaches `to`; others than nodes are on the core switch.
-    fn reaches(&self, from: Option<usize>, to: usize) -> bool {
+    pub(super) fn reaches(&self, from: Option<usize>, to: usize) -> bool {
         let sends = from.is_none_or(|from| self.nodes[from].powered && self.nodes[from].mute == 0);
         let hears = self.nodes[to].powered && self.nodes[to].deaf == 0;
         let together =
@@ -44,6 +45,11 @@ impl World<'_> {
         let only = self.learned.get(&header.destination).copied();
         if header.destination == gateway() || (from.is_some() && header.destination.is_multicast()) {
             self.others_answer(from, &frame);
+        }
+        if let Some(from) = from
+            && (header.destination == dhcp_server() || header.destination == Mac::BROADCAST)
+        {
+            self.ask_server(from, &frame);
         }
         let frame: Rc<[u8]> = frame.into();
         for to in 0..self.nodes.len() {
@@ -77,6 +83,13 @@ impl World<'_> {
         let Some(process) = &mut node.process else { return };
         let Some((header, _)) = EthernetHeader::parse(frame) else { return };
         let mut heard = false;
+        let about_addresses = header.ethertype != ETHERTYPE_IPV4;
+        for link in process.clients.links() {
+            let own = node.kernel.link(link).and_then(|link| link.mac);
+            if own.is_some_and(|own| header.destination == Mac::BROADCAST || header.destination == own) {
+                heard |= process.clients.hear(link, about_addresses, frame);
+            }
+        }
         for (link, family) in &process.listening {
             let own = node.kernel.link(*link).and_then(|link| link.mac);
             let for_it = node.kernel.lower(*link) == ETH0
@@ -120,6 +133,10 @@ impl World<'_> {
 
 fn gateway() -> Mac {
     Mac::new([2, 0, 0, 0, 0xaa, 1])
+}
+
+pub(super) fn dhcp_server() -> Mac {
+    Mac::new([2, 0, 0, 0, 0xcc, 1])
 }
 
 pub(super) fn thief() -> Mac {

@@ -9,7 +9,7 @@ use announcer::Config;
 use jiff::Timestamp;
 
 use super::{Event, World};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Moment};
 use crate::process::{Mail, Process, Purpose};
 
 /// See the module. What can be wrong in several ways at a time is counted.
@@ -137,6 +137,10 @@ impl World<'_> {
         let seconds = jiff::SignedDuration::from_secs(self.nodes[n].wall_jump);
         let passed = jiff::SignedDuration::try_from(self.now).expect("a run is short");
         self.wall + passed + seconds
+    }
+
+    pub(super) fn moment(&self, n: usize) -> Moment {
+        Moment { kernel: self.kernel_time(n), clock: self.clock(n), wall: self.wall(n) }
     }
 
     pub(super) fn start(&mut self, n: usize) {

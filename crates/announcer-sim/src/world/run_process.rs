@@ -6,6 +6,7 @@ use announcer::detect::Ask;
 use announcer::engine::{Action, Input, WireOp};
 use announcer::frames;
 use announcer::network::Family;
+use rand::RngExt;
 
 use super::{Event, World};
 use crate::process::{Mail, Process};
@@ -42,6 +43,7 @@ impl World<'_> {
         for text in seen {
             self.note_of(n, || format!("<- {text}"));
         }
+        self.send_dhcp(n);
         for action in actions {
             if !self.act(n, action) {
                 return;
@@ -105,12 +107,28 @@ impl World<'_> {
                 self.transmit(Some(n), frames::claim(mac, address, to, &payload));
             }
             Action::Listen(links) => self.process(n).listening = links,
-            // No Service here asks for DHCP.
-            Action::StartDhcp(..)
-            | Action::StopDhcp { .. }
-            | Action::StartDhcp6(..)
-            | Action::StopDhcp6 { .. }
-            | Action::DhcpLink { .. } => {}
+            Action::StartDhcp(uid, mut start) => {
+                if self.sabotage == Some(Sabotage::NoInitReboot) {
+                    (start.lease, start.requested) = (None, None);
+                }
+                let seed = self.rng.random();
+                self.process(n).clients.start(clock, wall, uid, &start, seed);
+                self.rouse(n);
+            }
+            Action::StopDhcp { uid, release } => {
+                let release = release || self.sabotage == Some(Sabotage::ReleaseAtHandOver);
+                let Process { clients, sent, .. } = self.process(n);
+                if let Some(stopped) = clients.stop(clock, wall, &uid, release, sent) {
+                    self.post(n, Mail::Engine(stopped));
+                }
+                self.send_dhcp(n);
+            }
+            Action::DhcpLink { uid, up } => {
+                self.process(n).clients.link(&uid, up);
+                self.rouse(n);
+            }
+            // No Service here asks for DHCPv6.
+            Action::StartDhcp6(..) | Action::StopDhcp6 { .. } => {}
             Action::Tell(_, tell) => self.judge_alarm(n, tell.reason, &tell.text),
             Action::Exit => {
                 self.exit(n);
@@ -148,11 +166,20 @@ impl World<'_> {
         true
     }
 
+    /// What the DHCP clients have said leaves through their interfaces, while they are there.
+    fn send_dhcp(&mut self, n: usize) {
+        for (link, frame) in std::mem::take(&mut self.process(n).sent) {
+            if self.nodes[n].kernel.link(link).is_some() {
+                self.transmit(Some(n), frame);
+            }
+        }
+    }
+
     /// What was asked of the kernel is done before the process ends.
     fn exit(&mut self, n: usize) {
-        let at = self.kernel_time(n);
+        let moment = self.moment(n);
         for op in std::mem::take(&mut self.process(n).wire) {
-            self.nodes[n].kernel.perform(at, op);
+            self.nodes[n].kernel.perform(moment, op);
         }
         self.nodes[n].left_in_order = true;
         self.expect_expiry(n);
@@ -207,14 +234,14 @@ impl World<'_> {
             self.nodes[n].performing = false;
             return;
         }
-        let at = self.kernel_time(n);
+        let moment = self.moment(n);
         let Some(op) = self.process(n).wire.pop_front() else {
             self.nodes[n].performing = false;
             return;
         };
         let kernel = &mut self.nodes[n].kernel;
         let before = kernel.changes();
-        let done = kernel.perform(at, op);
+        let done = kernel.perform(moment, op);
         if before != kernel.changes() {
             self.judge.changed = true;
             self.note_kernel(n);

@@ -42,7 +42,7 @@ const AT_ONCE: usize = 64;
 
 /// Who has lost VIPs to us.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Loser {
+pub(crate) struct Loser {
     /// Name of its node.
     pub owner: String,
     /// Our interface towards it.
@@ -51,7 +51,7 @@ pub struct Loser {
 
 /// A VIP that we have taken over.
 #[derive(Debug, Clone)]
-pub struct Won {
+pub(crate) struct Won {
     /// Which.
     pub address: IpAddr,
     /// Where it is now: our interface's MAC or our macvlan's.
@@ -69,7 +69,7 @@ pub struct Won {
 
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Output {
+pub(crate) enum Output {
     /// Send the claim: [`crate::frames::claim`] makes the frame.
     Claim {
         /// On which interface.
@@ -129,7 +129,7 @@ struct Claiming {
 
 /// All VIPs whose former owners may not know yet.
 #[derive(Debug, Default)]
-pub struct Claims {
+pub(crate) struct Claims {
     losers: BTreeMap<Loser, Claiming>,
 }
 

@@ -110,6 +110,18 @@ fn a_bad_value_names_variable_value_and_what_is_accepted() {
 }
 
 #[test]
+fn metrics_are_switched_off_by_an_empty_flag_and_not_by_an_empty_variable() {
+    let served = |config: Result<Config, ConfigError>| config.unwrap().metrics.is_some();
+    let empty_flag = ["manager", "--prometheusHTTPServer="];
+    assert!(served(config(&[("prometheus_server", "")])), "as kube-vip has it");
+    assert!(!served(with_args(&[], &empty_flag)));
+    assert!(!served(with_args(&[("prometheus_server", "")], &empty_flag)));
+    assert!(served(with_args(&[("prometheus_server", ":2113")], &empty_flag)), "the environment wins");
+    let text = VARIABLES.iter().find(|variable| variable.name == "prometheus_server").unwrap().meaning;
+    assert!(text.contains("empty variable") && text.contains("`--prometheusHTTPServer=`"), "{text}");
+}
+
+#[test]
 fn modes_that_are_something_else_are_refused() {
     for (name, value) in [
         ("bgp_enable", "true"),

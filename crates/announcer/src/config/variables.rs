@@ -138,7 +138,8 @@ pub const VARIABLES: &[Variable] = &[
         "prometheus_server",
         Some("prometheusHTTPServer"),
         ":2112",
-        "Serves `/metrics`, `/healthz`, `/livez` and `/readyz`, as `[address]:port`",
+        // kube-vip spec 1.2, and the chart's probes rely on it: a manifest that leaves the variable empty is served.
+        "Serves `/metrics`, `/healthz`, `/livez` and `/readyz`, as `[address]:port`. An empty variable counts as unset; the flag without a value (`--prometheusHTTPServer=`) serves none of them",
     ),
     text("health_check_port", Some("healthCheckPort"), "0", "Serves health on a port of its own; `0`: no"),
     text("vip_loglevel", Some("log"), "0", "`-4` debug, `0` info, `4` warnings, `8` errors"),

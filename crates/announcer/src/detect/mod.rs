@@ -28,7 +28,7 @@ use crate::ownership::node::{Target, Verdict};
 
 /// Somebody who can tell that it is not we who are cut off: the gateway, or another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Witness {
+pub(crate) struct Witness {
     /// Our interface towards it.
     pub link: u32,
     /// Its address.
@@ -50,7 +50,7 @@ pub struct Ask {
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
+pub(crate) enum Output {
     /// Send this question.
     Ask(Ask),
     /// This was found out.
@@ -78,7 +78,7 @@ pub struct Counters {
 
 /// Watches the owners that this node may have to succeed.
 #[derive(Debug)]
-pub struct Detector {
+pub(crate) struct Detector {
     timers: Timers,
     watches: BTreeMap<(String, u32), Watch>,
     witnesses: Vec<Witness>,

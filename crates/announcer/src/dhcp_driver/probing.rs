@@ -1,13 +1,12 @@
 //! Finding out whether somebody else uses an address that a server granted: RFC 5227 probes, or duplicate address
 //! detection (RFC 4862).
 
-use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use l2::{Mac, OpenError, PacketSocket, Traffic};
+use l2::Mac;
 
-use crate::frames;
+use crate::frames::{self, Heard};
 
 /// decisions.md 22, as for static addresses.
 const PROBES: u8 = 3;
@@ -15,7 +14,6 @@ const PROBE_GAP: Duration = Duration::from_millis(10);
 
 /// One address that is being asked for.
 pub(super) struct Probing<A> {
-    socket: PacketSocket,
     address: A,
     sent: u8,
     next: Instant,
@@ -23,8 +21,8 @@ pub(super) struct Probing<A> {
 
 impl<A: Copy + Into<IpAddr>> Probing<A> {
     /// Asks nothing yet; the first probe is due at once.
-    pub fn open(link: u32, traffic: Traffic, address: A, now: Instant) -> Result<Self, OpenError> {
-        Ok(Self { socket: PacketSocket::open(link, traffic)?, address, sent: 0, next: now })
+    pub fn new(address: A, now: Instant) -> Self {
+        Self { address, sent: 0, next: now }
     }
 
     /// The address in question.
@@ -37,26 +35,25 @@ impl<A: Copy + Into<IpAddr>> Probing<A> {
         self.next
     }
 
-    /// Waits for a frame.
-    pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.socket.recv(buffer).await
-    }
-
-    /// Sends the next probe. Whether all are sent and the last one has had its time: the address is free.
-    pub async fn go_on(&mut self, mac: Mac, now: Instant) -> io::Result<bool> {
+    /// The next probe. None: all are sent and the last one has had its time, the address is free.
+    pub fn go_on(&mut self, mac: Mac, now: Instant) -> Option<Vec<u8>> {
         if self.sent >= PROBES {
-            return Ok(true);
+            return None;
         }
         self.sent += 1;
         // From now, not from when it was due: an answer needs its time.
         self.next = now + PROBE_GAP;
-        self.socket.send(&frames::probe(mac, self.address.into())).await?;
-        Ok(false)
+        Some(frames::probe(mac, self.address.into()))
     }
 
-    /// Who else has the address, or wants it too (RFC 5227 2.1.1), by this frame. `own` is the MAC that asks.
+    /// Who else has the address, or wants it too (RFC 4862 5.4.3), by this frame. `own` is the MAC that asks.
+    ///
+    /// Of IPv4 not who wants it, against RFC 5227 2.1.1: our own nodes ask whether an owner that they watch still has its
+    /// address, with the same frame, and a DECLINE would change the address of the Service. A host that wants it hears
+    /// our answer before its own probes are over.
     pub fn conflict(&self, own: Mac, frame: &[u8]) -> Option<Mac> {
-        let heard = frames::read(0, frame)?;
-        (heard.address == self.address.into() && heard.mac != own).then_some(heard.mac)
+        let (heard, address) = (frames::read(0, frame)?, self.address.into());
+        let asks = heard.what == Heard::Probe && address.is_ipv4();
+        (heard.address == address && heard.mac != own && !asks).then_some(heard.mac)
     }
 }

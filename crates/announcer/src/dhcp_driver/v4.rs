@@ -6,10 +6,12 @@ use std::time::Instant;
 use dhcp_client::{Client, Config, Expiry, Input, Lease, LostReason, Output, RememberedLease, Report};
 use jiff::Timestamp;
 use l2::Traffic;
+use runtime::error::chain;
 
-use super::{Protocol, expiry};
+use super::session::{Protocol, Session, expiry};
 use crate::annotations::LeaseFacts;
 use crate::engine::{self, DhcpEvent, DhcpStart};
+use crate::reason::Reason;
 use crate::view::Uid;
 
 impl Protocol for Client {
@@ -47,13 +49,13 @@ impl Protocol for Client {
         LeaseFacts { address: lease.address, server: lease.server_id, expires }
     }
 
-    fn reason(report: &Report) -> &'static str {
+    fn reason(report: &Report) -> Reason {
         match report {
-            Report::NoAnswer { .. } => "DHCPNoAnswer",
-            Report::Nak { .. } => "DHCPRefused",
-            Report::Declined { .. } => "AddressConflict",
-            Report::OtherAddress { .. } => "DHCPOtherAddress",
-            _ => "DHCPTrouble",
+            Report::NoAnswer { .. } => Reason::DhcpNoAnswer,
+            Report::Nak { .. } => Reason::DhcpRefused,
+            Report::Declined { .. } => Reason::AddressConflict,
+            Report::OtherAddress { .. } => Reason::DhcpOtherAddress,
+            _ => Reason::DhcpTrouble,
         }
     }
 
@@ -62,8 +64,14 @@ impl Protocol for Client {
     }
 }
 
+/// The client that the engine has asked for. `seed` decides its transactions and its jitter.
+pub fn session(start: &DhcpStart, now: Instant, wall: Timestamp, seed: u64) -> Result<Session<Client>, String> {
+    let client = Client::new(config(start, now, wall), now, seed).map_err(|error| chain(&error))?;
+    Ok(Session::new(client, start.mac))
+}
+
 /// What the client is told.
-pub(super) fn config(start: &DhcpStart, now: Instant, wall: Timestamp) -> Config {
+fn config(start: &DhcpStart, now: Instant, wall: Timestamp) -> Config {
     let mut config = Config::new(start.mac.octets().into());
     config.hostname.clone_from(&start.hostname);
     config.broadcast_flag = start.broadcast;
@@ -89,7 +97,7 @@ pub(super) fn config(start: &DhcpStart, now: Instant, wall: Timestamp) -> Config
 mod tests {
     use std::time::Duration;
 
-    use super::super::leased;
+    use super::super::session::leased;
     use super::*;
 
     #[test]

@@ -7,10 +7,12 @@ use dhcp_client::Expiry;
 use dhcp_client::v6::{Client, Config, Input, Lease, LostReason, Output, RememberedLease, Report, service_duid};
 use jiff::Timestamp;
 use l2::Traffic;
+use runtime::error::chain;
 
-use super::{Protocol, expiry};
+use super::session::{Protocol, Session, expiry};
 use crate::annotations::LeaseFacts6;
 use crate::engine::{self, Dhcp6Start, DhcpEvent};
+use crate::reason::Reason;
 use crate::view::Uid;
 
 impl Protocol for Client {
@@ -48,11 +50,11 @@ impl Protocol for Client {
         LeaseFacts6 { address: lease.address, server: LeaseFacts6::digits(&lease.server), expires }
     }
 
-    fn reason(report: &Report) -> &'static str {
+    fn reason(report: &Report) -> Reason {
         match report {
-            Report::NoAnswer { .. } => "DHCPNoAnswer",
-            Report::Refused { .. } => "DHCPRefused",
-            Report::Declined { .. } => "AddressConflict",
+            Report::NoAnswer { .. } => Reason::DhcpNoAnswer,
+            Report::Refused { .. } => Reason::DhcpRefused,
+            Report::Declined { .. } => Reason::AddressConflict,
         }
     }
 
@@ -61,8 +63,20 @@ impl Protocol for Client {
     }
 }
 
+/// The client that the engine has asked for. `seed` decides its transactions and its jitter.
+pub(super) fn session(
+    uid: &Uid,
+    start: &Dhcp6Start,
+    now: Instant,
+    wall: Timestamp,
+    seed: u64,
+) -> Result<Session<Client>, String> {
+    let client = Client::new(config(uid, start, now, wall), seed).map_err(|error| chain(&error))?;
+    Ok(Session::new(client, start.mac))
+}
+
 /// What the client is told.
-pub(super) fn config(uid: &Uid, start: &Dhcp6Start, now: Instant, wall: Timestamp) -> Config {
+fn config(uid: &Uid, start: &Dhcp6Start, now: Instant, wall: Timestamp) -> Config {
     let remembered = start.lease.as_ref().and_then(|facts| {
         let expiry = expiry(facts.expires, now, wall);
         Some(RememberedLease { address: facts.address, server: facts.server_duid()?, expiry })
@@ -80,7 +94,7 @@ pub(super) fn config(uid: &Uid, start: &Dhcp6Start, now: Instant, wall: Timestam
 mod tests {
     use std::time::Duration;
 
-    use super::super::leased;
+    use super::super::session::leased;
     use super::*;
 
     #[test]

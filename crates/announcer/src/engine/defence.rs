@@ -8,9 +8,13 @@ use super::vip::{Announcing, CONFLICT_RETRY, Phase};
 use super::{Action, Engine, Heard};
 use crate::frames::Frame;
 use crate::plan::VipId;
+use crate::reason::Reason;
 
 /// RFC 5227 2.4: defend, but not more often than this.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A Lease is read after this many retry periods at the latest (client-go's jitter).
+const RETRY_PERIODS: f64 = 2.2;
 
 impl Engine {
     /// Somebody spoke about an address.
@@ -61,8 +65,18 @@ impl Engine {
     }
 
     fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        let given_up = self.yielded.contains_key(id);
         let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is probed");
+        vip.conflicts += 1;
+        if given_up && vip.conflicts == 1 {
+            // Most probably a node that believed to hold the Lease: it reads within this that it does not.
+            let retry = self.config.lease.retry_period.mul_f64(RETRY_PERIODS);
+            vip.phase = Phase::Blocked { until: now + retry };
+            tracing::warn!(address = %carrier.net.addr(), %mac, "somebody still answers for an address that was given up");
+            self.dirty = true;
+            return;
+        }
         let retry = CONFLICT_RETRY + Duration::from_millis(10) * u32::from(carrier.mac.octets()[5]);
         vip.phase = Phase::Blocked { until: now + retry };
         let link =
@@ -73,7 +87,7 @@ impl Engine {
             retry.as_secs()
         );
         tracing::warn!(address = %carrier.net.addr(), %mac, "address conflict");
-        self.tell_members(now, id, "AddressConflict", &text);
+        self.tell_members(now, id, Reason::AddressConflict, &text);
         self.dirty = true;
     }
 
@@ -92,7 +106,7 @@ impl Engine {
         );
         tracing::warn!(address = %carrier.net.addr(), %mac, "somebody else claims the address, defending it");
         self.out.push(Action::Announce { link: carrier.link, mac: carrier.mac, address: carrier.net.addr() });
-        self.tell_members(now, id, "AddressConflict", &text);
+        self.tell_members(now, id, Reason::AddressConflict, &text);
     }
 
     /// decisions.md 18: withdraw first, ask later. It is taken up again when the Lease is known to be ours.

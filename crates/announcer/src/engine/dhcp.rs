@@ -16,6 +16,7 @@ use super::{Action, DhcpEvent, Engine, Leased, WireOp};
 use crate::annotations::LeaseFacts;
 use crate::network::{alias, is_macvlan_of};
 use crate::plan::VipId;
+use crate::reason::Reason;
 use crate::view::Uid;
 
 /// A macvlan that stayed this long has made up for what was before.
@@ -185,7 +186,7 @@ impl Engine {
                         "the address is {address} from now on, before {before}: DHCP server {server} has changed it"
                     );
                     for member in self.vips.get(&id).map(|vip| vip.members.clone()).unwrap_or_default() {
-                        self.tell(now, &member, false, "DHCPAddressChanged", &text);
+                        self.tell(now, &member, false, Reason::DhcpAddressChanged, &text);
                     }
                 }
                 self.dirty = true;

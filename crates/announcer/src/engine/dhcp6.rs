@@ -13,6 +13,7 @@ use super::{Action, Dhcp6Start, DhcpEvent, Engine, Leased};
 use crate::annotations::LeaseFacts6;
 use crate::network::Network;
 use crate::plan::VipId;
+use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// Servers answer to a link-local address, which the kernel makes when the interface comes up.
@@ -42,7 +43,7 @@ impl Engine {
                 let text = format!(
                     "interface {name} has no IPv6 link-local address from which DHCPv6 could be spoken: enable IPv6 on it, or name another one with annotation kube-vip.io/serviceInterface"
                 );
-                self.tell_members(now, &id, "CannotAnnounce", &text);
+                self.tell_members(now, &id, Reason::CannotAnnounce, &text);
             }
             return;
         };

@@ -10,6 +10,7 @@ use super::vip::Carrier;
 use super::{Action, DhcpEvent, Engine, Tell, Vip, WireOp};
 use crate::annotations::printable;
 use crate::plan::VipId;
+use crate::reason::Reason;
 
 const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// A renewal is written down when it moves the end of the lease by this much: short leases must not cost the API a
@@ -57,7 +58,7 @@ impl Engine {
     pub(super) fn lease_lost(&mut self, now: Instant, id: &VipId, address: IpAddr, why: &str) {
         self.carry(now, id, None);
         let text = format!("address {address} is not announced any more: {why}");
-        self.tell_members(now, id, "DHCPLeaseLost", &text);
+        self.tell_members(now, id, Reason::DhcpLeaseLost, &text);
         self.dirty = true;
     }
 
@@ -71,7 +72,7 @@ impl Engine {
                 client.running = None;
                 client.retry = Some(now + FAILED_RETRY);
                 tracing::warn!(vip = %id, error, "the DHCP client failed, starting it again");
-                self.tell_members(now, id, "CannotAnnounce", &format!("{error}; trying again"));
+                self.tell_members(now, id, Reason::CannotAnnounce, &format!("{error}; trying again"));
                 self.observe(now);
             }
             DhcpEvent::Bound(_) | DhcpEvent::Renewed(_) | DhcpEvent::Lost { .. } | DhcpEvent::Stopped => {}
@@ -79,7 +80,7 @@ impl Engine {
     }
 
     /// What a client reports changes with each attempt; people need it once a minute.
-    fn tell_report(&mut self, now: Instant, id: &VipId, reason: &'static str, text: &str) {
+    fn tell_report(&mut self, now: Instant, id: &VipId, reason: Reason, text: &str) {
         let Some(vip) = self.vips.get(id) else { return };
         let parent = vip
             .place
@@ -87,9 +88,9 @@ impl Engine {
             .map_or("?", |link| link.name.as_str())
             .to_owned();
         for member in vip.members.clone() {
-            if self.may_tell(now, &member, reason, REPORT_INTERVAL) {
+            if self.may_tell(now, &member, reason.as_str(), REPORT_INTERVAL) {
                 let text = printable(&format!("{text} (network of interface {parent})"));
-                self.out.push(Action::Tell(member, Tell { warning: reason != "DHCPOtherAddress", reason, text }));
+                self.out.push(Action::Tell(member, Tell { warning: reason != Reason::DhcpOtherAddress, reason, text }));
             }
         }
     }

@@ -18,6 +18,7 @@ use crate::ownership::LeaseState;
 use crate::ownership::node::{Card, ForeignLock, Member, NodeFacts, Swap, Swapped, Term};
 use crate::ownership::service::LeaseKey;
 use crate::plan::VipId;
+use crate::reason::Reason;
 use crate::security::Protection;
 use crate::view::{Port, ServiceKey, ServiceView, Uid};
 
@@ -90,7 +91,7 @@ pub enum DhcpEvent<F = LeaseFacts> {
     /// Something people should know.
     Report {
         /// Reason of the Event.
-        reason: &'static str,
+        reason: Reason,
         /// Its text.
         text: String,
     },
@@ -111,7 +112,8 @@ pub struct Leased<F = LeaseFacts> {
     pub expires: Option<Instant>,
 }
 
-/// One request to the kernel. They are performed one after the other, in order; only [`WireOp::Extend`] goes first.
+/// One request to the kernel. They are performed one after the other, in order; only [`WireOp::Extend`] goes first, and
+/// nothing waits for [`WireOp::Protect`]: what needs its rules is asked for when it was answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WireOp {
     /// Read everything.
@@ -138,7 +140,8 @@ pub enum WireOp {
         /// What.
         alias: String,
     },
-    /// Let this through to VIPs, and nothing else.
+    /// Let this through to VIPs, and nothing else. Begun when all before it is done, so that no address outlives its rules;
+    /// it may take half a minute, behind other programs' changes of the kernel's tables.
     Protect(Protection),
     /// Delete an interface.
     Delete {
@@ -276,7 +279,7 @@ pub struct Tell {
     /// A warning rather than news.
     pub warning: bool,
     /// Reason of the Event.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// Text.
     pub text: String,
 }
@@ -385,6 +388,8 @@ pub struct Observations {
     pub unprotected: bool,
     /// Addresses that were found gone, by the kernel's deadline or somebody's hand.
     pub fallen: u64,
+    /// Times that the API did not take a change of owner, nor say who the owner is.
+    pub failed_swaps: u64,
     /// Changes of owner to this node, by reason.
     pub changes: BTreeMap<&'static str, u64>,
     /// How long clients had no answer at the last take-over from a silent owner.

@@ -112,6 +112,8 @@ impl Engine {
         let before = self.network.replace(network);
         self.dirty = true;
         let observation = self.observes;
+        let stale = self.observed < self.fresh_from;
+        self.observed = observation;
         self.removed.retain(|_, asked| *asked >= observation);
         self.check_macvlans(now, observation);
         let network = self.network.as_ref().expect("it was just set");
@@ -146,6 +148,10 @@ impl Engine {
         }
         if !missing.is_empty() {
             self.out.push(Action::Wire(WireOp::Put(missing)));
+        }
+        if stale && self.observed >= self.fresh_from {
+            // What is only kept was not extended since the pause, and may have little left.
+            self.refresh(now);
         }
     }
 }

@@ -7,6 +7,7 @@ use super::vip::Phase;
 use super::{Action, Engine, Owners, Record, Recorded};
 use crate::ownership::node::Change;
 use crate::plan::VipId;
+use crate::reason::Reason;
 use crate::view::{Port, Published, ServiceKey, ServiceView};
 
 /// How long after our write the cached Service may still be the old one, before somebody must have changed it back.
@@ -215,7 +216,7 @@ impl Engine {
         let text = format!("address {} is announced by node {node}{before}", up.join(", "));
         let gap = change.and_then(|change| Some(self.lookout.gap(change.silent?, now)));
         self.observations.last_gap = gap.or(self.observations.last_gap);
-        self.tell(now, key, false, "AddressAnnounced", &text);
+        self.tell(now, key, false, Reason::AddressAnnounced, &text);
     }
 }
 

@@ -179,7 +179,9 @@ impl Engine {
 
     /// Leaves everything as it is, with a last deadline.
     fn leave(&mut self, now: Instant, valid: Duration) {
-        let puts: Vec<_> = self.vips.values().filter_map(|vip| vip.put(now, valid)).collect();
+        let asked_for =
+            self.vips.iter().filter(|(id, vip)| vip.phase != Phase::Adding || !self.awaiting_rules.contains(id));
+        let puts: Vec<_> = asked_for.filter_map(|(_, vip)| vip.put(now, valid)).collect();
         if !puts.is_empty() {
             self.out.push(Action::Wire(WireOp::Put(puts)));
         }

@@ -37,10 +37,12 @@ impl Engine {
 
     /// A restart must not cost an address: until it is known whose it is, its deadline is put off, for a bounded time.
     /// Not beyond the end of its DHCP lease, which is noted on its macvlan or, for DHCPv6, on the address itself; on a
-    /// macvlan without a note the kernel's deadline stands.
+    /// macvlan without a note the kernel's deadline stands. After a pause only what is seen anew: to put off a deadline
+    /// that has passed is to set the address again, which another node may have by then, and nobody would ask.
     pub(super) fn keep_orphans(&self, now: Instant) -> Vec<Put> {
         let undecided = !self.synced || self.plan.undecided;
-        if !undecided || self.stopping.is_some() || now >= self.started + UNDECIDED_LIMIT {
+        let stale = self.observed < self.fresh_from;
+        if !undecided || stale || self.stopping.is_some() || now >= self.started + UNDECIDED_LIMIT {
             return Vec::new();
         }
         let Some(network) = &self.network else { return Vec::new() };

@@ -24,6 +24,7 @@ use crate::frames::Frame;
 use crate::network::fixtures::{config, network};
 use crate::ownership::node::{Card, Swap};
 use crate::ownership::service::LeaseKey;
+use crate::reason::Reason;
 use crate::view::{Ingress, Published, Uid};
 use crate::wire::fake::FakeKernel;
 
@@ -247,7 +248,7 @@ impl Node {
     }
 
     pub fn reasons(&self) -> Vec<&'static str> {
-        self.told.iter().map(|(_, tell)| tell.reason).collect()
+        self.told.iter().map(|(_, tell)| tell.reason.as_str()).collect()
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::{Engine, Owner, Ownership};
 use crate::config::ElectionMode;
 use crate::endpoints::eligible_nodes;
+use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
 
 impl Engine {
@@ -65,7 +66,7 @@ impl Engine {
             told.push((view.key.clone(), format!("externalTrafficPolicy is Local and node {node}, which announces the address, has no ready endpoint of this Service, so what clients send is dropped; {where_else}")));
         }
         for (key, text) in told {
-            self.tell(now, &key, true, "NoLocalEndpoint", &text);
+            self.tell(now, &key, true, Reason::NoLocalEndpoint, &text);
         }
     }
 }

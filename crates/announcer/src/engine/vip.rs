@@ -11,6 +11,7 @@ use super::dhcp_state::{Dhcp, Dhcp6};
 use super::{Action, Engine, Put, VipStatus, WireOp};
 use crate::network::looks_like_a_vip;
 use crate::plan::VipId;
+use crate::reason::Reason;
 use crate::view::ServiceKey;
 
 /// decisions.md 22: RFC 5227's frames with short timers.
@@ -80,6 +81,8 @@ pub(super) struct Vip {
     pub dhcp: Option<Dhcp>,
     pub dhcp6: Option<Dhcp6>,
     pub defended: Option<Instant>,
+    /// How often it was found in use since it was up last.
+    pub conflicts: u32,
     /// Observations asked for before this one do not show the address yet.
     pub seen_from: u64,
 }
@@ -95,6 +98,7 @@ impl Vip {
             dhcp: None,
             dhcp6: None,
             defended: None,
+            conflicts: 0,
             seen_from: 0,
         }
     }
@@ -254,16 +258,7 @@ impl Engine {
         }
         let vip = &self.vips[id];
         let Some(carrier) = vip.carrier else { return };
-        let adopted = self.network.as_ref().is_some_and(|network| {
-            network.link(carrier.link).is_some_and(|link| {
-                network.addresses.iter().any(|address| {
-                    address.interface == carrier.link
-                        && address.net == carrier.net
-                        && looks_like_a_vip(address, link)
-                        && !self.is_removed(address)
-                })
-            })
-        });
+        let adopted = self.is_found(carrier);
         let known = self.was_in_use(&vip.members, carrier.net.addr());
         // Given up to somebody who claimed it: as long as that one answers, it is not ours to take.
         let yielded = self.yielded.contains_key(id);
@@ -274,6 +269,15 @@ impl Engine {
             self.vips.get_mut(id).expect("it is there").phase = Phase::Probing(Probe::begin(now));
             self.vip_timer(now, id);
         }
+    }
+
+    /// Whether a former life, or kube-vip, has left the address there.
+    pub(super) fn is_found(&self, carrier: Carrier) -> bool {
+        let Some(network) = &self.network else { return false };
+        let Some(link) = network.link(carrier.link) else { return false };
+        let mut there =
+            network.addresses.iter().filter(|found| (found.interface, found.net) == (carrier.link, carrier.net));
+        there.any(|found| looks_like_a_vip(found, link) && !self.is_removed(found))
     }
 
     /// An address that stands on this node without our mark or kube-vip's form is the node's own. Set as a VIP it would
@@ -295,7 +299,7 @@ impl Engine {
             "address {address} is this node's own address on {interface}: it is not announced. Give this Service another one"
         );
         tracing::debug!(%address, interface, "refusing to announce an address of this node itself");
-        self.tell_members(now, id, "CannotAnnounce", &text);
+        self.tell_members(now, id, Reason::CannotAnnounce, &text);
         true
     }
 
@@ -307,17 +311,23 @@ impl Engine {
         self.to_add.insert(id.clone());
     }
 
-    /// Sets all that is to be added, in one request: two hundred addresses that come at once cost one set of rules and
-    /// one round to the kernel, not two hundred.
+    /// Sets all that is to be added and whose rules stand, in one request: two hundred addresses that come at once cost
+    /// one set of rules and one round to the kernel, not two hundred.
     pub(super) fn add_all(&mut self, now: Instant) {
-        let (fence, mut puts, mut rules) = (self.fence, Vec::new(), false);
-        for id in std::mem::take(&mut self.to_add) {
-            let Some(vip) = self.vips.get_mut(&id).filter(|vip| vip.phase == Phase::Adding) else { continue };
-            match vip.put(now, fence) {
-                Some(put) => {
-                    puts.push(put);
-                    rules |= id.is_dhcp();
-                }
+        let mut due = std::mem::take(&mut self.to_add);
+        due.retain(|id| self.vips.get(id).is_some_and(|vip| vip.phase == Phase::Adding));
+        if due.iter().any(VipId::is_dhcp) {
+            self.protect();
+        }
+        let mut puts = Vec::new();
+        for id in due {
+            if self.vips[&id].carrier.is_some_and(|carrier| self.awaits_rules(carrier)) {
+                self.awaiting_rules.insert(id);
+                continue;
+            }
+            let vip = self.vips.get_mut(&id).expect("it was just found");
+            match vip.put(now, self.fence) {
+                Some(put) => puts.push(put),
                 None => vip.phase = Phase::Idle,
             }
         }
@@ -326,9 +336,6 @@ impl Engine {
         }
         // The settings come first: with others the node would answer for the address on every interface.
         self.prepare_links();
-        if rules {
-            self.protect();
-        }
         self.out.push(Action::Wire(WireOp::Put(puts)));
     }
 
@@ -344,7 +351,12 @@ impl Engine {
                 tracing::warn!(address = %net, error, "cannot set the address");
                 vip.phase = Phase::Blocked { until: now + FAILED_RETRY };
                 vip.announcing = Announcing::Silent;
-                self.tell_members(now, id, "CannotAnnounce", &format!("address {}: {error}; trying again", net.addr()));
+                self.tell_members(
+                    now,
+                    id,
+                    Reason::CannotAnnounce,
+                    &format!("address {}: {error}; trying again", net.addr()),
+                );
                 self.observe(now);
             }
         }
@@ -357,6 +369,7 @@ impl Engine {
         let told = self.config.disable_service_updates || self.was_in_use(&vip.members, address);
         let vip = self.vips.get_mut(id).expect("it is there");
         vip.phase = Phase::Up { doubt: None };
+        vip.conflicts = 0;
         vip.seen_from = observes;
         vip.announcing = if told {
             Announcing::Burst { begun: now, step: 0 }

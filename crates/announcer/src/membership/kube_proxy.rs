@@ -1,7 +1,7 @@
 //! Whether kube-proxy is well on this node: a node without it takes clients' packets and leads them nowhere
 //! (decisions.md 21).
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,8 +13,9 @@ use tokio::sync::mpsc;
 use super::NodeView;
 use crate::engine::Input;
 
-/// Where kube-proxy says how it is.
-const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10256);
+/// Where kube-proxy says how it is: in a cluster of IPv6 alone it may listen on that alone.
+const ADDRESSES: [SocketAddr; 2] =
+    [SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10256), SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 10256)];
 const EVERY: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(2);
 /// Bad answers in a row before it counts: a kube-proxy that is being replaced is back in a moment.
@@ -36,7 +37,7 @@ pub async fn watch(node: String, nodes: Cache<String, NodeView>, inputs: mpsc::U
     let mut judge = Judge::default();
     let mut told = None;
     loop {
-        let health = ask(ADDRESS).await;
+        let health = ask_all(&ADDRESSES).await;
         let ready_for = nodes.get(&node).map(|view| {
             let since = view.ready_changed.filter(|_| view.facts.ready);
             since.map_or(Duration::ZERO, |since| {
@@ -80,18 +81,30 @@ impl Judge {
     }
 }
 
+/// What the first says where somebody listens.
+async fn ask_all(addresses: &[SocketAddr]) -> Health {
+    for address in addresses {
+        let health = ask(*address).await;
+        if health != Health::Absent {
+            return health;
+        }
+    }
+    Health::Absent
+}
+
 async fn ask(address: SocketAddr) -> Health {
     let exchange = async {
-        let mut stream = TcpStream::connect(address).await?;
+        // Refused, or a kernel without IPv6: there is nobody either way.
+        let Ok(mut stream) = TcpStream::connect(address).await else { return Ok(Health::Absent) };
         stream.write_all(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;
         let mut answer = [0; 15];
         stream.read_exact(&mut answer).await?;
-        Ok::<_, std::io::Error>(answer)
+        let good = answer.starts_with(b"HTTP/1") && &answer[9..12] == b"200";
+        Ok::<_, std::io::Error>(if good { Health::Good } else { Health::Bad })
     };
     match tokio::time::timeout(LIMIT, exchange).await {
-        Ok(Ok(answer)) if answer.starts_with(b"HTTP/1") && &answer[9..12] == b"200" => Health::Good,
-        Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => Health::Absent,
-        _ => Health::Bad,
+        Ok(Ok(health)) => health,
+        Ok(Err(_)) | Err(_) => Health::Bad,
     }
 }
 
@@ -136,6 +149,39 @@ mod tests {
             assert_eq!(ask(address).await, expected, "{answer:?}");
             server.await.unwrap();
             assert_eq!(ask(address).await, Health::Absent);
+        }
+    }
+
+    async fn listener(address: &str, answer: &'static str) -> SocketAddr {
+        let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 20];
+                stream.read_exact(&mut request).await.unwrap();
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn it_is_absent_only_where_nobody_listens_on_either_family() {
+        assert!(ADDRESSES.iter().any(SocketAddr::is_ipv6) && ADDRESSES.iter().any(SocketAddr::is_ipv4));
+        let well = listener("127.0.0.1:0", "HTTP/1.1 200 OK\r\n\r\n").await;
+        let ill = listener("127.0.0.1:0", "HTTP/1.1 503 Service Unavailable\r\n\r\n").await;
+        let refused: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        // As `::1` is where the kernel has no IPv6.
+        let unreachable: SocketAddr = "255.255.255.255:1".parse().unwrap();
+        for (name, addresses, expected) in [
+            ("only IPv6", [refused, well], Health::Good),
+            ("only IPv4", [well, unreachable], Health::Good),
+            ("only IPv6, and ill", [refused, ill], Health::Bad),
+            ("only IPv4, and ill", [ill, refused], Health::Bad),
+            ("neither", [refused, refused], Health::Absent),
+            ("neither, and no IPv6", [refused, unreachable], Health::Absent),
+        ] {
+            assert_eq!(ask_all(&addresses).await, expected, "{name}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use l2::Mac;
-use l2::netlink::{Address, Link, LinkKind, Macvlan};
+use l2::netlink::{Address, Link, LinkKind, Macvlan, MacvlanMode, Mismatch};
 
 use super::looks_like_a_vip;
 use crate::annotations::{HWADDR, MACVLAN_NAME};
@@ -58,6 +58,21 @@ pub fn was_left_for(link: &Link, addresses: &[Address], wanted: &Macvlan) -> boo
         && link.name == wanted.name
         && link.mac == Some(wanted.mac)
         && on_it.filter(|address| address.net.addr().is_ipv4()).all(|address| looks_like_a_vip(address, link))
+}
+
+/// Why a macvlan of this Service that is there cannot be adopted as the wanted one. kube-vip leaves the kernel's default
+/// mode and no alias: both are mended or harmless, and the address on it stays up.
+pub fn misfit(found: &Link, uid: &Uid, wanted: &Macvlan) -> Option<Mismatch> {
+    let mut adopted = found.clone();
+    if let LinkKind::Macvlan { mode, .. } = &mut adopted.kind
+        && *mode == MacvlanMode::Vepa
+    {
+        *mode = MacvlanMode::Bridge;
+    }
+    if adopted.alias.as_deref().is_none_or(|alias| owner_in(alias) == uid.0) {
+        adopted.alias = Some(wanted.alias.clone());
+    }
+    wanted.mismatch(&adopted)
 }
 
 /// A macvlan named like those of DHCP Services, ours or kube-vip's: `vip-` and 8 hexadecimal digits.

@@ -37,7 +37,7 @@ impl LeaseKey {
 
 /// kube-vip's Leases per Service.
 #[derive(Debug, Default)]
-pub struct ServiceLeases {
+pub(crate) struct ServiceLeases {
     node: String,
     states: BTreeMap<LeaseKey, LeaseState>,
     /// The Lease that decides about each Service; absent: this node takes no part.

@@ -205,3 +205,11 @@ fn the_same_world_gives_the_same_plan() {
     let views = [view("a", &["10.0.0.5"]), view("b", &["10.0.0.5", "dhcp"])];
     assert_eq!(planned(&views, MINE, &[]), planned(&views, MINE, &[]));
 }
+
+#[test]
+fn an_address_that_is_leased_is_known_as_such_in_both_families() {
+    let uid = Uid("web".into());
+    assert!(VipId::Dhcp(uid.clone()).is_dhcp());
+    assert!(VipId::Dhcp6(uid).is_dhcp(), "the rules of service security are made again before it is set");
+    assert!(!VipId::Static("fd00::5".parse().unwrap()).is_dhcp());
+}

@@ -19,6 +19,9 @@ pub struct FakeKernel {
     /// How often rules were asked for, and how often an address stood without them.
     pub protects: usize,
     pub exposed: usize,
+    /// Other programs change the tables: rules wait until [`FakeKernel::set_rules`].
+    pub busy: bool,
+    pub waiting: Vec<Protection>,
     next_index: u32,
 }
 
@@ -32,6 +35,8 @@ impl FakeKernel {
             protection: Protection::default(),
             protects: 0,
             exposed: 0,
+            busy: false,
+            waiting: Vec::new(),
             next_index: 100,
         }
     }
@@ -89,6 +94,18 @@ impl FakeKernel {
         for found in self.network.links.iter_mut().filter(|found| found.index == link) {
             found.alias = Some(alias.to_owned());
         }
+    }
+
+    /// The rules that were asked for first, or that they are refused.
+    pub fn set_rules(&mut self, result: Result<(), String>) -> WireDone {
+        let wanted = self.waiting.remove(0);
+        if result.is_ok() {
+            let lost = self.protection.vips.keys().filter(|vip| !wanted.vips.contains_key(vip));
+            let own = self.network.addresses.iter().filter(|address| address.is_ours());
+            self.exposed += lost.filter(|vip| own.clone().any(|address| address.net.addr() == **vip)).count();
+            self.protection = wanted;
+        }
+        WireDone::Protected(result)
     }
 
     pub fn perform(&mut self, now: Instant, op: WireOp) -> Option<WireDone> {
@@ -163,11 +180,8 @@ impl FakeKernel {
             }
             WireOp::Protect(wanted) => {
                 self.protects += 1;
-                let lost = self.protection.vips.keys().filter(|vip| !wanted.vips.contains_key(vip));
-                let own = self.network.addresses.iter().filter(|address| address.is_ours());
-                self.exposed += lost.filter(|vip| own.clone().any(|address| address.net.addr() == **vip)).count();
-                self.protection = wanted;
-                Some(WireDone::Protected(Ok(())))
+                self.waiting.push(wanted);
+                if self.busy { None } else { Some(self.set_rules(Ok(()))) }
             }
             WireOp::Delete { link } => {
                 self.journal.push(format!("delete {}", self.name(link)));

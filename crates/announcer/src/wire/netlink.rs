@@ -1,18 +1,16 @@
 //! The kernel itself, through rtnetlink.
 
-use std::time::Duration;
-
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use jiff::Timestamp;
-use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, MacvlanMode, NewAddress};
+use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, NewAddress};
 use l2::{Mac, Netlink, Nftables};
 use runtime::error::chain;
 use tokio::sync::OnceCell;
 
 use super::Wire;
 use crate::clock;
-use crate::engine::{Put, Resumed, WireDone, WireOp};
-use crate::network::{self, Network, is_macvlan_of, mac_is_taken, name_is_taken, owner_in, was_left_for};
+use crate::engine::{Put, WireDone, WireOp};
+use crate::network::{self, Network, is_macvlan_of, mac_is_taken, misfit, name_is_taken, was_left_for};
 use crate::security::{Protection, ruleset};
 use crate::view::Uid;
 
@@ -98,18 +96,7 @@ impl NetlinkWire {
                 if !is_macvlan_of(&found, uid) && !left.await? {
                     return Ok(Err(name_is_taken(&wanted.name, uid)));
                 }
-                let mut adopted = found.clone();
-                // kube-vip leaves the kernel's default mode and no alias: both are mended or harmless, and the address
-                // on it stays up.
-                if let LinkKind::Macvlan { mode, .. } = &mut adopted.kind
-                    && *mode == MacvlanMode::Vepa
-                {
-                    *mode = MacvlanMode::Bridge;
-                }
-                if adopted.alias.as_deref().is_none_or(|alias| owner_in(alias) == uid.0) {
-                    adopted.alias = Some(wanted.alias.clone());
-                }
-                match wanted.mismatch(&adopted) {
+                match misfit(&found, uid, wanted) {
                     None => {
                         if found.alias.is_none() {
                             self.netlink.set_alias(found.index, &wanted.alias).await?;
@@ -175,16 +162,6 @@ fn default_conf() -> Option<InetConf> {
     Some(InetConf { arp_ignore: read("arp_ignore")?, arp_announce: read("arp_announce")?, rp_filter: 0 })
 }
 
-/// What the client will say at once of a lease that is not over. The kernel counts whole seconds.
-fn first_address(resumed: Resumed, wall: Timestamp) -> Option<(IpNet, AddressLifetime)> {
-    let left = match resumed.expires {
-        Some(end) => Duration::from_secs(u64::try_from(end.as_second() - wall.as_second() - 1).ok()?),
-        None => resumed.fence,
-    };
-    let valid = left.min(resumed.fence);
-    (valid >= Duration::from_secs(1)).then(|| (IpNet::V4(Ipv4Net::from(resumed.address)), AddressLifetime::For(valid)))
-}
-
 impl Wire for NetlinkWire {
     async fn perform(&self, op: WireOp) -> Option<WireDone> {
         match op {
@@ -198,7 +175,7 @@ impl Wire for NetlinkWire {
                 None
             }
             WireOp::Macvlan(uid, wanted, resumed) => {
-                let address = resumed.and_then(|resumed| first_address(resumed, Timestamp::now()));
+                let address = resumed.and_then(|resumed| resumed.first_address(Timestamp::now()));
                 let made = self.macvlan(&uid, &Macvlan { address, ..wanted }).await;
                 Some(WireDone::Macvlan(uid, made))
             }

@@ -7,8 +7,7 @@ use cloud_provider::controllers::{Controllers, UnknownController};
 use harvester_api::cloud_config::{CloudConfig, CloudConfigFileError};
 use harvester_api::names::{ClusterName, NetworkName, NetworkNameError};
 use harvester_api::node_ip::{ExcludeRangeError, NodeIpCidr, NodeIpCidrError, parse_exclude_ranges};
-use harvester_provider::ProviderConfig;
-use harvester_provider::garbage::{GarbageConfig, Mode};
+use harvester_provider::{GarbageConfig, GarbageMode, ProviderConfig};
 use runtime::leader::{Timing, TimingError};
 
 use super::flags::Flags;
@@ -127,9 +126,9 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
 
 fn garbage(flags: &Flags) -> GarbageConfig {
     let mode = match flags.harvester.garbage_collection.as_str() {
-        "off" => Mode::Off,
-        "delete" => Mode::Delete,
-        _ => Mode::List,
+        "off" => GarbageMode::Off,
+        "delete" => GarbageMode::Delete,
+        _ => GarbageMode::List,
     };
     GarbageConfig::new(mode, flags.harvester.garbage_collection_grace_period)
 }

@@ -1,10 +1,7 @@
-//! The cloud controller manager's command: flags, their validation, the wiring, the way to Harvester, and how a failed start is
-//! reported.
+//! The cloud controller manager's command: flags, their validation, the wiring, and how a failed start is reported.
 
 mod config;
 pub mod flags;
-mod harvester;
-mod link_story;
 mod run;
 mod startup_error;
 

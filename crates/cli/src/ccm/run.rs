@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use cloud_provider::start::{Caches, CloudProvider, ControllerMetrics, Settings};
-use harvester_provider::HarvesterProvider;
+use harvester_provider::{Connection, HarvesterProvider};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use runtime::client::{self, ApiMetrics, Source};
@@ -20,7 +20,6 @@ use runtime::tasks::Tasks;
 
 use super::config::Configuration;
 use super::flags::Flags;
-use super::harvester::Harvester;
 use crate::PRODUCT;
 
 /// How long requests under way may take after SIGTERM. The successor starts when the lease is released, which comes after, so one API
@@ -50,19 +49,30 @@ pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<
     let metrics = Metrics::new(&PRODUCT);
     let requests = metrics.register(|registry| ApiMetrics::register(registry, &PRODUCT));
     let guest = guest_client(flags, &requests).await?;
-    let harvester = Harvester::open(flags, &configuration, &requests, &metrics).await?;
-    Box::pin(manage(flags, &configuration, guest, harvester, &metrics, stop)).await
+    let path = flags.cloud.cloud_config.clone().unwrap_or_default();
+    let settings = client::Settings::new("harvester", &PRODUCT).metrics(&requests);
+    let connection = Connection::open(&configuration.cloud_config, path, settings, &metrics).await?;
+    let clients = Clients { guest, harvester: connection.client(), connection: Some(connection) };
+    Box::pin(manage(flags, &configuration, clients, &metrics, stop)).await
 }
 
-/// The command, with clients of the two clusters.
+/// Of the two clusters.
+struct Clients {
+    guest: Client,
+    harvester: Client,
+    /// What keeps the latter working. Tests do without.
+    connection: Option<Connection>,
+}
+
+/// The command.
 async fn manage(
     flags: &Flags,
     configuration: &Configuration,
-    guest: Client,
-    harvester: Harvester,
+    clients: Clients,
     metrics: &Metrics,
     stop: Token,
 ) -> anyhow::Result<()> {
+    let Clients { guest, harvester, connection } = clients;
     tracing::info!(
         cluster = configuration.provider.cluster_name.as_str(),
         server = configuration.cloud_config.endpoints[0].server,
@@ -84,12 +94,11 @@ async fn manage(
     let caches = Caches::watch(&guest, &health, &mut tasks);
     let election = election(flags, configuration, &guest, &recorder, &health);
     let lease = lease(flags);
-    let harvester_client = harvester.client.clone();
-    let returns = harvester.follow(&lease, &recorder, &health, &mut tasks);
+    let returns = connection.map(|connection| connection.follow(&lease, &recorder, &health, &mut tasks));
 
     let mut leading = Leading {
         provider: metrics.register(|registry| {
-            HarvesterProvider::new(&configuration.provider, &guest, &harvester_client, &caches.services, registry)
+            HarvesterProvider::new(&configuration.provider, &guest, &harvester, &caches.services, registry)
         }),
         settings: settings(flags, configuration),
         metrics: ControllerMetrics::register(metrics),

@@ -9,6 +9,7 @@ use runtime::scenario::{Scenario, Seen};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::decide::SHUTDOWN;
 use super::*;
 use crate::cache;
 use crate::provider::{Existence, InstanceMetadata, NodeWake, Power, ProviderError};

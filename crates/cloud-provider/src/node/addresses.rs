@@ -68,8 +68,9 @@ fn lead_with(requested: &[IpAddr], cloud: &[NodeAddress]) -> Result<Vec<NodeAddr
     Ok(result)
 }
 
-/// One address, or two of different families separated by a comma.
-fn parse_node_ips(value: &str) -> Result<Vec<IpAddr>, NodeIpError> {
+/// The value of [`PROVIDED_NODE_IP`]: one address, or two of different families separated by a comma. For providers too: whoever
+/// understands more or less of it than this disagrees with [`desired_addresses`].
+pub fn parse_node_ips(value: &str) -> Result<Vec<IpAddr>, NodeIpError> {
     let malformed = |reason| NodeIpError::Malformed { value: value.to_owned(), reason };
     let accepted = "expected one IP address, or an IPv4 and an IPv6 address separated by a comma";
     let ips: Option<Vec<IpAddr>> = value.split(',').map(parse_ip).collect();

@@ -14,7 +14,10 @@ pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized"
 /// The well-known labels, each with its beta predecessor.
 const ZONE: (&str, &str) = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone");
 const REGION: (&str, &str) = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region");
-const INSTANCE_TYPE: (&str, &str) = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type");
+const INSTANCE_TYPES: (&str, &str) = (INSTANCE_TYPE, "beta.kubernetes.io/instance-type");
+
+/// Label of a Node: size of its machine. Written once.
+pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
 /// What to write, in this order: addresses first, so that no Node is schedulable with addresses that are wrong.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -75,7 +78,7 @@ pub(super) fn plan(node: &NodeView, machine: &InstanceMetadata, rules: Rules) ->
         None => Some(machine.provider_id.clone()),
     };
     let mut wanted = topology(machine);
-    wanted.extend(pair(INSTANCE_TYPE, &machine.instance_type));
+    wanted.extend(pair(INSTANCE_TYPES, &machine.instance_type));
     let labels = changes(node, &wanted);
     let taints = node.taints.iter().filter(|taint| taint.key != UNINITIALIZED).cloned().collect();
     Ok(Plan { addresses, labels, provider_id, taints: Some(taints) })
@@ -102,7 +105,7 @@ fn changes(node: &NodeView, wanted: &BTreeMap<&'static str, String>) -> BTreeMap
 /// others.
 pub(super) fn reconcile_labels(node: &NodeView) -> BTreeMap<&'static str, String> {
     let mut changes = BTreeMap::new();
-    for (label, beta) in [ZONE, REGION, INSTANCE_TYPE] {
+    for (label, beta) in [ZONE, REGION, INSTANCE_TYPES] {
         if let Some(value) = node.labels.get(beta).filter(|value| node.labels.get(label) != Some(*value)) {
             changes.insert(label, value.clone());
         }
@@ -232,7 +235,7 @@ mod tests {
         let labels = plan(&view, &typed, FOLLOW).unwrap().labels;
         assert_eq!(
             labels.into_iter().collect::<Vec<_>>(),
-            [(INSTANCE_TYPE.1, "t1.micro".into()), (INSTANCE_TYPE.0, "t1.micro".into())]
+            [(INSTANCE_TYPES.1, "t1.micro".into()), (INSTANCE_TYPES.0, "t1.micro".into())]
         );
     }
 
@@ -304,7 +307,7 @@ mod tests {
             view.labels = labels.iter().map(|(label, value)| ((*label).into(), (*value).into())).collect();
             reconcile_labels(&view).into_iter().collect::<Vec<_>>()
         };
-        assert_eq!(with(&[(ZONE.1, "z"), (REGION.1, "r"), (INSTANCE_TYPE.1, "t")]).len(), 3);
+        assert_eq!(with(&[(ZONE.1, "z"), (REGION.1, "r"), (INSTANCE_TYPES.1, "t")]).len(), 3);
         assert_eq!(with(&[(ZONE.1, "z"), (ZONE.0, "z")]), []);
         assert_eq!(with(&[(ZONE.1, "z"), (ZONE.0, "other")]), [(ZONE.0, "z".into())]);
         assert_eq!(with(&[(ZONE.0, "z")]), []);

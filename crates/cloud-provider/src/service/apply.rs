@@ -27,18 +27,16 @@ impl Writer {
         service: &ServiceView,
         annotations: &BTreeMap<String, String>,
     ) -> Result<ServiceView, kube::Error> {
-        self.patch_status(service, decide::add_finalizer_patch(service, annotations)).await
+        self.patch_status(service, &Patch::Merge(decide::add_finalizer_patch(service, annotations))).await
     }
 
     /// Changes our condition alone; returns the Service after it.
     pub(super) async fn patch_condition(
         &self,
         service: &ServiceView,
-        patch: &Value,
+        patch: Value,
     ) -> Result<ServiceView, kube::Error> {
-        let api: Api<Service> = Api::namespaced(self.client.clone(), &service.key.namespace);
-        let patched = api.patch_status(&service.key.name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
-        Ok(observe::service(&patched))
+        self.patch_status(service, &Patch::Strategic(patch)).await
     }
 
     /// Lets the Service go; returns it after that, or nothing if there was nothing to do or the Service is gone.
@@ -48,7 +46,7 @@ impl Writer {
         remove_finalizer: bool,
     ) -> Result<Option<ServiceView>, kube::Error> {
         let Some(patch) = decide::release_patch(service, remove_finalizer) else { return Ok(None) };
-        match self.patch_status(service, patch).await {
+        match self.patch_status(service, &Patch::Strategic(patch)).await {
             Ok(service) => Ok(Some(service)),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -57,9 +55,9 @@ impl Writer {
 
     /// Finalizers travel through the status subresource too: the API server takes them there, and the charts grant
     /// `patch services/status` (framework spec 1.10).
-    async fn patch_status(&self, service: &ServiceView, patch: Value) -> Result<ServiceView, kube::Error> {
+    async fn patch_status(&self, service: &ServiceView, patch: &Patch<Value>) -> Result<ServiceView, kube::Error> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &service.key.namespace);
-        let patched = api.patch_status(&service.key.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        let patched = api.patch_status(&service.key.name, &PatchParams::default(), patch).await?;
         Ok(observe::service(&patched))
     }
 }

@@ -61,11 +61,6 @@ pub(super) fn patch(service: &ServiceView, condition: &Condition) -> Value {
     }]}})
 }
 
-/// The same to remove it.
-pub(super) fn removal(service: &ServiceView) -> Value {
-    json!({"metadata": {"uid": service.uid.0}, "status": {"conditions": [{"type": CONDITION, "$patch": "delete"}]}})
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

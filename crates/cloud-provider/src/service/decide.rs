@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::view::ServiceView;
+use crate::view::{CONDITION, ServiceView};
 
 /// The finalizer that keeps a Service until its load balancer is gone.
 pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
@@ -71,44 +71,51 @@ pub(super) fn decide<'a>(current: Option<&ServiceView>, remembered: Option<&'a S
 pub(super) fn add_finalizer_patch(service: &ServiceView, annotations: &BTreeMap<String, String>) -> Value {
     let mut finalizers = service.finalizers.clone();
     finalizers.push(FINALIZER.to_owned());
-    let mut patch = json!({"metadata": metadata(service, &finalizers)});
+    let mut patch = json!({"metadata": precondition(service)});
+    patch["metadata"]["finalizers"] = json!(finalizers);
     if !annotations.is_empty() {
         patch["metadata"]["annotations"] = json!(annotations);
     }
     patch
 }
 
-/// Removes the finalizer and clears the status, in one request. `None` if neither is there. A status is not cleared where the
-/// object is about to disappear, and not where it is somebody else's.
+/// Removes the finalizer, the status and our condition, in one request: the second of two would meet the version that the first has
+/// made. `None` if nothing of it is there. A status is not cleared where the object is about to disappear, and not where it is
+/// somebody else's. A strategic merge patch: others' finalizers and conditions stay.
 pub(super) fn release_patch(service: &ServiceView, remove_finalizer: bool) -> Option<Value> {
-    let others: Vec<String> = service.finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).cloned().collect();
-    let remove = remove_finalizer && others.len() < service.finalizers.len();
-    let disappears = service.deleting && others.is_empty();
+    let remove = remove_finalizer && has_finalizer(service);
+    let disappears = service.deleting && service.finalizers.iter().all(|finalizer| finalizer == FINALIZER);
     let clear = !service.ingress.is_empty() && !service.has_class && !disappears;
-    let mut patch = match (remove, clear) {
-        (false, false) => return None,
-        (true, _) => json!({"metadata": metadata(service, &others)}),
-        (false, true) => json!({"metadata": metadata(service, &service.finalizers)}),
-    };
+    let forget = service.condition.is_some() && !service.deleting;
+    if !(remove || clear || forget) {
+        return None;
+    }
+    let mut patch = json!({"metadata": precondition(service)});
+    if remove {
+        patch["metadata"]["$deleteFromPrimitiveList/finalizers"] = json!([FINALIZER]);
+    }
     if clear {
-        patch["status"] = json!({"loadBalancer": {"ingress": null}});
+        patch["status"]["loadBalancer"] = json!({"ingress": null});
+    }
+    if forget {
+        patch["status"]["conditions"] = json!([{"type": CONDITION, "$patch": "delete"}]);
     }
     Some(patch)
 }
 
-fn metadata(service: &ServiceView, finalizers: &[String]) -> Value {
-    let mut metadata = json!({"finalizers": finalizers});
-    if !service.resource_version.is_empty() {
-        metadata["resourceVersion"] = json!(service.resource_version);
+/// The version that was read.
+fn precondition(service: &ServiceView) -> Value {
+    match service.resource_version.as_str() {
+        "" => json!({}),
+        version => json!({"resourceVersion": version}),
     }
-    metadata
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::test_support::service;
-    use crate::view::Uid;
+    use crate::view::{Condition, Uid};
 
     fn with(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
         let mut view = service("default/web");
@@ -188,20 +195,43 @@ mod tests {
     #[test]
     fn releasing_a_service_is_one_request_and_none_where_nothing_is_left() {
         let ip = |view: &mut ServiceView| view.ingress = vec!["10.0.0.1".parse().unwrap()];
-        let meta = |finalizers: &[&str]| json!({"finalizers": finalizers, "resourceVersion": "1"});
+        let told = |view: &mut ServiceView| {
+            let (reason, message, since) = ("PortTaken".into(), String::new(), String::new());
+            view.condition = Some(Condition { status: false, reason, message, since });
+        };
+        let kept = json!({"resourceVersion": "1"});
+        let gone = json!({"$deleteFromPrimitiveList/finalizers": [FINALIZER], "resourceVersion": "1"});
         let cleared = json!({"loadBalancer": {"ingress": null}});
+        let untold = json!([{"type": CONDITION, "$patch": "delete"}]);
         for (sentence, view, expected) in [
             ("nothing there", with(|_| {}), None),
-            ("the finalizer", finalized(|_| {}), Some(json!({"metadata": meta(&[])}))),
-            ("finalizer and status", finalized(ip), Some(json!({"metadata": meta(&[]), "status": cleared}))),
-            ("the status alone", with(ip), Some(json!({"metadata": meta(&[]), "status": cleared}))),
+            ("the finalizer", finalized(|_| {}), Some(json!({"metadata": gone}))),
+            ("finalizer and status", finalized(ip), Some(json!({"metadata": gone, "status": cleared}))),
+            ("the status alone", with(ip), Some(json!({"metadata": kept, "status": cleared}))),
+            ("the condition alone", with(told), Some(json!({"metadata": kept, "status": {"conditions": untold}}))),
+            (
+                "all of it",
+                finalized(|view| {
+                    ip(view);
+                    told(view);
+                }),
+                Some(json!({"metadata": gone, "status": {"loadBalancer": {"ingress": null}, "conditions": untold}})),
+            ),
+            (
+                "a condition goes with its object",
+                finalized(|view| {
+                    told(view);
+                    view.deleting = true;
+                }),
+                Some(json!({"metadata": gone})),
+            ),
             (
                 "an object that disappears keeps its status",
                 finalized(|view| {
                     ip(view);
                     view.deleting = true;
                 }),
-                Some(json!({"metadata": meta(&[])})),
+                Some(json!({"metadata": gone})),
             ),
             (
                 "one that another finalizer holds does not disappear",
@@ -210,7 +240,7 @@ mod tests {
                     view.deleting = true;
                     view.finalizers.insert(0, "foo".into());
                 }),
-                Some(json!({"metadata": meta(&["foo"]), "status": cleared})),
+                Some(json!({"metadata": gone, "status": cleared})),
             ),
             (
                 "the status under a class is somebody else's",
@@ -218,7 +248,7 @@ mod tests {
                     ip(view);
                     view.has_class = true;
                 }),
-                Some(json!({"metadata": meta(&[])})),
+                Some(json!({"metadata": gone})),
             ),
         ] {
             assert_eq!(release_patch(&view, true), expected, "{sentence}");

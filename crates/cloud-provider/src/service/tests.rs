@@ -9,11 +9,12 @@ use runtime::scenario::{Scenario, Seen};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::decide::FINALIZER;
 use super::*;
 use crate::cache;
 use crate::provider::{ProviderError, Remark};
 use crate::test_support::service;
-use crate::view::{Condition, Uid};
+use crate::view::{CONDITION, Condition, Uid};
 
 /// A provider that answers from a script; with the script at its end, all is well and gone.
 #[derive(Default)]
@@ -125,6 +126,11 @@ fn finalized(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
         view.finalizers = vec![FINALIZER.into()];
         change(view);
     })
+}
+
+/// What lets a Service go.
+fn released() -> Value {
+    json!({"$deleteFromPrimitiveList/finalizers": [FINALIZER], "resourceVersion": "1"})
 }
 
 fn waiting(message: &str, retry_after: Option<Duration>) -> Waiting {
@@ -288,11 +294,7 @@ async fn deletion_waits_for_the_cloud_before_the_finalizer_goes() {
     assert_eq!(test.pass().await, Next::BackOff);
     assert_eq!(test.bodies(), Vec::<Value>::new());
     assert_eq!(test.pass().await, Next::OnChange);
-    assert_eq!(
-        test.bodies(),
-        [json!({"metadata": {"finalizers": [], "resourceVersion": "1"}})],
-        "one request, no status write"
-    );
+    assert_eq!(test.bodies(), [json!({"metadata": released()})], "one request, no status write");
     assert_eq!(
         test.told(),
         [
@@ -316,12 +318,36 @@ async fn from_load_balancer_to_cluster_ip_is_one_patch_for_finalizer_and_status(
         view.ingress = vec!["10.0.0.1".parse().unwrap()];
     })]);
     assert_eq!(test.pass().await, Next::OnChange);
-    assert_eq!(
-        test.bodies(),
-        [
-            json!({"metadata": {"finalizers": [], "resourceVersion": "1"}, "status": {"loadBalancer": {"ingress": null}}})
-        ]
-    );
+    assert_eq!(test.bodies(), [json!({"metadata": released(), "status": {"loadBalancer": {"ingress": null}}})]);
+}
+
+/// As the API server does it: a patch with an old version is a conflict.
+#[tokio::test]
+async fn a_service_with_a_condition_is_released_at_the_first_attempt() {
+    let version = Mutex::new(1);
+    let trouble = |view: &mut ServiceView| {
+        let (reason, message, since) = ("PortTaken".into(), "port 80 is taken".into(), String::new());
+        view.condition = Some(Condition { status: false, reason, message, since });
+        view.is_load_balancer = false;
+    };
+    let mut test = Test::with([finalized(trouble)], Cloud::default(), move |request| {
+        let mut version = version.lock().unwrap();
+        if request.body["metadata"]["resourceVersion"].as_str().is_some_and(|had| had != version.to_string()) {
+            return (409, Scenario::status(409, "Conflict", "the object has been modified"));
+        }
+        *version += 1;
+        (
+            200,
+            json!({"metadata": {"namespace": "default", "name": "web", "uid": "u1", "resourceVersion": version.to_string()}}),
+        )
+    });
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!(test.calls(), ["delete default/web u1"]);
+    let conditions = json!([{"type": CONDITION, "$patch": "delete"}]);
+    assert_eq!(test.bodies(), [json!({"metadata": released(), "status": {"conditions": conditions}})]);
+    assert_eq!(test.told(), Vec::<String>::new());
+    assert_eq!(test.pass().await, Next::OnChange, "before the cache shows it");
+    assert_eq!((test.calls().len(), test.bodies().len()), (0, 1));
 }
 
 #[tokio::test]
@@ -381,7 +407,7 @@ async fn a_foreign_finalizer_of_the_same_name_stays_where_we_had_nothing() {
     assert_eq!(test.bodies(), Vec::<Value>::new());
     test.will_delete([Ok(Deleted::Gone { existed: true })]);
     test.pass().await;
-    assert_eq!(test.bodies(), [json!({"metadata": {"finalizers": [], "resourceVersion": "1"}})]);
+    assert_eq!(test.bodies(), [json!({"metadata": released()})]);
 }
 
 /// Runs the whole controller with paused time until nothing is left to do for `time`.

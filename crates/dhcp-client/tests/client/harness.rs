@@ -5,28 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dhcp_client::{
-    Client, Config, Expiry, Input, Lease, LostReason, Mac, Output, RememberedLease, Report, State,
-    frame::{self, CLIENT_PORT, Datagram, SERVER_PORT},
-};
-use dhcproto::{
-    Decodable, Encodable,
-    v4::{DhcpOption, Message, MessageType, Opcode, OptionCode},
-};
+use dhcp_client::{Client, Config, Expiry, Input, Lease, LostReason, Mac, Output, RememberedLease, Report, State};
+pub use dhcp_sim::{ADDRESS, Answer, LEASE_SECONDS, SERVER, Sent, server_mac};
+use dhcproto::v4::MessageType;
 
-pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
 pub const OTHER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 101);
-pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const OTHER_SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub const RELAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
-pub const LEASE_SECONDS: u32 = 3600;
 
 pub fn mac() -> Mac {
     Mac::from([0, 0, 0x6c, 0xaa, 0xbb, 0xcc])
-}
-
-pub fn server_mac() -> Mac {
-    Mac::from([2, 0, 0, 0, 0, 1])
 }
 
 pub fn neighbour_mac() -> Mac {
@@ -133,16 +121,18 @@ pub fn remembered(expiry: Option<Expiry>) -> RememberedLease {
     RememberedLease { address: ADDRESS, server_id: Some(SERVER), server_mac: Some(server_mac()), expiry, network: None }
 }
 
+/// A frame that the client sent.
+pub fn sent(frame: &[u8]) -> Sent {
+    Sent::read(frame).expect("our own frames and messages are right")
+}
+
 /// What a step answered.
 #[derive(Debug)]
 pub struct Outs(pub Vec<Output>);
 
 impl Outs {
     pub fn sent(&self) -> Vec<Sent> {
-        self.0
-            .iter()
-            .filter_map(|out| if let Output::Send(frame) = out { Some(Sent::from(frame)) } else { None })
-            .collect()
+        self.0.iter().filter_map(|out| if let Output::Send(frame) = out { Some(sent(frame)) } else { None }).collect()
     }
 
     /// The only message sent, which is of this type.
@@ -178,155 +168,6 @@ impl Outs {
     #[track_caller]
     pub fn assert_nothing(&self) {
         assert!(self.0.is_empty(), "expected silence: {self:?}");
-    }
-}
-
-/// A message of the client, taken apart by an independent decoder.
-#[derive(Debug, Clone)]
-pub struct Sent {
-    pub source_mac: Mac,
-    pub destination_mac: Mac,
-    pub source: Ipv4Addr,
-    pub destination: Ipv4Addr,
-    pub payload_bytes: usize,
-    pub message: Message,
-}
-
-impl From<&Vec<u8>> for Sent {
-    fn from(bytes: &Vec<u8>) -> Self {
-        let datagram = frame::parse(bytes).expect("our own frames are right");
-        assert_eq!((datagram.source_port, datagram.destination_port), (CLIENT_PORT, SERVER_PORT));
-        Self {
-            source_mac: datagram.source_mac,
-            destination_mac: datagram.destination_mac,
-            source: datagram.source,
-            destination: datagram.destination,
-            payload_bytes: datagram.payload.len(),
-            message: Message::from_bytes(datagram.payload).expect("our own messages are right"),
-        }
-    }
-}
-
-impl Sent {
-    pub fn kind(&self) -> MessageType {
-        self.message.opts().msg_type().expect("every message of ours has a type")
-    }
-
-    pub fn requested(&self) -> Option<Ipv4Addr> {
-        match self.message.opts().get(OptionCode::RequestedIpAddress) {
-            Some(DhcpOption::RequestedIpAddress(address)) => Some(*address),
-            _ => None,
-        }
-    }
-
-    pub fn server_id(&self) -> Option<Ipv4Addr> {
-        match self.message.opts().get(OptionCode::ServerIdentifier) {
-            Some(DhcpOption::ServerIdentifier(address)) => Some(*address),
-            _ => None,
-        }
-    }
-
-    pub fn client_id(&self) -> Option<&[u8]> {
-        match self.message.opts().get(OptionCode::ClientIdentifier) {
-            Some(DhcpOption::ClientIdentifier(id)) => Some(id),
-            _ => None,
-        }
-    }
-
-    pub fn has(&self, code: OptionCode) -> bool {
-        self.message.opts().contains(code)
-    }
-
-    #[track_caller]
-    pub fn assert_broadcast_from(&self, source: Ipv4Addr) {
-        assert_eq!(
-            (self.source, self.destination, self.destination_mac),
-            (source, Ipv4Addr::BROADCAST, Mac::BROADCAST)
-        );
-    }
-}
-
-/// A server's message. Starts right; tests change it.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    pub source_mac: Mac,
-    pub source: Ipv4Addr,
-    pub message: Message,
-}
-
-impl Answer {
-    fn to(sent: &Sent, kind: MessageType) -> Self {
-        let mut message = Message::new_with_id(
-            sent.message.xid(),
-            Ipv4Addr::UNSPECIFIED,
-            Ipv4Addr::UNSPECIFIED,
-            Ipv4Addr::UNSPECIFIED,
-            Ipv4Addr::UNSPECIFIED,
-            sent.message.chaddr(),
-        );
-        message.set_opcode(Opcode::BootReply);
-        message.opts_mut().insert(DhcpOption::MessageType(kind));
-        message.opts_mut().insert(DhcpOption::ServerIdentifier(SERVER));
-        Self { source_mac: server_mac(), source: SERVER, message }
-    }
-
-    pub fn offer(sent: &Sent) -> Self {
-        Self::to(sent, MessageType::Offer).address(ADDRESS).lease(LEASE_SECONDS)
-    }
-
-    pub fn ack(sent: &Sent) -> Self {
-        let address = sent.requested().unwrap_or(sent.message.ciaddr());
-        Self::to(sent, MessageType::Ack).address(address).lease(LEASE_SECONDS)
-    }
-
-    pub fn nak(sent: &Sent) -> Self {
-        Self::to(sent, MessageType::Nak).option(DhcpOption::Message("lease not found".into()))
-    }
-
-    pub fn address(mut self, address: Ipv4Addr) -> Self {
-        self.message.set_yiaddr(address);
-        self
-    }
-
-    pub fn lease(self, seconds: u32) -> Self {
-        self.option(DhcpOption::AddressLeaseTime(seconds))
-    }
-
-    pub fn server(mut self, server: Ipv4Addr) -> Self {
-        self.source = server;
-        self.option(DhcpOption::ServerIdentifier(server))
-    }
-
-    pub fn option(mut self, option: DhcpOption) -> Self {
-        self.message.opts_mut().insert(option);
-        self
-    }
-
-    pub fn without(mut self, code: OptionCode) -> Self {
-        self.message.opts_mut().remove(code);
-        self
-    }
-
-    pub fn with(mut self, change: impl FnOnce(&mut Message)) -> Self {
-        change(&mut self.message);
-        self
-    }
-
-    pub fn frame(&self) -> Vec<u8> {
-        self.frame_with_payload(&self.message.to_vec().expect("an answer of the tests can be encoded"))
-    }
-
-    pub fn frame_with_payload(&self, payload: &[u8]) -> Vec<u8> {
-        frame::build(&Datagram {
-            source_mac: self.source_mac,
-            destination_mac: mac(),
-            source: self.source,
-            destination: Ipv4Addr::BROADCAST,
-            source_port: SERVER_PORT,
-            destination_port: CLIENT_PORT,
-            payload,
-        })
-        .expect("an answer of the tests fits")
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use dhcp_client::{Client, Config, Input, Mac, Output, RememberedLease, State};
-use dhcproto::v4::MessageType;
+use dhcp_sim::Server;
 use rand::{Rng, RngExt, SeedableRng, rngs::SmallRng};
 
 use crate::harness::*;
@@ -17,69 +17,6 @@ const POOL: [Ipv4Addr; 4] = [ADDRESS, OTHER_ADDRESS, Ipv4Addr::new(10, 0, 0, 102
 const HORIZON: Duration = Duration::from_mins(200);
 /// From here on nothing goes wrong any more, and the client must come to rest.
 const CALM: Duration = Duration::from_mins(100);
-
-/// A DHCP server for one client, with a pool that others use too.
-struct Server {
-    lease_seconds: u32,
-    /// Whether it refuses what it does not know instead of staying silent (dnsmasq's `dhcp-authoritative`).
-    authoritative: bool,
-    lease: Option<(Ipv4Addr, Instant)>,
-    /// Given to others, or declined.
-    taken: Vec<Ipv4Addr>,
-    /// Until when each address was ever promised to the client, whatever the server forgot since.
-    promised: BTreeMap<Ipv4Addr, Instant>,
-    down_until: Instant,
-}
-
-impl Server {
-    fn holds(&self, address: Ipv4Addr, now: Instant) -> bool {
-        self.lease.is_some_and(|(leased, until)| leased == address && until > now)
-    }
-
-    fn grant(&mut self, sent: &Sent, address: Ipv4Addr, now: Instant) -> Answer {
-        let until = now + Duration::from_secs(self.lease_seconds.into());
-        self.lease = Some((address, until));
-        // A shorter lease does not take back the longer one: the ACK that says so may get lost.
-        let promised = self.promised.entry(address).or_insert(until);
-        *promised = until.max(*promised);
-        Answer::ack(sent).address(address).lease(self.lease_seconds)
-    }
-
-    fn handle(&mut self, sent: &Sent, now: Instant) -> Option<Answer> {
-        if now < self.down_until || ![SERVER, Ipv4Addr::BROADCAST].contains(&sent.destination) {
-            return None;
-        }
-        let free = |server: &Self, address| POOL.contains(&address) && !server.taken.contains(&address);
-        let kind = sent.kind();
-        let named =
-            sent.requested().or_else(|| Some(sent.message.ciaddr()).filter(|address| !address.is_unspecified()));
-        match (kind, named) {
-            (MessageType::Discover, wish) => {
-                let known = self.lease.map(|(address, _)| address);
-                let mut choice = [known, wish].into_iter().flatten().chain(POOL);
-                let address = choice.find(|address| free(self, *address))?;
-                Some(Answer::offer(sent).address(address).lease(self.lease_seconds))
-            }
-            (MessageType::Request, Some(address)) => match sent.server_id() {
-                Some(SERVER) if free(self, address) => Some(self.grant(sent, address, now)),
-                Some(SERVER) => Some(Answer::nak(sent)),
-                None if self.holds(address, now) && free(self, address) => Some(self.grant(sent, address, now)),
-                None if self.authoritative || self.lease.is_some() => Some(Answer::nak(sent)),
-                _ => None,
-            },
-            (MessageType::Decline, Some(address)) => {
-                self.lease = None;
-                self.taken.push(address);
-                None
-            }
-            (MessageType::Release, _) => {
-                self.lease = None;
-                None
-            }
-            _ => None,
-        }
-    }
-}
 
 enum Happens {
     AtServer(Vec<u8>),
@@ -97,6 +34,7 @@ struct World {
     repeat: f64,
     neighbours: Vec<Ipv4Addr>,
     server: Server,
+    down_until: Instant,
     client: Client,
     watch: Watch,
     memory: Option<RememberedLease>,
@@ -108,14 +46,7 @@ impl World {
         let mut rng = SmallRng::seed_from_u64(seed);
         let began = Instant::now();
         let lease_seconds = [5, 10, 30, 120, 600, 3000][rng.random_range(0..6)];
-        let server = Server {
-            lease_seconds,
-            authoritative: rng.random(),
-            lease: None,
-            taken: Vec::new(),
-            promised: BTreeMap::new(),
-            down_until: began,
-        };
+        let server = Server::new(POOL.to_vec(), lease_seconds, rng.random());
         let neighbours = if rng.random_bool(0.3) { vec![POOL[rng.random_range(0..2)]] } else { Vec::new() };
         let client = Client::new(Config::new(mac()), began, rng.next_u64()).expect("a good configuration");
         let (loss, repeat) = (rng.random_range(0.0..0.5), rng.random_range(0.0..0.3));
@@ -129,6 +60,7 @@ impl World {
             repeat,
             neighbours,
             server,
+            down_until: began,
             client,
             watch: Watch::default(),
             memory: None,
@@ -173,8 +105,8 @@ impl World {
             }
         }
         let Some(lease) = self.client.lease() else { return Ok(()) };
-        match self.server.promised.get(&lease.address) {
-            Some(until) if lease.expiry.instant().is_some_and(|expiry| expiry <= *until) => Ok(()),
+        match self.server.promised(&mac().octets(), lease.address) {
+            Some(until) if lease.expiry.instant().is_some_and(|expiry| expiry <= until) => Ok(()),
             promised => Err(format!("uses {lease:?}, the server promised {promised:?}")),
         }
     }
@@ -182,8 +114,8 @@ impl World {
     /// Things that go wrong beside lost packets.
     fn trouble(&mut self) -> Result<(), String> {
         match self.rng.random_range(0..9) {
-            0 => self.server.down_until = self.now + Duration::from_secs(self.rng.random_range(1..1200)),
-            1 => self.server.lease = None, // it lost its book
+            0 => self.down_until = self.now + Duration::from_secs(self.rng.random_range(1..1200)),
+            1 => self.server.forget(),
             2 => {
                 let others = self.rng.random_range(0..3);
                 self.server.taken = (0..others).map(|_| POOL[self.rng.random_range(0..POOL.len())]).collect();
@@ -224,8 +156,8 @@ impl World {
             } else if queued == Some(at) {
                 match self.queue.pop_first().expect("it has a first").1 {
                     Happens::AtServer(frame) => {
-                        let sent = Sent::from(&frame);
-                        if let Some(answer) = self.server.handle(&sent, self.now) {
+                        let heard = self.now >= self.down_until;
+                        if let Some(answer) = heard.then(|| self.server.handle(&sent(&frame), self.now)).flatten() {
                             self.transmit(&answer.frame(), Happens::AtClient);
                         }
                     }
@@ -240,17 +172,17 @@ impl World {
                 self.step(Input::Timer)?;
             }
             if self.now >= self.began + CALM {
-                self.server.down_until = self.began;
+                self.down_until = self.began;
                 self.server.taken.retain(|address| self.neighbours.contains(address));
             }
         }
         let at_rest = matches!(self.client.state(), State::Bound | State::Renewing);
         match self.client.lease() {
-            Some(lease) if at_rest && self.server.holds(lease.address, self.now) => Ok(()),
+            Some(lease) if at_rest && self.server.holds(&mac().octets(), self.now) == Some(lease.address) => Ok(()),
             lease => Err(format!(
                 "100 quiet minutes were not enough: {} with {lease:?}, server has {:?}",
                 self.client.state(),
-                self.server.lease
+                self.server.holds(&mac().octets(), self.now)
             )),
         }
     }

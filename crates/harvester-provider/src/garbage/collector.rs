@@ -14,8 +14,7 @@ use tokio::sync::watch;
 
 use super::list::{Garbage, Kind, list};
 use super::sweep::Sweep;
-use super::{GarbageConfig, Mode};
-use crate::config::LoadBalancerConfig;
+use crate::config::{GarbageConfig, GarbageMode, LoadBalancerConfig};
 use crate::identity::Identity;
 use crate::identity::keeper::{Sources, cluster_uid};
 use crate::identity::record::{self, NAME};
@@ -69,7 +68,7 @@ impl Collector {
 
     /// Never ends.
     pub async fn run(mut self, events: Recorder) -> Infallible {
-        if self.settings.mode == Mode::Off {
+        if self.settings.mode == GarbageMode::Off {
             return std::future::pending().await;
         }
         let mut known = self.identity.subscribe();
@@ -96,7 +95,7 @@ impl Collector {
             }
             let garbage = self.look();
             self.tell(&garbage, &mut told, &events);
-            if self.settings.mode == Mode::Delete {
+            if self.settings.mode == GarbageMode::Delete {
                 let due: Vec<Garbage> =
                     sweep.due(Instant::now(), &garbage).into_iter().take(AT_ONCE).cloned().collect();
                 for garbage in due {
@@ -116,11 +115,7 @@ impl Collector {
     }
 
     fn look(&self) -> Vec<Garbage> {
-        let config = LoadBalancerConfig {
-            cluster_name: self.identity.name_or_flag(),
-            cluster_uid: cluster_uid(&self.sources.services),
-            ..self.given.clone()
-        };
+        let config = self.given.under(&self.identity, cluster_uid(&self.sources.services));
         let garbage = list(&self.sources.lbs.all(), |key| self.sources.services.get(key), &config);
         for kind in [Kind::Ours, Kind::Suspected] {
             self.metrics.garbage(kind, garbage.iter().filter(|garbage| garbage.kind == kind).count());
@@ -169,8 +164,7 @@ impl Collector {
     /// Asks both API servers once more, past every cache, before anything is deleted. Whether something was.
     async fn delete_now(&self, garbage: &Garbage, events: &Recorder) -> Result<bool, RequestError> {
         let uid = self.requests.cluster_uid().await?;
-        let config =
-            LoadBalancerConfig { cluster_name: self.identity.name_or_flag(), cluster_uid: uid, ..self.given.clone() };
+        let config = self.given.under(&self.identity, uid);
         let service = match &garbage.service {
             Some(key) => self.requests.read_service(key).await?.map(Arc::new),
             None => None,
@@ -210,10 +204,10 @@ fn story(garbage: &[Garbage], settings: GarbageConfig, namespace: &str) -> Strin
     let more = garbage.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let what = match settings.mode {
-        Mode::Delete => {
+        GarbageMode::Delete => {
             format!("What is ours by the UID of this cluster is deleted after {} s.", settings.grace.as_secs())
         }
-        Mode::List | Mode::Off => {
+        GarbageMode::List | GarbageMode::Off => {
             "Nothing is deleted: look at them and delete them on Harvester, or set --garbage-collection=delete."
                 .to_owned()
         }
@@ -254,7 +248,7 @@ mod tests {
         events: mpsc::Receiver<Entry>,
     }
 
-    fn lab(mode: Mode, service_there: bool) -> Lab {
+    fn lab(mode: GarbageMode, service_there: bool) -> Lab {
         let object = object();
         let server = Scenario::answering(move |request| {
             let missing = (404, Scenario::status(404, "NotFound", "not found"));
@@ -309,7 +303,7 @@ mod tests {
 
     #[tokio::test]
     async fn garbage_is_told_once_and_always_when_asked() {
-        let mut lab = lab(Mode::List, false);
+        let mut lab = lab(GarbageMode::List, false);
         let (garbage, mut told) = (lab.collector.look(), Told::default());
         assert_eq!(garbage.len(), 1);
         lab.collector.tell(&garbage, &mut told, &lab.recorder);
@@ -326,7 +320,7 @@ mod tests {
 
     #[tokio::test]
     async fn both_api_servers_are_asked_before_anything_is_deleted() {
-        let gone = lab(Mode::Delete, false);
+        let gone = lab(GarbageMode::Delete, false);
         let garbage = gone.collector.look();
         gone.collector.delete(&garbage[0], &gone.recorder).await.unwrap();
         let writes = gone.server.writes();
@@ -336,7 +330,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn garbage_takes_turns_with_the_load_balancers_of_services() {
-        let lab = lab(Mode::Delete, false);
+        let lab = lab(GarbageMode::Delete, false);
         let garbage = lab.collector.look();
         assert!(pacing::releases(&garbage[0].lb));
         let pacer = Arc::clone(&lab.collector.pacer);
@@ -358,7 +352,7 @@ mod tests {
 
     #[tokio::test]
     async fn garbage_that_the_host_is_booking_for_is_not_deleted_whatever_the_cache_shows() {
-        let lab = lab(Mode::Delete, false);
+        let lab = lab(GarbageMode::Delete, false);
         let garbage = lab.collector.look();
         let mut booking = object();
         booking["status"]["conditions"] =
@@ -376,7 +370,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_cluster_that_turns_out_to_be_another_one_deletes_nothing() {
-        let lab = lab(Mode::Delete, false);
+        let lab = lab(GarbageMode::Delete, false);
         let garbage = lab.collector.look();
         let other = Scenario::answering(|request| match request.path.rsplit('/').next().unwrap() {
             "kubernetes" => (200, json!({"metadata": {"name": "kubernetes", "uid": "another"}})),
@@ -391,7 +385,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_bare_404_is_no_proof_that_a_service_is_gone() {
-        let lab = lab(Mode::Delete, false);
+        let lab = lab(GarbageMode::Delete, false);
         let garbage = lab.collector.look();
         let ingress = Scenario::answering(|request| match request.path.rsplit('/').next().unwrap() {
             "web" => (404, json!("404 page not found")),

@@ -1,14 +1,11 @@
 //! When garbage may be deleted: pure, the clock is an argument.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::GarbageConfig;
 use super::list::{Garbage, Kind};
+use crate::config::GarbageConfig;
 use crate::load_balancers::booking::{When, when};
-
-/// After trouble with an API, or the start of this process, nothing is deleted for so long: caches tell of the past then.
-pub const SETTLED: Duration = Duration::from_mins(10);
 
 /// Remembers for how long an object has been garbage.
 #[derive(Debug)]
@@ -53,15 +50,20 @@ impl Sweep {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::super::super::load_balancers::build::lb;
-    use super::super::Mode;
     use super::*;
+    use crate::config::GarbageMode;
 
     const GRACE: Duration = Duration::from_hours(1);
 
     fn after(grace: Duration) -> GarbageConfig {
-        GarbageConfig::new(Mode::Delete, grace)
+        GarbageConfig::new(GarbageMode::Delete, grace)
+    }
+
+    fn settled() -> Duration {
+        after(GRACE).pace.settled
     }
 
     fn garbage(kind: Kind) -> Garbage {
@@ -87,7 +89,7 @@ mod tests {
         let mut sweep = Sweep::new(after(GRACE), start);
         sweep.due(start, &found);
         sweep.trouble(start + GRACE);
-        assert_eq!(sweep.due(start + GRACE + SETTLED, &found).len(), 0);
+        assert_eq!(sweep.due(start + GRACE + settled(), &found).len(), 0);
         let mut sweep = Sweep::new(after(GRACE), start);
         sweep.due(start, &found);
         sweep.due(start + GRACE / 2, &[]);
@@ -99,7 +101,7 @@ mod tests {
         let start = Instant::now();
         let mut sweep = Sweep::new(after(Duration::ZERO), start);
         assert_eq!(sweep.due(start, &[garbage(Kind::Ours)]).len(), 0);
-        assert_eq!(sweep.due(start + SETTLED, &[garbage(Kind::Ours)]).len(), 1);
+        assert_eq!(sweep.due(start + settled(), &[garbage(Kind::Ours)]).len(), 1);
     }
 
     #[test]

@@ -27,8 +27,9 @@ pub fn record_cache() -> RecordCache {
     Cache::new(|old, new| old != new)
 }
 
-/// After a read or write of the record that failed.
+/// After a read or write of the record that failed. Doubled after each further write that fails.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// UID of the guest cluster, if its Services are known.
 pub fn cluster_uid(services: &ServiceCache) -> Option<String> {
@@ -71,6 +72,7 @@ impl Keeper {
         let mut record = self.first_look().await;
         let mut may_write = record.is_some();
         let mut refused = None;
+        let mut failing = false;
         loop {
             let found = record.clone().unwrap_or_default();
             let decision = self.decide(&found).await;
@@ -83,11 +85,33 @@ impl Keeper {
                 events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
             }
             refused = found.bad_name;
-            if may_write && decision.is_to_be_remembered() {
-                may_write = self.remember(&decision.name).await;
-            }
-            if touched.next().await.is_none() {
-                return std::future::pending().await;
+            let mut owed = may_write && decision.is_to_be_remembered();
+            let mut pause = TRY_AGAIN;
+            // Until the record changes: somebody may write another name while ours cannot be written.
+            loop {
+                if owed {
+                    match self.records.remember(&decision.name).await {
+                        Ok(_) => {
+                            tracing::info!(
+                                cluster = decision.name.as_str(),
+                                "remembered in ConfigMap {NAMESPACE}/{NAME}"
+                            );
+                            (owed, failing) = (false, false);
+                        }
+                        Err(error) if error.is_forbidden() => {
+                            not_allowed(&error);
+                            (owed, may_write) = (false, false);
+                        }
+                        Err(error) => not_yet(&error, std::mem::replace(&mut failing, true)),
+                    }
+                }
+                tokio::select! {
+                    key = touched.next() => match key {
+                        Some(_) => break,
+                        None => return std::future::pending().await,
+                    },
+                    () = tokio::time::sleep(pause), if owed => pause = (pause * 2).min(LONGEST_PAUSE),
+                }
             }
             record = self.sources.record.get(&NAME.to_owned()).map(Arc::unwrap_or_clone);
         }
@@ -185,28 +209,15 @@ impl Keeper {
         }
         self.identity.set(decision.name.clone());
     }
+}
 
-    /// `false`: never to be tried again.
-    async fn remember(&self, name: &ClusterName) -> bool {
-        loop {
-            match self.records.remember(name).await {
-                Ok(_) => {
-                    tracing::info!(cluster = name.as_str(), "remembered in ConfigMap {NAMESPACE}/{NAME}");
-                    return true;
-                }
-                Err(error) if error.is_forbidden() => {
-                    not_allowed(&error);
-                    return false;
-                }
-                Err(error) => {
-                    tracing::debug!(
-                        error = chain(&error),
-                        "the name of this cluster is not remembered yet, trying again"
-                    );
-                    tokio::time::sleep(TRY_AGAIN).await;
-                }
-            }
-        }
+/// Once per outage.
+fn not_yet(error: &RecordError, told: bool) {
+    let error = chain(error);
+    if told {
+        tracing::debug!(error, "the name of this cluster is not remembered yet, trying again");
+    } else {
+        tracing::warn!(error, "the name of this cluster is not remembered yet, trying again");
     }
 }
 

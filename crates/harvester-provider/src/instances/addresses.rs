@@ -6,12 +6,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use cloud_provider::node::{PROVIDED_NODE_IP, parse_node_ips};
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use harvester_api::keys;
 use harvester_api::virtual_machine_instance::Phase;
 use ipnet::IpNet;
 
 use super::view::VmiView;
+use crate::config::ProviderConfig;
 
 /// The part of the configuration that decides about addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,6 +26,17 @@ pub struct AddressRules {
     pub exclude_ranges: Vec<IpNet>,
     /// `--disable-annotation-alpha-provided-ip-addr`.
     pub ignore_node_annotations: bool,
+}
+
+impl From<&ProviderConfig> for AddressRules {
+    fn from(config: &ProviderConfig) -> Self {
+        Self {
+            management_network: config.management_network.as_ref().map(ToString::to_string),
+            node_ip_cidr: config.node_ip_cidr.clone(),
+            exclude_ranges: config.node_exclude_ip_ranges.clone(),
+            ignore_node_annotations: config.ignore_node_annotations,
+        }
+    }
 }
 
 /// What can be said about the addresses of a machine.
@@ -197,12 +210,16 @@ fn may_be_shown(ip: IpAddr) -> bool {
     }
 }
 
-/// ccm.md 4.3, step 2. The annotation may name one address per family; the Go provider compared the whole text (W-13).
+/// ccm.md 4.3, step 2. The annotation may name one address per family; the Go provider compared the whole text (W-13). A value that
+/// is no such list chooses nothing: the framework refuses the Node for it and tells the user, who must not hear it twice.
 fn mode(node: &NodeView, rules: &AddressRules) -> Mode {
     if !rules.ignore_node_annotations
-        && let Some(text) = node.annotations.get(keys::kubernetes::PROVIDED_NODE_IP)
+        && let Some(text) = node.annotations.get(PROVIDED_NODE_IP)
     {
-        return Mode::Provided(text.split(',').filter_map(|part| part.trim().parse().ok()).collect());
+        return Mode::Provided(parse_node_ips(text).unwrap_or_else(|error| {
+            tracing::debug!(node = node.name, %error, "the annotation {PROVIDED_NODE_IP} is not followed");
+            Vec::new()
+        }));
     }
     if rules.node_ip_cidr.is_empty() { Mode::FirstFit } else { Mode::Cidr(rules.node_ip_cidr.clone()) }
 }

@@ -107,7 +107,6 @@ fn i(ip: &str) -> String {
 #[test]
 fn ccm_8_7_node_addresses() {
     type Case<'a> = (&'a str, &'a Flags, &'a [(&'a str, &'a str)], VmiView, Vec<String>);
-    const PROVIDED: &str = keys::kubernetes::PROVIDED_NODE_IP;
     let hostname_only = || vec!["hostname only".to_owned()];
     let unknown = || vec!["unknown".to_owned()];
     let vlan = Flags { management: "default/mgmt-vlan", ..Flags::default() };
@@ -117,8 +116,8 @@ fn ccm_8_7_node_addresses() {
     let mismatch = Flags { cidr: &["192.168.200.0/24"], ..Flags::default() };
     let additional = format!("[\"{B}\"]");
     let additional = [(keys::cloudprovider::ADDITIONAL_INTERNAL_IPS, additional.as_str())];
-    let provided_b = [(PROVIDED, B)];
-    let invalid = [(PROVIDED, "invalid-ip-string")];
+    let provided_b = [(PROVIDED_NODE_IP, B)];
+    let invalid = [(PROVIDED_NODE_IP, "invalid-ip-string")];
 
     let cases: Vec<Case> = vec![
         ("P1 wins 1", &vlan, &provided_b, vmi(&[("default/mgmt-vlan", Some(&[A, B]))]), vec![e(A), i(B)]),
@@ -201,7 +200,7 @@ fn ccm_8_13_ip_filter() {
 /// W-13.
 #[test]
 fn a_dual_stack_provided_node_ip_names_one_internal_ip_per_family() {
-    let node = node(&[(keys::kubernetes::PROVIDED_NODE_IP, "192.168.120.10,2001:DB8:0::1")]);
+    let node = node(&[(PROVIDED_NODE_IP, "192.168.120.10,2001:DB8:0::1")]);
     let vmi = vmi(&[("default/mgmt", Some(&[A, B, "2001:db8::2", "2001:db8::1"]))]);
     let got = node_addresses(&node, &vmi, &AddressRules::default(), &BTreeSet::new());
     assert_eq!(show(&got), [e(A), i(B), e("2001:db8::2"), i("2001:db8::1")]);
@@ -210,8 +209,7 @@ fn a_dual_stack_provided_node_ip_names_one_internal_ip_per_family() {
 #[test]
 fn the_disable_flag_ignores_both_node_annotations() {
     let additional = format!("[\"{B}\"]");
-    let node =
-        node(&[(keys::kubernetes::PROVIDED_NODE_IP, B), (keys::cloudprovider::ADDITIONAL_INTERNAL_IPS, &additional)]);
+    let node = node(&[(PROVIDED_NODE_IP, B), (keys::cloudprovider::ADDITIONAL_INTERNAL_IPS, &additional)]);
     let rules = Flags { disable: true, ..Flags::default() }.rules();
     let got = node_addresses(&node, &vmi(&[("default/mgmt", Some(&[A, B]))]), &rules, &BTreeSet::new());
     assert_eq!(show(&got), [i(A), e(B)]);
@@ -241,7 +239,7 @@ fn an_address_of_a_service_is_never_an_address_of_a_node() {
 #[test]
 fn the_address_that_kubelet_was_started_with_is_kept_even_if_a_service_claims_it() {
     let vips = BTreeSet::from([A.parse().unwrap()]);
-    let node = node(&[(keys::kubernetes::PROVIDED_NODE_IP, A)]);
+    let node = node(&[(PROVIDED_NODE_IP, A)]);
     let got = node_addresses(&node, &vmi(&[("default/mgmt", Some(&[A, B]))]), &AddressRules::default(), &vips);
     assert_eq!(show(&got), [i(A), e(B)]);
 }
@@ -313,5 +311,29 @@ proptest! {
             let distinct: std::collections::HashSet<_> = list.iter().map(|address| &address.address).collect();
             prop_assert_eq!(distinct.len(), list.len());
         }
+    }
+}
+
+/// What the framework makes of the addresses: both sides read the annotation.
+fn shown(provided: &str) -> Result<Vec<String>, String> {
+    let node = node(&[(PROVIDED_NODE_IP, provided)]);
+    let vmi = vmi(&[("default/mgmt", Some(&["10.1.1.2", "10.1.1.1", "fd00::1"]))]);
+    let Addresses::Known(addresses) = node_addresses(&node, &vmi, &AddressRules::default(), &BTreeSet::new()) else {
+        panic!("the machine has addresses")
+    };
+    let desired = cloud_provider::node::desired_addresses(&node, &addresses, true);
+    desired.map(|addresses| show(&Addresses::Known(addresses))).map_err(|error| error.to_string())
+}
+
+#[test]
+fn provider_and_framework_read_the_provided_node_ip_alike() {
+    let (internal, external) = (i("10.1.1.1"), e("10.1.1.2"));
+    for same in ["10.1.1.1", "010.001.001.001", "::ffff:10.1.1.1"] {
+        assert_eq!(shown(same), Ok(vec![internal.clone(), external.clone(), e("fd00::1")]), "{same}");
+    }
+    assert_eq!(shown("10.1.1.1,FD00:0::1"), Ok(vec![internal, i("fd00::1"), external]));
+    for bad in ["", "10.1.1.1, fd00::1", "10.1.1.1,10.1.1.2", "node-1"] {
+        let told = shown(bad).unwrap_err();
+        assert!(told.starts_with(&format!("failed to parse node IP {bad:?}: ")), "{told}");
     }
 }

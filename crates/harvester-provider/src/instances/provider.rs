@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use cloud_provider::cache::ServiceCache;
+use cloud_provider::node::{INSTANCE_TYPE, is_uninitialized};
 use cloud_provider::provider::{Existence, InstanceMetadata, Instances, NodeWake, Power, ProviderError};
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
-use harvester_api::keys::{self, kube_vip, kubernetes};
+use harvester_api::keys::{self, kube_vip};
 use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine::PrintableStatus;
 use harvester_api::virtual_machine_instance::Phase;
@@ -29,12 +30,15 @@ use super::requests::Requests;
 use super::view::{VmView, VmiView};
 use crate::config::{CHECK_CLOUD_CONFIG, ProviderConfig};
 use crate::identity::Identity;
+use crate::load_balancers::neighbours::addresses;
 use crate::metrics::Metrics;
 
 /// All VMs of our namespace, by name.
 pub type VmCache = Cache<String, VmView>;
 /// Their instances, by name.
 pub type VmiCache = Cache<String, VmiView>;
+/// Questions to guest agents, for [`HarvesterInstances::run`].
+pub type Asked = mpsc::UnboundedReceiver<Ask>;
 
 /// Guest agents asked at one time.
 const ASKED_AT_ONCE: usize = 4;
@@ -63,7 +67,6 @@ pub struct HarvesterInstances {
     requests: Requests,
     memory: Arc<Mutex<Memory>>,
     asks: mpsc::UnboundedSender<Ask>,
-    asked: Mutex<Option<mpsc::UnboundedReceiver<Ask>>>,
     metrics: Arc<Metrics>,
 }
 
@@ -97,8 +100,6 @@ const VIP_LINGERS: Duration = Duration::from_mins(5);
 /// How often all machines are looked at, if nothing else asks for it.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
-const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
-
 /// A Node that nobody asked about for so long is gone (every Node is asked about every few minutes); its VM may come back under
 /// another name.
 const NODE_LASTS: Duration = Duration::from_mins(30);
@@ -108,7 +109,7 @@ fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
 }
 
 impl HarvesterInstances {
-    /// Nothing is sent or watched before [`Self::run`].
+    /// Nothing is sent or watched before [`Self::run`], which gets the questions.
     pub fn new(
         (config, identity): (&ProviderConfig, Identity),
         services: ServiceCache,
@@ -116,13 +117,13 @@ impl HarvesterInstances {
         watched: [watch::Receiver<Status>; 2],
         requests: Requests,
         metrics: Arc<Metrics>,
-    ) -> Self {
+    ) -> (Self, Asked) {
         let (asks, asked) = mpsc::unbounded_channel();
-        Self {
+        let instances = Self {
             cluster: identity,
             namespace: config.namespace.clone(),
             server: config.server.clone(),
-            rules: config.addresses(),
+            rules: AddressRules::from(config),
             follows_vmis: !config.disable_vmi_controller,
             services,
             vms,
@@ -131,22 +132,20 @@ impl HarvesterInstances {
             requests,
             memory: Arc::default(),
             asks,
-            asked: Mutex::new(Some(asked)),
             metrics,
-        }
+        };
+        (instances, asked)
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         lock(&self.memory)
     }
 
-    /// Asks guest agents, a few at a time. Runs once.
-    pub async fn run(self: Arc<Self>) -> Infallible {
-        let taken = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut asked) = taken {
-            let asked = futures::stream::poll_fn(move |context| asked.poll_recv(context));
-            asked.for_each_concurrent(ASKED_AT_ONCE, |ask| self.ask(ask)).await;
-        }
+    /// Asks guest agents, a few at a time.
+    pub async fn run(self: Arc<Self>, mut asked: Asked) -> Infallible {
+        let asked = futures::stream::poll_fn(move |context| asked.poll_recv(context));
+        asked.for_each_concurrent(ASKED_AT_ONCE, |ask| self.ask(ask)).await;
+        // This holds a sender, so that there is always one more question to come.
         std::future::pending().await
     }
 
@@ -229,9 +228,9 @@ impl HarvesterInstances {
     fn service_vips(&self) -> BTreeSet<IpAddr> {
         let mut vips = BTreeSet::new();
         for service in self.services.all() {
-            let Some(published) = service.annotations.get(kube_vip::LOADBALANCER_IPS) else { continue };
-            vips.extend(published.split(',').filter_map(|ip| ip.trim().parse::<IpAddr>().ok()));
-            vips.extend(service.ingress.iter().copied());
+            if service.annotations.contains_key(kube_vip::LOADBALANCER_IPS) {
+                vips.extend(addresses(&service));
+            }
         }
         let now = Instant::now();
         let mut memory = self.memory();
@@ -242,7 +241,7 @@ impl HarvesterInstances {
     }
 
     fn addresses(&self, node: &NodeView, vmi: &VmiView) -> Result<Vec<NodeAddress>, String> {
-        let uninitialised = node.taints.iter().any(|taint| taint.key == kubernetes::TAINT_UNINITIALIZED);
+        let uninitialised = is_uninitialized(node);
         match node_addresses(node, vmi, &self.rules, &self.service_vips()) {
             Addresses::Known(addresses) => Ok(addresses),
             // What kubelet may have put there itself is worth more.

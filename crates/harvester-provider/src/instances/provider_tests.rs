@@ -1,5 +1,6 @@
 //! The trait against hand-filled caches and a scripted API server.
 
+use cloud_provider::node::UNINITIALIZED;
 use cloud_provider::view::{Taint, Uid};
 use harvester_api::names::ClusterName;
 use prometheus_client::registry::Registry;
@@ -9,14 +10,11 @@ use serde_json::json;
 use super::super::view::build::{vm, vmi};
 use super::super::view::{InterfaceView, NetworkView};
 use super::*;
+use crate::config::{GarbageConfig, GarbageMode};
 
 fn node(name: &str, provider_id: Option<&str>, uninitialised: bool) -> NodeView {
-    let taint = Taint {
-        key: kubernetes::TAINT_UNINITIALIZED.into(),
-        value: Some("true".into()),
-        effect: "NoSchedule".into(),
-        time_added: None,
-    };
+    let taint =
+        Taint { key: UNINITIALIZED.into(), value: Some("true".into()), effect: "NoSchedule".into(), time_added: None };
     NodeView {
         name: name.into(),
         uid: Uid("n".into()),
@@ -45,6 +43,7 @@ struct Lab {
     watched: watch::Sender<Status>,
     vmis: VmiCache,
     instances: Arc<HarvesterInstances>,
+    asked: Asked,
 }
 
 /// VMs with these instances; every guest agent reports this host name.
@@ -73,7 +72,7 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
         ignore_node_annotations: false,
         disable_vmi_controller: false,
         max_load_balancers: None,
-        garbage: crate::garbage::GarbageConfig::new(crate::garbage::Mode::Off, Duration::ZERO),
+        garbage: GarbageConfig::new(GarbageMode::Off, Duration::ZERO),
         namespace: "guests".into(),
         server: "https://h:6443".into(),
     };
@@ -83,15 +82,15 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
     let vmis = instances.clone();
     let watched = watch::Sender::new(Status::default());
     let both = [watched.subscribe(), watched.subscribe()];
-    let instances = Arc::new(HarvesterInstances::new(
+    let (instances, asked) = HarvesterInstances::new(
         (&config, Identity::known("demo")),
         services,
         (vms, instances),
         both,
         requests,
         metrics,
-    ));
-    Lab { server, watched, vmis, instances }
+    );
+    Lab { server, watched, vmis, instances: Arc::new(instances), asked }
 }
 
 /// ../golden 00-node-init, through the guest agent: the first look asks, the answer wakes the node, the second look knows.
@@ -101,7 +100,7 @@ async fn a_new_node_is_initialised_after_one_question_to_its_guest_agent() {
     let node = node("demo-pool-0", None, true);
     let mut wakes = lab.instances.wakes();
     while tokio::time::timeout(Duration::from_millis(20), wakes.next()).await.is_ok() {}
-    let asking = tokio::spawn(Arc::clone(&lab.instances).run());
+    let asking = tokio::spawn(Arc::clone(&lab.instances).run(lab.asked));
 
     let error = lab.instances.metadata(&node).await.unwrap_err();
     assert!(error.message.contains("asking guest agents"), "{error}");
@@ -263,7 +262,7 @@ async fn a_machine_wakes_its_node_but_not_while_it_migrates() {
 #[tokio::test]
 async fn a_machine_wakes_the_node_that_was_just_initialised_under_another_name() {
     let lab = lab(&[running("vm-1", Some("10.0.0.1"))], "node-1");
-    let asking = tokio::spawn(Arc::clone(&lab.instances).run());
+    let asking = tokio::spawn(Arc::clone(&lab.instances).run(lab.asked));
     let view = node("node-1", None, true);
     while lab.instances.metadata(&view).await.is_err() {
         tokio::task::yield_now().await;

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Client, Resource};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::desired::{self, Change};
 use super::service_patch::{Role, ServicePatch};
@@ -71,11 +71,13 @@ pub enum RequestError {
         /// The answer.
         source: kube::Error,
     },
-    /// An answer that is no JSON, or a request that could not be made.
-    #[error("unexpected answer about lb {lb}")]
+    /// JSON, and no LoadBalancer. The source says what was found and what would be accepted.
+    #[error("the answer about lb {lb} is no LoadBalancer: {field} cannot be read")]
     Malformed {
         /// `namespace/name`.
         lb: String,
+        /// What cannot be read.
+        field: String,
         /// What is wrong.
         source: serde_json::Error,
     },
@@ -174,7 +176,7 @@ impl Requests {
         readmit: bool,
     ) -> Result<Updated, RequestError> {
         let failed = |source| RequestError::Write { lb: self.lb(name), source };
-        let malformed = |source| RequestError::Malformed { lb: self.lb(name), source };
+        let malformed = |(field, source)| RequestError::Malformed { lb: self.lb(name), field, source };
         let mut attempt = 1;
         loop {
             let get = self.raw().get(name, &GetParams::default()).map_err(kube::Error::BuildRequest).map_err(failed)?;
@@ -190,7 +192,7 @@ impl Requests {
             if !desired::apply(&mut object, changes) && !readmit {
                 return Ok(Updated::Unchanged(now));
             }
-            let body = serde_json::to_vec(&object).map_err(malformed)?;
+            let body = serde_json::to_vec(&object).expect("what was read as JSON can be written as such");
             let put = self.raw().replace(name, &PostParams::default(), body);
             match self.harvester.request::<Value>(put.map_err(kube::Error::BuildRequest).map_err(failed)?).await {
                 Ok(object) => return Ok(Updated::Written(view(&object).map_err(malformed)?)),
@@ -262,12 +264,56 @@ impl Requests {
     }
 }
 
-fn view(object: &Value) -> Result<LbView, serde_json::Error> {
-    Ok(LbView::from(&serde_json::from_value::<LoadBalancer>(object.clone())?))
+/// What is decided on, or which member cannot be read.
+fn view(object: &Value) -> Result<LbView, (String, serde_json::Error)> {
+    let read = serde_json::from_value::<LoadBalancer>(object.clone());
+    read.map(|lb| LbView::from(&lb)).map_err(|error| (unreadable(object), error))
+}
+
+/// The member that cannot be read even alone. Nothing in spec and status can be unreadable.
+fn unreadable(object: &Value) -> String {
+    let members = |object: &Value| object.as_object().cloned().unwrap_or_default().into_iter();
+    let metadata =
+        members(&object["metadata"]).map(|(key, value)| (format!("metadata.{key}"), json!({"metadata": {key: value}})));
+    let all = metadata.chain(members(object).map(|(key, value)| (key.clone(), json!({key: value}))));
+    all.into_iter()
+        .find(|(_, alone)| serde_json::from_value::<LoadBalancer>(alone.clone()).is_err())
+        .map_or_else(|| "the object".to_owned(), |(field, _)| field)
 }
 
 /// The API server itself says that this object does not exist. A 404 without reason may come from a proxy, or from an API server
 /// that does not know the kind.
 fn is_absent(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::error::chain;
+    use runtime::scenario::Scenario;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_is_no_load_balancer_is_told_with_field_value_and_what_is_accepted() {
+        for (answer, field, expected) in [
+            (
+                json!({"metadata": {"name": "web", "resourceVersion": 5}, "spec": 7}),
+                "metadata.resourceVersion",
+                "integer `5`, expected a string",
+            ),
+            (json!({"kind": false}), "kind", "boolean `false`, expected a string"),
+            (json!({"metadata": {"labels": "all"}}), "metadata.labels", "string \"all\", expected a map"),
+        ] {
+            let host = Scenario::answering(move |_| (200, answer.clone()));
+            let requests = Requests::new(host.client(), host.client(), "guests");
+            let error = requests.update("web", "uid", &[], false).await.unwrap_err();
+            assert_eq!(
+                chain(&error),
+                format!(
+                    "the answer about lb guests/web is no LoadBalancer: {field} cannot be read: invalid type: {expected}"
+                )
+            );
+        }
+    }
 }

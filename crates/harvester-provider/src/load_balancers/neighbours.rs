@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cloud_provider::cache::ServiceCache;
 use cloud_provider::view::{ServiceKey, ServiceView};
 use futures::FutureExt;
-use harvester_api::keys::kube_vip;
 use runtime::cache::Touched;
 
 use super::choice::static_address;
-use super::sharing::{Group, group_of, named_primary};
+use super::sharing::{Group, group_of, named_primary, shown_addresses};
 
 /// An index over the cache of Services. What it finds are candidates: the rules of sharing decide.
 #[derive(Debug)]
@@ -41,9 +40,8 @@ struct Facts {
 
 /// Addresses that a Service is served with or shows.
 pub fn addresses(service: &ServiceView) -> BTreeSet<IpAddr> {
-    let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).map_or("", String::as_str);
-    let shown = shown.split(',').filter_map(|ip| ip.trim().parse().ok());
-    service.ingress.iter().copied().chain(shown).filter(|address: &IpAddr| !address.is_unspecified()).collect()
+    let served = service.ingress.iter().copied().filter(|address| !address.is_unspecified());
+    served.chain(shown_addresses(service)).collect()
 }
 
 impl Neighbours {

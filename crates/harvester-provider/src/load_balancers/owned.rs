@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cloud_provider::view::{ServiceKey, ServiceView, Uid};
 use futures::FutureExt;
-use harvester_api::keys::kube_vip;
-use harvester_api::load_balancer::DHCP_ADDRESS;
 use runtime::cache::Touched;
 
 use super::own_writes::{LbCache, Objects};
+use super::sharing::shown_addresses;
 use super::view::LbView;
 use super::wakes::object_name;
 use crate::config::LoadBalancerConfig;
@@ -131,10 +130,11 @@ fn service_named(lb: &LbView) -> Option<ServiceKey> {
 
 /// The one whose address the Service shows, else the one under the name of the rule, else the oldest.
 fn choose(service: &ServiceView, rule: &str, own: Option<Arc<LbView>>, proven: Vec<Arc<LbView>>) -> Owned {
-    let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).filter(|ips| *ips != DHCP_ADDRESS);
+    let shown = shown_addresses(service);
     let mut all: Vec<Arc<LbView>> = own.into_iter().chain(proven).collect();
     all.sort_by_key(|lb| {
-        let shows = shown.is_some() && lb.usable_address.as_ref() == shown;
+        let address = lb.usable_address.as_deref().and_then(|address| address.parse().ok());
+        let shows = address.is_some_and(|address| shown.contains(&address));
         (lb.terminating, !shows, lb.name != rule, lb.created, lb.name.clone())
     });
     let mut all = all.into_iter();
@@ -184,6 +184,22 @@ mod tests {
         assert_eq!(found(&web().done(), &both).0, own.name);
         assert_eq!(found(&web().short(&[("ip", "10.0.0.1")]).done(), &both), (former.name, Some("10.0.0.1".into()), 1));
         assert_eq!(found(&web().short(&[("ip", "10.0.0.9")]).done(), &both).0, own.name);
+    }
+
+    #[test]
+    fn the_one_that_serves_is_told_by_the_address_whatever_its_spelling() {
+        let both = |address| [under("former", address), under("demo", "10.0.0.2")];
+        for (address, shown, serves) in [
+            ("fd00::1", "FD00:0::1", true),
+            ("fd00::1", "10.0.0.9,fd00::1", true),
+            ("0.0.0.0", "0.0.0.0", false),
+            ("0.0.0.0", "0.0.0.0,::", false),
+        ] {
+            let both = both(address);
+            let expected = if serves { &both[0].name } else { &both[1].name };
+            let web = service("default/web").short(&[("ip", shown)]).done();
+            assert_eq!(&found(&web, &both).0, expected, "{shown}");
+        }
     }
 
     #[test]

@@ -79,15 +79,7 @@ impl Lab {
     }
 
     fn host_books(&self) {
-        self.host(|object| {
-            object["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
-            object["metadata"]["annotations"]["loadbalancer.harvesterhci.io/network"] = json!("guests/mgmt");
-            object["spec"]["fromTheFuture"] = json!({"a": 1});
-            object["status"] = json!({
-                "allocatedAddress": {"ip": IP, "ipPool": "edge", "mask": "255.255.0.0", "gateway": "<nil>"},
-                "conditions": [{"type": "Ready", "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}]
-            });
-        });
+        self.host(|object| booked(object, IP));
     }
 
     /// The watch catches up.
@@ -133,6 +125,17 @@ impl Lab {
         self.watch();
         self.sent();
     }
+}
+
+/// What the host writes when it has booked this address.
+fn booked(object: &mut Value, ip: &str) {
+    object["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
+    object["metadata"]["annotations"]["loadbalancer.harvesterhci.io/network"] = json!("guests/mgmt");
+    object["spec"]["fromTheFuture"] = json!({"a": 1});
+    object["status"] = json!({
+        "allocatedAddress": {"ip": ip, "ipPool": "edge", "mask": "255.255.0.0", "gateway": "<nil>"},
+        "conditions": [{"type": "Ready", "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}]
+    });
 }
 
 fn watched() -> watch::Receiver<Status> {
@@ -335,7 +338,7 @@ async fn nothing_is_decided_on_caches_without_content() {
 async fn a_harvester_that_cannot_be_read_is_told_to_the_user() {
     let lab = Lab::new(vec![service("default/web").done()]);
     let error = Some((tokio::time::Instant::now(), "connection refused".to_owned()));
-    let watched = watch::Sender::new(Status { synced: false, polling: false, error }).subscribe();
+    let watched = watch::Sender::new(Status { error, ..Status::default() }).subscribe();
     let provider = HarvesterLoadBalancers { lbs: lb_cache(), watched, ..lab.provider };
     let web = lab.services.get(&key("default/web")).unwrap();
     let Ensured::Waiting(waiting) = provider.ensure(&web).await.unwrap() else { panic!() };
@@ -423,7 +426,7 @@ async fn a_service_that_is_deleted_keeps_its_annotations() {
 #[tokio::test]
 async fn a_recovery_of_harvester_wakes_who_is_not_settled() {
     let lab = Lab::new(vec![service("default/web").done(), service("default/other").done()]);
-    let status = watch::Sender::new(Status { synced: true, polling: false, error: None });
+    let status = watch::Sender::new(Status { synced: true, ..Status::default() });
     let provider = HarvesterLoadBalancers { watched: status.subscribe(), ..lab.provider };
     let mut wakes = provider.wakes();
     let mut drain = async || {

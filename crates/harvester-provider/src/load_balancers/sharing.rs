@@ -11,6 +11,7 @@ use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::names;
 
 use super::quoted::Quoted;
+use super::view::LbView;
 
 /// Why a Service may not share an address. The texts are the Go provider's, with what to do about it where that helps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -196,18 +197,23 @@ pub fn has_joined(sharer: &ServiceView, primary: &ServiceView) -> bool {
     if wears_label_of(sharer, &primary.key) {
         return true;
     }
-    primary.ingress.first().is_some_and(|address| shown(sharer).any(|shown| shown == *address))
+    primary.ingress.first().is_some_and(|address| shown_addresses(sharer).contains(address))
 }
 
-/// The addresses that a Service shows.
-fn shown(service: &ServiceView) -> impl Iterator<Item = IpAddr> {
+/// The addresses that a Service shows, whatever their spelling. That of a DHCP load balancer is not known yet.
+pub fn shown_addresses(service: &ServiceView) -> Vec<IpAddr> {
     let text = service.annotations.get(kube_vip::LOADBALANCER_IPS).map_or("", String::as_str);
-    text.split(',').filter_map(|ip| ip.trim().parse::<IpAddr>().ok()).filter(|address| !address.is_unspecified())
+    text.split(',').filter_map(|ip| ip.trim().parse().ok()).filter(|ip: &IpAddr| !ip.is_unspecified()).collect()
 }
 
-/// Whether a Service shows this address as its own. That of a DHCP load balancer is not known yet and nobody's.
+/// Whether a Service shows this address as its own. That of a DHCP load balancer is nobody's.
 pub fn shows(service: &ServiceView, address: &str) -> bool {
-    address.parse::<IpAddr>().is_ok_and(|address| shown(service).any(|shown| shown == address))
+    address.parse().is_ok_and(|address| shown_addresses(service).contains(&address))
+}
+
+/// Whether a Service shows the address of this object as its own.
+pub fn shows_address_of(service: &ServiceView, lb: &LbView) -> bool {
+    lb.usable_address.as_deref().is_some_and(|ip| shows(service, ip))
 }
 
 /// Whether an address that a Service shows or is served with belongs to another one by now. A former secondary may go on with its
@@ -218,8 +224,9 @@ pub fn is_taken(service: &ServiceView, services: &[Arc<ServiceView>]) -> bool {
 
 /// Who else has an address that a Service shows or is served with.
 pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Option<ServiceKey> {
-    let publishes = |other: &ServiceView, ip: &IpAddr| other.ingress.contains(ip) || shows(other, &ip.to_string());
-    let ours: BTreeSet<IpAddr> = service.ingress.iter().copied().chain(shown(service)).collect();
+    let publishes =
+        |other: &ServiceView, ip: &IpAddr| other.ingress.contains(ip) || shown_addresses(other).contains(ip);
+    let ours: BTreeSet<IpAddr> = service.ingress.iter().copied().chain(shown_addresses(service)).collect();
     services
         .iter()
         .filter(|other| other.key != service.key && other.is_load_balancer && !other.deleting)

@@ -81,9 +81,10 @@ impl MappingSource {
     }
 
     /// Whether one may decide on [`Self::get`]: the first list has arrived, or will not, because the right to read ConfigMaps is
-    /// missing (W-07: some manifests do not grant it). Then there is no mapping.
+    /// missing (W-07: some manifests do not grant it). Then there is no mapping. Any other error passes: who decided meanwhile would
+    /// have a Service announced on the wrong NIC.
     pub fn is_known(&self) -> bool {
-        self.cache.is_synced() || self.status.as_ref().is_some_and(|status| status.borrow().error.is_some())
+        self.cache.is_synced() || self.status.as_ref().is_some_and(|status| status.borrow().forbidden)
     }
 
     /// The mapping, if the ConfigMap exists.
@@ -236,6 +237,21 @@ mod tests {
         let mut with = all.to_vec();
         with.push(machine("a", &[("default/mgmt", "enp1s0")]));
         assert_eq!(demo(&with).unwrap(), r#"{"default/mgmt":"enp1s0"}"#);
+    }
+
+    /// W-07.
+    #[test]
+    fn only_a_list_and_a_missing_right_to_read_it_make_the_mapping_known() {
+        let error = Some((tokio::time::Instant::now(), "no".to_owned()));
+        for (name, status, known) in [
+            ("nothing yet", Status::default(), false),
+            ("the API server is away", Status { error: error.clone(), ..Status::default() }, false),
+            ("no right to read it", Status { error, forbidden: true, ..Status::default() }, true),
+        ] {
+            let source = MappingSource::new(MappingSource::cache(), watch::Sender::new(status).subscribe());
+            assert_eq!(source.is_known(), known, "{name}");
+        }
+        assert!(MappingSource::in_memory(None).is_known(), "an empty list");
     }
 
     /// W-11.

@@ -1,16 +1,16 @@
-//! The socket: plain or TLS, HTTP/1.1 and HTTP/2.
+//! The socket: plain or TLS, HTTP/1.1. Scrapers and kubelets speak it all; HTTP/2 would be one more way to hold a connection.
 
+use std::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -18,15 +18,13 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::admission::Admission;
 use super::{Access, router};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::shutdown::Token;
 
-/// Connections at a time; more wait in the listen queue. A scraper and the kubelet need a handful.
-const CONNECTIONS: usize = 128;
-
-/// Whoever has not finished the TLS handshake by then, or the request's headers, is hung up on.
+/// Whoever has not finished the TLS handshake by then, or the headers of the first or the next request, is hung up on.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How the connection is protected.
@@ -92,6 +90,7 @@ pub struct Bound {
     listener: TcpListener,
     acceptor: Option<TlsAcceptor>,
     router: Router,
+    patience: Duration,
 }
 
 impl std::fmt::Debug for Bound {
@@ -106,7 +105,7 @@ impl Server {
         let Self { address, tls, access, health, metrics } = self;
         let acceptor = acceptor(&tls)?;
         let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, source })?;
-        Ok(Bound { listener, acceptor, router: router(health, metrics, access) })
+        Ok(Bound { listener, acceptor, router: router(health, metrics, access), patience: PATIENCE })
     }
 }
 
@@ -132,7 +131,7 @@ fn acceptor(tls: &Tls) -> Result<Option<TlsAcceptor>, ServeError> {
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .map_err(ServeError::Certificate)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Some(TlsAcceptor::from(Arc::new(config))))
 }
 
@@ -144,26 +143,29 @@ impl Bound {
 
     /// Answers until `stop`. Never fails: a connection that goes wrong is that client's problem.
     pub async fn run(self, stop: Token) {
-        let Self { listener, acceptor, router } = self;
-        let slots = Arc::new(Semaphore::new(CONNECTIONS));
+        let Self { listener, acceptor, router, patience } = self;
+        let admission = Arc::new(Admission::default());
         let mut connections = JoinSet::new();
         loop {
-            let slot = tokio::select! {
-                () = stop.cancelled() => break,
-                slot = Arc::clone(&slots).acquire_owned() => slot.expect("the semaphore is never closed"),
-            };
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
-                accepted = listener.accept() => accepted,
+                accepted = listener.accept() => accepted.and_then(|(stream, peer)| Ok((stream.local_addr()?, peer, stream))),
             };
             // Collect what has ended, so that the set does not grow.
             while connections.try_join_next().is_some() {}
             match accepted {
-                Ok((stream, _)) => {
+                Ok((local, peer, stream)) => {
+                    // Hung up on, not left in the listen queue: there it would be in the way of those who have a place.
+                    let Some(pass) = admission.admit(local.ip(), peer.ip()) else {
+                        tracing::debug!(%peer, "too many connections");
+                        continue;
+                    };
                     let (acceptor, router) = (acceptor.clone(), router.clone());
                     connections.spawn(async move {
-                        converse(stream, acceptor, router).await;
-                        drop(slot);
+                        if let Err(error) = converse(stream, acceptor, router, patience).await {
+                            tracing::debug!(%peer, %error, "connection ended");
+                        }
+                        drop(pass);
                     });
                 }
                 Err(error) => {
@@ -176,21 +178,25 @@ impl Bound {
     }
 }
 
-async fn converse(stream: TcpStream, acceptor: Option<TlsAcceptor>, router: Router) {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+async fn converse(
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    router: Router,
+    patience: Duration,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let mut http = http1::Builder::new();
+    // From the first byte on, and between requests: there is no other limit on a silent client.
+    http.timer(TokioTimer::new()).header_read_timeout(patience);
     let service = TowerToHyperService::new(router);
-    let result = match acceptor {
-        None => builder.serve_connection(TokioIo::new(stream), service).await,
-        Some(acceptor) => match tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => builder.serve_connection(TokioIo::new(stream), service).await,
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err("TLS handshake timed out".into()),
-        },
-    };
-    if let Err(error) = result {
-        tracing::debug!(%error, "connection ended");
+    match acceptor {
+        None => http.serve_connection(TokioIo::new(stream), service).await?,
+        Some(acceptor) => {
+            let handshake = tokio::time::timeout(patience, acceptor.accept(stream)).await;
+            let stream = handshake.map_err(|_| "TLS handshake timed out")??;
+            http.serve_connection(TokioIo::new(stream), service).await?;
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -200,6 +206,7 @@ mod tests {
     use tokio_rustls::rustls::pki_types::ServerName;
     use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+    use super::super::admission::NODE;
     use super::*;
     use crate::error::chain;
 
@@ -226,6 +233,67 @@ mod tests {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
+        stop.cancel();
+        task.await.unwrap();
+    }
+
+    /// `text` is sent on each of many connections, then nothing.
+    async fn silent(address: SocketAddr, text: &[u8]) -> Vec<TcpStream> {
+        let mut silent = Vec::new();
+        for _ in 0..NODE {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(text).await.unwrap();
+            silent.push(stream);
+        }
+        silent
+    }
+
+    /// Ends when the server has hung up.
+    async fn hung_up(stream: &mut TcpStream) {
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok(), "still connected");
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_takes_nobodys_place_for_long() {
+        for (tls, text) in [
+            (Tls::Off, &b""[..]),
+            (Tls::Off, b"GET /healthz HTTP/1.1\r\n"),
+            (Tls::Off, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+            (Tls::Off, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+            (Tls::SelfSigned, b""),
+        ] {
+            let bound = Bound { patience: Duration::from_millis(300), ..server(tls.clone()).bind().await.unwrap() };
+            let address = bound.address().unwrap();
+            let stop = Token::new();
+            let task = tokio::spawn(bound.run(stop.clone()));
+            let mut all = silent(address, text).await;
+            for stream in &mut all {
+                hung_up(stream).await;
+            }
+            if tls == Tls::Off {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                stream.write_all(REQUEST).await.unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await.unwrap();
+                assert!(answer.starts_with("HTTP/1.1 200"), "{text:?}: {answer}");
+            }
+            stop.cancel();
+            task.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn who_has_no_place_is_hung_up_on_at_once() {
+        let bound = server(Tls::Off).bind().await.unwrap();
+        let address = bound.address().unwrap();
+        let stop = Token::new();
+        let task = tokio::spawn(bound.run(stop.clone()));
+        let silent = silent(address, b"").await;
+        let begin = std::time::Instant::now();
+        hung_up(&mut TcpStream::connect(address).await.unwrap()).await;
+        assert!(begin.elapsed() < PATIENCE && silent.len() == NODE);
         stop.cancel();
         task.await.unwrap();
     }

@@ -82,15 +82,7 @@ impl ControlPlane {
     /// `pod_subnet` tells the pods of different nodes apart (`10.244.<pod_subnet>.0/24`).
     pub async fn add_node(&self, host: &Host, pod_subnet: u8, spec: NodeSpec) -> Result<SimNode> {
         self.join(host)?;
-        for (key, value) in [
-            ("net/ipv4/ip_forward", "1"),
-            ("net/ipv6/conf/all/forwarding", "1"),
-            // Replies of pods leave by another interface than a VIP's requests came in by.
-            ("net/ipv4/conf/all/rp_filter", "0"),
-            ("net/ipv4/conf/default/rp_filter", "0"),
-        ] {
-            host.namespace().sysctl(key, value)?;
-        }
+        host.enable_forwarding()?;
         let node = SimNode {
             name: host.name().to_owned(),
             pod_subnet,

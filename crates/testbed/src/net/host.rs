@@ -75,6 +75,20 @@ impl Host {
         Ok(nic)
     }
 
+    /// Makes it pass on packets, as a node does for its pods.
+    pub fn enable_forwarding(&self) -> Result<()> {
+        for (key, value) in [
+            ("net/ipv4/ip_forward", "1"),
+            ("net/ipv6/conf/all/forwarding", "1"),
+            // Replies of pods leave by another interface than a VIP's requests came in by.
+            ("net/ipv4/conf/all/rp_filter", "0"),
+            ("net/ipv4/conf/default/rp_filter", "0"),
+        ] {
+            self.namespace.sysctl(key, value)?;
+        }
+        Ok(())
+    }
+
     /// The NIC called `interface`; panics if there is none, since that is a mistake in the test.
     pub fn nic(&self, interface: &str) -> Arc<Nic> {
         let nics = self.nics();

@@ -349,14 +349,7 @@ impl Machine {
             lines.push(format!("route add {}/24 via {}", pod4(other, 0), lan4(self.subnet, 10 + other)));
         }
         host.ip(lines)?;
-        for (key, value) in [
-            ("net/ipv4/ip_forward", "1"),
-            ("net/ipv6/conf/all/forwarding", "1"),
-            ("net/ipv4/conf/all/rp_filter", "0"),
-            ("net/ipv4/conf/default/rp_filter", "0"),
-        ] {
-            host.namespace().sysctl(key, value)?;
-        }
+        host.enable_forwarding()?;
         // Pods reach what is outside the pod network, the API server first of all, with the machine's address.
         host.namespace().nft("table ip pods {\n chain out {\n  type nat hook postrouting priority srcnat\n  ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade\n }\n}\n")?;
         Ok(host)

@@ -1,10 +1,12 @@
 //! The macvlan of a DHCP VIP: made, adopted, made again, and what its client is told of it.
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use ipnet::{IpNet, Ipv4Net};
+use jiff::Timestamp;
 use l2::Mac;
-use l2::netlink::{InetConfChange, Macvlan};
+use l2::netlink::{AddressLifetime, InetConfChange, Macvlan};
 
 use super::super::dhcp_state::MacvlanState;
 use super::super::vip::Vip;
@@ -13,7 +15,20 @@ use super::MACVLAN_STAYED;
 use crate::annotations::LeaseFacts;
 use crate::network::mac_is_taken;
 use crate::plan::VipId;
+use crate::reason::Reason;
 use crate::view::Uid;
+
+impl Resumed {
+    /// What the client will say at once of a lease that is not over. The kernel counts whole seconds.
+    pub fn first_address(&self, wall: Timestamp) -> Option<(IpNet, AddressLifetime)> {
+        let left = match self.expires {
+            Some(end) => Duration::from_secs(u64::try_from(end.as_second() - wall.as_second() - 1).ok()?),
+            None => self.fence,
+        };
+        let valid = left.min(self.fence);
+        (valid >= Duration::from_secs(1)).then(|| (IpNet::V4(Ipv4Net::from(self.address)), AddressLifetime::For(valid)))
+    }
+}
 
 impl Engine {
     /// The next thing that the macvlan or the client needs.
@@ -39,14 +54,16 @@ impl Engine {
         match dhcp.macvlan {
             MacvlanState::Absent if let Some(text) = mac_in_use => {
                 dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
-                self.tell_members(now, &id, "CannotAnnounce", &text);
+                self.tell_members(now, &id, Reason::CannotAnnounce, &text);
             }
             MacvlanState::Absent => {
-                dhcp.macvlan = MacvlanState::Making;
-                self.prepare_links();
-                if resumed.is_some() {
-                    self.protect();
+                if self.macvlan_awaits_rules(&wanted.name, resumed) {
+                    return;
                 }
+                if let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) {
+                    dhcp.macvlan = MacvlanState::Making;
+                }
+                self.prepare_links();
                 self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted, resumed)));
             }
             MacvlanState::Ready(link, _) => {
@@ -147,7 +164,7 @@ impl Engine {
                 dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
                 let name = dhcp.name.clone();
                 tracing::warn!(macvlan = name, error, "cannot make the macvlan, trying again");
-                self.tell_members(now, &id, "CannotAnnounce", &format!("{error}; trying again"));
+                self.tell_members(now, &id, Reason::CannotAnnounce, &format!("{error}; trying again"));
                 self.observe(now);
             }
         }
@@ -212,6 +229,31 @@ impl Engine {
         }
         if let Some(link) = delete {
             self.delete_link(link);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_macvlan_gets_its_address_at_once_while_the_lease_lasts_and_never_for_longer() {
+        let wall: Timestamp = "2026-01-01T00:00:00.9Z".parse().unwrap();
+        let (address, fence) = ("10.0.0.5".parse().unwrap(), Duration::from_secs(5));
+        for (ends, valid) in [
+            (None, Some(5)),
+            (Some("2026-01-01T01:00:00Z"), Some(5)),
+            // The kernel counts whole seconds.
+            (Some("2026-01-01T00:00:03.1Z"), Some(2)),
+            (Some("2026-01-01T00:00:02Z"), Some(1)),
+            (Some("2026-01-01T00:00:01.8Z"), None),
+            (Some("2025-12-31T23:59:00Z"), None),
+        ] {
+            let expires = ends.map(|end| end.parse().unwrap());
+            let first = Resumed { address, expires, fence }.first_address(wall);
+            let lifetime = valid.map(|seconds| AddressLifetime::For(Duration::from_secs(seconds)));
+            assert_eq!(first, lifetime.map(|lifetime| ("10.0.0.5/32".parse().unwrap(), lifetime)), "{ends:?}");
         }
     }
 }

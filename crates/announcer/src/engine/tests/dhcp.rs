@@ -173,7 +173,7 @@ fn a_parent_that_is_missing_is_named_and_used_when_it_appears() {
 fn trouble_is_told_once_in_a_while() {
     let mut node = Node::leading(&[view("web", &["dhcp"])]);
     for _ in 0..10 {
-        node.dhcp("web", DhcpEvent::Report { reason: "DHCPNoAnswer", text: "no DHCP server answered".into() });
+        node.dhcp("web", DhcpEvent::Report { reason: Reason::DhcpNoAnswer, text: "no DHCP server answered".into() });
         node.pass_ms(1000);
     }
     assert_eq!(node.reasons(), ["DHCPNoAnswer"]);
@@ -257,7 +257,7 @@ fn an_interface_of_somebody_else_is_never_deleted_for_its_name() {
         node.pass(Duration::from_mins(3));
         assert_eq!(node.kernel.network.links, network.links, "{taken}");
         let (_, told) = &node.told[0];
-        assert_eq!(told.reason, "CannotAnnounce");
+        assert_eq!(told.reason, Reason::CannotAnnounce);
         assert!(told.text.contains("kube-vip.io/macvlanName") && told.text.contains(taken), "{}", told.text);
         assert_eq!(node.told.len(), 1, "once, not with each attempt");
         // A better name is used at once.
@@ -308,7 +308,7 @@ fn a_mac_that_another_service_has_is_told_by_name_and_waited_for() {
     node.pass(Duration::from_mins(5));
     assert_eq!(node.told.len(), 1, "{:?}", node.told);
     let (name, told) = &node.told[0];
-    assert_eq!((name.as_str(), told.reason), ("b", "CannotAnnounce"));
+    assert_eq!((name.as_str(), told.reason), ("b", Reason::CannotAnnounce));
     for part in ["00:00:6c:01:02:03", "kube-vip.io/hwaddr", "default/a"] {
         assert!(told.text.contains(part), "{}", told.text);
     }
@@ -356,7 +356,7 @@ fn a_restart_while_the_primary_is_being_deleted_keeps_the_lease_for_its_secondar
 #[test]
 fn control_characters_from_wherever_do_not_get_into_events() {
     let mut node = Node::leading(&[view("web", &["dhcp"])]);
-    node.dhcp("web", DhcpEvent::Report { reason: "DHCPRefused", text: "the server says \u{1b}[2J".into() });
+    node.dhcp("web", DhcpEvent::Report { reason: Reason::DhcpRefused, text: "the server says \u{1b}[2J".into() });
     node.dhcp("web", DhcpEvent::Failed("\u{1b}[2J".into()));
     assert_eq!(node.told.len(), 2);
     assert!(node.told.iter().all(|(_, tell)| !tell.text.contains(char::is_control)), "{:?}", node.told);

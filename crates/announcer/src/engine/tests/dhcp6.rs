@@ -195,7 +195,7 @@ fn an_interface_without_ipv6_is_told_and_used_when_it_has_it() {
     let mut node = Node::started(&[view("web", &["dhcp6"])], MINE, network());
     node.pass_ms(1000);
     let (_, told) = &node.told[0];
-    assert!(told.reason == "CannotAnnounce" && told.text.contains("eth0") && told.text.contains("link-local"));
+    assert!(told.reason == Reason::CannotAnnounce && told.text.contains("eth0") && told.text.contains("link-local"));
     node.kernel.network.addresses.push(address(2, "fe80::2/64"));
     node.feed(Input::NetworkChanged);
     node.pass_ms(1000);

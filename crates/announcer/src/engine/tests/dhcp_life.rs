@@ -55,7 +55,7 @@ fn a_changed_address_is_told_with_both() {
     node.dhcp("web", DhcpEvent::Bound(leased.clone()));
     node.dhcp("web", DhcpEvent::Renewed(leased));
     let told: Vec<&Tell> =
-        node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == "DHCPAddressChanged").collect();
+        node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == Reason::DhcpAddressChanged).collect();
     assert_eq!(told.len(), 1, "{told:?}");
     for part in ["10.0.0.50", "10.1.0.60", "10.0.0.254"] {
         assert!(told[0].text.contains(part), "{}", told[0].text);
@@ -223,7 +223,7 @@ fn many_leases_are_independent_of_one_another() {
     // One is refused, one goes, one has no answer: the others do not notice.
     node.take_log();
     node.dhcp("s000", DhcpEvent::Lost { address: "10.2.0.1".parse().unwrap(), why: "NAK".into() });
-    node.dhcp("s001", DhcpEvent::Report { reason: "DHCPNoAnswer", text: "silence".into() });
+    node.dhcp("s001", DhcpEvent::Report { reason: Reason::DhcpNoAnswer, text: "silence".into() });
     node.gone("s002");
     node.dhcp("s002", DhcpEvent::Stopped);
     node.pass_ms(2000);

@@ -72,7 +72,7 @@ fn a_changed_interface_is_used_and_a_bad_one_is_told_by_name_and_withdraws() {
         node.feed(on(bad));
         node.pass_ms(1000);
         assert!(node.kernel.own().is_empty(), "{bad}");
-        let told = node.told.iter().find(|(_, tell)| tell.reason == "CannotAnnounce");
+        let told = node.told.iter().find(|(_, tell)| tell.reason == Reason::CannotAnnounce);
         let text = told.map(|(_, tell)| tell.text.clone()).unwrap_or_default();
         assert!(text.contains("kube-vip.io/serviceInterface") && text.contains(bad), "{bad}: {text}");
     }
@@ -95,7 +95,7 @@ fn a_holder_without_an_endpoint_of_a_local_service_says_so_in_global_mode() {
     node.feed(local(&["node-2"]));
     node.feed(local(&["node-2"]));
     let told: Vec<&Tell> =
-        node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == "NoLocalEndpoint").collect();
+        node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == Reason::NoLocalEndpoint).collect();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].warning && told[0].text.contains("node-1") && told[0].text.contains("node-2"), "{}", told[0].text);
     assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"], "it is announced all the same");

@@ -261,6 +261,84 @@ fn the_slower_successor_gives_way() {
     assert!(cluster.node.swaps.is_empty() && !cluster.has());
 }
 
+/// node-3 has fallen silent and node-1 has asked for its record, under this term; node-2 is well.
+fn asked_for_the_record_of_a_silent_owner() -> (Cluster, ServiceKey, Seat) {
+    let views = [seated("web", "10.0.0.5", "node-3", 4), seated("other", "10.0.0.6", "node-2", 3)];
+    let mut cluster = Cluster::new(&ALL, &views);
+    let alive = [("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")];
+    cluster.quiet(2000, &[&[("node-3", "10.0.0.5")][..], &alive].concat(), &ALL);
+    let died = cluster.node.now;
+    while cluster.node.swaps.is_empty() {
+        cluster.quiet(25, &alive, &[]);
+        assert!(cluster.node.now < died + Duration::from_secs(1), "{:?}", cluster.node.log);
+    }
+    let (key, swap) = cluster.node.swaps.pop().unwrap();
+    assert_eq!(swap.seat, Seat { host: "node-1".into(), term: Term(5) });
+    (cluster, key, swap.seat)
+}
+
+/// Why node-1 says that it has what it has, each time that it came to it.
+fn reasons_of_changes(cluster: &Cluster) -> Vec<(&'static str, u64)> {
+    cluster.node.engine.observations().changes.into_iter().collect()
+}
+
+const SILENT: &str = "its node does not answer any more";
+
+#[test]
+fn a_take_over_whose_answer_was_lost_is_recognised_under_a_later_term() {
+    let (mut cluster, key, seat) = asked_for_the_record_of_a_silent_owner();
+    cluster.node.feed(Input::Swapped(key.clone(), Swapped::Failed("no answer".into())));
+    // The next attempt has a newer term, because others have moved on.
+    cluster.shows("other", "node-2", 7);
+    cluster.quiet(75, &[("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")], &[]);
+    assert_eq!(cluster.node.swaps.pop().expect("it is tried again").1.seat.term, Term(8));
+    cluster.node.feed(Input::Swapped(key, Swapped::Other(Some(seat))));
+    assert!(cluster.has());
+    assert_eq!(reasons_of_changes(&cluster), [(SILENT, 1)]);
+    let text = &cluster.node.told.last().unwrap().1.text;
+    assert!(text.contains(&format!("before by node node-3: {SILENT}; nobody answered for about")), "{text}");
+    cluster.node.pass_ms(10);
+    assert!(
+        cluster.node.take_log().iter().any(|line| line.starts_with("claim eth0 10.0.0.5")),
+        "node-3 has to learn it"
+    );
+}
+
+#[test]
+fn a_record_that_names_us_under_a_term_that_we_never_asked_for_was_handed_over() {
+    let (mut cluster, key, seat) = asked_for_the_record_of_a_silent_owner();
+    cluster.node.feed(Input::Swapped(key, Swapped::Other(Some(Seat { term: Term(9), ..seat }))));
+    assert!(cluster.has());
+    assert_eq!(reasons_of_changes(&cluster), [("it was handed over", 1)]);
+}
+
+#[test]
+fn a_watch_that_is_faster_than_the_answer_makes_no_second_take_over() {
+    for answer in [Swapped::Won, Swapped::Failed("no answer".into())] {
+        let (mut cluster, key, _) = asked_for_the_record_of_a_silent_owner();
+        cluster.shows("web", "node-1", 5);
+        assert!(cluster.has());
+        cluster.node.feed(Input::Swapped(key, answer.clone()));
+        assert_eq!(reasons_of_changes(&cluster), [(SILENT, 1)], "{answer:?}");
+        // Nothing is under way any more: a stranger's claim has the record read again.
+        cluster.node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
+        assert_eq!(cluster.node.swaps.len(), 1, "{answer:?}");
+    }
+}
+
+#[test]
+fn what_is_handed_over_is_served_on_when_the_watch_is_faster_than_the_answer() {
+    let mut cluster = owner(&["node-1", "node-2"]);
+    cluster.node.feed(Input::Stop);
+    let (key, _) = cluster.node.swaps.pop().unwrap();
+    cluster.shows("web", "node-2", 5);
+    assert!(cluster.has(), "make before break");
+    cluster.node.feed(Input::Swapped(key, Swapped::Won));
+    assert!(cluster.has());
+    cluster.claims("node-2", "10.0.0.5", "web", 5);
+    assert!(!cluster.has() && cluster.node.exited);
+}
+
 /// node-1 owns 10.0.0.5 and serves it.
 fn owner(nodes: &[&str]) -> Cluster {
     let mut cluster = Cluster::new(nodes, &[seated("web", "10.0.0.5", "node-1", 4)]);
@@ -378,13 +456,17 @@ fn the_end_of_the_only_node_leaves_the_address_for_the_next_process() {
 fn an_api_that_is_away_at_the_end_leaves_the_address_too() {
     let mut cluster = owner(&["node-1", "node-2"]);
     cluster.node.feed(Input::Stop);
+    let mut failures = 0;
     for _ in 0..200 {
         if let Some((key, _)) = cluster.node.swaps.pop() {
-            cluster.node.feed(Input::Swapped(key, Swapped::Failed));
+            cluster.node.feed(Input::Swapped(key, Swapped::Failed("away".into())));
+            failures += 1;
         }
         cluster.node.pass_ms(50);
     }
     assert!(cluster.node.exited && cluster.has());
+    assert!(failures > 1, "it is tried again");
+    assert_eq!(cluster.node.engine.observations().failed_swaps, failures);
 }
 
 #[test]

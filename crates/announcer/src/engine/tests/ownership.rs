@@ -51,14 +51,29 @@ fn an_address_that_was_given_up_is_not_taken_back_from_a_host_that_answers_for_i
     node.feed(Input::Lease(DOUBTFUL));
     node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
     node.feed(Input::Lease(MINE));
-    for _ in 0..5 {
+    // First it may be a former holder that is about to withdraw.
+    for pause_ms in [4400, 10_000, 10_000, 10_000, 10_000] {
         node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
-        node.pass(Duration::from_secs(10));
+        node.pass_ms(pause_ms);
         node.pass_ms(20);
         assert_eq!(node.kernel.own(), Vec::<String>::new());
     }
     assert_eq!(node.reasons(), ["AddressConflict"]);
     node.pass(Duration::from_secs(11));
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+}
+
+#[test]
+fn what_was_given_up_to_a_node_that_reads_the_lease_too_late_is_back_as_soon_as_that_one_has_read_it() {
+    let mut node = serving();
+    // A machine that had stood still without seeing it defends by a Lease that is long over.
+    node.feed(Input::Lease(DOUBTFUL));
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+    node.feed(Input::Lease(MINE));
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+    node.pass_ms(4300);
+    assert_eq!((node.kernel.own(), node.reasons()), (Vec::new(), Vec::new()), "it reads each retry period");
+    node.pass_ms(200);
     assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
 }
 

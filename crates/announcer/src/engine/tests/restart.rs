@@ -43,6 +43,44 @@ fn what_is_found_is_kept_while_it_is_not_known_whose_it_is_but_not_for_ever() {
     assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
 }
 
+/// Not even the process knows of the pause until it looks at the clock.
+fn stand_still(node: &mut Node, seconds: u64) {
+    node.now += Duration::from_secs(seconds);
+    node.kernel.expire(node.now);
+}
+
+#[test]
+fn what_fell_at_its_deadline_during_a_pause_is_not_set_again() {
+    let nets = [(2, "10.0.0.5/32")];
+    let mut node = Node::new(&[], left_behind(&nets));
+    with_deadlines(&mut node, &nets);
+    node.feed(Input::Tick);
+    node.pass_ms(3000);
+    assert!(node.kernel.has("eth0", "10.0.0.5/32"));
+    stand_still(&mut node, 20);
+    assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
+    // Another node may have it by now, and an answer from before the pause is still on its way.
+    let before = left_behind(&nets);
+    node.feed(Input::Wire(WireDone::Observed(Ok(before))));
+    node.pass_ms(5000);
+    assert_eq!(node.kernel.own(), Vec::<String>::new(), "{:?}", node.log);
+    let log = node.take_log();
+    assert!(!log.iter().any(|line| line.starts_with("add")), "{log:?}");
+}
+
+#[test]
+fn what_is_still_there_after_a_pause_is_kept_from_the_first_look_on() {
+    let nets = [(2, "10.0.0.5/32")];
+    let mut node = Node::new(&[], left_behind(&nets));
+    with_deadlines(&mut node, &nets);
+    node.feed(Input::Tick);
+    node.pass_ms(3000);
+    stand_still(&mut node, 10);
+    assert!(node.kernel.valid("10.0.0.5/32", node.now).is_some_and(|left| left < Duration::from_secs(3)));
+    node.feed(Input::Tick);
+    assert_eq!(node.kernel.valid("10.0.0.5/32", node.now), Some(node.engine.fence));
+}
+
 #[test]
 fn what_is_found_goes_at_once_when_somebody_else_announces_it() {
     let nets = [(2, "10.0.0.5/32")];

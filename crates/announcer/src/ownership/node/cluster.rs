@@ -25,7 +25,7 @@ pub struct Cluster {
     pub(super) card: Card,
     /// The newest record of each Service that was seen, by watch or by swap. It outlives the annotation: somebody may
     /// have replaced all annotations.
-    records: BTreeMap<ServiceKey, (Uid, Seat)>,
+    pub(super) records: BTreeMap<ServiceKey, (Uid, Seat)>,
     /// The newest term heard on the wire.
     heard: Term,
     pub(super) pending: BTreeMap<ServiceKey, Pending>,
@@ -191,8 +191,8 @@ impl Cluster {
         self.lingering.remove(key);
     }
 
-    /// A record was seen. The newest one counts; a younger Service of the same name begins anew.
-    pub(super) fn learn(&mut self, key: &ServiceKey, uid: &Uid, seat: Seat) {
+    /// A record was seen, by watch or by swap. The newest one counts; a younger Service of the same name begins anew.
+    pub(super) fn learn(&mut self, now: Instant, key: &ServiceKey, uid: &Uid, seat: Seat) {
         let known = self.records.get(key).filter(|(known, _)| known == uid).map(|(_, seat)| seat);
         // Another host under the same term was not swapped: kube-vip, or another mode, has written its name beside our
         // term. What stands there counts, or two nodes would each go by what they know.
@@ -201,17 +201,17 @@ impl Cluster {
         if !news {
             return;
         }
-        if let Some(known) = known
-            && seat.host == self.me
-            && known.host != self.me
-            && !known.host.is_empty()
-        {
-            let from = known.host.clone();
-            if self.changes.iter().all(|change| change.key != *key) {
-                let from = Some(from.clone());
-                self.changes.push(Change { key: key.clone(), from, why: "it was handed over", silent: None });
-            }
-            self.gained.push((key.clone(), from));
+        let before = known.map(|known| known.host.clone()).filter(|host| !host.is_empty() && *host != self.me);
+        let mine = seat.host == self.me;
+        // The watch may be faster than the answer, and the answer may never come.
+        if self.pending.get(key).is_some_and(|pending| pending.asked_for(uid, &seat)) {
+            self.achieved(now, key, &seat);
+        } else if mine && before.is_some() {
+            let change = Change { key: key.clone(), from: before.clone(), why: "it was handed over", silent: None };
+            self.changes.push(change);
+        }
+        if mine {
+            self.gained.extend(before.map(|from| (key.clone(), from)));
         }
         self.asking.remove(key);
         self.records.insert(key.clone(), (uid.clone(), seat));

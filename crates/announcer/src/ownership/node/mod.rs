@@ -18,17 +18,20 @@ mod member;
 mod place;
 mod reach;
 mod review;
+mod standing;
 mod swaps;
 mod vacant;
 
 use std::net::IpAddr;
 
-pub use cluster::Cluster;
+pub(crate) use cluster::Cluster;
 use l2::Mac;
-pub use member::{CARD, Card, CardLink, ForeignLock, LEASE_PREFIX, Member, NodeFacts, card_links};
-pub use place::preferred;
-pub use review::{LINGER, Review, Scene};
-pub use swaps::Change;
+pub(crate) use member::{CARD, LEASE_PREFIX, card_links};
+pub use member::{Card, CardLink, ForeignLock, Member, NodeFacts};
+#[cfg(test)]
+pub(crate) use place::preferred;
+pub(crate) use review::{LINGER, Review, Scene};
+pub(crate) use swaps::Change;
 
 pub use crate::term::Term;
 use crate::view::{ServiceKey, Uid};
@@ -74,13 +77,13 @@ pub enum Swapped {
     Other(Option<Seat>),
     /// The Service is gone.
     Gone,
-    /// The API did not answer in time, or refused.
-    Failed,
+    /// The API did not answer in time, or refused: why, of the last attempt.
+    Failed(String),
 }
 
 /// A former owner that has to learn what it has lost (failover-protocol.md 1.5).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Loser {
+pub(crate) struct Loser {
     /// Its node.
     pub owner: String,
     /// Our interface towards it.
@@ -97,7 +100,7 @@ pub struct Loser {
 
 /// One address that an owner has to answer for, and with which MAC (its interface's, or that of the Service's macvlan).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Watched {
+pub(crate) struct Watched {
     /// The VIP.
     pub address: IpAddr,
     /// Who must answer.
@@ -108,7 +111,7 @@ pub struct Watched {
 
 /// One owner to watch on one interface. It is probed once per period, each time about another of its VIPs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub(crate) struct Target {
     /// Name of the owner's node.
     pub owner: String,
     /// Our interface towards it (the parent, where its VIPs are on macvlans).
@@ -120,11 +123,11 @@ pub struct Target {
 }
 
 /// Everybody whom this node watches; replaces what was said before.
-pub type Targets = Vec<Target>;
+pub(crate) type Targets = Vec<Target>;
 
 /// What the detector has found out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The owner does not answer for these VIPs, and nobody else has either, in the confirmation burst.
     Silent {
         /// Name of the owner's node.

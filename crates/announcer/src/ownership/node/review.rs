@@ -1,21 +1,21 @@
-//! From what is known to what is to be done: every group looked at, its owner told, swaps and questions begun, owners to
-//! watch named.
+//! From what is known to what is to be done: every group looked at (`standing.rs`), its owner told, swaps and questions
+//! begun, owners to watch named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use l2::netlink::Link;
-
-use super::decide::{Case, Holder, Step, decide};
+use super::decide::Step;
 use super::member::Fitness;
-use super::reach::{addresses, can_ask, farthest, wants_ipv6};
+use super::reach::addresses;
+use super::standing::{PASS_OVER, Round, Standing, link_of};
 use super::{Cluster, Loser, Seat, Swap, Target, Targets, Term, Watched, place};
 use crate::config::Config;
-use crate::endpoints::{EligibleNodes, Endpoints, eligible_nodes};
-use crate::group::{GroupKey, Groups};
-use crate::network::{InterfaceError, Network};
+use crate::endpoints::Endpoints;
+use crate::group::Groups;
+use crate::network::Network;
 use crate::ownership::Owner;
+use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
 
 /// Between a hand-over and withdrawing, if the new owner is not heard before.
@@ -24,10 +24,8 @@ pub const LINGER: Duration = Duration::from_secs(2);
 const FOREIGN_GRACE: Duration = Duration::from_secs(2);
 /// When all announcers start together the first one must not get everything.
 const SETTLE: Duration = Duration::from_secs(3);
-/// So long everybody waits for the one before him to take what nobody owns: his Lease may outlive him.
-const PASS_OVER: Duration = Duration::from_secs(2);
 /// A group has to belong elsewhere for this long before it is handed back there.
-const FAIL_BACK_AFTER: Duration = Duration::from_mins(1);
+pub(super) const FAIL_BACK_AFTER: Duration = Duration::from_mins(1);
 
 /// What a review looks at, beside what the cluster has told.
 #[derive(Debug)]
@@ -62,28 +60,77 @@ pub struct Review {
     /// Interfaces on which answers and claims have to be heard.
     pub links: BTreeSet<(u32, bool)>,
     /// What authors have to know of Services that no node takes: reason and text.
-    pub told: Vec<(ServiceKey, &'static str, String)>,
+    pub told: Vec<(ServiceKey, Reason, String)>,
 }
 
-/// One group with all that is known of it.
-pub(super) struct Standing<'a> {
-    pub key: String,
-    pub members: Vec<&'a ServiceView>,
-    /// Addresses on the wire, with the MAC of their macvlan.
-    addresses: Vec<(IpAddr, Option<l2::Mac>)>,
-    /// Our interface for them.
-    link: Option<u32>,
-    seat: Option<Seat>,
-    candidates: Vec<&'a str>,
-    keeps: bool,
-    /// Where its endpoints are, if that counts.
-    pub only: Option<BTreeSet<String>>,
+/// What was found out about one group.
+struct Look<'a> {
+    standing: Standing<'a>,
+    owner: Owner,
+    step: Step,
+    /// Ours, but it belongs to that node, since then.
+    misplaced: Option<(String, Instant)>,
+}
+
+/// The next moment at which something is due. What is past has been seen to.
+struct Wake {
+    now: Instant,
+    next: Option<Instant>,
+}
+
+impl Wake {
+    fn at(&mut self, time: Instant) {
+        if time > self.now {
+            self.next = Some(self.next.map_or(time, |next| next.min(time)));
+        }
+    }
 }
 
 impl Cluster {
     /// Looks at everything. Called after each change and at [`Cluster::deadline`].
     pub fn review(&mut self, now: Instant, scene: &Scene<'_>) -> Review {
+        self.take_in(now, scene);
         let mut review = Review::default();
+        let Some(known_since) = self.facts.known_since() else { return review };
+        let yield_at = self.note_foreign(now);
+        let settled = known_since + SETTLE;
+        let unsettled = now < settled && self.facts.awaits_members();
+        let fitness = self.all_fitness(now);
+        let round = Round { now, scene, fitness: &fitness, yield_at, unsettled };
+        let mut wake = Wake { now, next: None };
+        yield_at.into_iter().chain(Some(settled).filter(|_| unsettled)).for_each(|at| wake.at(at));
+
+        let (mut looks, mut vacant) = (Vec::new(), BTreeMap::new());
+        let mut watched: BTreeMap<(String, u32, u8), Vec<Watched>> = BTreeMap::new();
+        for (key, members) in &scene.groups.members {
+            let standing = self.standing(&round, key, members);
+            let holder = self.holder(&round, &standing);
+            if let Some(since) = self.vacant_since(&round, &standing, holder) {
+                vacant.insert(standing.primary().key.clone(), since);
+                review.told.extend(self.tell_vacant(&round, &standing, since, &mut wake));
+            }
+            if let Some((owner, vips)) = self.to_watch(&round, &standing) {
+                watched.entry(owner).or_default().extend(vips);
+            }
+            if let Some(link) = standing.link {
+                review.links.extend(standing.addresses().map(|address| (link, address.is_ipv4())));
+            }
+            let elsewhere = self.belongs_elsewhere(&round, &standing);
+            let (owner, step) = self.judge(&round, &standing, holder, elsewhere.as_ref());
+            let misplaced = elsewhere.filter(|_| scene.config.fail_back && standing.is_of(&self.me));
+            looks.push(Look { standing, owner, step, misplaced });
+        }
+        self.vacant = vacant;
+        self.conclude(now, scene, looks, &mut review, &mut wake);
+        self.watch(watched, &mut review);
+        self.assign_unaddressed(&round);
+        review.questions = self.questions(now);
+        self.next = self.own_deadline(now).into_iter().chain(wake.next).filter(|at| *at > now).min();
+        review
+    }
+
+    /// Takes in what the watch shows, and forgets what is gone.
+    fn take_in(&mut self, now: Instant, scene: &Scene<'_>) {
         self.in_touch = self.facts.in_touch(now);
         self.owners.clear();
         self.seats.clear();
@@ -91,12 +138,13 @@ impl Cluster {
         self.retain(now, scene.services);
         for view in scene.services.values() {
             if let (Some(host), Some(term)) = (&view.published.vip_host, view.published.term) {
-                self.learn(&view.key, &view.uid, Seat { host: host.clone(), term });
+                self.learn(now, &view.key, &view.uid, Seat { host: host.clone(), term });
             }
         }
-        let mut wake: Option<Instant> = None;
-        let mut at = |time: Instant| wake = Some(wake.map_or(time, |wake: Instant| wake.min(time)));
-        let Some(known_since) = self.facts.known_since() else { return review };
+    }
+
+    /// decisions.md 19: whether a kube-vip has everything, and then until when is served what it does not answer for yet.
+    fn note_foreign(&mut self, now: Instant) -> Option<Instant> {
         let foreign = self.facts.foreign_holder(now).map(|(holder, _)| holder.to_owned());
         match (&foreign, self.foreign_since) {
             (Some(holder), None) => {
@@ -109,126 +157,41 @@ impl Cluster {
             }
             _ => {}
         }
-        let yield_at = self.foreign_since.map(|since| since + FOREIGN_GRACE);
-        let settled = known_since + SETTLE;
-        let unsettled = now < settled && self.facts.awaits_members();
+        self.foreign_since.map(|since| since + FOREIGN_GRACE)
+    }
 
-        let all_groups = scene.groups;
-        let me = self.me.clone();
-        let fitness = self.all_fitness(now);
-        let mut watched: BTreeMap<(String, u32, u8), Vec<Watched>> = BTreeMap::new();
-        let (mut steps, mut vacant) = (Vec::new(), BTreeMap::new());
-        let cluster = &*self;
-        for (key, members) in &all_groups.members {
-            let standing = cluster.standing(scene, &fitness, key, members);
-            let primary = standing.members[0];
-            let addresses: Vec<IpAddr> = standing.addresses.iter().map(|(address, _)| *address).collect();
-            let holding = addresses.iter().any(|address| scene.holding.contains(address));
-            let preferred = place::preferred(&standing.key, standing.candidates.iter().copied());
-            let misplaced = preferred.filter(|node| *node != me);
-            let since = cluster.misplaced.get(&primary.key).filter(|(node, _)| Some(node.as_str()) == misplaced);
-            let since = since.map_or(now, |(_, since)| *since);
-            let fail_back = scene.config.fail_back && misplaced.is_some() && now >= since + FAIL_BACK_AFTER;
-            let towards = |owner: &str| cluster.facts.towards(owner, scene.network, standing.link?);
-            let holder = match &standing.seat {
-                Some(seat) if cluster.facts.card(&seat.host).is_none() => Holder::Absent,
-                Some(seat) if !cluster.facts.is_expired(now, &seat.host) => Holder::Alive,
-                Some(seat) if towards(&seat.host).is_none() => Holder::Unseen,
-                Some(_) => Holder::Expired,
-                None => Holder::Alive,
-            };
-            let waited = cluster.vacant.get(&primary.key).map_or(Duration::ZERO, |since| now.duration_since(*since));
-            let passed_over = usize::try_from(waited.as_secs() / PASS_OVER.as_secs()).unwrap_or(usize::MAX);
-            let case = Case {
-                me: &me,
-                group: &standing.key,
-                seat: standing.seat.as_ref(),
-                hint: primary.published.vip_host.as_deref(),
-                holding,
-                addressed: !addresses.is_empty(),
-                published: addresses.iter().any(|address| primary.published.has(*address)),
-                candidates: &standing.candidates,
-                keeps: standing.keeps,
-                holder,
-                silent: standing.seat.as_ref().and_then(|seat| cluster.silence(&seat.host, &addresses)),
-                asked: cluster.asked(now, &primary.key),
-                stopping: scene.stopping,
-                passed_over,
-                fail_back,
-            };
-            let unowned = standing.seat.is_none() || holder == Holder::Absent;
-            if unowned && !holding && !unsettled && foreign.is_none() {
-                let since = cluster.vacant.get(&primary.key).copied().unwrap_or(now);
-                vacant.insert(primary.key.clone(), since);
-                if passed_over < standing.candidates.len() {
-                    at(now + PASS_OVER);
-                }
-                if let Some(obstacle) = cluster.obstacle(now, scene, &fitness, &standing) {
-                    let due = since + obstacle.grace();
-                    if now < due {
-                        at(due);
-                    } else {
-                        let text = format!("no node has taken it; what keeps node {me} from it: {obstacle}");
-                        let members = standing.members.iter();
-                        let told = members.map(|view| (view.key.clone(), obstacle.reason(), text.clone()));
-                        review.told.extend(told);
-                    }
-                }
-            }
-            let mine = standing.seat.as_ref().is_some_and(|seat| seat.host == me);
-            let lingering = cluster.lingering.contains_key(&primary.key);
-            let (owner, step) = if foreign.is_some() {
-                let grace = holding && yield_at.is_some_and(|at| now < at);
-                (if grace { Owner::Undecided } else { Owner::Theirs }, Step::Rest)
-            } else {
-                let owner = match &standing.seat {
-                    _ if mine => Owner::Mine,
-                    Some(_) if lingering => Owner::Undecided,
-                    None if holding => Owner::Undecided,
-                    Some(_) | None => Owner::Theirs,
-                };
-                let new = standing.seat.is_none() && !holding;
-                (owner, if new && unsettled { Step::Rest } else { decide(&case) })
-            };
-            if let (Some(seat), Some(link), None) = (&standing.seat, standing.link, &foreign)
-                && !mine
-                && !addresses.is_empty()
-                && let Some(rank) = place::rank(&seat.host, &standing.candidates, &me).filter(|rank| *rank < 2)
-                && let Some(there) = towards(&seat.host)
-            {
-                let askable = standing.addresses.iter().filter(|(address, _)| can_ask(scene.network, link, *address));
-                let vips = askable.map(|(address, own)| Watched {
-                    address: *address,
-                    mac: own.unwrap_or(there.mac),
-                    term: seat.term,
-                });
-                let rank = u8::try_from(rank).expect("it is less than two");
-                watched.entry((seat.host.clone(), link, rank)).or_default().extend(vips);
-            }
-            if let Some(link) = standing.link {
-                review.links.extend(addresses.iter().map(|address| (link, address.is_ipv4())));
-            }
-            steps.push((standing, owner, step, mine.then_some(misplaced).flatten().map(str::to_owned), since));
+    /// What its authors hear of a group that nobody has owned since then.
+    fn tell_vacant(
+        &self,
+        round: &Round<'_>,
+        standing: &Standing<'_>,
+        since: Instant,
+        wake: &mut Wake,
+    ) -> Vec<(ServiceKey, Reason, String)> {
+        let Round { now, scene, fitness, .. } = *round;
+        if self.passed_over(round, standing) < standing.candidates.len() {
+            wake.at(now + PASS_OVER);
         }
-        if foreign.is_some() {
-            yield_at.into_iter().filter(|at| now < *at).for_each(&mut at);
+        let Some(obstacle) = self.obstacle(now, scene, fitness, standing) else { return Vec::new() };
+        let due = since + obstacle.grace();
+        if now < due {
+            wake.at(due);
+            return Vec::new();
         }
-        if unsettled {
-            at(settled);
-        }
-        self.vacant = vacant;
-        self.conclude(now, scene, steps, &mut review, &mut at);
-        self.watch(watched, &mut review);
-        // Services without an address: somebody has to tell their authors what is wrong with them.
-        for view in scene.services.values().filter(|view| !all_groups.of.contains_key(&view.key)) {
+        let text = format!("no node has taken it; what keeps node {} from it: {obstacle}", self.me);
+        standing.members.iter().map(|view| (view.key.clone(), obstacle.reason(), text.clone())).collect()
+    }
+
+    /// Services without an address: somebody has to tell their authors what is wrong with them.
+    fn assign_unaddressed(&mut self, round: &Round<'_>) {
+        let Round { scene, fitness, .. } = *round;
+        for view in scene.services.values().filter(|view| !scene.groups.of.contains_key(&view.key)) {
             let candidates =
                 fitness.iter().filter(|(_, fitness)| **fitness == Fitness::Fit).map(|(node, _)| node.as_str());
-            let mine = place::preferred(&view.uid.0, candidates) == Some(me.as_str());
-            self.owners.insert(view.key.clone(), if mine && foreign.is_none() { Owner::Mine } else { Owner::Theirs });
+            let mine = place::preferred(&view.uid.0, candidates) == Some(self.me.as_str());
+            let owner = if mine && round.yield_at.is_none() { Owner::Mine } else { Owner::Theirs };
+            self.owners.insert(view.key.clone(), owner);
         }
-        review.questions = self.questions(now);
-        self.next = self.own_deadline(now).into_iter().chain(wake).filter(|at| *at > now).min();
-        review
     }
 
     /// Writes down who owns what, and begins what has to be done.
@@ -236,12 +199,12 @@ impl Cluster {
         &mut self,
         now: Instant,
         scene: &Scene<'_>,
-        steps: Vec<(Standing<'_>, Owner, Step, Option<String>, Instant)>,
+        looks: Vec<Look<'_>>,
         review: &mut Review,
-        at: &mut impl FnMut(Instant),
+        wake: &mut Wake,
     ) {
-        for (standing, owner, step, misplaced, since) in steps {
-            let primary = standing.members[0];
+        for Look { standing, owner, step, misplaced } in looks {
+            let primary = standing.primary();
             for member in &standing.members {
                 self.owners.insert(member.key.clone(), owner);
                 self.primaries.insert(member.key.clone(), primary.key.clone());
@@ -249,11 +212,9 @@ impl Cluster {
                     self.seats.insert(member.key.clone(), seat.clone());
                 }
             }
-            match misplaced.filter(|_| scene.config.fail_back) {
-                Some(node) => {
-                    if now < since + FAIL_BACK_AFTER {
-                        at(since + FAIL_BACK_AFTER);
-                    }
+            match misplaced {
+                Some((node, since)) => {
+                    wake.at(since + FAIL_BACK_AFTER);
                     self.misplaced.insert(primary.key.clone(), (node, since));
                 }
                 None => {
@@ -264,7 +225,7 @@ impl Cluster {
                 Step::Rest => None,
                 Step::Ask => {
                     if let Some(link) = standing.link {
-                        let addresses = standing.addresses.iter().map(|(address, _)| (link, *address)).collect();
+                        let addresses = standing.addresses().map(|address| (link, address)).collect();
                         self.ask(now, &primary.key, addresses);
                     }
                     None
@@ -322,54 +283,4 @@ impl Cluster {
         fitness.insert(self.me.clone(), self.facts.fitness(now, &self.me, &self.card));
         fitness
     }
-
-    fn standing<'a>(
-        &self,
-        scene: &Scene<'a>,
-        fitness: &'a BTreeMap<String, Fitness>,
-        key: &GroupKey,
-        members: &[ServiceKey],
-    ) -> Standing<'a> {
-        let members: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
-        let addresses = addresses(&members);
-        let link = link_of(scene, members[0], addresses.first().map(|(address, _)| *address));
-        let records = members.iter().filter_map(|view| self.record(&view.key, &view.uid));
-        // Of equal ones the older Service's: `max_by_key` would give the last.
-        let seat = records.fold(None::<&Seat>, |best, seat| match best {
-            Some(best) if best.term >= seat.term => Some(best),
-            _ => Some(seat),
-        });
-        let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), scene.endpoints);
-        let served = |node: &str| only.as_ref().is_none_or(|nodes| nodes.contains(node));
-        let reachable = |node: &str| self.reach(scene, members[0], link, node);
-        let candidates = fitness.iter().filter(|(node, fitness)| **fitness == Fitness::Fit && served(node));
-        let candidates = candidates.filter_map(|(node, _)| Some((node.as_str(), reachable(node)?))).collect();
-        let (candidates, wanted) = farthest(candidates, wants_ipv6(&members, &addresses));
-        let speechless = reachable(&self.me) < wanted;
-        // No node would do better: it stays.
-        let served_nowhere = only.as_ref().is_some_and(BTreeSet::is_empty);
-        let keeps = !matches!(fitness[&self.me], Fitness::Unfit(_))
-            && (served(&self.me) || served_nowhere)
-            && link.is_some()
-            && !speechless;
-        Standing { key: key.to_string(), members, addresses, link, seat: seat.cloned(), candidates, keeps, only }
-    }
-}
-
-impl Standing<'_> {
-    /// This node's interface for it, whether it can be used or not.
-    pub fn chosen<'a>(&self, scene: &Scene<'a>) -> Result<&'a Link, InterfaceError> {
-        chosen(scene, self.members[0], self.addresses.first().map(|(address, _)| *address))
-    }
-}
-
-/// This node's interface for a group.
-fn link_of(scene: &Scene<'_>, view: &ServiceView, address: Option<IpAddr>) -> Option<u32> {
-    let link = chosen(scene, view, address).ok()?;
-    link.is_usable().then_some(link.index)
-}
-
-fn chosen<'a>(scene: &Scene<'a>, view: &ServiceView, address: Option<IpAddr>) -> Result<&'a Link, InterfaceError> {
-    let address = address.filter(|_| !view.wants_dhcp() && !view.wants_dhcp6());
-    scene.network.choose(&view.interface, scene.config, address)
 }

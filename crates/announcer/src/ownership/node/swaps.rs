@@ -1,8 +1,9 @@
 //! Changes of owner that this node has asked for: what became of them, and when to try again.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::{Cluster, Seat, Swap, Swapped};
+use super::{Cluster, Seat, Swap, Swapped, Term};
 use crate::view::{ServiceKey, Uid};
 
 /// A swap without an answer is forgotten; whoever performs them answers sooner.
@@ -36,6 +37,20 @@ pub(super) struct Pending {
     pub why: &'static str,
     /// Under way until then; or, after a failure, not to be tried before.
     pub until: Instant,
+    /// The last attempt has failed.
+    pub failed: bool,
+    /// That one of them has failed was told.
+    pub told: bool,
+    /// What was asked for so far, attempt by attempt: of one whose answer was lost the write may stand, under the term of
+    /// that time.
+    pub asked: BTreeSet<(String, Term)>,
+}
+
+impl Pending {
+    /// Whether what stands there is our doing.
+    pub fn asked_for(&self, uid: &Uid, seat: &Seat) -> bool {
+        self.swap.uid == *uid && self.asked.contains(&(seat.host.clone(), seat.term))
+    }
 }
 
 /// How often a group was taken lately.
@@ -48,33 +63,56 @@ pub(super) struct Taken {
 impl Cluster {
     /// Answer to a [`Swap`].
     pub fn swapped(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
-        let Some(pending) = self.pending.remove(key) else { return };
-        let Pending { swap, why, .. } = pending;
-        match swapped {
+        let Some(pending) = self.pending.get_mut(key) else { return };
+        let (uid, seat) = (pending.swap.uid.clone(), pending.swap.seat.clone());
+        let stands = match swapped {
             // Read again: it stands as we know it, or cannot be told; the next claim asks again.
-            Swapped::Won | Swapped::Failed if swap.expect.as_ref() == Some(&swap.seat) => {}
-            Swapped::Won => {
-                let from = swap.expect.as_ref().map(|seat| seat.host.clone()).filter(|host| !host.is_empty());
-                if swap.seat.host == self.me {
-                    let before = self.taken.get(key).filter(|taken| now < taken.at + SETTLED);
-                    let times = before.map_or(0, |taken| (taken.times + 1).min(RETAKE_DOUBLINGS));
-                    self.taken.insert(key.clone(), Taken { at: now, times });
-                    let silent = from.as_ref().and_then(|from| self.silent_since.get(from).copied());
-                    self.changes.push(Change { key: key.clone(), from, why, silent });
-                } else {
-                    tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "handed over");
-                    self.lingering.insert(key.clone(), now + super::review::LINGER);
+            Swapped::Won | Swapped::Failed(_) if pending.swap.expect.as_ref() == Some(&seat) => None,
+            Swapped::Won => Some(seat),
+            Swapped::Other(Some(other)) => {
+                if !pending.asked_for(&uid, &other) {
+                    tracing::info!(service = %key, host = other.host, term = %other.term, "the record names another owner");
                 }
-                self.learn(key, &swap.uid, swap.seat);
+                Some(other)
             }
-            Swapped::Other(Some(seat)) => {
-                tracing::info!(service = %key, host = seat.host, term = %seat.term, "the record names another owner");
-                self.learn(key, &swap.uid, seat);
+            Swapped::Other(None) | Swapped::Gone => None,
+            Swapped::Failed(error) => {
+                // It is tried again at once and until it is done: an API that is away for an hour is told once.
+                if !std::mem::replace(&mut pending.told, true) {
+                    let (to, why) = (&seat.host, pending.why);
+                    tracing::warn!(service = %key, to, why, error, "failed to change the owner: trying again");
+                }
+                (pending.until, pending.failed) = (now + SWAP_RETRY, true);
+                // Unless the watch has said what the answer did not.
+                if !self.records.get(key).is_some_and(|(uid, seat)| pending.asked_for(uid, seat)) {
+                    return;
+                }
+                None
             }
-            Swapped::Other(None) | Swapped::Gone => {}
-            Swapped::Failed => {
-                self.pending.insert(key.clone(), Pending { swap, why, until: now + SWAP_RETRY });
-            }
+        };
+        if let Some(seat) = stands {
+            self.learn(now, key, &uid, seat);
+        }
+        self.pending.remove(key);
+    }
+
+    /// The record is as we have asked for.
+    pub(super) fn achieved(&mut self, now: Instant, key: &ServiceKey, seat: &Seat) {
+        let Some(Pending { swap, why, failed, .. }) = self.pending.get(key) else { return };
+        if seat.host == self.me {
+            let from = swap.expect.as_ref().map(|seat| seat.host.clone()).filter(|host| !host.is_empty());
+            let silent = from.as_ref().and_then(|from| self.silent_since.get(from).copied());
+            self.changes.push(Change { key: key.clone(), from, why, silent });
+            let before = self.taken.get(key).filter(|taken| now < taken.at + SETTLED);
+            let times = before.map_or(0, |taken| (taken.times + 1).min(RETAKE_DOUBLINGS));
+            self.taken.insert(key.clone(), Taken { at: now, times });
+        } else {
+            tracing::info!(service = %key, to = seat.host, term = %seat.term, why, "handed over");
+            self.lingering.insert(key.clone(), now + super::review::LINGER);
+        }
+        // While it is under way its answer is still to come.
+        if *failed {
+            self.pending.remove(key);
         }
     }
 
@@ -95,11 +133,16 @@ impl Cluster {
         }
         let expect = self.record(key, uid).cloned();
         let swap = Swap { uid: uid.clone(), expect, seat: Seat { host, term: self.newest_term().next() } };
-        let again = self.pending.contains_key(key);
-        if !again {
+        let before = self.pending.remove(key);
+        if before.is_none() {
             tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "changing the owner");
         }
-        self.pending.insert(key.clone(), Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT });
+        let told = before.as_ref().is_some_and(|before| before.told);
+        let mut asked =
+            before.filter(|before| before.swap.uid == *uid).map_or_else(BTreeSet::new, |before| before.asked);
+        asked.insert((swap.seat.host.clone(), swap.seat.term));
+        let pending = Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT, failed: false, told, asked };
+        self.pending.insert(key.clone(), pending);
         Some(swap)
     }
 
@@ -112,7 +155,9 @@ impl Cluster {
         let seat = self.record(key, uid).filter(|seat| seat.host == self.me)?.clone();
         let swap = Swap { uid: uid.clone(), expect: Some(seat.clone()), seat };
         let why = "somebody else claims its address";
-        self.pending.insert(key.clone(), Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT });
+        let (until, asked) = (now + SWAP_LIMIT, BTreeSet::new());
+        let pending = Pending { swap: swap.clone(), why, until, failed: false, told: false, asked };
+        self.pending.insert(key.clone(), pending);
         Some(swap)
     }
 

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use l2::netlink::Link;
 
 use super::member::Fitness;
-use super::review::Standing;
+use super::standing::Standing;
 use super::{Cluster, Scene, place};
 use crate::network::InterfaceError;
+use crate::reason::Reason;
 
 /// Each node knows an interface only by its own kernel; meanwhile one that has it may be taking the group.
 const GRACE: Duration = Duration::from_secs(3);
@@ -62,11 +63,11 @@ impl Obstacle {
         }
     }
 
-    /// `reason` of the Event.
-    pub fn reason(&self) -> &'static str {
+    /// Of the Event.
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::NoEndpoint(_) => "NoLocalEndpoint",
-            Self::Unfit(_) | Self::Cordoned | Self::Interface(_) | Self::NoCarrier(_) => "CannotAnnounce",
+            Self::NoEndpoint(_) => Reason::NoLocalEndpoint,
+            Self::Unfit(_) | Self::Cordoned | Self::Interface(_) | Self::NoCarrier(_) => Reason::CannotAnnounce,
         }
     }
 
@@ -138,20 +139,20 @@ mod tests {
         let six = nodes(&["node-2", "node-3", "node-4", "node-5", "node-6", "node-7"]);
         let unfit = Fitness::Unfit("kube-proxy is not healthy there");
         for (fitness, only, interface, reason, parts) in [
-            (unfit, None, "eth0", "CannotAnnounce", &["kube-proxy"][..]),
-            (Fitness::Keeps, None, "eth0", "CannotAnnounce", &["cordoned"]),
-            (Fitness::Fit, Some(nodes(&[])), "eth0", "NoLocalEndpoint", &["Local", "any other"]),
-            (Fitness::Fit, Some(six), "eth0", "NoLocalEndpoint", &["on node-2, node-3", "node-6 and others"]),
+            (unfit, None, "eth0", Reason::CannotAnnounce, &["kube-proxy"][..]),
+            (Fitness::Keeps, None, "eth0", Reason::CannotAnnounce, &["cordoned"]),
+            (Fitness::Fit, Some(nodes(&[])), "eth0", Reason::NoLocalEndpoint, &["Local", "any other"]),
+            (Fitness::Fit, Some(six), "eth0", Reason::NoLocalEndpoint, &["on node-2, node-3", "node-6 and others"]),
             (
                 Fitness::Fit,
                 None,
                 "uplink7",
-                "CannotAnnounce",
+                Reason::CannotAnnounce,
                 &["kube-vip.io/serviceInterface", "\"uplink7\"", "does not exist", "eth0, uplink8"],
             ),
-            (Fitness::Fit, None, "uplink8", "CannotAnnounce", &["\"uplink8\"", "down"]),
-            (Fitness::Fit, None, "uplink9", "CannotAnnounce", &["\"uplink9\"", "carrier"]),
-            (Fitness::Fit, None, "lo", "CannotAnnounce", &["\"lo\"", "reach"]),
+            (Fitness::Fit, None, "uplink8", Reason::CannotAnnounce, &["\"uplink8\"", "down"]),
+            (Fitness::Fit, None, "uplink9", Reason::CannotAnnounce, &["\"uplink9\"", "carrier"]),
+            (Fitness::Fit, None, "lo", Reason::CannotAnnounce, &["\"lo\"", "reach"]),
         ] {
             let obstacle = Obstacle::of("node-1", fitness, only.as_ref(), choose(interface)).unwrap();
             assert_eq!(obstacle.reason(), reason, "{obstacle}");

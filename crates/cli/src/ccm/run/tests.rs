@@ -97,11 +97,11 @@ async fn run_beside(
     let flags = parse(["harvester-cloud-provider", &file, "--secure-port=0"].iter().chain(arguments)).unwrap();
     let configuration = configure(&flags).unwrap();
     let harvester = Scenario::answering(|_| (404, Scenario::status(404, "NotFound", "not found")));
-    let harvester = Harvester::fixed(harvester.client());
+    let clients = Clients { guest: guest.scenario.client(), harvester: harvester.client(), connection: None };
     let stop = Token::new();
     let metrics = Metrics::new(&PRODUCT);
     let command = async {
-        let command = manage(&flags, &configuration, guest.scenario.client(), harvester, &metrics, stop.clone());
+        let command = manage(&flags, &configuration, clients, &metrics, stop.clone());
         let result = Box::pin(command).await;
         (result, Instant::now())
     };

@@ -26,6 +26,11 @@ impl Lab {
             "GET" => answer.clone(),
             _ => (200, request.body.clone()),
         });
+        Self::over(server, flag, object)
+    }
+
+    /// The same with this API server.
+    fn over(server: Scenario, flag: &str, object: Option<&str>) -> Self {
         let web = build::service("default/web").done();
         let lbs = lb_cache();
         let objects = object.map(|cluster| {
@@ -181,6 +186,45 @@ async fn an_api_server_that_is_away_is_waited_for() {
     settle().await;
     assert_eq!(lab.identity.name(), None, "a guess would make objects under a wrong name");
     assert_eq!(lab.identity.name_or_flag().as_str(), "prod2");
+}
+
+/// Writes fail, reads do not.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_cannot_be_written_is_tried_again_and_holds_up_nothing() {
+    let well = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let answer = Arc::clone(&well);
+    let server = Scenario::answering(move |request| match request.method.as_str() {
+        "GET" => none(),
+        _ if answer.load(std::sync::atomic::Ordering::Relaxed) => (200, request.body.clone()),
+        _ => (500, Scenario::status(500, "InternalError", "a webhook is away")),
+    });
+    let mut lab = Lab::over(server, "prod", None);
+    assert_eq!(lab.name().await, "prod");
+    settle().await;
+    assert_eq!(lab.server.writes().len(), 1);
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let writes = lab.server.writes().len();
+    assert!((10..30).contains(&writes), "{writes}");
+
+    // The record comes to say something else, and is followed at once.
+    lab.shows("prod2");
+    let mut changes = lab.identity.subscribe();
+    let named = changes.wait_for(|name| name.as_ref().is_some_and(|name| name.as_str() == "prod2"));
+    tokio::time::timeout(Duration::from_secs(1), named).await.expect("in time").unwrap();
+    assert_eq!(lab.told(), ["ClusterNameChanged", "ClusterNameNotChanged"]);
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(lab.server.writes().len(), writes, "nothing is owed any more");
+
+    // The same once the writes work.
+    let lab = Lab::over(lab.server, "prod", None);
+    lab.name().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    well.store(true, std::sync::atomic::Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let written = lab.server.writes().len();
+    assert_eq!(lab.server.writes()[written - 1].body["data"]["cluster-name"], "prod");
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(lab.server.writes().len(), written, "once");
 }
 
 #[test]

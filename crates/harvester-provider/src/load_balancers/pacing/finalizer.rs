@@ -74,8 +74,8 @@ mod tests {
         lb
     }
 
-    #[tokio::test]
-    async fn it_is_learnt_from_an_object_that_we_created_without_and_from_no_other() {
+    #[test]
+    fn it_is_learnt_from_an_object_that_we_created_without_and_from_no_other() {
         let now = Instant::now();
         let mut finalizer = Finalizer::default();
         finalizer.seen(now, "other", Some(&build::lb("other").ready("10.0.0.1").done()));
@@ -88,8 +88,8 @@ mod tests {
         assert!(finalizer.is_known());
     }
 
-    #[tokio::test]
-    async fn it_is_forgotten_when_an_object_does_not_go_and_learnt_anew() {
+    #[test]
+    fn it_is_forgotten_when_an_object_does_not_go_and_learnt_anew() {
         let mut now = Instant::now();
         let mut finalizer = Finalizer { known: true, ..Finalizer::default() };
         let going = LbView { terminating: true, ..preset("web") };

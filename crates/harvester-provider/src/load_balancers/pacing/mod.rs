@@ -122,7 +122,16 @@ impl Pacer {
     /// How long the host may still take to let an object go whose finalizer we have preset. Zero: it does not, and the finalizer is
     /// not preset any more. `None`: the finalizer is the host's own.
     pub fn patience(&self, name: &str) -> Option<Duration> {
-        self.lock().finalizer.patience(Instant::now(), name)
+        let mut state = self.lock();
+        let known = state.finalizer.is_known();
+        let left = state.finalizer.patience(Instant::now(), name);
+        if known && !state.finalizer.is_known() {
+            tracing::warn!(
+                lb = name,
+                "the host's finalizer is not preset on new load balancers until it is learnt anew"
+            );
+        }
+        left
     }
 
     /// Size of the window.

@@ -47,8 +47,8 @@ impl Desk {
     }
 }
 
-#[tokio::test]
-async fn one_at_a_time_and_the_next_one_is_called_when_the_host_is_done() {
+#[test]
+fn one_at_a_time_and_the_next_one_is_called_when_the_host_is_done() {
     let mut desk = Desk::new();
     assert_eq!(desk.ask("a", Work::CreateNew), Turn::Now);
     assert_eq!(desk.ask("b", Work::CreateNew), Turn::NotYet { ahead: 1 });
@@ -62,8 +62,8 @@ async fn one_at_a_time_and_the_next_one_is_called_when_the_host_is_done() {
     assert_eq!(desk.ask("b", Work::CreateNew), Turn::Now);
 }
 
-#[tokio::test]
-async fn new_services_go_before_the_backlog_and_that_before_deletions() {
+#[test]
+fn new_services_go_before_the_backlog_and_that_before_deletions() {
     let mut desk = Desk::new();
     desk.ask("first", Work::Delete);
     for n in 0..3 {
@@ -77,8 +77,8 @@ async fn new_services_go_before_the_backlog_and_that_before_deletions() {
     assert_eq!(desk.order(400, "first".into()), ["new0", "new1", "old0", "gone0", "old1", "old2", "gone1", "gone2"]);
 }
 
-#[tokio::test]
-async fn who_waits_long_is_overtaken_by_who_comes_new_but_does_not_starve() {
+#[test]
+fn who_waits_long_is_overtaken_by_who_comes_new_but_does_not_starve() {
     let mut desk = Desk::new();
     desk.ask("first", Work::CreateNew);
     desk.ask("patient", Work::CreateNew);
@@ -90,8 +90,8 @@ async fn who_waits_long_is_overtaken_by_who_comes_new_but_does_not_starve() {
     assert_eq!(desk.order(100, "first".into()), ["new", "newer", "patient"]);
 }
 
-#[tokio::test]
-async fn a_place_is_free_after_five_seconds_or_when_the_host_refuses_or_the_request_failed() {
+#[test]
+fn a_place_is_free_after_five_seconds_or_when_the_host_refuses_or_the_request_failed() {
     let mut desk = Desk::new();
     for name in ["a", "b", "c", "d", "e"] {
         desk.ask(name, Work::CreateNew);
@@ -114,8 +114,8 @@ async fn a_place_is_free_after_five_seconds_or_when_the_host_refuses_or_the_requ
     assert_eq!(desk.called(), ["e"]);
 }
 
-#[tokio::test]
-async fn a_retry_is_backlog() {
+#[test]
+fn a_retry_is_backlog() {
     let mut desk = Desk::new();
     desk.ask("a", Work::CreateNew);
     desk.sent("a");
@@ -126,8 +126,8 @@ async fn a_retry_is_backlog() {
     assert_eq!(desk.order(100, "busy".into()), ["new", "a"]);
 }
 
-#[tokio::test]
-async fn what_is_not_wanted_any_more_leaves_the_line_and_gives_an_unused_place_back() {
+#[test]
+fn what_is_not_wanted_any_more_leaves_the_line_and_gives_an_unused_place_back() {
     let mut desk = Desk::new();
     for name in ["a", "b", "c"] {
         desk.ask(name, Work::CreateNew);
@@ -142,8 +142,8 @@ async fn what_is_not_wanted_any_more_leaves_the_line_and_gives_an_unused_place_b
     assert_eq!(desk.called(), ["d"]);
 }
 
-#[tokio::test]
-async fn a_deletion_holds_its_place_until_the_object_is_gone() {
+#[test]
+fn a_deletion_holds_its_place_until_the_object_is_gone() {
     let mut desk = Desk::new();
     assert_eq!(desk.ask("a", Work::Delete), Turn::Now);
     desk.ask("b", Work::Delete);
@@ -154,8 +154,8 @@ async fn a_deletion_holds_its_place_until_the_object_is_gone() {
     assert_eq!(desk.called(), ["b"]);
 }
 
-#[tokio::test]
-async fn a_fast_host_is_used_sixteen_at_a_time() {
+#[test]
+fn a_fast_host_is_used_sixteen_at_a_time() {
     let mut desk = Desk::new();
     for n in 0..100 {
         desk.ask(&format!("s{n:02}"), Work::CreateNew);

@@ -184,8 +184,8 @@ fn near(value: f64, expected: f64) -> bool {
 }
 
 /// host-throughput.md 2: W = 1 with the learnt finalizer.
-#[tokio::test]
-async fn a_hundred_services_take_what_the_host_can_do_and_nobody_collides() {
+#[test]
+fn a_hundred_services_take_what_the_host_can_do_and_nobody_collides() {
     for seed in 0..20 {
         for (count, expected, median) in [(30, 10.0, 4.2), (100, 38.0, 18.2)] {
             let mut cluster = Cluster::new(seed, Pace::REAL).learnt();
@@ -200,8 +200,8 @@ async fn a_hundred_services_take_what_the_host_can_do_and_nobody_collides() {
 }
 
 /// The same where the finalizer is learnt from the first object: one write more.
-#[tokio::test]
-async fn the_finalizer_is_learnt_from_the_first_object() {
+#[test]
+fn the_finalizer_is_learnt_from_the_first_object() {
     for seed in 0..20 {
         let mut cluster = Cluster::new(seed, Pace::REAL);
         cluster.want(0..100, Work::CreateNew);
@@ -212,8 +212,8 @@ async fn the_finalizer_is_learnt_from_the_first_object() {
 }
 
 /// The model itself, host-throughput.md 5.7: without the finalizer, and all at once.
-#[tokio::test]
-async fn the_model_has_the_figures_of_the_real_host() {
+#[test]
+fn the_model_has_the_figures_of_the_real_host() {
     for seed in 0..10 {
         let mut host = Host::new(seed, Pace::REAL);
         (0..100).for_each(|name| host.create(name, true));
@@ -235,8 +235,8 @@ async fn the_model_has_the_figures_of_the_real_host() {
     }
 }
 
-#[tokio::test]
-async fn a_hundred_deletions_take_what_the_host_can_do() {
+#[test]
+fn a_hundred_deletions_take_what_the_host_can_do() {
     for seed in 0..20 {
         let mut cluster = Cluster::new(seed, Pace::REAL).learnt();
         cluster.want(0..100, Work::CreateNew);
@@ -250,8 +250,8 @@ async fn a_hundred_deletions_take_what_the_host_can_do() {
 }
 
 /// The bound for three new Services while fifty deletions wait: 2.5 s each.
-#[tokio::test]
-async fn new_services_do_not_wait_for_deletions() {
+#[test]
+fn new_services_do_not_wait_for_deletions() {
     for seed in 0..50 {
         let mut cluster = Cluster::new(seed, Pace::REAL).learnt();
         cluster.want(0..50, Work::CreateNew);
@@ -269,8 +269,8 @@ async fn new_services_do_not_wait_for_deletions() {
 }
 
 /// The bound for one new Service while five hundred wait: 2 s.
-#[tokio::test]
-async fn a_new_service_does_not_wait_for_the_backlog() {
+#[test]
+fn a_new_service_does_not_wait_for_the_backlog() {
     for (seed, work) in (0..30).flat_map(|seed| [(seed, Work::CreateAgain), (seed, Work::CreateNew)]) {
         let mut cluster = Cluster::new(seed, Pace::REAL).learnt();
         cluster.want(0..500, work);
@@ -282,8 +282,8 @@ async fn a_new_service_does_not_wait_for_the_backlog() {
 }
 
 /// Another cluster that creates all at once collides with us: it takes longer, and nothing more.
-#[tokio::test]
-async fn another_cluster_on_the_host_costs_time_and_nothing_else() {
+#[test]
+fn another_cluster_on_the_host_costs_time_and_nothing_else() {
     for seed in 0..20 {
         let mut cluster = Cluster::new(seed, Pace::REAL).learnt();
         for n in 0..20 {
@@ -296,8 +296,8 @@ async fn another_cluster_on_the_host_costs_time_and_nothing_else() {
     }
 }
 
-#[tokio::test]
-async fn a_host_without_a_limit_is_used_sixteen_at_a_time() {
+#[test]
+fn a_host_without_a_limit_is_used_sixteen_at_a_time() {
     for seed in 0..10 {
         let mut cluster = Cluster::new(seed, Pace::FAST).learnt();
         cluster.want(0..300, Work::CreateNew);
@@ -308,8 +308,8 @@ async fn a_host_without_a_limit_is_used_sixteen_at_a_time() {
 }
 
 /// Services come and go at random, some while they are being booked.
-#[tokio::test]
-async fn nothing_is_leaked_or_forgotten_whatever_comes_and_goes() {
+#[test]
+fn nothing_is_leaked_or_forgotten_whatever_comes_and_goes() {
     for seed in 0..100 {
         let pace = if seed % 4 == 0 { Pace::FAST } else { Pace::REAL };
         let mut cluster = Cluster::new(seed, pace);

@@ -66,8 +66,8 @@ mod tests {
         window.size()
     }
 
-    #[tokio::test]
-    async fn ten_within_a_second_open_the_window_and_a_real_host_does_not() {
+    #[test]
+    fn ten_within_a_second_open_the_window_and_a_real_host_does_not() {
         let (now, ms) = (Instant::now(), Duration::from_millis);
         assert_eq!(after(&mut Window::default(), now, ms(30), 9), 1);
         assert_eq!(after(&mut Window::default(), now, ms(30), 10), 16);
@@ -76,8 +76,8 @@ mod tests {
         assert_eq!(after(&mut Window::default(), now, ms(399), 1000), 1, "a real host, for ever");
     }
 
-    #[tokio::test]
-    async fn one_collision_or_one_slow_answer_closes_it() {
+    #[test]
+    fn one_collision_or_one_slow_answer_closes_it() {
         let (now, ms) = (Instant::now(), Duration::from_millis);
         let mut window = Window::default();
         assert_eq!(after(&mut window, now, ms(30), 10), 16);

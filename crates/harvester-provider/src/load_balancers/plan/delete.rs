@@ -93,10 +93,8 @@ fn hand_over(
 
 /// Only who has got the address holds it: an applicant that was refused a port is no user of it.
 fn users<'a>(service: &ServiceView, lb: &LbView, sharers: &'a [Arc<ServiceView>]) -> Vec<&'a Arc<ServiceView>> {
-    let uses = |sharer: &&Arc<ServiceView>| {
-        sharing::has_joined(sharer, service)
-            || lb.usable_address.as_deref().is_some_and(|ip| sharing::shows(sharer, ip))
-    };
+    let uses =
+        |sharer: &&Arc<ServiceView>| sharing::has_joined(sharer, service) || sharing::shows_address_of(sharer, lb);
     sharers.iter().filter(uses).collect()
 }
 

@@ -144,6 +144,11 @@ impl HarvesterLoadBalancers {
         if lb.as_deref().is_some_and(handed_over) {
             return Ok(Some(Deleted::Gone { existed: false }));
         }
+        // Another Service is being given the address at this moment: it is an heir, or in the way, once that is answered.
+        if self.memory().claims.contains_key(&service.key) {
+            let message = format!("another service is about to share the address of service {}", service.key);
+            return Ok(Some(Deleted::Waiting(soon(message))));
+        }
         let age = self.memory().age(name, lb.as_deref(), unix_seconds());
         let plan = plan::delete(service, &config, lb.as_deref(), &self.sharers(service, &config), age);
         self.memory().hold(name, if let DeletePlan::Waiting(_, reason) = &plan { Some(*reason) } else { None });

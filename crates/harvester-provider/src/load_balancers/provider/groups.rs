@@ -1,10 +1,12 @@
 //! Groups of Services that share one address: who of them holds it, and who follows (docs/decisions.md).
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use cloud_provider::view::ServiceView;
 
 use super::super::sharing::{self, Group};
+use super::super::view::LbView;
 use super::HarvesterLoadBalancers;
 use crate::config::LoadBalancerConfig;
 
@@ -17,16 +19,23 @@ impl HarvesterLoadBalancers {
         all
     }
 
+    /// The object that a member has on Harvester and has not handed over.
+    fn held(&self, service: &ServiceView, config: &LoadBalancerConfig) -> Option<Arc<LbView>> {
+        let named = (service.key.namespace.as_str(), service.key.name.as_str());
+        let lb = self.owned(service, config).lb?;
+        (!lb.terminating && lb.service().is_none_or(|owner| owner == named)).then_some(lb)
+    }
+
     /// The member whose address the others share: who has an object on Harvester, also while it is being deleted, so that nobody
     /// begins anew before it has handed over. Without one the oldest makes it, and remains the one who does.
+    ///
+    /// Two have one where a process that led before sent a POST for a member whom the next one does not choose, or where a Service
+    /// joins that was served before. The address that most of them show stays then, whoever is older.
     pub(super) fn leader(&self, group: &Group, config: &LoadBalancerConfig) -> Option<Arc<ServiceView>> {
         let all = self.grouped(group);
-        let holds = |service: &Arc<ServiceView>| {
-            let lb = self.owned(service, config).lb;
-            let named = (service.key.namespace.as_str(), service.key.name.as_str());
-            lb.is_some_and(|lb| !lb.terminating && lb.service().is_none_or(|owner| owner == named))
-        };
-        if let Some(holder) = all.iter().find(|service| holds(service)) {
+        let users = |lb: &LbView| all.iter().filter(|member| sharing::shows_address_of(member, lb)).count();
+        let holders = all.iter().filter_map(|service| Some((service, self.held(service, config)?)));
+        if let Some((holder, _)) = holders.min_by_key(|(_, lb)| Reverse(users(lb))) {
             return Some(Arc::clone(holder));
         }
         let members: Vec<_> = all.into_iter().filter(|service| sharing::is_member(service)).collect();
@@ -37,15 +46,18 @@ impl HarvesterLoadBalancers {
         Some(founder)
     }
 
-    /// Services that share with `primary`: by its name, and by its group.
+    /// Services that share with `primary`: by its name, and by its group. Of a group that another one leads, those who still show
+    /// this one's address: it is not released before they have gone over.
     pub(super) fn sharers(&self, primary: &ServiceView, config: &LoadBalancerConfig) -> Vec<Arc<ServiceView>> {
         let sharers = sharing::sharers(&primary.key, self.neighbours.naming(&primary.key));
         let mut sharers: Vec<_> = sharers.iter().map(|service| Arc::new(self.patched.see(service))).collect();
-        if let Some(group) = sharing::group_of(primary)
-            && self.leader(&group, config).is_some_and(|leader| leader.key == primary.key)
-        {
+        if let Some(group) = sharing::group_of(primary) {
+            let leads = self.leader(&group, config).is_some_and(|leader| leader.key == primary.key);
+            let own = if leads { None } else { self.held(primary, config) };
+            let shares =
+                |other: &ServiceView| leads || own.as_ref().is_some_and(|lb| sharing::shows_address_of(other, lb));
             let others = self.grouped(&group).into_iter().filter(|other| other.key != primary.key);
-            sharers.extend(others.filter(|other| sharing::is_member(other)));
+            sharers.extend(others.filter(|other| sharing::is_member(other) && shares(other)));
         }
         sharers
     }

@@ -119,11 +119,7 @@ impl HarvesterLoadBalancers {
 
     /// The configuration under the name and UID of this cluster.
     fn config(&self) -> LoadBalancerConfig {
-        LoadBalancerConfig {
-            cluster_name: self.identity.name_or_flag(),
-            cluster_uid: cluster_uid(&self.services),
-            ..self.given.clone()
-        }
+        self.given.under(&self.identity, cluster_uid(&self.services))
     }
 
     /// The LoadBalancer objects of a Service.

@@ -61,6 +61,7 @@ impl HarvesterLoadBalancers {
                     return Ok(Done::NotYet(waiting));
                 }
                 let answer = self.send_delete(name, &uid).await?;
+                self.memory().created.remove(name);
                 if leaks && !matches!(answer, apply::Deleted::Gone) {
                     self.count_leak(name);
                 }
@@ -162,10 +163,6 @@ impl HarvesterLoadBalancers {
                      whether harvester-load-balancer runs in namespace harvester-system of Harvester; if it does, remove finalizer \
                      {LB_FINALIZER} from the object",
                     self.given.namespace
-                );
-                tracing::warn!(
-                    lb = name,
-                    "the host's finalizer is not preset on new load balancers until it is learnt anew"
                 );
                 Waiting { message, needs_user: true, ..waiting }
             }

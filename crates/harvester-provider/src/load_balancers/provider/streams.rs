@@ -11,7 +11,6 @@ use tokio::sync::watch;
 
 use super::super::wakes::{ObjectWakes, ServiceWakes, with_network};
 use super::{HarvesterLoadBalancers, unserved};
-use crate::config::LoadBalancerConfig;
 use crate::identity::keeper::cluster_uid;
 
 impl HarvesterLoadBalancers {
@@ -27,11 +26,7 @@ impl HarvesterLoadBalancers {
         let by_object = self.lbs.subscribe().filter_map(move |name| {
             let lb = lbs.get(&name);
             pacer.seen(&name, lb.as_deref());
-            let config = LoadBalancerConfig {
-                cluster_name: identity.name_or_flag(),
-                cluster_uid: cluster_uid(&services),
-                ..given.clone()
-            };
+            let config = given.under(&identity, cluster_uid(&services));
             let owner = objects.touched(&name, lb.as_deref(), &config, || services.all());
             std::future::ready(owner)
         });

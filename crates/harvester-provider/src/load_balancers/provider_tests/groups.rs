@@ -51,6 +51,115 @@ impl Lab {
     }
 }
 
+const LATE_IP: &str = "10.20.4.2";
+
+/// The POST of a process that led before and saw nobody else in the group arrives now, and the host books an address for it. Gives
+/// the object's name.
+async fn arrives_late(lab: &Lab, service: ServiceView) -> String {
+    let former = Lab::new(vec![cluster(), service.clone()]);
+    former.provider.ensure(&service).await.unwrap();
+    let (name, mut object) = former.stored.lock().unwrap().pop_first().expect("it was sent");
+    booked(&mut object, LATE_IP);
+    lab.stored.lock().unwrap().insert(name.clone(), object);
+    lab.watch();
+    // The host has finished with the object of the group long ago.
+    lab.provider.pacer.failed(&lab.name());
+    name
+}
+
+#[tokio::test]
+async fn an_object_that_a_former_leader_made_for_another_member_goes_and_the_address_stays() {
+    let lab = sharing().await;
+    let late = arrives_late(&lab, member("default/second", 2, "TCP/443")).await;
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false));
+    assert_eq!(lab.sent(), []);
+    assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(false));
+    let sent = lab.sent();
+    assert_eq!((methods(&sent), sent[0].path.ends_with(&late)), (vec!["DELETE"], true), "{sent:?}");
+}
+
+#[tokio::test]
+async fn nobody_moves_because_an_older_member_turns_out_to_have_an_object() {
+    let lab = sharing().await;
+    let oldest = member("default/oldest", 0, "TCP/8443");
+    lab.services.apply(oldest.key.clone(), oldest.clone());
+    let late = arrives_late(&lab, oldest).await;
+    for name in ["default/web", "default/second"] {
+        assert_eq!(lab.ensure_named(name).await.unwrap(), Ensured::ready(false), "{name}");
+    }
+    assert_eq!(lab.sent(), []);
+    assert_eq!(lab.ensure_named("default/oldest").await.unwrap(), Ensured::ready(true));
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["PATCH", "DELETE"]);
+    assert_eq!(sent[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], IP);
+    assert!(sent[1].path.ends_with(&late), "{}", sent[1].path);
+}
+
+#[tokio::test]
+async fn an_address_is_not_released_while_another_member_shows_it() {
+    let lab = sharing().await;
+    let third = member("default/third", 3, "TCP/8080");
+    lab.services.apply(third.key.clone(), third);
+    lab.change("default/third", |service| {
+        service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), LATE_IP.into());
+        service.labels.insert("cloudprovider.harvesterhci.io/primary-service".into(), "default.second".into());
+        service.ingress = vec![LATE_IP.parse().unwrap()];
+    });
+    let late = arrives_late(&lab, member("default/second", 2, "TCP/443")).await;
+    let Ensured::Waiting(waiting) = lab.ensure_named("default/second").await.unwrap() else { panic!("it is used") };
+    assert!(waiting.message.ends_with("is still used by other services [default/third]"), "{}", waiting.message);
+    assert_eq!(lab.sent(), []);
+
+    assert_eq!(lab.ensure_named("default/third").await.unwrap(), Ensured::ready(true));
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["PATCH"]);
+    assert_eq!(sent[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], IP);
+    lab.change("default/third", |service| {
+        service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), IP.into());
+    });
+    assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(false));
+    let sent = lab.sent();
+    assert_eq!((methods(&sent), sent[0].path.ends_with(&late)), (vec!["DELETE"], true), "{sent:?}");
+}
+
+/// The two decide at the same time: one joins, and the holder goes.
+#[tokio::test]
+async fn an_address_that_somebody_is_joining_is_handed_over_and_not_released() {
+    let lab = Lab::new(vec![cluster(), member("default/web", 1, "TCP/80")]);
+    lab.served().await;
+    let second = member("default/second", 2, "TCP/443");
+    lab.services.apply(second.key.clone(), second.clone());
+    let goes = async {
+        lab.change("default/web", |service| service.deleting = true);
+        lab.delete().await
+    };
+    let (joined, left) = tokio::join!(lab.provider.ensure(&second), goes);
+    assert_eq!(joined.unwrap(), Ensured::ready(true));
+    assert!(matches!(&left, Deleted::Waiting(waiting) if !waiting.needs_user), "{left:?}");
+    assert_eq!(methods(&lab.sent()), ["PATCH"]);
+    let Deleted::Left(left) = lab.delete().await else { panic!("it is handed over") };
+    assert!(left.message.contains("default/second"), "{}", left.message);
+}
+
+/// The last write of a process that led before, which the caches of the next one do not show.
+#[tokio::test]
+async fn a_hand_over_that_was_done_already_is_not_done_again() {
+    let lab = sharing().await;
+    let name = lab.name();
+    lab.change("default/web", |service| service.deleting = true);
+    let successor = Lab::new(vec![cluster(), lab.view("default/web"), lab.view("default/second")]);
+    *successor.stored.lock().unwrap() = lab.stored.lock().unwrap().clone();
+    successor.watch();
+    let Deleted::Left(_) = lab.delete().await else { panic!("it is handed over") };
+    let object = lab.stored.lock().unwrap()[&name].clone();
+    assert_eq!(object["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"], "second");
+    successor.stored.lock().unwrap().insert(name.clone(), object.clone());
+
+    let Deleted::Left(_) = successor.delete().await else { panic!("the address goes on") };
+    assert_eq!(methods(&successor.sent()), ["GET"], "nothing is left to write");
+    assert_eq!(successor.stored.lock().unwrap()[&name], object);
+}
+
 #[tokio::test]
 async fn a_port_that_a_member_has_is_refused_to_another_one_by_name() {
     let lab = sharing().await;

@@ -110,3 +110,22 @@ async fn only_the_exact_name_abandons_and_only_what_nobody_wants() {
     lab.delete().await;
     assert_eq!(guest.writes(), []);
 }
+
+/// Its object counts no more against `--max-load-balancers`, nor its age for the metric.
+#[tokio::test]
+async fn an_object_that_is_given_up_for_a_shared_address_is_forgotten() {
+    let first = service("default/first").ingress("10.20.4.9").ports(&["TCP/443"]).done();
+    let lab = Lab::new(vec![service("default/web").done(), first]);
+    lab.ensure().await.unwrap();
+    assert_eq!(methods(&lab.sent()), ["POST"]);
+    lab.watch();
+    lab.guest(|service| {
+        service.annotations.insert("cloudprovider.harvesterhci.io/primary-service".into(), "default/first".into());
+    });
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(true));
+    assert_eq!(methods(&lab.sent()), ["PATCH", "DELETE"]);
+    lab.watch();
+    assert!(lab.provider.memory().created.is_empty(), "{:?}", lab.provider.memory().created);
+    let limit = LoadBalancerConfig { max_load_balancers: Some(1), ..config() };
+    assert_eq!(lab.provider.quota_reached(&limit), None);
+}

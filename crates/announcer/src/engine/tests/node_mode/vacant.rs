@@ -24,7 +24,7 @@ fn a_name_that_no_node_knows_is_told_once_by_the_node_where_the_address_would_be
     assert!(cluster.node.told.is_empty(), "a node that has it would need a moment: {:?}", cluster.node.told);
     cluster.quiet(5 * MINUTE, &[], &ALL);
     let [(name, told)] = &cluster.node.told[..] else { panic!("once: {:?}", cluster.node.told) };
-    assert_eq!((name.as_str(), told.warning, told.reason), ("web", true, "CannotAnnounce"));
+    assert_eq!((name.as_str(), told.warning, told.reason), ("web", true, Reason::CannotAnnounce));
     for part in ["\"uplink7\"", "does not exist", "eth0", "node-1"] {
         assert!(told.text.contains(part), "{}", told.text);
     }
@@ -67,7 +67,7 @@ fn kube_proxy_that_is_ill_everywhere_is_told_after_it_had_time_to_start() {
     assert!(cluster.node.told.is_empty(), "{:?}", cluster.node.told);
     cluster.quiet(10_000, &[], &["node-1"]);
     let told = &cluster.node.told[0].1;
-    assert!(told.reason == "CannotAnnounce" && told.text.contains("kube-proxy"), "{}", told.text);
+    assert!(told.reason == Reason::CannotAnnounce && told.text.contains("kube-proxy"), "{}", told.text);
     cluster.node.feed(Input::KubeProxy(true));
     assert_eq!(cluster.node.swaps.len(), 1);
 }
@@ -76,10 +76,10 @@ fn kube_proxy_that_is_ill_everywhere_is_told_after_it_had_time_to_start() {
 fn what_the_node_object_or_the_endpoints_forbid_is_told() {
     let local = ServiceView { local_traffic: true, ..view("web", &["10.0.0.5"]) };
     for (view, facts, reason, part) in [
-        (view("web", &["10.0.0.5"]), NodeFacts { ready: false, ..FACTS }, "CannotAnnounce", "not ready"),
-        (view("web", &["10.0.0.5"]), NodeFacts { shut_out: true, ..FACTS }, "CannotAnnounce", "excluded"),
-        (view("web", &["10.0.0.5"]), NodeFacts { cordoned: true, ..FACTS }, "CannotAnnounce", "cordoned"),
-        (local, FACTS, "NoLocalEndpoint", "endpoint"),
+        (view("web", &["10.0.0.5"]), NodeFacts { ready: false, ..FACTS }, Reason::CannotAnnounce, "not ready"),
+        (view("web", &["10.0.0.5"]), NodeFacts { shut_out: true, ..FACTS }, Reason::CannotAnnounce, "excluded"),
+        (view("web", &["10.0.0.5"]), NodeFacts { cordoned: true, ..FACTS }, Reason::CannotAnnounce, "cordoned"),
+        (local, FACTS, Reason::NoLocalEndpoint, "endpoint"),
     ] {
         let mut cluster = Cluster::new(&["node-1"], &[]);
         cluster.node.feed(Input::Node("node-1".into(), Some(facts)));

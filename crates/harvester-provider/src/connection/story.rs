@@ -11,22 +11,22 @@ const TOLD_AFTER: Duration = Duration::from_secs(30);
 
 /// One thing to tell, as log line and Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Story {
-    pub kind: EventKind,
-    pub reason: &'static str,
-    pub message: String,
+pub(super) struct Story {
+    pub(super) kind: EventKind,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
 }
 
 /// Remembers what was told.
 #[derive(Debug, Default)]
-pub struct Teller {
+pub(super) struct Teller {
     away: Option<Instant>,
     refused: Option<Instant>,
 }
 
 impl Teller {
     /// What is new. `file` is the cloud-config's path.
-    pub fn step(&mut self, now: Instant, link: &Link, file: &str) -> Vec<Story> {
+    pub(super) fn step(&mut self, now: Instant, link: &Link, file: &str) -> Vec<Story> {
         let mut stories = Vec::new();
         let server = &link.server;
         match (&link.away, self.away) {
@@ -78,7 +78,7 @@ impl Teller {
     }
 
     /// When to look again although nothing changed.
-    pub fn deadline(&self, link: &Link) -> Option<Instant> {
+    pub(super) fn deadline(&self, link: &Link) -> Option<Instant> {
         let (since, _) = link.away.as_ref().filter(|_| self.away.is_none())?;
         Some(*since + TOLD_AFTER)
     }

@@ -1,0 +1,125 @@
+//! What `clients.rs` and `dhcp_driver.rs` do in the real process: runs each DHCP client, which is the same [`Session`] as
+//! there, behind its sockets.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+use announcer::dhcp_driver::{Act, Happened, Session, session4};
+use announcer::engine::{DhcpEvent, DhcpStart, Input};
+use announcer::view::Uid;
+use jiff::Timestamp;
+
+/// Frames that a client sends, and on which interface.
+type Sent = Vec<(u32, Vec<u8>)>;
+
+/// What waits for a client.
+enum Waiting {
+    Start,
+    Link { up: bool },
+    Message(Rc<[u8]>),
+    Heard(Rc<[u8]>),
+}
+
+struct Running {
+    generation: u64,
+    link: u32,
+    session: Session<dhcp_client::Client>,
+    waiting: Vec<Waiting>,
+}
+
+/// All clients of one process.
+#[derive(Default)]
+pub struct Clients {
+    running: BTreeMap<Uid, Running>,
+}
+
+impl Clients {
+    /// A client begins with its next turn. One that ran before for the same Service ends.
+    pub fn start(&mut self, now: Instant, wall: Timestamp, uid: Uid, start: &DhcpStart, seed: u64) {
+        let session = session4(start, now, wall, seed).expect("MAC and name come from the scenario");
+        let running =
+            Running { generation: start.generation, link: start.link, session, waiting: vec![Waiting::Start] };
+        self.running.insert(uid, running);
+    }
+
+    /// A client ends, and gives its lease back or keeps it.
+    pub fn stop(&mut self, now: Instant, wall: Timestamp, uid: &Uid, release: bool, sent: &mut Sent) -> Option<Input> {
+        let mut running = self.running.remove(uid)?;
+        if release {
+            running.step(now, wall, uid, Happened::Release, sent, &mut Vec::new());
+        }
+        Some(Input::Dhcp(uid.clone(), running.generation, DhcpEvent::Stopped))
+    }
+
+    /// The interface of a client is down or back.
+    pub fn link(&mut self, uid: &Uid, up: bool) {
+        if let Some(running) = self.running.get_mut(uid) {
+            running.waiting.push(Waiting::Link { up });
+        }
+    }
+
+    /// The interfaces that they hear.
+    pub fn links(&self) -> Vec<u32> {
+        self.running.values().map(|running| running.link).collect()
+    }
+
+    /// A frame that came in on `link`: one about addresses, or one for the client. True if somebody wants it.
+    pub fn hear(&mut self, link: u32, about_addresses: bool, frame: &Rc<[u8]>) -> bool {
+        let mut wanted = false;
+        for running in self.running.values_mut().filter(|running| running.link == link) {
+            if !about_addresses {
+                running.waiting.push(Waiting::Message(Rc::clone(frame)));
+            } else if running.session.probing().is_some() {
+                running.waiting.push(Waiting::Heard(Rc::clone(frame)));
+            } else {
+                continue;
+            }
+            wanted = true;
+        }
+        wanted
+    }
+
+    /// When something is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.running.values().filter_map(|running| running.session.deadline()).min()
+    }
+
+    /// What waits is taken in, and what is due is done.
+    pub fn run(&mut self, now: Instant, wall: Timestamp, sent: &mut Sent, inputs: &mut Vec<Input>) {
+        for (uid, running) in &mut self.running {
+            for waiting in std::mem::take(&mut running.waiting) {
+                let happened = match &waiting {
+                    Waiting::Start => Happened::Start,
+                    Waiting::Link { up: true } => Happened::LinkUp,
+                    Waiting::Link { up: false } => Happened::LinkDown,
+                    Waiting::Message(frame) => Happened::Message(frame),
+                    Waiting::Heard(frame) => Happened::Heard(frame),
+                };
+                running.step(now, wall, uid, happened, sent, inputs);
+            }
+            if running.session.deadline().is_some_and(|at| at <= now) {
+                running.step(now, wall, uid, Happened::Timer, sent, inputs);
+            }
+        }
+    }
+}
+
+impl Running {
+    fn step(
+        &mut self,
+        now: Instant,
+        wall: Timestamp,
+        uid: &Uid,
+        happened: Happened<'_>,
+        sent: &mut Sent,
+        inputs: &mut Vec<Input>,
+    ) {
+        for act in self.session.step(now, wall, happened) {
+            match act {
+                Act::Send(frame) | Act::Probe(frame) => sent.push((self.link, frame)),
+                Act::Tell(event) => inputs.push(Input::Dhcp(uid.clone(), self.generation, event)),
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The DHCP server of the LAN, a host that is no node, and what is wrong with it.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use dhcp_sim::{Sent, Server};
+use dhcproto::v4::MessageType;
+
+use super::lan::dhcp_server;
+use super::{Event, World};
+use crate::api::{client_id, key, uid};
+use crate::scenario::{DhcpServer, Kind, Scenario, ServerFault};
+
+/// What it leases.
+const POOL: std::ops::Range<u8> = 150..200;
+/// Until it has answered.
+const ANSWERS_US: (u64, u64) = (200, 5_000);
+/// Of a slow one.
+const SLOW_US: (u64, u64) = (100_000, 2_000_000);
+/// Leases meanwhile.
+const SHORT_SECONDS: u32 = 10;
+
+/// The server refuses a client the address that it uses.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Refusal {
+    pub node: usize,
+    pub life: u64,
+    pub service: usize,
+    pub address: Ipv4Addr,
+}
+
+/// See the module.
+pub(super) struct Dhcp {
+    server: Server,
+    silent: u32,
+    slow: u32,
+    refuses: u32,
+    short: u32,
+    pub refusals: Vec<Refusal>,
+}
+
+impl Dhcp {
+    pub fn new(scenario: &Scenario) -> Self {
+        let DhcpServer { lease_seconds, authoritative } = scenario.dhcp;
+        let mut server =
+            Server::new(POOL.map(|last| Ipv4Addr::new(10, 0, 0, last)).collect(), lease_seconds, authoritative);
+        server.id = Ipv4Addr::new(10, 0, 0, 2);
+        server.mac = dhcp_server().octets().into();
+        Self { server, silent: 0, slow: 0, refuses: 0, short: 0, refusals: Vec::new() }
+    }
+}
+
+impl World<'_> {
+    pub(super) fn server_fault(&mut self, fault: ServerFault, begins: bool) {
+        let count = |counter: &mut u32| if begins { *counter += 1 } else { *counter -= 1 };
+        let dhcp = &mut self.dhcp;
+        match fault {
+            ServerFault::Silent => count(&mut dhcp.silent),
+            ServerFault::Slow => count(&mut dhcp.slow),
+            ServerFault::Refuses => count(&mut dhcp.refuses),
+            ServerFault::Short => count(&mut dhcp.short),
+            ServerFault::Forgets if begins => dhcp.server.forget(),
+            ServerFault::GivesAway if begins => dhcp.server.give_away(),
+            ServerFault::Forgets | ServerFault::GivesAway => {}
+        }
+        dhcp.server.refuses = dhcp.refuses > 0;
+        dhcp.server.lease_seconds = if dhcp.short > 0 { SHORT_SECONDS } else { self.scenario.dhcp.lease_seconds };
+    }
+
+    /// A client has sent this.
+    pub(super) fn ask_server(&mut self, from: usize, frame: &[u8]) {
+        let Some(sent) = Sent::read(frame) else { return };
+        let (kind, named) = (sent.kind(), sent.named());
+        self.note_of(from, || format!("DHCP: {kind:?} of {} about {named:?}", sent.source_mac));
+        let client = sent.client();
+        let Some(service) = self.scenario.leasing().find(|n| client_id(*n, self.generation[*n]) == client) else {
+            // Of a Service that was made anew meanwhile: nobody promised anything.
+            self.dhcp.server.handle(&sent, self.instant());
+            return;
+        };
+        if kind == MessageType::Release && self.wanted.contains(&service) {
+            let seen = format!("{} gives back that of Service {service}", self.nodes[from].name);
+            self.broken("a lease is given back when its Service goes, and not before", seen);
+        }
+        if !self.is_heard_outside(from) || self.chance(self.scenario.loss) || self.dhcp.silent > 0 {
+            return;
+        }
+        self.judge.changed = true;
+        let Some(answer) = self.dhcp.server.handle(&sent, self.instant()) else { return };
+        let (said, given) = (answer.kind(), answer.message.yiaddr());
+        self.note(|| format!("DHCP server: {said:?} {given}"));
+        let slow = self.dhcp.slow > 0;
+        let mut refused = None;
+        match (said, named) {
+            (MessageType::Ack, _) => {
+                self.dhcp.refusals.retain(|refusal| (refusal.service, refusal.address) != (service, given));
+                // What depends on the end of the lease is judged anew then.
+                let lease = Duration::from_secs(self.dhcp.server.lease_seconds.into());
+                self.schedule(lease, Event::Weather);
+            }
+            // Unless it may be lost, or come so late that the client has asked something else meanwhile.
+            (MessageType::Nak, Some(address)) if !(slow || self.stormy() && self.scenario.loss > 0.0) => {
+                refused = Some(Refusal { node: from, life: self.nodes[from].life, service, address });
+            }
+            _ => {}
+        }
+        let (low, high) = if slow { SLOW_US } else { ANSWERS_US };
+        let after = self.between(low, high);
+        self.schedule(after, Event::FromServer { frame: answer.frame(), refused });
+    }
+
+    pub(super) fn server_answers(&mut self, frame: Vec<u8>, refused: Option<Refusal>) {
+        if let Some(refusal) = refused.filter(|refusal| self.reaches(None, refusal.node)) {
+            self.dhcp.refusals.push(refusal);
+            self.judge.changed = true;
+        }
+        self.transmit(None, frame);
+    }
+
+    pub(super) fn instant(&self) -> Instant {
+        self.origin + self.now
+    }
+
+    /// The server holds a lease of this Service, and what a successor needs of it stands there.
+    pub(super) fn lease_stands(&self, service: usize) -> bool {
+        let held = self.dhcp.server.holds(&client_id(service, self.generation[service]), self.instant());
+        let passed = jiff::SignedDuration::try_from(self.now).expect("a run is short");
+        let noted = self
+            .api
+            .noted_lease(&key(service))
+            .filter(|facts| facts.expires.is_none_or(|expires| expires > self.wall + passed));
+        self.clocks_agree() && held.is_some() && held == noted.map(|facts| facts.address)
+    }
+
+    /// Node `n` has an address for this Service that the server has never leased to it, or not for so long.
+    pub(super) fn is_unleased(&self, n: usize, service: usize) -> bool {
+        let node = &self.nodes[n];
+        // A kernel that has stood still counts on, and so does a process that does not see it.
+        let counts = node.deceived_at.is_none() && (node.runs() || node.stood_still.is_zero());
+        let client = client_id(service, self.generation[service]);
+        let is_over = |address| match address {
+            IpAddr::V4(v4) => self.dhcp.server.promised(&client, v4).is_none_or(|until| until <= self.instant()),
+            IpAddr::V6(_) => true,
+        };
+        let standing = node.powered && node.paused == 0 && counts && self.clocks_agree();
+        standing && node.kernel.leased(&uid(service, self.generation[service])).any(is_over)
+    }
+
+    /// The server has refused it, and it is still there.
+    pub(super) fn is_refused(&self, refusal: &Refusal) -> bool {
+        let node = &self.nodes[refusal.node];
+        let uid = uid(refusal.service, self.generation[refusal.service]);
+        node.runs() && node.life == refusal.life && node.kernel.leased(&uid).any(|own| own == refusal.address)
+    }
+
+    /// The end of a lease is noted by the clock on the wall: with one that is wrong by an hour nobody can tell a lease
+    /// that stands from one that is over.
+    fn clocks_agree(&self) -> bool {
+        self.scenario.faults.iter().all(|fault| !matches!(fault.kind, Kind::WallJump(..)))
+    }
+}

@@ -1,0 +1,129 @@
+//! What the engine hears from the API, the kernel and whoever ends the process.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Api, Client};
+use l2::Netlink;
+use runtime::cache::{Cache, Told};
+use runtime::health::Check;
+use runtime::reflect::Reflector;
+use runtime::shutdown::Token;
+use runtime::tasks::Tasks;
+use tokio::sync::mpsc;
+
+use super::{Shared, at_most_until, plain};
+use crate::config::Config;
+use crate::endpoints;
+use crate::engine::Input;
+use crate::node;
+use crate::view::{ServiceKey, ServiceView};
+
+/// Services and the endpoints of those that ask for them. Whether Services can be read is in the result.
+pub(super) fn services(tasks: &mut Tasks, shared: &Shared<'_>) -> Check {
+    let Shared { config, client, inputs, .. } = shared;
+    let cache: Cache<ServiceKey, ServiceView> = Cache::new(|old, new| old != new);
+    let services = reflector(client, config, &cache);
+    let check = services.check();
+    tasks.spawn_endless("watch of Services", services.run());
+    let slices = endpoints::run(client.clone(), config.watch_namespace.clone(), cache.clone(), inputs.clone());
+    tasks.spawn("watch of EndpointSlices", at_most_until(tasks.stop(), slices));
+    tasks.spawn("feed of Services", plain(feed_services(cache, inputs.clone(), tasks.stop())));
+    check
+}
+
+/// Changes that others make to the node's network. `connection` carries what `netlink` is asked.
+pub(super) fn network(
+    tasks: &mut Tasks,
+    inputs: &mpsc::UnboundedSender<Input>,
+    netlink: Netlink,
+    connection: impl Future<Output = ()> + Send + 'static,
+) {
+    let (stop, changes) = (tasks.stop(), inputs.clone());
+    tasks.spawn("watch of the network", async move {
+        tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            result = node::watch_network(changes) => result,
+        }
+    });
+    let stop = tasks.stop();
+    tasks.spawn("netlink connection", async move {
+        // It ends with its last handle: one is kept here, so that the end of the engine is no failure.
+        let _handle = netlink;
+        tokio::select! {
+            () = stop.cancelled() => Ok::<(), std::io::Error>(()),
+            () = connection => Err(std::io::Error::other("the netlink socket broke")),
+        }
+    });
+}
+
+/// That the process is to end.
+pub(super) fn shutdown(tasks: &mut Tasks, inputs: &mpsc::UnboundedSender<Input>, shutdown: Token) {
+    tasks.spawn("shutdown", plain(relay_shutdown(shutdown, inputs.clone(), tasks.stop())));
+}
+
+fn reflector(
+    client: &Client,
+    config: &Config,
+    cache: &Cache<ServiceKey, ServiceView>,
+) -> Reflector<Service, ServiceKey, ServiceView> {
+    let api = match &config.watch_namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let rules = config.class.clone();
+    let key = |meta: &ObjectMeta| {
+        ServiceKey::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+    };
+    // An owner that does not know what it owns withdraws too late, and its successor begins too late.
+    Reflector::new("services", api, cache.clone(), key, move |service: &Service| ServiceView::of(service, &rules))
+        .longest_pause(Duration::from_secs(1))
+}
+
+async fn feed_services(cache: Cache<ServiceKey, ServiceView>, inputs: mpsc::UnboundedSender<Input>, stop: Token) {
+    let feed = cache.follow(|told| {
+        let _ = inputs.send(match told {
+            Told::Object(key, view) => Input::Service(key.clone(), view.map(|view| Box::new(view.clone()))),
+            Told::Listed => Input::Synced,
+        });
+    });
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = feed => {}
+    }
+}
+
+async fn relay_shutdown(shutdown: Token, inputs: mpsc::UnboundedSender<Input>, stop: Token) {
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = shutdown.cancelled() => {}
+    }
+    let _ = inputs.send(Input::Stop);
+    stop.cancelled().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_service_that_is_there_at_the_start_is_told_once() {
+        let cache = Cache::new(|old: &ServiceView, new| old != new);
+        let web = crate::plan::tests::view("web", &["10.0.0.5"]);
+        cache.replace(BTreeMap::from([(web.key.clone(), web.clone())]));
+        let (inputs, mut told) = mpsc::unbounded_channel();
+        let stop = Token::new();
+        let feeding = tokio::spawn(feed_services(cache.clone(), inputs, stop.clone()));
+        assert!(matches!(told.recv().await, Some(Input::Service(_, Some(_)))));
+        assert!(matches!(told.recv().await, Some(Input::Synced)));
+        cache.remove(&web.key);
+        let next = told.recv().await;
+        assert!(matches!(next, Some(Input::Service(_, None))), "{next:?}");
+        stop.cancel();
+        feeding.await.unwrap();
+        assert!(told.recv().await.is_none());
+    }
+}

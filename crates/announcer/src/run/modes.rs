@@ -1,0 +1,67 @@
+//! Who owns what: the tasks of each mode.
+
+use std::collections::BTreeSet;
+
+use kube::Api;
+use runtime::cache::Cache;
+use runtime::events::Recorder;
+use runtime::leader::Election;
+use runtime::tasks::Tasks;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Shared, at_most_until, leader_config, plain, until};
+use crate::elections;
+use crate::handover::{Successor, elect, feed_leadership};
+use crate::membership::{self, Membership};
+use crate::ownership::node::{Card, Swap};
+use crate::ownership::service::LeaseKey;
+use crate::swap::Swapper;
+use crate::view::ServiceKey;
+
+/// One Lease for all Services, until it is to be handed back.
+pub(super) fn global(tasks: &mut Tasks, shared: &Shared<'_>, recorder: &Recorder, release: CancellationToken) {
+    let Shared { config, client, namespace, inputs } = shared;
+    let election = Election::new(client.clone(), leader_config(config, namespace), Some(recorder));
+    let leadership = election.leadership();
+    let after = Successor {
+        lease: Api::namespaced(client.clone(), namespace),
+        name: config.lease.name.clone(),
+        node: config.node_name.clone(),
+        inputs: inputs.clone(),
+    };
+    tasks.spawn("election", plain(elect(election, after, release, tasks.stop())));
+    tasks.spawn("feed of the Lease", plain(feed_leadership(leadership, inputs.clone(), tasks.stop())));
+}
+
+/// One Lease per Service, as the engine asks.
+pub(super) fn service(tasks: &mut Tasks, shared: &Shared<'_>, asked: mpsc::UnboundedReceiver<BTreeSet<LeaseKey>>) {
+    let pattern = leader_config(shared.config, &shared.namespace);
+    let elections = elections::run(shared.client.clone(), pattern, asked, shared.inputs.clone());
+    tasks.spawn("elections", until(tasks.stop(), elections));
+}
+
+/// This node among the others, in `node` mode.
+pub(super) struct Member {
+    pub membership: Membership,
+    /// What the engine has to say in its Lease.
+    pub written: mpsc::UnboundedReceiver<Card>,
+    pub swapper: Swapper,
+    pub asked_swaps: mpsc::UnboundedReceiver<(ServiceKey, Swap)>,
+}
+
+/// One membership Lease per node, and a record on each Service.
+pub(super) fn node(tasks: &mut Tasks, shared: &Shared<'_>, member: Member) {
+    let Shared { config, client, namespace, inputs } = shared;
+    let Member { membership, written, swapper, asked_swaps } = member;
+    let leases = membership::watch_leases(client.clone(), namespace.clone(), config.lease.name.clone(), inputs.clone());
+    tasks.spawn("watch of Leases", until(tasks.stop(), leases));
+    let nodes = Cache::new(|old, new| old != new);
+    let watch = membership::watch_nodes(client.clone(), nodes.clone(), inputs.clone());
+    tasks.spawn("watch of Nodes", until(tasks.stop(), watch));
+    let proxy = membership::watch_kube_proxy(config.node_name.clone(), nodes, inputs.clone());
+    tasks.spawn("watch of kube-proxy", until(tasks.stop(), proxy));
+    tasks.spawn("membership", until(tasks.stop(), membership.run(written)));
+    tasks.spawn("list of API servers", at_most_until(tasks.stop(), swapper.clone().follow_servers()));
+    tasks.spawn("swaps of owners", until(tasks.stop(), swapper.run(asked_swaps)));
+}

@@ -1,0 +1,173 @@
+//! The file of the cloud-config, looked at by its path, so that it does not matter how it is replaced: a Secret's volume swaps a
+//! symbolic link two levels up, a host's file is renamed over the old one, an editor writes in place.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use harvester_api::cloud_config::CloudConfig;
+use runtime::error::chain;
+
+/// The file, and the content of the files that it names.
+type Content = Result<(Vec<u8>, Vec<Option<Vec<u8>>>), String>;
+
+/// What was seen of the file so far.
+pub(super) struct CloudConfigFile {
+    path: PathBuf,
+    namespace: String,
+    /// The bytes that were read last and the files that they name: to parse them at each look is most of what a controller at rest does.
+    names: (Vec<u8>, Vec<PathBuf>),
+    /// Content in use or refused.
+    known: Content,
+    /// Content seen once: a file that is being written is not read half.
+    suspect: Option<Content>,
+}
+
+/// What a look at the file gives.
+#[derive(Debug)]
+pub(super) enum Look {
+    Nothing,
+    Bad(String),
+    New(Box<CloudConfig>),
+}
+
+impl CloudConfigFile {
+    /// The file from which `used` was read.
+    pub(super) fn new(path: PathBuf, used: &CloudConfig) -> Self {
+        let (names, known) = (Default::default(), Err(String::new()));
+        let mut file = Self { path, namespace: used.namespace.clone(), names, known, suspect: None };
+        file.known = file.read();
+        file
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read(&mut self) -> Content {
+        let bytes = std::fs::read(&self.path)
+            .map_err(|error: io::Error| format!("cannot read {}: {error}", self.path.display()))?;
+        if self.names.0 != bytes {
+            let files = CloudConfig::parse(&bytes).map(|cloud_config| cloud_config.files()).unwrap_or_default();
+            self.names = (bytes.clone(), files);
+        }
+        Ok((bytes, self.names.1.iter().map(|path| std::fs::read(path).ok()).collect()))
+    }
+
+    /// Content that can be used is used at once; other content is told when it is seen a second time, and once.
+    pub(super) fn look(&mut self) -> Look {
+        let content = self.read();
+        if self.known == content {
+            self.suspect = None;
+            return Look::Nothing;
+        }
+        match self.judge(&content) {
+            Ok(cloud_config) => {
+                (self.known, self.suspect) = (content, None);
+                Look::New(Box::new(cloud_config))
+            }
+            Err(text) if self.suspect.as_ref() == Some(&content) => {
+                (self.known, self.suspect) = (content, None);
+                Look::Bad(text)
+            }
+            Err(_) => {
+                self.suspect = Some(content);
+                Look::Nothing
+            }
+        }
+    }
+
+    fn judge(&self, content: &Content) -> Result<CloudConfig, String> {
+        let (bytes, _) = content.as_ref().map_err(Clone::clone)?;
+        let cloud_config = CloudConfig::parse(bytes).map_err(|error| chain(&error))?;
+        if cloud_config.namespace != self.namespace {
+            return Err(format!(
+                "its namespace is {}, not {}: machines and load balancers of this cluster are in the latter; restart to change it",
+                cloud_config.namespace, self.namespace
+            ));
+        }
+        Ok(cloud_config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLOUD_CONFIG: &str = "\
+apiVersion: v1
+kind: Config
+clusters: [{name: h, cluster: {server: 'https://10.0.0.1:6443', insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: secret}}]
+contexts: [{name: c, context: {cluster: h, user: u, namespace: guests}}]
+current-context: c
+";
+
+    fn file(path: &Path) -> CloudConfigFile {
+        std::fs::write(path, CLOUD_CONFIG).unwrap();
+        let mut file = CloudConfigFile::new(path.to_owned(), &CloudConfig::parse(CLOUD_CONFIG.as_bytes()).unwrap());
+        assert!(matches!(file.look(), Look::Nothing));
+        file
+    }
+
+    #[test]
+    fn a_changed_file_is_used_once_however_it_was_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        // As the kubelet mounts a Secret: file -> ..data/file, ..data -> a directory per version.
+        for version in ["v1", "v2"] {
+            std::fs::create_dir(at(version)).unwrap();
+        }
+        std::os::unix::fs::symlink("v1", at("..data")).unwrap();
+        std::fs::write(at("v1/cloud-config"), CLOUD_CONFIG).unwrap();
+        std::os::unix::fs::symlink("..data/cloud-config", at("cloud-config")).unwrap();
+        let path = at("cloud-config");
+        let mut file = CloudConfigFile::new(path.clone(), &CloudConfig::parse(CLOUD_CONFIG.as_bytes()).unwrap());
+        assert!(matches!(file.look(), Look::Nothing), "the content in use");
+        std::fs::write(at("v2/cloud-config"), CLOUD_CONFIG.replace("secret", "new")).unwrap();
+        std::os::unix::fs::symlink("v2", at("..data_tmp")).unwrap();
+        std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
+        assert!(matches!(file.look(), Look::New(_)));
+        assert!(matches!(file.look(), Look::Nothing));
+        // As a provisioned cluster replaces a file of the host.
+        std::fs::write(at("new"), CLOUD_CONFIG.replace("secret", "newer")).unwrap();
+        std::fs::rename(at("new"), &path).unwrap();
+        assert!(matches!(file.look(), Look::New(_)));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_told_once_if_it_stays_so_and_what_works_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cloud-config");
+        let mut file = file(&path);
+        for (content, part) in [
+            ("{", "not valid YAML"),
+            (&*CLOUD_CONFIG.replace("guests", "others"), "its namespace is others, not guests"),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            assert!(matches!(file.look(), Look::Nothing), "it may be half written");
+            let Look::Bad(text) = file.look() else { panic!("it stays so") };
+            assert!(text.contains(part), "{text}");
+            assert!(matches!(file.look(), Look::Nothing), "once");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(file.look(), Look::Nothing));
+        assert!(matches!(file.look(), Look::Bad(text) if text.contains("cannot read")));
+        std::fs::write(&path, CLOUD_CONFIG.replace("secret", "new")).unwrap();
+        assert!(matches!(file.look(), Look::New(_)));
+    }
+
+    #[test]
+    fn a_certificate_that_the_file_names_counts_as_part_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, authority) = (directory.path().join("cloud-config"), directory.path().join("ca.crt"));
+        let named = CLOUD_CONFIG
+            .replace("insecure-skip-tls-verify: true", &format!("certificate-authority: '{}'", authority.display()));
+        std::fs::write(&authority, "old").unwrap();
+        std::fs::write(&path, &named).unwrap();
+        let mut file = CloudConfigFile::new(path.clone(), &CloudConfig::parse(named.as_bytes()).unwrap());
+        assert!(matches!(file.look(), Look::Nothing));
+        std::fs::write(&authority, "new").unwrap();
+        assert!(matches!(file.look(), Look::New(_)));
+    }
+}
