@@ -347,48 +347,6 @@ async fn a_harvester_that_cannot_be_read_is_told_to_the_user() {
     assert!(waiting.message.starts_with(told), "{}", waiting.message);
 }
 
-#[tokio::test]
-async fn a_deletion_is_finished_when_the_api_says_that_the_object_is_gone() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    lab.served().await;
-    assert!(matches!(lab.delete().await, Deleted::Waiting(waiting) if !waiting.needs_user));
-    assert_eq!(methods(&lab.sent()), ["DELETE"]);
-    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
-    assert_eq!(methods(&lab.sent()), Vec::<&str>::new(), "the host is releasing the address");
-
-    lab.stored.lock().unwrap().clear();
-    lab.watch();
-    assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
-    assert_eq!(methods(&lab.sent()), ["GET"]);
-}
-
-/// Decision 7.
-#[tokio::test]
-async fn a_young_object_is_deleted_once_the_host_has_finished_booking() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    lab.ensure().await.unwrap();
-    lab.host(|object| object["metadata"]["creationTimestamp"] = json!("2999-01-01T00:00:00Z"));
-    lab.watch();
-    lab.sent();
-    let Deleted::Waiting(waiting) = lab.delete().await else { panic!() };
-    assert!(!waiting.needs_user && waiting.retry_after.is_some_and(|after| after <= booking::BOOKING));
-    assert_eq!(methods(&lab.sent()), Vec::<&str>::new());
-    lab.host_books();
-    lab.watch();
-    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
-    assert_eq!(methods(&lab.sent()), ["DELETE"]);
-    assert_eq!(lab.provider.metrics.possible_leaks.get(), 0);
-}
-
-#[tokio::test]
-async fn a_deletion_that_waited_in_vain_is_counted_as_a_possible_leak() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    lab.ensure().await.unwrap();
-    lab.delete().await;
-    assert_eq!(methods(&lab.sent()), ["POST", "DELETE"]);
-    assert_eq!(lab.provider.metrics.possible_leaks.get(), 1);
-}
-
 /// W-34.
 #[tokio::test]
 async fn a_service_that_stays_without_load_balancer_loses_its_address_once() {
@@ -470,63 +428,6 @@ async fn what_fails_in_an_outage_that_is_over_is_tried_again_at_once() {
     assert_eq!(server.requests().len(), 2, "once more, since nobody wakes it");
     assert!(provider.ensure(&web).await.is_err());
     assert_eq!(server.requests().len(), 3, "what fails without an outage waits for its back-off");
-}
-
-/// A cluster that makes and deletes Services all year must not fill the memory with them.
-#[tokio::test]
-async fn nothing_is_remembered_of_a_service_that_is_gone() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    lab.ensure().await.unwrap();
-    lab.host_books();
-    lab.watch();
-    lab.ensure().await.unwrap();
-    // Deleted before the cache shows our patch, so nobody looks at the Service again.
-    assert_eq!(lab.provider.patched.len(), 1);
-    lab.delete().await;
-    lab.stored.lock().unwrap().clear();
-    lab.watch();
-    assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
-    assert_eq!(lab.provider.patched.len(), 0);
-    assert!(lab.provider.memory().is_empty());
-}
-
-/// The same when the answer to the DELETE is that there is no such object.
-#[tokio::test]
-async fn nothing_is_remembered_of_a_service_whose_object_somebody_else_deleted() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    lab.ensure().await.unwrap();
-    lab.stored.lock().unwrap().clear();
-    assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
-    assert_eq!(methods(&lab.sent()), ["POST", "DELETE"]);
-    assert!(lab.provider.memory().is_empty());
-}
-
-/// W-04.
-#[tokio::test]
-async fn an_object_whose_address_was_never_published_is_deleted_too() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    lab.ensure().await.unwrap();
-    lab.sent();
-    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
-    assert_eq!(methods(&lab.sent()), ["DELETE"]);
-    assert!(lab.stored.lock().unwrap().is_empty());
-}
-
-#[tokio::test]
-async fn an_object_that_no_cache_shows_is_found_and_deleted() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    lab.ensure().await.unwrap();
-    lab.provider.objects.forget(&lab.name());
-    lab.sent();
-    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
-    assert_eq!(methods(&lab.sent()), ["GET", "DELETE"]);
-}
-
-#[tokio::test]
-async fn a_service_that_never_had_an_object_costs_one_read() {
-    let lab = Lab::new(vec![service("default/web").short(&[("primary", "default/gone")]).done()]);
-    assert_eq!(lab.delete().await, Deleted::Gone { existed: false });
-    assert_eq!(methods(&lab.sent()), ["GET"]);
 }
 
 /// W-20: the two decide at the same time, before any cache shows the other.
