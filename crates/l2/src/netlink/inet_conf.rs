@@ -30,17 +30,6 @@ pub struct InetConf {
     pub rp_filter: i32,
 }
 
-impl InetConf {
-    /// What takes effect: the kernel uses the larger of the interface's value and that of `all`, for all three.
-    pub fn effective(self, all: Self) -> Self {
-        Self {
-            arp_ignore: self.arp_ignore.max(all.arp_ignore),
-            arp_announce: self.arp_announce.max(all.arp_announce),
-            rp_filter: self.rp_filter.max(all.rp_filter),
-        }
-    }
-}
-
 /// Settings to change; `None` stays as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InetConfChange {
@@ -140,13 +129,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn the_larger_value_takes_effect() {
-        let all = InetConf { arp_ignore: 0, arp_announce: 2, rp_filter: 1 };
-        let own = InetConf { arp_ignore: 1, arp_announce: 0, rp_filter: 2 };
-        assert_eq!(own.effective(all), InetConf { arp_ignore: 1, arp_announce: 2, rp_filter: 2 });
-    }
 
     #[test]
     fn what_is_already_so_needs_no_change() {
