@@ -16,7 +16,7 @@ BINARY := $(OUT)/$(TARGET)/release/harvester-cloud-provider
 # Everything is always built with one selection of packages: another one has other features of the dependencies, and compiles all of
 # them again. What is to run is chosen by the names of the tests.
 BUILD := cargo build --workspace --all-targets
-E2E := $(patsubst %,--test %,$(basename $(notdir $(wildcard tests/tests/*.rs) $(patsubst %/,%,$(dir $(wildcard tests/tests/*/main.rs))))))
+E2E := $(basename $(notdir $(wildcard tests/tests/*.rs) $(patsubst %/,%,$(dir $(wildcard tests/tests/*/main.rs)))))
 
 help: ## what there is
 	@echo 'harvester-cloud-provider: cloud controller manager and address announcer for Kubernetes on Harvester'
@@ -27,7 +27,7 @@ demo: release ## see the main job working on real components (KEEP=1 leaves it u
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(OUT)/release/demo run $(if $(KEEP),--keep)
 
 demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
-	@cargo build --release -p testbed --bin demo -q && $(OUT)/release/demo down
+	@cargo build --release -p harvester-sim -p testbed --bins && $(OUT)/release/demo down
 
 test: test-unit test-e2e ## every test, as root
 
@@ -35,9 +35,9 @@ test-unit: ## unit, property and real-kernel tests beside the code
 	@tools=$$(dev/tools.sh) && $(BUILD) && \
 	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test --workspace --exclude e2e --no-fail-fast
 
-test-e2e: ## capabilities against a real control plane, in namespaces
+test-e2e: ## capabilities against a real control plane, in namespaces (E2E_JOBS=2 at a time)
 	@tools=$$(dev/tools.sh) && $(BUILD) && \
-	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test --workspace --no-fail-fast $(E2E)
+	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/e2e.sh $(E2E)
 
 docs-test: ## links, commands and manifests of the documents
 	@$(BUILD) -q && cargo test -q --workspace --test docs

@@ -320,6 +320,27 @@ fn probes_go_where_the_flags_let_the_provider_listen() {
 }
 
 #[test]
+fn helm_test_asks_the_announcers_where_its_pod_can_find_them() {
+    for (values, announcers) in [
+        ("", true),
+        ("kube-vip: {namespaceOverride: kube-system}", true),
+        ("kube-vip: {namespaceOverride: elsewhere}", false),
+        ("kube-vip: {enabled: false}", false),
+        ("kube-vip: {env: {prometheus_server: '127.0.0.1:2112'}}", false),
+    ] {
+        for helm in helms() {
+            let file = helm.write("values.yaml", values).unwrap();
+            let objects = helm.tests(&chart(), &["--values", &file]).unwrap();
+            let asked = find(&objects, "Pod harvester-cloud-provider-test")["spec"]["containers"][0]["args"].clone();
+            let mut expected = vec!["probe", "https://$(HARVESTER_CLOUD_PROVIDER_TEST_SERVICE_HOST)/readyz"];
+            expected.extend(announcers.then_some("http://$(KUBE_VIP_TEST_SERVICE_HOST)/readyz"));
+            assert_eq!(asked, serde_json::json!(expected), "{values}");
+            assert_eq!(titles(&objects).iter().any(|title| title == "Service kube-vip-test"), announcers, "{values}");
+        }
+    }
+}
+
+#[test]
 fn scheduling_fields_can_be_taken_away_and_names_changed() {
     let bare = ccm(&render("affinity: null\ntolerations: []\nnodeSelector: null"));
     for field in ["affinity", "tolerations", "nodeSelector"] {

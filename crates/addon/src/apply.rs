@@ -76,8 +76,13 @@ pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<
             accounts.create(&post, &typed(document)).await.map(drop)
         }
         Step::CreateBinding => bindings.create(&post, &typed(binding(request))).await.map(drop),
-        Step::UpdateBinding => {
-            let patch = json!([{"op": "add", "path": "/subjects", "value": [subject(request)]}]);
+        Step::UpdateBinding { others } => {
+            // Where the array exists, `add` of the whole would replace it; where it does not, nothing can be appended.
+            let patch = if *others {
+                json!([{"op": "add", "path": "/subjects/-", "value": subject(request)}])
+            } else {
+                json!([{"op": "add", "path": "/subjects", "value": [subject(request)]}])
+            };
             let patch = Patch::<Value>::Json(typed(patch));
             bindings.patch(&binding_name(request), &PatchParams::default(), &patch).await.map(drop)
         }
@@ -168,6 +173,7 @@ mod tests {
             "GET" => (200, json!({"metadata": {"name": "demo", "uid": "u-1"}})),
             _ if code >= 400 => (code, Scenario::status(code, "Reason", "no")),
             "DELETE" => (200, json!({"kind": "Status", "status": "Success"})),
+            "PATCH" => (code, binding(&request())),
             _ => (code, seen.body.clone()),
         });
         let result = perform(&scenario.client(), &request(), step).await;
@@ -199,6 +205,16 @@ mod tests {
         assert!(perform_against(404, &Step::DeleteToken("demo-token".into())).await.0.is_ok());
         let error = perform_against(403, &Step::CreateBinding).await.0.unwrap_err();
         assert_eq!(error.to_string(), "failed to create RoleBinding guests/guests-demo on Harvester");
-        assert!(perform_against(404, &Step::UpdateBinding).await.0.is_err());
+        assert!(perform_against(404, &Step::UpdateBinding { others: false }).await.0.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_account_that_is_added_to_a_binding_takes_nobodys_place() {
+        let ours = json!({"kind": "ServiceAccount", "name": "demo", "namespace": "guests"});
+        for (others, path, value) in [(true, "/subjects/-", ours.clone()), (false, "/subjects", json!([ours]))] {
+            let (result, writes) = perform_against(200, &Step::UpdateBinding { others }).await;
+            result.unwrap();
+            assert_eq!(writes[0].body, json!([{"op": "add", "path": path, "value": value}]));
+        }
     }
 }

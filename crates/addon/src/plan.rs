@@ -5,7 +5,7 @@ use std::fmt;
 use harvester_api::keys::harvester::CLOUD_PROVIDER_ROLE;
 
 use crate::request::{Request, Task};
-use crate::view::{Observed, binding_name};
+use crate::view::{Observed, binding_name, first_token};
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,8 +14,11 @@ pub enum Step {
     CreateAccount,
     /// Give it Harvester's role in its namespace, and there only.
     CreateBinding,
-    /// Make the binding that is there name our account.
-    UpdateBinding,
+    /// Make the binding that is there name our account; the other accounts that it names keep their rights.
+    UpdateBinding {
+        /// It names others.
+        others: bool,
+    },
     /// Make a token Secret of this name.
     CreateToken(String),
     /// Delete a token Secret: whoever uses that token is locked out at once.
@@ -58,6 +61,18 @@ pub enum PlanError {
         /// Its name.
         name: String,
     },
+    /// Somebody else's Secret, or one on its way out.
+    #[error(
+        "Secret {namespace}/{name} exists and is no token of service account {account}, or is being deleted: delete it if nobody needs it, or use another service account"
+    )]
+    ForeignSecret {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Ours.
+        account: String,
+    },
     /// There is nothing to print or to keep.
     #[error("service account {0} has no token: run without --revoke-old first")]
     NoToken(String),
@@ -88,10 +103,10 @@ fn ensure(request: &Request, seen: &Observed, stamp: &str) -> Result<Plan, PlanE
         Some(binding) if !binding.our_role => {
             return Err(PlanError::ForeignBinding { namespace: request.namespace.clone(), name: binding.name.clone() });
         }
-        Some(binding) if !binding.our_subject => plan.steps.push(Step::UpdateBinding),
+        Some(binding) if !binding.our_subject => plan.steps.push(Step::UpdateBinding { others: binding.others }),
         Some(_) => {}
     }
-    let first = format!("{}-token", request.service_account);
+    let first = first_token(request);
     let newest = seen.tokens.last().map(|token| token.name.clone());
     let token = match (request.task, newest) {
         (Task::Rotate, newest) => {
@@ -101,12 +116,19 @@ fn ensure(request: &Request, seen: &Observed, stamp: &str) -> Result<Plan, PlanE
                     request.namespace
                 ));
             }
-            let name =
-                if seen.tokens.iter().any(|token| token.name == first) { format!("{first}-{stamp}") } else { first };
+            let used = seen.name_taken || seen.tokens.iter().any(|token| token.name == first);
+            let name = if used { format!("{first}-{stamp}") } else { first };
             plan.steps.push(Step::CreateToken(name.clone()));
             name
         }
         (_, Some(newest)) => newest,
+        (_, None) if seen.name_taken => {
+            return Err(PlanError::ForeignSecret {
+                namespace: request.namespace.clone(),
+                name: first,
+                account: request.service_account.clone(),
+            });
+        }
         (_, None) => {
             plan.steps.push(Step::CreateToken(first.clone()));
             first
@@ -174,7 +196,7 @@ impl Step {
         match self {
             Self::CreateAccount => ("create", "ServiceAccount", account),
             Self::CreateBinding => ("create", "RoleBinding", named(&binding_name(request))),
-            Self::UpdateBinding => ("update", "RoleBinding", named(&binding_name(request))),
+            Self::UpdateBinding { .. } => ("update", "RoleBinding", named(&binding_name(request))),
             Self::CreateToken(name) => ("create", "Secret", named(name)),
             Self::DeleteToken(name) => ("delete", "Secret", named(name)),
             Self::DeleteBinding(name) => ("delete", "RoleBinding", named(name)),
@@ -250,9 +272,26 @@ mod tests {
         let foreign = Binding { our_role: false, ..binding("guests-demo") };
         let error = plan(&request(), &Observed { binding: Some(foreign), ..complete() }, "s").unwrap_err();
         assert!(matches!(error, PlanError::ForeignBinding { .. }));
-        let lost = Binding { our_subject: false, ..binding("guests-demo") };
-        let plan = plan(&request(), &Observed { binding: Some(lost), ..complete() }, "s").unwrap();
-        assert_eq!(plan.steps, [Step::UpdateBinding]);
+        for others in [false, true] {
+            let lost = Binding { our_subject: false, others, ..binding("guests-demo") };
+            let plan = plan(&request(), &Observed { binding: Some(lost), ..complete() }, "s").unwrap();
+            assert_eq!(plan.steps, [Step::UpdateBinding { others }]);
+        }
+    }
+
+    #[test]
+    fn somebody_elses_secret_of_the_tokens_name_is_named_before_anything_is_written() {
+        let taken = Observed { name_taken: true, ..bare() };
+        let error = plan(&request(), &taken, "s").unwrap_err().to_string();
+        assert!(
+            error.starts_with("Secret guests/demo-token exists and is no token of service account demo"),
+            "{error}"
+        );
+        // Who has a token already, or makes a further one, does not need the name.
+        let other = Observed { name_taken: true, tokens: vec![token("demo-token-1")], ..complete() };
+        assert_eq!(plan(&request(), &other, "s").unwrap().steps, []);
+        let rotate = Request { task: Task::Rotate, ..request() };
+        assert_eq!(plan(&rotate, &other, "s").unwrap().steps, [Step::CreateToken("demo-token-s".into())]);
     }
 
     #[test]

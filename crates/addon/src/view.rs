@@ -28,6 +28,8 @@ pub struct Observed {
     pub account: Option<Account>,
     /// Its long-lived tokens, oldest first.
     pub tokens: Vec<Token>,
+    /// A Secret has the name of the first token and is none of them.
+    pub name_taken: bool,
     /// The RoleBinding of our name.
     pub binding: Option<Binding>,
     /// The ClusterRoleBinding that the shell script left.
@@ -71,6 +73,11 @@ pub fn binding_name(request: &Request) -> String {
     format!("{}-{}", request.namespace, request.service_account)
 }
 
+/// Name of the Secret with the first token; further ones have a time behind it.
+pub fn first_token(request: &Request) -> String {
+    format!("{}-token", request.service_account)
+}
+
 /// Reads everything.
 pub async fn observe(client: &Client, request: &Request) -> Result<Observed, ObserveError> {
     let failed = |what: String| move |source| ObserveError { what, source };
@@ -88,6 +95,11 @@ pub async fn observe(client: &Client, request: &Request) -> Result<Observed, Obs
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let tokens = secrets.list(&ListParams::default().fields(&format!("type={TOKEN_TYPE}"))).await;
     let tokens = tokens.map_err(failed(format!("Secrets of namespace {namespace}")))?;
+    let tokens = token_views(&tokens.items, account);
+    let first = first_token(request);
+    // Only tokens were listed; this may be a Secret of any type.
+    let name_taken = !tokens.iter().any(|token| token.name == first)
+        && secrets.get_opt(&first).await.map_err(failed(format!("Secret {namespace}/{first}")))?.is_some();
     let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
     let name = binding_name(request);
     let binding = bindings.get_opt(&name).await.map_err(failed(format!("RoleBinding {namespace}/{name}")))?;
@@ -101,7 +113,8 @@ pub async fn observe(client: &Client, request: &Request) -> Result<Observed, Obs
             ours: account.labels().get(MANAGED_BY.0).is_some_and(|value| value == MANAGED_BY.1),
             uid: account.uid().unwrap_or_default(),
         }),
-        tokens: token_views(&tokens.items, account),
+        tokens,
+        name_taken,
         binding: binding.map(|binding| Binding {
             name: binding.name_any(),
             our_role: binding.role_ref.kind == "ClusterRole" && binding.role_ref.name == CLOUD_PROVIDER_ROLE,

@@ -28,7 +28,7 @@ pub const DHCP_BROADCAST: &str = "kube-vip.io/dhcp-broadcast";
 pub const RP_FILTER: &str = "kube-vip.io/rp_filter";
 /// Name of the macvlan instead of `vip-<uid8>`.
 pub const MACVLAN_NAME: &str = "kube-vip.io/macvlanName";
-/// Name of the Lease in `service` mode.
+/// Name of the Lease in `service` mode; `namespace/name` where `svc_lease_namespaces` names that namespace.
 pub const LEASE_NAME: &str = "kube-vip.io/leaseName";
 /// An 802.1Q sub-interface, which we do not make.
 pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
@@ -123,9 +123,19 @@ pub enum Wanted {
     Dhcp6,
 }
 
+/// Addresses of one Service. Nobody needs more than a few, and each costs every node a plan, an address on an interface and
+/// frames: one Service with thousands would stop all announcers.
+const MAX_ADDRESSES: usize = 16;
+
 /// kube-vip spec 3.3: IPs are made canonical, unspecified means DHCP, at most two entries where DHCP is involved. What
 /// cannot be served is a [`Problem`] and does not stop the others.
 pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>, Vec<Problem>) {
+    let count = list.split(',').filter(|entry| !entry.trim().is_empty()).count();
+    if count > MAX_ADDRESSES {
+        let value = format!("{count} addresses");
+        let accepted = "accepted are at most 16 addresses; none of them is announced";
+        return (Vec::new(), vec![Problem::new(source, &value, accepted)]);
+    }
     let mut wanted = Vec::new();
     let mut problems = Vec::new();
     let mut dhcp = false;
@@ -197,14 +207,18 @@ pub(crate) fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
         Problem::new(
             REQUESTED_IP,
             text,
-            "accepted is one IPv4 address, one IPv6 address, or both; the DHCP server is asked for any address",
+            "accepted is one IPv4 address, one IPv6 address, or both, that a host can have; the DHCP server is asked for any address",
         )
     };
     let mut found = None;
     let mut entries = 0;
     for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         entries += 1;
-        match entry.parse::<IpAddr>().map_err(|_| bad())?.to_canonical() {
+        let address = entry.parse::<IpAddr>().map_err(|_| bad())?.to_canonical();
+        if !address.is_unspecified() && !is_usable(address) {
+            return Err(bad());
+        }
+        match address {
             IpAddr::V4(v4) if found.is_none() => found = Some(v4).filter(|v4| !v4.is_unspecified()),
             IpAddr::V4(_) => return Err(bad()),
             IpAddr::V6(_) => {}
@@ -246,7 +260,7 @@ pub struct LeaseFacts {
 impl LeaseFacts {
     /// Our own annotation; whatever somebody else made of it is as good as none.
     pub fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
+        serde_json::from_str(text).ok().filter(|facts: &Self| is_usable(facts.address.into()))
     }
 
     /// What to write.

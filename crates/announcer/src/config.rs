@@ -4,6 +4,7 @@
 //! Nothing here looks at the machine; the few facts it needs (host name, files that exist) are arguments or are
 //! resolved by the caller.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -161,6 +162,8 @@ pub struct Config {
     pub lease: LeaseConfig,
     /// Which classes are ours.
     pub class: ClassRules,
+    /// `svc_lease_namespaces`: where Services of other namespaces may have their Leases, in `service` mode.
+    pub lease_namespaces: BTreeSet<String>,
     /// `svc_namespace`: watch one namespace only.
     pub watch_namespace: Option<String>,
     /// `vip_arpRate`, only where it was set: announce for ever at this interval. Absent: a burst, then silence.
@@ -225,8 +228,26 @@ impl Config {
             only: values.boolean("lb_class_only")?.unwrap_or(false),
             legacy: values.boolean("lb_class_legacy_handling")?.unwrap_or(true),
         };
+        let lease_texts = lease_namespace.iter().all(|namespace| is_label(namespace)) && is_subdomain(&lease_name);
+        if !lease_texts {
+            return Err(values.bad("svc_leasename", "the name of a Lease (a DNS subdomain) or namespace/name"));
+        }
+        if values.text("svc_namespace").is_some_and(|namespace| !is_label(namespace)) {
+            return Err(values.bad("svc_namespace", "the name of a namespace (a DNS label)"));
+        }
+        let (variable, named) = match (values.text("vip_nodename"), node_name.as_deref()) {
+            (Some(name), _) => ("vip_nodename", name),
+            (None, Some(name)) => ("NODE_NAME", name),
+            (None, None) => ("vip_nodename", hostname),
+        };
+        let node_name = named.trim().to_lowercase();
+        // It becomes a part of the names of Leases.
+        if !is_subdomain(&node_name) {
+            let accepted = "the name of a node: letters, digits, - and ., at most 253 (a DNS subdomain)";
+            return Err(ConfigError::Value { variable, value: named.to_owned(), accepted });
+        }
         let config = Self {
-            node_name: values.text("vip_nodename").or(node_name.as_deref()).unwrap_or(hostname).trim().to_lowercase(),
+            node_name,
             interface: values.interface("vip_interface")?,
             services_interface: values.interface("vip_servicesinterface")?,
             prefix4,
@@ -236,6 +257,7 @@ impl Config {
             fail_back: values.boolean("vip_failback")?.unwrap_or(false),
             lease: values.lease(lease_namespace, lease_name)?,
             class,
+            lease_namespaces: values.list("svc_lease_namespaces"),
             watch_namespace: values.text("svc_namespace").map(str::to_owned),
             announce_interval: values.announce_interval()?,
             // decisions.md 16: kube-vip's default is false, and leaves every port of the node open on each VIP.
@@ -246,7 +268,7 @@ impl Config {
             api: ApiConfig {
                 kubeconfig: values.text("k8s_config_file").map(PathBuf::from),
                 home,
-                server: values.text("kubernetes_addr").map(str::to_owned),
+                server: values.server()?,
             },
             log_level: values.number("vip_loglevel", "a whole number: -4 debug, 0 info, 4 warn, 8 error")?.unwrap_or(0),
             without_effect: values.without_effect()?,
@@ -266,6 +288,20 @@ impl Config {
             ElectionMode::Node => fence.min(NODE_FENCE),
         }
     }
+}
+
+/// RFC 1123, as the API has it for names of namespaces.
+fn is_label(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    text.len() <= 63
+        && text.bytes().all(|byte| plain(byte) || byte == b'-')
+        && text.bytes().next().is_some_and(plain)
+        && text.bytes().last().is_some_and(plain)
+}
+
+/// The same for names of nodes and Leases.
+fn is_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 #[cfg(test)]

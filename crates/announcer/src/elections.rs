@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kube::Client;
-use runtime::leader::{Election, LeaderConfig};
+use runtime::leader::{Election, HandBack, LeaderConfig};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -25,8 +25,8 @@ pub async fn run(
     run_each(election, asked, inputs).await;
 }
 
-/// `election` ends, with its Lease handed back, when its token is cancelled.
-async fn run_each<E: Future<Output = ()> + Send + 'static>(
+/// `election` hands its Lease back and ends when its token is cancelled.
+async fn run_each<E: Future<Output = HandBack> + Send + 'static>(
     election: impl Fn(LeaseKey, CancellationToken) -> E,
     mut asked: mpsc::UnboundedReceiver<BTreeSet<LeaseKey>>,
     inputs: mpsc::UnboundedSender<Input>,
@@ -35,7 +35,25 @@ async fn run_each<E: Future<Output = ()> + Send + 'static>(
     // Held by each election until its Lease is handed back.
     let mut turns: BTreeMap<LeaseKey, Arc<Mutex<()>>> = BTreeMap::new();
     let mut tasks = JoinSet::new();
-    while let Some(wanted) = asked.recv().await {
+    // Whether all that ended since then has handed its Lease back.
+    let mut released = true;
+    loop {
+        let wanted = tokio::select! {
+            wanted = asked.recv() => match wanted {
+                Some(wanted) => wanted,
+                None => break,
+            },
+            Some(left) = tasks.join_next() => {
+                released &= matches!(left, Ok(HandBack::Done));
+                if running.is_empty() && tasks.is_empty() {
+                    let _ = inputs.send(Input::Released(released));
+                }
+                continue;
+            }
+        };
+        // What was given up earlier, with its Service, is nothing that the engine waits for.
+        while tasks.try_join_next().is_some() {}
+        released = true;
         running.retain(|key, stop| {
             let keep = wanted.contains(key);
             if !keep {
@@ -56,19 +74,21 @@ async fn run_each<E: Future<Output = ()> + Send + 'static>(
                 // this node, and what the old one hands back would be what the new one has just taken.
                 tokio::select! {
                     biased;
-                    () = waiting.cancelled() => {}
+                    () = waiting.cancelled() => HandBack::Done,
                     _turn = turn.lock() => election.await,
                 }
             });
             running.insert(key, stop);
         }
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-        while tasks.try_join_next().is_some() {}
-        if running.is_empty() {
-            // The engine waits for this when it is about to end.
-            while tasks.join_next().await.is_some() {}
-            let _ = inputs.send(Input::Released(true));
+        // The engine waits for this when it is about to end.
+        if running.is_empty() && tasks.is_empty() {
+            let _ = inputs.send(Input::Released(released));
         }
+    }
+    // What is still wanted keeps its Lease; what is not hands it back.
+    if running.is_empty() {
+        while tasks.join_next().await.is_some() {}
     }
 }
 
@@ -79,7 +99,7 @@ async fn elect(
     key: LeaseKey,
     stop: CancellationToken,
     inputs: mpsc::UnboundedSender<Input>,
-) {
+) -> HandBack {
     // Not watched but polled, as kube-vip does it: a watch per Service and node is what makes API servers suffer.
     let config = LeaderConfig { namespace: key.namespace.clone(), name: key.name.clone(), watch: false, ..pattern };
     let election = Election::new(client, config, None);
@@ -88,11 +108,12 @@ async fn elect(
     loop {
         let state = lease_state(&leadership.borrow_and_update());
         if !stop.is_cancelled() && inputs.send(Input::ServiceLease(key.clone(), state)).is_err() {
-            return;
+            // Nobody is left who could be told; the process ends.
+            return HandBack::Uncertain;
         }
         tokio::select! {
             // With our way of taking a loss it ends only when it is told to.
-            _ = &mut election => return,
+            ended = &mut election => return ended.unwrap_or(HandBack::Uncertain),
             Ok(()) = leadership.changed() => {}
         }
     }
@@ -100,6 +121,7 @@ async fn elect(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::time::Duration;
 
     use tokio::sync::Semaphore;
@@ -112,6 +134,7 @@ mod tests {
         heard: mpsc::UnboundedReceiver<Input>,
         said: mpsc::UnboundedReceiver<String>,
         may_hand_back: Arc<Semaphore>,
+        api_is_away: Arc<AtomicBool>,
     }
 
     impl Polls {
@@ -120,18 +143,23 @@ mod tests {
             let (inputs, heard) = mpsc::unbounded_channel();
             let (say, said) = mpsc::unbounded_channel();
             let may_hand_back = Arc::new(Semaphore::new(0));
-            let permits = Arc::clone(&may_hand_back);
+            let api_is_away = Arc::new(AtomicBool::new(false));
+            let (permits, away) = (Arc::clone(&may_hand_back), Arc::clone(&api_is_away));
             let election = move |key: LeaseKey, stop: CancellationToken| {
-                let (say, permits) = (say.clone(), Arc::clone(&permits));
+                let (say, permits, away) = (say.clone(), Arc::clone(&permits), Arc::clone(&away));
                 async move {
                     say.send(format!("{} begins", key.name)).unwrap();
                     stop.cancelled().await;
                     permits.acquire().await.unwrap().forget();
+                    if away.load(Relaxed) {
+                        return HandBack::Uncertain;
+                    }
                     say.send(format!("{} is handed back", key.name)).unwrap();
+                    HandBack::Done
                 }
             };
             tokio::spawn(run_each(election, asked, inputs));
-            Self { ask, heard, said, may_hand_back }
+            Self { ask, heard, said, may_hand_back, api_is_away }
         }
 
         /// What has happened when nothing moves any more after these Leases were asked for.
@@ -183,5 +211,32 @@ mod tests {
         assert!(polls.heard.is_empty(), "one is left");
         polls.let_hand_back().await;
         assert!(matches!(polls.heard.try_recv(), Ok(Input::Released(true))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_is_made_while_the_last_lease_is_handed_back_has_its_election_at_once() {
+        let mut polls = Polls::open();
+        polls.ask(&["web"]).await;
+        assert!(polls.ask(&[]).await.is_empty(), "it hands back");
+        assert_eq!(polls.ask(&["other"]).await, ["other begins"]);
+        assert_eq!(polls.let_hand_back().await, ["web is handed back"]);
+        assert!(polls.heard.is_empty(), "the engine takes part again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_engine_hears_that_a_lease_may_still_be_in_its_name() {
+        let mut polls = Polls::open();
+        polls.ask(&["other", "web"]).await;
+        polls.ask(&[]).await;
+        polls.let_hand_back().await;
+        polls.api_is_away.store(true, Relaxed);
+        polls.let_hand_back().await;
+        assert!(matches!(polls.heard.try_recv(), Ok(Input::Released(false))));
+
+        polls.api_is_away.store(false, Relaxed);
+        polls.ask(&["web"]).await;
+        polls.ask(&[]).await;
+        polls.let_hand_back().await;
+        assert!(matches!(polls.heard.try_recv(), Ok(Input::Released(true))), "what was before does not count");
     }
 }

@@ -9,13 +9,15 @@ mod dhcp;
 mod dhcp6;
 mod dhcp_events;
 mod dhcp_state;
+mod due;
+mod elections;
 mod io;
 mod kernel;
-mod leases;
 mod links;
 mod lookout;
 mod protect;
 mod records;
+mod screening;
 mod stop;
 mod sweep;
 mod tell;
@@ -27,6 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use due::Due;
 pub use io::{
     Action, Dhcp6Start, DhcpEvent, DhcpStart, Input, Leased, Observations, Put, Record, Recorded, Resumed, Tell,
     VipStatus, WireDone, WireOp,
@@ -36,6 +39,7 @@ use l2::netlink::InetConf;
 use lookout::Lookout;
 use protect::Rules;
 use records::ServiceRecord;
+use screening::Refused;
 use stop::Stopping;
 use vip::{Phase, Vip};
 
@@ -48,6 +52,7 @@ use crate::ownership::node::Change;
 use crate::ownership::service::LeaseKey;
 use crate::ownership::{LeaseState, Owner, Owners, Ownership};
 use crate::plan::{self, Plan, VipId, World};
+use crate::screen::Machine;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// How often the kernel's deadlines are put off.
@@ -79,16 +84,21 @@ pub struct Engine {
     observations: Observations,
     /// `service` mode: the elections that this node takes part in.
     campaigning: BTreeSet<LeaseKey>,
+    /// It takes part in none any more, and the last Leases are still being handed back.
+    handing_back: bool,
     services: BTreeMap<ServiceKey, ServiceView>,
     /// Which of them share an address, and whether one has changed since.
     groups: Groups,
     regroup: bool,
+    /// Addresses that Services ask for and do not get, and of machines.
+    refused: BTreeMap<ServiceKey, Refused>,
+    machines: BTreeMap<IpAddr, Machine>,
     synced: bool,
     /// Nodes with endpoints of Services with policy Local.
     endpoints: Endpoints,
     network: Option<Network>,
     plan: Plan,
-    vips: BTreeMap<VipId, Vip>,
+    vips: Due<VipId, Vip>,
     /// VIPs given up because somebody claimed them while our own record was in doubt, and when it is looked at again
     /// whether it still is. Absent: it is not, the VIP may be taken up again; until it is up its first step is a probe.
     yielded: BTreeMap<VipId, Option<Instant>>,
@@ -102,11 +112,13 @@ pub struct Engine {
     clients: u64,
     /// What was set on interfaces that carry VIPs, to be put back; absent while the answer is on its way.
     prepared: BTreeMap<u32, Option<InetConf>>,
+    /// Interfaces that could not be set, and when to try again.
+    unprepared: BTreeMap<u32, Instant>,
     listening: BTreeSet<(u32, Family)>,
     /// Service security, and VIPs that are to be added as soon as theirs stand.
     rules: Rules,
     awaiting_rules: BTreeSet<VipId>,
-    records: BTreeMap<ServiceKey, ServiceRecord>,
+    records: Due<ServiceKey, ServiceRecord>,
     told: BTreeMap<(ServiceKey, String), Instant>,
     /// Addresses and interfaces (without one) that we had removed, with the observation that was asked for last: up to
     /// that one they may still be seen.
@@ -139,25 +151,29 @@ impl Engine {
             moved: BTreeMap::new(),
             observations: Observations::default(),
             campaigning: BTreeSet::new(),
+            handing_back: false,
             config,
             services: BTreeMap::new(),
             groups: Groups::default(),
             regroup: false,
+            refused: BTreeMap::new(),
+            machines: BTreeMap::new(),
             synced: false,
             endpoints: Endpoints::new(),
             network: None,
             plan: Plan::default(),
-            vips: BTreeMap::new(),
+            vips: Due::default(),
             yielded: BTreeMap::new(),
             leaving: BTreeMap::new(),
             to_add: BTreeSet::new(),
             given_back: BTreeMap::new(),
             clients: 0,
             prepared: BTreeMap::new(),
+            unprepared: BTreeMap::new(),
             listening: BTreeSet::new(),
             rules: Rules::default(),
             awaiting_rules: BTreeSet::new(),
-            records: BTreeMap::new(),
+            records: Due::default(),
             told: BTreeMap::new(),
             removed: BTreeMap::new(),
             stopping: None,
@@ -218,6 +234,8 @@ impl Engine {
             self.finish_hand_over(now);
         }
         self.add_all(now);
+        self.vips.settle();
+        self.records.settle();
         std::mem::take(&mut self.out)
     }
 
@@ -226,6 +244,7 @@ impl Engine {
             Input::Service(key, view) => {
                 self.dirty = true;
                 self.regroup = true;
+                self.refused.remove(&key);
                 match view {
                     Some(view) => {
                         self.services.insert(key, *view);
@@ -242,7 +261,16 @@ impl Engine {
             }
             Input::Lease(state) => self.lease_changed(now, state),
             Input::ServiceLease(key, state) => self.service_lease(now, key, state),
-            Input::Member(node, member) => self.tell_cluster(|cluster| cluster.member(now, node, member)),
+            Input::Member(node, member) => {
+                if self.cluster().is_some_and(|cluster| cluster.member(now, node, member)) {
+                    self.dirty = true;
+                    self.note_machines();
+                }
+            }
+            Input::ApiServers(servers) => {
+                self.tell_cluster(|cluster| cluster.api_servers(servers));
+                self.note_machines();
+            }
             Input::MembersSynced => self.tell_cluster(|cluster| cluster.members_synced(now)),
             Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.node(name, facts)),
             Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.nodes_synced(readable)),
@@ -267,15 +295,14 @@ impl Engine {
 
     /// When to step with [`Input::Tick`] if nothing happens before.
     pub fn deadline(&self) -> Instant {
-        let vips = self.vips.values().filter_map(Vip::deadline);
         let leaving = self.leaving.values().map(|leaving| leaving.until);
-        let records = self.records.values().filter_map(ServiceRecord::deadline);
         let yielded = self.yielded.values().copied().flatten();
         let stopping = self.stopping.as_ref().and_then(Stopping::deadline);
         // One observation at a time: the next is judged when the kernel has answered.
         let observe = Some(self.next_observe).filter(|_| !self.observing);
-        vips.chain(leaving)
-            .chain(records)
+        leaving
+            .chain(self.vips.first())
+            .chain(self.records.first())
             .chain(yielded)
             .chain(stopping)
             .chain(observe)
@@ -320,6 +347,8 @@ impl Engine {
                 self.fresh_from = self.observes + 1;
             }
             self.refresh(now);
+            self.listen_again();
+            self.tell_stuck(now);
             if self.observed < self.fresh_from {
                 self.observe(now);
             }
@@ -328,18 +357,12 @@ impl Engine {
             self.check_protection();
             self.observe(now);
         }
-        let due: Vec<VipId> = self
-            .vips
-            .iter()
-            .filter(|(_, vip)| vip.deadline().is_some_and(|at| at <= now))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in due {
-            self.vip_timer(now, &id);
-        }
+        self.vip_timers(now);
         self.leaving_timers(now);
-        for record in self.records.values_mut() {
-            self.dirty |= record.wake(now);
+        if self.records.is_due(now) {
+            for record in self.records.values_mut() {
+                self.dirty |= record.wake(now);
+            }
         }
         self.yielded_timers(now);
         self.look_around(now);
@@ -361,6 +384,7 @@ impl Engine {
             return;
         }
         if std::mem::take(&mut self.regroup) {
+            self.screen();
             self.groups = groups(&self.services);
         }
         if self.synced {
@@ -369,13 +393,14 @@ impl Engine {
             self.campaign();
         }
         if let (true, Some(network)) = (self.synced, &self.network) {
-            let leases = self.leases();
+            let (leases, leases6) = (self.leases(), self.leases6());
             self.plan = plan::plan(&World {
                 services: &self.services,
                 ownership: &self.ownership,
                 network,
                 config: &self.config,
                 leases: &leases,
+                leases6: &leases6,
             });
             let plan = &self.plan;
             self.yielded.retain(|id, _| plan.vips.contains_key(id));
@@ -383,11 +408,12 @@ impl Engine {
             self.protect();
             self.begin_planned(now);
             self.tell_problems(now);
+            self.tell_refused(now);
             self.tell_traffic(now);
             self.sweep(now);
             self.update_records(now);
         }
-        self.prepare_links();
+        self.prepare_links(now);
         self.listen();
     }
 

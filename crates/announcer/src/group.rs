@@ -89,7 +89,7 @@ fn keys_of(view: &ServiceView, services: &BTreeMap<ServiceKey, ServiceView>) -> 
 }
 
 fn own_keys(view: &ServiceView) -> Vec<GroupKey> {
-    let leased = || view.last_leased().map_or(GroupKey::Service(view.uid.clone()), |v4| GroupKey::Address(v4.into()));
+    let leased = || view.told_leased().map_or(GroupKey::Service(view.uid.clone()), |v4| GroupKey::Address(v4.into()));
     if view.retired {
         return vec![leased()];
     }
@@ -99,7 +99,7 @@ fn own_keys(view: &ServiceView) -> Vec<GroupKey> {
             Wanted::Static(address) => GroupKey::Address(*address),
             Wanted::Dhcp4 => leased(),
             Wanted::Dhcp6 => {
-                view.last_leased6().map_or(GroupKey::Service(view.uid.clone()), |v6| GroupKey::Address(v6.into()))
+                view.told_leased6().map_or(GroupKey::Service(view.uid.clone()), |v6| GroupKey::Address(v6.into()))
             }
         })
         .collect()

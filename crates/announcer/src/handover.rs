@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use runtime::error::chain;
-use runtime::leader::{Election, Leadership};
+use runtime::leader::{Election, HandBack, Leadership};
 use runtime::shutdown::Token;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -51,25 +51,15 @@ pub struct Successor {
     pub lease: Api<Lease>,
     /// Its name.
     pub name: String,
-    /// Ours in it.
-    pub node: String,
     /// To the engine.
     pub inputs: mpsc::UnboundedSender<Input>,
 }
 
 impl Successor {
     async fn watch(&self) {
-        let mut told = false;
         loop {
-            let holder = match tokio::time::timeout(Duration::from_secs(2), self.lease.get_opt(&self.name)).await {
-                Ok(Ok(lease)) => Some(lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default()),
-                _ => None,
-            };
-            if !std::mem::replace(&mut told, true) {
-                // Still in our name means that the release did not reach the API.
-                let released = holder.as_ref().is_some_and(|holder| *holder != self.node);
-                let _ = self.inputs.send(Input::Released(released));
-            }
+            let read = tokio::time::timeout(Duration::from_secs(2), self.lease.get_opt(&self.name)).await;
+            let holder = read.ok().and_then(Result::ok).flatten().and_then(|lease| lease.spec?.holder_identity);
             if let Some(holder) = holder.filter(|holder| !holder.is_empty()) {
                 let _ = self.inputs.send(Input::Successor(holder));
                 return;
@@ -82,14 +72,41 @@ impl Successor {
 /// Takes part in the election until the Lease is to be handed back.
 pub async fn elect(election: Election, after: Successor, release: CancellationToken, stop: Token) {
     let work = async {
-        if let Err(error) = election.run(release).await {
+        let left = election.run(release).await.unwrap_or_else(|error| {
             tracing::warn!(error = %chain(&error), "the election ended");
-        }
+            HandBack::Uncertain
+        });
+        let _ = after.inputs.send(Input::Released(left == HandBack::Done));
         after.watch().await;
         std::future::pending::<()>().await;
     };
     tokio::select! {
         () = stop.cancelled() => {}
         () = work => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use runtime::scenario::Scenario;
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_fails_after_the_lease_was_handed_back_takes_nothing_back() {
+        let lease = |holder: &str| json!({"metadata": {"name": "lock"}, "spec": {"holderIdentity": holder}});
+        let away = (500, Scenario::status(500, "InternalError", "away"));
+        let answers = Mutex::new(VecDeque::from([away, (200, lease("")), (200, lease("node-2"))]));
+        let server = Scenario::answering(move |_| answers.lock().unwrap().pop_front().expect("nothing more is asked"));
+        let (inputs, mut heard) = mpsc::unbounded_channel();
+        let successor =
+            Successor { lease: Api::namespaced(server.client(), "kube-system"), name: "lock".into(), inputs };
+        successor.watch().await;
+        assert!(matches!(heard.try_recv(), Ok(Input::Successor(node)) if node == "node-2"));
+        assert!(heard.try_recv().is_err());
     }
 }

@@ -31,6 +31,7 @@ mod plan;
 mod reason;
 pub mod record;
 mod run;
+mod screen;
 pub mod security;
 mod serving;
 pub mod status;

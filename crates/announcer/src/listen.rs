@@ -38,17 +38,20 @@ impl Drop for Open {
 pub struct Listeners {
     inputs: mpsc::Sender<Input>,
     open: BTreeMap<(u32, Family), Open>,
+    /// Could not be opened, and that was told.
+    deaf: BTreeSet<(u32, Family)>,
 }
 
 impl Listeners {
     /// What is heard goes to `inputs`.
     pub fn new(inputs: mpsc::Sender<Input>) -> Self {
-        Self { inputs, open: BTreeMap::new() }
+        Self { inputs, open: BTreeMap::new(), deaf: BTreeSet::new() }
     }
 
-    /// Hears this and nothing else.
+    /// Hears this and nothing else. What could not be opened or has failed is tried again with each call.
     pub fn set(&mut self, wanted: &BTreeSet<(u32, Family)>) {
         self.open.retain(|open, _| wanted.contains(open));
+        self.deaf.retain(|deaf| wanted.contains(deaf));
         for (link, family) in wanted {
             self.socket(*link, *family);
         }
@@ -101,11 +104,14 @@ impl Listeners {
         let socket = match PacketSocket::open(link, traffic) {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
-                // The interface may just have gone.
-                tracing::debug!(link, error = %chain(&error), "cannot listen");
+                if self.deaf.insert((link, family)) {
+                    let error = chain(&error);
+                    tracing::warn!(link, ?family, error, "cannot listen on an interface, trying again every second");
+                }
                 return None;
             }
         };
+        self.deaf.remove(&(link, family));
         let reader = tokio::spawn(read(link, Arc::clone(&socket), self.inputs.clone())).abort_handle();
         self.open.insert((link, family), Open { socket: Arc::clone(&socket), reader, asked: false });
         Some(socket)
@@ -133,5 +139,24 @@ async fn read(link: u32, socket: Arc<PacketSocket>, inputs: mpsc::Sender<Input>)
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_cannot_be_heard_is_told_once_and_forgotten_with_the_wish() {
+        let (inputs, _heard) = mpsc::channel(1);
+        let mut listeners = Listeners::new(inputs);
+        // No interface has this index.
+        let wanted = BTreeSet::from([(u32::MAX / 2, Family::V4)]);
+        for _ in 0..2 {
+            listeners.set(&wanted);
+            assert_eq!((&listeners.deaf, listeners.open.len()), (&wanted, 0));
+        }
+        listeners.set(&BTreeSet::new());
+        assert!(listeners.deaf.is_empty());
     }
 }

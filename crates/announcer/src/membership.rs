@@ -78,11 +78,14 @@ impl Membership {
         !matches!(&rehearsed, Ok(Err(error)) if api_code(error) == Some(403))
     }
 
-    /// All that [`Self::write`] sends, as a dry run: the card of our former life stands until there is a new one.
+    /// What [`Self::write`] sends, as a dry run: the card of our former life stands until there is a new one.
     async fn rehearse(&self) -> Result<(), kube::Error> {
         self.leases.list_metadata(&ListParams::default().limit(1)).await?;
         let found = self.leases.get_opt(&self.name()).await?;
-        self.send(found.is_none(), &found.unwrap_or_else(|| self.blank()), true).await?;
+        let fresh = found.is_none();
+        let mut object = found.unwrap_or_else(|| self.blank());
+        self.clone().fill(&mut object, &Card::default()).await;
+        self.send(fresh, &object, true).await?;
         Ok(())
     }
 
@@ -358,6 +361,19 @@ mod tests {
         let fresh = Cluster::default();
         assert!(membership(&fresh.api(|_| None)).is_allowed().await);
         assert_eq!(*fresh.lease.lock().unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn what_is_rehearsed_is_what_is_written_owner_and_card_included() {
+        let api = Cluster::default().api(|_| None);
+        let mut membership = membership(&api);
+        assert!(membership.is_allowed().await);
+        membership.write(&Card::default()).await.unwrap();
+        let [rehearsed, written] = &api.writes()[..] else { panic!("two writes") };
+        assert_eq!(rehearsed.body["metadata"], written.body["metadata"]);
+        assert!(written.body["metadata"]["annotations"][CARD].is_string());
+        let members = |seen: &Seen| seen.body["spec"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(members(rehearsed), members(written));
     }
 
     #[tokio::test]

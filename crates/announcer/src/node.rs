@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
-use l2::netlink::{Change, Changes};
+use l2::netlink::Changes;
 use runtime::events::Recorder;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -345,13 +345,11 @@ impl Node {
     }
 }
 
-/// Tells the engine that the network has changed, unless it is our own doing: each extension of an address is reported
-/// too.
+/// Tells the engine that the network has changed. Our own addresses are not reported while they are there.
 pub async fn watch_network(inputs: mpsc::UnboundedSender<Input>) -> Result<(), l2::netlink::NetlinkError> {
     let mut changes = Changes::subscribe()?;
-    while let Some(change) = changes.next().await {
-        let own = matches!(&change, Change::Address(address) if address.is_ours());
-        if !own && inputs.send(Input::NetworkChanged).is_err() {
+    while changes.next().await.is_some() {
+        if inputs.send(Input::NetworkChanged).is_err() {
             return Ok(());
         }
     }

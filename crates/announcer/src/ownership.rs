@@ -4,6 +4,8 @@
 pub mod node;
 pub mod service;
 
+use std::time::Instant;
+
 use crate::config::{Config, ElectionMode};
 use crate::view::ServiceView;
 
@@ -92,7 +94,7 @@ impl Owners {
         let node = config.node_name.clone();
         match config.election_mode {
             ElectionMode::Global => Self::Global(GlobalLease { node, state: LeaseState::Unknown }),
-            ElectionMode::Service => Self::Service(service::ServiceLeases::new(node)),
+            ElectionMode::Service => Self::Service(service::ServiceLeases::new(node, config.lease_namespaces.clone())),
             ElectionMode::Node => Self::Node(Box::new(node::Cluster::new(node, config.lease.duration))),
         }
     }
@@ -104,6 +106,14 @@ impl Owners {
             // Each Service has its own answer.
             Self::Service(_) => true,
             Self::Node(cluster) => cluster.is_ready(),
+        }
+    }
+
+    /// Whether a kube-vip that lives on this very node has everything.
+    pub fn is_guest(&self, now: Instant) -> bool {
+        match self {
+            Self::Global(_) | Self::Service(_) => false,
+            Self::Node(cluster) => cluster.is_guest(now),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! same plan.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::annotations::Wanted;
 use crate::config::Config;
@@ -77,7 +77,7 @@ pub struct Plan {
     /// What the authors of Services should know.
     pub told: BTreeSet<(ServiceKey, String)>,
     /// Services of which nothing could be decided yet.
-    pub undecided: bool,
+    pub undecided: BTreeSet<ServiceKey>,
 }
 
 /// What the plan is made from.
@@ -92,6 +92,8 @@ pub struct World<'a> {
     pub config: &'a Config,
     /// DHCP VIPs that run here, with the address they have or had last.
     pub leases: &'a BTreeMap<Uid, Option<Ipv4Addr>>,
+    /// DHCPv6 leases that run here.
+    pub leases6: &'a BTreeMap<Uid, Ipv6Addr>,
 }
 
 /// kube-vip spec 3.5 and 3.9.
@@ -100,7 +102,8 @@ pub fn plan(world: &World<'_>) -> Plan {
     let mut services: Vec<(&ServiceView, Owner)> =
         world.services.values().map(|view| (view, world.ownership.of(view))).collect();
     services.sort_by(|(a, _), (b, _)| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
-    plan.undecided = services.iter().any(|(_, owner)| *owner == Owner::Undecided);
+    let undecided = services.iter().filter(|(_, owner)| *owner == Owner::Undecided);
+    plan.undecided = undecided.map(|(view, _)| view.key.clone()).collect();
 
     // DHCP first: whose leases the static ones may share.
     for (view, owner) in services.iter().filter(|(view, _)| view.wants_dhcp()) {
@@ -123,18 +126,20 @@ pub fn plan(world: &World<'_>) -> Plan {
     }
     let leased = leased_addresses(world, &services);
     let theirs = services.iter().filter(|(_, owner)| *owner == Owner::Theirs);
-    let leased_elsewhere: BTreeSet<IpAddr> = theirs.filter_map(|(view, _)| Some(view.last_leased()?.into())).collect();
+    let leased_elsewhere: BTreeSet<IpAddr> = theirs.filter_map(|(view, _)| Some(view.told_leased()?.into())).collect();
     let leased6: BTreeMap<IpAddr, &Uid> = services
         .iter()
         .filter(|(_, owner)| *owner != Owner::Theirs)
-        .filter_map(|(view, _)| Some((view.last_leased6()?.into(), &view.uid)))
+        .filter_map(|(view, _)| Some((view, world.leases6.get(&view.uid).copied().or(view.told_leased6())?)))
+        .filter(|(view, _)| view.wants_dhcp6())
+        .map(|(view, address)| (address.into(), &view.uid))
         .collect();
     // Its secondaries go on with it at the other node.
     let retired = services.iter().filter(|(view, owner)| view.retired && *owner == Owner::Theirs);
     plan.elsewhere.extend(
         retired
             .filter(|(view, _)| {
-                let address = view.last_leased().map(|v4| Wanted::Static(v4.into()));
+                let address = view.told_leased().map(|v4| Wanted::Static(v4.into()));
                 address.is_some_and(|address| services.iter().any(|(other, _)| other.wanted.contains(&address)))
             })
             .map(|(view, _)| view.uid.clone()),
@@ -222,12 +227,12 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
 
 /// kube-vip spec 3.9: a secondary of a DHCP primary names the primary's real address; on the node's interface it would
 /// be announced with a second MAC. The address counts from the running client, and before that (after a restart, at a
-/// take-over) from what is written on the Service.
+/// take-over) from what clients were told of the Service.
 fn leased_addresses(world: &World<'_>, services: &[(&ServiceView, Owner)]) -> BTreeMap<IpAddr, Uid> {
     let remembered = services
         .iter()
         .filter(|(_, owner)| *owner != Owner::Theirs)
-        .filter_map(|(view, _)| Some((view.uid.clone(), view.last_leased()?)))
+        .filter_map(|(view, _)| Some((view.uid.clone(), view.told_leased()?)))
         .filter(|(uid, _)| !matches!(world.leases.get(uid), Some(Some(_))));
     // A client that runs here goes on for its secondaries after its own Service is gone; not after that Service has
     // asked for something else.

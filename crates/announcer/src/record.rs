@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(object.metadata.annotations.unwrap()[keys::HWADDR], "00:00:6c:00:00:01");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_write_that_is_under_way_when_the_process_stops_is_finished_with_its_status() {
         let (arrived, mut requests) = mpsc::unbounded_channel();
         let (go_on, answers) = tokio::sync::watch::channel(false);
@@ -393,7 +393,7 @@ mod tests {
         writer.want(ServiceKey::new("default", "web"), record);
         assert_eq!(requests.recv().await.unwrap(), "GET web");
         stop.cancel();
-        // The API is slower than the order to stop.
+        // The API is slower than the order to stop. The clock stands, so this is over when everybody else waits.
         tokio::time::sleep(Duration::from_millis(50)).await;
         go_on.send(true).unwrap();
         running.await.unwrap();

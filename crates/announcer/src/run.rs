@@ -36,7 +36,7 @@ use crate::wire::{NetlinkWire, obstacles};
 
 /// Name in Events, in `User-Agent` and in metrics.
 const COMPONENT: &str = "harvester-announcer";
-pub(crate) const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 
 /// Why the announcer cannot run.
@@ -202,12 +202,13 @@ pub(crate) fn source(api: &ApiConfig) -> Source {
     api.kubeconfig.clone().or(default).map_or(Source::InCluster, Source::File)
 }
 
-fn lease_namespace(config: &Config) -> String {
+/// Where the Leases are: as configured, else with us.
+pub(crate) fn lease_namespace(config: &Config) -> String {
     let lease = &config.lease;
     lease.namespace.clone().unwrap_or_else(|| pod_namespace(Path::new(NAMESPACE_FILE), &lease.fallback_namespace))
 }
 
-pub(crate) fn pod_namespace(file: &Path, fallback: &str) -> String {
+fn pod_namespace(file: &Path, fallback: &str) -> String {
     let namespace = std::fs::read_to_string(file).unwrap_or_default().trim().to_owned();
     if namespace.is_empty() { fallback.to_owned() } else { namespace }
 }

@@ -2,7 +2,6 @@
 //! but for [`read`].
 
 use std::net::IpAddr;
-use std::path::Path;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -16,7 +15,7 @@ use serde::Serialize;
 use crate::annotations::{Wanted, printable};
 use crate::config::Config;
 use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
-use crate::run::{NAMESPACE_FILE, pod_namespace, source};
+use crate::run::{lease_namespace, source};
 use crate::view::ServiceView;
 
 /// How a VIP stands.
@@ -130,11 +129,7 @@ pub async fn read(config: &Config, product: &Product) -> Result<Report, StatusEr
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
-    let namespace = config
-        .lease
-        .namespace
-        .clone()
-        .unwrap_or_else(|| pod_namespace(Path::new(NAMESPACE_FILE), &config.lease.fallback_namespace));
+    let namespace = lease_namespace(config);
     let leases: Api<Lease> = Api::namespaced(client, &namespace);
     let failed = |what: &str| {
         let what = what.to_owned();

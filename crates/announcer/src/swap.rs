@@ -1,7 +1,8 @@
 //! Changes the owner in the record of a Service: compare and swap, in a hurry (decisions.md 20). Clients wait for this
 //! write, and the node that has just died may have carried the API server that we talk to.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -37,6 +38,8 @@ pub struct Swapper {
     settings: Settings,
     /// API servers by address, in the order of the EndpointSlice.
     servers: Arc<Mutex<Vec<String>>>,
+    /// What one swap has found out helps the others.
+    way: Arc<Mutex<Way>>,
     inputs: mpsc::UnboundedSender<Input>,
 }
 
@@ -44,6 +47,16 @@ impl std::fmt::Debug for Swapper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Swapper").finish_non_exhaustive()
     }
+}
+
+/// The connection that swaps begin with.
+#[derive(Clone)]
+struct Way {
+    client: Client,
+    /// A swap has found it; it is not the usual one.
+    found: bool,
+    /// Another one, another number.
+    number: u64,
 }
 
 /// What came of one attempt.
@@ -57,7 +70,8 @@ enum Attempt {
 impl Swapper {
     /// `config` is that of `client`, for fresh connections.
     pub fn new(client: Client, config: kube::Config, settings: Settings, inputs: mpsc::UnboundedSender<Input>) -> Self {
-        Self { client, config, settings, servers: Arc::default(), inputs }
+        let way = Arc::new(Mutex::new(Way { client: client.clone(), found: false, number: 0 }));
+        Self { client, config, settings, servers: Arc::default(), way, inputs }
     }
 
     /// Performs those that are asked for, beside one another, and tells the engine what became of them.
@@ -79,24 +93,58 @@ impl Swapper {
     }
 
     async fn perform(&self, key: &ServiceKey, swap: &Swap) -> Swapped {
-        let mut client = self.client.clone();
-        let mut last = String::new();
+        let mut way = self.way().clone();
+        let mut fresh: Option<Client> = None;
+        let (mut last, mut stuck) = (String::new(), None);
         for attempt in 0..ATTEMPTS {
             let limit = if attempt == 0 { FIRST_LIMIT } else { LIMIT };
-            match once(&client, key, swap, limit).await {
-                Attempt::Done(swapped) => return swapped,
+            match once(fresh.as_ref().unwrap_or(&way.client), key, swap, limit).await {
+                Attempt::Done(swapped) => {
+                    if let Some(client) = fresh {
+                        self.replace(way.number, client, true);
+                    }
+                    return swapped;
+                }
                 Attempt::Conflict => "somebody else writes the Service all the time".clone_into(&mut last),
                 Attempt::Failed(error) => {
                     tracing::debug!(service = %key, error, attempt, "cannot change the owner");
                     last = error;
+                    if attempt + 1 == ATTEMPTS {
+                        break;
+                    }
+                    let now = self.way().clone();
+                    if now.number != way.number {
+                        (way, fresh) = (now, None);
+                        continue;
+                    }
+                    if fresh.is_none() && way.found {
+                        // It was what lived in the last outage; the usual way may be the better one in this.
+                        way = self.replace(way.number, self.client.clone(), false);
+                    }
                     match self.fresh(attempt) {
-                        Ok(fresh) => client = fresh,
-                        Err(error) => last = format!("{last}; no other connection: {}", chain(&error)),
+                        Ok(client) => (fresh, stuck) = (Some(client), None),
+                        Err(error) => stuck = Some(chain(&error)),
                     }
                 }
             }
         }
-        Swapped::Failed(last)
+        Swapped::Failed(match stuck {
+            Some(error) => format!("{last}; no other connection: {error}"),
+            None => last,
+        })
+    }
+
+    fn way(&self) -> MutexGuard<'_, Way> {
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Swaps begin with this client instead of the one of this number, unless somebody was faster. What they begin with then.
+    fn replace(&self, number: u64, client: Client, found: bool) -> Way {
+        let mut way = self.way();
+        if way.number == number {
+            *way = Way { client, found, number: number + 1 };
+        }
+        way.clone()
     }
 
     /// A client with a connection of its own, to another API server where there is one.
@@ -121,8 +169,16 @@ impl Swapper {
         loop {
             match slices.list(&of_kubernetes).await {
                 Ok(list) => {
-                    let found = list.items.iter().flat_map(addresses).collect();
-                    *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = found;
+                    let found: Vec<String> = list.items.iter().flat_map(addresses).collect();
+                    let hosts = found.iter().filter_map(|server| Some(server.parse::<SocketAddr>().ok()?.ip()));
+                    let hosts = hosts.collect();
+                    let before = {
+                        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+                        std::mem::replace(&mut *servers, found.clone())
+                    };
+                    if before != found {
+                        let _ = self.inputs.send(Input::ApiServers(hosts));
+                    }
                 }
                 Err(error) if api_code(&error) == Some(403) => {
                     tracing::info!(
@@ -177,8 +233,8 @@ async fn once(client: &Client, key: &ServiceKey, swap: &Swap, limit: Duration) -
     if standing.as_ref() == Some(&swap.seat) {
         return Attempt::Done(Swapped::Won);
     }
-    if !swap.may_replace(standing.as_ref()) {
-        return Attempt::Done(Swapped::Other(standing));
+    if let Some(other) = standing.filter(|standing| !swap.may_replace(Some(standing))) {
+        return Attempt::Done(Swapped::Other(other));
     }
     sit(&mut object, &swap.seat);
     match tokio::time::timeout(limit, api.replace(&key.name, &PostParams::default(), &object)).await {
@@ -195,6 +251,8 @@ mod tests {
     use std::collections::VecDeque;
 
     use serde_json::{Value, json};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
 
     use super::*;
     use crate::ownership::node::{Seat, Term};
@@ -268,7 +326,7 @@ mod tests {
             assert_eq!(asked.len() == 2, writes, "{name}");
             match attempt {
                 Attempt::Done(Swapped::Won) => assert!(writes, "{name}"),
-                Attempt::Done(Swapped::Other(Some(seat))) => assert!(!writes && seat.host == "node-3", "{name}"),
+                Attempt::Done(Swapped::Other(seat)) => assert!(!writes && seat.host == "node-3", "{name}"),
                 _ => panic!("{name}"),
             }
         }
@@ -314,6 +372,50 @@ mod tests {
             assert!(said.iter().all(|said| why.contains(said)), "{why}");
             assert_eq!(asked.lock().unwrap().len(), usual);
         }
+    }
+
+    /// An API server that gives each request this answer.
+    async fn server(answer: Value) -> (kube::Config, tokio::task::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let serving = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let _ = stream.read(&mut [0; 4096]).await.unwrap();
+                let body = answer.to_string();
+                let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
+                let text = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(text.as_bytes()).await.unwrap();
+            }
+        });
+        (kube::Config::new(url), serving)
+    }
+
+    #[tokio::test]
+    async fn one_swap_finds_the_server_that_lives_and_the_next_ones_begin_there() {
+        let usual = Arc::new(Mutex::new(0));
+        let asked = Arc::clone(&usual);
+        let dead = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            *asked.lock().unwrap() += 1;
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>()
+        });
+        let (config, serving) = server(object("node-2", 4, "6")).await;
+        let (inputs, _heard) = mpsc::unbounded_channel();
+        let mut swapper = Swapper::new(Client::new(dead, "default"), config, settings(), inputs);
+        for _ in 0..3 {
+            assert_eq!(swapper.perform(&ServiceKey::new("default", "web"), &swap()).await, Swapped::Won);
+        }
+        assert_eq!(*usual.lock().unwrap(), 1, "the dead one is asked once");
+
+        // That one dies too: the usual way may be the better one again.
+        serving.abort();
+        let _ = serving.await;
+        swapper.settings.retry = false;
+        for _ in 0..2 {
+            let swapped = swapper.perform(&ServiceKey::new("default", "web"), &swap()).await;
+            assert!(matches!(swapped, Swapped::Failed(_)), "{swapped:?}");
+        }
+        assert_eq!(*usual.lock().unwrap(), 2);
     }
 
     #[tokio::test]

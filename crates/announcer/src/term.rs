@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct Term(pub u64);
 
 impl Term {
-    /// One change of owner per nanosecond reaches this after a century: a larger one was written by hand. It counts as
-    /// missing, or there would be no newer one and the owner could never change again.
-    const MAX: u64 = 1 << 62;
+    /// What is learnt from Services and from the wire counts for others up to here: no cluster makes so many changes, and
+    /// whoever may write one Service must not bring all others to the end of the numbers.
+    const COUNTED: u64 = 1 << 40;
+    /// A larger one counts as missing. Far enough beyond [`Self::COUNTED`] that counting on from there never comes near.
+    const MAX: u64 = 1 << 41;
 
     /// As it stands in an annotation.
     pub fn parse(text: &str) -> Option<Self> {
@@ -20,6 +22,11 @@ impl Term {
     /// Whether it can have been counted.
     pub fn is_plausible(self) -> bool {
         self.0 <= Self::MAX
+    }
+
+    /// Whether other Services may be counted on from it.
+    pub fn is_counted(self) -> bool {
+        self.0 <= Self::COUNTED
     }
 
     /// The one after it.
@@ -43,8 +50,9 @@ mod tests {
         for (text, term) in [
             ("7", Some(7)),
             (" 0 ", Some(0)),
-            ("4611686018427387904", Some(1 << 62)),
-            ("4611686018427387905", None),
+            ("2199023255552", Some(1 << 41)),
+            ("2199023255553", None),
+            ("4611686018427387904", None),
             ("18446744073709551615", None),
             ("18446744073709551616", None),
             ("-1", None),

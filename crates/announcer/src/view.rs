@@ -268,11 +268,6 @@ impl ServiceView {
         self.wanted.contains(&Wanted::Dhcp6)
     }
 
-    /// The address that its DHCPv6 lease had when last heard of.
-    pub fn last_leased6(&self) -> Option<Ipv6Addr> {
-        self.dhcp.lease6.as_ref().map(|lease| lease.address).or(self.dhcp.requested6).filter(|_| self.wants_dhcp6())
-    }
-
     /// The address that its DHCP lease had when last heard of.
     pub fn last_leased(&self) -> Option<Ipv4Addr> {
         self.dhcp
@@ -281,6 +276,21 @@ impl ServiceView {
             .map(|lease| lease.address)
             .or(self.dhcp.requested)
             .filter(|_| self.wants_dhcp() || self.retired)
+    }
+
+    /// The address of its DHCP lease that clients were told of. What only annotations say anybody may have written who
+    /// may write Services, and the address may be another one's.
+    pub fn told_leased(&self) -> Option<Ipv4Addr> {
+        let said = [self.dhcp.lease.as_ref().map(|lease| lease.address), self.dhcp.requested];
+        let told = said.into_iter().flatten().find(|address| self.published.has((*address).into()));
+        told.filter(|_| self.wants_dhcp() || self.retired)
+    }
+
+    /// The same for DHCPv6.
+    pub fn told_leased6(&self) -> Option<Ipv6Addr> {
+        let said = [self.dhcp.lease6.as_ref().map(|lease| lease.address), self.dhcp.requested6];
+        let told = said.into_iter().flatten().find(|address| self.published.has((*address).into()));
+        told.filter(|_| self.wants_dhcp6())
     }
 }
 

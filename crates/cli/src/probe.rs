@@ -1,5 +1,7 @@
 //! `probe URL...`: asks until every URL has answered 200. The image holds no other program that the chart's test could run.
 
+use std::borrow::Cow;
+use std::net::Ipv6Addr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -65,8 +67,15 @@ async fn all(urls: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The chart has the host from the environment of its pod, where an IPv6 address stands without the brackets that a URL needs.
+fn bracketed(url: &str) -> Cow<'_, str> {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if host.parse::<Ipv6Addr>().is_ok() { format!("{scheme}://[{host}]{path}").into() } else { url.into() }
+}
+
 async fn once(url: &str) -> anyhow::Result<()> {
-    let uri: http::Uri = url.parse().with_context(|| format!("{url} is not a URL"))?;
+    let uri: http::Uri = bracketed(url).parse().with_context(|| format!("{url} is not a URL"))?;
     if uri.host().is_none() || uri.scheme().is_none() {
         bail!("{url} is not a URL with scheme and host, such as https://127.0.0.1:10258/readyz");
     }
@@ -113,6 +122,19 @@ mod tests {
         assert!(once(&url).await.is_err());
         once(&url).await.unwrap();
         assert_eq!(server.await.unwrap(), ["GET /readyz HTTP/1.1"; 2]);
+    }
+
+    #[test]
+    fn an_ipv6_address_gets_the_brackets_that_it_lacks() {
+        for (given, expected) in [
+            ("https://fd00:10:96::17/readyz", "https://[fd00:10:96::17]/readyz"),
+            ("http://::1", "http://[::1]"),
+            ("http://[::1]:2112/readyz", "http://[::1]:2112/readyz"),
+            ("https://10.96.0.1:443/readyz", "https://10.96.0.1:443/readyz"),
+        ] {
+            assert_eq!(bracketed(given), expected);
+            assert!(bracketed(given).parse::<http::Uri>().is_ok());
+        }
     }
 
     #[tokio::test]

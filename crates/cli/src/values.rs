@@ -34,6 +34,14 @@ pub fn go_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(total).map_err(|_| format!("out of range; {ACCEPTED}"))
 }
 
+/// Parses a Go duration at whose intervals something is done: zero would be no interval.
+pub fn go_period(text: &str) -> Result<Duration, String> {
+    match go_duration(text)? {
+        Duration::ZERO => Err("zero is no period; accepted: a duration above 0, such as 15s or 1h30m".to_owned()),
+        period => Ok(period),
+    }
+}
+
 /// Parses a boolean as Go's `strconv.ParseBool` does.
 pub fn go_bool(text: &str) -> Result<bool, String> {
     match text {
@@ -66,6 +74,15 @@ mod tests {
         for text in ["", "15", "s", "-1s", "1 s", "1d", "1..5s", "1e3s", "9999999999999999999999h"] {
             assert!(go_duration(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_period_is_never_zero_in_whatever_spelling() {
+        assert_eq!(go_period("5s"), Ok(Duration::from_secs(5)));
+        for text in ["0", "0s", "0h0m", "0.1ns"] {
+            assert!(go_period(text).unwrap_err().contains("accepted: a duration above 0"), "{text}");
+        }
+        assert!(go_period("5").unwrap_err().contains("the unit is missing"));
     }
 
     #[test]

@@ -96,8 +96,8 @@ mod tests {
             change(&mut new);
             service_differs(&old, &new)
         };
-        assert!(change(|service| drop(service.annotations.insert("a".into(), "1".into()))));
-        assert!(change(|service| drop(service.labels.insert("a".into(), "1".into()))));
+        assert!(change(|service| service.annotations.insert("a", "1")));
+        assert!(change(|service| service.labels.insert("a", "1")));
         assert!(change(|service| service.finalizers.push("f".into())));
         assert!(change(|service| service.ingress.push(std::net::Ipv4Addr::LOCALHOST.into())));
         assert!(!change(|service| service.resource_version = "2".into()));

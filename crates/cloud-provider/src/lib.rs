@@ -12,6 +12,7 @@ mod own_write;
 pub mod provider;
 pub mod service;
 pub mod start;
+mod tags;
 pub mod view;
 mod worker;
 

@@ -5,7 +5,7 @@
 
 mod decide;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,7 +105,8 @@ impl LifecycleController {
 
     async fn pass(&mut self) {
         let nodes = self.cache.all();
-        self.memory.retain(|name, _| nodes.iter().any(|node| node.name == *name));
+        let there: HashSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        self.memory.retain(|name, _| there.contains(name.as_str()));
         let answers: Vec<(Arc<NodeView>, decide::Answer)> = futures::stream::iter(nodes)
             .map(|node| {
                 let provider = Arc::clone(&self.provider);

@@ -193,7 +193,7 @@ impl NodeController {
         next
     }
 
-    async fn pass(&self, node: NodeView, memory: &mut Memory) -> Next {
+    async fn pass(&self, node: Arc<NodeView>, memory: &mut Memory) -> Next {
         if node.deleting {
             return Next::OnChange;
         }
@@ -266,21 +266,21 @@ impl NodeController {
     /// Addresses first: no Node becomes schedulable with addresses that are wrong (framework spec 7.7).
     async fn apply(
         &self,
-        node: NodeView,
+        node: Arc<NodeView>,
         plan: &plan::Plan,
         memory: &mut Memory,
-    ) -> Result<NodeView, (NodeView, kube::Error)> {
+    ) -> Result<Arc<NodeView>, (Arc<NodeView>, kube::Error)> {
         let mut node = node;
         if let Some(patch) = plan.status_patch(&node.resource_version) {
             match self.writer.patch_status(&node.name, patch).await {
-                Ok(written) => node = note(node, written, memory),
+                Ok(written) => node = note(&node, written, memory),
                 Err(error) => return Err((node, error)),
             }
             tracing::info!(addresses = ?node.addresses.iter().map(|address| &address.address).collect::<Vec<_>>(), "addresses updated");
         }
         if let Some(patch) = plan.node_patch(&node.resource_version) {
             match self.writer.patch(&node.name, patch).await {
-                Ok(written) => node = note(node, written, memory),
+                Ok(written) => node = note(&node, written, memory),
                 Err(error) => return Err((node, error)),
             }
         }
@@ -306,8 +306,9 @@ impl NodeController {
     }
 }
 
-fn note(before: NodeView, written: NodeView, memory: &mut Memory) -> NodeView {
-    memory.written.note(before.resource_version, written.clone());
+fn note(before: &NodeView, written: NodeView, memory: &mut Memory) -> Arc<NodeView> {
+    let written = Arc::new(written);
+    memory.written.note(before.resource_version.clone(), Arc::clone(&written));
     written
 }
 

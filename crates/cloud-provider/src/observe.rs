@@ -1,6 +1,5 @@
 //! Makes views from API objects. The only place that looks at the objects themselves.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -8,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::view::{
     CONDITION, Condition, Family, NodeAddress, NodeAddressKind, NodeView, Protocol, Ready, ServiceKey, ServiceView,
-    Taint, Uid,
+    Tags, Taint, Uid,
 };
 
 /// The key of a Service.
@@ -34,7 +33,7 @@ pub fn service(service: &Service) -> ServiceView {
         deleting: meta.deletion_timestamp.is_some(),
         finalizers: meta.finalizers.clone().unwrap_or_default(),
         annotations: decided_on(meta),
-        labels: meta.labels.clone().unwrap_or_default(),
+        labels: meta.labels.iter().flatten().collect(),
         created: meta.creation_timestamp.as_ref().map(|time| time.0.as_second()),
         families: families.flatten().filter_map(|name| family(name)).collect(),
         requires_both_families: spec.is_some_and(|spec| spec.ip_family_policy.as_deref() == Some("RequireDualStack")),
@@ -55,10 +54,9 @@ pub fn service(service: &Service) -> ServiceView {
 }
 
 /// kubectl's copy of the whole object is the largest annotation there is, and nobody decides on it.
-fn decided_on(meta: &ObjectMeta) -> BTreeMap<String, String> {
+fn decided_on(meta: &ObjectMeta) -> Tags {
     let annotations = meta.annotations.iter().flatten();
-    let kept = annotations.filter(|(key, _)| *key != "kubectl.kubernetes.io/last-applied-configuration");
-    kept.map(|(key, value)| (key.clone(), value.clone())).collect()
+    annotations.filter(|(key, _)| *key != "kubectl.kubernetes.io/last-applied-configuration").collect()
 }
 
 fn family(name: &str) -> Option<Family> {
@@ -97,8 +95,8 @@ pub(crate) fn node(node: &Node) -> NodeView {
         resource_version: meta.resource_version.clone().unwrap_or_default(),
         created: meta.creation_timestamp.as_ref().map(|time| time.0.as_second()),
         provider_id: spec.and_then(|spec| spec.provider_id.clone()).filter(|id| !id.is_empty()),
-        annotations: meta.annotations.clone().unwrap_or_default(),
-        labels: meta.labels.clone().unwrap_or_default(),
+        annotations: meta.annotations.iter().flatten().collect(),
+        labels: meta.labels.iter().flatten().collect(),
         taints: taints.map(taint).collect(),
         ready: ready.map(|condition| match condition.status.as_str() {
             "True" => Ready::True,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::view::{NodeView, ServiceView};
 
 /// A view that knows which version of the object it shows.
-pub(crate) trait Versioned: Clone {
+pub(crate) trait Versioned {
     fn version(&self) -> &str;
 }
 
@@ -24,7 +24,7 @@ impl Versioned for NodeView {
 /// The object after our last write, with the version that the write replaced.
 #[derive(Debug)]
 pub(crate) struct OwnWrite<V> {
-    written: Option<(String, V)>,
+    written: Option<(String, Arc<V>)>,
 }
 
 impl<V> Default for OwnWrite<V> {
@@ -35,7 +35,7 @@ impl<V> Default for OwnWrite<V> {
 
 impl<V: Versioned> OwnWrite<V> {
     /// Notes the result of a write that had `replaced` as its precondition.
-    pub(crate) fn note(&mut self, replaced: String, written: V) {
+    pub(crate) fn note(&mut self, replaced: String, written: Arc<V>) {
         // Two writes in a row: the cache may still show what the first one replaced.
         let replaced = match self.written.take() {
             Some((before, ours)) if ours.version() == replaced => before,
@@ -46,13 +46,13 @@ impl<V: Versioned> OwnWrite<V> {
 
     /// The newest state that we know: our own write, if the cache still shows what it replaced; otherwise the cache. Exact, because
     /// the precondition rules out that anybody wrote in between.
-    pub(crate) fn newest(&mut self, cached: Option<Arc<V>>) -> Option<V> {
+    pub(crate) fn newest(&mut self, cached: Option<Arc<V>>) -> Option<Arc<V>> {
         match (self.written.take(), cached?) {
             (Some((replaced, view)), cached) if replaced == cached.version() => {
-                self.written = Some((replaced, view.clone()));
+                self.written = Some((replaced, Arc::clone(&view)));
                 Some(view)
             }
-            (_, cached) => Some(Arc::unwrap_or_clone(cached)),
+            (_, cached) => Some(cached),
         }
     }
 
@@ -67,12 +67,12 @@ mod tests {
     use super::*;
     use crate::test_support::node;
 
-    fn at(version: &str) -> NodeView {
-        NodeView { resource_version: version.into(), ..node("n") }
+    fn at(version: &str) -> Arc<NodeView> {
+        Arc::new(NodeView { resource_version: version.into(), ..node("n") })
     }
 
     fn newest(write: &mut OwnWrite<NodeView>, cached: &str) -> String {
-        write.newest(Some(Arc::new(at(cached)))).unwrap().resource_version
+        write.newest(Some(at(cached))).unwrap().resource_version.clone()
     }
 
     #[test]

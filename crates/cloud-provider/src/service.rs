@@ -54,7 +54,10 @@ const RESYNC: Duration = Duration::from_mins(10);
 /// Passes that may be under way at one time, whatever the flag says: a pass waits for the answers to its own requests and nothing
 /// else, and an API that does not answer must not hold up Services that have nothing to do with it. What `--concurrent-service-syncs`
 /// promises holds: never two passes over one Service, and they begin in the order of the queue. The flag can only ask for more.
-const PASSES: usize = 32;
+///
+/// Each may open a connection to either API, which stays open for minutes and takes 35 kB: more of them than the host is given to do at a
+/// time gain nothing.
+const PASSES: usize = 16;
 
 /// How many workers there are, and where metrics go.
 #[derive(Debug, Clone)]
@@ -81,7 +84,7 @@ pub(crate) struct ServiceController {
     recorder: Recorder,
     queue: WorkQueue<ServiceKey>,
     settings: ServiceSettings,
-    memory: Mutex<HashMap<ServiceKey, Memory>>,
+    memory: Mutex<HashMap<ServiceKey, Box<Memory>>>,
 }
 
 impl std::fmt::Debug for ServiceController {
@@ -172,7 +175,7 @@ impl ServiceController {
         loop {
             let current = memory.written.newest(self.cache.get(key));
             let remembered = memory.served.clone();
-            match decide::decide(current.as_ref(), remembered.as_ref()) {
+            match decide::decide(current.as_deref(), remembered.as_deref()) {
                 Step::Nothing => {
                     memory.served = None;
                     return Next::OnChange;
@@ -193,16 +196,17 @@ impl ServiceController {
         }
     }
 
-    async fn ensure(&self, service: ServiceView, add_finalizer: bool, memory: &mut Memory) -> Next {
+    async fn ensure(&self, service: Arc<ServiceView>, add_finalizer: bool, memory: &mut Memory) -> Next {
         let mut service = service;
         // Remembered before anything is sent: whatever fails from here on, the load balancer is cleaned up later.
-        memory.served = Some(service.clone());
+        memory.served = Some(Arc::clone(&service));
         if add_finalizer {
             let annotations = self.provider.at_first_sight(&service);
             match self.writer.add_finalizer(&service, &annotations).await {
                 Ok(written) => {
-                    memory.written.note(service.resource_version, written.clone());
-                    memory.served = Some(written.clone());
+                    let written = Arc::new(written);
+                    memory.written.note(service.resource_version.clone(), Arc::clone(&written));
+                    memory.served = Some(Arc::clone(&written));
                     service = written;
                     self.tell(&service, memory.story.began());
                 }
@@ -273,26 +277,28 @@ impl ServiceController {
         }
     }
 
-    async fn clean_up(&self, service: &ServiceView, release: Release, memory: &mut Memory) -> Next {
+    async fn clean_up(&self, service: &Arc<ServiceView>, release: Release, memory: &mut Memory) -> Next {
+        // As above: should the Service vanish before all is done, this is what is left of it.
+        memory.served.get_or_insert_with(|| Arc::clone(service));
         let existed = match self.delete(service, Failing::Sync, memory).await {
             Ok(existed) => existed,
             Err(next) => return next,
         };
         let remove_finalizer = release == Release::Ours || existed;
         let condition = memory.shown.clone().or_else(|| service.condition.clone());
-        let seen = ServiceView { condition, ..service.clone() };
+        let seen = ServiceView { condition, ..ServiceView::clone(service) };
         match self.writer.release(&seen, remove_finalizer).await {
             Ok(written) => {
                 memory.shown = None;
                 if let Some(written) = written {
-                    memory.written.note(service.resource_version.clone(), written);
+                    memory.written.note(service.resource_version.clone(), Arc::new(written));
                 }
                 memory.served = None;
                 memory.conflicts = 0;
                 Next::OnChange
             }
             Err(error) => {
-                memory.served = Some(service.clone());
+                memory.served = Some(Arc::clone(service));
                 self.failed(service, "failed to remove load balancer cleanup finalizer", &error, false, memory)
             }
         }
@@ -323,27 +329,21 @@ impl ServiceController {
                         tracing::info!("{}", left.message);
                         Ok(true)
                     }
-                    Deleted::Waiting(waiting) => {
-                        memory.served.get_or_insert_with(|| service.clone());
-                        Err(wait(&waiting))
-                    }
+                    Deleted::Waiting(waiting) => Err(wait(&waiting)),
                 }
             }
-            Err(error) => {
-                memory.served.get_or_insert_with(|| service.clone());
-                Err(match failing {
-                    Failing::Sync => {
-                        let next = self.failed(service, "failed to delete load balancer", &error, false, memory);
-                        within(next, error.longest_pause)
-                    }
-                    Failing::Delete => {
-                        let text = chain(&error);
-                        tracing::warn!(error = text, "failed to delete the load balancer of a Service that is gone");
-                        self.tell(service, memory.story.failed(Instant::now(), &text, failing, false));
-                        within(Next::BackOff, error.longest_pause)
-                    }
-                })
-            }
+            Err(error) => Err(match failing {
+                Failing::Sync => {
+                    let next = self.failed(service, "failed to delete load balancer", &error, false, memory);
+                    within(next, error.longest_pause)
+                }
+                Failing::Delete => {
+                    let text = chain(&error);
+                    tracing::warn!(error = text, "failed to delete the load balancer of a Service that is gone");
+                    self.tell(service, memory.story.failed(Instant::now(), &text, failing, false));
+                    within(Next::BackOff, error.longest_pause)
+                }
+            }),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Views with defaults, for tests.
 
-use crate::view::{NodeView, ServiceKey, ServiceView, Uid};
+use crate::view::{NodeView, ServiceKey, ServiceView, Tags, Uid};
 
 /// A LoadBalancer Service `namespace/name` with nothing else, version 1.
 pub(crate) fn service(key: &str) -> ServiceView {
@@ -13,8 +13,8 @@ pub(crate) fn service(key: &str) -> ServiceView {
         has_class: false,
         deleting: false,
         finalizers: Vec::new(),
-        annotations: std::collections::BTreeMap::new(),
-        labels: std::collections::BTreeMap::new(),
+        annotations: Tags::default(),
+        labels: Tags::default(),
         created: None,
         ports: std::collections::BTreeSet::new(),
         families: Vec::new(),
@@ -33,8 +33,8 @@ pub(crate) fn node(name: &str) -> NodeView {
         resource_version: "1".into(),
         created: Some(1_700_000_000),
         provider_id: None,
-        annotations: std::collections::BTreeMap::new(),
-        labels: std::collections::BTreeMap::new(),
+        annotations: Tags::default(),
+        labels: Tags::default(),
         taints: Vec::new(),
         ready: Some(crate::view::Ready::True),
         addresses: Vec::new(),

@@ -1,8 +1,10 @@
 //! Small plain structs made from cached objects: only the fields that somebody decides on. Nothing else looks at the objects.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
+
+pub use crate::tags::Tags;
 
 /// Namespace and name of a Service. Displayed, and parsed by users' annotations, as `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,9 +70,9 @@ pub struct ServiceView {
     /// `metadata.finalizers`.
     pub finalizers: Vec<String>,
     /// `metadata.annotations`.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Tags,
     /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Tags,
     /// `metadata.creationTimestamp`, Unix seconds.
     pub created: Option<i64>,
     /// `spec.ports` as (protocol, port).
@@ -118,9 +120,9 @@ pub struct NodeView {
     /// `spec.providerID`, if not empty.
     pub provider_id: Option<String>,
     /// `metadata.annotations`.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Tags,
     /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Tags,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
     /// Condition `Ready`; `None` where it is missing.

@@ -145,8 +145,8 @@ mod tests {
 
     fn with_networks(wanted: &str, kept: &str) -> LbView {
         let mut view = lb("demo-default-web-12345678").done();
-        view.annotations.insert(cloudprovider::LB_NETWORK.into(), wanted.into());
-        view.annotations.insert(loadbalancer::NETWORK.into(), kept.into());
+        view.annotations.insert(cloudprovider::LB_NETWORK, wanted);
+        view.annotations.insert(loadbalancer::NETWORK, kept);
         view
     }
 

@@ -1,6 +1,6 @@
 //! What an operator sees of this provider (W-53).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct Metrics {
     /// 1 while the command line names another cluster than the one in use.
     pub cluster_name_mismatch: Gauge,
     garbage: Family<[(&'static str, &'static str); 1], Gauge>,
-    reasons: Mutex<HashMap<ServiceKey, WaitReason>>,
+    reasons: Mutex<BTreeMap<ServiceKey, WaitReason>>,
 }
 
 impl Metrics {

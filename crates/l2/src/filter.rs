@@ -6,6 +6,7 @@
 use socket2::SockFilter;
 
 use crate::ethernet::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::netlink::OUR_ADDRESS_PROTOCOL;
 
 /// What a packet socket hears and speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,24 +31,32 @@ impl Traffic {
         }
     }
 
-    /// The whole program: what is common to all sockets, then what this one wants.
+    /// The whole program: what is common to all sockets, then what this one wants, and of that what it does not.
     pub(crate) fn filter(self) -> Vec<SockFilter> {
-        let wanted: &[Test] = match self {
-            Self::Arp => &[],
-            Self::NeighborDiscovery => &[Test::equal(Load::Byte(20), 58), Test::within(Load::Byte(54), 135, 136)],
-            Self::DhcpClient => &[
-                Test::equal(Load::Byte(23), 17),
-                Test::no_bits(Load::Half(20), 0x1fff),
-                Test::equal(Load::HalfAfterIpv4(16), 68),
-            ],
-            Self::Dhcp6Client => &[Test::equal(Load::Byte(20), 17), Test::equal(Load::Half(56), 546)],
+        let (wanted, unwanted): (&[Test], &[Test]) = match self {
+            Self::Arp => (&[], QUESTION),
+            Self::NeighborDiscovery => {
+                (&[Test::equal(Load::Byte(20), 58), Test::within(Load::Byte(54), 135, 136)], QUESTION6)
+            }
+            Self::DhcpClient => (
+                &[
+                    Test::equal(Load::Byte(23), 17),
+                    Test::no_bits(Load::Half(20), 0x1fff),
+                    Test::equal(Load::HalfAfterIpv4(16), 68),
+                ],
+                &[],
+            ),
+            Self::Dhcp6Client => (&[Test::equal(Load::Byte(20), 17), Test::equal(Load::Half(56), 546)], &[]),
         };
-        assemble(&[COMMON, wanted].concat())
+        assemble(&[COMMON, wanted].concat(), unwanted)
     }
 }
 
 /// Where the program finds the kernel's own opinion of a frame (`SKF_AD_OFF + SKF_AD_PKTTYPE` of linux/filter.h).
 const PACKET_TYPE: u32 = 0xffff_f004;
+
+/// Where behind the offset in A is the netlink attribute of the type in X (`SKF_AD_NLATTR`)? 0: nowhere.
+const NETLINK_ATTRIBUTE: u32 = 0xffff_f00c;
 
 /// What every socket of ours wants: frames for this host (0), broadcast (1) and multicast (2).
 ///
@@ -55,6 +64,17 @@ const PACKET_TYPE: u32 = 0xffff_f004;
 /// interface here come with that mark, their tag hidden, though they are from another LAN. Not our own (4):
 /// failover-protocol.md R9.
 const COMMON: &[Test] = &[Test::within(Load::Word(PACKET_TYPE), 0, 2)];
+
+/// The question of another node's failure detector, to this station alone: a request of nobody (sender 0.0.0.0). The
+/// kernel answers it, it claims nothing, and each owner of addresses gets them all day long: twenty a second from every
+/// node that stands by.
+const QUESTION: &[Test] = &[FOR_US_ALONE, Test::equal(Load::Half(20), 1), Test::equal(Load::Word(28), 0)];
+
+/// The same for IPv6: a solicitation from a link-local address.
+const QUESTION6: &[Test] =
+    &[FOR_US_ALONE, Test::equal(Load::Byte(54), 135), Test::within(Load::Half(22), 0xfe80, 0xfebf)];
+
+const FOR_US_ALONE: Test = Test::equal(Load::Word(PACKET_TYPE), 0);
 
 #[derive(Clone, Copy)]
 enum Load {
@@ -99,13 +119,56 @@ const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF_INDEXED: u16 = 0x48;
 /// X = 4 * (low nibble of the byte at k): the length of an IPv4 header.
 const INDEX_IPV4_HEADER: u16 = 0xb1;
+const LOAD_BYTE_INDEXED: u16 = 0x50;
+const LOAD_VALUE: u16 = 0x00;
+const INDEX_VALUE: u16 = 0x01;
+/// X = what was loaded.
+const INDEX_LOADED: u16 = 0x07;
+const JUMP_EQUAL: u16 = 0x15;
 const JUMP_GREATER: u16 = 0x25;
 const JUMP_GREATER_EQUAL: u16 = 0x35;
 const JUMP_BITS: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-/// All tests, one after the other; a failed one ends with "drop", the last with "take all of it".
-fn assemble(tests: &[Test]) -> Vec<SockFilter> {
+/// The program of [`crate::netlink::Changes`]: all reports but those that an address with our mark is there. Without
+/// marks, before Linux 5.18, it lets everything through.
+pub(crate) fn others() -> Vec<SockFilter> {
+    // Data is loaded in network order, and netlink speaks in the machine's own.
+    const NEW_ADDRESS: u16 = 20_u16.to_be();
+    vec![
+        SockFilter::new(LOAD_HALF, 0, 0, 4),
+        SockFilter::new(JUMP_EQUAL, 0, 6, u32::from(NEW_ADDRESS)),
+        // Behind struct nlmsghdr and struct ifaddrmsg begin the attributes: where is IFA_PROTO?
+        SockFilter::new(LOAD_VALUE, 0, 0, 24),
+        SockFilter::new(INDEX_VALUE, 0, 0, 11),
+        SockFilter::new(LOAD_WORD, 0, 0, NETLINK_ATTRIBUTE),
+        SockFilter::new(INDEX_LOADED, 0, 0, 0),
+        // Its value is behind its header. Nowhere is 0, and the byte behind that is one of the message's type.
+        SockFilter::new(LOAD_BYTE_INDEXED, 0, 0, 4),
+        SockFilter::new(JUMP_EQUAL, 1, 0, u32::from(OUR_ADDRESS_PROTOCOL)),
+        end(ALL_OF_IT),
+        end(NOTHING),
+    ]
+}
+
+/// How much of a frame is taken: nothing, or all of it.
+const NOTHING: u32 = 0;
+const ALL_OF_IT: u32 = u32::MAX;
+
+/// Takes what fulfils all `wanted`, but not if it fulfils all `unwanted` too. Without those nothing is unwanted.
+fn assemble(wanted: &[Test], unwanted: &[Test]) -> Vec<SockFilter> {
+    let mut program = check(wanted, NOTHING);
+    program.extend(check(unwanted, ALL_OF_IT));
+    program.push(end(if unwanted.is_empty() { ALL_OF_IT } else { NOTHING }));
+    program
+}
+
+fn end(taken: u32) -> SockFilter {
+    SockFilter::new(RETURN, 0, 0, taken)
+}
+
+/// All tests, one after the other. A failed one ends the program, with so much of the frame taken.
+fn check(tests: &[Test], otherwise: u32) -> Vec<SockFilter> {
     let mut program = Vec::new();
     for test in tests {
         match test.load {
@@ -117,7 +180,7 @@ fn assemble(tests: &[Test]) -> Vec<SockFilter> {
                 program.push(SockFilter::new(LOAD_HALF_INDEXED, 0, 0, at));
             }
         }
-        // A jump skips 0 instructions (go on) or lands on the drop behind the test.
+        // A jump skips 0 instructions (go on) or lands on the end behind the test.
         match test.condition {
             Condition::Within(lowest, highest) => {
                 program.push(SockFilter::new(JUMP_GREATER_EQUAL, 0, 1, lowest));
@@ -125,8 +188,7 @@ fn assemble(tests: &[Test]) -> Vec<SockFilter> {
             }
             Condition::NoBits(mask) => program.push(SockFilter::new(JUMP_BITS, 0, 1, mask)),
         }
-        program.push(SockFilter::new(RETURN, 0, 0, 0));
+        program.push(end(otherwise));
     }
-    program.push(SockFilter::new(RETURN, 0, 0, u32::MAX));
     program
 }

@@ -5,10 +5,12 @@
 
 mod layer;
 mod switch;
+mod transport;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::Uri;
 use http::header::{HeaderValue, USER_AGENT};
 use kube::client::ClientBuilder;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -16,6 +18,7 @@ use kube::{Client, Config};
 
 pub use layer::ApiMetrics;
 use layer::ObserveLayer;
+pub(crate) use layer::REQUESTS;
 pub use switch::{Endpoint, Link, Switch};
 
 use crate::Product;
@@ -48,11 +51,23 @@ impl Source {
             Self::InCluster => Config::incluster().map_err(ClientError::InCluster)?,
         };
         if let Some(master) = master.filter(|master| !master.is_empty()) {
-            config.cluster_url =
-                master.parse().map_err(|source| ClientError::Master { url: master.to_owned(), source })?;
+            config.cluster_url = server_url(master).ok_or_else(|| ClientError::Master { url: master.to_owned() })?;
         }
         Ok(config)
     }
+}
+
+/// What is accepted as URL of an API server.
+pub const SERVER_URL: &str =
+    "http:// or https://, a host, and a port unless it is the scheme's own, such as https://10.0.0.1:6443";
+
+/// The URL of an API server. The library panics on one without scheme and host, long after it was given.
+pub fn server_url(text: &str) -> Option<Uri> {
+    text.parse().ok().filter(is_server_url)
+}
+
+fn is_server_url(uri: &Uri) -> bool {
+    matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
 }
 
 /// Reads a kubeconfig from memory; its current context counts. `origin` is what errors call it. Relative paths inside resolve
@@ -114,6 +129,9 @@ impl Settings {
 /// Makes a client. Nothing is sent yet. Needs a tokio runtime.
 pub fn connect(mut config: Config, settings: &Settings) -> Result<Client, ClientError> {
     install_crypto_provider();
+    if !is_server_url(&config.cluster_url) {
+        return Err(ClientError::Server { url: config.cluster_url.to_string() });
+    }
     let agent = HeaderValue::from_str(&settings.user_agent)
         .map_err(|_| ClientError::UserAgent { user_agent: settings.user_agent.clone() })?;
     config.headers.push((USER_AGENT, agent));
@@ -124,9 +142,13 @@ pub fn connect(mut config: Config, settings: &Settings) -> Result<Client, Client
         config.root_cert = Some(Vec::new());
     }
     let server = config.cluster_url.to_string();
-    let builder =
-        ClientBuilder::try_from(config).map_err(|source| ClientError::Build { server, source: Box::new(source) })?;
-    Ok(builder.with_layer(&ObserveLayer::new(settings)).build())
+    let observe = ObserveLayer::new(settings);
+    let client = match config.proxy_url {
+        None => transport::direct(&config).map(|builder| builder.with_layer(&observe).build()),
+        // Probes would reach the proxy, and say nothing about the server behind it.
+        Some(_) => ClientBuilder::try_from(config).map(|builder| builder.with_layer(&observe).build()),
+    };
+    client.map_err(|source| ClientError::Build { server, source: Box::new(source) })
 }
 
 /// Chooses `ring` for TLS in the whole process, unless somebody chose before.
@@ -158,12 +180,16 @@ pub enum ClientError {
     #[error("no kubeconfig was given (--kubeconfig, or KUBECONFIG) and there is no service account of a pod")]
     InCluster(#[source] InClusterError),
     /// `--master` is no URL.
-    #[error("--master={url} is not a URL")]
+    #[error("--master={url} is not the URL of an API server; accepted: {}", SERVER_URL)]
     Master {
         /// The value.
         url: String,
-        /// Cause.
-        source: http::uri::InvalidUri,
+    },
+    /// The server that a kubeconfig names is no URL.
+    #[error("{url:?} is not the URL of an API server; accepted: {}", SERVER_URL)]
+    Server {
+        /// The value.
+        url: String,
     },
     /// The user agent contains characters that no header may have.
     #[error("{user_agent:?} cannot be used as User-Agent")]
@@ -230,5 +256,18 @@ current-context: x
         }
         let error = Source::File("/does/not/exist".into()).load(None).await.unwrap_err();
         assert!(chain(&error).starts_with("cannot read kubeconfig /does/not/exist: No such file"), "{}", chain(&error));
+    }
+
+    /// kube-client panics on them when the first request is made.
+    #[tokio::test]
+    async fn what_is_no_url_of_a_server_is_refused_before_anything_is_asked() {
+        for wrong in ["foo", "10.0.0.1:6443", "ftp://x", "https://"] {
+            assert_eq!(server_url(wrong), None, "{wrong}");
+        }
+        assert!(server_url("https://[fd00::1]:6443").is_some());
+        let mut config = from_document(DOCUMENT, "cloud-config").await.unwrap();
+        config.cluster_url = Uri::from_static("foo");
+        let error = connect(config, &Settings::new("host", &Product::TEST)).map(drop).unwrap_err();
+        assert!(chain(&error).contains("accepted: http:// or https://"), "{}", chain(&error));
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::shutdown::Token;
 
 pub use lease::Record;
-pub use task::{Election, LeaderError};
+pub use task::{Election, HandBack, LeaderError};
 
 /// Which Lease, who we are, and how patient everybody is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,7 +158,7 @@ pub async fn run_while_leading<W: Future>(
     };
     let outcome = tokio::select! {
         biased;
-        ended = &mut election => return ended.map(|()| None),
+        ended = &mut election => return ended.map(|_| None),
         outcome = work => outcome,
     };
     release.cancel();

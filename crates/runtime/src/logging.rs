@@ -3,6 +3,8 @@
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::time::SystemTime;
 
+use crate::client::REQUESTS;
+
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
@@ -47,8 +49,8 @@ pub fn verbosity<'a>(arguments: impl IntoIterator<Item = &'a str>) -> u8 {
     found
 }
 
-/// What is logged at a verbosity: 5 trace, 3 debug, else info. The libraries below us stay at warn until 6: their debug lines are
-/// one per request, and 8 shows everything.
+/// What is logged at a verbosity: 5 trace, 3 debug, else info. The libraries below us, and our own line per request, stay at warn
+/// until 6, and 8 shows everything.
 fn directives(verbosity: u8) -> String {
     let (ours, theirs) = match verbosity {
         0..=2 => ("info", "warn"),
@@ -59,8 +61,11 @@ fn directives(verbosity: u8) -> String {
     };
     let libraries =
         ["hyper", "hyper_util", "kube_client", "kube_runtime", "rustls", "tower", "h2", "netlink_proto", "rtnetlink"];
-    let filter = libraries.iter().fold(ours.to_owned(), |filter, library| format!("{filter},{library}={theirs}"));
-    // A line at error level per failed request, and nothing that its sender does not report: two a second while Harvester is away.
+    let filter = libraries
+        .iter()
+        .chain([&REQUESTS])
+        .fold(ours.to_owned(), |filter, library| format!("{filter},{library}={theirs}"));
+    // Behind a proxy: a line at error level per failed request, and nothing that its sender does not report: two a second while Harvester is away.
     if verbosity <= 5 { format!("{filter},kube_client::client::builder=off") } else { filter }
 }
 

@@ -24,6 +24,10 @@ use crate::health::Check;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// Objects of one answer. All of them are in memory at one time, whole, many times the size of the views that are made of them: what one
+/// answer takes is never given back to the system.
+const PAGE: u32 = 50;
+
 /// How long an endless watch may last: a connection that died silently is noticed soon after.
 const WATCH_SECONDS: u32 = 120;
 
@@ -95,7 +99,7 @@ where
         Self {
             name,
             api,
-            config: watcher::Config::default().timeout(WATCH_SECONDS),
+            config: watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE),
             cache,
             key,
             view: Arc::new(view),

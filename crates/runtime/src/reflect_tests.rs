@@ -59,6 +59,31 @@ async fn where_the_watch_is_forbidden_the_list_is_polled() {
     task.abort();
 }
 
+/// An answer is in memory as a whole, and what it takes is never given back.
+#[tokio::test(start_paused = true)]
+async fn a_list_is_read_page_by_page() {
+    let scenario = Scenario::answering(|request| {
+        if is_watch(&request.query) {
+            return (0, Value::Null);
+        }
+        let last = request.query.contains("continue=more");
+        let mut page = list(if last { &[("b", "2")] } else { &[("a", "1")] });
+        if !last {
+            page["metadata"]["continue"] = json!("more");
+        }
+        (200, page)
+    });
+    let (reflector, cache) = reflector(&scenario);
+    let task = tokio::spawn(reflector.run());
+    cache.wait_synced().await;
+    assert_eq!(cache.keys(), ["a", "b"]);
+    let lists = scenario.requests().into_iter().filter(|seen| !is_watch(&seen.query));
+    let lists: Vec<String> = lists.map(|seen| seen.query).collect();
+    assert_eq!(lists.len(), 2);
+    assert!(lists.iter().all(|query| query.contains(&format!("limit={PAGE}"))), "{lists:?}");
+    task.abort();
+}
+
 /// Collects log lines.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);

@@ -90,9 +90,17 @@ impl Helm {
 
     /// The objects that the chart renders in `kube-system`; hooks are left out.
     pub fn template(&self, chart: &Path, options: &[&str]) -> Result<Vec<Value>> {
+        self.rendered(chart, &[&["--no-hooks"], options].concat())
+    }
+
+    /// The objects of `helm test`.
+    pub fn tests(&self, chart: &Path, options: &[&str]) -> Result<Vec<Value>> {
+        self.rendered(chart, &[&["--show-only", "templates/tests/ready.yaml"], options].concat())
+    }
+
+    fn rendered(&self, chart: &Path, options: &[&str]) -> Result<Vec<Value>> {
         let chart = chart.display().to_string();
-        let text =
-            self.run(&[&["template", RELEASE, &chart, "--namespace", "kube-system", "--no-hooks"], options].concat())?;
+        let text = self.run(&[&["template", RELEASE, &chart, "--namespace", "kube-system"], options].concat())?;
         let documents: Vec<Value> =
             serde_saphyr::from_multiple(&text).with_context(|| format!("{chart} renders no valid YAML"))?;
         Ok(documents.into_iter().filter(|document| !document.is_null()).collect())

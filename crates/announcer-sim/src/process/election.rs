@@ -38,8 +38,9 @@ pub struct Elections {
     leaving: BTreeMap<u64, Leaving>,
     /// Wanted again while their Lease is being handed back.
     waiting: BTreeSet<LeaseKey>,
+    /// A Lease was given up and may still bear our name.
+    uncertain: bool,
     begun: u64,
-    release_told: bool,
     poll: Option<Instant>,
 }
 
@@ -54,8 +55,8 @@ impl Elections {
             running: BTreeMap::new(),
             leaving: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            uncertain: false,
             begun: 0,
-            release_told: false,
             poll: None,
         };
         if elections.lock.is_some() {
@@ -135,6 +136,7 @@ impl Elections {
         wanted: &BTreeSet<LeaseKey>,
         out: &mut Requests,
     ) -> Option<Input> {
+        self.uncertain = false;
         let names: BTreeMap<String, &LeaseKey> = wanted.iter().map(|key| (name(key), key)).collect();
         let left: Vec<String> = self.running.keys().filter(|lease| !names.contains_key(*lease)).cloned().collect();
         for lease in left {
@@ -152,13 +154,10 @@ impl Elections {
     }
 
     /// `global` mode: the engine wants the Lease handed back.
-    pub fn release(&mut self, wall: Timestamp, out: &mut Requests) -> Option<Input> {
-        let lease = self.lock.clone()?;
+    pub fn release(&mut self, wall: Timestamp, out: &mut Requests) -> Vec<Input> {
+        let Some(lease) = self.lock.clone() else { return Vec::new() };
         self.hand_back(wall, &lease, out);
-        if self.leaving.is_empty() {
-            return Some(self.released(out));
-        }
-        None
+        if self.leaving.is_empty() { self.released(out).into() } else { Vec::new() }
     }
 
     fn hand_back(&mut self, wall: Timestamp, lease: &str, out: &mut Requests) {
@@ -166,6 +165,8 @@ impl Elections {
         if let Some(action) = elector.release(wall) {
             out.push((Purpose::HandBack(id), lease_request(lease, action)));
             self.leaving.insert(id, Leaving { name: lease.to_owned(), elector, retried: false });
+        } else {
+            self.uncertain |= elector.may_name_us();
         }
     }
 
@@ -195,22 +196,28 @@ impl Elections {
             }
             _ => {}
         }
+        self.uncertain |= !matches!(answer, Answer::LeaseWritten(_) | Answer::Lease(_));
         if let Some(leaving) = self.leaving.remove(&id)
             && let Some(again) = self.waiting.take(&key(&leaving.name))
         {
             self.begin(now, &again);
         }
-        inputs.extend(if self.lock.is_some() { Some(self.released(out)) } else { self.all_released() });
+        if self.lock.is_some() {
+            inputs.extend(self.released(out));
+        } else {
+            inputs.extend(self.all_released());
+        }
     }
 
     /// `service` mode: the engine waits for this when it is about to end.
-    fn all_released(&self) -> Option<Input> {
-        (self.running.is_empty() && self.leaving.is_empty() && self.waiting.is_empty()).then_some(Input::Released(true))
+    fn all_released(&mut self) -> Option<Input> {
+        (self.running.is_empty() && self.leaving.is_empty() && self.waiting.is_empty())
+            .then(|| Input::Released(!std::mem::take(&mut self.uncertain)))
     }
 
-    fn released(&self, out: &mut Requests) -> Input {
+    fn released(&self, out: &mut Requests) -> [Input; 2] {
         self.look_for_successor(out);
-        Input::Lease(LeaseState::Other(String::new()))
+        [Input::Lease(LeaseState::Other(String::new())), Input::Released(!self.uncertain)]
     }
 
     fn look_for_successor(&self, out: &mut Requests) {
@@ -223,9 +230,6 @@ impl Elections {
             Answer::Lease(seen) => Some(seen.as_ref().map_or("", |seen| seen.record.holder.as_str())),
             _ => None,
         };
-        if !std::mem::replace(&mut self.release_told, true) {
-            inputs.push(Input::Released(holder.is_some_and(|holder| holder != self.pattern.identity)));
-        }
         match holder.filter(|holder| !holder.is_empty()) {
             Some(holder) => inputs.push(Input::Successor(holder.to_owned())),
             None => self.poll = Some(now + SUCCESSOR_POLL),

@@ -47,13 +47,13 @@ impl Swapper {
         let swapped = match answer {
             Answer::Service(Some((version, object))) if object.metadata.uid.as_deref() == Some(&swap.uid.0) => {
                 let standing = seat(&object);
-                if standing.as_ref() == Some(&swap.seat) {
-                    Some(Swapped::Won)
-                } else if swap.may_replace(standing.as_ref()) {
-                    out.push((Purpose::Swap(id), Request::Sit(key.clone(), version, swap.clone())));
-                    None
-                } else {
-                    Some(Swapped::Other(standing))
+                match standing {
+                    Some(standing) if standing == swap.seat => Some(Swapped::Won),
+                    Some(other) if !swap.may_replace(Some(&other)) => Some(Swapped::Other(other)),
+                    Some(_) | None => {
+                        out.push((Purpose::Swap(id), Request::Sit(key.clone(), version, swap.clone())));
+                        None
+                    }
                 }
             }
             Answer::Service(_) => Some(Swapped::Gone),

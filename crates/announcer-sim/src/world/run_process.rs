@@ -140,25 +140,27 @@ impl World<'_> {
                 let said = match action {
                     Action::Swap(key, swap) => {
                         process.swapper.begin(key, swap, out);
-                        None
+                        Vec::new()
                     }
                     Action::Membership(card) => {
                         process.membership.enrol(wall, card, out);
-                        None
+                        Vec::new()
                     }
                     Action::Record(key, record) => {
                         process.writer.want(&key, record, out);
-                        None
+                        Vec::new()
                     }
                     Action::Forget(key) => {
                         process.writer.forget(&key);
-                        None
+                        Vec::new()
                     }
-                    Action::Campaign(wanted) => process.elections.campaign(clock, wall, &wanted, out),
+                    Action::Campaign(wanted) => {
+                        process.elections.campaign(clock, wall, &wanted, out).into_iter().collect()
+                    }
                     Action::ReleaseLease => process.elections.release(wall, out),
-                    _ => None,
+                    _ => Vec::new(),
                 };
-                if let Some(input) = said {
+                for input in said {
                     self.post(n, Mail::Engine(input));
                 }
             }

@@ -51,6 +51,20 @@ fn a_problem_names_annotation_value_and_remedy() {
 }
 
 #[test]
+fn one_service_has_so_many_addresses_or_none() {
+    let list =
+        |count: usize| (1..=count).map(|n| format!("10.0.{}.{}", n / 250, n % 250)).collect::<Vec<_>>().join(",");
+    assert_eq!(addresses(&list(MAX_ADDRESSES)).0.len(), MAX_ADDRESSES);
+    for count in [MAX_ADDRESSES + 1, 10_000] {
+        let (wanted, problems) = parse_addresses(LOADBALANCER_IPS, &list(count));
+        assert!(wanted.is_empty() && problems.len() == 1, "{count}");
+        let text = problems[0].to_string();
+        let names = [LOADBALANCER_IPS, &count.to_string(), &format!("at most {MAX_ADDRESSES} ")];
+        assert!(names.iter().all(|name| text.contains(name)), "{text}");
+    }
+}
+
+#[test]
 fn a_field_of_the_spec_is_not_called_an_annotation() {
     let (_, problems) = parse_addresses("spec.loadBalancerIP", "foo");
     assert!(problems[0].to_string().starts_with("spec.loadBalancerIP is \"foo\":"), "{}", problems[0]);
@@ -85,7 +99,7 @@ fn the_requested_address() {
     assert_eq!(parse_requested("fd00::1").unwrap(), None);
     assert_eq!(parse_requested("").unwrap(), None);
     assert_eq!(parse_requested("0.0.0.0").unwrap(), None);
-    for text in ["x", "10.0.0.5,10.0.0.6", "10.0.0.5,fd00::1,fd00::2"] {
+    for text in ["x", "10.0.0.5,10.0.0.6", "10.0.0.5,fd00::1,fd00::2", "224.0.0.1", "127.0.0.1", "10.0.0.5,ff02::1"] {
         assert!(parse_requested(text).is_err(), "{text}");
     }
 }
@@ -97,7 +111,11 @@ fn lease_facts_survive_the_annotation() {
         server: Ipv4Addr::new(10, 0, 0, 1),
         expires: Some("2026-01-02T03:04:05Z".parse().unwrap()),
     };
-    assert_eq!(LeaseFacts::parse(&facts.to_annotation()), Some(facts));
+    assert_eq!(LeaseFacts::parse(&facts.to_annotation()), Some(facts.clone()));
+    for address in ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255"] {
+        let odd = LeaseFacts { address: address.parse().unwrap(), ..facts.clone() };
+        assert_eq!(LeaseFacts::parse(&odd.to_annotation()), None, "{address}");
+    }
     assert_eq!(LeaseFacts::parse("nonsense"), None);
     let duid = [0, 1, 0xab, 0xff];
     let facts = LeaseFacts6 { address: "fd00::5".parse().unwrap(), server: LeaseFacts6::digits(&duid), expires: None };

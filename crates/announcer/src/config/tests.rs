@@ -98,6 +98,13 @@ fn a_bad_value_names_variable_value_and_what_is_accepted() {
         ("vip_interface", "eth0/1"),
         ("vip_servicesinterface", "an-interface-name-too-long"),
         ("svc_leasename", "a/b/c"),
+        ("svc_leasename", "a lease"),
+        ("svc_leasename", "A/lease"),
+        ("svc_namespace", "A B"),
+        ("vip_nodename", "../../x"),
+        ("vip_nodename", "a..b"),
+        ("vip_nodename", "node_1"),
+        ("NODE_NAME", "-node"),
         ("vip_loglevel", "debug"),
         // Changes nothing here, and is still checked.
         ("enable_upnp", "maybe"),
@@ -267,4 +274,14 @@ fn a_boolean_or_a_number_with_a_meaning_has_a_default() {
     for variable in VARIABLES.iter().filter(|variable| !variable.is_idle() && variable.is_boolean()) {
         assert!(matches!(variable.default, "true" | "false"), "{}", variable.name);
     }
+}
+
+#[test]
+fn the_address_of_the_api_server_is_a_url() {
+    assert_eq!(
+        config(&[("kubernetes_addr", "https://10.0.0.1:6443")]).unwrap().api.server.as_deref(),
+        Some("https://10.0.0.1:6443")
+    );
+    let error = config(&[("kubernetes_addr", "foo")]).unwrap_err().to_string();
+    assert!(error.contains("kubernetes_addr") && error.contains("foo") && error.contains("https://"), "{error}");
 }

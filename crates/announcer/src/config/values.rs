@@ -1,10 +1,11 @@
 //! From names and texts to values: the grammar of each variable, and of kube-vip's flags.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use l2::netlink::check_interface_name;
+use runtime::client::{SERVER_URL, server_url};
 
 use super::variables::{REQUIRED, UNSUPPORTED, VARIABLES, Variable};
 use super::{ConfigError, ElectionMode, LeaseConfig, Listen, PrefixRule};
@@ -64,6 +65,12 @@ fn parse_boolean(text: &str) -> Option<bool> {
 impl Values {
     pub fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
+    }
+
+    /// Words between commas.
+    pub fn list(&self, name: &str) -> BTreeSet<String> {
+        let words = self.text(name).unwrap_or_default().split(',').map(str::trim);
+        words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
     }
 
     pub fn bad(&self, variable: &'static str, accepted: &'static str) -> ConfigError {
@@ -163,6 +170,15 @@ impl Values {
             Some(_) => Err(self.bad("election_mode", "global, service or node")),
             None if self.boolean("svc_election")? == Some(true) => Ok(ElectionMode::Service),
             None => Ok(ElectionMode::Node),
+        }
+    }
+
+    /// The API server's URL. A wrong one would make the library panic only when it is used.
+    pub fn server(&self) -> Result<Option<String>, ConfigError> {
+        match self.text("kubernetes_addr").map(str::trim) {
+            None | Some("") => Ok(None),
+            Some(text) if server_url(text).is_some() => Ok(Some(text.to_owned())),
+            Some(_) => Err(self.bad("kubernetes_addr", SERVER_URL)),
         }
     }
 

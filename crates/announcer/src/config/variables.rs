@@ -109,6 +109,12 @@ pub const VARIABLES: &[Variable] = &[
         "plndr-svcs-lock",
         "Mode `global`: the one Lease, `[namespace/]name`",
     ),
+    text(
+        "svc_lease_namespaces",
+        None,
+        "",
+        "Mode `service`: other namespaces than the Service's own, separated by commas, where the annotation `leaseName` may name a Lease. Unset: none",
+    ),
     text("svc_namespace", None, "", "Serve Services of this namespace only. Unset: of all"),
     text("cp_namespace", Some("namespace"), "kube-system", "Namespace of Leases where the pod's own cannot be read"),
     text(

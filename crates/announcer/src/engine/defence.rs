@@ -1,5 +1,6 @@
 //! What others say about an address of ours: conflicts, defence, and giving way.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use l2::Mac;
@@ -9,6 +10,7 @@ use super::{Action, Engine, Heard};
 use crate::frames::Frame;
 use crate::plan::VipId;
 use crate::reason::Reason;
+use crate::view::Uid;
 
 /// RFC 5227 2.4: defend, but not more often than this.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
@@ -20,12 +22,7 @@ impl Engine {
     /// Somebody spoke about an address.
     pub(super) fn heard(&mut self, now: Instant, frame: &Frame) {
         let Frame { link, address, mac, what, .. } = *frame;
-        let found = self.vips.iter().find(|(_, vip)| {
-            vip.carrier.is_some_and(|carrier| {
-                carrier.net.addr() == address && (carrier.link == link || vip.place == Some(link))
-            })
-        });
-        let Some(id) = found.map(|(id, _)| id.clone()) else {
+        let Some(id) = self.vip_on(link, address) else {
             if what == Heard::Claim {
                 self.orphan_claimed(link, address, mac);
             }
@@ -62,6 +59,19 @@ impl Engine {
             }
             _ => {}
         }
+    }
+
+    /// The VIP that has this address, seen from this interface. Of the leased ones only their carriers tell; a given one,
+    /// and there may be hundreds, is looked up.
+    fn vip_on(&self, link: u32, address: IpAddr) -> Option<VipId> {
+        let given = self.vips.get_key_value(&VipId::Static(address));
+        let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
+        let mut there = given.into_iter().chain(leased).filter(|(_, vip)| {
+            vip.carrier.is_some_and(|carrier| {
+                carrier.net.addr() == address && (carrier.link == link || vip.place == Some(link))
+            })
+        });
+        there.next().map(|(id, _)| id.clone())
     }
 
     fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {

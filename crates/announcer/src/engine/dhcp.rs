@@ -87,6 +87,7 @@ impl Engine {
                 name,
                 wishes,
                 macvlan: MacvlanState::Absent,
+                asked: None,
                 made: None,
                 troubles: 0,
                 client: ClientState::default(),

@@ -101,6 +101,15 @@ impl Engine {
         }
     }
 
+    /// DHCPv6 leases that run here.
+    pub(super) fn leases6(&self) -> BTreeMap<Uid, Ipv6Addr> {
+        let leases = self.vips.iter().filter_map(|(id, vip)| {
+            let VipId::Dhcp6(uid) = id else { return None };
+            Some((uid.clone(), vip.dhcp6.as_ref()?.leased.as_ref()?.facts.address))
+        });
+        leases.collect()
+    }
+
     /// What a former life left of leases whose clients have not said yet that they go on with them. Removed and set
     /// again a moment later, it would cost connections.
     pub(super) fn awaited6(&self) -> BTreeSet<(u32, IpAddr)> {

@@ -16,11 +16,14 @@ const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// A renewal is written down when it moves the end of the lease by this much: short leases must not cost the API a
 /// write per renewal.
 const FACTS_STEP: Duration = Duration::from_mins(1);
+/// The same for a lease that would otherwise be over before its end is written down again.
+const SHORT_FACTS_STEP: Duration = Duration::from_secs(8);
 /// How often one kind of trouble is told.
 const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Whether the end of a lease that stands on the Service is not good enough for a successor any more: it moved by
-/// [`FACTS_STEP`], or by a quarter of what is left until `expires`.
+/// [`FACTS_STEP`] and by a quarter of what is left until `expires`; or it comes before the next renewal, which is due
+/// after half of that, and a successor would find a lease that is over, and it moved by [`SHORT_FACTS_STEP`].
 pub(super) fn has_moved(
     recorded: Option<Timestamp>,
     end: Option<Timestamp>,
@@ -28,8 +31,11 @@ pub(super) fn has_moved(
     now: Instant,
 ) -> bool {
     let (Some(old), Some(new)) = (recorded, end) else { return recorded != end };
-    let quarter = expires.map_or(Duration::ZERO, |at| at.saturating_duration_since(now) / 4);
-    (new.as_second() - old.as_second()).unsigned_abs() >= quarter.max(FACTS_STEP).as_secs()
+    let left = expires.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+    let moved = (new.as_second() - old.as_second()).unsigned_abs();
+    // What stands there is in whole seconds.
+    let soon_over = new > old && moved > (left / 2).as_secs() + 1;
+    moved >= (left / 4).max(FACTS_STEP).as_secs() || (soon_over && moved >= SHORT_FACTS_STEP.as_secs())
 }
 
 impl Vip {
@@ -93,5 +99,49 @@ impl Engine {
                 self.out.push(Action::Tell(member, Tell { warning: reason != Reason::DhcpOtherAddress, reason, text }));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The renewals, counted from the first, at which the end is written.
+    fn written(lease: u64, renewals: usize) -> Vec<usize> {
+        let (start, wall) = (Instant::now(), Timestamp::UNIX_EPOCH);
+        let lease = Duration::from_secs(lease);
+        let mut recorded = wall + lease;
+        let mut written = Vec::new();
+        for renewal in 1..=renewals {
+            // The client is early by up to 3 %.
+            let passed = lease.mul_f64(0.49) * u32::try_from(renewal).unwrap();
+            assert!(recorded > wall + passed, "a successor found a lease of {lease:?} that was over");
+            let (end, now) = (wall + passed + lease, start + passed);
+            if has_moved(Some(recorded), Some(end), Some(now + lease), now) {
+                recorded = end;
+                written.push(renewal);
+            }
+        }
+        written
+    }
+
+    #[test]
+    fn what_stands_on_the_service_is_never_over_and_short_leases_are_not_written_each_time() {
+        assert_eq!(written(10, 4), [2, 4]);
+        assert_eq!(written(30, 4), [2, 4]);
+        assert_eq!(written(59, 4), [2, 4]);
+        assert_eq!(written(3600, 3), [1, 2, 3]);
+    }
+
+    #[test]
+    fn an_end_that_hardly_moves_or_comes_nearer_by_little_is_not_written() {
+        let (now, wall) = (Instant::now(), Timestamp::UNIX_EPOCH);
+        let moved = |seconds: i64, left: u64| {
+            let (old, new) = (wall + Duration::from_secs(1000), wall + jiff::SignedDuration::from_secs(1000 + seconds));
+            has_moved(Some(old), Some(new), Some(now + Duration::from_secs(left)), now)
+        };
+        assert!(!moved(59, 3600) && !moved(600, 3600) && moved(900, 3600) && moved(-900, 3600));
+        assert!(!moved(-20, 30) && moved(17, 30));
+        assert!(has_moved(Some(wall), None, None, now) && !has_moved(None, None, None, now));
     }
 }

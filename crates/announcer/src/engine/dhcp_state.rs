@@ -57,6 +57,8 @@ pub(super) struct Dhcp {
     pub name: String,
     pub mac: Mac,
     pub macvlan: MacvlanState,
+    /// On which interface and under which name it was asked for last.
+    pub asked: Option<(u32, String)>,
     /// When it was there last, and how often since then it could not be made or did not stay.
     pub made: Option<Instant>,
     pub troubles: u32,
@@ -96,6 +98,12 @@ impl Dhcp {
             MacvlanState::Ready(link, _) => Some(link),
             _ => None,
         }
+    }
+
+    /// Whether what was asked for last is still wanted where it was.
+    pub fn is_as_asked(&self, place: Option<u32>) -> bool {
+        let Some((parent, name)) = &self.asked else { return true };
+        *name == self.name && place.is_none_or(|place| place == *parent)
     }
 
     /// When the macvlan is tried again.

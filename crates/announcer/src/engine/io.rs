@@ -68,6 +68,8 @@ pub enum Input {
     Stop,
     /// Answer to [`Action::ReleaseLease`]: whether the Lease now says that nobody holds it.
     Released(bool),
+    /// Where API servers are. Only in `node` mode.
+    ApiServers(BTreeSet<IpAddr>),
     /// While stopping: another node has taken the Lease.
     Successor(String),
     /// Time passed.
@@ -312,7 +314,7 @@ pub enum Action {
     Ask {
         /// MAC of our interface.
         mac: Mac,
-        /// An address of ours on it, the link-local one if there is one; needed to ask about IPv6 addresses.
+        /// To ask about an IPv6 address: an address of ours on it, the link-local one if there is one.
         source: Option<Ipv6Addr>,
         /// What and whom.
         ask: Ask,

@@ -208,7 +208,7 @@ impl Engine {
 
     /// Questions and claims go from our interface's own MAC; those about IPv6 from an address of ours (`frames`).
     fn ask(&mut self, ask: Ask) {
-        let Some((mac, source)) = self.network.as_ref().and_then(|network| speaker(network, ask.link)) else { return };
+        let Some((mac, source)) = self.network.as_ref().and_then(|network| speaker(network, ask)) else { return };
         self.out.push(Action::Ask { mac, source, ask });
     }
 
@@ -278,7 +278,8 @@ fn holding(
     up.filter_map(Vip::address).chain(found.map(|address| address.net.addr())).collect()
 }
 
-/// Our MAC on an interface, and the address from which neighbours are solicited.
-fn speaker(network: &Network, link: u32) -> Option<(Mac, Option<Ipv6Addr>)> {
-    Some((network.link(link)?.mac?, network.ipv6_source(link)))
+/// Our MAC on the interface of a question, and the address from which a neighbour is solicited.
+fn speaker(network: &Network, ask: Ask) -> Option<(Mac, Option<Ipv6Addr>)> {
+    let source = if ask.address.is_ipv6() { network.ipv6_source(ask.link) } else { None };
+    Some((network.link(ask.link)?.mac?, source))
 }

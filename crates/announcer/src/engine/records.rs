@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::due::Timed;
 use super::vip::Phase;
 use super::{Action, Engine, Owners, Record, Recorded};
 use crate::ownership::node::Change;
@@ -34,13 +35,15 @@ pub(super) struct ServiceRecord {
 }
 
 impl ServiceRecord {
-    pub fn deadline(&self) -> Option<Instant> {
-        self.recheck
-    }
-
     /// Whether it has to be looked at again. Cleared whatever comes of that: a VIP that is down by now asks for nothing.
     pub fn wake(&mut self, now: Instant) -> bool {
         self.recheck.take_if(|at| *at <= now).is_some()
+    }
+}
+
+impl Timed for ServiceRecord {
+    fn deadline(&self) -> Option<Instant> {
+        self.recheck
     }
 }
 

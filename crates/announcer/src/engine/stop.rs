@@ -68,11 +68,11 @@ impl Engine {
             return;
         }
         if let Owners::Service(_) = self.ownership {
-            if self.campaigning.is_empty() {
+            if self.campaigning.is_empty() && !self.handing_back {
                 self.exit();
                 return;
             }
-            // The elections end with the next plan, and say when all Leases are handed back.
+            // The elections end with the next plan, if they have not already, and say when all Leases are handed back.
             self.stopping = Some(Stopping::Releasing { until: now + RELEASE_LIMIT });
             self.dirty = true;
             return;
@@ -87,6 +87,7 @@ impl Engine {
     }
 
     pub(super) fn released(&mut self, now: Instant, released: bool) {
+        self.handing_back = false;
         if !matches!(self.stopping, Some(Stopping::Releasing { .. })) {
             return;
         }
@@ -185,7 +186,7 @@ impl Engine {
         if !puts.is_empty() {
             self.out.push(Action::Wire(WireOp::Put(puts)));
         }
-        for (id, vip) in &mut self.vips {
+        for (id, vip) in self.vips.iter_mut() {
             vip.phase = Phase::Idle;
             if let (VipId::Dhcp6(uid), Some(_)) = (id, &vip.dhcp6) {
                 self.out.push(Action::StopDhcp6 { uid: uid.clone(), release: false });
@@ -199,8 +200,7 @@ impl Engine {
 
     fn exit(&mut self) {
         self.stopping = Some(Stopping::Done);
-        // Nothing is planned any more: interfaces whose last VIP has just gone are put back here.
-        self.prepare_links();
+        self.restore_unused_links();
         self.unprotect();
         self.out.push(Action::Exit);
     }

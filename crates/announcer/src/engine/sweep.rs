@@ -10,17 +10,68 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use l2::Mac;
-use l2::netlink::{Address, LinkKind};
+use l2::netlink::{Address, Link, LinkKind};
 
 use super::{Engine, Put, UNDECIDED_LIMIT};
 use crate::annotations::Wanted;
-use crate::network::{LeaseEnd, is_own_macvlan, looks_like_a_vip, owner_in};
+use crate::network::{LeaseEnd, Network, is_own_macvlan, looks_like_a_vip, owner_in};
+use crate::view::ServiceView;
 
 /// How long an address without our mark, which is kube-vip's and has no deadline, may wait on an adopted macvlan for its
 /// client to confirm the lease.
 const CONFIRM_LIMIT: Duration = Duration::from_mins(1);
 
+/// What is here of Services of which it is not decided yet whose they are: kept, and nothing begun with it.
+struct Doubtful {
+    links: BTreeSet<u32>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+impl Doubtful {
+    fn has(&self, address: &Address) -> bool {
+        self.links.contains(&address.interface) || self.addresses.contains(&address.net.addr())
+    }
+}
+
+/// What a Service has, had, or asks for.
+fn known_addresses(view: &ServiceView) -> impl Iterator<Item = IpAddr> + '_ {
+    let given = view.wanted.iter().filter_map(|wanted| match wanted {
+        Wanted::Static(address) => Some(*address),
+        Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+    });
+    given
+        .chain(view.published.ingress.iter().filter_map(|ingress| ingress.ip))
+        .chain(view.last_leased().map(IpAddr::V4))
+        .chain(view.dhcp.lease6.as_ref().map(|lease| lease.address.into()))
+}
+
+fn is_macvlan(link: &Link) -> bool {
+    matches!(link.kind, LinkKind::Macvlan { .. })
+}
+
 impl Engine {
+    fn doubtful(&self, network: &Network) -> Doubtful {
+        let views: Vec<&ServiceView> = self.plan.undecided.iter().filter_map(|key| self.services.get(key)).collect();
+        let addresses: BTreeSet<IpAddr> = views.iter().flat_map(|view| known_addresses(view)).collect();
+        let uids: BTreeSet<&str> = views.iter().map(|view| view.uid.0.as_str()).collect();
+        let names: BTreeSet<String> =
+            views.iter().map(|view| view.dhcp.link_name.clone().unwrap_or_else(|| view.uid.link_name())).collect();
+        // Who shares a lease knows no more of its macvlan than the address.
+        let carrying: BTreeSet<u32> = network
+            .addresses
+            .iter()
+            .filter(|address| addresses.contains(&address.net.addr()))
+            .map(|address| address.interface)
+            .collect();
+        let its = |link: &Link| {
+            carrying.contains(&link.index)
+                || names.contains(&link.name)
+                || link.alias.as_deref().is_some_and(|alias| uids.contains(owner_in(alias)))
+        };
+        let links = network.links.iter().filter(|link| is_macvlan(link) && its(link)).map(|link| link.index).collect();
+        Doubtful { links, addresses }
+    }
+
     /// Addresses with our mark that no VIP of ours carries (yet).
     pub(super) fn orphans(&self) -> Vec<Address> {
         let carried: BTreeSet<(u32, IpNet)> =
@@ -40,18 +91,21 @@ impl Engine {
     /// macvlan without a note the kernel's deadline stands. After a pause only what is seen anew: to put off a deadline
     /// that has passed is to set the address again, which another node may have by then, and nobody would ask.
     pub(super) fn keep_orphans(&self, now: Instant) -> Vec<Put> {
-        let undecided = !self.synced || self.plan.undecided;
+        let ready = self.is_ready();
+        let undecided = !ready || !self.plan.undecided.is_empty();
         let stale = self.observed < self.fresh_from;
         if !undecided || stale || self.stopping.is_some() || now >= self.started + UNDECIDED_LIMIT {
             return Vec::new();
         }
         let Some(network) = &self.network else { return Vec::new() };
+        let doubtful = self.doubtful(network);
         self.orphans()
             .into_iter()
+            .filter(|orphan| !ready || doubtful.has(orphan))
             .filter_map(|orphan| {
                 let left = match network.lease_end_of(&orphan) {
                     Some(LeaseEnd::At(end)) => end.saturating_duration_since(now),
-                    None if matches!(network.link(orphan.interface)?.kind, LinkKind::Macvlan { .. }) => return None,
+                    None if is_macvlan(network.link(orphan.interface)?) => return None,
                     Some(LeaseEnd::Never) | None => Duration::MAX,
                 };
                 // The kernel's least is a second.
@@ -70,7 +124,7 @@ impl Engine {
         // A macvlan has the same MAC on every node, and what is only kept announces nothing: what is heard there is said
         // by another node.
         let own = self.network.as_ref().and_then(|network| network.link(link));
-        if own.is_some_and(|own| own.mac == Some(mac) && !matches!(own.kind, LinkKind::Macvlan { .. })) {
+        if own.is_some_and(|own| own.mac == Some(mac) && !is_macvlan(own)) {
             return;
         }
         let claimed: Vec<Address> = self
@@ -84,22 +138,28 @@ impl Engine {
         }
     }
 
-    /// Removes what nobody gave us. Only when the Services are known and it is decided who owns them.
+    /// Removes what nobody gave us. Only when the Services are known and owners can be told; what is in doubt for single
+    /// ones is left alone, and only that: a Lease that cannot be had must not keep everything else here for ever.
     pub(super) fn sweep(&mut self, now: Instant) {
-        let Some(network) = self.network.as_ref().filter(|_| !self.plan.undecided) else { return };
+        let Some(network) = self.network.as_ref().filter(|_| self.is_ready()) else { return };
+        let doubtful = self.doubtful(network);
+        // decisions.md 19: a kube-vip that lives on this very node has what carries no mark or alias of ours.
+        let guest = self.ownership.is_guest(now);
         let names: BTreeSet<&str> =
             self.vips.values().filter_map(|vip| vip.dhcp.as_ref()).map(super::dhcp_state::Dhcp::link_name).collect();
         let leaving: BTreeSet<u32> = self.leaving.values().map(super::dhcp::Leaving::link).collect();
         let uids: BTreeSet<&str> = self.services.values().map(|view| view.uid.0.as_str()).collect();
-        let ours = |link: &l2::netlink::Link| {
-            is_own_macvlan(link)
-                || (matches!(link.kind, LinkKind::Macvlan { .. })
-                    && link.alias.as_deref().is_some_and(|alias| uids.contains(owner_in(alias))))
+        let ours = |link: &Link| {
+            (is_own_macvlan(link) && (!guest || link.alias.is_some()))
+                || (is_macvlan(link) && link.alias.as_deref().is_some_and(|alias| uids.contains(owner_in(alias))))
         };
         let (mut links, mut addresses) = (Vec::new(), Vec::new());
         let mut doomed = BTreeSet::new();
         for link in network.links.iter().filter(|link| ours(link)) {
-            if names.contains(link.name.as_str()) || leaving.contains(&link.index) {
+            if names.contains(link.name.as_str())
+                || leaving.contains(&link.index)
+                || doubtful.links.contains(&link.index)
+            {
                 continue;
             }
             doomed.insert(link.index);
@@ -108,26 +168,14 @@ impl Engine {
                 links.push(link.index);
             }
         }
-        let wanted: BTreeSet<IpAddr> = self
-            .services
-            .values()
-            .flat_map(|view| {
-                let given = view.wanted.iter().filter_map(|wanted| match wanted {
-                    Wanted::Static(address) => Some(*address),
-                    Wanted::Dhcp4 | Wanted::Dhcp6 => None,
-                });
-                given
-                    .chain(view.published.ingress.iter().filter_map(|ingress| ingress.ip))
-                    .chain(view.last_leased().map(IpAddr::V4))
-            })
-            .collect();
+        let wanted: BTreeSet<IpAddr> = self.services.values().flat_map(known_addresses).collect();
         let carried: BTreeSet<(u32, IpNet)> =
             self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| (carrier.link, carrier.net)).collect();
         let (awaited, confirming4) = (self.awaited6(), self.confirming4(now));
         for address in &network.addresses {
             let Some(link) = network.link(address.interface) else { continue };
-            let candidate =
-                address.is_ours() || (looks_like_a_vip(address, link) && wanted.contains(&address.net.addr()));
+            let candidate = address.is_ours()
+                || (!guest && looks_like_a_vip(address, link) && wanted.contains(&address.net.addr()));
             // What has our mark has a deadline too: the kernel ends the wait, however late the API came.
             let confirming = if address.is_ours() {
                 confirming4.contains_key(link.name.as_str()) || awaited.contains(&(link.index, address.net.addr()))
@@ -136,6 +184,7 @@ impl Engine {
             };
             if !candidate
                 || confirming
+                || doubtful.has(address)
                 || carried.contains(&(address.interface, address.net))
                 || doomed.contains(&address.interface)
                 || leaving.contains(&address.interface)

@@ -11,7 +11,7 @@ use crate::view::ServiceKey;
 impl Engine {
     pub(super) fn tell_problems(&mut self, now: Instant) {
         let problems: Vec<(ServiceKey, String)> = self.plan.told.iter().cloned().collect();
-        for (key, text) in problems {
+        for (key, text) in problems.into_iter().chain(self.lease_problems()) {
             if self.services.get(&key).is_some_and(|view| self.ownership.of(view) == Owner::Mine) {
                 self.tell(now, &key, true, Reason::CannotAnnounce, &text);
             }

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use l2::Mac;
 
 use super::dhcp_state::{Dhcp, Dhcp6};
+use super::due::Timed;
 use super::{Action, Engine, Put, VipStatus, WireOp};
 use crate::network::looks_like_a_vip;
 use crate::plan::VipId;
@@ -119,23 +120,6 @@ impl Vip {
         self.carrier.map(|carrier| carrier.net.addr())
     }
 
-    pub fn deadline(&self) -> Option<Instant> {
-        let phase = match self.phase {
-            Phase::Probing(probe) | Phase::Up { doubt: Some(probe) } => Some(probe.next),
-            Phase::Blocked { until } => Some(until),
-            Phase::Idle | Phase::Adding | Phase::Up { doubt: None } => None,
-        };
-        let announcing = match self.announcing {
-            Announcing::Silent => None,
-            Announcing::AwaitingStatus { until } => Some(until),
-            Announcing::Burst { begun, step } => Some(begun + Duration::from_millis(BURST_MS[step])),
-            Announcing::Periodic { next } => Some(next),
-        };
-        let dhcp = self.dhcp.as_ref().and_then(Dhcp::deadline);
-        let dhcp6 = self.dhcp6.as_ref().and_then(Dhcp6::deadline);
-        [phase, announcing, dhcp, dhcp6].into_iter().flatten().min()
-    }
-
     /// What keeps the kernel from removing the address, if it should be there.
     pub fn put(&self, now: Instant, fence: Duration) -> Option<Put> {
         let carrier = self.carrier?;
@@ -190,6 +174,25 @@ impl Vip {
                 .or(self.dhcp6.as_ref().map(|dhcp| dhcp.client.state)),
             expires: self.lease_expires(),
         }
+    }
+}
+
+impl Timed for Vip {
+    fn deadline(&self) -> Option<Instant> {
+        let phase = match self.phase {
+            Phase::Probing(probe) | Phase::Up { doubt: Some(probe) } => Some(probe.next),
+            Phase::Blocked { until } => Some(until),
+            Phase::Idle | Phase::Adding | Phase::Up { doubt: None } => None,
+        };
+        let announcing = match self.announcing {
+            Announcing::Silent => None,
+            Announcing::AwaitingStatus { until } => Some(until),
+            Announcing::Burst { begun, step } => Some(begun + Duration::from_millis(BURST_MS[step])),
+            Announcing::Periodic { next } => Some(next),
+        };
+        let dhcp = self.dhcp.as_ref().and_then(Dhcp::deadline);
+        let dhcp6 = self.dhcp6.as_ref().and_then(Dhcp6::deadline);
+        [phase, announcing, dhcp, dhcp6].into_iter().flatten().min()
     }
 }
 
@@ -335,7 +338,7 @@ impl Engine {
             return;
         }
         // The settings come first: with others the node would answer for the address on every interface.
-        self.prepare_links();
+        self.prepare_links(now);
         self.out.push(Action::Wire(WireOp::Put(puts)));
     }
 

@@ -4,11 +4,23 @@ use std::time::{Duration, Instant};
 
 use l2::Mac;
 
+use super::due::Timed;
 use super::vip::{Announcing, BURST_MS, Carrier, PROBE_GAP, PROBES, Phase, Probe};
 use super::{Action, Engine, WireOp};
 use crate::plan::VipId;
 
 impl Engine {
+    /// Everything that is due.
+    pub(super) fn vip_timers(&mut self, now: Instant) {
+        if !self.vips.is_due(now) {
+            return;
+        }
+        let due = self.vips.iter().filter(|(_, vip)| vip.deadline().is_some_and(|at| at <= now));
+        for id in due.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.vip_timer(now, &id);
+        }
+    }
+
     /// Everything of one VIP that is due.
     pub(super) fn vip_timer(&mut self, now: Instant, id: &VipId) {
         self.probe_timer(now, id);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::annotations::LeaseFacts;
-use crate::plan::tests::view;
+use crate::plan::tests::{told, view};
 
 fn grouped(views: &[ServiceView]) -> Vec<String> {
     let services = views.iter().map(|view| (view.key.clone(), view.clone())).collect();
@@ -20,7 +20,7 @@ fn aged(created: i64, view: ServiceView) -> ServiceView {
 }
 
 fn leased(name: &str, address: &str) -> ServiceView {
-    let mut view = view(name, &["dhcp"]);
+    let mut view = told(view(name, &["dhcp"]), address);
     view.dhcp.lease =
         Some(LeaseFacts { address: address.parse().unwrap(), server: "10.0.0.254".parse().unwrap(), expires: None });
     view
@@ -51,6 +51,15 @@ fn both_families_of_a_service_pull_their_groups_together() {
 fn dhcp_services_have_nothing_in_common_until_one_names_the_others_lease() {
     assert_eq!(grouped(&[view("a", &["dhcp"]), view("b", &["dhcp"])]), ["a0000000-uid: a", "b0000000-uid: b"]);
     assert_eq!(grouped(&[aged(1, leased("a", "10.0.0.50")), aged(2, view("b", &["10.0.0.50"]))]), ["10.0.0.50: a+b"]);
+}
+
+#[test]
+fn an_address_that_is_only_asked_for_joins_nobody() {
+    let mut copied = leased("a", "10.0.0.50");
+    copied.published.ingress.clear();
+    copied.dhcp.requested = Some("10.0.0.50".parse().unwrap());
+    let victim = view("b", &["10.0.0.50"]);
+    assert_eq!(grouped(&[aged(1, copied), aged(2, victim)]), ["10.0.0.50: b", "a0000000-uid: a"]);
 }
 
 #[test]

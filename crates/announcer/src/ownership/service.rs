@@ -6,8 +6,11 @@
 //! one, so that no kube-vip announces the address for their sake.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::{Duration, Instant};
 
 use super::{LeaseState, Owner, Ownership};
+use crate::annotations::{LEASE_NAME, Problem};
 use crate::endpoints::{Endpoints, eligible_nodes};
 use crate::group::groups;
 use crate::view::{ServiceKey, ServiceView};
@@ -21,40 +24,78 @@ pub struct LeaseKey {
     pub name: String,
 }
 
+impl fmt::Display for LeaseKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
 impl LeaseKey {
     /// kube-vip spec 4: `kubevip-<service>` beside the Service, unless its annotation names another one, as `name` or
-    /// `namespace/name`.
-    pub fn of(view: &ServiceView) -> Self {
-        let own = || (view.key.namespace.clone(), format!("kubevip-{}", view.key.name));
-        let (namespace, name) = match view.lease_name.as_deref().map(|text| text.split_once('/').ok_or(text)) {
-            None => own(),
-            Some(Ok((namespace, name))) => (namespace.to_owned(), name.to_owned()),
-            Some(Err(name)) => (view.key.namespace.clone(), name.to_owned()),
-        };
-        Self { namespace, name }
+    /// `namespace/name`. Other Leases decide about other things, some about who controls the cluster, and whoever may
+    /// write Services in one namespace must not have this node compete for those: beside its own there are only
+    /// `namespaces`.
+    pub fn of(view: &ServiceView, namespaces: &BTreeSet<String>) -> Result<Self, Problem> {
+        let Some(text) = view.lease_name.as_deref() else { return Ok(Self::usual(view)) };
+        let (namespace, name) = text.split_once('/').unwrap_or((&view.key.namespace, text));
+        if !is_object_name(name) || (namespace != view.key.namespace && !namespaces.contains(namespace)) {
+            return Err(Problem::new(
+                LEASE_NAME,
+                text,
+                "accepted is the name of a Lease beside the Service, or namespace/name in a namespace that svc_lease_namespaces of the announcer names; the usual Lease is used",
+            ));
+        }
+        Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
     }
+
+    fn usual(view: &ServiceView) -> Self {
+        Self { namespace: view.key.namespace.clone(), name: format!("kubevip-{}", view.key.name) }
+    }
+}
+
+/// RFC 1123, as the API server wants it of a Lease.
+fn is_object_name(text: &str) -> bool {
+    let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
+    let label = |part: &str| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
+    text.len() <= 253 && text.split('.').all(|part| label(part) && part.as_bytes().iter().all(inner))
 }
 
 /// kube-vip's Leases per Service.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceLeases {
     node: String,
+    /// Where Services of other namespaces may have their Leases.
+    namespaces: BTreeSet<String>,
     states: BTreeMap<LeaseKey, LeaseState>,
     /// The Lease that decides about each Service; absent: this node takes no part.
     decides: BTreeMap<ServiceKey, LeaseKey>,
     wanted: BTreeSet<LeaseKey>,
+    /// Since when those say nothing about an owner.
+    silent: BTreeMap<LeaseKey, Instant>,
 }
 
 impl ServiceLeases {
     /// Knows nothing.
-    pub fn new(node: String) -> Self {
-        Self { node, ..Self::default() }
+    pub fn new(node: String, namespaces: BTreeSet<String>) -> Self {
+        Self { node, namespaces, ..Self::default() }
+    }
+
+    fn lease_of(&self, view: &ServiceView) -> LeaseKey {
+        LeaseKey::of(view, &self.namespaces).unwrap_or_else(|_| LeaseKey::usual(view))
+    }
+
+    /// What is wrong with the Lease that this Service asks for.
+    pub fn problem(&self, view: &ServiceView) -> Option<Problem> {
+        LeaseKey::of(view, &self.namespaces).err()
     }
 
     /// An election says something new; true if it is.
     pub fn lease(&mut self, key: LeaseKey, state: LeaseState) -> bool {
         if !self.wanted.contains(&key) {
             return false;
+        }
+        if state.owner(&self.node) != Owner::Undecided {
+            self.silent.remove(&key);
         }
         self.states.insert(key, state.clone()) != Some(state)
     }
@@ -79,15 +120,31 @@ impl ServiceLeases {
                 continue;
             }
             let Some(first) = views.iter().find(|view| !view.retired).or(views.first()) else { continue };
-            let decides = LeaseKey::of(first);
+            let decides = self.lease_of(first);
             self.decides.extend(members.iter().map(|key| (key.clone(), decides.clone())));
             if matches!(self.states.get(&decides), Some(LeaseState::Held { .. })) {
-                self.wanted.extend(views.iter().map(|view| LeaseKey::of(view)));
+                let all: Vec<LeaseKey> = views.iter().map(|view| self.lease_of(view)).collect();
+                self.wanted.extend(all);
             }
             self.wanted.insert(decides);
         }
         self.states.retain(|key, _| self.wanted.contains(key));
         &self.wanted
+    }
+
+    /// Services of which no owner can be told for this long, with the Lease that should say it.
+    pub fn stuck(&mut self, now: Instant, patience: Duration) -> Vec<(ServiceKey, LeaseKey)> {
+        let open =
+            |key: &LeaseKey| self.states.get(key).is_none_or(|state| state.owner(&self.node) == Owner::Undecided);
+        let silent: BTreeSet<&LeaseKey> = self.decides.values().filter(|key| open(key)).collect();
+        self.silent =
+            silent.into_iter().map(|key| (key.clone(), self.silent.get(key).copied().unwrap_or(now))).collect();
+        let long = |key: &LeaseKey| self.silent.get(key).is_some_and(|since| now >= *since + patience);
+        self.decides
+            .iter()
+            .filter(|(_, lease)| long(lease))
+            .map(|(service, lease)| (service.clone(), lease.clone()))
+            .collect()
     }
 
     fn state(&self, service: &ServiceView) -> Option<&LeaseState> {
@@ -125,19 +182,43 @@ mod tests {
 
     #[test]
     fn leases_have_kube_vips_names() {
-        for (annotation, expected) in
-            [(None, "default/kubevip-web"), (Some("common"), "default/common"), (Some("infra/common"), "infra/common")]
-        {
+        let infra = BTreeSet::from(["infra".to_owned()]);
+        for (annotation, expected) in [
+            (None, Some("default/kubevip-web")),
+            (Some("common"), Some("default/common")),
+            (Some("default/common.2"), Some("default/common.2")),
+            (Some("infra/common"), Some("infra/common")),
+            (Some("kube-system/kube-controller-manager"), None),
+            (Some("/common"), None),
+            (Some("infra/"), None),
+            (Some("infra/a/b"), None),
+            (Some("Common"), None),
+            (Some("-common"), None),
+            (Some("a..b"), None),
+            (Some(&"a".repeat(254)), None),
+        ] {
             let view = ServiceView { lease_name: annotation.map(str::to_owned), ..view("web", &["10.0.0.5"]) };
-            let key = LeaseKey::of(&view);
-            assert_eq!(format!("{}/{}", key.namespace, key.name), expected);
+            let key = LeaseKey::of(&view, &infra).ok().map(|key| key.to_string());
+            assert_eq!(key.as_deref(), expected, "{annotation:?}");
         }
+    }
+
+    #[test]
+    fn a_service_that_names_a_lease_of_somebody_else_competes_for_its_own() {
+        let lease_name = Some("kube-system/kube-controller-manager".to_owned());
+        let web = ServiceView { lease_name, ..view("web", &["10.0.0.5"]) };
+        let all = services(std::slice::from_ref(&web));
+        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
+        assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-web"]);
+        leases.lease(LeaseKey::usual(&web), MINE);
+        assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-web"]);
+        assert!(leases.problem(&web).is_some());
     }
 
     #[test]
     fn each_service_has_its_own_owner() {
         let all = services(&[view("a", &["10.0.0.5"]), view("b", &["10.0.0.6"])]);
-        let mut leases = ServiceLeases::new("node-1".into());
+        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
         assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-a", "default/kubevip-b"]);
         let owner = |leases: &ServiceLeases, name: &str| leases.of(&view(name, &[]));
         assert_eq!(owner(&leases, "a"), Owner::Undecided);
@@ -153,12 +234,12 @@ mod tests {
         let old = ServiceView { created: 1, ..view("old", &["10.0.0.5"]) };
         let young = ServiceView { created: 2, ..view("young", &["10.0.0.5"]) };
         let all = services(&[old.clone(), young.clone()]);
-        let mut leases = ServiceLeases::new("node-1".into());
+        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
         assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-old"]);
-        leases.lease(LeaseKey::of(&old), MINE);
+        leases.lease(LeaseKey::usual(&old), MINE);
         assert_eq!(leases.of(&young), Owner::Mine);
         assert_eq!(leases.campaign(&all, &Endpoints::new(), false).len(), 2);
-        leases.lease(LeaseKey::of(&young), LeaseState::Other("node-2".into()));
+        leases.lease(LeaseKey::usual(&young), LeaseState::Other("node-2".into()));
         assert_eq!(leases.of(&young), Owner::Mine, "never on two nodes");
     }
 
@@ -166,7 +247,7 @@ mod tests {
     fn where_a_local_service_has_no_endpoint_no_part_is_taken() {
         let web = ServiceView { local_traffic: true, ..view("web", &["10.0.0.5"]) };
         let all = services(std::slice::from_ref(&web));
-        let mut leases = ServiceLeases::new("node-1".into());
+        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
         let endpoints = Endpoints::from([(web.key.clone(), BTreeSet::from(["node-2".to_owned()]))]);
         assert!(leases.campaign(&all, &endpoints, false).is_empty());
         assert_eq!(leases.of(&web), Owner::Theirs);
@@ -176,9 +257,9 @@ mod tests {
     fn the_end_leaves_all_elections_and_keeps_what_is_served() {
         let web = view("web", &["10.0.0.5"]);
         let all = services(std::slice::from_ref(&web));
-        let mut leases = ServiceLeases::new("node-1".into());
+        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
         leases.campaign(&all, &Endpoints::new(), false);
-        leases.lease(LeaseKey::of(&web), MINE);
+        leases.lease(LeaseKey::usual(&web), MINE);
         assert!(leases.campaign(&all, &Endpoints::new(), true).is_empty());
         assert_eq!(leases.of(&web), Owner::Mine);
     }

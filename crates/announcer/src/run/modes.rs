@@ -27,7 +27,6 @@ pub(super) fn global(tasks: &mut Tasks, shared: &Shared<'_>, recorder: &Recorder
     let after = Successor {
         lease: Api::namespaced(client.clone(), namespace),
         name: config.lease.name.clone(),
-        node: config.node_name.clone(),
         inputs: inputs.clone(),
     };
     tasks.spawn("election", plain(elect(election, after, release, tasks.stop())));

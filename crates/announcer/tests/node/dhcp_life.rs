@@ -21,7 +21,8 @@ fn a_lease_of_three_seconds_is_kept_for_ten_lease_times() {
         let (discovers, requests) = server.asked();
         assert_eq!(discovers, 1, "by renewals alone");
         assert!((18..40).contains(&requests), "at T1: {requests}");
-        assert!(bench.api.writes.lock().unwrap().len() <= 3, "no write per renewal: {:?}", bench.api.writes);
+        // Two at the start, one to spare, and then one in eight seconds or more, for a successor.
+        assert!(bench.api.writes.lock().unwrap().len() <= 6, "no write per renewal: {:?}", bench.api.writes);
     });
 }
 

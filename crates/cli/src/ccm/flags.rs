@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
 
-use crate::values::{go_bool, go_duration};
+use crate::values::{go_bool, go_duration, go_period};
 
 /// Cloud controller manager for Kubernetes on Harvester.
 #[derive(Debug, Parser)]
@@ -77,17 +77,17 @@ pub struct Cloud {
     /// URL of the guest cluster's API server, overrides the one in the kubeconfig
     #[arg(long, value_name = "URL")]
     pub master: Option<String>,
-    /// Services reconciled at the same time
+    /// Services reconciled at the same time: at least 16; a larger number is taken
     #[arg(long, default_value_t = 1)]
     pub concurrent_service_syncs: usize,
-    /// Nodes initialised at the same time
+    /// Nodes initialised at the same time: at least 16; a larger number is taken
     #[arg(long, default_value_t = 1)]
     pub concurrent_node_syncs: usize,
     /// How often nodes that are not ready are compared with their virtual machines
-    #[arg(long, default_value = "5s", value_parser = go_duration)]
+    #[arg(long, default_value = "5s", value_parser = go_period)]
     pub node_monitor_period: Duration,
     /// How often addresses of all nodes are compared again, beside the watch
-    #[arg(long, default_value = "5m", value_parser = go_duration)]
+    #[arg(long, default_value = "5m", value_parser = go_period)]
     pub node_status_update_frequency: Duration,
 }
 
@@ -337,6 +337,11 @@ mod tests {
     fn unknown_flags_and_positional_arguments_are_refused() {
         assert!(parsed(&["--loadbalancer-network=x"]).unwrap_err().contains("--loadbalancer-network"));
         assert!(parsed(&["stray"]).unwrap_err().contains("stray"));
+        // The timers behind these would panic, in the replica that leads.
+        for flag in ["--node-monitor-period", "--node-status-update-frequency"] {
+            let error = parsed(&[&format!("{flag}=0s")]).unwrap_err();
+            assert!(error.contains(flag) && error.contains("'0s'") && error.contains("above 0"), "{error}");
+        }
         assert!(parsed(&["--leader-elect=perhaps"]).unwrap_err().contains("accepted: 1, t, T, true"));
     }
 

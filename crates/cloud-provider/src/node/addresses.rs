@@ -129,7 +129,7 @@ mod tests {
 
     fn requesting(value: &str) -> NodeView {
         let mut view = node("n");
-        view.annotations.insert(PROVIDED_NODE_IP.into(), value.into());
+        view.annotations.insert(PROVIDED_NODE_IP, value);
         view
     }
 

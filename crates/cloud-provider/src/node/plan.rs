@@ -97,7 +97,7 @@ fn pair(labels: (&'static str, &'static str), value: &str) -> impl Iterator<Item
 }
 
 fn changes(node: &NodeView, wanted: &BTreeMap<&'static str, String>) -> BTreeMap<&'static str, String> {
-    let differs = |(label, value): &(&&'static str, &String)| node.labels.get(**label) != Some(*value);
+    let differs = |(label, value): &(&&'static str, &String)| node.labels.get(label) != Some(value.as_str());
     wanted.iter().filter(differs).map(|(label, value)| (*label, value.clone())).collect()
 }
 
@@ -107,7 +107,7 @@ pub(super) fn reconcile_labels(node: &NodeView) -> BTreeMap<&'static str, String
     let mut changes = BTreeMap::new();
     for (label, beta) in [ZONE, REGION, INSTANCE_TYPES] {
         if let Some(value) = node.labels.get(beta).filter(|value| node.labels.get(label) != Some(*value)) {
-            changes.insert(label, value.clone());
+            changes.insert(label, value.to_owned());
         }
     }
     changes
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn an_empty_zone_sets_no_label_and_takes_none_away() {
         let mut view = tainted();
-        view.labels.insert(ZONE.0.into(), "by-hand".into());
+        view.labels.insert(ZONE.0, "by-hand");
         let nowhere = InstanceMetadata { zone: String::new(), region: String::new(), ..machine() };
         assert_eq!(plan(&view, &nowhere, FOLLOW).unwrap().labels, BTreeMap::new());
         let typed = InstanceMetadata { instance_type: "t1.micro".into(), ..nowhere };
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_node_ip_that_the_machine_does_not_have_keeps_the_node_tainted() {
         let mut view = tainted();
-        view.annotations.insert(PROVIDED_NODE_IP.into(), "10.0.0.2".into());
+        view.annotations.insert(PROVIDED_NODE_IP, "10.0.0.2");
         let error = plan(&view, &machine(), FOLLOW).unwrap_err();
         assert_eq!(
             runtime::error::chain(&error),
@@ -256,7 +256,7 @@ mod tests {
         let mut view = node("n");
         view.addresses = vec![internal("10.0.0.1"), internal("fd00::1")];
         for (label, value) in [(ZONE.0, "rack-1"), (ZONE.1, "rack-1"), (REGION.0, "lab"), (REGION.1, "lab")] {
-            view.labels.insert(label.into(), value.into());
+            view.labels.insert(label, value);
         }
         // W-50: two addresses of one type are no change.
         let both = InstanceMetadata { addresses: view.addresses.clone(), ..machine() };
@@ -279,7 +279,7 @@ mod tests {
     fn a_machine_that_moved_to_another_zone_takes_all_four_labels_along_if_that_is_wanted() {
         let mut view = node("n");
         for (label, value) in [(ZONE.0, "rack-1"), (ZONE.1, "rack-1"), (REGION.0, "lab"), (REGION.1, "lab")] {
-            view.labels.insert(label.into(), value.into());
+            view.labels.insert(label, value);
         }
         let moved = InstanceMetadata { zone: "rack-2".into(), addresses: Vec::new(), ..machine() };
         let labels = plan(&view, &moved, FOLLOW).unwrap().labels;
@@ -293,7 +293,7 @@ mod tests {
         let on = |name: &str| InstanceMetadata { labels: [(host, name.to_owned())].into(), ..machine() };
         assert_eq!(plan(&tainted(), &on("host-1"), STAY).unwrap().labels.get(host), Some(&"host-1".to_owned()));
         let mut view = node("n");
-        view.labels.insert(host.into(), "host-1".into());
+        view.labels.insert(host, "host-1");
         assert_eq!(plan(&view, &on("host-2"), FOLLOW).unwrap().labels.get(host), Some(&"host-2".to_owned()));
         assert_eq!(plan(&view, &on("host-2"), STAY).unwrap().labels.get(host), None);
         assert_eq!(plan(&view, &on(""), FOLLOW).unwrap().labels.get(host), None, "not known now");
@@ -304,7 +304,7 @@ mod tests {
     fn beta_labels_are_the_source_of_the_others() {
         let with = |labels: &[(&str, &str)]| {
             let mut view = node("n");
-            view.labels = labels.iter().map(|(label, value)| ((*label).into(), (*value).into())).collect();
+            view.labels = labels.iter().copied().collect();
             reconcile_labels(&view).into_iter().collect::<Vec<_>>()
         };
         assert_eq!(with(&[(ZONE.1, "z"), (REGION.1, "r"), (INSTANCE_TYPES.1, "t")]).len(), 3);
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn an_old_beta_label_does_not_win_over_the_machine() {
         let mut view = node("n");
-        view.labels = [(ZONE.0.into(), "rack-1".into()), (ZONE.1.into(), "old".into())].into();
+        view.labels = [(ZONE.0, "rack-1"), (ZONE.1, "old")].into();
         let labels = plan(&view, &InstanceMetadata { region: String::new(), ..machine() }, FOLLOW).unwrap().labels;
         assert_eq!(labels.into_iter().collect::<Vec<_>>(), [(ZONE.1, "rack-1".into())]);
     }

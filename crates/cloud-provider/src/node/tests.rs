@@ -87,7 +87,7 @@ fn settled(name: &str) -> NodeView {
     view.provider_id = Some("harvester://vm".into());
     view.addresses = machine().addresses;
     for label in ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"] {
-        view.labels.insert(label.into(), "rack-1".into());
+        view.labels.insert(label, "rack-1");
     }
     view
 }
@@ -226,7 +226,7 @@ async fn a_wake_up_whose_write_failed_is_not_forgotten() {
 #[tokio::test]
 async fn a_beta_label_is_copied_without_asking_the_cloud() {
     let mut view = node("n");
-    view.labels.insert("failure-domain.beta.kubernetes.io/zone".into(), "z".into());
+    view.labels.insert("failure-domain.beta.kubernetes.io/zone", "z");
     let test = Test::new([view]);
     test.controller.process("n").await;
     assert_eq!(test.asked(), 0);

@@ -26,7 +26,7 @@ pub(super) fn settled(
     moving: &mut Option<Moving>,
     now: Instant,
 ) -> Result<(), Duration> {
-    let changes = wanted.iter().any(|(label, value)| node.labels.get(*label).is_some_and(|known| known != value));
+    let changes = wanted.iter().any(|(label, value)| node.labels.get(label).is_some_and(|known| known != value));
     if !changes {
         *moving = None;
         return Ok(());
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn h10_a_zone_that_changes_to_and_fro_is_never_written_and_one_that_stays_is() {
         let mut view = node("n");
-        view.labels.insert(ZONE.into(), "rack-1".into());
+        view.labels.insert(ZONE, "rack-1");
         let mut moving = None;
         let start = Instant::now();
         let mut look =

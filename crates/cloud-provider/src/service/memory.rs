@@ -1,5 +1,7 @@
 //! What a pass leaves to the next one.
 
+use std::sync::Arc;
+
 use super::story::Story;
 use crate::own_write::OwnWrite;
 use crate::view::{Condition, ServiceView};
@@ -8,7 +10,7 @@ use crate::view::{Condition, ServiceView};
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// The last view of a pass that wanted or had a load balancer.
-    pub(super) served: Option<ServiceView>,
+    pub(super) served: Option<Arc<ServiceView>>,
     pub(super) written: OwnWrite<ServiceView>,
     pub(super) story: Story,
     pub(super) conflicts: u32,

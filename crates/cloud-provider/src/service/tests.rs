@@ -488,10 +488,7 @@ async fn stopping_ends_the_controller() {
     stop.cancel();
     tokio::time::sleep(Duration::from_secs(1)).await;
     test.calls();
-    test.cache.apply(
-        service("default/web").key,
-        finalized(|view| view.labels.insert("a".into(), "b".into()).map_or((), drop)),
-    );
+    test.cache.apply(service("default/web").key, finalized(|view| view.labels.insert("a", "b")));
     tokio::time::sleep(Duration::from_secs(700)).await;
     assert_eq!(test.calls(), Vec::<String>::new());
 }

@@ -99,17 +99,33 @@ impl fmt::Display for State {
 
 /// A server that refuses again and again is asked at most this often.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+/// SOL_MAX_RT until a server names another. RFC 8415 has an hour, for hosts without a DHCPv6 server at all; here somebody asked for
+/// an address and waits for it.
+const LONGEST_WAIT: Duration = Duration::from_secs(64);
 /// One association per DUID, since each Service has a DUID of its own.
 const IAID: u32 = 1;
 
 #[derive(Debug, Clone)]
 enum Phase {
     Idle,
-    Pausing { until: Instant },
+    Pausing {
+        until: Instant,
+    },
+    /// An address was refused because somebody else uses it; nothing is sent before `until`, whatever happens.
+    Declined {
+        until: Instant,
+    },
     Selecting(Exchange),
-    Requesting { exchange: Exchange, server: Vec<u8>, address: Ipv6Addr },
+    Requesting {
+        exchange: Exchange,
+        server: Vec<u8>,
+        address: Ipv6Addr,
+    },
     Confirming(Exchange),
-    Probing { lease: Lease, asked_at: Instant },
+    Probing {
+        lease: Lease,
+        asked_at: Instant,
+    },
     Bound,
     Renewing(Exchange),
     Rebinding(Exchange),
@@ -129,6 +145,8 @@ pub struct Client {
     wish: Option<Ipv6Addr>,
     /// Refusals since we were bound last.
     refusals: u32,
+    /// SOL_MAX_RT: between two SOLICITs.
+    longest_wait: Duration,
 }
 
 impl Client {
@@ -147,6 +165,7 @@ impl Client {
             remembered: config.remembered.clone(),
             wish: config.requested,
             refusals: 0,
+            longest_wait: LONGEST_WAIT,
             config,
         })
     }
@@ -164,7 +183,7 @@ impl Client {
     /// Where the client is.
     pub fn state(&self) -> State {
         match &self.phase {
-            Phase::Idle | Phase::Pausing { .. } => State::Init,
+            Phase::Idle | Phase::Pausing { .. } | Phase::Declined { .. } => State::Init,
             Phase::Selecting(_) => State::Selecting,
             Phase::Requesting { .. } => State::Requesting,
             Phase::Confirming(_) => State::Confirming,
@@ -226,7 +245,8 @@ impl Phases for Client {
     fn restart(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &self.phase {
             Phase::Idle => self.start(now, out),
-            Phase::Released => {}
+            // The ten seconds of a DECLINE, and the end, stand.
+            Phase::Released | Phase::Declined { .. } => {}
             Phase::Probing { lease, .. } => self.probe(now, lease.clone(), out),
             _ if self.in_use.is_some() => self.begin(now, Phase::Confirming, out),
             _ => self.begin(now, Phase::Selecting, out),
@@ -273,7 +293,7 @@ impl Phases for Client {
         }
         self.say(now, MessageType::Decline, &lease, out);
         out.push(Output::Report(Report::Declined { address, mac }));
-        self.phase = Phase::Pausing { until: now + DECLINE_WAIT };
+        self.phase = Phase::Declined { until: now + DECLINE_WAIT };
     }
 
     fn release(&mut self, now: Instant, out: &mut Vec<Output>) {
@@ -287,7 +307,7 @@ impl Phases for Client {
     fn phase_deadline(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Idle | Phase::Released | Phase::Stopped => None,
-            Phase::Pausing { until } => Some(*until),
+            Phase::Pausing { until } | Phase::Declined { until } => Some(*until),
             Phase::Selecting(exchange)
             | Phase::Requesting { exchange, .. }
             | Phase::Confirming(exchange)

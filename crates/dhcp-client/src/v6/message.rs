@@ -1,6 +1,7 @@
 //! DHCPv6 messages: ours to bytes, the servers' from bytes. RFC 8415 18 and 21.
 
 use std::net::Ipv6Addr;
+use std::time::Duration;
 
 use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, ORO, OptionCode, Status, StatusCode};
 use dhcproto::{Decodable, Decoder, Encodable, Encoder};
@@ -26,6 +27,8 @@ pub(super) struct Reply {
     pub status: Option<(Status, String)>,
     /// It has our association at all, with or without an address.
     pub has_association: bool,
+    /// SOL_MAX_RT, if it names a usable one.
+    pub longest_wait: Option<Duration>,
 }
 
 pub(super) fn encode(duid: &[u8], iaid: u32, xid: [u8; 3], elapsed: u16, request: &Request<'_>) -> Vec<u8> {
@@ -65,6 +68,7 @@ pub(super) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Reply> {
         granted: None,
         status: None,
         has_association: false,
+        longest_wait: None,
     };
     let mut ours = false;
     for option in message.opts().iter() {
@@ -73,11 +77,21 @@ pub(super) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Reply> {
             DhcpOption::ServerId(id) => reply.server.clone_from(id),
             DhcpOption::StatusCode(code) => reply.fault(code),
             DhcpOption::IANA(association) if association.id == iaid => reply.association(association),
+            // dhcproto knows its number only.
+            DhcpOption::Unknown(option) if option.code() == OptionCode::SolMaxRt => {
+                reply.longest_wait = longest_wait(option.data());
+            }
             _ => {}
         }
     }
     // RFC 8415 16.3 and 16.10.
     (ours && !reply.server.is_empty() && reply.server.len() <= 130).then_some(reply)
+}
+
+/// RFC 8415 21.24: four bytes; what is outside of this range is ignored.
+fn longest_wait(value: &[u8]) -> Option<Duration> {
+    let seconds = u32::from_be_bytes(value.try_into().ok()?);
+    (60..=86_400).contains(&seconds).then(|| Duration::from_secs(seconds.into()))
 }
 
 /// The message with nothing but the options that we heed, each at least as long as its fixed part; `None` if an option
@@ -93,6 +107,7 @@ fn readable_options(mut bytes: &[u8]) -> Option<Vec<u8>> {
     const ASSOCIATION: u16 = 3;
     const ADDRESS: u16 = 5;
     const STATUS: u16 = 13;
+    const SOL_MAX_RT: u16 = 82;
     let mut kept = Vec::new();
     while !bytes.is_empty() {
         let ([a, b, c, d], rest) = bytes.split_first_chunk::<4>()?;
@@ -101,6 +116,7 @@ fn readable_options(mut bytes: &[u8]) -> Option<Vec<u8>> {
         // The fixed part, then options again.
         let (fixed, has_options) = match u16::from_be_bytes([*a, *b]) {
             CLIENT_ID | SERVER_ID => (0, false),
+            SOL_MAX_RT => (4, false),
             STATUS => (2, false),
             ASSOCIATION => (12, true),
             ADDRESS => (24, true),

@@ -104,10 +104,10 @@ mod tests {
         let successor = ServiceView { uid: Uid("other".into()), ..web() };
         let cluster_ip = ServiceView { is_load_balancer: false, finalizers: vec![], ..web() };
         let leaving = ServiceView { is_load_balancer: false, ..web() };
-        let foreign_uid = |lb: &mut LbView| drop(lb.annotations.insert(cloudprovider::CLUSTER_UID.into(), "x".into()));
+        let foreign_uid = |lb: &mut LbView| lb.annotations.insert(cloudprovider::CLUSTER_UID, "x");
         let foreign_name = |lb: &mut LbView| {
             without_uids(lb);
-            lb.labels.insert(cloudprovider::CLUSTER.into(), "other".into());
+            lb.labels.insert(cloudprovider::CLUSTER, "other");
         };
         let unlabelled = |lb: &mut LbView| {
             lb.labels.remove(cloudprovider::SERVICE_NAME);

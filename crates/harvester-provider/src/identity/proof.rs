@@ -13,7 +13,7 @@ pub const CLUSTER_SERVICE: (&str, &str) = ("default", "kubernetes");
 pub fn cluster_of(lb: &LbView) -> Option<ClusterName> {
     let label = lb.labels.get(cloudprovider::CLUSTER);
     // A name that is no label value stands in the annotation alone (W-22).
-    label.or_else(|| lb.annotations.get(loadbalancer::CLUSTER)).map(|name| ClusterName::from_record(name))
+    label.or_else(|| lb.annotations.get(loadbalancer::CLUSTER)).map(ClusterName::from_record)
 }
 
 /// What stands for the UID in the name of the object that takes a Service's address from this pool, after a move.
@@ -52,7 +52,7 @@ mod tests {
 
     fn object(cluster: &str, name: &str) -> LbView {
         let mut lb = build::lb(name).done();
-        lb.labels.insert(cloudprovider::CLUSTER.into(), cluster.into());
+        lb.labels.insert(cloudprovider::CLUSTER, cluster);
         lb.annotations.remove(cloudprovider::SERVICE_UID);
         lb
     }
@@ -99,8 +99,8 @@ mod tests {
         let web = build::service("default/web").done();
         let mut lb = object("demo", "some-name");
         assert!(!is_proven(&lb, &web, Some("cluster-1")));
-        lb.annotations.insert(cloudprovider::SERVICE_UID.into(), web.uid.0.clone());
-        lb.annotations.insert(cloudprovider::CLUSTER_UID.into(), "cluster-1".into());
+        lb.annotations.insert(cloudprovider::SERVICE_UID, &web.uid.0);
+        lb.annotations.insert(cloudprovider::CLUSTER_UID, "cluster-1");
         assert!(is_proven(&lb, &web, Some("cluster-1")));
         assert!(!is_proven(&lb, &web, Some("cluster-2")) && !is_proven(&lb, &web, None));
     }
@@ -111,7 +111,7 @@ mod tests {
         let web = build::service("default/web").done();
         let mut lb = object("", &name(&long, &web));
         lb.labels.remove(cloudprovider::CLUSTER);
-        lb.annotations.insert(loadbalancer::CLUSTER.into(), long);
+        lb.annotations.insert(loadbalancer::CLUSTER, &long);
         assert!(is_proven(&lb, &web, None));
     }
 }

@@ -1,6 +1,6 @@
 //! Tables 8.7, 8.8, 8.9 and 8.13 of ccm.md, and what we do better (W-05, W-13, W-29, W-30, W-32).
 
-use cloud_provider::view::Uid;
+use cloud_provider::view::{Tags, Uid};
 use proptest::prelude::*;
 
 use super::super::view::{InterfaceView, NetworkView, build};
@@ -18,8 +18,8 @@ fn node(annotations: &[(&str, &str)]) -> NodeView {
         resource_version: String::new(),
         created: None,
         provider_id: None,
-        annotations: annotations.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
-        labels: std::collections::BTreeMap::new(),
+        annotations: annotations.iter().copied().collect(),
+        labels: Tags::default(),
         taints: Vec::new(),
         ready: None,
         addresses: Vec::new(),

@@ -12,10 +12,16 @@ use super::view::VmiView;
 /// An agent that did not answer is asked again after this time, if the name is still needed.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
-/// What agents have answered, by VM name.
+/// What agents have answered, by VM name. Nothing here looks at all answers for one Node or one answer: thousands may join at once.
 #[derive(Debug, Default)]
 pub struct Hostnames {
     answers: BTreeMap<String, Answer>,
+    /// VMs by the host name that they report, and by its first label; in lower case.
+    called: BTreeMap<String, BTreeSet<String>>,
+    /// How many questions are not answered yet.
+    open: usize,
+    /// How many host names are known.
+    known: usize,
 }
 
 #[derive(Debug)]
@@ -27,7 +33,9 @@ struct Answer {
 
 #[derive(Debug)]
 enum Outcome {
-    Asked(Instant),
+    /// Every question is answered in the end, if only by a time-out; until then it waits for its turn, for however long.
+    Asked,
+    /// In lower case.
     Is(String),
     Failed(Instant),
 }
@@ -58,7 +66,7 @@ impl Hostnames {
     /// The machine of the node called `node`, among the running machines that may be ours. `name_exists`: a VM is called like
     /// the node, whether it runs or not.
     pub fn resolve(&mut self, node: &str, name_exists: bool, candidates: &[&VmiView], now: Instant) -> Resolution {
-        let by_agent = self.claimants(node, candidates, now);
+        let by_agent = self.claimants(node, candidates);
         match by_agent.as_slice() {
             [] => {}
             [vm] => return Resolution::Vm(vm.clone()),
@@ -69,24 +77,24 @@ impl Hostnames {
             let Some(same_name) = candidates.iter().find(|vmi| vmi.name == node) else {
                 return Resolution::Vm(node.to_owned()); // does not run, cannot be asked
             };
-            match self.outcome(same_name, now) {
+            match self.outcome(same_name) {
                 // Its agent says that it is somebody else: go on looking.
                 Some(Outcome::Is(_)) => {}
-                Some(Outcome::Asked(_)) => return Resolution::Ask(Vec::new()),
+                Some(Outcome::Asked) => return Resolution::Ask(Vec::new()),
                 // The name is the best hint there is, and the only one that most clusters need.
                 Some(Outcome::Failed(_)) => return Resolution::Vm(node.to_owned()),
                 None if !same_name.agent_connected => return Resolution::Vm(node.to_owned()),
-                None => return Resolution::Ask(vec![self.ask(same_name, now)]),
+                None => return Resolution::Ask(vec![self.ask(same_name)]),
             }
         }
 
         let mut under_way = false;
         let mut asks = Vec::new();
         for vmi in candidates {
-            match self.outcome(vmi, now) {
-                Some(Outcome::Asked(_)) => under_way = true,
+            match self.outcome(vmi) {
+                Some(Outcome::Asked) => under_way = true,
                 Some(Outcome::Failed(at)) if now.duration_since(*at) < ASK_AGAIN => {}
-                Some(Outcome::Failed(_)) | None if vmi.agent_connected => asks.push(self.ask(vmi, now)),
+                Some(Outcome::Failed(_)) | None if vmi.agent_connected => asks.push(self.ask(vmi)),
                 _ => {}
             }
         }
@@ -95,66 +103,104 @@ impl Hostnames {
 
     /// Records what an agent said; `None`: it did not answer, or with an empty name.
     pub fn answered(&mut self, ask: &Ask, hostname: Option<&str>, now: Instant) {
-        let Some(answer) = self.answers.get_mut(&ask.vm).filter(|answer| answer.vmi_uid == ask.vmi_uid) else {
+        if self.answers.get(&ask.vm).is_none_or(|answer| answer.vmi_uid != ask.vmi_uid) {
             return; // restarted meanwhile
-        };
+        }
         let hostname = hostname.map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty());
-        answer.outcome = hostname.map_or(Outcome::Failed(now), Outcome::Is);
+        self.note(ask, hostname.map_or(Outcome::Failed(now), Outcome::Is));
+    }
+
+    /// What a Node on this machine may be called, by what its agent reported.
+    pub fn names_of(&self, vm: &str) -> impl Iterator<Item = &str> {
+        let hostname = self.answers.get(vm).and_then(|answer| match &answer.outcome {
+            Outcome::Is(hostname) => Some(hostname.as_str()),
+            Outcome::Asked | Outcome::Failed(_) => None,
+        });
+        hostname.into_iter().flat_map(names)
     }
 
     /// Whether this machine's agent reported this host name, with or without its domain.
     pub fn is_called(&self, vm: &str, node: &str) -> bool {
-        let Some(Answer { outcome: Outcome::Is(hostname), .. }) = self.answers.get(vm) else { return false };
-        let first = hostname.split('.').next().unwrap_or_default();
-        hostname.eq_ignore_ascii_case(node) || first.eq_ignore_ascii_case(node)
+        self.called.get(&node.to_ascii_lowercase()).is_some_and(|vms| vms.contains(vm))
     }
 
     /// Whether the machine called like the node is all that has to be looked at: nobody else reports its name, and its own agent
     /// does not report another one.
     pub fn is_plain(&self, node: &str) -> bool {
-        self.answers.iter().all(|(vm, answer)| {
-            let other = vm != node;
-            !matches!(answer.outcome, Outcome::Is(_)) || other != self.is_called(vm, node)
-        })
+        match self.called.get(&node.to_ascii_lowercase()) {
+            Some(vms) => vms.iter().all(|vm| vm == node),
+            None => !self.answers.get(node).is_some_and(|answer| matches!(answer.outcome, Outcome::Is(_))),
+        }
     }
 
     /// Whether an agent is being asked.
-    pub fn is_asking(&self, now: Instant) -> bool {
-        let open =
-            |answer: &Answer| matches!(&answer.outcome, Outcome::Asked(at) if now.duration_since(*at) < ASK_AGAIN);
-        self.answers.values().any(open)
+    pub fn is_asking(&self) -> bool {
+        self.open > 0
     }
 
     /// Forgets machines that are gone (W-14).
     pub fn retain(&mut self, exists: impl Fn(&str) -> bool) {
-        self.answers.retain(|vm, _| exists(vm));
+        let gone: Vec<String> = self.answers.keys().filter(|vm| !exists(vm)).cloned().collect();
+        for vm in gone {
+            self.forget(&vm);
+        }
     }
 
     /// How many host names are known, for the metrics.
     pub fn known(&self) -> usize {
-        self.answers.values().filter(|answer| matches!(answer.outcome, Outcome::Is(_))).count()
+        self.known
     }
 
-    /// What is known about this start of the machine. A question that got lost counts as never asked.
-    fn outcome(&self, vmi: &VmiView, now: Instant) -> Option<&Outcome> {
+    /// What is known about this start of the machine.
+    fn outcome(&self, vmi: &VmiView) -> Option<&Outcome> {
         let answer = self.answers.get(&vmi.name).filter(|answer| answer.vmi_uid == vmi.uid)?;
-        match &answer.outcome {
-            Outcome::Asked(at) if now.duration_since(*at) >= ASK_AGAIN => None,
-            outcome => Some(outcome),
+        Some(&answer.outcome)
+    }
+
+    fn ask(&mut self, vmi: &VmiView) -> Ask {
+        let ask = Ask { vm: vmi.name.clone(), vmi_uid: vmi.uid.clone() };
+        self.note(&ask, Outcome::Asked);
+        ask
+    }
+
+    fn note(&mut self, ask: &Ask, outcome: Outcome) {
+        self.forget(&ask.vm);
+        match &outcome {
+            Outcome::Asked => self.open += 1,
+            Outcome::Is(hostname) => {
+                self.known += 1;
+                for name in names(hostname) {
+                    self.called.entry(name.to_owned()).or_default().insert(ask.vm.clone());
+                }
+            }
+            Outcome::Failed(_) => {}
+        }
+        self.answers.insert(ask.vm.clone(), Answer { vmi_uid: ask.vmi_uid.clone(), outcome });
+    }
+
+    fn forget(&mut self, vm: &str) {
+        match self.answers.remove(vm).map(|answer| answer.outcome) {
+            Some(Outcome::Asked) => self.open -= 1,
+            Some(Outcome::Is(hostname)) => {
+                self.known -= 1;
+                for name in names(&hostname) {
+                    if let Some(vms) = self.called.get_mut(name) {
+                        vms.remove(vm);
+                        if vms.is_empty() {
+                            self.called.remove(name);
+                        }
+                    }
+                }
+            }
+            Some(Outcome::Failed(_)) | None => {}
         }
     }
 
-    fn ask(&mut self, vmi: &VmiView, now: Instant) -> Ask {
-        let answer = Answer { vmi_uid: vmi.uid.clone(), outcome: Outcome::Asked(now) };
-        self.answers.insert(vmi.name.clone(), answer);
-        Ask { vm: vmi.name.clone(), vmi_uid: vmi.uid.clone() }
-    }
-
     /// VMs whose agent reported this host name: the whole name wins over the one without its domain.
-    fn claimants(&self, node: &str, candidates: &[&VmiView], now: Instant) -> Vec<String> {
+    fn claimants(&self, node: &str, candidates: &[&VmiView]) -> Vec<String> {
         let reported: BTreeSet<(&str, &str)> = candidates
             .iter()
-            .filter_map(|vmi| match self.outcome(vmi, now) {
+            .filter_map(|vmi| match self.outcome(vmi) {
                 Some(Outcome::Is(hostname)) => Some((vmi.name.as_str(), hostname.as_str())),
                 _ => None,
             })
@@ -168,6 +214,11 @@ impl Hostnames {
         }
         matching(&|hostname| hostname.split('.').next().is_some_and(|first| first.eq_ignore_ascii_case(node)))
     }
+}
+
+/// A host name and, if it has a domain, its first label.
+fn names(hostname: &str) -> impl Iterator<Item = &str> {
+    std::iter::once(hostname).chain(hostname.split_once('.').map(|(first, _)| first))
 }
 
 #[cfg(test)]
@@ -275,7 +326,38 @@ mod tests {
         let Resolution::Ask(asks) = book.resolve("a", false, &[&x], now) else { panic!() };
         book.answered(&asks[0], Some("a"), now);
         assert_eq!(book.known(), 1);
+        assert!(book.is_called("x", "a") && !book.is_plain("a"));
         book.retain(|_| false);
         assert_eq!(book.known(), 0);
+        assert!(!book.is_called("x", "a") && book.is_plain("a"));
+    }
+
+    #[test]
+    fn a_question_that_waits_for_its_turn_is_not_asked_again_however_long_that_takes() {
+        let mut book = Hostnames::default();
+        let now = Instant::now();
+        let x = vmi("x");
+        let Resolution::Ask(asks) = book.resolve("x", true, &[&x], now) else { panic!() };
+        assert_eq!(asks.len(), 1);
+        assert_eq!(book.resolve("x", true, &[&x], now + ASK_AGAIN * 2), Resolution::Ask(Vec::new()));
+        assert!(book.is_asking());
+        book.answered(&asks[0], Some("x"), now + ASK_AGAIN * 2);
+        assert!(!book.is_asking());
+        assert_eq!(book.resolve("x", true, &[&x], now + ASK_AGAIN * 2), vm("x"));
+    }
+
+    #[test]
+    fn a_node_is_plain_as_long_as_nobody_else_has_its_name_and_its_own_machine_no_other() {
+        let mut book = Hostnames::default();
+        let now = Instant::now();
+        let mut says = |vm: &str, hostname: &str| {
+            let ask = book.ask(&vmi(vm));
+            book.answered(&ask, Some(hostname), now);
+            ["a", "b"].map(|node| book.is_plain(node))
+        };
+        assert_eq!(says("a", "A.example.org"), [true, true]);
+        assert_eq!(says("b", "a"), [false, false], "both are called a, none is called b");
+        assert_eq!(says("b", "b.example.org"), [true, true]);
+        assert_eq!(says("c", "b"), [true, false]);
     }
 }

@@ -137,6 +137,7 @@ pub fn judge(namespace: &str, name: &str, uid: &str, live: &Live) -> Existence {
 
 #[cfg(test)]
 mod tests {
+    use cloud_provider::view::Tags;
     use harvester_api::keys::harvester::GUEST_CLUSTER_NAME;
 
     use super::super::view::build::{vm, vmi};
@@ -149,8 +150,8 @@ mod tests {
             resource_version: String::new(),
             created: None,
             provider_id: provider_id.map(str::to_owned),
-            annotations: BTreeMap::new(),
-            labels: BTreeMap::new(),
+            annotations: Tags::default(),
+            labels: Tags::default(),
             taints: Vec::new(),
             ready: None,
             addresses: Vec::new(),
@@ -200,7 +201,7 @@ mod tests {
         fn label(mut self, name: &str, cluster: &str) -> Self {
             for vmi in &mut self.vmis {
                 if vmi.name == name {
-                    Arc::make_mut(vmi).labels.insert(GUEST_CLUSTER_NAME.into(), cluster.into());
+                    Arc::make_mut(vmi).labels.insert(GUEST_CLUSTER_NAME, cluster);
                 }
             }
             self

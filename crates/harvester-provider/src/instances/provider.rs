@@ -178,9 +178,13 @@ impl HarvesterInstances {
         #[expect(clippy::cast_precision_loss, reason = "a gauge of a few thousand at most")]
         self.metrics.known_hostnames.set(memory.hostnames.known() as f64);
         // Who else waits has to hear of it only when there is nothing more to wait for: a thousand nodes may join at once.
-        let last = !memory.hostnames.is_asking(Instant::now());
-        let concerns = |node: &&String| last || **node == ask.vm || memory.hostnames.is_called(&ask.vm, node);
-        let unresolved: Vec<String> = memory.unresolved.keys().filter(concerns).cloned().collect();
+        let last = !memory.hostnames.is_asking();
+        let unresolved: Vec<String> = if last {
+            memory.unresolved.keys().cloned().collect()
+        } else {
+            let called = std::iter::once(ask.vm.as_str()).chain(memory.hostnames.names_of(&ask.vm));
+            called.filter(|node| memory.unresolved.contains_key(*node)).map(str::to_owned).collect()
+        };
         memory.listeners.retain(|listener| {
             unresolved.iter().all(|node| listener.send(NodeWake::Node(node.clone())).is_ok()) && !listener.is_closed()
         });
@@ -335,11 +339,12 @@ impl Instances for HarvesterInstances {
         if let Err(reason) = self.lists() {
             return Existence::Unknown(reason);
         }
-        if self.vms.all().iter().any(|vm| vm.uid == uid) {
-            return Existence::Exists;
-        }
         let remembered = self.memory().bound.get(uid).map(|binding| binding.vm.clone());
         let name = remembered.unwrap_or_else(|| node.name.clone());
+        let is_named = self.vms.get(&name).is_some_and(|vm| vm.uid == uid);
+        if is_named || self.vms.all().iter().any(|vm| vm.uid == uid) {
+            return Existence::Exists;
+        }
         judge(&self.namespace, &name, uid, &self.requests.prove(&name, uid).await)
     }
 

@@ -1,7 +1,7 @@
 //! The trait against hand-filled caches and a scripted API server.
 
 use cloud_provider::node::UNINITIALIZED;
-use cloud_provider::view::{Taint, Uid};
+use cloud_provider::view::{Tags, Taint, Uid};
 use harvester_api::names::ClusterName;
 use prometheus_client::registry::Registry;
 use runtime::scenario::Scenario;
@@ -21,8 +21,8 @@ fn node(name: &str, provider_id: Option<&str>, uninitialised: bool) -> NodeView 
         resource_version: String::new(),
         created: None,
         provider_id: provider_id.map(str::to_owned),
-        annotations: BTreeMap::new(),
-        labels: BTreeMap::new(),
+        annotations: Tags::default(),
+        labels: Tags::default(),
         taints: if uninitialised { vec![taint] } else { Vec::new() },
         ready: None,
         addresses: Vec::new(),
@@ -172,7 +172,7 @@ async fn the_instance_type_is_the_one_it_was_made_from_or_its_size_and_never_ove
     let typed = VmView { instance_type: "u1.medium".into(), ..vm("vm-1", "uid-vm-1") };
     lab.instances.vms.apply("vm-1".into(), typed);
     assert_eq!(lab.instances.metadata(&view).await.unwrap().instance_type, "u1.medium");
-    view.labels.insert(INSTANCE_TYPE.into(), "by-hand".into());
+    view.labels.insert(INSTANCE_TYPE, "by-hand");
     assert_eq!(lab.instances.metadata(&view).await.unwrap().instance_type, "");
 }
 
@@ -251,7 +251,7 @@ async fn a_machine_wakes_its_node_but_not_while_it_migrates() {
     lab.vmis.apply("vm-1".into(), VmiView { migrating: true, ..running("vm-1", None) });
     assert_eq!(nodes(), []);
     let mut foreign = running("vm-1", None);
-    foreign.labels.insert(keys::harvester::GUEST_CLUSTER_NAME.into(), "other".into());
+    foreign.labels.insert(keys::harvester::GUEST_CLUSTER_NAME, "other");
     lab.vmis.apply("vm-1".into(), foreign);
     assert_eq!(nodes(), [], "another cluster's");
     let unknown = nodes_of("vm-2", &lab.vmis, &lab.instances.cluster.name_or_flag(), &lab.instances.memory);

@@ -1,7 +1,6 @@
 //! What the decisions need to know about a VirtualMachine and its running instance; nothing else looks at the objects.
 
-use std::collections::BTreeMap;
-
+use cloud_provider::view::Tags;
 use harvester_api::keys;
 use harvester_api::virtual_machine::{PrintableStatus, VirtualMachine};
 use harvester_api::virtual_machine_instance::{Phase, VirtualMachineInstance};
@@ -42,7 +41,7 @@ pub struct VmiView {
     /// `metadata.deletionTimestamp` is set.
     pub deleting: bool,
     /// Labels that tell whose machine it is; the others are not kept.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Tags,
     /// Annotation `topology.kubernetes.io/zone`, empty where it is missing.
     pub zone: String,
     /// Annotation `topology.kubernetes.io/region`, empty where it is missing.
@@ -92,7 +91,7 @@ impl From<&VirtualMachineInstance> for VmiView {
             name: vmi.metadata.name.clone().unwrap_or_default(),
             uid: vmi.metadata.uid.clone().unwrap_or_default(),
             deleting: vmi.metadata.deletion_timestamp.is_some(),
-            labels: labels.iter().filter_map(|key| Some(((*key).to_owned(), vmi.label(key)?.to_owned()))).collect(),
+            labels: labels.iter().filter_map(|key| Some((key, vmi.label(key)?))).collect(),
             zone: annotation(keys::kubernetes::TOPOLOGY_ZONE),
             region: annotation(keys::kubernetes::TOPOLOGY_REGION),
             host: vmi.status.node_name.clone().unwrap_or_default(),
@@ -148,7 +147,7 @@ impl VmiView {
 
     /// Label `guestcluster.harvesterhci.io/name`, if not empty.
     pub fn guest_cluster(&self) -> Option<&str> {
-        self.labels.get(keys::harvester::GUEST_CLUSTER_NAME).map(String::as_str).filter(|name| !name.is_empty())
+        self.labels.get(keys::harvester::GUEST_CLUSTER_NAME).filter(|name| !name.is_empty())
     }
 }
 
@@ -169,7 +168,7 @@ pub(crate) mod build {
             name: name.into(),
             uid: format!("vmi-{name}"),
             deleting: false,
-            labels: BTreeMap::new(),
+            labels: Tags::default(),
             zone: String::new(),
             region: String::new(),
             host: "host-1".into(),

@@ -1,8 +1,8 @@
 //! Views for tests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use cloud_provider::view::{Family, Protocol, ServiceKey, ServiceView, Uid};
+use cloud_provider::view::{Family, Protocol, ServiceKey, ServiceView, Tags, Uid};
 use harvester_api::keys::{cloudprovider, kube_vip, loadbalancer};
 use harvester_api::names::ClusterName;
 
@@ -37,8 +37,8 @@ pub fn service(name: &str) -> ServiceBuilder {
         has_class: false,
         deleting: false,
         finalizers: vec!["service.kubernetes.io/load-balancer-cleanup".into()],
-        annotations: BTreeMap::new(),
-        labels: BTreeMap::new(),
+        annotations: Tags::default(),
+        labels: Tags::default(),
         created: None,
         ports: BTreeSet::from([(Protocol::Tcp, 80)]),
         families: Vec::new(),
@@ -66,14 +66,14 @@ impl ServiceBuilder {
                 "want" => cloudprovider::IP,
                 other => panic!("no short name {other}"),
             };
-            self.0.annotations.insert(key.into(), (*value).into());
+            self.0.annotations.insert(key, value);
         }
         self
     }
 
     /// Label `primary-service`.
     pub fn label(mut self, value: &str) -> Self {
-        self.0.labels.insert(cloudprovider::PRIMARY_SERVICE.into(), value.into());
+        self.0.labels.insert(cloudprovider::PRIMARY_SERVICE, value);
         self
     }
 
@@ -135,7 +135,7 @@ pub fn lb(name: &str) -> LbBuilder {
 impl LbBuilder {
     /// The network that the host's webhook found.
     pub fn network_of_host(mut self, network: &str) -> Self {
-        self.0.annotations.insert(loadbalancer::NETWORK.into(), network.into());
+        self.0.annotations.insert(loadbalancer::NETWORK, network);
         self
     }
 

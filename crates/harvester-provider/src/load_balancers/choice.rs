@@ -105,19 +105,25 @@ pub fn static_address(service: &ServiceView) -> Option<IpAddr> {
 /// The address that is asked for.
 pub fn address(service: &ServiceView) -> Result<Option<IpAddr>, ChoiceError> {
     let Some(value) = text(service, cloudprovider::IP) else { return Ok(None) };
-    match value.parse::<IpAddr>() {
-        Ok(address) if is_unicast(address) => Ok(Some(address)),
-        _ => Err(ChoiceError::NoAddress(value.to_owned())),
-    }
+    one_address(value).map(Some).ok_or_else(|| ChoiceError::NoAddress(value.to_owned()))
 }
 
 fn text<'a>(service: &'a ServiceView, key: &str) -> Option<&'a str> {
-    service.annotations.get(key).map(String::as_str).filter(|value| !value.is_empty())
+    service.annotations.get(key).filter(|value| !value.is_empty())
 }
 
-fn is_unicast(address: IpAddr) -> bool {
-    let broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
-    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || broadcast)
+/// An address that a Service can have. An IPv4 address written as IPv6 is that IPv4 address: the announcer sets it so.
+fn one_address(text: &str) -> Option<IpAddr> {
+    text.parse::<IpAddr>().ok().map(|address| address.to_canonical()).filter(|address| can_be_served(*address))
+}
+
+/// "This network" (RFC 791) and link-local addresses (RFC 3927, RFC 4291) are no Service's: clients beyond the link cannot reach them.
+fn can_be_served(address: IpAddr) -> bool {
+    let special = match address {
+        IpAddr::V4(address) => address.is_broadcast() || address.octets()[0] == 0 || address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !(special || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
 /// Decision 9: on a Service that nobody has served yet, `spec.loadBalancerIP` or an address that somebody else wrote into our output
@@ -127,8 +133,7 @@ pub fn at_first_sight(service: &ServiceView) -> BTreeMap<String, String> {
         return BTreeMap::new();
     }
     let shown = text(service, kube_vip::LOADBALANCER_IPS);
-    let asked = service.load_balancer_ip.as_deref().or(shown).and_then(|text| text.parse::<IpAddr>().ok());
-    let asked = asked.filter(|address| is_unicast(*address));
+    let asked = service.load_balancer_ip.as_deref().or(shown).and_then(one_address);
     asked.map(|address| (cloudprovider::IP.to_owned(), address.to_string())).into_iter().collect()
 }
 
@@ -139,6 +144,17 @@ mod tests {
 
     fn asked(annotations: &[(&str, &str)]) -> Result<Source, String> {
         source(&service("default/web").short(annotations).done()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_address_has_one_spelling_and_can_be_reached() {
+        let ip = |text: &str| address(&service("default/web").short(&[("want", text)]).done());
+        assert_eq!(ip("::ffff:192.0.2.7"), Ok(Some("192.0.2.7".parse().unwrap())));
+        for wrong in
+            ["0.1.2.3", "169.254.1.1", "fe80::1", "127.0.0.1", "224.0.0.1", "255.255.255.255", "::", "::ffff:127.0.0.1"]
+        {
+            assert_eq!(ip(wrong), Err(ChoiceError::NoAddress(wrong.to_owned())), "{wrong}");
+        }
     }
 
     #[test]

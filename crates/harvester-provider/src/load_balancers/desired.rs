@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cloud_provider::view::ServiceView;
+use cloud_provider::view::{ServiceView, Tags};
 use harvester_api::keys::cloudprovider::{self, NUDGED, PRESET_FINALIZER};
 use harvester_api::keys::harvester::LB_FINALIZER;
 use harvester_api::keys::loadbalancer;
@@ -41,7 +41,7 @@ pub enum Change {
 pub fn new_object(config: &LoadBalancerConfig, name: &str, service: &ServiceView, source: &Source) -> LoadBalancer {
     let mut object = LoadBalancer::for_cluster(&config.namespace, name, source.ipam());
     object.spec.ip_pool = source.pool().map(str::to_owned);
-    let from_service = |key| service.annotations.get(key).cloned().unwrap_or_default();
+    let from_service = |key| service.annotations.get(key).unwrap_or_default().to_owned();
     let network = wanted_network(service).to_owned();
     let mut annotations = BTreeMap::from([
         (cloudprovider::LB_NETWORK.to_owned(), network.clone()),
@@ -93,12 +93,12 @@ fn labels(config: &LoadBalancerConfig, service: &ServiceView) -> Vec<(&'static s
 pub fn drift(config: &LoadBalancerConfig, lb: &LbView, service: &ServiceView, ipam: Ipam) -> Vec<Change> {
     let mut changes = Vec::new();
     for (key, value) in labels(config, service) {
-        if lb.labels.get(key) != Some(&value) {
+        if lb.labels.get(key) != Some(value.as_str()) {
             changes.push(Change::Label(key, value));
         }
     }
     let mut annotation = |key, value: String| {
-        if lb.annotations.get(key) != Some(&value) {
+        if lb.annotations.get(key) != Some(value.as_str()) {
             changes.push(Change::Annotation(key, value));
         }
     };
@@ -130,12 +130,10 @@ pub fn cluster_name_warning(cluster: &ClusterName) -> Option<&'static str> {
 }
 
 /// The management network on an object: as configured, and gone when none is (table 8.4).
-fn management_network(config: &LoadBalancerConfig, annotations: &BTreeMap<String, String>) -> Option<Change> {
+fn management_network(config: &LoadBalancerConfig, annotations: &Tags) -> Option<Change> {
     const KEY: &str = cloudprovider::MANAGEMENT_NETWORK;
     match (&config.management_network, annotations.get(KEY)) {
-        (Some(wanted), found) if found.map(String::as_str) != Some(wanted.as_str()) => {
-            Some(Change::Annotation(KEY, wanted.to_string()))
-        }
+        (Some(wanted), found) if found != Some(wanted.as_str()) => Some(Change::Annotation(KEY, wanted.to_string())),
         (None, Some(_)) => Some(Change::NoAnnotation(KEY)),
         _ => None,
     }
@@ -223,14 +221,13 @@ mod tests {
                 management_network: NetworkName::parse("managementNetwork", configured).ok(),
                 ..build::config()
             };
-            let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-                pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-            };
+            let tags = |pairs: &[(&str, &str)]| pairs.iter().copied().collect::<Tags>();
+            let map = |pairs: &[(&'static str, &'static str)]| pairs.iter().copied().collect::<BTreeMap<_, _>>();
             let mut object = json!({"metadata": {"annotations": map(&before)}});
-            let change: Vec<Change> = management_network(&config, &map(&before)).into_iter().collect();
+            let change: Vec<Change> = management_network(&config, &tags(&before)).into_iter().collect();
             assert_eq!(apply(&mut object, &change), !change.is_empty(), "{name}");
             assert_eq!(object["metadata"]["annotations"], json!(map(&after)), "{name}");
-            assert_eq!(management_network(&config, &map(&after)), None, "{name}: nothing left to do");
+            assert_eq!(management_network(&config, &tags(&after)), None, "{name}: nothing left to do");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which Services name a Service as their primary, and which show an address: found without looking at all of them, so that one
 //! decision costs the same among ten Services and among ten thousand.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,12 +23,16 @@ pub struct Neighbours {
 #[derive(Debug)]
 struct Index {
     touched: Touched<ServiceKey>,
-    facts: HashMap<ServiceKey, Facts>,
-    by_primary: BTreeMap<ServiceKey, BTreeSet<ServiceKey>>,
-    by_group: BTreeMap<Group, BTreeSet<ServiceKey>>,
-    by_address: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
-    by_static: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
+    /// What the other sets were made from, as far as it says anything.
+    seen: BTreeMap<ServiceKey, Arc<ServiceView>>,
+    by_primary: Pairs<ServiceKey>,
+    by_group: Pairs<Group>,
+    by_address: Pairs<IpAddr>,
+    by_static: Pairs<IpAddr>,
 }
+
+/// In order of the first half. A set per key would be ten times as large: most keys have one Service.
+type Pairs<K> = BTreeSet<(K, ServiceKey)>;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Facts {
@@ -36,6 +40,17 @@ struct Facts {
     group: Option<Group>,
     addresses: BTreeSet<IpAddr>,
     wanted: Option<IpAddr>,
+}
+
+impl From<&ServiceView> for Facts {
+    fn from(service: &ServiceView) -> Self {
+        Self {
+            primary: named_primary(service).and_then(Result::ok),
+            group: group_of(service),
+            addresses: addresses(service),
+            wanted: static_address(service),
+        }
+    }
 }
 
 /// Addresses that a Service is served with or shows.
@@ -49,11 +64,11 @@ impl Neighbours {
     pub fn new(services: ServiceCache) -> Self {
         let index = Index {
             touched: services.subscribe(),
-            facts: HashMap::new(),
-            by_primary: BTreeMap::new(),
-            by_group: BTreeMap::new(),
-            by_address: BTreeMap::new(),
-            by_static: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            by_primary: BTreeSet::new(),
+            by_group: BTreeSet::new(),
+            by_address: BTreeSet::new(),
+            by_static: BTreeSet::new(),
         };
         Self { services, index: Mutex::new(index) }
     }
@@ -61,32 +76,27 @@ impl Neighbours {
     fn index(&self) -> MutexGuard<'_, Index> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(Some(key)) = index.touched.next().now_or_never() {
-            let facts = self.services.get(&key).map(|service| Facts {
-                primary: named_primary(&service).and_then(Result::ok),
-                group: group_of(&service),
-                addresses: addresses(&service),
-                wanted: static_address(&service),
-            });
-            index.note(key, facts.unwrap_or_default());
+            let now = self.services.get(&key);
+            index.note(key, now);
         }
         index
     }
 
     /// Services that name this one as their primary.
     pub fn naming(&self, primary: &ServiceKey) -> Vec<Arc<ServiceView>> {
-        let keys = self.index().by_primary.get(primary).cloned().unwrap_or_default();
-        keys.iter().filter_map(|key| self.services.get(key)).collect()
+        let index = self.index();
+        of(&index.by_primary, primary).filter_map(|key| self.services.get(key)).collect()
     }
 
     /// Services that name this group.
     pub fn grouped(&self, group: &Group) -> Vec<Arc<ServiceView>> {
-        let keys = self.index().by_group.get(group).cloned().unwrap_or_default();
-        keys.iter().filter_map(|key| self.services.get(key)).collect()
+        let index = self.index();
+        of(&index.by_group, group).filter_map(|key| self.services.get(key)).collect()
     }
 
     /// Services that want this static address, whether they have it or not.
     pub fn wanting(&self, address: IpAddr) -> BTreeSet<ServiceKey> {
-        self.index().by_static.get(&address).cloned().unwrap_or_default()
+        of(&self.index().by_static, &address).cloned().collect()
     }
 
     /// Services that have an address in common with this one, itself included; and `more`.
@@ -94,7 +104,7 @@ impl Neighbours {
         let mut keys: BTreeSet<ServiceKey> = more.into_iter().collect();
         let index = self.index();
         for address in addresses(service) {
-            keys.extend(index.by_address.get(&address).into_iter().flatten().cloned());
+            keys.extend(of(&index.by_address, &address).cloned());
         }
         drop(index);
         keys.iter().filter_map(|key| self.services.get(key)).collect()
@@ -102,45 +112,37 @@ impl Neighbours {
 }
 
 impl Index {
-    fn note(&mut self, key: ServiceKey, facts: Facts) {
-        let old = self.facts.remove(&key).unwrap_or_default();
-        if let Some(primary) = &old.primary {
-            leave(&mut self.by_primary, primary, &key);
+    fn note(&mut self, key: ServiceKey, now: Option<Arc<ServiceView>>) {
+        let facts = |service: &Arc<ServiceView>| Facts::from(&**service);
+        let (old, new) = (
+            self.seen.remove(&key).as_ref().map(facts).unwrap_or_default(),
+            now.as_ref().map(facts).unwrap_or_default(),
+        );
+        if let Some(primary) = old.primary {
+            self.by_primary.remove(&(primary, key.clone()));
         }
-        if let Some(group) = &old.group {
-            leave(&mut self.by_group, group, &key);
+        if let Some(group) = old.group {
+            self.by_group.remove(&(group, key.clone()));
         }
-        for address in &old.addresses {
-            leave(&mut self.by_address, address, &key);
+        for address in old.addresses {
+            self.by_address.remove(&(address, key.clone()));
         }
-        if let Some(address) = &old.wanted {
-            leave(&mut self.by_static, address, &key);
+        if let Some(address) = old.wanted {
+            self.by_static.remove(&(address, key.clone()));
         }
-        if let Some(address) = facts.wanted {
-            self.by_static.entry(address).or_default().insert(key.clone());
-        }
-        if let Some(primary) = &facts.primary {
-            self.by_primary.entry(primary.clone()).or_default().insert(key.clone());
-        }
-        if let Some(group) = &facts.group {
-            self.by_group.entry(group.clone()).or_default().insert(key.clone());
-        }
-        for address in &facts.addresses {
-            self.by_address.entry(*address).or_default().insert(key.clone());
-        }
-        if facts != Facts::default() {
-            self.facts.insert(key, facts);
-        }
+        let Some(now) = now.filter(|_| new != Facts::default()) else { return };
+        self.by_primary.extend(new.primary.map(|primary| (primary, key.clone())));
+        self.by_group.extend(new.group.map(|group| (group, key.clone())));
+        self.by_address.extend(new.addresses.into_iter().map(|address| (address, key.clone())));
+        self.by_static.extend(new.wanted.map(|address| (address, key.clone())));
+        self.seen.insert(key, now);
     }
 }
 
-fn leave<K: Ord>(map: &mut BTreeMap<K, BTreeSet<ServiceKey>>, at: &K, key: &ServiceKey) {
-    if let Some(keys) = map.get_mut(at) {
-        keys.remove(key);
-        if keys.is_empty() {
-            map.remove(at);
-        }
-    }
+/// The Services at a key.
+fn of<'a, K: Ord + Clone>(pairs: &'a Pairs<K>, at: &K) -> impl Iterator<Item = &'a ServiceKey> {
+    let first = (at.clone(), ServiceKey { namespace: String::new(), name: String::new() });
+    pairs.range(first..).take_while(move |(key, _)| key == at).map(|(_, service)| service)
 }
 
 #[cfg(test)]
@@ -196,6 +198,6 @@ mod tests {
         }
         let index = neighbours.index();
         assert!(index.by_static.is_empty() && index.by_group.is_empty());
-        assert!(index.facts.is_empty() && index.by_primary.is_empty() && index.by_address.is_empty());
+        assert!(index.seen.is_empty() && index.by_primary.is_empty() && index.by_address.is_empty());
     }
 }

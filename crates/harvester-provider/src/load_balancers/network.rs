@@ -27,7 +27,7 @@ pub enum NetworkError {
 
 /// The annotation that names the network; empty where it is missing.
 pub fn wanted_network(service: &ServiceView) -> &str {
-    service.annotations.get(cloudprovider::NETWORK).map_or("", String::as_str)
+    service.annotations.get(cloudprovider::NETWORK).unwrap_or_default()
 }
 
 /// The interface for the Service's network. `None`: no network is asked for, or there is no mapping yet to ask.
@@ -54,7 +54,7 @@ pub fn interface_for(service: &ServiceView, mapping: Option<&NadMapping>) -> Res
     match resolve_interface(service, mapping) {
         Err(error) if served => {
             tracing::debug!(service = %service.key, %error, "keeping the interface of a Service that is served");
-            Ok(service.annotations.get(kube_vip::SERVICE_INTERFACE).filter(|name| !name.is_empty()).cloned())
+            Ok(service.annotations.get(kube_vip::SERVICE_INTERFACE).filter(|name| !name.is_empty()).map(str::to_owned))
         }
         result => result,
     }

@@ -3,7 +3,7 @@
 //!
 //! Forgetting an entry too early costs a request that is answered with 409 or changes nothing; it never breaks anything.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,11 +41,12 @@ pub struct Objects {
     known: Mutex<Known>,
 }
 
+/// Entries come in bursts and go: a tree gives their room back, a hash table never does.
 #[derive(Debug)]
 struct Known {
     touched: Touched<String>,
-    written: HashMap<String, Written>,
-    shown: HashMap<String, Shown>,
+    written: BTreeMap<String, Written>,
+    shown: BTreeMap<String, Shown>,
 }
 
 /// What the watch has shown under a name. An answer of ours may arrive after the watch has shown what followed it.
@@ -67,7 +68,7 @@ struct Written {
 impl Objects {
     /// On top of this cache.
     pub fn new(cache: LbCache) -> Self {
-        let known = Known { touched: cache.subscribe(), written: HashMap::new(), shown: HashMap::new() };
+        let known = Known { touched: cache.subscribe(), written: BTreeMap::new(), shown: BTreeMap::new() };
         Self { cache, known: Mutex::new(known) }
     }
 
@@ -144,7 +145,7 @@ impl Known {
 /// Services as the cache shows them, with the patches that it does not show yet.
 #[derive(Debug, Default)]
 pub struct PatchedServices {
-    patches: Mutex<HashMap<ServiceKey, Patched>>,
+    patches: Mutex<BTreeMap<ServiceKey, Patched>>,
 }
 
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Which LoadBalancer objects are a Service's: its own by name, and others by proof (decision 11). Usually there is one, under the
 //! name of the rule. There are others after a change of the cluster's name, and while an address moves to another pool.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cloud_provider::view::{ServiceKey, ServiceView, Uid};
@@ -36,7 +36,8 @@ pub struct Owners {
 #[derive(Debug)]
 struct Index {
     touched: Touched<String>,
-    named: BTreeMap<ServiceKey, BTreeSet<String>>,
+    /// Services and the names of their objects, in order. A set per Service would be ten times as large.
+    named: BTreeSet<(ServiceKey, String)>,
     services: HashMap<String, ServiceKey>,
     /// By Service: an object that has another name than the rule gives, for when it is gone and its absence has to be verified.
     last: HashMap<Uid, String>,
@@ -47,7 +48,7 @@ impl Owners {
     pub fn new(cache: LbCache) -> Self {
         let index = Index {
             touched: cache.subscribe(),
-            named: BTreeMap::new(),
+            named: BTreeSet::new(),
             services: HashMap::new(),
             last: HashMap::new(),
         };
@@ -72,7 +73,7 @@ impl Owners {
         more: impl IntoIterator<Item = String>,
     ) -> Owned {
         let rule = object_name(config, service);
-        let mut names: BTreeSet<String> = self.index().named.get(&service.key).cloned().unwrap_or_default();
+        let mut names = self.index().names_of(&service.key);
         names.extend(more);
         names.remove(&rule);
         let own = objects.get(&rule);
@@ -108,18 +109,18 @@ impl Index {
         if self.services.get(&name) == key.as_ref() {
             return;
         }
-        if let Some(old) = self.services.remove(&name)
-            && let Some(names) = self.named.get_mut(&old)
-        {
-            names.remove(&name);
-            if names.is_empty() {
-                self.named.remove(&old);
-            }
+        if let Some(old) = self.services.remove(&name) {
+            self.named.remove(&(old, name.clone()));
         }
         if let Some(key) = key {
-            self.named.entry(key.clone()).or_default().insert(name.clone());
+            self.named.insert((key.clone(), name.clone()));
             self.services.insert(name, key);
         }
+    }
+
+    fn names_of(&self, service: &ServiceKey) -> BTreeSet<String> {
+        let first = (service.clone(), String::new());
+        self.named.range(first..).take_while(|(key, _)| key == service).map(|(_, name)| name.clone()).collect()
     }
 }
 
@@ -155,7 +156,7 @@ mod tests {
         let web = service("default/web").done();
         let name = ClusterName::from_record(cluster).load_balancer_name("default", "web", &web.uid.0);
         let mut view = lb(&name).ready(address).done();
-        view.labels.insert(cloudprovider::CLUSTER.into(), cluster.into());
+        view.labels.insert(cloudprovider::CLUSTER, cluster);
         view.annotations.remove(cloudprovider::SERVICE_UID);
         view
     }

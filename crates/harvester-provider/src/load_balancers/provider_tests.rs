@@ -118,7 +118,7 @@ impl Lab {
         self.watch();
         self.ensure().await.unwrap();
         self.guest(|service| {
-            service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), IP.into());
+            service.annotations.insert("kube-vip.io/loadbalancerIPs", IP);
             service.ingress = vec![IP.parse().unwrap()];
         });
         self.ensure().await.unwrap();
@@ -236,7 +236,7 @@ async fn a_new_pool_service_costs_one_post_one_patch_and_one_put() {
     assert_eq!(methods(&lab.sent()), Vec::<&str>::new(), "the cache has not shown our patch yet");
 
     lab.guest(|service| {
-        service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), IP.into());
+        service.annotations.insert("kube-vip.io/loadbalancerIPs", IP);
         service.ingress = vec![IP.parse().unwrap()];
     });
     let before = lab.stored.lock().unwrap()[&lab.name()].clone();
@@ -361,7 +361,7 @@ async fn a_service_that_stays_without_load_balancer_loses_its_address_once() {
     let sent = lab.sent();
     assert_eq!(methods(&sent), ["GET", "PATCH"]);
     assert_eq!(sent[1].body["metadata"]["annotations"], json!({"kube-vip.io/loadbalancerIPs": null}));
-    lab.guest(|service| drop(service.annotations.remove("kube-vip.io/loadbalancerIPs")));
+    lab.guest(|service| service.annotations.remove("kube-vip.io/loadbalancerIPs"));
     assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
     assert_eq!(methods(&lab.sent()), ["GET"]);
     assert!(lab.provider.memory().is_empty());

@@ -95,7 +95,7 @@ impl ServicePatch {
         let stale = service.annotations.get(kube_vip::LOADBALANCER_IPS).is_some_and(|ips| !ips.is_empty());
         let annotations = keys
             .into_iter()
-            .filter(|key| stale && service.annotations.contains_key(*key))
+            .filter(|key| stale && service.annotations.contains_key(key))
             .map(|key| (key.to_owned(), None))
             .collect();
         Self { annotations, role: Role::Primary, ..Self::default() }
@@ -109,7 +109,7 @@ impl ServicePatch {
     }
 
     fn annotate(&mut self, service: &ServiceView, key: &str, value: &str) {
-        if service.annotations.get(key).map(String::as_str) != Some(value) {
+        if service.annotations.get(key) != Some(value) {
             self.annotations.insert(key.to_owned(), Some(value.to_owned()));
         }
     }
@@ -136,9 +136,9 @@ impl ServicePatch {
         for (map, changes) in [(&mut service.annotations, &self.annotations), (&mut service.labels, &self.labels)] {
             for (key, value) in changes {
                 match value {
-                    Some(value) => map.insert(key.clone(), value.clone()),
+                    Some(value) => map.insert(key, value),
                     None => map.remove(key),
-                };
+                }
             }
         }
         service

@@ -98,9 +98,9 @@ pub fn named_primary(service: &ServiceView) -> Option<Result<ServiceKey, ShareEr
         }
         // A bare name means the same namespace; the Go provider refuses it.
         None if names::is_dns_1123_label(value) => {
-            Ok(ServiceKey { namespace: service.key.namespace.clone(), name: value.clone() })
+            Ok(ServiceKey { namespace: service.key.namespace.clone(), name: value.to_owned() })
         }
-        _ => Err(ShareError::InvalidName { value: value.clone() }),
+        _ => Err(ShareError::InvalidName { value: value.to_owned() }),
     })
 }
 
@@ -114,12 +114,12 @@ pub struct Group {
 /// The group that a Service names, whether it may join it or not.
 pub fn group_of(service: &ServiceView) -> Option<Group> {
     let name = service.annotations.get(cloudprovider::SHARE_GROUP).filter(|name| names::is_dns_1123_label(name))?;
-    Some(Group { namespace: service.key.namespace.clone(), name: name.clone() })
+    Some(Group { namespace: service.key.namespace.clone(), name: name.to_owned() })
 }
 
 /// The group that a Service asks to be in.
 fn asked_group(service: &ServiceView) -> Result<Option<Group>, ShareError> {
-    let text = |key| service.annotations.get(key).filter(|value| !value.is_empty()).cloned();
+    let text = |key| service.annotations.get(key).filter(|value| !value.is_empty()).map(str::to_owned);
     let Some(value) = text(cloudprovider::SHARE_GROUP) else { return Ok(None) };
     let group = group_of(service).ok_or(ShareError::InvalidGroup { value })?;
     if text(cloudprovider::PRIMARY_SERVICE).is_some() {
@@ -202,7 +202,7 @@ pub fn has_joined(sharer: &ServiceView, primary: &ServiceView) -> bool {
 
 /// The addresses that a Service shows, whatever their spelling. That of a DHCP load balancer is not known yet.
 pub fn shown_addresses(service: &ServiceView) -> Vec<IpAddr> {
-    let text = service.annotations.get(kube_vip::LOADBALANCER_IPS).map_or("", String::as_str);
+    let text = service.annotations.get(kube_vip::LOADBALANCER_IPS).unwrap_or_default();
     text.split(',').filter_map(|ip| ip.trim().parse().ok()).filter(|ip: &IpAddr| !ip.is_unspecified()).collect()
 }
 
@@ -239,7 +239,7 @@ pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Optio
 
 fn wears_label_of(service: &ServiceView, primary: &ServiceKey) -> bool {
     let label = service.labels.get(cloudprovider::PRIMARY_SERVICE);
-    label.is_some_and(|label| !label.is_empty()) && label == label_value(primary).as_ref()
+    label.is_some_and(|label| !label.is_empty()) && label == label_value(primary).as_deref()
 }
 
 /// One user of a shared address.

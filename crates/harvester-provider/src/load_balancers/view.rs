@@ -1,7 +1,6 @@
 //! What the decisions need to know about a LoadBalancer object on Harvester; nothing else looks at the cached object.
 
-use std::collections::BTreeMap;
-
+use cloud_provider::view::Tags;
 use harvester_api::keys::{cloudprovider, loadbalancer};
 use harvester_api::load_balancer::{LoadBalancer, NotReady};
 
@@ -21,9 +20,9 @@ pub struct LbView {
     /// The host's controller has put its finalizer on it: it is done with its own writes, and a deletion releases the address.
     pub has_host_finalizer: bool,
     /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Tags,
     /// `metadata.annotations`.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Tags,
     /// `spec.ipam`.
     pub ipam: Option<String>,
     /// `spec.workloadType`.
@@ -59,8 +58,8 @@ impl From<&LoadBalancer> for LbView {
             created: metadata.creation_timestamp.as_ref().map(|time| time.0.as_second()),
             terminating: lb.terminating(),
             has_host_finalizer: lb.has_host_finalizer(),
-            labels: metadata.labels.clone().unwrap_or_default(),
-            annotations: metadata.annotations.clone().unwrap_or_default(),
+            labels: metadata.labels.iter().flatten().collect(),
+            annotations: metadata.annotations.iter().flatten().collect(),
             ipam: lb.spec.ipam.clone().filter(|ipam| !ipam.is_empty()),
             workload_type: lb.spec.workload_type.clone(),
             wanted_pool: lb.spec.ip_pool.clone().filter(|pool| !pool.is_empty()),
@@ -78,7 +77,7 @@ impl From<&LoadBalancer> for LbView {
 impl LbView {
     /// An annotation, empty where it is missing.
     pub fn annotation(&self, key: &str) -> &str {
-        self.annotations.get(key).map_or("", String::as_str)
+        self.annotations.get(key).unwrap_or_default()
     }
 
     /// `spec.ipam` as the host understands it: absent behaves as `pool`.
@@ -100,7 +99,7 @@ impl LbView {
 
     /// The Service that the labels name, if they name one.
     pub fn service(&self) -> Option<(&str, &str)> {
-        let label = |key| self.labels.get(key).map(String::as_str).filter(|value| !value.is_empty());
+        let label = |key| self.labels.get(key).filter(|value| !value.is_empty());
         Some((label(cloudprovider::SERVICE_NAMESPACE)?, label(cloudprovider::SERVICE_NAME)?))
     }
 

@@ -15,7 +15,7 @@ use crate::config::LoadBalancerConfig;
 use crate::identity::proof::is_proven;
 
 /// What others depend on in a Service.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct Digest {
     primary: Option<ServiceKey>,
     group: Option<Group>,
@@ -41,9 +41,9 @@ impl From<&ServiceView> for Digest {
             deleting: service.deleting,
             ingress: service.ingress.clone(),
             network: wanted_network(service).to_owned(),
-            shows: service.annotations.get(kube_vip::LOADBALANCER_IPS).cloned(),
+            shows: service.annotations.get(kube_vip::LOADBALANCER_IPS).map(str::to_owned),
             holds: if service.is_load_balancer && !service.deleting { addresses(service) } else { BTreeSet::new() },
-            label: service.labels.get(cloudprovider::PRIMARY_SERVICE).cloned(),
+            label: service.labels.get(cloudprovider::PRIMARY_SERVICE).map(str::to_owned),
             ports: service.ports.clone(),
         }
     }
@@ -52,7 +52,7 @@ impl From<&ServiceView> for Digest {
 /// Remembers what Services looked like, to tell who depends on a change.
 #[derive(Debug, Default)]
 pub struct ServiceWakes {
-    seen: BTreeMap<ServiceKey, Digest>,
+    seen: BTreeMap<ServiceKey, Arc<ServiceView>>,
 }
 
 impl ServiceWakes {
@@ -62,16 +62,18 @@ impl ServiceWakes {
     pub fn touched(
         &mut self,
         key: &ServiceKey,
-        now: Option<&ServiceView>,
+        now: Option<&Arc<ServiceView>>,
         naming: impl Fn(&ServiceKey) -> Vec<Arc<ServiceView>>,
         grouped: impl Fn(&Group) -> Vec<Arc<ServiceView>>,
         wanting: impl Fn(IpAddr) -> BTreeSet<ServiceKey>,
     ) -> BTreeSet<ServiceKey> {
-        let new = now.map(Digest::from);
-        let old = match &new {
-            Some(new) => self.seen.insert(key.clone(), new.clone()),
+        let digest = |service: &Arc<ServiceView>| Digest::from(&**service);
+        let new = now.map(digest);
+        let old = match now {
+            Some(now) => self.seen.insert(key.clone(), Arc::clone(now)),
             None => self.seen.remove(key),
         };
+        let old = old.as_ref().map(digest);
         if old == new {
             return BTreeSet::new();
         }
@@ -150,6 +152,8 @@ pub fn with_network(all: &[Arc<ServiceView>]) -> BTreeSet<ServiceKey> {
 
 #[cfg(test)]
 mod tests {
+    use cloud_provider::view::Tags;
+
     use super::super::build::{config, key, lb, service};
     use super::*;
 
@@ -181,9 +185,9 @@ mod tests {
     #[test]
     fn a_new_ingress_wakes_the_service_itself_and_who_shares_its_address() {
         let sharer = |name| service(name).short(&[("primary", "default/web")]).done();
-        let before = service("default/web").done();
-        let after = service("default/web").ingress("10.0.0.1").done();
-        let all = arcs(&[after.clone(), sharer("default/a"), sharer("x/b"), service("default/c").done()]);
+        let before = Arc::new(service("default/web").done());
+        let after = Arc::new(service("default/web").ingress("10.0.0.1").done());
+        let all = arcs(&[ServiceView::clone(&after), sharer("default/a"), sharer("x/b"), service("default/c").done()]);
         let mut wakes = ServiceWakes::default();
         wakes.touched(&before.key, Some(&before), naming(&all), no_group, nobody);
         assert_eq!(
@@ -202,9 +206,9 @@ mod tests {
         let sharer = |name| service(name).short(&[("primary", "default/web")]).done();
         let all = arcs(&[service("default/web").done(), sharer("default/a"), sharer("default/b")]);
         let mut wakes = ServiceWakes::default();
-        let a = sharer("default/a");
+        let a = Arc::new(sharer("default/a"));
         wakes.touched(&a.key, Some(&a), naming(&all), no_group, nobody);
-        let turned = service("default/a").done();
+        let turned = Arc::new(service("default/a").done());
         assert_eq!(
             names(wakes.touched(&a.key, Some(&turned), naming(&all), no_group, nobody)),
             ["default/b", "default/web"]
@@ -215,11 +219,11 @@ mod tests {
     fn an_address_that_is_given_up_wakes_who_was_refused_it() {
         let ip: IpAddr = "10.0.0.1".parse().unwrap();
         let wanting = |address: IpAddr| if address == ip { [key("default/fixed")].into() } else { BTreeSet::new() };
-        let had = service("default/web").short(&[("ip", "10.0.0.1")]).ingress("10.0.0.1").done();
-        let moved = service("default/web").short(&[("ip", "10.0.0.2")]).ingress("10.0.0.2").done();
-        let shows_another = service("default/web").short(&[("ip", "10.0.0.2")]).ingress("10.0.0.1").done();
-        let deleting = ServiceView { deleting: true, ..had.clone() };
-        let no_balancer = ServiceView { is_load_balancer: false, ..had.clone() };
+        let had = Arc::new(service("default/web").short(&[("ip", "10.0.0.1")]).ingress("10.0.0.1").done());
+        let moved = Arc::new(service("default/web").short(&[("ip", "10.0.0.2")]).ingress("10.0.0.2").done());
+        let shows_another = Arc::new(service("default/web").short(&[("ip", "10.0.0.2")]).ingress("10.0.0.1").done());
+        let deleting = Arc::new(ServiceView { deleting: true, ..ServiceView::clone(&had) });
+        let no_balancer = Arc::new(ServiceView { is_load_balancer: false, ..ServiceView::clone(&had) });
         for (now, free) in [
             (None, true),
             (Some(&moved), true),
@@ -237,11 +241,11 @@ mod tests {
 
     #[test]
     fn a_label_or_annotation_that_nobody_depends_on_wakes_nobody() {
-        let web = service("default/web").done();
+        let web = Arc::new(service("default/web").done());
         let mut wakes = ServiceWakes::default();
         wakes.touched(&web.key, Some(&web), naming(&[]), no_group, nobody);
-        let mut other = web.clone();
-        other.annotations.insert("example/x".into(), "1".into());
+        let mut other = Arc::clone(&web);
+        Arc::make_mut(&mut other).annotations.insert("example/x", "1");
         assert!(wakes.touched(&web.key, Some(&other), naming(&[]), no_group, nobody).is_empty());
     }
 
@@ -252,7 +256,7 @@ mod tests {
         assert_eq!(wakes.touched("x", Some(&view), &config(), Vec::new), Some(key("default/web")));
         assert_eq!(wakes.touched("x", None, &config(), Vec::new), Some(key("default/web")));
         assert_eq!(wakes.touched("x", None, &config(), Vec::new), None);
-        view.annotations.insert(loadbalancer::CLUSTER.into(), "other".into());
+        view.annotations.insert(loadbalancer::CLUSTER, "other");
         assert_eq!(wakes.touched("x", Some(&view), &config(), Vec::new), None, "another cluster's");
     }
 
@@ -262,16 +266,16 @@ mod tests {
         let all = arcs(&[member("default/a").done(), member("default/b").done(), member("default/web").done()]);
         let grouped = |_: &Group| all.clone();
         let mut wakes = ServiceWakes::default();
-        let before = member("default/web").done();
+        let before = Arc::new(member("default/web").done());
         wakes.touched(&before.key, Some(&before), naming(&[]), grouped, nobody);
-        let leaving = ServiceView { deleting: true, ..before };
+        let leaving = Arc::new(ServiceView { deleting: true, ..ServiceView::clone(&before) });
         let woken = wakes.touched(&leaving.key, Some(&leaving), naming(&[]), grouped, nobody);
         assert_eq!(names(woken), ["default/a", "default/b"]);
 
         let mut objects = ObjectWakes::default();
         let mut view = lb("x").done();
         objects.touched("x", Some(&view), &config(), Vec::new);
-        view.labels.insert(cloudprovider::SERVICE_NAME.into(), "a".into());
+        view.labels.insert(cloudprovider::SERVICE_NAME, "a");
         assert_eq!(objects.touched("x", Some(&view), &config(), Vec::new), Some(key("default/a")));
     }
 
@@ -279,7 +283,7 @@ mod tests {
     fn an_object_without_labels_is_found_by_its_name() {
         let web = service("default/web").done();
         let name = object_name(&config(), &web);
-        let view = LbView { labels: BTreeMap::new(), annotations: BTreeMap::new(), ..lb(&name).done() };
+        let view = LbView { labels: Tags::default(), annotations: Tags::default(), ..lb(&name).done() };
         let mut wakes = ObjectWakes::default();
         assert_eq!(wakes.touched(&name, Some(&view), &config(), || arcs(&[web])), Some(key("default/web")));
     }

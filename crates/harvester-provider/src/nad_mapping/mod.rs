@@ -173,7 +173,7 @@ mod tests {
     /// (network, interface or "" for "the agent has not told")
     fn machine(name: &str, nics: &[(&str, &str)]) -> VmiView {
         let mut vmi = build::vmi(name);
-        vmi.labels.insert(GUEST_CLUSTER_NAME.into(), "demo".into());
+        vmi.labels.insert(GUEST_CLUSTER_NAME, "demo");
         for (index, (network, interface)) in nics.iter().enumerate() {
             let name = format!("nic-{index}");
             vmi.networks.push(NetworkView { name: name.clone(), multus: Some((*network).into()) });
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn other_clusters_and_machines_that_do_not_run_do_not_count() {
         let mut foreign = machine("b", &[("x/y", "z")]);
-        foreign.labels.insert(GUEST_CLUSTER_NAME.into(), "other".into());
+        foreign.labels.insert(GUEST_CLUSTER_NAME, "other");
         let migrating = VmiView { migrating: true, ..machine("c", &[("x/y", "z")]) };
         let starting = VmiView { phase: Phase::Starting, ..machine("d", &[("x/y", "z")]) };
         let leaving = VmiView { deleting: true, ..machine("e", &[("x/y", "z")]) };

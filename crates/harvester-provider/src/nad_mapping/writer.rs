@@ -151,7 +151,7 @@ mod tests {
 
     fn machine() -> VmiView {
         let mut vmi = build::vmi("a");
-        vmi.labels.insert(GUEST_CLUSTER_NAME.into(), "demo".into());
+        vmi.labels.insert(GUEST_CLUSTER_NAME, "demo");
         for (nic, network, interface) in [("nic-0", "guests/mgmt", "enp1s0"), ("nic-1", "guests/data", "enp2s0")] {
             vmi.networks.push(NetworkView { name: nic.into(), multus: Some(network.into()) });
             let addresses = Vec::new();

@@ -14,8 +14,10 @@ use rtnetlink::{
     sys::{AsyncSocket, SocketAddr},
 };
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use socket2::SockRef;
 
 use super::{Address, Connection, Link, NetlinkError};
+use crate::filter::others;
 
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -31,7 +33,7 @@ pub enum Change {
         /// Its last name.
         name: String,
     },
-    /// An address is new, or its lifetime or state changed. Each extension of ours is reported too.
+    /// An address is new, or its lifetime or state changed; but none with our mark.
     Address(Address),
     /// An address is gone: removed by somebody, expired, or its interface is gone.
     AddressGone {
@@ -47,6 +49,9 @@ pub enum Change {
 }
 
 /// The stream of changes, with a socket of its own. It ends only if that socket breaks.
+///
+/// Addresses with our mark are left out while they are there, by the kernel: each extension would be a report, two
+/// hundred of them a second. That one is gone is reported.
 ///
 /// It does its own reading while it is polled; there is no task behind it.
 pub struct Changes {
@@ -67,9 +72,11 @@ impl Changes {
             MulticastGroup::Ipv6Route,
         ];
         let (mut connection, _, messages) = rtnetlink::new_multicast_connection(&groups).map_err(NetlinkError::Open)?;
-        // The default holds a few hundred reports: the extension of as many addresses, within a short pause of ours.
+        // The default holds a few hundred reports: what comes and goes with as many pods, within a short pause of ours.
         // Without NET_ADMIN it stays at the default, and `Missed` comes earlier.
-        let _ = set_socket_recv_buffer_size_force(connection.socket_mut().socket_mut(), RECEIVE_BUFFER);
+        let socket = connection.socket_mut().socket_mut();
+        let _ = set_socket_recv_buffer_size_force(&*socket, RECEIVE_BUFFER);
+        SockRef::from(&*socket).attach_filter(&others()).map_err(NetlinkError::Open)?;
         // Each poll must empty the socket, not stop at tokio's budget; see `Missed` below.
         let connection = tokio::task::unconstrained(connection);
         Ok(Self { connection: Connection(Box::pin(connection)), messages })

@@ -9,6 +9,7 @@ use rtnetlink::LinkUnspec;
 use crate::lan::{FAR, Lan, NEAR, PATIENCE, SILENCE, on_a_lan};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+const OTHER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
 
 /// A UDP datagram to the near side, as a DHCP server sends it.
 fn datagram(port: u16, payload: &[u8]) -> Vec<u8> {
@@ -60,8 +61,12 @@ fn an_arp_socket_hears_arp_of_its_own_lan_for_this_station() {
                 ("IPv4", datagram(68, b"hello"), false),
                 ("another VLAN", tagged, false),
                 ("for another station", Arp::probe(FAR, VIP).frame(Mac::new([0x02, 0, 0, 0, 0, 9])).to_vec(), false),
+                ("a detector's question", Arp::probe(FAR, VIP).frame(NEAR).to_vec(), false),
                 ("broadcast", broadcast, true),
-                ("for us", Arp::announcement_request(FAR, VIP).frame(NEAR).to_vec(), true),
+                ("a claim for us", Arp::announcement_request(FAR, VIP).frame(NEAR).to_vec(), true),
+                ("a claim for us, as a reply", Arp::announcement_reply(FAR, VIP).frame(NEAR).to_vec(), true),
+                ("an answer", Arp::answer(&Arp::probe(NEAR, VIP), FAR).frame(NEAR).to_vec(), true),
+                ("somebody's own request", Arp::who_has(FAR, VIP, OTHER).frame(NEAR).to_vec(), true),
             ],
         )
         .await;
@@ -113,32 +118,40 @@ fn a_dhcp_socket_hears_datagrams_to_port_68_only() {
 }
 
 #[test]
-fn a_neighbour_discovery_socket_hears_solicitations_and_advertisements_only() {
+fn a_neighbour_discovery_socket_hears_advertisements_and_what_claims_an_address_only() {
     on_a_lan(async |Lan { near, far }| {
         let vip = "2001:db8::a".parse().expect("an address");
         let socket = PacketSocket::open(near.index, Traffic::NeighborDiscovery).expect("socket");
         let sender = far.open(&near, || PacketSocket::open(far.index, Traffic::NeighborDiscovery)).expect("socket");
         // The kernels themselves look for their neighbours when an interface comes up: frames of ours tell by their target.
         let ours = |ndp: Ndp| ndp.frame(FAR, NEAR);
+        let (link_local, global) =
+            ("fe80::77".parse().expect("an address"), "2001:db8::77".parse().expect("an address"));
         let advertisement = ours(Ndp::announcement(FAR, vip));
-        let solicitation = ours(Ndp::unicast_probe("fe80::77".parse().expect("an address"), FAR, vip));
+        let solicitation = ours(Ndp::unicast_probe(global, FAR, vip));
+        let question = Ndp::multicast_probe(link_local, FAR, vip);
+        let question = question.frame(FAR, question.group_mac().expect("it goes to a group"));
         for frame in [
             with_bytes(&advertisement, 54, &[134]),
             with_bytes(&advertisement, 54, &[137]),
             with_bytes(&advertisement, 20, &[17]),
+            // A detector's question to us alone.
+            ours(Ndp::unicast_probe(link_local, FAR, vip)),
+            ours(Ndp::unicast_probe("febf::77".parse().expect("an address"), FAR, vip)),
             advertisement.clone(),
             solicitation.clone(),
+            question.clone(),
         ] {
             sender.send(&frame).await.expect("send");
         }
         let mut heard = Vec::new();
-        while heard.len() < 2 {
+        while heard.len() < 3 {
             let frame = next(&socket).await;
             if frame[62..78] == vip.octets() {
                 heard.push(frame);
             }
         }
-        assert_eq!(heard, [advertisement, solicitation]);
+        assert_eq!(heard, [advertisement, solicitation, question]);
     });
 }
 

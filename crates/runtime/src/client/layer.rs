@@ -24,6 +24,9 @@ use crate::Product;
 /// Longer than an API server keeps a request in a queue of its own (15 s by default).
 const WATCH_START_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Target of the line that is logged per request.
+pub(crate) const REQUESTS: &str = "api_requests";
+
 /// `<prefix>_api_requests_total{server,verb,resource,code}` and `<prefix>_api_request_duration_seconds{server,verb}`.
 #[derive(Debug, Clone)]
 pub struct ApiMetrics {
@@ -192,8 +195,10 @@ where
             let result = tokio::time::timeout_at(deadline, answer).await;
             let code =
                 result.as_ref().ok().and_then(|answer| answer.as_ref().ok()).map(|answer| answer.status().as_u16());
+            let took = start.elapsed();
+            tracing::debug!(target: REQUESTS, server, method = %timeout.method, path = %timeout.path, code, ?took);
             if let Some(metrics) = metrics {
-                metrics.record(server, &call, code, start.elapsed());
+                metrics.record(server, &call, code, took);
             }
             let response = match result {
                 Ok(answer) => answer.map_err(Into::into)?,

@@ -1,14 +1,14 @@
 //! What becomes of an Event: a new object, a higher count on one that is there, or nothing, because its object is too talkative.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::Instant;
 
-use super::{Entry, EventKind};
+use super::Entry;
 
 /// client-go's spam limit: a burst per source and object, then one Event per five minutes.
 const BURST: f64 = 25.0;
@@ -43,31 +43,8 @@ pub enum Write {
     },
 }
 
-/// Who says the same about the same object.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Same {
-    subject: Subject,
-    kind: EventKind,
-    reason: String,
-    message: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Subject {
-    component: Arc<str>,
-    object: [Option<String>; 5],
-}
-
-impl Subject {
-    fn new(component: &Arc<str>, object: &ObjectReference) -> Self {
-        let ObjectReference { api_version, kind, namespace, name, uid, .. } = object.clone();
-        Self { component: Arc::clone(component), object: [api_version, kind, namespace, name, uid] }
-    }
-}
-
 #[derive(Debug)]
 struct Said {
-    name: String,
     first: Timestamp,
     count: i32,
     at: Instant,
@@ -80,54 +57,64 @@ struct Bucket {
 }
 
 /// Remembers what was said. No clock, no client.
+///
+/// Objects and messages are kept as numbers: their texts would take ten times the room, and nobody reads them again. That two of a few
+/// thousand get the same number is less likely than that an Event is lost on its way.
 #[derive(Debug, Default)]
 pub struct Correlator {
-    said: HashMap<Same, Said>,
-    buckets: BTreeMap<Subject, Bucket>,
+    numbers: RandomState,
+    said: HashMap<u64, Said>,
+    buckets: HashMap<u64, Bucket>,
 }
 
 impl Correlator {
     /// Decides about one Event. `None`: say nothing, the object has used up its share.
     pub fn observe(&mut self, now: Instant, wall: Timestamp, entry: &Entry) -> Option<Write> {
-        let subject = Subject::new(&entry.component, &entry.object);
-        if !self.spend(now, &subject) {
+        if !self.spend(now, self.subject(entry)) {
             return None;
         }
         self.said.retain(|_, said| now - said.at < REMEMBER);
-        let same = Same { subject, kind: entry.kind, reason: entry.reason.clone(), message: entry.message.clone() };
+        let same = self.same(entry);
         if let Some(said) = self.said.get_mut(&same) {
             said.count = said.count.saturating_add(1);
             said.at = now;
-            return Some(Write::Count { name: said.name.clone(), first: said.first, last: wall, count: said.count });
+            return Some(Write::Count {
+                name: name(entry, said.first),
+                first: said.first,
+                last: wall,
+                count: said.count,
+            });
         }
         if self.said.len() >= CAPACITY
-            && let Some(oldest) = self.said.iter().min_by_key(|(_, said)| said.at).map(|(same, _)| same.clone())
+            && let Some(oldest) = self.said.iter().min_by_key(|(_, said)| said.at).map(|(same, _)| *same)
         {
             self.said.remove(&oldest);
         }
-        // client-go's names: the object, and the time in hexadecimal nanoseconds.
-        let name = format!("{}.{:x}", entry.object.name.as_deref().unwrap_or_default(), wall.as_nanosecond());
-        self.said.insert(same, Said { name: name.clone(), first: wall, count: 1, at: now });
-        Some(Write::Create { name, time: wall })
+        self.said.insert(same, Said { first: wall, count: 1, at: now });
+        Some(Write::Create { name: name(entry, wall), time: wall })
     }
 
     /// The Event could not be created: it must not be counted up.
     pub fn forget(&mut self, entry: &Entry) {
-        let subject = Subject::new(&entry.component, &entry.object);
-        self.said.remove(&Same {
-            subject,
-            kind: entry.kind,
-            reason: entry.reason.clone(),
-            message: entry.message.clone(),
-        });
+        self.said.remove(&self.same(entry));
     }
 
-    fn spend(&mut self, now: Instant, subject: &Subject) -> bool {
-        if self.buckets.len() >= CAPACITY {
-            // A full bucket remembers nothing.
-            self.buckets.retain(|_, bucket| refilled(bucket, now) < BURST);
+    /// Who talks about what.
+    fn subject(&self, entry: &Entry) -> u64 {
+        let ObjectReference { api_version, kind, namespace, name, uid, .. } = &entry.object;
+        self.numbers.hash_one((&entry.component, api_version, kind, namespace, name, uid))
+    }
+
+    /// Who says the same about the same object.
+    fn same(&self, entry: &Entry) -> u64 {
+        self.numbers.hash_one((self.subject(entry), entry.kind, &entry.reason, &entry.message))
+    }
+
+    fn spend(&mut self, now: Instant, subject: u64) -> bool {
+        if self.buckets.len() >= CAPACITY && !self.buckets.contains_key(&subject) {
+            self.make_room(now);
         }
-        let bucket = self.buckets.entry(subject.clone()).or_insert(Bucket { tokens: BURST, at: now });
+        let bucket = self.buckets.entry(subject).or_insert(Bucket { tokens: BURST, at: now });
         bucket.tokens = refilled(bucket, now);
         bucket.at = now;
         if bucket.tokens < 1.0 {
@@ -136,6 +123,22 @@ impl Correlator {
         bucket.tokens -= 1.0;
         true
     }
+
+    /// A full bucket remembers nothing, and the fullest one the least.
+    fn make_room(&mut self, now: Instant) {
+        self.buckets.retain(|_, bucket| refilled(bucket, now) < BURST);
+        let fullest = self.buckets.iter().max_by(|(_, a), (_, b)| refilled(a, now).total_cmp(&refilled(b, now)));
+        if self.buckets.len() >= CAPACITY
+            && let Some(fullest) = fullest.map(|(subject, _)| *subject)
+        {
+            self.buckets.remove(&fullest);
+        }
+    }
+}
+
+/// client-go's names: the object, and the time in hexadecimal nanoseconds.
+pub(super) fn name(entry: &Entry, time: Timestamp) -> String {
+    format!("{}.{:x}", entry.object.name.as_deref().unwrap_or_default(), time.as_nanosecond())
 }
 
 fn refilled(bucket: &Bucket, now: Instant) -> f64 {
@@ -144,6 +147,7 @@ fn refilled(bucket: &Bucket, now: Instant) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::EventKind;
     use super::*;
 
     fn entry(name: &str, message: &str) -> Entry {
@@ -221,9 +225,11 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut run = Run::new();
+        while run.at(0, &entry("talkative", "a")).is_some() {}
         for number in 0..10_000 {
             run.at(number / 100, &entry(&format!("web{number}"), "a"));
         }
-        assert!(run.correlator.said.len() <= CAPACITY);
+        assert_eq!((run.correlator.said.len(), run.correlator.buckets.len()), (CAPACITY, CAPACITY));
+        assert!(run.at(100, &entry("talkative", "b")).is_none(), "room is not made at the cost of the limit");
     }
 }

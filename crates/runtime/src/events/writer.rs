@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{Correlator, Entry, Write};
+use super::{Correlator, Entry, Write, correlator};
 use crate::error::{api_code, chain};
 
 /// Pauses before an Event is tried again that the API server did not answer. Events are hints: after that it is dropped, and the
@@ -45,9 +45,7 @@ impl Writer {
                 (Some(404), Write::Count { .. }) => {
                     self.correlator.forget(entry);
                     let time = Timestamp::now();
-                    let name =
-                        format!("{}.{:x}", entry.object.name.as_deref().unwrap_or_default(), time.as_nanosecond());
-                    write = Write::Create { name, time };
+                    write = Write::Create { name: correlator::name(entry, time), time };
                     continue;
                 }
                 // An earlier try has arrived although its answer did not.

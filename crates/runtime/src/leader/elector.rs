@@ -65,6 +65,8 @@ pub struct Elector {
     /// Since when no request was answered.
     unanswered: Option<Instant>,
     next: Instant,
+    /// A write of ours may have taken effect; nothing has shown the Lease since.
+    unsettled: bool,
     /// Conflicts in a row, so that a Lease that changes all the time is not read in a tight loop.
     conflicts: u32,
     known: bool,
@@ -99,6 +101,7 @@ impl Elector {
             busy: None,
             unanswered: None,
             next: now,
+            unsettled: false,
             conflicts: 0,
             known: false,
         }
@@ -110,6 +113,7 @@ impl Elector {
             Input::Tick => {}
             Input::Read(observation) => {
                 self.busy = None;
+                self.unsettled = false;
                 return self.decide(now, wall, observation);
             }
             Input::Watched(observation) => {
@@ -135,6 +139,7 @@ impl Elector {
             Input::Wrote(observation) => self.lead(now, observation),
             Input::Conflict => {
                 self.busy = None;
+                self.unsettled = false;
                 self.conflicts += 1;
                 if self.conflicts == 1 {
                     return Some(self.send(now, Action::Read));
@@ -221,8 +226,15 @@ impl Elector {
         Some(Action::Update { record, version: seen.version.clone() })
     }
 
+    /// Whether the Lease may bear our name, as far as can be known: from a former life, or by a write whose answer is not there.
+    pub fn may_name_us(&self) -> bool {
+        let shown = self.seen.as_ref().is_some_and(|seen| seen.record.holder == self.config.identity);
+        shown || self.unsettled || !self.known
+    }
+
     fn send(&mut self, now: Instant, action: Action) -> Action {
         self.busy = Some(now);
+        self.unsettled |= action != Action::Read;
         action
     }
 
@@ -273,6 +285,7 @@ impl Elector {
 
     fn lead(&mut self, now: Instant, observation: Observation) {
         let sent = self.busy.take().unwrap_or(now);
+        self.unsettled = false;
         self.conflicts = 0;
         self.known = true;
         // A watch may have shown a newer state while the answer was on its way.

@@ -400,3 +400,28 @@ mod race {
         }
     }
 }
+
+#[test]
+fn only_a_lease_that_was_seen_since_our_last_write_surely_bears_another_name() {
+    let mut run = Run::new(OnLoss::KeepTrying);
+    assert!(run.elector.may_name_us(), "from a former life");
+    run.at(0.0, Input::Tick);
+    run.at(0.0, Input::Read(Some(held_by("other", 0.0, "1"))));
+    assert!(!run.elector.may_name_us());
+    run.at(2.0, Input::Tick);
+    let action = run.at(2.0, Input::Read(Some(held_by("", 2.0, "2"))));
+    assert!(matches!(action, Some(Action::Update { .. })));
+    assert!(run.elector.may_name_us(), "on its way");
+    run.at(7.0, Input::Failed);
+    assert!(run.elector.may_name_us(), "and perhaps arrived");
+    run.at(9.0, Input::Tick);
+    run.at(9.0, Input::Read(Some(held_by("other", 9.0, "3"))));
+    assert!(!run.elector.may_name_us());
+    run.at(11.0, Input::Tick);
+    run.at(11.0, Input::Read(Some(held_by(ME, 11.0, "4"))));
+    run.at(11.0, Input::Conflict);
+    assert!(run.elector.may_name_us(), "it was seen in it");
+    run.at(11.0, Input::Read(None));
+    run.at(11.0, Input::Conflict);
+    assert!(!run.elector.may_name_us(), "refused is not written");
+}

@@ -1,5 +1,6 @@
 //! Runs an `Elector` against a real Lease: sends its requests, watches, keeps the time, tells who leads.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +31,27 @@ pub struct Election {
     recorder: Option<Recorder>,
     leadership: watch::Sender<Leadership>,
     renewed: Arc<Mutex<Option<Instant>>>,
+    outage: Outage,
+}
+
+/// Whether requests fail, so that an outage is told twice and not with each of them.
+#[derive(Debug, Clone, Default)]
+struct Outage(Arc<AtomicBool>);
+
+impl Outage {
+    fn failed(&self, lease: &str, what: &str, error: &str) {
+        if self.0.swap(true, Ordering::Relaxed) {
+            tracing::debug!(lease, error, "failed to {what} the Lease");
+        } else {
+            tracing::warn!(lease, error, "failed to {what} the Lease, trying again");
+        }
+    }
+
+    fn over(&self, lease: &str) {
+        if self.0.swap(false, Ordering::Relaxed) {
+            tracing::info!(lease, "requests for the Lease are answered again");
+        }
+    }
 }
 
 /// Why [`Election::run`] ended without having been asked to.
@@ -45,6 +67,15 @@ pub enum LeaderError {
     },
 }
 
+/// How [`Election::run`] left the Lease when it was asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandBack {
+    /// It does not bear our name: others may take it at once.
+    Done,
+    /// The API did not confirm it: others may have to wait until the Lease expires.
+    Uncertain,
+}
+
 /// A request on its way, and what the Lease looks like after it.
 type Request = BoxFuture<'static, (Input, Option<DynamicObject>)>;
 
@@ -54,7 +85,7 @@ impl Election {
         let api = Api::namespaced_with(client, &config.namespace, &lease::resource());
         let recorder = recorder.map(|recorder| recorder.for_component(&config.component));
         let leadership = watch::Sender::new(Leadership::Unknown);
-        Self { api, config, recorder, leadership, renewed: Arc::default() }
+        Self { api, config, recorder, leadership, renewed: Arc::default(), outage: Outage::default() }
     }
 
     /// Who leads, now and from now on.
@@ -75,7 +106,7 @@ impl Election {
     }
 
     /// Takes part until `stop`, then hands the Lease back if we hold it. Dropping the future keeps the Lease as it is.
-    pub async fn run(self, stop: CancellationToken) -> Result<(), LeaderError> {
+    pub async fn run(self, stop: CancellationToken) -> Result<HandBack, LeaderError> {
         let mut elector = Elector::new(Instant::now(), self.config.clone());
         // The object that the next PUT starts from; always the one whose version the elector knows.
         let mut latest: Option<DynamicObject> = None;
@@ -117,8 +148,7 @@ impl Election {
             }
         }
         drop(request);
-        self.release(&elector, latest).await;
-        Ok(())
+        Ok(self.release(&elector, latest).await)
     }
 
     fn watch(&self) -> BoxStream<'static, Result<watcher::Event<DynamicObject>, watcher::Error>> {
@@ -209,6 +239,7 @@ impl Election {
         let name = self.config.name.clone();
         let patience = self.config.timing.renew_deadline / 2;
         let object = self.object(&action, latest);
+        let outage = self.outage.clone();
         async move {
             let request = async {
                 match (&action, object) {
@@ -224,6 +255,7 @@ impl Election {
             let read = action == Action::Read;
             match tokio::time::timeout(patience, request).await {
                 Ok(Ok(object)) => {
+                    outage.over(&name);
                     let observation = object.as_ref().map(observe);
                     let input = match observation {
                         observation if read => Input::Read(observation),
@@ -235,18 +267,15 @@ impl Election {
                 Ok(Err(kube::Error::Api(status)))
                     if !read && (status.code == 409 || status.code == 404 && is_update(&action)) =>
                 {
+                    outage.over(&name);
                     (Input::Conflict, None)
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(lease = name, error = %chain(&error), "failed to {} the Lease", verb(&action));
+                    outage.failed(&name, verb(&action), &chain(&error));
                     (Input::Failed, None)
                 }
                 Err(_) => {
-                    tracing::warn!(
-                        lease = name,
-                        "no answer within {patience:?} to the request to {} the Lease",
-                        verb(&action)
-                    );
+                    outage.failed(&name, verb(&action), &format!("no answer within {patience:?}"));
                     (Input::Failed, None)
                 }
             }
@@ -267,30 +296,38 @@ impl Election {
         Some(object)
     }
 
-    async fn release(&self, elector: &Elector, latest: Option<DynamicObject>) {
-        let Some(mut action) = elector.release(Timestamp::now()) else { return };
-        let mut latest = latest;
+    async fn release(&self, elector: &Elector, mut latest: Option<DynamicObject>) -> HandBack {
+        let Some(action) = elector.release(Timestamp::now()) else {
+            return if elector.may_name_us() { HandBack::Uncertain } else { HandBack::Done };
+        };
+        let left = self.hand_back(action, &mut latest).await;
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.tell(latest.as_ref(), "stopped leading");
+        self.leadership.send_replace(Leadership::Following { holder: String::new() });
+        left
+    }
+
+    async fn hand_back(&self, mut action: Action, latest: &mut Option<DynamicObject>) -> HandBack {
         // A renewal that was on its way may have landed: read once and try again.
         for _ in 0..2 {
             match self.perform(action.clone(), latest.as_ref()).await {
                 (Input::Wrote(_), _) => {
                     tracing::info!(lease = self.config.name, "released the Lease");
-                    break;
+                    return HandBack::Done;
                 }
                 (Input::Conflict, _) => match self.perform(Action::Read, None).await {
                     (Input::Read(Some(seen)), object) if seen.record.holder == self.config.identity => {
-                        let Action::Update { record, .. } = action else { break };
+                        let Action::Update { record, .. } = action else { return HandBack::Uncertain };
                         action = Action::Update { record, version: seen.version };
-                        latest = object;
+                        *latest = object;
                     }
-                    _ => break,
+                    (Input::Read(_), _) => return HandBack::Done,
+                    _ => return HandBack::Uncertain,
                 },
-                _ => break,
+                _ => return HandBack::Uncertain,
             }
         }
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.tell(latest.as_ref(), "stopped leading");
-        self.leadership.send_replace(Leadership::Following { holder: String::new() });
+        HandBack::Uncertain
     }
 }
 

@@ -61,7 +61,7 @@ struct Replica {
     leadership: watch::Receiver<Leadership>,
     check: Check,
     stop: CancellationToken,
-    task: tokio::task::JoinHandle<Result<(), LeaderError>>,
+    task: tokio::task::JoinHandle<Result<HandBack, LeaderError>>,
     events: tokio::sync::mpsc::Receiver<crate::events::Entry>,
 }
 
@@ -286,4 +286,69 @@ async fn holding_a_lease_costs_one_request_per_retry_period() {
     seconds(60).await;
     assert!(first.leads());
     assert_eq!(server.scenario.requests().len(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_may_bear_our_name_is_not_called_handed_back() {
+    let server = Server::new();
+    let first = start(&server, "first", OnLoss::KeepTrying);
+    seconds(1).await;
+    first.stop.cancel();
+    assert_eq!(first.task.await.unwrap().unwrap(), HandBack::Done);
+    // Left behind by a former life, and nobody can be asked.
+    let former = start(&server, "first", OnLoss::KeepTrying);
+    seconds(1).await;
+    former.task.abort();
+    server.away.store(true, Ordering::Relaxed);
+    let again = start(&server, "first", OnLoss::KeepTrying);
+    seconds(5).await;
+    again.stop.cancel();
+    assert_eq!(again.task.await.unwrap().unwrap(), HandBack::Uncertain);
+
+    server.away.store(false, Ordering::Relaxed);
+    let other = start(&server, "other", OnLoss::KeepTrying);
+    seconds(1).await;
+    other.stop.cancel();
+    assert_eq!(other.task.await.unwrap().unwrap(), HandBack::Done, "it bears another name");
+    assert_eq!(server.holder(), "first");
+}
+
+#[test]
+fn an_outage_is_told_when_it_begins_and_when_it_is_over() {
+    let lines = Lines::default();
+    tracing::subscriber::with_default(lines.subscriber(), || {
+        let outage = Outage::default();
+        outage.over("web");
+        for _ in 0..100 {
+            outage.failed("web", "read", "away");
+        }
+        outage.over("web");
+        outage.over("web");
+        outage.failed("web", "read", "away");
+    });
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let levels: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(levels, ["WARN", "INFO", "WARN"], "{text}");
+}
+
+/// What is logged at info level.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    fn subscriber(&self) -> impl tracing::Subscriber + Send + Sync + 'static {
+        let lines = self.clone();
+        tracing_subscriber::fmt().without_time().with_ansi(false).with_writer(move || lines.clone()).finish()
+    }
+}
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

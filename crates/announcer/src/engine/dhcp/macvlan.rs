@@ -62,8 +62,9 @@ impl Engine {
                 }
                 if let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) {
                     dhcp.macvlan = MacvlanState::Making;
+                    dhcp.asked = Some((wanted.parent, wanted.name.clone()));
                 }
-                self.prepare_links();
+                self.prepare_links(now);
                 self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted, resumed)));
             }
             MacvlanState::Ready(link, _) => {
@@ -141,6 +142,7 @@ impl Engine {
     pub(in crate::engine) fn macvlan_done(&mut self, now: Instant, uid: &Uid, result: Result<(u32, Mac), String>) {
         let id = VipId::Dhcp(uid.clone());
         let observes = self.observes;
+        let place = self.vips.get(&id).and_then(|vip| vip.place);
         let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) else {
             // Given up while it was being made.
             if let Ok((link, _)) = result {
@@ -149,12 +151,12 @@ impl Engine {
             return;
         };
         match result {
-            Ok((link, mac)) if mac == dhcp.mac => {
+            Ok((link, mac)) if mac == dhcp.mac && dhcp.is_as_asked(place) => {
                 dhcp.macvlan = MacvlanState::Ready(link, observes);
                 dhcp.made = Some(now);
                 self.dirty = true;
             }
-            // Made for an annotation that has changed since.
+            // Made for annotations, or on an interface, that have changed since.
             Ok((link, _)) => {
                 dhcp.macvlan = MacvlanState::Absent;
                 self.delete_link(link);
@@ -207,7 +209,7 @@ impl Engine {
     /// is confirmed.
     fn tell_links(&mut self) {
         let Some(network) = &self.network else { return };
-        for (id, vip) in &mut self.vips {
+        for (id, vip) in self.vips.iter_mut() {
             let (VipId::Dhcp(uid), Some(dhcp)) = (id, vip.dhcp.as_mut()) else { continue };
             let Some(link) = dhcp.link().and_then(|index| network.link(index)) else { continue };
             let up = link.is_usable();

@@ -58,7 +58,7 @@ impl Engine {
         let macvlan = self
             .services
             .values()
-            .find(|view| view.last_leased().map(IpAddr::V4) == Some(loser.address))
+            .find(|view| view.told_leased().map(IpAddr::V4) == Some(loser.address))
             .and_then(|view| view.dhcp.mac);
         let carried = found.and_then(|id| self.vips.get(&id)?.carrier).map(|carrier| carrier.mac);
         let Some(mac) = carried.or(macvlan).or(own_mac) else { return };

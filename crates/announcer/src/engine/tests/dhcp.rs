@@ -106,7 +106,9 @@ fn a_client_that_does_not_end_keeps_no_macvlan() {
 #[test]
 fn a_secondary_shares_the_macvlan_and_never_gets_the_address_on_the_node() {
     let mut node = bound("first", "10.0.0.50");
-    node.upsert(view("second", &["10.0.0.50"]));
+    let mut second = view("second", &["10.0.0.50"]);
+    second.ports[0].port = 81;
+    node.upsert(second);
     node.pass_ms(1000);
     assert_eq!(node.kernel.own(), ["vip-first000 10.0.0.50/32"]);
     let published = &node.engine.services[&ServiceKey::new("default", "second")].published;

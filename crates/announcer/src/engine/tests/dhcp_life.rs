@@ -2,10 +2,13 @@
 
 use std::fmt::Write as _;
 
+use l2::netlink::LinkKind;
+
 use super::dhcp::{bound, leased, named};
 use super::*;
 use crate::network::LeaseEnd;
 use crate::network::fixtures::{macvlan, own_address};
+use crate::view::InterfaceWish;
 
 fn service(node: &Node, name: &str) -> ServiceView {
     node.engine.services[&ServiceKey::new("default", name)].clone()
@@ -240,4 +243,44 @@ fn many_leases_are_independent_of_one_another() {
         .filter(|line| !line.contains("s000") && !line.contains("s001") && !line.contains("s002"))
         .collect();
     assert_eq!(touched, ["remove vip-s0000000 10.2.0.1/32"; 0]);
+}
+
+#[test]
+fn what_changes_while_the_macvlan_is_being_made_counts() {
+    type Edit = fn(&mut ServiceView);
+    let with = |change: Edit| {
+        let mut service = view("web", &["dhcp"]);
+        service.dhcp.mac = Some(Mac::new([2, 0, 0, 0, 0, 50]));
+        change(&mut service);
+        Input::Service(service.key.clone(), Some(Box::new(service)))
+    };
+    let changes: [(Edit, &str, u32); 3] = [
+        (|service| service.interface = InterfaceWish::Named("eth1".into()), "vip-web00000", 3),
+        (|service| service.dhcp.link_name = Some("vip-other".into()), "vip-other", 2),
+        (|service| service.dhcp.broadcast = true, "vip-web00000", 2),
+    ];
+    for (change, name, parent) in changes {
+        let mut node = Node::leading(&[]);
+        let (mut inputs, mut making) = (VecDeque::from([with(|_| {})]), None);
+        while let Some(input) = inputs.pop_front() {
+            for action in node.engine.step(node.now, input) {
+                match action {
+                    Action::Wire(op @ WireOp::Macvlan(..)) => making = Some(op),
+                    Action::Wire(op) => inputs.extend(node.kernel.perform(node.now, op).map(Input::Wire)),
+                    _ => {}
+                }
+            }
+        }
+        // It changes before the kernel has answered.
+        node.feed(with(change));
+        let done = node.kernel.perform(node.now, making.expect("it is made")).unwrap();
+        node.feed(Input::Wire(done));
+        node.pass_ms(100);
+        let links = node.kernel.network.links.iter().filter_map(|link| match link.kind {
+            LinkKind::Macvlan { parent, .. } => Some((link.name.as_str(), parent)),
+            _ => None,
+        });
+        assert_eq!(links.collect::<Vec<_>>(), [(name, parent)]);
+        assert!(node.clients.contains_key(&uid("web")));
+    }
 }

@@ -2,10 +2,13 @@
 
 mod ipv6;
 mod peers;
+mod rest;
 mod storm;
 mod vacant;
 
 use std::net::IpAddr;
+
+use l2::netlink::{Address, AddressLifetime};
 
 use super::*;
 use crate::claim::{Key, tag};
@@ -256,7 +259,7 @@ fn the_slower_successor_gives_way() {
     }
     let (key, _) = cluster.node.swaps.pop().unwrap();
     let other = Seat { host: "node-2".into(), term: Term(5) };
-    cluster.node.feed(Input::Swapped(key, Swapped::Other(Some(other))));
+    cluster.node.feed(Input::Swapped(key, Swapped::Other(other)));
     cluster.quiet(5000, &[("node-2", "10.0.0.5")], &ALL);
     assert!(cluster.node.swaps.is_empty() && !cluster.has());
 }
@@ -292,7 +295,7 @@ fn a_take_over_whose_answer_was_lost_is_recognised_under_a_later_term() {
     cluster.shows("other", "node-2", 7);
     cluster.quiet(75, &[("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")], &[]);
     assert_eq!(cluster.node.swaps.pop().expect("it is tried again").1.seat.term, Term(8));
-    cluster.node.feed(Input::Swapped(key, Swapped::Other(Some(seat))));
+    cluster.node.feed(Input::Swapped(key, Swapped::Other(seat)));
     assert!(cluster.has());
     assert_eq!(reasons_of_changes(&cluster), [(SILENT, 1)]);
     let text = &cluster.node.told.last().unwrap().1.text;
@@ -307,7 +310,7 @@ fn a_take_over_whose_answer_was_lost_is_recognised_under_a_later_term() {
 #[test]
 fn a_record_that_names_us_under_a_term_that_we_never_asked_for_was_handed_over() {
     let (mut cluster, key, seat) = asked_for_the_record_of_a_silent_owner();
-    cluster.node.feed(Input::Swapped(key, Swapped::Other(Some(Seat { term: Term(9), ..seat }))));
+    cluster.node.feed(Input::Swapped(key, Swapped::Other(Seat { term: Term(9), ..seat })));
     assert!(cluster.has());
     assert_eq!(reasons_of_changes(&cluster), [("it was handed over", 1)]);
 }
@@ -385,7 +388,7 @@ fn an_unproven_claim_has_the_record_read_again_and_not_more_often_than_once_a_se
     cluster.node.heard(2, "10.0.0.5", thief, Heard::Claim);
     let other = Seat { host: "node-2".into(), term: Term(9) };
     assert_eq!(cluster.node.swaps.len(), 1);
-    cluster.node.feed(Input::Swapped(key, Swapped::Other(Some(other))));
+    cluster.node.feed(Input::Swapped(key, Swapped::Other(other)));
     assert!(!cluster.has(), "somebody else stands there, whatever the watch says");
 }
 
@@ -425,10 +428,10 @@ fn what_was_handed_over_is_served_until_each_address_was_claimed_and_is_the_succ
     cluster.node.pass_ms(100);
     cluster.claims(&to, "10.0.0.5", "web", 5);
     assert_eq!(cluster.node.kernel.own(), ["eth0 10.0.0.6/32"], "it sets them one by one");
-    assert!(cluster.node.engine.plan.undecided);
+    assert!(!cluster.node.engine.plan.undecided.is_empty());
     cluster.claims(&to, "10.0.0.6", "web", 5);
     assert!(cluster.node.kernel.own().is_empty());
-    assert!(!cluster.node.engine.plan.undecided, "nothing holds up the sweep any more");
+    assert!(cluster.node.engine.plan.undecided.is_empty(), "nothing holds up the sweep any more");
     cluster.node.kernel.network.addresses.push(crate::network::fixtures::own_address(3, "10.1.0.99/32"));
     cluster.node.feed(Input::NetworkChanged);
     cluster.node.pass_ms(100);
@@ -483,12 +486,13 @@ fn a_node_that_may_not_serve_any_more_hands_over_and_a_cordoned_one_keeps() {
     }
 }
 
+fn lock(holder: &str, renewal: u32) -> Input {
+    let (holder, renewal) = (holder.to_owned(), renewal.to_string());
+    Input::Foreign(Some(ForeignLock { holder, renewal, duration: LEASE, leftover: false }))
+}
+
 #[test]
 fn a_kube_vip_that_lives_is_respected_until_it_is_gone() {
-    let lock = |holder: &str, renewal: u32| {
-        let (holder, renewal) = (holder.to_owned(), renewal.to_string());
-        Input::Foreign(Some(ForeignLock { holder, renewal, duration: LEASE, leftover: false }))
-    };
     let mut cluster = owner(&ALL);
     cluster.node.feed(lock("node-2", 1));
     cluster.node.pass_ms(1900);
@@ -500,6 +504,34 @@ fn a_kube_vip_that_lives_is_respected_until_it_is_gone() {
     assert!(!cluster.has());
     cluster.node.feed(lock("", 3));
     assert!(cluster.has(), "released: at once");
+}
+
+#[test]
+fn what_a_kube_vip_has_on_this_very_node_is_left_alone_while_it_lives() {
+    use crate::network::fixtures::{macvlan, own_address};
+    for (holder, lives) in [("Node-1", true), ("node-2", false)] {
+        let mut network = network();
+        let bare = |link, net| Address { protocol: None, valid: AddressLifetime::Forever, ..own_address(link, net) };
+        network.links.push(macvlan(50, "vip-deadbeef", 2, None));
+        network.links.push(macvlan(51, "vip-beefdead", 2, Some("beefdead-uid")));
+        network.addresses.extend([bare(2, "10.0.0.5/32"), bare(50, "10.0.0.6/32"), own_address(2, "10.0.0.7/32")]);
+        let mut node = Node::new(&[("election_mode", "node")], network);
+        node.feed(lock(holder, 1));
+        node.start_with(&[view("web", &["10.0.0.5"])], LeaseState::Unknown);
+        let mut cluster = Cluster { node, renewals: 0 };
+        cluster.node.feed(Input::KubeProxy(true));
+        cluster.node.feed(Input::NodesSynced { readable: false });
+        cluster.renew(&ALL);
+        cluster.node.feed(Input::MembersSynced);
+        cluster.node.pass_ms(5000);
+        let kernel = &cluster.node.kernel;
+        let there = [
+            kernel.has("eth0", "10.0.0.5/32"),
+            kernel.has("vip-deadbeef", "10.0.0.6/32"),
+            kernel.network.link_by_name("vip-beefdead").is_some() || kernel.has("eth0", "10.0.0.7/32"),
+        ];
+        assert_eq!(there, [lives, lives, false], "held by {holder}: what is ours goes all the same");
+    }
 }
 
 #[test]

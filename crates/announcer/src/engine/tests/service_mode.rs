@@ -1,6 +1,7 @@
 //! `service` mode: each Service by its own Lease.
 
 use super::*;
+use crate::network::fixtures::{macvlan, own_address};
 use crate::ownership::service::LeaseKey;
 
 fn key(name: &str) -> LeaseKey {
@@ -53,4 +54,90 @@ fn the_end_hands_all_leases_back_and_serves_until_a_successor_is_heard() {
     assert_eq!(node.kernel.own(), Vec::<String>::new());
     node.pass_ms(10);
     assert!(node.exited);
+}
+
+#[test]
+fn a_lease_that_cannot_be_had_is_told_and_keeps_only_what_is_its_services_own() {
+    let mut network = network();
+    for net in ["10.0.0.6/32", "10.0.0.99/32"] {
+        network.addresses.push(own_address(2, net));
+    }
+    network.links.push(macvlan(50, "vip-deadbeef", 2, Some("deadbeef-uid")));
+    network.links.push(macvlan(51, "vip-dhcp0000", 2, Some("dhcp0000-uid")));
+    let mut node = Node::new(&[("svc_election", "true"), ("election_mode", "service")], network);
+    let views = [view("a", &["10.0.0.5"]), view("b", &["10.0.0.6"]), view("dhcp", &["dhcp"])];
+    node.start_with(&views, LeaseState::Unknown);
+    node.feed(Input::ServiceLease(key("a"), MINE));
+    // The API refuses to make the others.
+    node.feed(Input::ServiceLease(key("b"), LeaseState::Other(String::new())));
+    node.pass_ms(14_000);
+    let own = |node: &Node| BTreeSet::from_iter(node.kernel.own());
+    let kept = BTreeSet::from(["eth0 10.0.0.5/32", "eth0 10.0.0.6/32"].map(str::to_owned));
+    assert_eq!(own(&node), kept);
+    let there = |name: &str| node.kernel.network.link_by_name(name).is_some();
+    assert!(there("vip-dhcp0000") && !there("vip-deadbeef"));
+    assert!(!node.reasons().contains(&"CannotAnnounce"), "it may be a moment of the API: {:?}", node.told);
+    node.pass(Duration::from_mins(2));
+    let told = node.told.iter().filter(|(_, tell)| tell.reason == Reason::CannotAnnounce);
+    let told: Vec<(&str, bool)> =
+        told.map(|(name, tell)| (name.as_str(), tell.text.contains(&key(name).to_string()))).collect();
+    assert_eq!(told, [("b", true), ("dhcp", true)]);
+    assert_eq!(own(&node), kept, "as long as ever");
+}
+
+#[test]
+fn an_election_that_comes_to_something_is_not_told() {
+    let mut node = two();
+    node.pass(Duration::from_mins(2));
+    node.feed(Input::ServiceLease(key("a"), LeaseState::Other(String::new())));
+    node.pass_ms(14_000);
+    node.feed(Input::ServiceLease(key("a"), theirs()));
+    node.feed(Input::ServiceLease(key("a"), LeaseState::Other(String::new())));
+    node.pass_ms(14_000);
+    assert!(!node.reasons().contains(&"CannotAnnounce"), "{:?}", node.told);
+}
+
+#[test]
+fn the_end_waits_for_leases_that_are_still_being_handed_back() {
+    let mut node = two();
+    node.gone("a");
+    node.gone("b");
+    assert_eq!(node.campaigns.last().unwrap(), &BTreeSet::new());
+    node.feed(Input::Stop);
+    node.pass_ms(1000);
+    assert!(!node.exited);
+    node.feed(Input::Released(true));
+    assert!(node.exited);
+    // Nothing is under way: at once. Nor is it waited for without end.
+    for (answered, patience) in [(true, 0), (false, 4000)] {
+        let mut node = two();
+        node.gone("a");
+        node.gone("b");
+        if answered {
+            node.feed(Input::Released(true));
+        }
+        node.feed(Input::Stop);
+        node.pass_ms(patience);
+        assert!(node.exited, "{answered}");
+    }
+}
+
+#[test]
+fn who_names_a_lease_of_another_namespace_is_told_and_served_by_the_usual_one() {
+    let web = ServiceView { lease_name: Some("kube-system/kube-scheduler".into()), ..view("web", &["10.0.0.5"]) };
+    for (allowed, campaign, told) in
+        [("", key("web").to_string(), 1), ("kube-system, x", "kube-system/kube-scheduler".into(), 0)]
+    {
+        let env = [("election_mode", "service"), ("svc_lease_namespaces", allowed)];
+        let mut node = Node::new(&env, network());
+        node.start_with(std::slice::from_ref(&web), LeaseState::Unknown);
+        let asked = node.campaigns.last().unwrap().first().unwrap().clone();
+        assert_eq!(asked.to_string(), campaign);
+        node.feed(Input::ServiceLease(asked, MINE));
+        node.pass_ms(1000);
+        assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+        let warnings: Vec<&Tell> = node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.warning).collect();
+        assert_eq!(warnings.len(), told, "{warnings:?}");
+        assert!(warnings.iter().all(|tell| tell.text.contains("kube-vip.io/leaseName")));
+    }
 }

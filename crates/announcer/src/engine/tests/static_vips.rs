@@ -43,6 +43,30 @@ fn a_new_address_is_probed_then_set_then_published_then_announced() {
 }
 
 #[test]
+fn an_interface_whose_settings_are_refused_is_not_asked_at_each_plan() {
+    let mut node = Node::new(&[], network());
+    let mut asked = 0;
+    node.feed(Input::Tick);
+    node.feed(Input::Synced);
+    node.feed(Input::Lease(MINE));
+    // A new Service every ten seconds: each has everything planned anew.
+    for n in 5..35 {
+        let view = view(&format!("web{n}"), &[format!("10.0.0.{n}").as_str()]);
+        let mut inputs = vec![Input::Service(view.key.clone(), Some(Box::new(view)))];
+        while let Some(input) = inputs.pop() {
+            for action in node.engine.step(node.now, input) {
+                if let Action::Wire(WireOp::Prepare { link }) = action {
+                    asked += 1;
+                    inputs.push(Input::Wire(WireDone::Prepared(link, Err("read-only".into()))));
+                }
+            }
+        }
+        node.now += Duration::from_secs(10);
+    }
+    assert_eq!(asked, 5, "once a minute");
+}
+
+#[test]
 fn nothing_is_sent_or_written_in_the_steady_state_and_the_deadline_is_put_off() {
     let mut node = Node::leading(&[view("web", &["10.0.0.5", "fd00::5"])]);
     node.pass_ms(2000);
@@ -115,7 +139,9 @@ fn the_announcement_does_not_wait_for_ever_for_the_status() {
 
 #[test]
 fn services_that_share_an_address_have_one_vip_that_goes_with_the_last() {
-    let mut node = Node::leading(&[view("a", &["10.0.0.5"]), view("b", &["10.0.0.5"])]);
+    let mut second = view("b", &["10.0.0.5"]);
+    second.ports[0].port = 81;
+    let mut node = Node::leading(&[view("a", &["10.0.0.5"]), second]);
     node.pass_ms(1000);
     assert_eq!(node.take_log().iter().filter(|line| line.starts_with("add")).count(), 1);
     node.gone("a");
@@ -124,6 +150,19 @@ fn services_that_share_an_address_have_one_vip_that_goes_with_the_last() {
     node.gone("b");
     assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
     assert_eq!(node.take_log(), ["remove eth0 10.0.0.5/32", "restore eth0"]);
+}
+
+#[test]
+fn a_port_of_an_address_has_one_service_until_that_one_is_gone() {
+    let mut node = Node::leading(&[published("served", "10.0.0.5", "node-1"), view("another", &["10.0.0.5"])]);
+    node.pass_ms(1000);
+    let told = node.told.iter().filter(|(_, tell)| tell.text.contains("is in use by Service default/served"));
+    assert_eq!(told.count(), 1, "{:?}", node.told);
+    let has = |node: &Node| !node.engine.services[&ServiceKey::new("default", "another")].published.ingress.is_empty();
+    assert!(!has(&node), "clients are not sent to it");
+    node.gone("served");
+    node.pass_ms(1000);
+    assert!(has(&node), "{:?}", node.log);
 }
 
 #[test]
@@ -279,4 +318,15 @@ fn a_second_interface_in_the_same_lan_does_not_answer_for_the_address() {
     node.gone("web");
     let log = node.take_log();
     assert!(log.contains(&"restore eth0".to_owned()) && log.contains(&"restore eth1".to_owned()), "{log:?}");
+}
+
+/// The node's sockets are behind an action: one that failed is opened again when it is asked for.
+#[test]
+fn what_is_listened_for_is_asked_for_again_with_each_refresh() {
+    let mut node = Node::leading(&[view("web", &["10.0.0.5"])]);
+    node.pass_ms(2000);
+    let wanted = std::mem::take(&mut node.listening);
+    assert_eq!(wanted, BTreeSet::from([(2, Family::V4)]));
+    node.pass_ms(1000);
+    assert_eq!(node.listening, wanted);
 }

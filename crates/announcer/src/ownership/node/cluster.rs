@@ -14,6 +14,7 @@ use super::swaps::{Change, Pending, SETTLED, Taken};
 use super::{Card, ForeignLock, Member, NodeFacts, Seat, Term, Verdict};
 use crate::frames::{Frame, Heard};
 use crate::ownership::{Owner, Ownership};
+use crate::screen::Machine;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// `node` mode, as one node sees it.
@@ -21,6 +22,7 @@ use crate::view::{ServiceKey, ServiceView, Uid};
 pub struct Cluster {
     pub(super) me: String,
     pub(super) facts: Facts,
+    api_servers: BTreeSet<IpAddr>,
     /// This node's own card as it is now.
     pub(super) card: Card,
     /// The newest record of each Service that was seen, by watch or by swap. It outlives the annotation: somebody may
@@ -51,7 +53,10 @@ pub struct Cluster {
     pub(super) seats: BTreeMap<ServiceKey, Seat>,
     pub(super) changes: Vec<Change>,
     pub(super) in_touch: bool,
+    /// When the last review wanted the next one, but for what changes in `facts` by itself.
     pub(super) next: Option<Instant>,
+    /// When that is.
+    pub(super) facts_next: Option<Instant>,
 }
 
 impl Cluster {
@@ -59,6 +64,7 @@ impl Cluster {
     pub fn new(me: String, lease: Duration) -> Self {
         Self {
             facts: Facts::new(me.clone(), lease),
+            api_servers: BTreeSet::new(),
             me,
             card: Card::default(),
             records: BTreeMap::new(),
@@ -79,17 +85,53 @@ impl Cluster {
             changes: Vec::new(),
             in_touch: false,
             next: None,
+            facts_next: None,
         }
     }
 
-    /// A membership Lease was read; absent: it is gone.
-    pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) {
-        self.facts.member(now, node, member);
+    /// A membership Lease was read; absent: it is gone. True if there is something to review: a renewal in time, as each
+    /// node writes one every few seconds, moves nothing but its own deadline.
+    pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) -> bool {
+        // What is due already is not forgotten for a renewal of somebody else.
+        let due = self.facts_next.is_some_and(|at| at <= now);
+        let news = self.facts.member(now, node, member) || due;
+        if !news {
+            self.facts_next = self.facts.deadline(now);
+        }
+        news
     }
 
     /// All membership Leases have been read once.
     pub fn members_synced(&mut self, now: Instant) {
         self.facts.members_synced(now);
+    }
+
+    /// Where API servers are.
+    pub fn api_servers(&mut self, servers: BTreeSet<IpAddr>) {
+        self.api_servers = servers;
+    }
+
+    /// Addresses that no Service may have, and who speaks about them.
+    pub fn machines(&self) -> BTreeMap<IpAddr, Machine> {
+        let mut machines = BTreeMap::new();
+        if let Some(teller) = self.facts.members().next() {
+            for server in &self.api_servers {
+                let what = "the address of an API server of this cluster".to_owned();
+                machines.insert(*server, Machine { what, teller: teller.to_owned() });
+            }
+        }
+        for (node, net) in self.facts.own_addresses() {
+            let mut note = |address: IpAddr, what: String| {
+                machines.entry(address).or_insert(Machine { what, teller: node.to_owned() });
+            };
+            note(net.addr(), format!("the own address of node {node}"));
+            // Links between two and single addresses have neither (RFC 3021); in IPv6 nobody has (RFC 4291).
+            if net.addr().is_ipv4() && net.prefix_len() < 31 {
+                note(net.network(), format!("the network address of {}", net.trunc()));
+                note(net.broadcast(), format!("the broadcast address of {}", net.trunc()));
+            }
+        }
+        machines
     }
 
     /// A Node was read; absent: it is gone.
@@ -123,6 +165,11 @@ impl Cluster {
         self.facts.known_since().is_some()
     }
 
+    /// Whether the kube-vip that has everything is on this node.
+    pub fn is_guest(&self, now: Instant) -> bool {
+        self.facts.foreign_holder(now).is_some_and(|(holder, _)| holder.eq_ignore_ascii_case(&self.me))
+    }
+
     /// The detector has found something out.
     pub fn verdict(&mut self, now: Instant, verdict: Verdict) {
         match verdict {
@@ -145,7 +192,9 @@ impl Cluster {
 
     /// A claim with a good tag (decisions.md 23): withdraw first, ask later. True if it is newer than what we go by.
     pub fn claimed(&mut self, now: Instant, key: &ServiceKey, term: Term) -> bool {
-        self.heard = self.heard.max(term);
+        if term.is_counted() {
+            self.heard = self.heard.max(term);
+        }
         let newer = self.seats.get(key).is_some_and(|seat| seat.host == self.me && seat.term < term);
         if newer || self.lingering.contains_key(key) {
             // Whose it is now will be read; until then it is nobody's that we know.
@@ -221,9 +270,10 @@ impl Cluster {
         self.records.get(key).filter(|(known, _)| known == uid).map(|(_, seat)| seat)
     }
 
-    /// decisions.md 20.
+    /// decisions.md 20. Anybody who may write a Service may write its record; the cards are the announcers' own.
     pub(super) fn newest_term(&self) -> Term {
-        let recorded = self.records.values().map(|(_, seat)| seat.term).max().unwrap_or_default();
+        let recorded =
+            self.records.values().map(|(_, seat)| seat.term).filter(|term| term.is_counted()).max().unwrap_or_default();
         recorded.max(self.heard).max(self.facts.newest_term())
     }
 
@@ -274,7 +324,7 @@ impl Cluster {
 
     /// When it has to be looked at again by itself.
     pub fn deadline(&self) -> Option<Instant> {
-        self.next
+        self.next.into_iter().chain(self.facts_next).min()
     }
 
     pub(super) fn own_deadline(&self, now: Instant) -> Option<Instant> {
@@ -282,13 +332,7 @@ impl Cluster {
         let pending = self.pending.values().map(|pending| pending.until);
         let retakes = self.taken.keys().filter_map(|key| self.retake_at(key));
         let lingering = self.lingering.values().copied();
-        asking
-            .chain(pending)
-            .chain(retakes)
-            .chain(lingering)
-            .chain(self.facts.deadline(now))
-            .filter(|at| *at > now)
-            .min()
+        asking.chain(pending).chain(retakes).chain(lingering).filter(|at| *at > now).min()
     }
 
     /// Whether this node waits for the API to take another owner; also where it is to be asked again.
@@ -324,5 +368,35 @@ impl Ownership for Cluster {
 
     fn confirmed(&self, service: &ServiceView) -> bool {
         self.in_touch && self.of(service) == Owner::Mine
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_absurd_term_spoils_no_other_service_and_what_announcers_say_counts() {
+        let now = Instant::now();
+        let mut cluster = Cluster::new("node-1".into(), Duration::from_secs(15));
+        let uid = Uid("u".into());
+        let (bad, good) = (ServiceKey::new("default", "bad"), ServiceKey::new("default", "good"));
+        cluster.learn(now, &bad, &uid, Seat { host: "node-2".into(), term: Term(1 << 41) });
+        cluster.learn(now, &good, &uid, Seat { host: "node-2".into(), term: Term(7) });
+        cluster.claimed(now, &bad, Term(1 << 41));
+        cluster.set_card(Card::default());
+        assert_eq!(cluster.card().term, Term(7));
+        let term = cluster.begin_swap(now, &good, &uid, "node-1".into(), "test").map(|swap| swap.seat.term);
+        assert_eq!(term, Some(Term(8)));
+        // The largest that counts: what follows it is still read from Services and cards.
+        cluster.learn(now, &good, &uid, Seat { host: "node-2".into(), term: Term(1 << 40) });
+        let card = Card { term: cluster.newest_term().next(), ..Card::default() };
+        assert_eq!(Card::parse(&card.to_annotation()), card);
+        let member = Member { renewal: "1".into(), duration: Duration::from_secs(15), card };
+        cluster.member(now, "node-2".into(), Some(member));
+        assert_eq!(cluster.newest_term(), Term((1 << 40) + 1));
+        assert_eq!(Term::parse(&cluster.newest_term().next().to_string()), Some(Term((1 << 40) + 2)));
+        // From before there was this bound.
+        assert_eq!(Card::parse(r#"{"term":4611686018427387905}"#).term, Term(0));
     }
 }

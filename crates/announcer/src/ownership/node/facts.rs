@@ -57,13 +57,18 @@ impl Facts {
         }
     }
 
-    /// A membership Lease was read; absent: it is gone.
-    pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) {
+    /// A membership Lease was read; absent: it is gone. False if nothing changes but the time at which it will have
+    /// expired.
+    pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) -> bool {
         let Some(member) = member else {
-            self.members.remove(&node);
-            return;
+            return self.members.remove(&node).is_some();
         };
+        // What we saw before we were in touch counts from now on, and who had expired is back.
+        let was_fresh = self.in_touch(now) && !self.is_expired(now, &node);
         let before = self.members.remove(&node);
+        let same = before
+            .as_ref()
+            .is_some_and(|seen| (&seen.member.card, seen.member.duration) == (&member.card, member.duration));
         let changed = before.as_ref().is_none_or(|seen| seen.member.renewal != member.renewal);
         if changed && node == self.me {
             if !self.in_touch(now) {
@@ -74,6 +79,7 @@ impl Facts {
         let since = before.as_ref().filter(|_| !changed).map_or(now, |seen| seen.changed);
         let links = remember(before.map(|seen| seen.links).unwrap_or_default(), &member.card.links);
         self.members.insert(node, Seen { member, changed: since, links });
+        !(same && was_fresh)
     }
 
     pub fn members_synced(&mut self, now: Instant) {
@@ -92,11 +98,14 @@ impl Facts {
     }
 
     pub fn foreign(&mut self, now: Instant, lock: Option<ForeignLock>) {
-        self.foreign = lock.map(|lock| {
-            let before =
-                self.foreign.as_ref().filter(|(old, _)| old.renewal == lock.renewal && old.holder == lock.holder);
-            let changed = before.map_or(now, |(_, changed)| *changed);
-            (lock, changed)
+        let before = self.foreign.take();
+        self.foreign = lock.map(|lock| match before {
+            Some((old, changed)) if old.renewal == lock.renewal && old.holder == lock.holder => {
+                (ForeignLock { leftover: old.leftover, ..lock }, changed)
+            }
+            // Seen to change: whoever writes it lives, whatever the clocks say.
+            Some(_) => (ForeignLock { leftover: false, ..lock }, now),
+            None => (lock, now),
         });
     }
 
@@ -138,6 +147,13 @@ impl Facts {
     pub fn is_of_member(&self, mac: l2::Mac) -> bool {
         let others = self.members.iter().filter(|(node, _)| **node != self.me);
         others.flat_map(|(_, seen)| &seen.links).any(|link| link.mac == mac)
+    }
+
+    /// The addresses that members have said to be their own.
+    pub fn own_addresses(&self) -> impl Iterator<Item = (&str, ipnet::IpNet)> {
+        self.members.iter().flat_map(|(node, seen)| {
+            seen.member.card.links.iter().flat_map(move |link| link.addresses.iter().map(|net| (node.as_str(), *net)))
+        })
     }
 
     pub fn members(&self) -> impl Iterator<Item = &str> {
@@ -247,6 +263,26 @@ mod tests {
     }
 
     #[test]
+    fn a_renewal_in_time_is_no_news_and_everything_else_is() {
+        let (mut facts, clock) = facts();
+        let mut tell = |second, node: &str, member| facts.member(clock.at(second), node.into(), member);
+        assert!(!tell(5, "node-1", member(1)) && !tell(5, "node-2", member(1)));
+        assert!(!tell(5, "node-2", member(1)), "the same once more");
+        assert!(tell(6, "node-3", member(1)), "a new one");
+        let card = Card { serving: false, ..Card::default() };
+        assert!(tell(7, "node-3", Some(Member { card, ..member(2).unwrap() })), "another card");
+        let longer = Member { duration: LEASE * 2, ..member(3).unwrap() };
+        assert!(tell(8, "node-2", Some(longer.clone())) && !tell(9, "node-2", Some(longer)));
+        assert!(tell(9, "node-3", None) && !tell(9, "node-3", None), "gone, once");
+        for second in [10, 20, 30, 39] {
+            assert!(!tell(second, "node-1", member(u32::try_from(second).unwrap())));
+        }
+        assert!(tell(40, "node-2", member(4)), "it had expired");
+        assert!(tell(60, "node-1", member(60)), "we were out of touch");
+        assert!(!tell(65, "node-1", member(65)));
+    }
+
+    #[test]
     fn the_interfaces_of_a_member_are_remembered_when_its_card_drops_them() {
         let link = |name: &str, last: u8, net: &str| {
             let addresses = if net.is_empty() { Vec::new() } else { vec![net.parse().unwrap()] };
@@ -298,9 +334,31 @@ mod tests {
         assert!(facts.foreign_holder(clock.at(30)).is_some());
         facts.foreign(clock.at(20), Some(lock(3, "", false)));
         assert!(facts.foreign_holder(clock.at(20)).is_none(), "released");
-        facts.foreign(clock.at(21), Some(lock(4, "node-9", true)));
-        assert!(facts.foreign_holder(clock.at(21)).is_none(), "an old kube-vip's, never released");
         facts.foreign(clock.at(22), None);
         assert!(facts.foreign_holder(clock.at(22)).is_none());
+        facts.foreign(clock.at(23), Some(lock(4, "node-9", true)));
+        assert!(facts.foreign_holder(clock.at(23)).is_none(), "an old kube-vip's, never released");
+        facts.foreign(clock.at(24), Some(lock(4, "node-9", false)));
+        assert!(facts.foreign_holder(clock.at(24)).is_none(), "read again");
+    }
+
+    #[test]
+    fn a_holder_that_is_seen_to_renew_lives_however_wrong_our_clock_is() {
+        let (mut facts, clock) = facts();
+        // By a clock that is two minutes ahead every renewal is old.
+        let lock = |renewal: u32| ForeignLock {
+            holder: "node-9".into(),
+            renewal: renewal.to_string(),
+            duration: LEASE,
+            leftover: true,
+        };
+        facts.foreign(clock.at(0), Some(lock(1)));
+        assert!(facts.foreign_holder(clock.at(0)).is_none());
+        for renewal in 2..5 {
+            let at = u64::from(renewal) * 2;
+            facts.foreign(clock.at(at), Some(lock(renewal)));
+            facts.foreign(clock.at(at + 1), Some(lock(renewal)));
+            assert_eq!(facts.foreign_holder(clock.at(at + 1)), Some(("node-9", clock.at(at) + LEASE)));
+        }
     }
 }

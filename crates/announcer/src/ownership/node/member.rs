@@ -140,7 +140,8 @@ pub struct ForeignLock {
     pub renewal: String,
     /// `leaseDurationSeconds`.
     pub duration: Duration,
-    /// Its renewal is minutes old by the clock on the wall: a leftover. What shows it wrong is the next renewal.
+    /// Its renewal is minutes old by the clock on the wall: a leftover, if it does not change. Counts where the Lease is
+    /// seen for the first time.
     pub leftover: bool,
 }
 

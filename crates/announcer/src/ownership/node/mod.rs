@@ -74,7 +74,7 @@ pub enum Swapped {
     /// It is written.
     Won,
     /// Something else stands there.
-    Other(Option<Seat>),
+    Other(Seat),
     /// The Service is gone.
     Gone,
     /// The API did not answer in time, or refused: why, of the last attempt.

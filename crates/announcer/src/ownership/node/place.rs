@@ -66,7 +66,11 @@ mod tests {
 
     #[test]
     fn the_place_does_not_change_between_versions() {
-        assert_eq!(score("10.0.0.5", "node-1"), score("10.0.0.5", "node-1"));
+        assert_eq!(score("10.0.0.5", "node-1"), 0xffe9_ffd5_99f5_bd24);
+        assert_eq!(score("fd00::5", "node-2"), 0xe710_abea_7c25_03fc);
+        for (group, node) in [("10.0.0.5", "node-1"), ("10.0.0.6", "node-2"), ("fd00::5", "node-2")] {
+            assert_eq!(preferred(group, NODES), Some(node), "{group}");
+        }
         assert_ne!(score("10.0.0.5", "node-1"), score("10.0.0.5n", "ode-1"), "the parts are told apart");
         assert_eq!(preferred("10.0.0.5", []), None);
     }

@@ -19,17 +19,14 @@ pub fn addresses(members: &[&ServiceView]) -> Vec<(IpAddr, Option<Mac>)> {
                 all.entry(*address).or_default();
             }
         }
-        // What is only asked for (`requestedIP`) nobody has yet: its owner must not be found silent for it.
-        let had = |address: &IpAddr, lease: bool| lease || view.published.has(*address);
-        let four = view.last_leased().map(IpAddr::from);
-        if let Some(leased) = four.filter(|four| had(four, view.dhcp.lease.is_some())) {
+        // What is only asked for nobody has yet: its owner must not be found silent for it.
+        if let Some(leased) = view.told_leased().map(IpAddr::from) {
             // The Service that leased it knows the MAC.
             let mac = all.entry(leased).or_default();
             *mac = mac.or(view.dhcp.mac);
         }
         // One by DHCPv6 stands on the node's own interface.
-        let six = view.last_leased6().map(IpAddr::from);
-        if let Some(leased) = six.filter(|six| had(six, view.dhcp.lease6.is_some())) {
+        if let Some(leased) = view.told_leased6().map(IpAddr::from) {
             all.entry(leased).or_default();
         }
     }

@@ -125,6 +125,7 @@ impl Cluster {
         self.watch(watched, &mut review);
         self.assign_unaddressed(&round);
         review.questions = self.questions(now);
+        self.facts_next = self.facts.deadline(now);
         self.next = self.own_deadline(now).into_iter().chain(wake.next).filter(|at| *at > now).min();
         review
     }

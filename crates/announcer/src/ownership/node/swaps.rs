@@ -69,13 +69,13 @@ impl Cluster {
             // Read again: it stands as we know it, or cannot be told; the next claim asks again.
             Swapped::Won | Swapped::Failed(_) if pending.swap.expect.as_ref() == Some(&seat) => None,
             Swapped::Won => Some(seat),
-            Swapped::Other(Some(other)) => {
+            Swapped::Other(other) => {
                 if !pending.asked_for(&uid, &other) {
                     tracing::info!(service = %key, host = other.host, term = %other.term, "the record names another owner");
                 }
                 Some(other)
             }
-            Swapped::Other(None) | Swapped::Gone => None,
+            Swapped::Gone => None,
             Swapped::Failed(error) => {
                 // It is tried again at once and until it is done: an API that is away for an hour is told once.
                 if !std::mem::replace(&mut pending.told, true) {
@@ -132,7 +132,9 @@ impl Cluster {
             return None;
         }
         let expect = self.record(key, uid).cloned();
-        let swap = Swap { uid: uid.clone(), expect, seat: Seat { host, term: self.newest_term().next() } };
+        // One that does not count for others still has to be followed by a newer one.
+        let newest = expect.as_ref().map_or(self.newest_term(), |seat| self.newest_term().max(seat.term));
+        let swap = Swap { uid: uid.clone(), expect, seat: Seat { host, term: newest.next() } };
         let before = self.pending.remove(key);
         if before.is_none() {
             tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "changing the owner");

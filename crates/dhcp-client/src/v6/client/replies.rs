@@ -24,6 +24,8 @@ impl Client {
         if reply.xid != exchange.xid || reply.advertise != matches!(self.phase, Phase::Selecting(_)) {
             return;
         }
+        // RFC 8415 18.2.9 and 18.2.10: heeded even in an answer that grants nothing.
+        self.longest_wait = reply.longest_wait.unwrap_or(self.longest_wait);
         let asked = match (&self.phase, &self.in_use) {
             (Phase::Requesting { server, .. }, _) => Some(server),
             (Phase::Renewing(_), Some(lease)) => Some(&lease.server),

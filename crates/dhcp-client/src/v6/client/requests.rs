@@ -45,7 +45,7 @@ impl Client {
     pub(super) fn go_on(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &self.phase {
             Phase::Idle | Phase::Released | Phase::Stopped => {}
-            Phase::Pausing { .. } => self.begin(now, Phase::Selecting, out),
+            Phase::Pausing { .. } | Phase::Declined { .. } => self.begin(now, Phase::Selecting, out),
             Phase::Probing { lease, .. } => self.probe(now, lease.clone(), out),
             Phase::Bound | Phase::Renewing(_) if self.is_rebind_due(now) => self.begin(now, Phase::Rebinding, out),
             Phase::Bound => self.begin(now, Phase::Renewing, out),
@@ -78,7 +78,7 @@ impl Client {
         // First wait, longest wait, and what is left of the phase.
         let (exchange, kind, server, address, first, longest, left) = match &self.phase {
             Phase::Selecting(exchange) => {
-                (*exchange, MessageType::Solicit, None, self.wish, seconds(1), seconds(64), Duration::MAX)
+                (*exchange, MessageType::Solicit, None, self.wish, seconds(1), self.longest_wait, Duration::MAX)
             }
             Phase::Requesting { exchange, server, address } => {
                 let (kind, address) = (MessageType::Request, Some(*address));

@@ -1,4 +1,4 @@
-use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, OptionCode, Status, StatusCode};
+use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, OptionCode, Status, StatusCode, UnknownOption};
 use dhcproto::{Decodable, Decoder, Encodable, Encoder};
 use proptest::prelude::*;
 
@@ -16,9 +16,12 @@ struct Answer<'a> {
     /// Address and its valid lifetime; T1 and T2 are a half and four fifths of it.
     address: Option<(Ipv6Addr, u32)>,
     status: Option<Status>,
+    /// SOL_MAX_RT in seconds.
+    longest_wait: Option<u32>,
 }
 
-const REPLY: Answer<'static> = Answer { kind: MessageType::Reply, server: SERVER, address: None, status: None };
+const REPLY: Answer<'static> =
+    Answer { kind: MessageType::Reply, server: SERVER, address: None, status: None, longest_wait: None };
 
 struct Bench {
     client: Client,
@@ -95,6 +98,10 @@ impl Bench {
         let options = message.opts_mut();
         options.insert(DhcpOption::ClientId(DUID.to_vec()));
         options.insert(DhcpOption::ServerId(answer.server.to_vec()));
+        if let Some(seconds) = answer.longest_wait {
+            let value = seconds.to_be_bytes().to_vec();
+            options.insert(DhcpOption::Unknown(UnknownOption::new(OptionCode::SolMaxRt, value)));
+        }
         if let Some(fault) = answer.status {
             if fault == Status::NotOnLink {
                 options.insert(status(fault));
@@ -269,9 +276,26 @@ fn an_address_in_use_is_declined_and_another_one_asked_for_later() {
     bench.feed(Input::ProbeConflict { address: ip(1), mac: Mac::from([2, 0, 0, 0, 0, 9]) });
     assert_eq!(bench.last().msg_type(), MessageType::Decline);
     bench.pass(9);
-    assert_eq!(bench.last().msg_type(), MessageType::Decline);
+    bench.feed(Input::Restart);
+    assert_eq!(bench.last().msg_type(), MessageType::Decline, "nothing shortens the ten seconds");
     bench.pass(2);
     assert_eq!(bench.last().msg_type(), MessageType::Solicit);
+}
+
+/// RFC 8415 18.2.9: also where the answer grants nothing.
+#[test]
+fn a_server_says_how_long_to_wait_between_two_solicits_at_most() {
+    for (named, longest) in [(None, 64), (Some(59), 64), (Some(600), 600), (Some(60), 60), (Some(86_401), 64)] {
+        let mut bench = Bench::new(config());
+        bench.feed(Input::Start);
+        let nothing_left = Answer { kind: MessageType::Advertise, ..fault(Status::NoAddrsAvail) };
+        bench.answer(Answer { longest_wait: named, ..nothing_left });
+        bench.pass(6000);
+        let before = bench.sent.len();
+        bench.pass(20 * longest);
+        let asked = (bench.sent.len() - before) as u64;
+        assert!((18..=23).contains(&asked), "{named:?}: asked {asked} times");
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl Lab {
             let name = ClusterName::from_record(cluster);
             let name = name.load_balancer_name("default", "web", &web.uid.0);
             let mut lb = build::lb(&name).done();
-            lb.labels.insert(harvester_api::keys::cloudprovider::CLUSTER.into(), cluster.into());
+            lb.labels.insert(harvester_api::keys::cloudprovider::CLUSTER, cluster);
             (name, lb)
         });
         lbs.replace(objects.into_iter().collect());

@@ -70,7 +70,7 @@ mod tests {
 
     fn preset(name: &str) -> LbView {
         let mut lb = build::lb(name).ready("10.0.0.1").done();
-        lb.annotations.insert(PRESET_FINALIZER.into(), "true".into());
+        lb.annotations.insert(PRESET_FINALIZER, "true");
         lb
     }
 

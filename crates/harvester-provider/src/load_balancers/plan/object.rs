@@ -27,7 +27,7 @@ pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadB
         service: service.key.to_string(),
         lb: format!("{}/{}", config.namespace, lb.name),
         wanted: wanted.to_owned(),
-        found: found.clone(),
+        found: found.to_owned(),
     })
 }
 

@@ -73,7 +73,7 @@ impl HarvesterLoadBalancers {
         let config = self.config();
         let owned = self.owned(service, &config);
         let names = [owned.name, self.owners.last_name(service, &config), object_name(&config, service)];
-        (names.contains(wanted) && !wants_load_balancer(service)).then(|| wanted.clone())
+        names.into_iter().find(|name| name == wanted).filter(|_| !wants_load_balancer(service))
     }
 
     async fn abandon(&self, service: &ServiceView, name: &str) -> Result<Deleted, ProviderError> {

@@ -1,6 +1,6 @@
 //! What is remembered between calls.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use cloud_provider::view::ServiceKey;
@@ -10,29 +10,30 @@ use super::super::sharing::{Group, Occupant};
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 
-/// What is not worth losing while the process lives, and no harm if it is lost.
+/// What is not worth losing while the process lives, and no harm if it is lost. Most of it comes in a burst and is gone soon after: a
+/// tree gives the room back, a hash table never does.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// Our POSTs without a published address, for the metrics.
-    pub(super) created: HashMap<String, Instant>,
+    pub(super) created: BTreeMap<String, Instant>,
     /// When an object that waits for an address was last sent, or first seen waiting.
-    pub(super) sent: HashMap<String, Instant>,
+    pub(super) sent: BTreeMap<String, Instant>,
     /// When a deletion was first held back because the host is still booking.
-    pub(super) held: HashMap<String, Instant>,
+    pub(super) held: BTreeMap<String, Instant>,
     /// Objects that a deletion found.
-    pub(super) deleted: HashSet<String>,
+    pub(super) deleted: BTreeSet<String>,
     /// Services that were there before us and have no address yet.
-    pub(super) backlog: HashSet<ServiceKey>,
+    pub(super) backlog: BTreeSet<ServiceKey>,
     /// By primary: secondaries whose patch is on its way, so that two applicants cannot take one port (W-20).
-    pub(super) claims: HashMap<ServiceKey, Vec<Occupant>>,
+    pub(super) claims: BTreeMap<ServiceKey, Vec<Occupant>>,
     /// By group without an address: who of its members is to get one, so that two do not begin at once.
-    pub(super) founders: HashMap<Group, ServiceKey>,
+    pub(super) founders: BTreeMap<Group, ServiceKey>,
     /// By heir: the object that was handed over to it, for as long as the watch does not show that.
-    pub(super) inherited: HashMap<ServiceKey, String>,
+    pub(super) inherited: BTreeMap<ServiceKey, String>,
     /// Since when a Service is being deleted.
-    pub(super) deleting: HashMap<ServiceKey, Instant>,
+    pub(super) deleting: BTreeMap<ServiceKey, Instant>,
     /// Since when an address is published and not served.
-    pub(super) unserved: HashMap<ServiceKey, Instant>,
+    pub(super) unserved: BTreeMap<ServiceKey, Instant>,
 }
 
 #[cfg(test)]

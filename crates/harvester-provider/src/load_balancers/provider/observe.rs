@@ -35,14 +35,15 @@ impl HarvesterLoadBalancers {
             Source::Dhcp => return None,
         };
         let mut there = service.clone();
-        there.annotations.insert(kube_vip::LOADBALANCER_IPS.to_owned(), address.to_string());
+        there.annotations.insert(kube_vip::LOADBALANCER_IPS, &address.to_string());
         there.ingress = Vec::new();
         let mut others = self.beside(&there);
         others.retain(|other| !only_static || choice::static_address(other) == Some(address));
         sharing::other_user(&there, &others)
     }
 
-    /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too.
+    /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too, unless somebody has
+    /// deleted them before they had an address.
     pub(super) fn quota_reached(&self, config: &LoadBalancerConfig) -> Option<usize> {
         let limit = config.max_load_balancers?;
         let ours = |lb: &Arc<LbView>| {
@@ -50,7 +51,9 @@ impl HarvesterLoadBalancers {
                 && config.cluster_uid.as_deref().is_none_or(|uid| ["", uid].contains(&lb.annotation(CLUSTER_UID)))
         };
         let shown = self.lbs.all().iter().filter(|lb| ours(lb)).count();
-        let unseen = self.memory().created.keys().filter(|name| self.lbs.get(name).is_none()).count();
+        let created: Vec<String> = self.memory().created.keys().cloned().collect();
+        let unseen =
+            created.iter().filter(|name| self.lbs.get(name).is_none() && self.objects.get(name).is_some()).count();
         (shown + unseen >= limit).then_some(limit)
     }
 

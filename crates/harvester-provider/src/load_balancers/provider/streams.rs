@@ -36,7 +36,7 @@ impl HarvesterLoadBalancers {
         let by_service = self.services.subscribe().flat_map(move |key| {
             let woken = dependents.touched(
                 &key,
-                services.get(&key).as_deref(),
+                services.get(&key).as_ref(),
                 |primary| neighbours.naming(primary),
                 |group| neighbours.grouped(group),
                 |address| neighbours.wanting(address),

@@ -103,7 +103,7 @@ async fn a_move_to_another_pool_costs_one_object_more_for_a_while() {
     let lab = Lab::new(vec![served(), cluster_service()]);
     let mut wakes = lab.provider.wakes();
     store(&lab, go_object("demo", IP));
-    lab.guest(|service| drop(service.annotations.insert("cloudprovider.harvesterhci.io/ippool".into(), "new".into())));
+    lab.guest(|service| service.annotations.insert("cloudprovider.harvesterhci.io/ippool", "new"));
     lab.ensure().await.unwrap();
     let sent = lab.sent();
     assert_eq!((methods(&sent), &sent[0].body["spec"]["ipPool"]), (vec!["POST"], &json!("new")));
@@ -128,7 +128,7 @@ async fn a_move_to_another_pool_costs_one_object_more_for_a_while() {
     assert!(lab.stored.lock().unwrap().contains_key(&under("demo")), "still served there");
 
     lab.guest(|service| {
-        service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), "10.30.0.1".into());
+        service.annotations.insert("kube-vip.io/loadbalancerIPs", "10.30.0.1");
         service.ingress = vec!["10.30.0.1".parse().unwrap()];
     });
     // The pacer learns from the same stream that the host has finished with the new object.

@@ -27,8 +27,8 @@ async fn sharing() -> Lab {
     assert_eq!((methods(&sent), sent[0].path.as_str()), (vec!["PATCH"], format!("{PATCHES}second").as_str()));
     assert_eq!(sent[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], IP);
     lab.change("default/second", |service| {
-        service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), IP.into());
-        service.labels.insert("cloudprovider.harvesterhci.io/primary-service".into(), "default.web".into());
+        service.annotations.insert("kube-vip.io/loadbalancerIPs", IP);
+        service.labels.insert("cloudprovider.harvesterhci.io/primary-service", "default.web");
         service.ingress = vec![IP.parse().unwrap()];
     });
     lab
@@ -101,8 +101,8 @@ async fn an_address_is_not_released_while_another_member_shows_it() {
     let third = member("default/third", 3, "TCP/8080");
     lab.services.apply(third.key.clone(), third);
     lab.change("default/third", |service| {
-        service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), LATE_IP.into());
-        service.labels.insert("cloudprovider.harvesterhci.io/primary-service".into(), "default.second".into());
+        service.annotations.insert("kube-vip.io/loadbalancerIPs", LATE_IP);
+        service.labels.insert("cloudprovider.harvesterhci.io/primary-service", "default.second");
         service.ingress = vec![LATE_IP.parse().unwrap()];
     });
     let late = arrives_late(&lab, member("default/second", 2, "TCP/443")).await;
@@ -115,7 +115,7 @@ async fn an_address_is_not_released_while_another_member_shows_it() {
     assert_eq!(methods(&sent), ["PATCH"]);
     assert_eq!(sent[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], IP);
     lab.change("default/third", |service| {
-        service.annotations.insert("kube-vip.io/loadbalancerIPs".into(), IP.into());
+        service.annotations.insert("kube-vip.io/loadbalancerIPs", IP);
     });
     assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(false));
     let sent = lab.sent();
@@ -203,7 +203,7 @@ async fn the_address_goes_on_with_the_next_member_when_its_holder_is_deleted() {
     );
     lab.watch();
     lab.change("default/second", |service| {
-        service.labels.insert("cloudprovider.harvesterhci.io/primary-service".into(), String::new());
+        service.labels.insert("cloudprovider.harvesterhci.io/primary-service", "");
     });
     assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(false));
     assert_eq!(lab.sent(), []);

@@ -80,7 +80,7 @@ async fn an_abandoned_object_is_noted_and_the_service_released() {
     let (guest, lab) = with_record(lab);
     lab.user_deletes();
     let name = lab.name();
-    lab.guest(|service| drop(service.annotations.insert(ABANDON.into(), name.clone())));
+    lab.guest(|service| service.annotations.insert(ABANDON, &name));
     let Deleted::Left(left) = lab.delete().await else { panic!("it is not deleted, and nobody waits for it") };
     assert_eq!((left.reason, left.warning), ("AbandonedLoadBalancer", true));
     assert!(left.message.starts_with(&format!("load balancer guests/{name} is left behind")), "{}", left.message);
@@ -100,12 +100,12 @@ async fn only_the_exact_name_abandons_and_only_what_nobody_wants() {
     lab.served().await;
     let (guest, lab) = with_record(lab);
     let name = lab.name();
-    lab.guest(|service| drop(service.annotations.insert(ABANDON.into(), "something-else".into())));
+    lab.guest(|service| service.annotations.insert(ABANDON, "something-else"));
     lab.user_deletes();
     assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
     lab.guest(|service| {
         service.deleting = false;
-        service.annotations.insert(ABANDON.into(), name.clone());
+        service.annotations.insert(ABANDON, &name);
     });
     lab.delete().await;
     assert_eq!(guest.writes(), []);
@@ -120,7 +120,7 @@ async fn an_object_that_is_given_up_for_a_shared_address_is_forgotten() {
     assert_eq!(methods(&lab.sent()), ["POST"]);
     lab.watch();
     lab.guest(|service| {
-        service.annotations.insert("cloudprovider.harvesterhci.io/primary-service".into(), "default/first".into());
+        service.annotations.insert("cloudprovider.harvesterhci.io/primary-service", "default/first");
     });
     assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(true));
     assert_eq!(methods(&lab.sent()), ["PATCH", "DELETE"]);
@@ -128,6 +128,27 @@ async fn an_object_that_is_given_up_for_a_shared_address_is_forgotten() {
     assert!(lab.provider.memory().created.is_empty(), "{:?}", lab.provider.memory().created);
     let limit = LoadBalancerConfig { max_load_balancers: Some(1), ..config() };
     assert_eq!(lab.provider.quota_reached(&limit), None);
+}
+
+#[tokio::test]
+async fn an_object_that_somebody_deletes_before_it_has_an_address_does_not_use_up_the_limit() {
+    let mut lab = Lab::new(vec![service("default/web").done(), service("default/other").done()]);
+    lab.provider.given.max_load_balancers = Some(1);
+    let other = lab.services.get(&key("default/other")).unwrap();
+    lab.ensure().await.unwrap();
+    lab.sent();
+    let refused = lab.provider.ensure(&other).await.unwrap();
+    let Ensured::Waiting(waiting) = refused else { panic!("{refused:?}") };
+    assert!(waiting.message.contains("--max-load-balancers"), "the watch is behind our POST: {}", waiting.message);
+    lab.watch();
+    lab.stored.lock().unwrap().clear();
+    lab.watch();
+    lab.ensure().await.unwrap();
+    assert_eq!(methods(&lab.sent()), ["POST"], "it does not stand in its own way");
+    lab.watch();
+    lab.stored.lock().unwrap().clear();
+    lab.watch();
+    assert_eq!(lab.provider.quota_reached(&lab.provider.config()), None, "nor in that of others");
 }
 
 #[tokio::test]

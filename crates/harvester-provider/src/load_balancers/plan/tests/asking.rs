@@ -29,7 +29,9 @@ fn a_service_of_ipv6_alone_has_dhcpv6_asked_for() {
     ] {
         let mut web = service("default/web").short(&[("ipam", "dhcp")]).done();
         web.families = vec![family];
-        web.annotations.extend(shown.map(|shown| (kube_vip::LOADBALANCER_IPS.to_owned(), shown.to_owned())));
+        if let Some(shown) = shown {
+            web.annotations.insert(kube_vip::LOADBALANCER_IPS, shown);
+        }
         let plan = plan(&web, &[], &[("default/web", &dhcp_lb())]);
         let published = plan.actions.iter().find_map(|action| match action {
             Action::Patch(patch) => patch.annotations[kube_vip::LOADBALANCER_IPS].as_deref(),
@@ -166,8 +168,8 @@ fn the_ipam_may_be_changed_until_an_address_has_reached_the_service() {
 fn a_network_that_the_host_did_not_keep_is_told_and_the_address_served() {
     let lb = |kept: &str| {
         let mut lb = ready_lb();
-        lb.annotations.insert(cloudprovider::LB_NETWORK.into(), "guests/data".into());
-        lb.annotations.insert(loadbalancer::NETWORK.into(), kept.into());
+        lb.annotations.insert(cloudprovider::LB_NETWORK, "guests/data");
+        lb.annotations.insert(loadbalancer::NETWORK, kept);
         lb
     };
     let served = service("default/web").short(&[("net", "guests/data"), ("ip", IP)]).ingress(IP).done();
@@ -262,7 +264,7 @@ fn a_dhcp_server_is_asked_for_the_address_once() {
     let [Action::Patch(patch)] = plan.actions.as_slice() else { panic!("{plan:?}") };
     assert_eq!(patch.annotations[kube_vip::REQUESTED_IP].as_deref(), Some("10.0.0.7"));
     let mut leased = ServiceView { ingress: vec!["10.0.0.9".parse().unwrap()], ..patch.apply(&web) };
-    leased.annotations.insert(kube_vip::REQUESTED_IP.into(), "10.0.0.9".into());
+    leased.annotations.insert(kube_vip::REQUESTED_IP, "10.0.0.9");
     let plan = super::plan(&leased, &[], &[("default/web", &dhcp_lb())]);
     assert!(!plan.actions.iter().any(|action| matches!(action, Action::Patch(_))), "{plan:?}");
 }

@@ -6,8 +6,7 @@ mod model;
 mod moving;
 mod sharing;
 
-use std::collections::BTreeMap;
-
+use cloud_provider::view::Tags;
 use harvester_api::keys::{cloudprovider, kube_vip, loadbalancer};
 use serde_json::json;
 
@@ -223,7 +222,7 @@ fn a_terminating_object_is_waited_for_and_neither_used_nor_changed() {
 #[test]
 fn an_object_that_names_another_service_is_not_touched() {
     let mut foreign = ready_lb();
-    foreign.labels.insert(cloudprovider::SERVICE_NAME.into(), "other".into());
+    foreign.labels.insert(cloudprovider::SERVICE_NAME, "other");
     let plan = plan(&web(), &[], &[("default/web", &foreign)]);
     assert_eq!(plan.actions, []);
     assert!(refusal(&plan).contains("belongs to service default/other"));
@@ -238,7 +237,7 @@ fn nothing_is_written_on_an_object_that_the_host_is_still_busy_with() {
         lb("lb-name").not_ready("fail to reserve 10.20.4.1 into edge").done(),
         LbView { has_host_finalizer: false, ..lb("lb-name").ready(IP).done() },
     ] {
-        let drifted = LbView { labels: BTreeMap::new(), ..busy };
+        let drifted = LbView { labels: Tags::default(), ..busy };
         let plan = plan(&served(), &[], &[("default/web", &drifted)]);
         assert!(!plan.actions.iter().any(|action| matches!(action, Action::Update { .. })), "{plan:?}");
     }
@@ -338,7 +337,7 @@ fn the_interface_gate_holds_up_new_services_only() {
 
     let served = service("default/web").short(&[("net", "a/gone"), ("ip", IP), ("if", "enp2s0")]).ingress(IP).done();
     let mut lb = LbView { address: Some(IP.into()), ..lb("lb-name").network_of_host("a/gone").ready(IP).done() };
-    lb.annotations.insert(cloudprovider::LB_NETWORK.into(), "a/gone".into());
+    lb.annotations.insert(cloudprovider::LB_NETWORK, "a/gone");
     assert_eq!(scene.plan(&served, &[], &[("default/web", &lb)]), Plan { actions: vec![], verdict: Verdict::Ready });
 }
 

@@ -1,5 +1,7 @@
 //! A model world in which plans are carried out until nothing is left to do.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::super::super::view::Ready;
@@ -42,9 +44,9 @@ impl Model {
                 assert_eq!(lb.uid, uid);
                 for change in changes {
                     match change {
-                        Change::Label(key, value) => drop(lb.labels.insert(key.into(), value)),
-                        Change::Annotation(key, value) => drop(lb.annotations.insert(key.into(), value)),
-                        Change::NoAnnotation(key) => drop(lb.annotations.remove(key)),
+                        Change::Label(key, value) => lb.labels.insert(key, &value),
+                        Change::Annotation(key, value) => lb.annotations.insert(key, &value),
+                        Change::NoAnnotation(key) => lb.annotations.remove(key),
                         Change::Ipam(ipam) => lb.ipam = Some(ipam.to_string()),
                         Change::Pool(pool) => lb.wanted_pool = Some(pool),
                         Change::NoPool => lb.wanted_pool = None,
@@ -78,15 +80,15 @@ impl Model {
                 lb.ready = Some(Ready { status: true, message: String::new() });
                 lb.usable_address = Some(ip);
                 lb.has_host_finalizer = true;
-                lb.annotations.insert(loadbalancer::NETWORK.into(), "guests/mgmt".into());
-                lb.annotations.insert(loadbalancer::NAMESPACE.into(), "guests".into());
-                lb.annotations.insert(loadbalancer::PROJECT.into(), "local/p-demo1".into());
+                lb.annotations.insert(loadbalancer::NETWORK, "guests/mgmt");
+                lb.annotations.insert(loadbalancer::NAMESPACE, "guests");
+                lb.annotations.insert(loadbalancer::PROJECT, "local/p-demo1");
             }
             let _ = key;
         }
         for (index, service) in self.services.values_mut().enumerate() {
             let Some(wanted) = service.annotations.get(kube_vip::LOADBALANCER_IPS) else { continue };
-            let address = if wanted == "0.0.0.0" { format!("10.99.0.{}", index + 10) } else { wanted.clone() };
+            let address = if wanted == "0.0.0.0" { format!("10.99.0.{}", index + 10) } else { wanted.to_owned() };
             service.ingress = vec![address.parse().unwrap()];
         }
     }
@@ -118,8 +120,8 @@ fn a_pool_service_costs_one_post_one_put_and_one_patch_and_ends_as_the_go_provid
     model.settle();
     assert_eq!((model.creates, model.updates, model.deletes, model.patches), (1, 1, 0, 1));
     let service = &model.services[&key("default/web")];
-    assert_eq!(service.annotations, [(kube_vip::LOADBALANCER_IPS.to_owned(), IP.to_owned())].into());
-    assert_eq!(service.labels, BTreeMap::new());
+    assert_eq!(service.annotations, [(kube_vip::LOADBALANCER_IPS, IP)].into());
+    assert_eq!(service.labels, Tags::default());
     let lb = &model.objects[&key("default/web")];
     let expected = [
         ("cloudprovider.harvesterhci.io/clusterUID", "uid-of-cluster"),
@@ -130,9 +132,7 @@ fn a_pool_service_costs_one_post_one_put_and_one_patch_and_ends_as_the_go_provid
         ("loadbalancer.harvesterhci.io/network", "guests/mgmt"),
         ("loadbalancer.harvesterhci.io/project", "local/p-demo1"),
     ];
-    let expected: BTreeMap<String, String> =
-        expected.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    assert_eq!(lb.annotations, expected);
+    assert_eq!(lb.annotations, expected.into());
     assert_eq!(lb.address.as_deref(), Some(IP));
 }
 
@@ -143,7 +143,7 @@ fn a_dhcp_service_shows_the_sentinel_and_the_mailbox_the_lease() {
     model.settle();
     assert_eq!((model.creates, model.updates, model.deletes, model.patches), (1, 1, 0, 1));
     let key = key("default/lease");
-    assert_eq!(model.services[&key].annotations[kube_vip::LOADBALANCER_IPS], "0.0.0.0");
+    assert_eq!(model.services[&key].annotations.get(kube_vip::LOADBALANCER_IPS), Some("0.0.0.0"));
     assert_eq!(model.objects[&key].address.as_deref(), Some("10.99.0.10"));
 }
 
@@ -154,7 +154,7 @@ fn a_secondary_costs_one_patch_and_no_object() {
     model.settle();
     assert_eq!((model.creates, model.updates, model.deletes, model.patches), (1, 1, 0, 2));
     assert!(!model.objects.contains_key(&key("default/web2")));
-    assert_eq!(model.services[&key("default/web2")].annotations[kube_vip::LOADBALANCER_IPS], IP);
+    assert_eq!(model.services[&key("default/web2")].annotations.get(kube_vip::LOADBALANCER_IPS), Some(IP));
 }
 
 fn any_service(index: usize) -> impl Strategy<Value = ServiceView> {
@@ -185,9 +185,9 @@ impl Model {
         let service = self.services.get_mut(&edited.key).expect("one of ours");
         for key in [cloudprovider::IPAM, cloudprovider::NETWORK, cloudprovider::PRIMARY_SERVICE] {
             match edited.annotations.get(key) {
-                Some(value) => service.annotations.insert(key.into(), value.clone()),
+                Some(value) => service.annotations.insert(key, value),
                 None => service.annotations.remove(key),
-            };
+            }
         }
         service.ports = edited.ports;
     }
@@ -200,9 +200,9 @@ impl Model {
             if plan.verdict != Verdict::Ready {
                 continue;
             }
-            let shown = &service.annotations[kube_vip::LOADBALANCER_IPS];
+            let shown = service.annotations.get(kube_vip::LOADBALANCER_IPS).expect("it is ready");
             match rules::named_primary(service) {
-                None => assert_eq!(Some(shown), self.objects[key].usable_address.as_ref(), "{key}"),
+                None => assert_eq!(Some(shown), self.objects[key].usable_address.as_deref(), "{key}"),
                 Some(Ok(primary)) => {
                     assert!(!self.objects.contains_key(key), "{key} has an object of its own");
                     let primary = &self.services[&primary];

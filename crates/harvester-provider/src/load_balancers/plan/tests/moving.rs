@@ -81,7 +81,7 @@ fn whoever_changes_their_mind_keeps_the_address_and_the_other_is_given_back() {
 #[test]
 fn an_object_that_names_another_service_is_never_given_back() {
     let mut foreign = ready_next();
-    foreign.labels.insert(cloudprovider::SERVICE_NAME.into(), "other".into());
+    foreign.labels.insert(cloudprovider::SERVICE_NAME, "other");
     let stays = service("default/web").short(&[("ip", IP)]).ingress(IP).done();
     assert_eq!(step(&stays, &old_lb(), &[foreign]).actions, []);
 }

@@ -81,7 +81,7 @@ fn a_primary_that_takes_a_port_of_its_secondary_is_told_and_stays_served() {
 #[test]
 fn a_secondary_inherits_the_network_and_may_not_have_another() {
     let mut lb = ready_lb();
-    lb.annotations.insert(cloudprovider::LB_NETWORK.into(), "a/b".into());
+    lb.annotations.insert(cloudprovider::LB_NETWORK, "a/b");
     let primary = service("default/web").short(&[("ip", IP), ("net", "a/b")]).ingress(IP).done();
     let got = |service: &ServiceView| plan(service, std::slice::from_ref(&primary), &[("default/web", &lb)]);
 
@@ -99,7 +99,7 @@ fn a_secondary_inherits_the_network_and_may_not_have_another() {
 
 #[test]
 fn a_primary_that_becomes_a_secondary_gives_its_own_object_back_after_it_shows_the_new_address() {
-    let own = LbView { labels: BTreeMap::new(), ..lb("lb-name").ready("10.20.4.7").done() };
+    let own = LbView { labels: Tags::default(), ..lb("lb-name").ready("10.20.4.7").done() };
     let turned = secondary("default/web2").short(&[("ip", "10.20.4.7")]).done();
     let plan = plan(&turned, &[served()], &[("default/web", &ready_lb()), ("default/web2", &own)]);
     let [Action::Patch(_), Action::Delete { uid, leaks: false, .. }] = plan.actions.as_slice() else {
@@ -110,7 +110,7 @@ fn a_primary_that_becomes_a_secondary_gives_its_own_object_back_after_it_shows_t
 
 #[test]
 fn a_primary_with_sharers_cannot_become_a_secondary() {
-    let own = LbView { labels: BTreeMap::new(), ..lb("lb-name").ready("10.20.4.7").done() };
+    let own = LbView { labels: Tags::default(), ..lb("lb-name").ready("10.20.4.7").done() };
     let turned = secondary("default/web2").done();
     let sharer = service("default/c").short(&[("primary", "default/web2"), ("ip", "10.20.4.7")]).done();
     let plan = plan(&turned, &[served(), sharer], &[("default/web2", &own)]);
@@ -134,7 +134,7 @@ fn a_former_secondary_becomes_a_primary_with_an_object_of_its_own() {
 
 #[test]
 fn a_primary_that_becomes_a_secondary_while_the_host_is_booking_gives_its_object_back_later() {
-    let own = LbView { labels: BTreeMap::new(), ..lb("lb-name").done() };
+    let own = LbView { labels: Tags::default(), ..lb("lb-name").done() };
     let turned = secondary("default/web2").done();
     let lbs = [("default/web", &ready_lb()), ("default/web2", &own)];
     let scene = |now| Scene { now, ..Scene::default() }.plan(&turned, &[served()], &lbs);

@@ -1,0 +1,155 @@
+//! Which addresses no Service gets although it asks for them: those of machines, and ports of another Service. Pure.
+//!
+//! The cloud controller refuses them too, but annotations can be written by hand and a class can leave it out; and what two
+//! controllers have given twice must not take traffic from the Service that had it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::annotations::Wanted;
+use crate::view::{Port, ServiceKey, ServiceView};
+
+/// Who tells the author: exactly one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Teller {
+    /// The one that owns this Service.
+    OwnerOf(ServiceKey),
+    /// This one.
+    Node(String),
+}
+
+/// An address that a Service does not get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The address.
+    pub address: IpAddr,
+    /// What its author should know.
+    pub text: String,
+    /// Who says it.
+    pub teller: Teller,
+}
+
+/// An address that belongs to a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// What it is, for people.
+    pub what: String,
+    /// The node that speaks about it.
+    pub teller: String,
+}
+
+/// What is refused of what all Services ask for. An address that clients have been told of stays: taking it away would help
+/// nobody.
+pub fn refusals(
+    services: &BTreeMap<ServiceKey, ServiceView>,
+    machines: &BTreeMap<IpAddr, Machine>,
+) -> BTreeMap<ServiceKey, Vec<Refusal>> {
+    // Who was there first: what clients have been told of, then age.
+    let mut views: Vec<&ServiceView> = services.values().filter(|view| !view.retired).collect();
+    views.sort_by_key(|view| (view.created, &view.uid));
+    let mut holders: BTreeMap<(IpAddr, &Port), &ServiceKey> = BTreeMap::new();
+    let asked = |view: &ServiceView| -> BTreeSet<IpAddr> {
+        let given = view.wanted.iter().filter_map(|wanted| match wanted {
+            Wanted::Static(address) => Some(*address),
+            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+        });
+        let leased4 = view.told_leased().map(IpAddr::from);
+        given.chain(leased4).chain(view.told_leased6().map(IpAddr::from)).collect()
+    };
+    let mut refused: BTreeMap<ServiceKey, Vec<Refusal>> = BTreeMap::new();
+    for told in [true, false] {
+        for view in &views {
+            for address in asked(view).into_iter().filter(|address| view.published.has(*address) == told) {
+                let taken = || view.ports.iter().find_map(|port| Some((port, *holders.get(&(address, port))?)));
+                let refusal = if told {
+                    None
+                } else if let Some(machine) = machines.get(&address) {
+                    let text = format!(
+                        "address {address} is {}: it is not announced. Give this Service another one",
+                        machine.what
+                    );
+                    Some(Refusal { address, text, teller: Teller::Node(machine.teller.clone()) })
+                } else if let Some((port, holder)) = taken() {
+                    let text = format!(
+                        "port {}/{} of address {address} is in use by Service {holder}: it is not announced for this Service. Give it another port or another address",
+                        port.protocol, port.port
+                    );
+                    Some(Refusal { address, text, teller: Teller::OwnerOf(holder.clone()) })
+                } else {
+                    None
+                };
+                match refusal {
+                    Some(refusal) => refused.entry(view.key.clone()).or_default().push(refusal),
+                    None => {
+                        for port in &view.ports {
+                            holders.entry((address, port)).or_insert(&view.key);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::Ingress;
+
+    fn service(name: &str, created: i64, port: i32, address: &str, told: bool) -> (ServiceKey, ServiceView) {
+        let mut view = crate::plan::tests::view(name, &[address]);
+        view.created = created;
+        view.ports = vec![Port { port, protocol: "TCP".into() }];
+        view.published.ingress =
+            if told { vec![Ingress { ip: address.parse().ok(), ports: view.ports.clone() }] } else { Vec::new() };
+        (view.key.clone(), view)
+    }
+
+    fn refused(services: Vec<(ServiceKey, ServiceView)>, machines: &[(&str, &str)]) -> Vec<String> {
+        let machine = |(address, node): &(&str, &str)| {
+            let machine = Machine { what: format!("node {node}'s own address"), teller: (*node).to_owned() };
+            (address.parse().unwrap(), machine)
+        };
+        let machines = machines.iter().map(machine).collect();
+        let all = refusals(&services.into_iter().collect(), &machines);
+        all.iter().flat_map(|(key, all)| all.iter().map(move |it| format!("{}: {}", key.name, it.text))).collect()
+    }
+
+    #[test]
+    fn a_port_stays_with_the_service_that_clients_were_told_of_even_if_it_is_younger() {
+        let services = vec![
+            service("old", 1, 80, "192.0.2.1", false),
+            service("served", 2, 80, "192.0.2.1", true),
+            service("other-port", 3, 81, "192.0.2.1", false),
+            service("other-address", 4, 80, "192.0.2.2", false),
+        ];
+        let all = refused(services, &[]);
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert!(
+            all[0].starts_with("old: port TCP/80 of address 192.0.2.1 is in use by Service default/served"),
+            "{all:?}"
+        );
+    }
+
+    #[test]
+    fn of_two_that_nobody_was_told_of_the_older_has_it() {
+        let services =
+            vec![service("younger", 2, 80, "192.0.2.1", false), service("zz-older", 1, 80, "192.0.2.1", false)];
+        let all = refused(services, &[]);
+        assert!(all.len() == 1 && all[0].starts_with("younger: "), "{all:?}");
+    }
+
+    #[test]
+    fn what_two_have_been_told_of_is_taken_from_nobody() {
+        let services = vec![service("a", 1, 80, "192.0.2.1", true), service("b", 2, 80, "192.0.2.1", true)];
+        assert_eq!(refused(services, &[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn no_service_gets_the_address_of_a_machine() {
+        let services = vec![service("a", 1, 80, "192.0.2.1", false), service("b", 2, 80, "192.0.2.2", true)];
+        let all = refused(services, &[("192.0.2.1", "node-1"), ("192.0.2.2", "node-2")]);
+        assert!(all.len() == 1 && all[0].contains("a: address 192.0.2.1 is node node-1's own address"), "{all:?}");
+    }
+}

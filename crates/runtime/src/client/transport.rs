@@ -1,0 +1,116 @@
+//! Connections that notice a dead peer. An API server that loses its power says nothing any more: whoever only listens, as a watch
+//! does, would wait for its time-out. Probes of TCP find out within seconds; the library's own connections send none.
+
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::Config;
+use kube::client::retry::RetryPolicy;
+use kube::client::{Body, ClientBuilder, ConfigExt};
+use tower::retry::RetryLayer;
+use tower::util::BoxService;
+use tower::{BoxError, ServiceBuilder, ServiceExt};
+
+/// A connection on which nothing arrives is probed after this time,
+const PROBE_AFTER: Duration = Duration::from_secs(5);
+/// so often,
+const PROBE_EVERY: Duration = Duration::from_secs(2);
+/// and is dead when so many probes remain without an answer: 11 s of silence in all.
+const PROBES: u32 = 3;
+/// What was sent and is not acknowledged for this time ends a connection, too; probes are not sent while something is under way.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+
+type HttpService = BoxService<Request<Body>, http::Response<Incoming>, BoxError>;
+
+fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_keepalive(Some(PROBE_AFTER));
+    tcp.set_keepalive_interval(Some(PROBE_EVERY));
+    tcp.set_keepalive_retries(Some(PROBES));
+    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    // A request follows right behind the end of the TLS handshake: without this it waits for the acknowledgement of that.
+    tcp.set_nodelay(true);
+    tcp
+}
+
+/// The library's stack for a server that is reached without a proxy, on connections of ours.
+pub(super) fn direct(config: &Config) -> Result<ClientBuilder<HttpService>, kube::Error> {
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(HttpClient::builder(TokioExecutor::new()).build(connector));
+    Ok(ClientBuilder::new(service.boxed(), config.default_namespace.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Api;
+    use kube::api::WatchParams;
+    use socket2::SockRef;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::super::{Settings, connect};
+    use super::*;
+    use crate::Product;
+
+    #[tokio::test]
+    async fn a_dead_peer_is_noticed_within_seconds_and_a_request_leaves_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let connection = tower::Service::call(&mut tcp(), uri).await.unwrap();
+        let socket = SockRef::from(connection.inner());
+        assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
+        let probes = (socket.tcp_keepalive_time(), socket.tcp_keepalive_interval(), socket.tcp_keepalive_retries());
+        assert_eq!((probes.0.unwrap(), probes.1.unwrap(), probes.2.unwrap()), (PROBE_AFTER, PROBE_EVERY, PROBES));
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(UNACKNOWLEDGED));
+    }
+
+    /// In how many hundredths of a second the kernel probes the connection to this server, if at all (proc_pid_net(5), timer 2).
+    fn probed_in(server: SocketAddr) -> Option<u64> {
+        let peer = format!("0100007F:{:04X}", server.port());
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let timers: Vec<String> = lines.filter(|line| line[2] == peer).map(|line| line[5].to_owned()).collect();
+        assert_eq!(timers.len(), 1, "{table}");
+        u64::from_str_radix(timers[0].strip_prefix("02:")?, 16).ok()
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_hears_nothing_is_probed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = listener.local_addr().unwrap();
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            let head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+            stream.write_all(head).await.unwrap();
+            stream
+        });
+        let config = Config::new(format!("http://{server}").parse().unwrap());
+        let maps: Api<ConfigMap> =
+            Api::namespaced(connect(config, &Settings::new("host", &Product::TEST)).unwrap(), "x");
+        let watch = maps.watch(&WatchParams::default(), "0").await.unwrap();
+        let stream = serving.await.unwrap();
+        let probed_in = probed_in(server);
+        assert!(probed_in.is_some_and(|hundredths| hundredths <= 510), "{probed_in:?}");
+        drop((watch, stream));
+    }
+}
