@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use e2e::{Bed, Beds, Mark, PATIENCE, service, wait_for};
 use tokio::sync::MutexGuard;
-use vip::{Vip, at_most, let_it_happen, nothing_was_lost, somebody_watched};
+use vip::{Vip, at_most, let_it_happen, nothing_was_lost, seen};
 
 static BEDS: Beds = Beds::new();
 
@@ -61,14 +61,13 @@ async fn power_process_and_orderly_end_of_the_owner() {
     let newer = vip.term().await;
     assert!(newer > term, "{newer} after {term}");
     vip.is_gone_from(vip.owner).await;
-    let (probe, answerers) = vip.watch();
+    let watch = vip.watch();
     bed.power_on(vip.owner).unwrap();
     bed.wait_until_announcing(vip.owner).await.unwrap();
     let_it_happen(3).await;
     vip.is_gone_from(vip.owner).await;
     vip.is_announced_by(second).await;
-    let (report, answers) = (probe.stop(), answerers.report());
-    somebody_watched("the lost node returns", &report, &answers);
+    let (report, answers) = seen("the lost node returns", watch);
     assert_eq!(answers.double, Duration::ZERO, "the lost node returns: {answers}");
     assert_eq!(report.lost, 0, "the lost node returns: {report}");
 
@@ -255,8 +254,7 @@ async fn announcers_of_different_modes_do_not_share_an_address() {
     .unwrap();
     let_it_happen(20).await;
     assert_eq!(bed.macs(vip.address).unwrap().len(), 1);
-    let (report, answers) = (watch.0.stop(), watch.1.report());
-    somebody_watched("modes", &report, &answers);
+    let (_, answers) = seen("modes", watch);
     assert!(answers.double < Duration::from_secs(3), "{answers}");
     vip.is_deleted().await;
 }

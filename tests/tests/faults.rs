@@ -127,7 +127,7 @@ impl<'a> Pair<'a> {
 }
 
 fn stop(what: &str, probes: [Probe; 2]) -> [ProbeReport; 2] {
-    let reports = probes.map(Probe::stop);
+    let reports = probes.map(|probe| probe.stop_after(50, PATIENCE).unwrap());
     for (name, report) in ["static", "DHCP"].into_iter().zip(&reports) {
         eprintln!("{what}, {name}: {report}");
     }
@@ -137,14 +137,12 @@ fn stop(what: &str, probes: [Probe; 2]) -> [ProbeReport; 2] {
 fn nothing_was_lost(what: &str, probes: [Probe; 2]) {
     for report in stop(what, probes) {
         assert_eq!(report.lost, 0, "{what}: {report}");
-        assert!(report.answered > 50, "{what}: {report}");
     }
 }
 
 fn at_most(bound: Duration, what: &str, probes: [Probe; 2]) {
     for report in stop(what, probes) {
         assert!(report.longest_gap < bound, "{what}, at most {bound:?}: {report}");
-        assert!(report.answered > 50, "{what}: {report}");
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::json;
 use testbed::Connection;
 use testbed::echo::field;
 use tokio::sync::MutexGuard;
-use vip::{Vip, let_it_happen, nothing_was_lost, somebody_answered, somebody_watched};
+use vip::{Vip, let_it_happen, nothing_was_lost, seen, somebody_answered};
 
 static BEDS: Beds = Beds::new();
 
@@ -203,9 +203,7 @@ async fn of_two_clusters_with_one_address_the_first_serves_and_the_other_is_told
     assert_eq!(other.addresses("web").await.unwrap(), Vec::<IpAddr>::new());
     assert!(!other.host().has_address(vip.address).unwrap());
     assert_eq!(vip.term().await, term);
-    let (probe, answerers) = watch;
-    let (report, answers) = (probe.stop(), answerers.report());
-    somebody_watched("one address, two clusters", &report, &answers);
+    let (report, answers) = seen("one address, two clusters", watch);
     assert_eq!((report.lost, answers.double), (0, Duration::ZERO), "{report}; {answers}");
 
     // The first gives it up: the other one has it, and now it is the first that is told.

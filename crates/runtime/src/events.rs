@@ -1,8 +1,10 @@
 //! Kubernetes Events as client-go writes them: `v1` Events (the charts grant no `events.k8s.io`), written in the background.
 //!
-//! Nobody waits for an Event and nothing depends on one: the buffer is bounded and drops, a missing right is logged once.
+//! Nobody waits for an Event and nothing depends on one: what waits is bounded, news are written at a pace and warnings at once, a
+//! missing right is logged once.
 
 mod correlator;
+mod waiting;
 mod writer;
 
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use tokio::sync::mpsc;
 
 use correlator::{Correlator, Write};
 
-/// Events that wait to be written; more are dropped (client-go's number).
+/// Events on the way to the writer, which takes them as they come; more are dropped (client-go's number).
 const BUFFER: usize = 1000;
 
 /// Reports Events for one component. Cheap to clone; [`Recorder::for_component`] gives another source over the same writer.

@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::waiting::{Noted, Waiting};
 use super::{Correlator, Entry, Write, correlator};
 use crate::error::{api_code, chain};
 
@@ -20,12 +21,36 @@ const RETRIES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(
 
 pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<Entry>) {
     let mut writer = Writer { client, correlator: Correlator::default(), forbidden_logged: false };
-    while let Some(entry) = entries.recv().await {
-        let Some(write) = writer.correlator.observe(Instant::now(), Timestamp::now(), &entry) else {
-            tracing::debug!(reason = entry.reason, object = ?entry.object.name, "too many Events about one object: dropped one");
-            continue;
-        };
-        writer.deliver(&entry, write).await;
+    let mut waiting = Waiting::new(Instant::now());
+    loop {
+        let due = waiting.due(Instant::now());
+        tokio::select! {
+            entry = entries.recv() => match entry {
+                Some(entry) => take(&mut waiting, entry),
+                None => break,
+            },
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                let Some(noted) = waiting.pop(Instant::now()) else { continue };
+                let written = writer.write(&noted);
+                tokio::pin!(written);
+                // What comes meanwhile is taken, so that a slow server costs no warning.
+                loop {
+                    tokio::select! {
+                        () = &mut written => break,
+                        Some(entry) = entries.recv() => take(&mut waiting, entry),
+                    }
+                }
+            }
+        }
+    }
+    for noted in waiting.last_words() {
+        writer.write(&noted).await;
+    }
+}
+
+fn take(waiting: &mut Waiting, entry: Entry) {
+    if !waiting.push(Noted { entry, at: Timestamp::now() }) {
+        tracing::debug!("too many Events wait to be written: dropped one");
     }
 }
 
@@ -36,6 +61,16 @@ struct Writer {
 }
 
 impl Writer {
+    async fn write(&mut self, noted: &Noted) {
+        let entry = &noted.entry;
+        match self.correlator.observe(Instant::now(), noted.at, entry) {
+            Some(write) => self.deliver(entry, write).await,
+            None => {
+                tracing::debug!(reason = entry.reason, object = ?entry.object.name, "too many Events about one object: dropped one");
+            }
+        }
+    }
+
     async fn deliver(&mut self, entry: &Entry, mut write: Write) {
         let mut pauses = RETRIES.iter();
         loop {

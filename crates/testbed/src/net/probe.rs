@@ -150,6 +150,12 @@ impl Probe {
         })
     }
 
+    /// Stops when it has got `n` more answers: what comes right after an event belongs to it, and a short watch proves little.
+    pub fn stop_after(self, n: u64, deadline: Duration) -> Result<ProbeReport> {
+        self.wait_for_answers(n, deadline)?;
+        Ok(self.stop())
+    }
+
     /// Waits until `node` has answered a request that was sent from now on.
     pub fn wait_for_answer_by(&self, node: &str, deadline: Duration) -> Result<()> {
         let since = Instant::now();
