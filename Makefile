@@ -23,11 +23,11 @@ help: ## what there is
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
 
 demo: release ## see the main job working on real components (KEEP=1 leaves it up), as root
-	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p testbed --bins && \
-	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(OUT)/release/demo run $(if $(KEEP),--keep)
+	@tools=$$(dev/tools.sh) && cargo build --profile tools -p harvester-sim -p testbed --bins && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(OUT)/tools/demo run $(if $(KEEP),--keep)
 
 demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
-	@cargo build --release -p harvester-sim -p testbed --bins && $(OUT)/release/demo down
+	@cargo build --profile tools -p harvester-sim -p testbed --bins && $(OUT)/tools/demo down
 
 test: test-unit test-e2e ## every test, as root
 
@@ -43,8 +43,8 @@ docs-test: ## links, commands and manifests of the documents
 	@$(BUILD) -q && cargo test -q --workspace --test docs
 
 bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
-	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \
-	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/release/bench $(ARGS)
+	@tools=$$(dev/tools.sh) && cargo build --profile tools -p harvester-sim -p e2e --bins && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/tools/bench $(ARGS)
 
 bench-ccm: ## measure the cloud controller alone against its bounds as root (ARGS='--quick', '--only ccm-real'); docs/performance.md
 	@$(MAKE) --no-print-directory bench ARGS='--ccm --report $(OUT)/bench/ccm.json $(ARGS)'
@@ -54,13 +54,13 @@ chaos: ## break what can break around the cloud controller for CHAOS_SECONDS (60
 	  HCP_TOOLS=$$tools dev/private.sh $(OUT)/debug/chaos
 
 bench-announcer: release ## measure fail-over in node mode and the cost of 200 addresses as root (ARGS='--only power-loss', '--soak 30', '--help')
-	@tools=$$(dev/tools.sh) && cargo build --release -p harvester-sim -p e2e --bins && \
-	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/release/bench-announcer $(ARGS)
+	@tools=$$(dev/tools.sh) && cargo build --profile tools -p harvester-sim -p e2e --bins && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/tools/bench-announcer $(ARGS)
 
 SEEDS ?= 10000
 sim: ## simulate announcers under faults (SEEDS=100000, MODE='global service node'); prints a shrunk trace of what fails
-	@cargo build --release -p announcer-sim --bin sim && \
-	  for mode in $(or $(MODE),global service node); do $(OUT)/release/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
+	@cargo build --profile tools -p announcer-sim --bin sim && \
+	  for mode in $(or $(MODE),global service node); do $(OUT)/tools/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
 
 release: ## the static binary that is shipped
 	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
@@ -85,8 +85,8 @@ dashboard-png: ## docs/pictures/dashboard.png: the chart's dashboard over three 
 	@ls -l docs/pictures/dashboard.png | awk '{print $$NF ": " $$5 " bytes"}'
 
 fuzz: ## feed hostile frames to everything that reads from the wire, a minute each (ARGS="--seconds 600 --seed 7 --target ndp")
-	@cargo build --release -p fuzz && \
-	  $(OUT)/release/fuzz $(ARGS)
+	@cargo build --profile tools -p fuzz && \
+	  $(OUT)/tools/fuzz $(ARGS)
 
 tools: ## get etcd, Kubernetes and Debian packages for demo and tests
 	@dev/tools.sh

@@ -29,7 +29,7 @@ pub const COMPONENT: &str = "cloud-node-lifecycle-controller";
 /// Machines that are asked for at the same time.
 const PARALLEL: usize = 8;
 
-/// A deletion that was refused for lack of rights is tried again, and told again, after this time.
+/// A deletion that was refused, for lack of rights or by a webhook, is tried again, and told again, after this time.
 const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 
 /// How often to look, and what is allowed.
@@ -37,8 +37,6 @@ const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 pub struct LifecycleSettings {
     /// `--node-monitor-period`.
     pub period: Duration,
-    /// Delete Nodes at all. Off, a missing machine is only logged.
-    pub delete_nodes: bool,
     /// A machine that was switched off for so long gets the out-of-service taint, which gives its pods and volumes free; `None`:
     /// never. Opt-in: who switches a machine off for maintenance may want them to stay.
     pub out_of_service_after: Option<Duration>,
@@ -46,7 +44,7 @@ pub struct LifecycleSettings {
 
 impl Default for LifecycleSettings {
     fn default() -> Self {
-        Self { period: Duration::from_secs(5), delete_nodes: true, out_of_service_after: None }
+        Self { period: Duration::from_secs(5), out_of_service_after: None }
     }
 }
 
@@ -58,7 +56,6 @@ pub struct LifecycleController {
     recorder: Recorder,
     settings: LifecycleSettings,
     memory: HashMap<String, Memory>,
-    refused: Option<Instant>,
 }
 
 impl std::fmt::Debug for LifecycleController {
@@ -83,7 +80,6 @@ impl LifecycleController {
             recorder: recorder.for_component(COMPONENT),
             settings,
             memory: HashMap::new(),
-            refused: None,
         }
     }
 
@@ -161,28 +157,22 @@ impl LifecycleController {
     }
 
     async fn delete(&mut self, node: &NodeView, evidence: &str) {
-        if !self.settings.delete_nodes {
-            tracing::debug!(node = node.name, evidence, "the machine is gone; deletion of Nodes is switched off");
-            return;
-        }
-        if self.refused.is_some_and(|at| at.elapsed() < AFTER_REFUSAL) {
+        let refused = self.memory.get(&node.name).and_then(|memory| memory.refused);
+        if refused.is_some_and(|at| at.elapsed() < AFTER_REFUSAL) {
             return;
         }
         let object = reference(node);
         let message = format!("Deleting node {} because it does not exist in the cloud provider", node.name);
         tracing::info!(node = node.name, evidence, "deleting the Node: its machine is gone");
         self.recorder.normal(&object, "DeletingNode", &message);
-        let Err(error) = self.writer.delete(node).await else {
-            self.refused = None;
-            return;
-        };
+        let Err(error) = self.writer.delete(node).await else { return };
         // Gone already, another Node of this name, or written since it was judged: look again.
         if api_code(&error) == Some(404) || is_conflict(&error) {
             self.memory.remove(&node.name);
             return;
         }
         if api_code(&error) == Some(403) {
-            self.refused = Some(Instant::now());
+            self.memory.entry(node.name.clone()).or_default().refused = Some(Instant::now());
         }
         let text = chain(&error);
         tracing::warn!(node = node.name, error = text, "failed to delete the Node");

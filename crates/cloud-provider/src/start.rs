@@ -89,11 +89,6 @@ impl ControllerMetrics {
             }
         })
     }
-
-    /// The families of `workqueue_*`, for queues of the provider.
-    pub fn queues(&self) -> &WorkQueueMetrics {
-        &self.queues
-    }
 }
 
 /// What users can set.
@@ -113,8 +108,6 @@ pub struct Settings {
     pub follow_topology: bool,
     /// The kubelet's `--node-ip` decides about addresses. Off with `--disable-annotation-alpha-provided-ip-addr`.
     pub obey_node_ip: bool,
-    /// Delete Nodes whose machine is gone.
-    pub delete_nodes: bool,
     /// Pods and volumes of a machine that was switched off for so long are given free by a taint; `None`: never.
     pub out_of_service_after: Option<Duration>,
 }
@@ -129,7 +122,6 @@ impl Default for Settings {
             node_monitor_period: Duration::from_secs(5),
             follow_topology: true,
             obey_node_ip: true,
-            delete_nodes: true,
             out_of_service_after: None,
         }
     }
@@ -197,7 +189,6 @@ impl CloudProvider {
         let lifecycle = chosen(Controller::NodeLifecycle).then(|| {
             let settings = LifecycleSettings {
                 period: settings.node_monitor_period,
-                delete_nodes: settings.delete_nodes,
                 out_of_service_after: settings.out_of_service_after,
             };
             LifecycleController::new(client.clone(), instances, caches.nodes.clone(), &recorder, settings)

@@ -73,6 +73,7 @@ impl Detector {
         // The youngest object tells most about the host of today.
         let mut youngest = i64::MIN;
         let mut told = Features::default();
+        let mut hours = tokio::time::interval_at(tokio::time::Instant::now() + ASK_AGAIN, ASK_AGAIN);
         loop {
             features.watch = Some(!self.watched.borrow_and_update().polling);
             if features != told {
@@ -89,7 +90,7 @@ impl Detector {
                 }
                 Ok(()) = self.watched.changed() => {}
                 () = returned(&mut self.returns) => features.ipv6_pool = self.ask().await.or(features.ipv6_pool),
-                () = tokio::time::sleep(ASK_AGAIN) => features.ipv6_pool = self.ask().await.or(features.ipv6_pool),
+                _ = hours.tick() => features.ipv6_pool = self.ask().await.or(features.ipv6_pool),
             }
         }
     }
@@ -173,7 +174,7 @@ mod tests {
         let status = watch::Sender::new(Status { polling: true, ..Status::default() });
         let detector = Detector {
             client: server.client(),
-            lbs,
+            lbs: lbs.clone(),
             watched: status.subscribe(),
             returns: None,
             metrics: Arc::clone(&metrics),
@@ -191,6 +192,13 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         assert_eq!(server.requests().len(), 1);
+
+        // However busy the watch is, the schema is read again after an hour: the host may have been upgraded without an outage.
+        for minute in 3..=70 {
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            lbs.apply("new".to_owned(), at(minute, "guests/data"));
+        }
+        assert_eq!(server.requests().len(), 2);
         task.abort();
     }
 }

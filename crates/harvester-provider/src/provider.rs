@@ -150,7 +150,8 @@ impl HarvesterProvider {
             config.garbage,
             (config.load_balancers(), identity.clone()),
             sources.clone(),
-            watches.lbs.status(),
+            // One watch of each API tells of all its troubles.
+            [watches.lbs.status(), watches.record.status()],
             (load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace), load_balancers.pacer()),
             Arc::clone(&metrics),
         );

@@ -14,8 +14,6 @@ pub enum Matters {
     Alive,
     /// The process should get no work yet: `/readyz`.
     Ready,
-    /// Both.
-    Always,
     /// Nothing that a restart or another replica would mend: `/readyz` tells it and passes.
     Told,
 }
@@ -57,7 +55,7 @@ impl Probe {
 
     fn includes(self, matters: Matters) -> bool {
         match self {
-            Self::Healthz | Self::Livez => matches!(matters, Matters::Alive | Matters::Always),
+            Self::Healthz | Self::Livez => matters == Matters::Alive,
             Self::Readyz => matters != Matters::Alive,
         }
     }

@@ -34,6 +34,9 @@ const WATCH_SECONDS: u32 = 120;
 /// A reflector that polls tries to watch again after this time; somebody may have granted the right.
 const TRY_WATCH_AGAIN: Duration = Duration::from_mins(10);
 
+/// How often the list is read where the watch is refused, with jitter.
+const POLL_EVERY: Duration = Duration::from_secs(5);
+
 /// Errors that last longer than this make [`Reflector::freshness`] fail.
 const TOLERATED: Duration = Duration::from_mins(1);
 
@@ -48,6 +51,8 @@ pub struct Status {
     pub forbidden: bool,
     /// What is wrong, since when. Cleared by the next success.
     pub error: Option<(Instant, String)>,
+    /// How often something went wrong. Who looks now and then sees by it what has come and gone.
+    pub troubles: u64,
 }
 
 /// Makes the view of an object, or nothing if it is not to be kept.
@@ -61,7 +66,6 @@ pub struct Reflector<O, K, V> {
     cache: Cache<K, V>,
     key: fn(&ObjectMeta) -> K,
     view: Trim<O, V>,
-    poll_every: Duration,
     returns: Option<watch::Receiver<u64>>,
     longest_pause: Duration,
     status: watch::Sender<Status>,
@@ -103,7 +107,6 @@ where
             cache,
             key,
             view: Arc::new(view),
-            poll_every: Duration::from_secs(5),
             returns: None,
             longest_pause: LONGEST_PAUSE,
             status: watch::Sender::default(),
@@ -119,12 +122,6 @@ where
     /// Only objects with these fields.
     pub fn fields(mut self, selector: &str) -> Self {
         self.config = self.config.fields(selector);
-        self
-    }
-
-    /// How often to read the list where the watch is refused (default 5 s, with jitter).
-    pub fn poll_every(mut self, period: Duration) -> Self {
-        self.poll_every = period;
         self
     }
 
@@ -180,7 +177,7 @@ where
             }
             let until = Instant::now() + TRY_WATCH_AGAIN;
             while Instant::now() < until {
-                sleep(self.poll_every.mul_f64(0.8 + 0.4 * rand::random::<f64>()), &mut returns).await;
+                sleep(POLL_EVERY.mul_f64(0.8 + 0.4 * rand::random::<f64>()), &mut returns).await;
                 self.list().await;
             }
         }
@@ -212,7 +209,7 @@ where
                         tracing::info!(
                             kind = self.name,
                             "watch refused: reading the list every {:?} instead",
-                            self.poll_every
+                            POLL_EVERY
                         );
                     }
                     return Ended::Refused;
@@ -258,8 +255,9 @@ where
     }
 
     fn well(&self, polling: bool) {
-        let news = Status { synced: self.cache.is_synced(), polling, forbidden: false, error: None };
         self.status.send_if_modified(|status| {
+            let synced = self.cache.is_synced();
+            let news = Status { synced, polling, forbidden: false, error: None, troubles: status.troubles };
             if let Some((since, _)) = &status.error {
                 tracing::info!(kind = self.name, "up to date again after {} s", since.elapsed().as_secs());
             }
@@ -274,6 +272,7 @@ where
     fn begin_anew(&self) {
         self.status.send_modify(|status| {
             status.error.get_or_insert_with(|| (Instant::now(), "the connection is made anew".to_owned()));
+            status.troubles += 1;
         });
     }
 
@@ -287,6 +286,7 @@ where
                 tracing::debug!(kind = self.name, error = text, "watch failed, retrying");
             }
             status.error = Some((since.unwrap_or_else(Instant::now), text));
+            status.troubles += 1;
             status.forbidden |= api_code(error) == Some(403);
         });
     }

@@ -215,7 +215,6 @@ fn settings(flags: &Flags, configuration: &Configuration) -> Settings {
         node_monitor_period: flags.cloud.node_monitor_period,
         follow_topology: !flags.harvester.disable_vmi_controller,
         obey_node_ip: !flags.harvester.disable_annotation_alpha_provided_ip_addr,
-        delete_nodes: true,
         out_of_service_after: Some(flags.harvester.node_out_of_service_after).filter(|after| !after.is_zero()),
     }
 }

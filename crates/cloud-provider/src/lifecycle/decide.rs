@@ -42,6 +42,8 @@ pub(super) struct Memory {
     uid: Option<Uid>,
     /// Since when the machine has been off, in every pass.
     off: Option<Instant>,
+    /// When the deletion of the Node was refused last. Of this Node: a webhook may refuse one and allow others.
+    pub refused: Option<Instant>,
 }
 
 /// What to do.

@@ -121,14 +121,23 @@ async fn without_the_right_to_delete_it_is_told_once_and_tried_again_later() {
     assert_eq!(test.scenario.requests().len(), 2);
 }
 
-#[tokio::test]
-async fn deletion_can_be_switched_off() {
-    let mut test = Test::new(gone(), Power::On, deleted);
-    test.controller.settings.delete_nodes = false;
+/// A webhook may have something against one Node.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_deletion_is_refused_does_not_keep_the_others() {
+    let mut test = Test::new(gone(), Power::On, |seen| match seen.path.rsplit('/').next() {
+        Some("n") => (403, Scenario::status(403, "Forbidden", "admission webhook denied the request")),
+        _ => deleted(seen),
+    });
     for _ in 0..3 {
         test.controller.pass().await;
     }
-    assert_eq!((test.scenario.requests().len(), test.told().len()), (0, 0));
+    let other = NodeView { ready: Some(Ready::Unknown), provider_id: Some("harvester://vm".into()), ..node("other") };
+    test.cache.apply("other".into(), other);
+    for _ in 0..2 {
+        test.controller.pass().await;
+    }
+    let asked: Vec<String> = test.scenario.requests().into_iter().map(|seen| seen.path).collect();
+    assert_eq!(asked, ["/api/v1/nodes/n", "/api/v1/nodes/other"]);
 }
 
 #[tokio::test]

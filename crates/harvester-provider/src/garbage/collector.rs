@@ -39,7 +39,7 @@ pub struct Collector {
     given: LoadBalancerConfig,
     identity: Identity,
     sources: Sources,
-    watched: watch::Receiver<Status>,
+    watched: [watch::Receiver<Status>; 2],
     requests: Requests,
     pacer: Arc<Pacer>,
     metrics: Arc<Metrics>,
@@ -54,12 +54,12 @@ struct Told {
 }
 
 impl Collector {
-    /// Nothing is sent before [`Self::run`]. `watched` is the state of the watch on LoadBalancers.
+    /// Nothing is sent before [`Self::run`]. `watched` are the states of one watch of each API.
     pub fn new(
         settings: GarbageConfig,
         (given, identity): (LoadBalancerConfig, Identity),
         sources: Sources,
-        watched: watch::Receiver<Status>,
+        watched: [watch::Receiver<Status>; 2],
         (requests, pacer): (Requests, Arc<Pacer>),
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -81,25 +81,29 @@ impl Collector {
         let every = self.settings.pace.every;
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
         let mut sweep = Sweep::new(self.settings, Instant::now());
+        let mut seen = self.troubles();
         let mut told = Told { asked: self.asked(), ..Told::default() };
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 Some(_) = touched.next() => if self.asked() == told.asked { continue },
-                Ok(()) = self.watched.changed() => {
-                    if self.watched.borrow().error.is_some() {
-                        sweep.trouble(Instant::now());
-                    }
+                () = changed(&mut self.watched) => {
+                    self.notice(&mut seen, &mut sweep);
                     continue;
                 }
             }
+            self.notice(&mut seen, &mut sweep);
             let garbage = self.look();
             self.tell(&garbage, &mut told, &events);
             if self.settings.mode == GarbageMode::Delete {
                 let due: Vec<Garbage> =
                     sweep.due(Instant::now(), &garbage).into_iter().take(AT_ONCE).cloned().collect();
                 for garbage in due {
-                    if let Err(error) = self.delete(&garbage, &events).await {
+                    let deleted = self.delete(&garbage, seen, &events).await;
+                    if self.notice(&mut seen, &mut sweep) {
+                        break;
+                    }
+                    if let Err(error) = deleted {
                         tracing::warn!(lb = garbage.lb.name, error = chain(&error), "garbage is not deleted");
                         sweep.trouble(Instant::now());
                         break;
@@ -107,6 +111,21 @@ impl Collector {
                 }
             }
         }
+    }
+
+    /// How often an API failed us until now.
+    fn troubles(&self) -> u64 {
+        self.watched.iter().map(|watched| watched.borrow().troubles).sum()
+    }
+
+    /// Whether there was trouble since the last time, also one that is over. Then the grace period begins anew.
+    fn notice(&self, seen: &mut u64, sweep: &mut Sweep) -> bool {
+        let troubles = self.troubles();
+        let new = std::mem::replace(seen, troubles) != troubles;
+        if new {
+            sweep.trouble(Instant::now());
+        }
+        new
     }
 
     /// What the user wrote to make us look at once.
@@ -144,15 +163,16 @@ impl Collector {
         *told = Told { names, at: Some(Instant::now()), asked: told.asked.take() };
     }
 
-    /// Decision 6: when the turn has come. What is not sent after all gives its place back.
-    async fn delete(&self, garbage: &Garbage, events: &Recorder) -> Result<(), RequestError> {
+    /// Decision 6: when the turn has come, and if there was no trouble while it was waited for (`seen` until then). What is not sent
+    /// after all gives its place back.
+    async fn delete(&self, garbage: &Garbage, seen: u64, events: &Recorder) -> Result<(), RequestError> {
         let name = &garbage.lb.name;
         if pacing::releases(&garbage.lb) {
             let nobody = || ServiceKey { namespace: self.given.namespace.clone(), name: name.clone() };
             let service = garbage.service.clone().unwrap_or_else(nobody);
             self.pacer.turn(name, &service, Work::Delete).await;
         }
-        let deleted = self.delete_now(garbage, events).await;
+        let deleted = if self.troubles() == seen { self.delete_now(garbage, events).await } else { Ok(false) };
         if matches!(deleted, Ok(true)) {
             self.pacer.sent(name);
         } else {
@@ -186,6 +206,17 @@ impl Collector {
             events.normal(&record::reference(uid), "GarbageDeleted", &text);
         }
         Ok(deleted)
+    }
+}
+
+/// Waits until one of the watches changes its state; for ever if nobody tells any more.
+async fn changed([first, second]: &mut [watch::Receiver<Status>; 2]) {
+    let told = tokio::select! {
+        told = first.changed() => told,
+        told = second.changed() => told,
+    };
+    if told.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -278,7 +309,7 @@ mod tests {
             settings,
             (config(), Identity::known("demo")),
             sources.clone(),
-            watch::Sender::default().subscribe(),
+            std::array::from_fn(|_| watch::Sender::default().subscribe()),
             (Requests::new(server.client(), server.client(), "guests"), Arc::default()),
             Arc::new(Metrics::register(&mut Registry::default())),
         );
@@ -322,7 +353,7 @@ mod tests {
     async fn both_api_servers_are_asked_before_anything_is_deleted() {
         let gone = lab(GarbageMode::Delete, false);
         let garbage = gone.collector.look();
-        gone.collector.delete(&garbage[0], &gone.recorder).await.unwrap();
+        gone.collector.delete(&garbage[0], 0, &gone.recorder).await.unwrap();
         let writes = gone.server.writes();
         assert_eq!((writes.len(), writes[0].method.as_str()), (1, "DELETE"));
         assert_eq!(writes[0].body["preconditions"]["uid"], "lb-1");
@@ -338,7 +369,7 @@ mod tests {
         assert_eq!(pacer.ask("other", &key, Work::CreateNew), Turn::Now);
         pacer.sent("other");
         let wakes = tokio::spawn(Arc::clone(&pacer).wakes().for_each(|_| std::future::ready(())));
-        let mut deletion = std::pin::pin!(lab.collector.delete(&garbage[0], &lab.recorder));
+        let mut deletion = std::pin::pin!(lab.collector.delete(&garbage[0], 0, &lab.recorder));
         let begin = tokio::time::Instant::now();
         assert!(tokio::time::timeout(Duration::from_secs(1), &mut deletion).await.is_err());
         assert_eq!(lab.server.requests(), [], "another one has the only place");
@@ -347,6 +378,26 @@ mod tests {
         assert_eq!(begin.elapsed(), Duration::from_secs(1), "it goes when the place is free, and not later");
         assert_eq!(lab.server.writes().len(), 1);
         assert!(matches!(pacer.ask("other", &key, Work::CreateNew), Turn::NotYet { .. }), "the host releases");
+        wakes.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn trouble_that_came_and_went_while_a_turn_was_waited_for_keeps_the_object() {
+        let guest = watch::Sender::<Status>::default();
+        let mut lab = lab(GarbageMode::Delete, false);
+        lab.collector.watched[1] = guest.subscribe();
+        let garbage = lab.collector.look();
+        let pacer = Arc::clone(&lab.collector.pacer);
+        let key = ServiceKey { namespace: "default".into(), name: "other".into() };
+        pacer.ask("other", &key, Work::CreateNew);
+        pacer.sent("other");
+        let wakes = tokio::spawn(Arc::clone(&pacer).wakes().for_each(|_| std::future::ready(())));
+        let mut deletion = std::pin::pin!(lab.collector.delete(&garbage[0], 0, &lab.recorder));
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut deletion).await.is_err());
+        guest.send_replace(Status { synced: true, troubles: 1, ..Status::default() });
+        pacer.seen("other", None);
+        deletion.await.unwrap();
+        assert_eq!(lab.server.requests(), []);
         wakes.abort();
     }
 
@@ -364,7 +415,7 @@ mod tests {
         });
         let requests = Requests::new(host.client(), host.client(), "guests");
         let collector = Collector { requests, ..lab.collector };
-        collector.delete(&garbage[0], &lab.recorder).await.unwrap();
+        collector.delete(&garbage[0], 0, &lab.recorder).await.unwrap();
         assert_eq!((host.requests().len(), host.writes().len()), (3, 0));
     }
 
@@ -379,7 +430,7 @@ mod tests {
         });
         let requests = Requests::new(other.client(), other.client(), "guests");
         let collector = Collector { requests, ..lab.collector };
-        collector.delete(&garbage[0], &lab.recorder).await.unwrap();
+        collector.delete(&garbage[0], 0, &lab.recorder).await.unwrap();
         assert_eq!(other.writes(), []);
     }
 
@@ -394,7 +445,7 @@ mod tests {
         });
         let requests = Requests::new(ingress.client(), ingress.client(), "guests");
         let collector = Collector { requests, ..lab.collector };
-        assert!(collector.delete(&garbage[0], &lab.recorder).await.is_err());
+        assert!(collector.delete(&garbage[0], 0, &lab.recorder).await.is_err());
         assert_eq!(ingress.writes(), []);
     }
 }

@@ -68,15 +68,26 @@ impl Writer {
         }
         self.vmis.wait_synced().await;
         let (mut machines, mut config_map) = (self.vmis.subscribe(), self.mapping.subscribe());
+        let mut failing = false;
         loop {
-            let pause = match self.sync().await {
-                Ok(()) => None,
-                Err(error) => {
-                    tracing::warn!(error = runtime::error::chain(&error), "NAD mapping not written, trying again");
-                    Some(TRY_AGAIN)
+            match self.sync().await {
+                Ok(()) => {
+                    failing = false;
+                    touched(&mut machines, &mut config_map).await;
                 }
-            };
-            touched(&mut machines, &mut config_map, pause).await;
+                // Somebody else has just written it: what they wrote is read at once.
+                Err(error) if runtime::error::is_conflict(&error) => tokio::time::sleep(DEBOUNCE).await,
+                Err(error) => {
+                    let error = runtime::error::chain(&error);
+                    if std::mem::replace(&mut failing, true) {
+                        tracing::debug!(error, "NAD mapping not written, trying again");
+                    } else {
+                        tracing::warn!(error, "NAD mapping not written, trying again");
+                    }
+                    // Whatever changes meanwhile: a machine that starts must not make a request of each try.
+                    tokio::time::sleep(TRY_AGAIN).await;
+                }
+            }
         }
     }
 
@@ -114,17 +125,11 @@ impl Writer {
     }
 }
 
-/// Waits until something changed (or `limit` is over), and a moment longer for what changes together with it.
-async fn touched(machines: &mut Touched<String>, config_map: &mut Touched<String>, limit: Option<Duration>) {
-    let any = async {
-        tokio::select! {
-            _ = machines.next() => {}
-            _ = config_map.next() => {}
-        }
-    };
-    match limit {
-        Some(limit) => drop(tokio::time::timeout(limit, any).await),
-        None => any.await,
+/// Waits until something changed, and a moment longer for what changes together with it.
+async fn touched(machines: &mut Touched<String>, config_map: &mut Touched<String>) {
+    tokio::select! {
+        _ = machines.next() => {}
+        _ = config_map.next() => {}
     }
     let more = async {
         loop {

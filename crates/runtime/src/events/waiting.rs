@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(popped(&mut waiting, start), 50);
         assert_eq!(waiting.due(start), Some(start + INTERVAL));
         assert_eq!(popped(&mut waiting, start + Duration::from_secs(1)), 20);
-        assert_eq!(popped(&mut waiting, start + Duration::from_secs(60)), 50, "a burst is never more than a burst");
+        assert_eq!(popped(&mut waiting, start + Duration::from_mins(1)), 50, "a burst is never more than a burst");
     }
 
     #[test]
