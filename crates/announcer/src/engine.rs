@@ -245,6 +245,9 @@ impl Engine {
                 self.dirty = true;
                 self.regroup = true;
                 self.refused.remove(&key);
+                if let Some(cluster) = self.cluster() {
+                    cluster.changed(now, &key);
+                }
                 match view {
                     Some(view) => {
                         self.services.insert(key, *view);

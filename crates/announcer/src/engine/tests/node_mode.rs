@@ -2,6 +2,7 @@
 
 mod ipv6;
 mod peers;
+mod refused;
 mod rest;
 mod storm;
 mod vacant;
