@@ -14,6 +14,7 @@ mod asking;
 mod cluster;
 mod decide;
 mod facts;
+mod foreign;
 mod member;
 mod place;
 mod reach;
