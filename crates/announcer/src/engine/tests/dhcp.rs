@@ -34,6 +34,24 @@ fn a_dhcp_service_gets_a_macvlan_a_client_and_what_the_client_is_given() {
 }
 
 #[test]
+fn the_mac_of_a_machine_is_given_to_nobody_until_the_annotation_is_mended() {
+    let mut web = view("web", &["dhcp"]);
+    // eth1's, on which this Service is not.
+    web.dhcp.mac = Some(Mac::new([2, 0, 0, 0, 0, 3]));
+    let mut node = Node::leading(&[web.clone()]);
+    node.pass_ms(300_000);
+    assert!(!node.log.iter().any(|line| line.contains("macvlan")), "{:?}", node.log);
+    assert_eq!(node.reasons(), ["CannotAnnounce"]);
+    let text = &node.told[0].1.text;
+    for part in ["kube-vip.io/hwaddr", "02:00:00:00:00:03", "accepted is a unicast MAC"] {
+        assert!(text.contains(part), "{text}");
+    }
+    web.dhcp.mac = Some(Mac::new([2, 0, 0, 0, 0, 0x33]));
+    node.upsert(web);
+    assert!(node.log.iter().any(|line| line.contains("macvlan vip-web00000 on eth0")), "{:?}", node.log);
+}
+
+#[test]
 fn the_kernel_never_keeps_an_address_longer_than_its_lease() {
     let mut node = Node::leading(&[view("web", &["dhcp"])]);
     let leased = leased(&node, "10.0.0.50", 5);
