@@ -94,6 +94,27 @@ fn a_changed_address_is_replaced_everywhere() {
 }
 
 #[test]
+fn a_lease_that_was_refused_here_is_not_gone_on_with_when_the_service_comes_back() {
+    for (written_anew, expected) in [(false, "lease None"), (true, "lease Some(\"10.0.0.50\")")] {
+        let mut node = bound("web", "10.0.0.50");
+        node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
+        node.feed(Input::Lease(theirs()));
+        if written_anew {
+            let mut view = node.engine.services[&ServiceKey::new("default", "web")].clone();
+            let mut lease = facts("10.0.0.50");
+            lease.expires = Some("2026-01-01T01:00:00Z".parse().unwrap());
+            (view.dhcp.lease, view.published.lease) = (Some(lease.clone()), Some(lease));
+            node.upsert(view);
+        }
+        node.take_log();
+        node.feed(Input::Lease(MINE));
+        node.pass_ms(100);
+        let log = node.take_log();
+        assert!(log.contains(&format!("start dhcp web00000-uid {expected}")), "{log:?}");
+    }
+}
+
+#[test]
 fn the_lease_is_given_back_when_the_service_goes_and_only_then() {
     let mut node = bound("web", "10.0.0.50");
     node.take_log();
