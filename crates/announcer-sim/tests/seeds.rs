@@ -72,6 +72,20 @@ fn an_address_given_up_to_a_node_that_reads_its_lease_too_late_is_back_when_that
 }
 
 #[test]
+fn a_lease_that_ends_because_its_server_has_forgotten_it_may_be_replaced_when_all_else_is_at_rest() {
+    let scenario = Scenario::of(356, ElectionMode::Node);
+    let outcome = run(&scenario, None, true);
+    assert_eq!(outcome.violation, None, "{}", outcome.trace.join("\n"));
+}
+
+#[test]
+fn a_node_that_a_server_has_refused_a_lease_does_not_go_on_with_it_when_the_service_comes_back() {
+    let scenario = Scenario::of(375, ElectionMode::Node);
+    let outcome = run(&scenario, None, true);
+    assert_eq!(outcome.violation, None, "{}", outcome.trace.join("\n"));
+}
+
+#[test]
 fn a_seed_makes_the_same_run_each_time() {
     for mode in ALL {
         for seed in 0..3 {

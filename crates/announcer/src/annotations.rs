@@ -201,6 +201,12 @@ pub(crate) fn parse_mac(text: &str) -> Result<Mac, Problem> {
     text.trim().parse::<Mac>().ok().filter(|mac| mac.is_unicast()).ok_or_else(|| Problem::new(HWADDR, text, accepted))
 }
 
+/// A MAC that a machine has already.
+pub(crate) fn mac_of_a_node(mac: Mac) -> Problem {
+    let accepted = "an interface of a node has this MAC; accepted is a unicast MAC address that nobody on the network has, or none; the address is not announced until it is mended or removed";
+    Problem::new(HWADDR, &mac.to_string(), accepted)
+}
+
 /// The IPv4 address of `v4`, `v6` or `v4,v6`.
 pub(crate) fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
     let bad = || {

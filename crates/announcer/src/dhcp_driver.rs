@@ -105,8 +105,8 @@ struct Driver<C: Protocol> {
 /// What woke the driver.
 enum Woken {
     Order(Option<Order>),
-    Message(std::io::Result<usize>),
-    Heard(std::io::Result<usize>),
+    Message(std::io::Result<Vec<u8>>),
+    Heard(std::io::Result<Vec<u8>>),
     Timer,
 }
 
@@ -117,8 +117,6 @@ impl<C: Protocol> Driver<C> {
     }
 
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) -> Result<(), String> {
-        let mut message = [0; FRAME];
-        let mut heard = [0; FRAME];
         self.step(Happened::Start).await?;
         loop {
             let deadline = self.session.deadline();
@@ -126,8 +124,8 @@ impl<C: Protocol> Driver<C> {
             let woken = tokio::select! {
                 biased;
                 order = orders.recv() => Woken::Order(order),
-                result = self.socket.recv(&mut message) => Woken::Message(result),
-                result = hear(self.probes.as_ref().map(|(_, socket)| socket), &mut heard) => Woken::Heard(result),
+                result = self.socket.next::<FRAME>() => Woken::Message(result),
+                result = hear(self.probes.as_ref().map(|(_, socket)| socket)) => Woken::Heard(result),
                 () = sleep_until(deadline) => Woken::Timer,
             };
             match woken {
@@ -136,8 +134,8 @@ impl<C: Protocol> Driver<C> {
                 Woken::Order(Some(Order::Link { up })) => {
                     self.step(if up { Happened::LinkUp } else { Happened::LinkDown }).await?;
                 }
-                Woken::Message(Ok(length)) => self.step(Happened::Message(&message[..length])).await?,
-                Woken::Heard(Ok(length)) => self.step(Happened::Heard(&heard[..length])).await?,
+                Woken::Message(Ok(frame)) => self.step(Happened::Message(&frame)).await?,
+                Woken::Heard(Ok(frame)) => self.step(Happened::Heard(&frame)).await?,
                 Woken::Message(Err(error)) | Woken::Heard(Err(error)) if is_down(&error) => {
                     self.step(Happened::SocketDown).await?;
                 }
@@ -192,9 +190,9 @@ fn is_down(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NetworkDown
 }
 
-async fn hear(socket: Option<&PacketSocket>, buffer: &mut [u8]) -> std::io::Result<usize> {
+async fn hear(socket: Option<&PacketSocket>) -> std::io::Result<Vec<u8>> {
     match socket {
-        Some(socket) => socket.recv(buffer).await,
+        Some(socket) => socket.next::<FRAME>().await,
         None => std::future::pending().await,
     }
 }
@@ -203,5 +201,29 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => clock::sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::DhcpStart;
+
+    #[test]
+    fn a_client_that_waits_keeps_no_room_for_frames() {
+        let (inputs, _heard) = mpsc::unbounded_channel();
+        let start = DhcpStart {
+            generation: 1,
+            link: 2,
+            mac: l2::Mac::new([0, 0, 0x6c, 0, 0, 1]),
+            hostname: None,
+            broadcast: false,
+            requested: None,
+            lease: None,
+        };
+        let (_orders, task) = client(Uid("u".into()), start, inputs);
+        // With its client, and the same once more while it is made.
+        let size = size_of_val(&task);
+        assert!(size < 2 * FRAME, "{size} bytes");
     }
 }

@@ -43,6 +43,7 @@ use screening::Refused;
 use stop::Stopping;
 use vip::{Phase, Vip};
 
+use crate::annotations::LeaseFacts;
 use crate::config::Config;
 use crate::endpoints::Endpoints;
 use crate::frames::Heard;
@@ -108,6 +109,8 @@ pub struct Engine {
     to_add: BTreeSet<VipId>,
     /// Leases given back because another MAC or name asks from now on, until that one does.
     given_back: BTreeMap<Uid, Ipv4Addr>,
+    /// Leases that a server has refused to this node or not renewed, as they may still stand on their Services.
+    void: BTreeMap<Uid, LeaseFacts>,
     /// DHCP clients started so far: the generation of the last one.
     clients: u64,
     /// What was set on interfaces that carry VIPs, to be put back; absent while the answer is on its way.
@@ -167,6 +170,7 @@ impl Engine {
             leaving: BTreeMap::new(),
             to_add: BTreeSet::new(),
             given_back: BTreeMap::new(),
+            void: BTreeMap::new(),
             clients: 0,
             prepared: BTreeMap::new(),
             unprepared: BTreeMap::new(),
@@ -245,12 +249,17 @@ impl Engine {
                 self.dirty = true;
                 self.regroup = true;
                 self.refused.remove(&key);
+                if let Some(cluster) = self.cluster() {
+                    cluster.changed(now, &key);
+                }
                 match view {
                     Some(view) => {
                         self.services.insert(key, *view);
                     }
                     None => {
-                        self.services.remove(&key);
+                        if let Some(view) = self.services.remove(&key) {
+                            self.void.remove(&view.uid);
+                        }
                     }
                 }
             }

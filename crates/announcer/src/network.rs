@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use l2::Mac;
 use l2::netlink::{Address, AddressLifetime, Link, LinkKind};
 pub use macvlans::{LeaseEnd, is_macvlan_of, lease_end, misfit, name_is_taken, owner_in};
 pub(crate) use macvlans::{alias, is_own_macvlan, mac_is_taken, moment, was_left_for};
@@ -135,6 +136,11 @@ impl Network {
     /// The interface with this name.
     pub fn link_by_name(&self, name: &str) -> Option<&Link> {
         self.links.iter().find(|link| link.name == name)
+    }
+
+    /// Whether this is the MAC of an interface of the node's own. Macvlans are made for their MACs.
+    pub fn has_interface_with(&self, mac: Mac) -> bool {
+        self.links.iter().any(|link| link.mac == Some(mac) && !matches!(link.kind, LinkKind::Macvlan { .. }))
     }
 
     /// The interface whose own subnet contains `address`; a VIP's host prefix is no subnet.

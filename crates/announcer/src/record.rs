@@ -54,7 +54,7 @@ impl RecordError {
 struct Wanted {
     record: Record,
     /// As the API returned it after our last write, so that the status can be written without reading again.
-    object: Option<DynamicObject>,
+    object: Option<Box<DynamicObject>>,
 }
 
 /// What came of a write.
@@ -138,12 +138,15 @@ impl Writer {
                 match wanted.get_mut(key) {
                     // Another record has come meanwhile: the queue has the key again.
                     Some(wanted) if wanted.record != record => {
-                        wanted.object = Some(*object);
+                        wanted.object = Some(object);
                         return;
                     }
                     // The status is still to come, within milliseconds.
-                    Some(wanted) if record.ingress.is_none() => wanted.object = Some(*object),
-                    _ => {}
+                    Some(wanted) if record.ingress.is_none() => wanted.object = Some(object),
+                    // It stands there: a thousand records at rest are not worth their room.
+                    _ => {
+                        wanted.remove(key);
+                    }
                 }
                 Recorded::Done
             }
@@ -186,12 +189,12 @@ impl Writer {
         &self,
         key: &ServiceKey,
         record: &Record,
-        object: Option<DynamicObject>,
+        object: Option<Box<DynamicObject>>,
     ) -> Result<Outcome, RecordError> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &ApiResource::erase::<Service>(&()));
         let object = match object {
-            Some(object) => Some(object),
+            Some(object) => Some(*object),
             None => api.get_opt(&key.name).await.map_err(|error| RecordError::Read(key.clone(), error))?,
         };
         let Some(mut object) = object.filter(|object| object.metadata.uid.as_deref() == Some(record.uid.0.as_str()))
@@ -397,6 +400,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(50)).await;
         go_on.send(true).unwrap();
         running.await.unwrap();
+        assert!(writer.wanted.lock().unwrap().is_empty(), "what stands there is not remembered");
         assert_eq!([requests.try_recv(), requests.try_recv()].map(Result::unwrap), ["PUT web", "PUT status"]);
         assert!(matches!(recorded.try_recv(), Ok(Input::Recorded(_, Recorded::Done))));
     }

@@ -18,6 +18,9 @@ use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
 use crate::run::{lease_namespace, source};
 use crate::view::ServiceView;
 
+/// Whoever lives renews far more often.
+const STALLED_SECONDS: i64 = 60;
+
 /// How a VIP stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -90,6 +93,8 @@ pub struct LeaseRow {
     pub renewed_seconds_ago: Option<i64>,
     /// It has run out, by this machine's clock.
     pub expired: bool,
+    /// Seconds until it will have, unless it is renewed; negative: since it has.
+    pub valid_seconds: Option<i64>,
     /// Of a member: kube-proxy is well there.
     pub serving: Option<bool>,
     /// Of a member: it is about to end.
@@ -196,7 +201,7 @@ fn lease_row(config: &Config, lease: &Lease, now: Timestamp) -> Option<LeaseRow>
     let card = lease.metadata.annotations.as_ref().and_then(|all| all.get(CARD)).filter(|_| member);
     let card = card.map(|text| Card::parse(text));
     let ago = spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| now.as_second() - time.0.as_second());
-    let duration = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
+    let duration = i64::from(spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default());
     Some(LeaseRow {
         lease: printable(name),
         holder: spec
@@ -204,10 +209,20 @@ fn lease_row(config: &Config, lease: &Lease, now: Timestamp) -> Option<LeaseRow>
             .filter(|holder| !holder.is_empty())
             .map(printable),
         renewed_seconds_ago: ago,
-        expired: ago.is_none_or(|ago| ago > i64::from(duration)),
+        expired: ago.is_none_or(|ago| ago > duration),
+        valid_seconds: ago.map(|ago| duration - ago),
         serving: card.as_ref().map(|card| card.serving),
         leaving: card.as_ref().map(|card| card.leaving),
     })
+}
+
+impl LeaseRow {
+    /// Of a Lease that counts by its duration alone: for how long. Whoever waits for it waits for that.
+    fn stalled_for(&self) -> Option<String> {
+        let (ago, left) = (self.renewed_seconds_ago?, self.valid_seconds?);
+        (!self.expired && self.holder.is_some() && ago >= STALLED_SECONDS)
+            .then(|| format!("not renewed, counts for another {}: delete it if its holder is gone", span(left)))
+    }
 }
 
 impl Report {
@@ -245,6 +260,8 @@ impl Report {
         let mut leases = vec![["LEASE", "HOLDER", "RENEWED", "STATE"].map(str::to_owned).to_vec()];
         leases.extend(self.leases.iter().map(|lease| {
             let mut state = vec![if lease.expired { "expired" } else { "fresh" }];
+            let stalled = lease.stalled_for();
+            state.extend(stalled.as_deref());
             state.extend((lease.serving == Some(false)).then_some("kube-proxy not ready"));
             state.extend((lease.leaving == Some(true)).then_some("leaving"));
             vec![
@@ -398,6 +415,21 @@ harvester-announcer-node-2   node-2   10m0s ago   expired, kube-proxy not ready,
         assert_eq!(json["vips"][0]["dhcp"][1]["address"], "fd00::77");
         assert_eq!(json["vips"][7]["state"], "owner-silent");
         assert_eq!(json["leases"][1]["renewedSecondsAgo"], 600);
+    }
+
+    #[test]
+    fn a_lease_that_nobody_renews_and_that_counts_for_years_says_so() {
+        let lock = |holder: &str| -> Lease {
+            serde_json::from_value(json!({"metadata": {"name": "plndr-svcs-lock"}, "spec": {"holderIdentity": holder,
+                "leaseDurationSeconds": i32::MAX, "renewTime": "2026-01-01T11:50:00.000000Z"}}))
+            .unwrap()
+        };
+        let held = report(&config(&[]), &[], &[lock("gone")], now()).to_text();
+        let expected =
+            "gone     10m0s ago   fresh, not renewed, counts for another 24855d3h: delete it if its holder is gone";
+        assert!(held.contains(expected), "{held}");
+        let free = report(&config(&[]), &[], &[lock("")], now()).to_text();
+        assert!(!free.contains("delete"), "{free}");
     }
 
     #[test]

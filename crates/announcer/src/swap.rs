@@ -215,11 +215,19 @@ fn addresses(slice: &EndpointSlice) -> Vec<String> {
     hosts.map(|host| if v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") }).collect()
 }
 
+/// No other API server and no later attempt is answered otherwise: annotations that are too large, a missing right, a rule of
+/// admission.
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(api_code(error), Some(400 | 403 | 413 | 422))
+}
+
 /// GET, compare, PUT; nothing is written over a record that we did not know.
 async fn once(client: &Client, key: &ServiceKey, swap: &Swap, limit: Duration) -> Attempt {
     let api: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), &key.namespace, &ApiResource::erase::<Service>(&()));
-    let failed = |error: &kube::Error| Attempt::Failed(chain(error));
+    let failed = |error: &kube::Error| {
+        if is_refusal(error) { Attempt::Done(Swapped::Refused(chain(error))) } else { Attempt::Failed(chain(error)) }
+    };
     let object = match tokio::time::timeout(limit, api.get_opt(&key.name)).await {
         Ok(Ok(object)) => object,
         Ok(Err(error)) => return failed(&error),
@@ -361,16 +369,29 @@ mod tests {
 
     #[tokio::test]
     async fn a_failure_says_why_the_last_attempt_failed() {
-        let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "not you"});
+        let failure = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500, "message": "etcd is away"});
         let away = Settings { retry: false, ..settings() };
         let unusable = Settings { user_agent: "\n".into(), ..settings() };
         // The others take a fresh connection, if there is one.
-        for (settings, said, usual) in [(away, &["refused"][..], 1), (unusable, &["not you", "User-Agent"], ATTEMPTS)] {
-            let (client, asked) = api(vec![(403, refusal.clone()); usual]);
+        for (settings, said, usual) in
+            [(away, &["refused"][..], 1), (unusable, &["etcd is away", "User-Agent"], ATTEMPTS)]
+        {
+            let (client, asked) = api(vec![(500, failure.clone()); usual]);
             let swapped = swapper(client, settings).perform(&ServiceKey::new("default", "web"), &swap()).await;
             let Swapped::Failed(why) = swapped else { panic!("{swapped:?}") };
             assert!(said.iter().all(|said| why.contains(said)), "{why}");
             assert_eq!(asked.lock().unwrap().len(), usual);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_api_server_refuses_is_asked_of_no_other() {
+        for code in [400, 403, 413, 422] {
+            let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Refused", "code": code, "message": "annotations too long"});
+            let (client, asked) = api(vec![(200, object("node-1", 3, "5")), (code, refusal)]);
+            let swapped = swapper(client, settings()).perform(&ServiceKey::new("default", "web"), &swap()).await;
+            assert_eq!(swapped, Swapped::Refused("annotations too long".into()));
+            assert_eq!(asked.lock().unwrap().as_slice(), ["GET", "PUT"]);
         }
     }
 

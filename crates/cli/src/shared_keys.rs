@@ -22,6 +22,19 @@ fn cloud_provider_and_announcer_mean_the_same_keys() {
 }
 
 #[test]
+fn no_key_of_ours_is_told_to_be_misspelt() {
+    let texts = [include_str!("../../harvester-api/src/keys.rs"), include_str!("../../announcer/src/annotations.rs")];
+    let keys = texts.iter().flat_map(|text| text.split('"'));
+    let ours =
+        |key: &&str| ["cloudprovider.harvesterhci.io/", "kube-vip.io/"].iter().any(|prefix| key.starts_with(prefix));
+    let ours: Vec<&str> = keys.filter(ours).filter(|key| !key.contains(char::is_whitespace)).collect();
+    assert!(ours.len() > 30, "{ours:?}");
+    for key in ours {
+        assert!(harvester_provider::is_known_annotation(key), "{key}");
+    }
+}
+
+#[test]
 fn no_key_that_both_use_is_left_out() {
     let keys = include_str!("../../harvester-api/src/keys.rs").split('"').filter(|text| text.contains(".io/"));
     let read: Vec<&str> = include_str!("../../announcer/src/annotations.rs").split('"').collect();

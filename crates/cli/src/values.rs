@@ -1,5 +1,6 @@
 //! Go's spelling of flag values: existing manifests write durations and booleans as Go's flag packages read them.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Parses a Go duration (`15s`, `1h30m`, `1.5s`, `100ms`, `0`). Negative values are refused: no flag has a use for them.
@@ -49,6 +50,27 @@ pub fn go_bool(text: &str) -> Result<bool, String> {
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err("not a boolean; accepted: 1, t, T, true, TRUE, True, 0, f, F, false, FALSE, False".to_owned()),
     }
+}
+
+/// Parses a number of things.
+pub fn count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "not a count; accepted: a whole number, 0 or more".to_owned())
+}
+
+/// Parses a TCP port.
+pub fn port(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| "not a port; accepted: a whole number from 0 to 65535".to_owned())
+}
+
+/// Parses an address without a port.
+pub fn address(text: &str) -> Result<IpAddr, String> {
+    text.parse().map_err(|_| "not an address; accepted: an IPv4 or IPv6 address, such as 0.0.0.0 or ::".to_owned())
+}
+
+/// Parses klog's level. Negative ones are klog's too, and mean 0.
+pub fn log_level(text: &str) -> Result<i32, String> {
+    text.parse()
+        .map_err(|_| "not a log level; accepted: a whole number, such as 0 (info), 3 (debug) or 5 (trace)".to_owned())
 }
 
 #[cfg(test)]

@@ -56,6 +56,11 @@ impl Server {
         self.leases.get(client).filter(|(_, until)| *until > now).map(|(address, _)| *address)
     }
 
+    /// What this client has and would be granted again at `now`.
+    pub fn renews(&self, client: &[u8], now: Instant) -> Option<Ipv4Addr> {
+        self.holds(client, now).filter(|address| !self.refuses && self.is_free(*address, client, now))
+    }
+
     /// Until when this client may use this address, by all that it was ever told; refused or not.
     pub fn promised(&self, client: &[u8], address: Ipv4Addr) -> Option<Instant> {
         self.promised.get(&(client.to_vec(), address)).copied()

@@ -17,4 +17,5 @@ mod provider;
 
 pub use config::{GarbageConfig, GarbageMode, GarbagePace, ProviderConfig};
 pub use connection::{Connection, ConnectionError};
+pub use load_balancers::spelling::is_known_annotation;
 pub use provider::HarvesterProvider;

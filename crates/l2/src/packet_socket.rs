@@ -63,6 +63,21 @@ impl PacketSocket {
         }
     }
 
+    /// The same into a buffer that lives only while a frame is read: of those who wait there may be hundreds, and each would
+    /// keep room for the longest frame. Longer ones than `N` are cut. Cancel safe.
+    pub async fn next<const N: usize>(&self) -> io::Result<Vec<u8>> {
+        loop {
+            let mut ready = self.socket.ready(Interest::READABLE | Interest::ERROR).await?;
+            let read = |socket: &Socket| {
+                let mut buffer = [0; N];
+                receive(socket, &mut buffer).map(|length| buffer[..length].to_vec())
+            };
+            if let Ok(result) = ready.try_io(|socket| read(socket.get_ref())) {
+                return result;
+            }
+        }
+    }
+
     /// The next frame that is already there, `None` if there is none.
     ///
     /// failover-protocol.md R1: all input is read before any timer is judged; this is how to read it all.

@@ -1,5 +1,7 @@
 //! Logs: one structured logger on stderr, text or JSON, its level from the flags that klog users know.
 
+use std::ffi::OsStr;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::time::SystemTime;
 
@@ -69,9 +71,27 @@ fn directives(verbosity: u8) -> String {
     if verbosity <= 5 { format!("{filter},kube_client::client::builder=off") } else { filter }
 }
 
+/// What is logged, and what is wrong with `asked`, the text of `RUST_LOG`. An empty one counts as unset: nobody who leaves a
+/// variable empty wants errors alone. One that cannot be read is no reason to serve nobody.
+fn filter(asked: Option<&str>, verbosity: u8) -> (EnvFilter, Option<String>) {
+    let usual = || EnvFilter::new(directives(verbosity));
+    let Some(asked) = asked.filter(|asked| !asked.trim().is_empty()) else { return (usual(), None) };
+    match EnvFilter::try_new(asked) {
+        Ok(filter) => (filter, None),
+        Err(error) => {
+            let problem = format!(
+                "environment variable RUST_LOG is {asked:?}: {error}; accepted: a level (error, warn, info, debug, trace) and \
+                 levels of modules, such as info,announcer=debug; it is ignored"
+            );
+            (usual(), Some(problem))
+        }
+    }
+}
+
 /// Starts logging. `RUST_LOG`, where set, wins over the verbosity. Call once.
 pub fn init(format: Format, verbosity: u8) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(directives(verbosity)));
+    let asked = std::env::var_os(EnvFilter::DEFAULT_ENV);
+    let (filter, problem) = filter(asked.as_deref().map(OsStr::to_string_lossy).as_deref(), verbosity);
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_timer(SystemTime);
     // A second call, as tests make it, keeps the first logger.
@@ -79,6 +99,9 @@ pub fn init(format: Format, verbosity: u8) {
         Format::Text => subscriber.with_ansi(false).try_init(),
         Format::Json => subscriber.json().flatten_event(true).try_init(),
     };
+    if let Some(problem) = problem {
+        tracing::warn!("{problem}");
+    }
 }
 
 #[cfg(test)]
@@ -107,6 +130,17 @@ mod tests {
             assert!(EnvFilter::try_new(directives(verbosity)).is_ok());
         }
         assert!(directives(0).starts_with("info,hyper=warn"));
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_read_is_told_and_the_usual_one_is_used() {
+        let (usual, problem) = filter(Some("[[["), 3);
+        let problem = problem.unwrap();
+        assert!(problem.contains(r#"RUST_LOG is "[[[""#) && problem.contains("accepted: "), "{problem}");
+        assert_eq!(usual.to_string(), filter(None, 3).0.to_string());
+        assert_eq!(filter(Some(" "), 3).0.to_string(), usual.to_string());
+        let (asked, problem) = filter(Some("announcer=debug"), 3);
+        assert_eq!((asked.to_string().as_str(), problem), ("announcer=debug", None));
     }
 
     #[test]

@@ -132,6 +132,13 @@ impl World<'_> {
         self.clocks_agree() && held.is_some() && held == noted.map(|facts| facts.address)
     }
 
+    /// What clients were told of the lease of this Service is not what the server will go on granting. The holder finds out
+    /// when it renews; where the server keeps silent about what it does not know, only when the lease has ended.
+    pub(super) fn lease_is_due_to_change(&self, service: usize) -> bool {
+        let renews = self.dhcp.server.renews(&client_id(service, self.generation[service]), self.instant());
+        renews.is_none() || renews != self.api.noted_lease(&key(service)).map(|facts| facts.address)
+    }
+
     /// Node `n` has an address for this Service that the server has never leased to it, or not for so long.
     pub(super) fn is_unleased(&self, n: usize, service: usize) -> bool {
         let node = &self.nodes[n];

@@ -168,20 +168,26 @@ impl Claims {
 
     /// The VIP is not ours any more.
     pub fn end(&mut self, address: IpAddr) {
-        for claiming in self.losers.values_mut() {
+        self.losers.retain(|_, claiming| {
             claiming.vips.remove(&address);
-        }
-        self.tidy();
+            !claiming.vips.is_empty()
+        });
     }
 
-    /// The node of a loser was seen alive after the take-over and knows this term of the VIP.
+    /// The node of a loser was seen alive after the take-over and knows this term of the VIP. Said of every VIP with every
+    /// plan, so that nothing is looked at but this one.
     pub fn known(&mut self, owner: &str, address: IpAddr, term: Term) {
-        for (_, claiming) in self.losers.iter_mut().filter(|(loser, _)| loser.owner == owner) {
-            if let Some(claimed) = claiming.vips.get_mut(&address) {
+        self.losers.retain(|loser, claiming| {
+            if loser.owner == owner
+                && let Some(claimed) = claiming.vips.get_mut(&address)
+            {
                 claimed.known |= term >= claimed.term;
+                if claimed.is_over() {
+                    claiming.vips.remove(&address);
+                }
             }
-        }
-        self.tidy();
+            !claiming.vips.is_empty()
+        });
     }
 
     /// The node of a loser is gone for good.
@@ -218,10 +224,10 @@ impl Claims {
     /// Claims what is due.
     pub fn tick(&mut self, now: Instant) -> Vec<Output> {
         let mut out = Vec::new();
-        for (loser, claiming) in &mut self.losers {
+        self.losers.retain(|loser, claiming| {
             claiming.tick(now, loser.link, &mut out);
-        }
-        self.tidy();
+            !claiming.vips.is_empty()
+        });
         out
     }
 
@@ -238,13 +244,6 @@ impl Claims {
     /// Whether nothing is claimed.
     pub fn is_empty(&self) -> bool {
         self.losers.is_empty()
-    }
-
-    fn tidy(&mut self) {
-        self.losers.retain(|_, claiming| {
-            claiming.vips.retain(|_, vip| !vip.is_over());
-            !claiming.vips.is_empty()
-        });
     }
 }
 
@@ -292,6 +291,7 @@ impl Claiming {
                 out.push(Output::Announce(address));
             }
         }
+        self.vips.retain(|_, vip| !vip.is_over());
     }
 }
 

@@ -79,7 +79,8 @@ impl Engine {
             let found = network.link_by_name(&name).filter(|link| is_macvlan_of(link, uid)).and_then(|link| link.mac);
             // A lease that was just given back, because another MAC or name asks from now on, is nobody's.
             let given_back = self.given_back.remove(uid);
-            let facts = wishes.lease.clone().filter(|facts| Some(facts.address) != given_back);
+            let void = self.void.get(uid);
+            let facts = wishes.lease.clone().filter(|facts| Some(facts.address) != given_back && Some(facts) != void);
             vip.dhcp = Some(Dhcp {
                 mac: wishes.mac.or(found).unwrap_or_else(Mac::random_vip),
                 last: wishes.lease.as_ref().map(|facts| facts.address),
@@ -178,6 +179,7 @@ impl Engine {
                     self.out.extend(note.map(|alias| Action::Wire(WireOp::Note { link, alias })));
                 }
                 dhcp.facts = Some(facts_to_record(dhcp.facts.take(), &leased, now));
+                self.void.remove(uid);
                 dhcp.leased = Some(leased);
                 let net = IpNet::V4(Ipv4Net::new(address, 32).expect("32 is a length of IPv4"));
                 let carrier = Carrier { link, mac: dhcp.mac, net };
@@ -194,7 +196,9 @@ impl Engine {
             }
             DhcpEvent::Lost { address, why } => {
                 dhcp.leased = None;
-                dhcp.facts = None;
+                // Nothing is written while nothing is up: taken over again, this node would go on with what it knows to be
+                // over, and the address may be somebody else's by now.
+                self.void.extend(dhcp.facts.take().map(|facts| (uid.clone(), facts)));
                 self.lease_lost(now, &id, address, &why);
             }
             said => self.client_said(now, &id, said),

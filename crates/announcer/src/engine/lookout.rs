@@ -14,7 +14,7 @@ use claims::Unclaimed;
 use ipnet::IpNet;
 use l2::Mac;
 
-use super::{Action, Engine, Phase, Vip};
+use super::{Action, Engine, Phase, Stopping, Vip};
 use crate::claim::{self, Claims, Judge};
 use crate::config::Config;
 use crate::detect::{self, Ask, Detector, Timers, Witness};
@@ -23,6 +23,7 @@ use crate::network::{Family, Network, looks_like_a_vip};
 use crate::ownership::Owners;
 use crate::ownership::node::{Card, Change, Cluster, Review, Scene, Swapped, Targets, Verdict, card_links};
 use crate::plan::VipId;
+use crate::reason::Reason;
 use crate::view::ServiceKey;
 
 /// What looks and speaks for `node` mode. Idle in the others.
@@ -108,7 +109,11 @@ impl Engine {
     }
 
     pub(super) fn swapped(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
-        self.observations.failed_swaps += u64::from(matches!(swapped, Swapped::Failed(_)));
+        self.observations.failed_swaps += u64::from(matches!(swapped, Swapped::Failed(_) | Swapped::Refused(_)));
+        if let Swapped::Refused(why) = &swapped {
+            let text = format!("the API server refuses the record of its owner, it is tried again now and then: {why}");
+            self.tell(now, key, true, Reason::CannotAnnounce, &text);
+        }
         self.tell_cluster(|cluster| cluster.swapped(now, key, swapped));
     }
 
@@ -259,7 +264,9 @@ impl Engine {
     pub(super) fn lookout_deadline(&self) -> Option<Instant> {
         let Owners::Node(cluster) = &self.ownership else { return None };
         let card = self.network.as_ref().and_then(|_| self.lookout.written.due(cluster.card()));
-        self.lookout.deadline().into_iter().chain(cluster.deadline()).chain(card).min()
+        // At the very end nothing is reviewed any more: what was due then would stay due.
+        let review = cluster.deadline().filter(|_| self.stopping != Some(Stopping::Done));
+        self.lookout.deadline().into_iter().chain(review).chain(card).min()
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cloud_provider::controllers::{Controllers, UnknownController};
 use harvester_api::cloud_config::{CloudConfig, CloudConfigFileError};
-use harvester_api::names::{ClusterName, NetworkName, NetworkNameError};
+use harvester_api::names::{ClusterName, NetworkName, NetworkNameError, is_dns_1123_label, is_object_name};
 use harvester_api::node_ip::{ExcludeRangeError, NodeIpCidr, NodeIpCidrError, parse_exclude_ranges};
 use harvester_provider::{GarbageConfig, GarbageMode, ProviderConfig};
 use runtime::leader::{Timing, TimingError};
@@ -53,15 +53,28 @@ pub enum ConfigurationError {
     /// One of the two files is missing.
     #[error("--tls-cert-file and --tls-private-key-file go together; only {0} was given")]
     ServingFiles(&'static str),
-    /// `--management-network`.
-    #[error("invalid configuration for --management-network")]
-    ManagementNetwork(#[source] NetworkNameError),
+    /// `--leader-elect-resource-name` or `--leader-elect-resource-namespace`: no API server has such a Lease.
+    #[error("{flag}={value}: {accepted}")]
+    Lease {
+        /// Name of the flag.
+        flag: &'static str,
+        /// What was given.
+        value: String,
+        /// What would be taken.
+        accepted: &'static str,
+    },
+    /// `--management-network`. The Go provider's text, which people search for, comes first in these three.
+    #[error(
+        "invalid configuration for --management-network: {0}; accepted: the [namespace/]name of a network attachment definition, \
+         such as default/vlan100"
+    )]
+    ManagementNetwork(NetworkNameError),
     /// `--node-ip-cidr`.
-    #[error(transparent)]
-    NodeIpCidr(#[from] NodeIpCidrError),
+    #[error("{0}; accepted: at most one IPv4 and one IPv6 address or range, such as 192.168.0.0/24,2001:db8::/64")]
+    NodeIpCidr(NodeIpCidrError),
     /// `--node-exclude-ip-ranges`.
-    #[error(transparent)]
-    ExcludeRanges(#[from] ExcludeRangeError),
+    #[error("{0}; accepted: addresses and ranges, comma separated, such as 10.0.0.1,10.0.1.0/24")]
+    ExcludeRanges(ExcludeRangeError),
     /// The cloud-config.
     #[error("Cloud provider harvester could not be initialized: could not init cloud provider \"harvester\"")]
     CloudConfig(#[source] CloudConfigFileError),
@@ -95,8 +108,10 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
                 .to_owned(),
         );
     }
-    let node_ip_cidr = NodeIpCidr::parse(&flags.harvester.node_ip_cidr)?.unwrap_or_default();
-    let node_exclude_ip_ranges = parse_exclude_ranges(&flags.harvester.node_exclude_ip_ranges)?;
+    let node_ip_cidr =
+        NodeIpCidr::parse(&flags.harvester.node_ip_cidr).map_err(ConfigurationError::NodeIpCidr)?.unwrap_or_default();
+    let node_exclude_ip_ranges =
+        parse_exclude_ranges(&flags.harvester.node_exclude_ip_ranges).map_err(ConfigurationError::ExcludeRanges)?;
     let election = election(flags)?;
     let serving_files = serving_files(flags)?;
 
@@ -144,7 +159,22 @@ fn election(flags: &Flags) -> Result<Option<Timing>, ConfigurationError> {
         retry_period: election.leader_elect_retry_period,
     };
     timing.validate().map_err(ConfigurationError::Election)?;
-    Ok(election.leader_elect.then_some(timing))
+    if !election.leader_elect {
+        return Ok(None);
+    }
+    let refuse =
+        |flag, value: &str, accepted| Err(ConfigurationError::Lease { flag, value: value.to_owned(), accepted });
+    let (name, namespace) = (&election.leader_elect_resource_name, &election.leader_elect_resource_namespace);
+    if !is_object_name(name) {
+        let accepted =
+            "not a name of a Lease; accepted: lower-case letters, digits, '-' and '.' (an RFC 1123 subdomain)";
+        return refuse("--leader-elect-resource-name", name, accepted);
+    }
+    if !is_dns_1123_label(namespace) {
+        let accepted = "not a namespace; accepted: lower-case letters, digits and '-', at most 63 (an RFC 1123 label)";
+        return refuse("--leader-elect-resource-namespace", namespace, accepted);
+    }
+    Ok(Some(timing))
 }
 
 fn serving_files(flags: &Flags) -> Result<Option<(PathBuf, PathBuf)>, ConfigurationError> {
@@ -216,6 +246,25 @@ current-context: c
             let error = configured(&[argument], CLOUD_CONFIG).unwrap_err();
             assert!(error.contains(expected), "{argument}: {error}");
         }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_used_is_answered_with_its_flag_and_what_is_accepted() {
+        for (flag, value) in [
+            ("--management-network", "a/b/c"),
+            ("--node-ip-cidr", "10.0.0.0/33"),
+            ("--node-ip-cidr", "10.0.0.1,10.0.0.2"),
+            ("--node-exclude-ip-ranges", "10.0.0.1-9"),
+            ("--leader-elect-resource-name", "A/B"),
+            ("--leader-elect-resource-name", ""),
+            ("--leader-elect-resource-namespace", "kube.system"),
+        ] {
+            let error = configured(&[&format!("{flag}={value}")], CLOUD_CONFIG).unwrap_err();
+            assert!(error.contains(flag) && error.contains(value) && error.contains("accepted: "), "{error}");
+            assert_eq!(error.matches(flag).count(), 1, "{error}");
+        }
+        let alone = configured(&["--leader-elect=false", "--leader-elect-resource-name=A/B"], CLOUD_CONFIG);
+        assert!(alone.unwrap().election.is_none());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
 
-use crate::values::{go_bool, go_duration, go_period};
+use crate::values::{address, count, go_bool, go_duration, go_period, log_level, port};
 
 /// Cloud controller manager for Kubernetes on Harvester.
 #[derive(Debug, Parser)]
@@ -23,7 +23,7 @@ pub struct Flags {
     #[command(flatten)]
     pub serving: Serving,
     /// Log level as klog counts it: 3 and more is debug, 5 and more is trace
-    #[arg(short = 'v', long = "v", default_value_t = 0, allow_negative_numbers = true, help_heading = "Global")]
+    #[arg(short = 'v', long = "v", default_value_t = 0, value_parser = log_level, allow_negative_numbers = true, help_heading = "Global")]
     pub verbosity: i32,
     /// `text` or `json`
     #[arg(long, default_value = "text", value_parser = ["text", "json"], help_heading = "Global")]
@@ -78,10 +78,10 @@ pub struct Cloud {
     #[arg(long, value_name = "URL")]
     pub master: Option<String>,
     /// Services reconciled at the same time: at least 16; a larger number is taken
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = count)]
     pub concurrent_service_syncs: usize,
     /// Nodes initialised at the same time: at least 16; a larger number is taken
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = count)]
     pub concurrent_node_syncs: usize,
     /// How often nodes that are not ready are compared with their virtual machines
     #[arg(long, default_value = "5s", value_parser = go_period)]
@@ -114,7 +114,7 @@ pub struct Harvester {
     #[arg(long, default_value = "0s", value_parser = go_duration)]
     pub node_out_of_service_after: Duration,
     /// At most so many load balancers on Harvester for this cluster; further Services wait with an Event. 0: no limit
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = count)]
     pub max_load_balancers: usize,
     /// Load balancers on Harvester that no Service has: `off`, `list` (metric and Event), or `delete`
     #[arg(long, default_value = "list", value_parser = ["off", "list", "delete"])]
@@ -157,10 +157,10 @@ pub struct Election {
 #[command(next_help_heading = "Serving")]
 pub struct Serving {
     /// Address to serve health and metrics on
-    #[arg(long, default_value = "0.0.0.0")]
+    #[arg(long, default_value = "0.0.0.0", value_parser = address)]
     pub bind_address: std::net::IpAddr,
     /// Port to serve health and metrics on; 0 serves nothing
-    #[arg(long, default_value_t = 10258)]
+    #[arg(long, default_value_t = 10258, value_parser = port)]
     pub secure_port: u16,
     /// Certificate for serving; without it one is made in memory
     #[arg(long, value_name = "FILE")]
@@ -343,6 +343,24 @@ mod tests {
             assert!(error.contains(flag) && error.contains("'0s'") && error.contains("above 0"), "{error}");
         }
         assert!(parsed(&["--leader-elect=perhaps"]).unwrap_err().contains("accepted: 1, t, T, true"));
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_read_is_answered_with_its_flag_and_what_is_accepted() {
+        for (flag, value) in [
+            ("--v", "foo"),
+            ("--bind-address", "localhost"),
+            ("--bind-address", "0.0.0.0:10258"),
+            ("--secure-port", "70000"),
+            ("--max-load-balancers", "-1"),
+            ("--concurrent-service-syncs", "many"),
+            ("--concurrent-node-syncs", "1.5"),
+        ] {
+            let error = parsed(&[&format!("{flag}={value}")]).unwrap_err();
+            let named = error.contains(flag) && error.contains(&format!("'{value}'"));
+            assert!(named && error.contains("accepted: "), "{error}");
+        }
+        assert_eq!(parsed(&["--v=-1"]).unwrap().verbosity, -1);
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod provider;
 mod quoted;
 pub mod service_patch;
 pub mod sharing;
+pub mod spelling;
 pub mod view;
 pub mod wait_reason;
 pub mod wakes;

@@ -208,6 +208,18 @@ fn answer(request: &Seen, stored: &mut BTreeMap<String, Value>, conflicts: &mut 
 
 /// ../golden 01-pool: what is sent for a new Service, and nothing twice although the caches are behind.
 #[tokio::test]
+async fn a_served_service_shows_which_of_its_annotations_nobody_reads() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    lab.guest(|service| service.annotations.insert("cloudprovider.harvesterhci.io/ippol", "edge"));
+    let Ok(Ensured::Ready { changed: false, remark: Some(remark) }) = lab.ensure().await else { panic!("no remark") };
+    assert_eq!(remark.reason, "UnknownAnnotation");
+    lab.guest(|service| service.annotations.remove("cloudprovider.harvesterhci.io/ippol"));
+    let answer = lab.ensure().await.unwrap();
+    assert!(matches!(answer, Ensured::Ready { changed: false, remark: None }), "{answer:?}");
+}
+
+#[tokio::test]
 async fn a_new_pool_service_costs_one_post_one_patch_and_one_put() {
     let lab = Lab::new(vec![service("default/web").done()]);
     assert!(matches!(lab.ensure().await.unwrap(), Ensured::Waiting(waiting) if !waiting.needs_user));

@@ -12,7 +12,7 @@ use super::super::dhcp_state::MacvlanState;
 use super::super::vip::Vip;
 use super::super::{Action, DhcpStart, Engine, Resumed, WireOp};
 use super::MACVLAN_STAYED;
-use crate::annotations::LeaseFacts;
+use crate::annotations::{LeaseFacts, mac_of_a_node};
 use crate::network::mac_is_taken;
 use crate::plan::VipId;
 use crate::reason::Reason;
@@ -36,7 +36,7 @@ impl Engine {
         let id = VipId::Dhcp(uid.clone());
         let missing = |vip: &Vip| vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.macvlan == MacvlanState::Absent);
         let resumed = self.resumed(&id);
-        let mac_in_use = self.vips.get(&id).filter(|vip| missing(vip)).and_then(|_| self.mac_in_use(&id));
+        let refused = self.vips.get(&id).filter(|vip| missing(vip)).and_then(|_| self.mac_refused(&id));
         let Some(vip) = self.vips.get_mut(&id) else { return };
         let (Some(dhcp), Some(parent)) = (vip.dhcp.as_mut(), vip.place) else { return };
         let wanted = Macvlan {
@@ -52,7 +52,7 @@ impl Engine {
             address: None,
         };
         match dhcp.macvlan {
-            MacvlanState::Absent if let Some(text) = mac_in_use => {
+            MacvlanState::Absent if let Some(text) = refused => {
                 dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
                 self.tell_members(now, &id, Reason::CannotAnnounce, &text);
             }
@@ -123,10 +123,14 @@ impl Engine {
         Some(Resumed { address: facts.address, expires: facts.expires, fence: self.fence })
     }
 
-    /// Two macvlans of one interface cannot have the same MAC: whose was there first keeps it.
-    fn mac_in_use(&self, id: &VipId) -> Option<String> {
+    /// Why the VIP cannot have its MAC. A machine's would lead the machine's own traffic here. Two macvlans of one interface
+    /// cannot have the same: whose was there first keeps it.
+    fn mac_refused(&self, id: &VipId) -> Option<String> {
         let vip = self.vips.get(id)?;
         let mac = vip.dhcp.as_ref()?.mac;
+        if self.network.as_ref().is_some_and(|network| network.has_interface_with(mac)) || self.is_peer(mac) {
+            return Some(mac_of_a_node(mac).to_string());
+        }
         let other = self.vips.iter().find(|(other, found)| {
             *other != id
                 && found.place == vip.place

@@ -34,6 +34,24 @@ fn a_dhcp_service_gets_a_macvlan_a_client_and_what_the_client_is_given() {
 }
 
 #[test]
+fn the_mac_of_a_machine_is_given_to_nobody_until_the_annotation_is_mended() {
+    let mut web = view("web", &["dhcp"]);
+    // eth1's, on which this Service is not.
+    web.dhcp.mac = Some(Mac::new([2, 0, 0, 0, 0, 3]));
+    let mut node = Node::leading(&[web.clone()]);
+    node.pass_ms(300_000);
+    assert!(!node.log.iter().any(|line| line.contains("macvlan")), "{:?}", node.log);
+    assert_eq!(node.reasons(), ["CannotAnnounce"]);
+    let text = &node.told[0].1.text;
+    for part in ["kube-vip.io/hwaddr", "02:00:00:00:00:03", "accepted is a unicast MAC"] {
+        assert!(text.contains(part), "{text}");
+    }
+    web.dhcp.mac = Some(Mac::new([2, 0, 0, 0, 0, 0x33]));
+    node.upsert(web);
+    assert!(node.log.iter().any(|line| line.contains("macvlan vip-web00000 on eth0")), "{:?}", node.log);
+}
+
+#[test]
 fn the_kernel_never_keeps_an_address_longer_than_its_lease() {
     let mut node = Node::leading(&[view("web", &["dhcp"])]);
     let leased = leased(&node, "10.0.0.50", 5);
@@ -73,6 +91,27 @@ fn a_changed_address_is_replaced_everywhere() {
     assert_eq!(published.ingress.len(), 1);
     assert!(published.has("10.0.0.60".parse().unwrap()));
     assert!(node.reasons().contains(&"DHCPLeaseLost"));
+}
+
+#[test]
+fn a_lease_that_was_refused_here_is_not_gone_on_with_when_the_service_comes_back() {
+    for (written_anew, expected) in [(false, "lease None"), (true, "lease Some(\"10.0.0.50\")")] {
+        let mut node = bound("web", "10.0.0.50");
+        node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
+        node.feed(Input::Lease(theirs()));
+        if written_anew {
+            let mut view = node.engine.services[&ServiceKey::new("default", "web")].clone();
+            let mut lease = facts("10.0.0.50");
+            lease.expires = Some("2026-01-01T01:00:00Z".parse().unwrap());
+            (view.dhcp.lease, view.published.lease) = (Some(lease.clone()), Some(lease));
+            node.upsert(view);
+        }
+        node.take_log();
+        node.feed(Input::Lease(MINE));
+        node.pass_ms(100);
+        let log = node.take_log();
+        assert!(log.contains(&format!("start dhcp web00000-uid {expected}")), "{log:?}");
+    }
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! `node` mode: one engine, with the other nodes, the API and the wire played by the tests.
 
+mod foreign;
 mod ipv6;
 mod peers;
+mod refused;
 mod rest;
 mod storm;
 mod vacant;

@@ -46,6 +46,8 @@ pub struct Cluster {
     /// Records that became ours, with the host before.
     pub(super) gained: Vec<(ServiceKey, String)>,
     pub(super) foreign_since: Option<Instant>,
+    /// Services whose authors know that a Lease which nobody renews keeps them from being announced.
+    pub(super) foreign_told: BTreeSet<ServiceKey>,
     pub(super) owners: BTreeMap<ServiceKey, Owner>,
     /// The Service whose record counts for each.
     pub(super) primaries: BTreeMap<ServiceKey, ServiceKey>,
@@ -80,6 +82,7 @@ impl Cluster {
             vacant: BTreeMap::new(),
             gained: Vec::new(),
             foreign_since: None,
+            foreign_told: BTreeSet::new(),
             owners: BTreeMap::new(),
             seats: BTreeMap::new(),
             changes: Vec::new(),

@@ -8,6 +8,9 @@ use super::member::{Fitness, Known, fitness, link_towards};
 use super::{Card, CardLink, ForeignLock, Member, NodeFacts};
 use crate::network::Network;
 
+/// Whoever holds the Lease for all Services and lives renews it far more often.
+const STALLED: Duration = Duration::from_mins(1);
+
 /// A membership Lease and when it changed.
 #[derive(Debug)]
 struct Seen {
@@ -184,12 +187,20 @@ impl Facts {
         (!lock.holder.is_empty() && !lock.leftover && now < expiry).then_some((lock.holder.as_str(), expiry))
     }
 
+    /// The same, if that holder has not renewed it for a while and it counts by its duration alone; since when, and until when.
+    pub fn stalled_holder(&self, now: Instant) -> Option<(&str, Instant, Instant)> {
+        let (holder, expiry) = self.foreign_holder(now)?;
+        let (_, changed) = self.foreign.as_ref()?;
+        (now >= *changed + STALLED && self.in_touch(now)).then_some((holder, *changed, expiry))
+    }
+
     /// When something here changes by itself.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let expiries = self.members.keys().filter(|node| **node != self.me).filter_map(|node| self.expiry(node));
         let foreign = self.foreign_holder(now).map(|(_, expiry)| expiry);
+        let stalled = self.foreign.iter().map(|(_, changed)| *changed + STALLED).filter(|_| foreign.is_some());
         let echo = self.echoed.map(|echoed| echoed + self.duration);
-        expiries.chain(foreign).chain(echo).filter(|at| *at > now).min()
+        expiries.chain(foreign).chain(stalled).chain(echo).filter(|at| *at > now).min()
     }
 
     /// The newest term that anybody has written in its Lease.

@@ -14,6 +14,7 @@ mod asking;
 mod cluster;
 mod decide;
 mod facts;
+mod foreign;
 mod member;
 mod place;
 mod reach;
@@ -77,8 +78,10 @@ pub enum Swapped {
     Other(Seat),
     /// The Service is gone.
     Gone,
-    /// The API did not answer in time, or refused: why, of the last attempt.
+    /// The API did not answer in time, or could not: why, of the last attempt.
     Failed(String),
+    /// The API server will not have it until somebody changes the Service, a right or a rule of admission: what it says.
+    Refused(String),
 }
 
 /// A former owner that has to learn what it has lost (failover-protocol.md 1.5).

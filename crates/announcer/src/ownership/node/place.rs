@@ -2,7 +2,7 @@
 
 /// FNV-1a with a final mix: the same on every node, in every version and on every machine, which `std`'s hashers do not
 /// promise.
-fn score(group: &str, node: &str) -> u64 {
+pub(super) fn score(group: &str, node: &str) -> u64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in group.bytes().chain([0]).chain(node.bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -20,8 +20,6 @@ use crate::view::{ServiceKey, ServiceView};
 
 /// Between a hand-over and withdrawing, if the new owner is not heard before.
 pub const LINGER: Duration = Duration::from_secs(2);
-/// decisions.md 19: so long is served what a kube-vip has taken and does not answer for yet.
-const FOREIGN_GRACE: Duration = Duration::from_secs(2);
 /// When all announcers start together the first one must not get everything.
 const SETTLE: Duration = Duration::from_secs(3);
 /// A group has to belong elsewhere for this long before it is handed back there.
@@ -121,6 +119,7 @@ impl Cluster {
             looks.push(Look { standing, owner, step, misplaced });
         }
         self.vacant = vacant;
+        review.told.extend(self.tell_stalled(&round));
         self.conclude(now, scene, looks, &mut review, &mut wake);
         self.watch(watched, &mut review);
         self.assign_unaddressed(&round);
@@ -142,23 +141,6 @@ impl Cluster {
                 self.learn(now, &view.key, &view.uid, Seat { host: host.clone(), term });
             }
         }
-    }
-
-    /// decisions.md 19: whether a kube-vip has everything, and then until when is served what it does not answer for yet.
-    fn note_foreign(&mut self, now: Instant) -> Option<Instant> {
-        let foreign = self.facts.foreign_holder(now).map(|(holder, _)| holder.to_owned());
-        match (&foreign, self.foreign_since) {
-            (Some(holder), None) => {
-                tracing::warn!(holder, "somebody else holds the Lease for all Services: leaving everything to it");
-                self.foreign_since = Some(now);
-            }
-            (None, Some(_)) => {
-                tracing::info!("nobody else holds the Lease for all Services any more");
-                self.foreign_since = None;
-            }
-            _ => {}
-        }
-        self.foreign_since.map(|since| since + FOREIGN_GRACE)
     }
 
     /// What its authors hear of a group that nobody has owned since then.

@@ -3,13 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::{Cluster, Seat, Swap, Swapped, Term};
+use super::{Cluster, Seat, Swap, Swapped, Term, place};
 use crate::view::{ServiceKey, Uid};
 
 /// A swap without an answer is forgotten; whoever performs them answers sooner.
 const SWAP_LIMIT: Duration = Duration::from_secs(10);
 /// Between two attempts while the API does not answer: someone is waiting for this address.
 const SWAP_RETRY: Duration = Duration::from_millis(50);
+/// What the API server refuses it refuses again, until somebody has changed something: this, doubled with each refusal up
+/// to the longest, and up to a quarter more so that not all Services come at once.
+const REFUSED_RETRY: Duration = Duration::from_millis(50);
+const LONGEST_REFUSED_RETRY: Duration = Duration::from_secs(30);
 /// A group that was taken and went again is taken again after 1, 2, 4 ... of these: two nodes that cannot serve it must
 /// not throw it at one another.
 const RETAKE: Duration = Duration::from_secs(2);
@@ -41,6 +45,8 @@ pub(super) struct Pending {
     pub failed: bool,
     /// That one of them has failed was told.
     pub told: bool,
+    /// How many of them the API server has refused.
+    pub refusals: u32,
     /// What was asked for so far, attempt by attempt: of one whose answer was lost the write may stand, under the term of
     /// that time.
     pub asked: BTreeSet<(String, Term)>,
@@ -51,6 +57,24 @@ impl Pending {
     pub fn asked_for(&self, uid: &Uid, seat: &Seat) -> bool {
         self.swap.uid == *uid && self.asked.contains(&(seat.host.clone(), seat.term))
     }
+
+    /// The watch has said what the answer did not: one of the attempts stands.
+    fn has_come(&self, record: Option<&(Uid, Seat)>) -> bool {
+        record.is_some_and(|(uid, seat)| self.asked_for(uid, seat))
+    }
+
+    /// This attempt has come to nothing.
+    fn retry_at(&mut self, at: Instant) {
+        (self.until, self.failed) = (at, true);
+    }
+}
+
+/// How long to wait after so many refusals. `key` and `me` make the difference between Services and between nodes.
+fn refused_pause(refusals: u32, key: &ServiceKey, me: &str) -> Duration {
+    let doublings = refusals.saturating_sub(1).min(16);
+    let pause = (REFUSED_RETRY * (1 << doublings)).min(LONGEST_REFUSED_RETRY);
+    let spread = u32::try_from(place::score(&key.to_string(), me) % 256).expect("it is less than 256");
+    pause + pause / 4 * spread / 255
 }
 
 /// How often a group was taken lately.
@@ -67,7 +91,9 @@ impl Cluster {
         let (uid, seat) = (pending.swap.uid.clone(), pending.swap.seat.clone());
         let stands = match swapped {
             // Read again: it stands as we know it, or cannot be told; the next claim asks again.
-            Swapped::Won | Swapped::Failed(_) if pending.swap.expect.as_ref() == Some(&seat) => None,
+            Swapped::Won | Swapped::Failed(_) | Swapped::Refused(_) if pending.swap.expect.as_ref() == Some(&seat) => {
+                None
+            }
             Swapped::Won => Some(seat),
             Swapped::Other(other) => {
                 if !pending.asked_for(&uid, &other) {
@@ -82,9 +108,17 @@ impl Cluster {
                     let (to, why) = (&seat.host, pending.why);
                     tracing::warn!(service = %key, to, why, error, "failed to change the owner: trying again");
                 }
-                (pending.until, pending.failed) = (now + SWAP_RETRY, true);
-                // Unless the watch has said what the answer did not.
-                if !self.records.get(key).is_some_and(|(uid, seat)| pending.asked_for(uid, seat)) {
+                pending.retry_at(now + SWAP_RETRY);
+                if !pending.has_come(self.records.get(key)) {
+                    return;
+                }
+                None
+            }
+            // Whoever asks tells it.
+            Swapped::Refused(_) => {
+                pending.refusals += 1;
+                pending.retry_at(now + refused_pause(pending.refusals, key, &self.me));
+                if !pending.has_come(self.records.get(key)) {
                     return;
                 }
                 None
@@ -139,13 +173,21 @@ impl Cluster {
         if before.is_none() {
             tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "changing the owner");
         }
-        let told = before.as_ref().is_some_and(|before| before.told);
+        let (told, refusals) = before.as_ref().map_or((false, 0), |before| (before.told, before.refusals));
         let mut asked =
             before.filter(|before| before.swap.uid == *uid).map_or_else(BTreeSet::new, |before| before.asked);
         asked.insert((swap.seat.host.clone(), swap.seat.term));
-        let pending = Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT, failed: false, told, asked };
+        let pending =
+            Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT, failed: false, told, refusals, asked };
         self.pending.insert(key.clone(), pending);
         Some(swap)
+    }
+
+    /// Somebody has changed the Service: what was refused may be taken now.
+    pub fn changed(&mut self, now: Instant, key: &ServiceKey) {
+        if let Some(pending) = self.pending.get_mut(key).filter(|pending| pending.failed && pending.refusals > 0) {
+            pending.until = pending.until.min(now + SWAP_RETRY);
+        }
     }
 
     /// decisions.md 23: somebody claims what is ours and cannot prove it. The record is read again, as a swap that changes
@@ -158,7 +200,7 @@ impl Cluster {
         let swap = Swap { uid: uid.clone(), expect: Some(seat.clone()), seat };
         let why = "somebody else claims its address";
         let (until, asked) = (now + SWAP_LIMIT, BTreeSet::new());
-        let pending = Pending { swap: swap.clone(), why, until, failed: false, told: false, asked };
+        let pending = Pending { swap: swap.clone(), why, until, failed: false, told: false, refusals: 0, asked };
         self.pending.insert(key.clone(), pending);
         Some(swap)
     }

@@ -30,6 +30,7 @@ use super::own_writes::{LbCache, Objects, PatchedServices};
 use super::owned::{Owned, Owners};
 use super::pacing::Pacer;
 use super::plan::{self, Action, Plan, Verdict};
+use super::spelling::misspelt;
 use super::wait_reason::WaitReason;
 use crate::config::{CHECK_CLOUD_CONFIG, LoadBalancerConfig};
 use crate::identity::Identity;
@@ -240,7 +241,7 @@ impl HarvesterLoadBalancers {
             let reason = if let Verdict::Waiting(_, reason) = &verdict { Some(*reason) } else { None };
             self.metrics.waits(&service.key, reason);
             return match verdict {
-                Verdict::Ready => Ok(Ensured::ready(changed)),
+                Verdict::Ready => Ok(Ensured::Ready { changed, remark: misspelt(&current.annotations) }),
                 Verdict::Served(less) => Ok(Ensured::Ready { changed, remark: Some(less.remark()) }),
                 Verdict::Waiting(waiting, _) => Ok(Ensured::Waiting(waiting)),
                 Verdict::Refused(refusal) => Err(refused(&refusal)),

@@ -58,3 +58,16 @@ fn a_new_owner_takes_what_another_node_still_answers_for_and_not_what_a_stranger
         assert_eq!(cluster.node.reasons().contains(&"AddressConflict"), !takes, "{who:?}");
     }
 }
+
+#[test]
+fn the_mac_of_another_node_is_given_to_no_service() {
+    let mut web = view("web", &["dhcp"]);
+    web.published.vip_host = Some("node-1".into());
+    web.published.term = Some(Term(4));
+    web.dhcp.mac = Some(mac("node-2").into());
+    let mut cluster = Cluster::new(&ALL, &[web]);
+    cluster.quiet(5000, &[], &ALL);
+    assert!(!cluster.node.log.iter().any(|line| line.contains("macvlan")), "{:?}", cluster.node.log);
+    assert_eq!(cluster.node.reasons(), ["CannotAnnounce"]);
+    assert!(cluster.node.told[0].1.text.contains("kube-vip.io/hwaddr"), "{:?}", cluster.node.told);
+}

@@ -1,0 +1,64 @@
+//! Changes of owner that the API server refuses: annotations that are too large, a missing right, a rule of admission.
+
+use super::*;
+
+const TOO_LONG: &str = "metadata.annotations: Too long: may not be more than 262144 bytes";
+
+/// node-1 is alone with a new Service that nobody may write.
+fn refused() -> Cluster {
+    Cluster::new(&["node-1"], &[view("web", &["10.0.0.5"])])
+}
+
+/// The API server refuses for so long. How often it was asked.
+fn refuse(cluster: &mut Cluster, time: Duration) -> usize {
+    let end = cluster.node.now + time;
+    let mut asked = 0;
+    while cluster.node.now < end {
+        while let Some((key, _)) = cluster.node.swaps.pop() {
+            asked += 1;
+            cluster.node.feed(Input::Swapped(key, Swapped::Refused(TOO_LONG.into())));
+        }
+        cluster.renew(&["node-1"]);
+        cluster.node.pass(Duration::from_secs(1).min(end - cluster.node.now));
+    }
+    asked
+}
+
+#[test]
+fn what_the_api_server_refuses_is_asked_ever_less_often_and_told_once() {
+    let mut cluster = refused();
+    let minute = refuse(&mut cluster, Duration::from_mins(1));
+    assert!((8..=14).contains(&minute), "{minute}");
+    let later = refuse(&mut cluster, Duration::from_mins(5));
+    assert!((7..=11).contains(&later), "{later}: at most every 37.5 s, at least every 30 s");
+    assert_eq!(cluster.node.reasons(), ["CannotAnnounce"]);
+    let text = &cluster.node.told[0].1.text;
+    assert!(text.contains(TOO_LONG), "{text}");
+    let failed = cluster.node.engine.observations().failed_swaps;
+    assert_eq!(failed, u64::try_from(minute + later).unwrap());
+}
+
+#[test]
+fn what_was_refused_is_asked_again_at_once_when_somebody_has_changed_the_service() {
+    let mut cluster = refused();
+    refuse(&mut cluster, Duration::from_mins(2));
+    let changed = cluster.node.engine.services[&ServiceKey::new("default", "web")].clone();
+    cluster.node.upsert(changed);
+    cluster.node.pass_ms(100);
+    cluster.won();
+    cluster.node.pass_ms(50);
+    assert!(cluster.has());
+}
+
+#[test]
+fn a_refusal_at_the_end_leaves_the_address_and_no_timer() {
+    let mut cluster = owner(&["node-1", "node-2"]);
+    cluster.node.feed(Input::Stop);
+    for _ in 0..200 {
+        if let Some((key, _)) = cluster.node.swaps.pop() {
+            cluster.node.feed(Input::Swapped(key, Swapped::Refused(TOO_LONG.into())));
+        }
+        cluster.node.pass_ms(50);
+    }
+    assert!(cluster.node.exited && cluster.has());
+}
