@@ -42,6 +42,16 @@ pub enum Protocol {
     Sctp,
 }
 
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        })
+    }
+}
+
 /// An address family of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {

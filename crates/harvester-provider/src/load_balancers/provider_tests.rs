@@ -320,7 +320,22 @@ async fn a_refusal_of_the_host_reaches_the_user_in_its_words() {
     let error = provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap_err();
     let name = object_name(&config(), &lab.services.get(&key("default/web")).unwrap());
     assert_eq!((error.permanent, error.longest_pause), (false, Some(AFTER_REFUSAL)));
-    assert_eq!(runtime::error::chain(&error), format!("create or update lb guests/{name} failed, error: {message}"));
+    assert_eq!(chain(&error), format!("create or update lb guests/{name} failed, error: {message}"));
+}
+
+#[tokio::test]
+async fn a_token_that_harvester_does_not_know_any_more_comes_with_its_remedy() {
+    let server = Scenario::answering(|_| (401, Scenario::status(401, "Unauthorized", "Unauthorized")));
+    let lab = Lab::new(vec![service("default/web").done()]);
+    let requests = Requests::new(server.client(), server.client(), "guests");
+    let provider = HarvesterLoadBalancers { requests, ..lab.provider };
+    let error = provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap_err();
+    assert_eq!((error.permanent, error.reason), (false, "HarvesterForbidden"));
+    let told = chain(&error);
+    for part in ["failed, error: Unauthorized; ", "expired or was revoked", "--rotate", "--cloud-config", "no restart"]
+    {
+        assert!(told.contains(part), "{part} is missing in {told}");
+    }
 }
 
 /// W-18.

@@ -19,6 +19,7 @@ use cloud_provider::provider::{Deleted, Ensured, LoadBalancers, ProviderError, W
 use cloud_provider::view::{ServiceKey, ServiceView};
 use futures::stream::BoxStream;
 use harvester_api::keys::kube_vip;
+use runtime::error::{api_code, chain};
 use runtime::reflect::Status;
 use tokio::sync::watch;
 
@@ -31,7 +32,7 @@ use super::owned::{Owned, Owners};
 use super::pacing::Pacer;
 use super::plan::{self, Action, Plan, Verdict};
 use super::wait_reason::WaitReason;
-use crate::config::{CHECK_CLOUD_CONFIG, LoadBalancerConfig};
+use crate::config::{LoadBalancerConfig, remedy};
 use crate::identity::Identity;
 use crate::identity::keeper::cluster_uid;
 use crate::metrics::Metrics;
@@ -176,8 +177,10 @@ impl HarvesterLoadBalancers {
                 // Wrong cloud-config, missing rights, Harvester away: nobody else tells the user.
                 Some((_, error)) => (
                     format!(
-                        "cannot list LoadBalancers in namespace {} of Harvester at {}: {error}; {CHECK_CLOUD_CONFIG}",
-                        self.given.namespace, self.given.server
+                        "cannot list LoadBalancers in namespace {} of Harvester at {}: {error}; {}",
+                        self.given.namespace,
+                        self.given.server,
+                        remedy(error)
                     ),
                     true,
                 ),
@@ -279,10 +282,23 @@ fn is_refusal(error: &RequestError) -> bool {
     )
 }
 
+/// The cause of a request that Harvester refused because it does not know us, with what to do about it.
+fn unauthorized(error: &RequestError) -> Option<String> {
+    let (RequestError::Write { source, .. } | RequestError::Read { source, .. } | RequestError::Delete { source, .. }) =
+        error
+    else {
+        return None;
+    };
+    (api_code(source) == Some(401)).then(|| format!("{}; {}", chain(source), remedy("Unauthorized")))
+}
+
 fn failed(error: RequestError) -> ProviderError {
     let message = error.to_string();
     let reason = condition_reason(&error);
     let longest_pause = is_refusal(&error).then_some(AFTER_REFUSAL);
+    if let Some(refused) = unauthorized(&error) {
+        return ProviderError { source: Some(refused.into()), reason, longest_pause, ..ProviderError::new(message) };
+    }
     let source = match error {
         RequestError::Write { source, .. }
         | RequestError::Read { source, .. }
