@@ -93,6 +93,8 @@ pub struct ServiceView {
     pub requires_both_families: bool,
     /// `spec.loadBalancerIP`, if not empty.
     pub load_balancer_ip: Option<String>,
+    /// `spec.clusterIPs`; a headless Service has none.
+    pub cluster_ips: Vec<IpAddr>,
     /// `status.loadBalancer.ingress[].ip`, in order; entries without an IP are left out.
     pub ingress: Vec<IpAddr>,
     /// Our condition in `status.conditions`; see [`CONDITION`].

@@ -33,6 +33,7 @@ struct Lab {
     stored: Arc<Mutex<BTreeMap<String, Value>>>,
     conflicts: Arc<Mutex<usize>>,
     services: ServiceCache,
+    nodes: NodeCache,
     lbs: LbCache,
     provider: HarvesterLoadBalancers,
 }
@@ -46,6 +47,7 @@ impl Lab {
             answer(request, &mut objects.lock().unwrap(), &mut refuse.lock().unwrap())
         });
         let services = cloud_provider::cache::services_with(services);
+        let nodes = cloud_provider::cache::nodes_with([]);
         let lbs = lb_cache();
         lbs.replace(BTreeMap::new());
         let requests = Requests::new(server.client(), server.client(), "guests");
@@ -53,13 +55,13 @@ impl Lab {
         let mapping = MappingSource::in_memory(None);
         let provider = HarvesterLoadBalancers::new(
             (config(), Identity::known("demo")),
-            services.clone(),
+            (services.clone(), nodes.clone()),
             (lbs.clone(), watched()),
             mapping,
             requests,
             metrics,
         );
-        Self { server, stored, conflicts, services, lbs, provider }
+        Self { server, stored, conflicts, services, nodes, lbs, provider }
     }
 
     fn name(&self) -> String {

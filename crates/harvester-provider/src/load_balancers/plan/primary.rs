@@ -37,6 +37,9 @@ pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &Wor
     if let (Source::Static(address), Some(by)) = (&source, &world.address_user) {
         return Plan::only(Refusal::AddressTaken { address: *address, by: by.clone() });
     }
+    if let (Source::Static(address), Some(holder)) = (&source, &world.address_holder) {
+        return Plan::only(Refusal::AddressHeld { address: *address, holder: holder.clone() });
+    }
     let Some(lb) = world.lb else { return create(service, &source, world) };
     if let Some(plan) = unusable(service, lb, &source, world) {
         return plan;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cloud_provider::cache::ServiceCache;
+use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
 use cloud_provider::view::{ServiceKey, ServiceView};
 use futures::stream::BoxStream;
@@ -56,6 +56,7 @@ pub struct HarvesterLoadBalancers {
     given: LoadBalancerConfig,
     identity: Identity,
     services: ServiceCache,
+    nodes: NodeCache,
     neighbours: Arc<Neighbours>,
     lbs: LbCache,
     /// How the reflector of `lbs` is doing.
@@ -88,7 +89,7 @@ impl HarvesterLoadBalancers {
     /// Nothing is sent or watched before the first call.
     pub fn new(
         (given, identity): (LoadBalancerConfig, Identity),
-        services: ServiceCache,
+        (services, nodes): (ServiceCache, NodeCache),
         (lbs, watched): (LbCache, watch::Receiver<Status>),
         mapping: MappingSource,
         requests: Requests,
@@ -99,6 +100,7 @@ impl HarvesterLoadBalancers {
             identity,
             neighbours: Arc::new(Neighbours::new(services.clone())),
             services,
+            nodes,
             objects: Objects::new(lbs.clone()),
             owners: Owners::new(lbs.clone()),
             lbs,

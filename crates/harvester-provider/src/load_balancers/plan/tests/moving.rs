@@ -133,6 +133,7 @@ fn without_a_proof_for_a_second_object_the_move_is_refused() {
         sharers: &[],
         taken: false,
         address_user: None,
+        address_holder: None,
         quota_reached: None,
         unserved: None,
         occupants: &[],
