@@ -420,7 +420,8 @@ fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
 /// What Helm says after an installation with these options. Helm 3 wants a cluster even for a dry run.
 fn notes(helm: &Helm, options: &[&str]) -> String {
     let chart = chart().display().to_string();
-    helm.run(&[&["install", RELEASE, &chart, "-n", "kube-system", "--dry-run=client"], options].concat()).unwrap()
+    helm.run(&[&["install", RELEASE, &chart, "-n", "kube-system", "--dry-run=client"], options].concat())
+        .expect("these values render")
 }
 
 #[test]

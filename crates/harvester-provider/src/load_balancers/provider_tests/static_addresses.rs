@@ -52,10 +52,9 @@ async fn a_static_service_that_was_refused_a_nodes_address_is_woken_when_the_nod
     assert!(error(lab.provider.ensure(&fixed()).await).contains("that of node worker-1"));
     let served = service("default/fixed").short(&[("ipam", "static"), ("want", IP), ("ip", IP)]).ingress(IP).done();
     assert!(lab.provider.ensure(&served).await.is_ok(), "clients have been told of it");
-    for release in [
-        |lab: &Lab| lab.nodes.remove(&"worker-1".to_owned()),
-        |lab: &Lab| lab.services.remove(&key("default/web")),
-    ] {
+    for release in
+        [|lab: &Lab| lab.nodes.remove(&"worker-1".to_owned()), |lab: &Lab| lab.services.remove(&key("default/web"))]
+    {
         let mut wakes = lab.provider.wakes();
         // What is there when the stream begins.
         while tokio::time::timeout(Duration::from_millis(50), wakes.next()).await.is_ok() {}
