@@ -401,6 +401,15 @@ fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
         ("tolerations: {a: b}", "/tolerations"),
         ("kube-vip: {env: {prometheus_server: nonsense}}", "kube-vip.env.prometheus_server is \"nonsense\""),
         ("extraArgs: [--secure-port=0]", "--secure-port=0"),
+        (
+            "kube-vip: {env: {election_mode: nodes}}",
+            "/kube-vip/env/election_mode': value must be one of 'node', 'service', 'global'",
+        ),
+        (
+            "kube-vip: {env: {failover_profile: quick}}",
+            "/kube-vip/env/failover_profile': value must be one of 'default', 'fast', 'patient'",
+        ),
+        ("kube-vip: {env: {svc_election: 'yes'}}", "/kube-vip/env/svc_election': value must be one of 'true', 'false'"),
         ("cloudConfigPath: /cloud-config", "must not be /"),
     ] {
         let said = refusal(values);
@@ -408,18 +417,20 @@ fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
     }
 }
 
+/// What Helm says after an installation with these options. Helm 3 wants a cluster even for a dry run.
+fn notes(helm: &Helm, options: &[&str]) -> String {
+    let chart = chart().display().to_string();
+    helm.run(&[&["install", RELEASE, &chart, "-n", "kube-system", "--dry-run=client"], options].concat())
+        .expect("these values render")
+}
+
 #[test]
 fn notes_say_what_to_look_at_and_what_is_wrong() {
-    // Helm 3 wants a cluster even for this.
     let helm = Helm::new("helm4").unwrap();
-    let file = helm
-        .write("values.yaml", "clusterName: old\nreplicas: 3\nkube-vip: {image: {repository: ghcr.io/kube-vip/kube-vip}}\nextraArgs: [--cluster-name=x]")
-        .unwrap();
-    let chart = chart().display().to_string();
-    let notes = |options: &[&str]| {
-        helm.run(&[&["install", RELEASE, &chart, "-n", "kube-system", "--dry-run=client"], options].concat()).unwrap()
-    };
-    let said = notes(&["--values", &file]);
+    let values = "clusterName: old\nreplicas: 3\nimage: {tag: v0.2.7}\nkube-vip: {image: {repository: ghcr.io/kube-vip/kube-vip}}\n\
+                  extraArgs: [--cluster-name=x]";
+    let file = helm.write("values.yaml", values).unwrap();
+    let said = notes(&helm, &["--values", &file]);
     for expected in [
         "for cluster \"old\"",
         "rollout status deployment/harvester-cloud-provider",
@@ -427,11 +438,44 @@ fn notes_say_what_to_look_at_and_what_is_wrong() {
         "does not use: replicas.",
         "kube-vip.image.repository names an image of kube-vip",
         "The one in extraArgs wins",
+        "image.tag is v0.2.7, a version of the Go provider",
     ] {
         assert!(said.contains(expected), "{expected:?} is missing in {said}");
     }
-    assert!(notes(&[]).contains("WARNING: global.cattle.clusterName is empty"));
-    assert!(!notes(&["--set", "global.cattle.clusterName=a"]).contains("WARNING"));
+    assert!(notes(&helm, &[]).contains("WARNING: global.cattle.clusterName is empty"));
+    assert!(!notes(&helm, &["--set", "global.cattle.clusterName=a,image.tag=v0.3.7"]).contains("WARNING"));
+}
+
+/// Paths of all objects whose keys the schema knows; in `global` and among variables and flags others are welcome.
+fn known_objects(schema: &Value, path: &str, into: &mut Vec<String>) {
+    let Some(properties) = schema["properties"].as_object().filter(|_| !["global", "kube-vip.env"].contains(&path))
+    else {
+        return;
+    };
+    into.push(path.to_owned());
+    for (key, inner) in properties {
+        known_objects(inner, format!("{path}.{key}").trim_start_matches('.'), into);
+    }
+}
+
+#[test]
+fn a_mistyped_key_is_named_by_the_notes_wherever_it_stands() {
+    let helm = Helm::new("helm4").unwrap();
+    let schema = std::fs::read_to_string(chart().join("values.schema.json")).unwrap();
+    let mut paths = Vec::new();
+    known_objects(&serde_json::from_str(&schema).unwrap(), "", &mut paths);
+    let mistyped: Vec<String> =
+        paths.iter().map(|path| format!("{path}.typo").trim_start_matches('.').to_owned()).collect();
+    let values: Vec<String> = mistyped.iter().map(|path| format!("{path}=1")).collect();
+    let said = notes(&helm, &["--set", &values.join(",")]);
+    for path in mistyped {
+        assert!(said.contains(&format!(" {path}")), "{path} is not named: {said}");
+    }
+    let old = helm.write("old.yaml", include_str!("chart-golden/reference-values.values.yaml")).unwrap();
+    assert!(
+        !notes(&helm, &["--values", &old]).contains("does not know"),
+        "values that every older chart has are no news"
+    );
 }
 
 #[test]

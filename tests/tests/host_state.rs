@@ -64,8 +64,14 @@ impl Provider {
         );
         let mut registry = Registry::default();
         let returns = watch::Sender::new(0);
-        let provider = HarvesterProvider::new(&config, &guest, &harvester, &services, &mut registry)
-            .resync_on(&returns.subscribe());
+        let provider = HarvesterProvider::new(
+            &config,
+            &guest,
+            &harvester,
+            (&services, &cloud_provider::cache::nodes()),
+            &mut registry,
+        )
+        .resync_on(&returns.subscribe());
         let synced = provider.synced();
         let mut tasks = Tasks::new(Token::new());
         tasks.spawn_endless("watch of services", watch_services.run());

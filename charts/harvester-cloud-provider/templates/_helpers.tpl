@@ -125,6 +125,23 @@ file: {{ base $path | quote }}
 {{- if not (has $address (list "0.0.0.0" "::")) -}}{{- $address -}}{{- end -}}
 {{- end -}}
 
+{{/* What this chart knows, by path; the same as in values.schema.json. Older charts have kube-vip.serviceAccount.create, always true. */}}
+{{- define "harvester-cloud-provider.knownValues" -}}
+"": [replicasCount, image, imagePullSecrets, extraArgs, cloudConfig, cloudConfigPath, clusterName, global, nameOverride, fullnameOverride, serviceAccount, resources, priorityClassName, podAnnotations, podLabels, podSecurityContext, securityContext, nodeSelector, tolerations, affinity, podDisruptionBudget, serviceMonitor, prometheusRule, grafanaDashboard, kube-vip]
+image: [repository, tag, pullPolicy]
+cloudConfig: [secretName, secretKey, hostPath]
+serviceAccount: [create, annotations, name]
+podDisruptionBudget: [enabled, maxUnavailable]
+serviceMonitor: [enabled, labels, annotations, interval]
+prometheusRule: [enabled, labels, annotations]
+grafanaDashboard: [enabled, labels, annotations]
+kube-vip: [enabled, image, config, env, envValueFrom, envFrom, extraArgs, annotations, podAnnotations, extraLabels, imagePullSecrets, hostAliases, volumes, volumeMounts, nameOverride, namespaceOverride, serviceAccount, podSecurityContext, securityContext, updateStrategy, priorityClassName, resources, nodeSelector, tolerations, affinity, podMonitor]
+kube-vip.image: [repository, tag, pullPolicy]
+kube-vip.config: [address]
+kube-vip.serviceAccount: [annotations, create]
+kube-vip.podMonitor: [enabled, labels, annotations]
+{{- end -}}
+
 {{/* The announcer. */}}
 
 {{- define "kube-vip.name" -}}

@@ -15,12 +15,13 @@ use runtime::Product;
 use runtime::client::{Settings, connect, from_document};
 use runtime::error::{api_code, chain};
 
+use crate::plan::{Right, Step};
 use crate::request::Request;
 
 /// Longest wait for an answer.
 const LIMIT: Duration = Duration::from_secs(5);
 /// What the cloud provider asks for all the time.
-const NEEDED: [(&str, &str, &str); 5] = [
+const NEEDED: [Right; 5] = [
     ("loadbalancer.harvesterhci.io", "loadbalancers", "create"),
     ("loadbalancer.harvesterhci.io", "loadbalancers", "delete"),
     ("loadbalancer.harvesterhci.io", "loadbalancers", "list"),
@@ -93,32 +94,72 @@ pub async fn check_port(server: &str) -> Vec<Check> {
     checks
 }
 
-/// Which authority the certificate behind the URL belongs to: the first of these (PEM) with which a request gets through.
-/// Behind Rancher's proxy it is another than the API server's (harvester-side.md 10.4).
+/// Certificate and answer. Which authority the certificate behind the URL belongs to: the first of these (PEM) that has signed
+/// it. Behind Rancher's proxy it is another than the API server's (harvester-side.md 10.4).
 pub async fn check_certificate<'a>(
     server: &str,
     authorities: &[&'a str],
     product: &Product,
-) -> (Check, Option<&'a str>) {
+) -> (Vec<Check>, Option<&'a str>) {
     let begun = Instant::now();
     let mut last = "there is no authority to check it with: give --ca-file".to_owned();
     for ca_pem in authorities {
-        match probe(server, ca_pem, product).await {
-            Ok(version) => return (check("certificate", begun, true, version), Some(ca_pem)),
-            Err(error) => last = error,
-        }
+        let (ok, text) = match version(server, ca_pem, product).await {
+            Answer::Version(version) => (true, version),
+            Answer::Other(text) => (false, text),
+            Answer::None(error) => {
+                last = certificate_trouble(&error);
+                continue;
+            }
+        };
+        let trusted = "signed by this authority, valid now and for this name".to_owned();
+        return (vec![check("certificate", begun, true, trusted), check("answer", begun, ok, text)], Some(ca_pem));
     }
-    let text = format!("{last}; if another authority has signed this certificate, give --ca-file");
-    (check("certificate", begun, false, text), None)
+    (vec![check("certificate", begun, false, last)], None)
 }
 
-async fn probe(server: &str, ca_pem: &str, product: &Product) -> Result<String, String> {
-    let client = client(&anonymous(server, ca_pem), product).await?;
-    match client.apiserver_version().await {
-        Ok(version) => Ok(format!("trusted; Kubernetes {}", version.git_version)),
-        // Anybody who answers has shown its certificate first.
-        Err(error) if api_code(&error).is_some() => Ok("trusted".to_owned()),
-        Err(error) => Err(chain(&error)),
+/// What came back for `GET /version`.
+enum Answer {
+    /// What it should be.
+    Version(String),
+    /// Something else. Whoever answers has shown its certificate first.
+    Other(String),
+    /// Nothing: the connection did not come about.
+    None(String),
+}
+
+async fn version(server: &str, ca_pem: &str, product: &Product) -> Answer {
+    let client = match client(&anonymous(server, ca_pem), product).await {
+        Ok(client) => client,
+        Err(error) => return Answer::None(error),
+    };
+    let error = match client.apiserver_version().await {
+        Ok(version) => return Answer::Version(format!("/version: Kubernetes {}", version.git_version)),
+        Err(error) => error,
+    };
+    match (api_code(&error), &error) {
+        // Who wants to know the caller first will get a token.
+        (Some(code @ (401 | 403)), _) => Answer::Version(format!("/version: {code} without credentials, as it may")),
+        (Some(_), _) | (None, kube::Error::SerdeError(_)) => {
+            Answer::Other(format!("/version: {}: is that the URL of the Harvester API?", chain(&error)))
+        }
+        _ => Answer::None(chain(&error)),
+    }
+}
+
+/// What to do about a connection that did not come about although the port is open. The TLS library's words are all there is to
+/// tell one trouble from another.
+fn certificate_trouble(error: &str) -> String {
+    let remedy = [
+        ("certificate expired", "renew it on Harvester, and see whether the clocks agree"),
+        ("certificate not valid yet", "see whether the clocks of this machine and of Harvester agree"),
+        ("certificate not valid for name", "give --server with a name or address that the certificate has"),
+        ("UnknownIssuer", "if another authority has signed this certificate, give --ca-file"),
+        ("InvalidContentType", "that port does not speak TLS: give --server with the port of the Harvester API"),
+    ];
+    match remedy.iter().find(|(word, _)| error.contains(word)) {
+        Some((_, remedy)) => format!("{error}; {remedy}"),
+        None => format!("{error}; if another authority has signed the certificate, give --ca-file"),
     }
 }
 
@@ -129,24 +170,10 @@ pub async fn check_rights(kubeconfig: &str, request: &Request, product: &Product
         Ok(client) => client,
         Err(error) => return vec![check("token", begun, false, error)],
     };
-    let reviews: Api<SelfSubjectAccessReview> = Api::all(client);
-    let mut missing = Vec::new();
-    for (group, resource, verb) in NEEDED {
-        let attributes = ResourceAttributes {
-            namespace: Some(request.namespace.clone()),
-            group: Some(group.into()),
-            resource: Some(resource.into()),
-            verb: Some(verb.into()),
-            ..ResourceAttributes::default()
-        };
-        let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
-        let review = SelfSubjectAccessReview { spec, ..Default::default() };
-        match reviews.create(&PostParams::default(), &review).await {
-            Ok(answer) if answer.status.as_ref().is_some_and(|status| status.allowed) => {}
-            Ok(_) => missing.push(format!("{verb} {resource}.{group}")),
-            Err(error) => return vec![check("token", begun, false, format!("not accepted: {}", chain(&error)))],
-        }
-    }
+    let missing = match missing_rights(&client, request, &NEEDED).await {
+        Ok(missing) => missing,
+        Err(error) => return vec![check("token", begun, false, format!("not accepted: {}", chain(&error)))],
+    };
     let accepted = check("token", begun, true, "accepted".to_owned());
     let text = if missing.is_empty() {
         format!("load balancers and virtual machines of namespace {}", request.namespace)
@@ -154,6 +181,41 @@ pub async fn check_rights(kubeconfig: &str, request: &Request, product: &Product
         format!("not allowed in namespace {}: {}", request.namespace, missing.join(", "))
     };
     vec![accepted, check("rights", begun, missing.is_empty(), text)]
+}
+
+/// Whether the administrator may take these steps: what a dry run would otherwise only find out without being dry.
+pub async fn check_administrator(client: &Client, request: &Request, steps: &[Step]) -> Check {
+    let begun = Instant::now();
+    let needed: Vec<Right> = steps.iter().map(Step::right).collect();
+    let (ok, text) = match missing_rights(client, request, &needed).await {
+        Ok(missing) if missing.is_empty() => (true, "every step of the plan is allowed".to_owned()),
+        Ok(missing) => (false, format!("this kubeconfig may not {}: take an administrator's", missing.join(", "))),
+        Err(error) => (false, format!("cannot be asked for: {}", chain(&error))),
+    };
+    check("administrator", begun, ok, text)
+}
+
+/// Which of these the client's user may not do in the namespace.
+async fn missing_rights(client: &Client, request: &Request, needed: &[Right]) -> Result<Vec<String>, kube::Error> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let mut missing = Vec::new();
+    for (group, resource, verb) in needed {
+        let attributes = ResourceAttributes {
+            namespace: Some(request.namespace.clone()),
+            group: Some((*group).into()),
+            resource: Some((*resource).into()),
+            verb: Some((*verb).into()),
+            ..ResourceAttributes::default()
+        };
+        let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+        let review = SelfSubjectAccessReview { spec, ..Default::default() };
+        let answer = reviews.create(&PostParams::default(), &review).await?;
+        if !answer.status.is_some_and(|status| status.allowed) {
+            let group = if group.is_empty() { String::new() } else { format!(".{group}") };
+            missing.push(format!("{verb} {resource}{group}"));
+        }
+    }
+    Ok(missing)
 }
 
 async fn client(kubeconfig: &str, product: &Product) -> Result<Client, String> {
@@ -185,6 +247,8 @@ fn anonymous(server: &str, ca_pem: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::tests::request;
+    use runtime::scenario::Scenario;
 
     #[test]
     fn a_url_that_leads_a_guest_to_itself_is_found_before_it_is_written_anywhere() {
@@ -213,5 +277,56 @@ mod tests {
         let checks = check_port(&server).await;
         assert_eq!((checks.len(), checks[1].name, checks[1].ok), (2, "port", false));
         assert!(checks[1].text.contains("refuses"), "{checks:?}");
+    }
+
+    #[test]
+    fn each_trouble_with_a_certificate_has_its_own_remedy() {
+        for (words, remedy) in [
+            ("invalid peer certificate: certificate expired: verification time 9 (UNIX)", "renew it on Harvester"),
+            ("invalid peer certificate: certificate not valid yet: verification time 1", "clocks"),
+            ("invalid peer certificate: certificate not valid for name \"h\"", "--server"),
+            ("invalid peer certificate: UnknownIssuer", "--ca-file"),
+            ("received corrupt message of type InvalidContentType", "does not speak TLS"),
+            ("connection reset", "--ca-file"),
+        ] {
+            let text = certificate_trouble(words);
+            assert!(text.starts_with(words) && text.contains(remedy), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_that_speaks_no_tls_fails_at_the_certificate() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("https://{}", listener.local_addr().unwrap());
+        let plain = tokio::spawn(async move {
+            use tokio::io::AsyncWriteExt;
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+            stream
+        });
+        let ca = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let (checks, trusted) = check_certificate(&server, &[ca], &Product::TEST).await;
+        assert_eq!(
+            (checks.len(), checks[0].name, checks[0].ok, trusted),
+            (1, "certificate", false, None),
+            "{checks:?}"
+        );
+        drop(plain);
+    }
+
+    #[tokio::test]
+    async fn an_administrator_who_may_not_take_a_step_learns_of_it_in_a_dry_run() {
+        let steps = [Step::CreateAccount, Step::CreateBinding, Step::CreateToken("demo-token".into())];
+        for (refused, ok, part) in [("", true, "every step"), ("rolebindings", false, "create rolebindings.rbac")] {
+            let scenario = Scenario::answering(move |seen| {
+                let mut answer = seen.body.clone();
+                let allowed = answer["spec"]["resourceAttributes"]["resource"] != refused;
+                answer["status"] = serde_json::json!({"allowed": allowed});
+                (201, answer)
+            });
+            let check = check_administrator(&scenario.client(), &request(), &steps).await;
+            assert!(check.ok == ok && check.text.contains(part), "{check:?}");
+            assert_eq!(scenario.requests().len(), 3);
+        }
     }
 }

@@ -13,5 +13,6 @@ pub mod request;
 mod run;
 pub mod view;
 
+pub use plan::Undo;
 pub use request::{Request, RequestError, Road, Task};
 pub use run::{Error, Outcome, run};

@@ -206,6 +206,51 @@ impl Step {
     }
 }
 
+/// How to take back what was done of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Undo {
+    /// Everything was taken away or is being: there is nothing to take back.
+    Nothing,
+    /// Revoke all of it.
+    Revoke {
+        /// There was nothing before.
+        fresh: bool,
+    },
+    /// Delete this Secret: the account had other tokens, and they are in use.
+    DeleteToken(String),
+}
+
+/// `done` are the steps that were taken.
+pub fn undo(task: Task, done: &[Step]) -> Undo {
+    let fresh = done.contains(&Step::CreateAccount);
+    let token = done.iter().find_map(|step| if let Step::CreateToken(name) = step { Some(name) } else { None });
+    match (task, token) {
+        (Task::RevokeOld | Task::Revoke, _) => Undo::Nothing,
+        (Task::Rotate, Some(name)) if !fresh => Undo::DeleteToken(name.clone()),
+        (Task::Ensure | Task::Rotate, _) => Undo::Revoke { fresh },
+    }
+}
+
+/// API group, resource and verb that somebody needs.
+pub type Right = (&'static str, &'static str, &'static str);
+
+impl Step {
+    /// What whoever takes it has to be allowed.
+    pub fn right(&self) -> Right {
+        let rbac = "rbac.authorization.k8s.io";
+        match self {
+            Self::CreateAccount => ("", "serviceaccounts", "create"),
+            Self::CreateBinding => (rbac, "rolebindings", "create"),
+            Self::UpdateBinding { .. } => (rbac, "rolebindings", "patch"),
+            Self::CreateToken(_) => ("", "secrets", "create"),
+            Self::DeleteToken(_) => ("", "secrets", "delete"),
+            Self::DeleteBinding(_) => (rbac, "rolebindings", "delete"),
+            Self::DeleteWideBinding(_) => (rbac, "clusterrolebindings", "delete"),
+            Self::DeleteAccount => ("", "serviceaccounts", "delete"),
+        }
+    }
+}
+
 /// The plan, a line each.
 pub struct Lines<'a>(pub &'a Plan, pub &'a Request);
 
@@ -341,6 +386,20 @@ mod tests {
         let plan = plan(&revoke, &seen, "s").unwrap();
         assert_eq!(plan.steps, [Step::DeleteToken("demo-token".into())]);
         assert_eq!(plan.notes.len(), 2, "{:?}", plan.notes);
+    }
+
+    #[test]
+    fn undoing_a_rotation_spares_the_tokens_that_are_in_use() {
+        let token = Step::CreateToken("demo-token-s".into());
+        for (task, done, expected) in [
+            (Task::Ensure, &[Step::CreateAccount][..], Undo::Revoke { fresh: true }),
+            (Task::Ensure, &[Step::CreateBinding], Undo::Revoke { fresh: false }),
+            (Task::Rotate, std::slice::from_ref(&token), Undo::DeleteToken("demo-token-s".into())),
+            (Task::Rotate, &[Step::CreateAccount, token.clone()], Undo::Revoke { fresh: true }),
+            (Task::Revoke, &[Step::DeleteAccount], Undo::Nothing),
+        ] {
+            assert_eq!(undo(task, done), expected, "{task} {done:?}");
+        }
     }
 
     #[test]

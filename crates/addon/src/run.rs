@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use crate::apply::{self, ApplyError};
 use crate::endpoint::{self, Check};
-use crate::plan::{Lines, PlanError, plan};
+use crate::plan::{Lines, Plan, PlanError, Step, Undo, plan, undo};
 use crate::remote::{self, RemoteError};
 use crate::request::{Request, RequestError, Road};
-use crate::view::{ObserveError, observe};
+use crate::view::{ObserveError, observe, root_authority};
 
 /// What was done and what came of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -64,6 +64,16 @@ pub enum Error {
         /// What was found.
         text: String,
     },
+    /// It did not get to the end, and Harvester is not as it was.
+    #[error("not finished; what was done before: {done}")]
+    Unfinished {
+        /// Steps.
+        done: String,
+        /// How to take them back.
+        undo: Undo,
+        /// Why.
+        source: Box<Error>,
+    },
 }
 
 /// Runs it. `admin` are the administrator's credentials, `say` gets a line of progress at a time, `stamp` names a further token.
@@ -101,43 +111,124 @@ async fn own(
     outcome.notes.clone_from(&plan.notes);
     say(&format!("plan:\n{}", Lines(&plan, request).to_string().trim_end()));
 
-    // Before anything is written: an address that no guest can use is a reason not to begin.
-    let checked = plan.token.is_some() && !request.skip_checks;
-    if checked {
-        if let Some(text) = endpoint::unreachable_for_guests(server) {
-            return Err(Error::Endpoint { name: "url", text });
-        }
-        let checks = endpoint::check_port(server).await;
-        tell(&mut outcome, checks, say)?;
-    }
+    let guest = Guest { server, admin_ca, product, checked: plan.token.is_some() && !request.skip_checks };
+    let trusted = guest.look(client, request, &plan, &mut outcome, say).await?;
     if request.dry_run {
         say("dry run: nothing was written");
         return Ok(outcome);
     }
-    for step in &plan.steps {
-        apply::perform(client, request, step).await?;
-        say(&format!("done: {}", line(step.describe(request))));
+    let mut done = Vec::new();
+    match write(client, request, (&plan, &mut done), (&guest, trusted), &mut outcome, say).await {
+        Ok(()) => Ok(outcome),
+        Err(error) => Err(unfinished(error, request, &done)),
     }
-    let Some(secret) = &plan.token else { return Ok(outcome) };
-    say(&format!("waiting for the token of Secret {}/{secret}", request.namespace));
-    let credentials = apply::credentials(client, request, secret).await?;
-    let mut ca_pem = request.ca_pem.clone().unwrap_or_else(|| credentials.ca_pem.clone());
-    if checked {
+}
+
+/// The Harvester API as guests will see it.
+struct Guest<'a> {
+    server: &'a str,
+    admin_ca: Option<String>,
+    product: &'a Product,
+    /// It is looked at.
+    checked: bool,
+}
+
+impl Guest<'_> {
+    /// Before anything is written: an address that no guest can use is a reason not to begin. The authority that has signed the
+    /// certificate, if that could be told already. A dry run looks at all there is to look at, and says what there is not.
+    async fn look(
+        &self,
+        client: &Client,
+        request: &Request,
+        plan: &Plan,
+        outcome: &mut Outcome,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Option<String>, Error> {
+        if request.dry_run && !plan.steps.is_empty() && !request.skip_checks {
+            tell(outcome, vec![endpoint::check_administrator(client, request, &plan.steps).await], say)?;
+        }
+        let Some(secret) = plan.token.as_ref().filter(|_| self.checked) else { return Ok(None) };
+        if let Some(text) = endpoint::unreachable_for_guests(self.server) {
+            return Err(Error::Endpoint { name: "url", text });
+        }
+        tell(outcome, endpoint::check_port(self.server).await, say)?;
+
+        let exists = !plan.steps.contains(&Step::CreateToken(secret.clone()));
+        let credentials = if exists { Some(apply::credentials(client, request, secret).await?) } else { None };
+        let own_ca = match &credentials {
+            Some(credentials) => Some(credentials.ca_pem.clone()),
+            None => root_authority(client, request).await,
+        };
+        let known = request.ca_pem.is_some() || own_ca.is_some();
+        let (checks, trusted) = self.certificate(request, own_ca.as_deref()).await;
+        // Without the API server's own authority this is no verdict yet: the token will bring it.
+        if known || trusted.is_some() || request.dry_run {
+            tell(outcome, checks, say)?;
+        }
+        if request.dry_run {
+            match (credentials, &trusted) {
+                // A right that is still to be given cannot be there.
+                (Some(credentials), Some(ca_pem)) if plan.steps.is_empty() => {
+                    let kubeconfig = cloud_config::render(self.server, ca_pem, &request.namespace, &credentials.token);
+                    tell(outcome, endpoint::check_rights(&kubeconfig, request, self.product).await, say)?;
+                }
+                _ => outcome.notes.push("token and rights can be tried when they are made, not before".to_owned()),
+            }
+        }
+        Ok(trusted)
+    }
+
+    /// The authority that the user gives is the only one that counts.
+    async fn certificate(&self, request: &Request, own_ca: Option<&str>) -> (Vec<Check>, Option<String>) {
         let authorities: Vec<&str> = match &request.ca_pem {
             Some(given) => vec![given.as_str()],
-            None => [Some(credentials.ca_pem.as_str()), admin_ca.as_deref()].into_iter().flatten().collect(),
+            None => [own_ca, self.admin_ca.as_deref()].into_iter().flatten().collect(),
         };
-        let (certificate, trusted) = endpoint::check_certificate(server, &authorities, product).await;
-        ca_pem = trusted.map_or(ca_pem, str::to_owned);
-        tell(&mut outcome, vec![certificate], say)?;
+        let (checks, trusted) = endpoint::check_certificate(self.server, &authorities, self.product).await;
+        (checks, trusted.map(str::to_owned))
     }
-    let kubeconfig = cloud_config::render(server, &ca_pem, &request.namespace, &credentials.token);
-    if checked {
-        let checks = endpoint::check_rights(&kubeconfig, request, product).await;
-        tell(&mut outcome, checks, say)?;
+}
+
+/// Takes the steps, `done` being those that were, and looks at Harvester with the credentials that came of them.
+async fn write(
+    client: &Client,
+    request: &Request,
+    (plan, done): (&Plan, &mut Vec<Step>),
+    (guest, trusted): (&Guest<'_>, Option<String>),
+    outcome: &mut Outcome,
+    say: &mut dyn FnMut(&str),
+) -> Result<(), Error> {
+    for step in &plan.steps {
+        apply::perform(client, request, step).await?;
+        done.push(step.clone());
+        say(&format!("done: {}", line(step.describe(request))));
+    }
+    let Some(secret) = &plan.token else { return Ok(()) };
+    say(&format!("waiting for the token of Secret {}/{secret}", request.namespace));
+    let credentials = apply::credentials(client, request, secret).await?;
+    let ca_pem = if guest.checked && trusted.is_none() {
+        let (checks, trusted) = guest.certificate(request, Some(&credentials.ca_pem)).await;
+        tell(outcome, checks, say)?;
+        trusted
+    } else {
+        trusted
+    };
+    let ca_pem = ca_pem.or_else(|| request.ca_pem.clone()).unwrap_or_else(|| credentials.ca_pem.clone());
+    let kubeconfig = cloud_config::render(guest.server, &ca_pem, &request.namespace, &credentials.token);
+    if guest.checked {
+        tell(outcome, endpoint::check_rights(&kubeconfig, request, guest.product).await, say)?;
     }
     outcome.kubeconfig = Some(kubeconfig);
-    Ok(outcome)
+    Ok(())
+}
+
+/// An error after the first step names what is there now.
+fn unfinished(error: Error, request: &Request, done: &[Step]) -> Error {
+    if done.is_empty() {
+        return error;
+    }
+    let done_lines = done.iter().map(|step| line(step.describe(request))).collect::<Vec<_>>().join(", ");
+    Error::Unfinished { done: done_lines, undo: undo(request.task, done), source: Box::new(error) }
 }
 
 async fn by_harvester(
@@ -157,18 +248,28 @@ async fn by_harvester(
     say(&outcome.steps[0]);
     let kubeconfig = remote::kubeconfig(client, request).await?;
     if !request.skip_checks {
+        // Harvester has made account, rights and token, or has found them: it does not say.
+        let made = |error| Error::Unfinished {
+            done: outcome_of_asking(request),
+            undo: Undo::Revoke { fresh: false },
+            source: Box::new(error),
+        };
         let config = CloudConfig::parse(kubeconfig.as_bytes())?;
         let server = &config.endpoints[0].server;
         if let Some(text) = endpoint::unreachable_for_guests(server) {
-            return Err(Error::Endpoint { name: "url", text });
+            return Err(made(Error::Endpoint { name: "url", text }));
         }
         let checks = endpoint::check_port(server).await;
-        tell(&mut outcome, checks, say)?;
+        tell(&mut outcome, checks, say).map_err(made)?;
         let checks = endpoint::check_rights(&kubeconfig, request, product).await;
-        tell(&mut outcome, checks, say)?;
+        tell(&mut outcome, checks, say).map_err(made)?;
     }
     outcome.kubeconfig = Some(kubeconfig);
     Ok(outcome)
+}
+
+fn outcome_of_asking(request: &Request) -> String {
+    format!("Harvester made the credentials of {}/{}", request.namespace, request.service_account)
 }
 
 fn line((verb, kind, name): (&str, &str, String)) -> String {
@@ -197,4 +298,57 @@ fn pem(certificates: &[Vec<u8>]) -> String {
         format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
     };
     certificates.iter().map(block).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::tests::request;
+    use runtime::error::chain;
+    use runtime::scenario::Scenario;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn a_failure_in_the_middle_says_what_was_made_and_one_at_the_start_only_what_failed() {
+        for (refused, made) in [("serviceaccounts", None), ("rolebindings", Some("create ServiceAccount guests/demo"))]
+        {
+            let scenario = Scenario::answering(move |seen| {
+                let refuse = seen.path.ends_with(refused);
+                if refuse { (403, Scenario::status(403, "Forbidden", "no")) } else { (201, seen.body.clone()) }
+            });
+            let plan = Plan { steps: vec![Step::CreateAccount, Step::CreateBinding], ..Plan::default() };
+            let guest = Guest { server: "https://h:6443", admin_ca: None, product: &Product::TEST, checked: false };
+            let mut done = Vec::new();
+            let mut outcome = Outcome::default();
+            let client = scenario.client();
+            let written =
+                write(&client, &request(), (&plan, &mut done), (&guest, None), &mut outcome, &mut |_| {}).await;
+            let error = unfinished(written.unwrap_err(), &request(), &done);
+            match (made, &error) {
+                (Some(made), Error::Unfinished { done, undo, .. }) => {
+                    assert_eq!((done.as_str(), undo), (made, &Undo::Revoke { fresh: true }));
+                    assert!(
+                        chain(&error).ends_with("RoleBinding guests/guests-demo on Harvester: no"),
+                        "{}",
+                        chain(&error)
+                    );
+                }
+                (None, Error::Apply(_)) => {}
+                _ => panic!("{error:?}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_stops_at_the_first_thing_that_a_guest_would_stumble_over() {
+        let scenario = Scenario::answering(|_| (201, json!({"spec": {}, "status": {"allowed": true}})));
+        let dry = Request { dry_run: true, ..request() };
+        let plan = Plan { steps: vec![Step::CreateAccount], token: Some("demo-token".into()), ..Plan::default() };
+        let server = "https://127.0.0.1:6443";
+        let guest = Guest { server, admin_ca: None, product: &Product::TEST, checked: true };
+        let mut outcome = Outcome::default();
+        let looked = guest.look(&scenario.client(), &dry, &plan, &mut outcome, &mut |_| {}).await;
+        assert!(matches!(looked, Err(Error::Endpoint { name: "url", .. })), "{looked:?}");
+        assert_eq!(outcome.checks.iter().map(|check| check.name).collect::<Vec<_>>(), ["administrator"]);
+    }
 }

@@ -1,6 +1,6 @@
 //! What is on Harvester: only the facts that the plan asks for.
 
-use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding, Subject};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
@@ -128,6 +128,13 @@ pub async fn observe(client: &Client, request: &Request) -> Result<Observed, Obs
             others: has_others(binding.subjects.as_deref(), request),
         }),
     })
+}
+
+/// The authority of the API server, as every namespace has it; a token will bring the same. `None` where it cannot be read.
+pub async fn root_authority(client: &Client, request: &Request) -> Option<String> {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &request.namespace);
+    let mut map = maps.get_opt("kube-root-ca.crt").await.ok()??;
+    map.data.as_mut()?.remove("ca.crt")
 }
 
 fn token_views(secrets: &[Secret], account: &str) -> Vec<Token> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use addon::output::{self, Distribution};
-use addon::{Outcome, Request, Road, Task};
+use addon::{Outcome, Request, Road, Task, Undo};
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use k8s_openapi::jiff::Timestamp;
@@ -72,7 +72,7 @@ pub struct Arguments {
     /// What the machines run, for cloud-init.
     #[arg(long, value_enum, default_value_t = DistributionArgument::Any)]
     distribution: DistributionArgument,
-    /// Show the plan and look at the endpoint; write nothing.
+    /// Show the plan; look at name, port, certificate, answer, token and rights; write nothing.
     #[arg(long)]
     dry_run: bool,
     /// Make a further token; the old one stays valid.
@@ -140,6 +140,9 @@ pub fn main(arguments: &[String]) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", chain(error.as_ref()));
+            if let Some(addon::Error::Unfinished { undo, .. }) = error.downcast_ref() {
+                eprintln!("{}", what_now(&arguments, undo));
+            }
             ExitCode::FAILURE
         }
     }
@@ -231,6 +234,41 @@ fn render(arguments: &Arguments, request: &Request, outcome: &Outcome) -> String
         Format::CloudInit => cloud_init(kubeconfig),
         Format::Secret => output::secret_manifest(kubeconfig),
         Format::HelmValues => output::helm_values(&request.cluster_name),
+    }
+}
+
+/// What to do about a run that stopped on its way.
+fn what_now(arguments: &Arguments, undo: &Undo) -> String {
+    let again = "the same command again goes on where this one stopped";
+    match undo {
+        Undo::Nothing => again.to_owned(),
+        Undo::DeleteToken(secret) => {
+            format!("{again}; to undo, on Harvester: kubectl -n {} delete secret {secret}", arguments.namespace)
+        }
+        Undo::Revoke { fresh } => {
+            let before = if *fresh { "" } else { " (takes away what the account had before, too)" };
+            format!("{again}; to undo{before}: {}", revocation(arguments))
+        }
+    }
+}
+
+/// The command line that takes everything away from the same account on the same Harvester.
+fn revocation(arguments: &Arguments) -> String {
+    let mut words =
+        vec![format!("harvester-cloud-provider generate-addon {} {}", arguments.service_account, arguments.namespace)];
+    words.extend(arguments.kubeconfig.as_ref().map(|path| format!("--kubeconfig {}", quoted(&path.to_string_lossy()))));
+    words.extend(arguments.context.as_ref().map(|name| format!("--context {}", quoted(name))));
+    words.push("--revoke".to_owned());
+    words.join(" ")
+}
+
+/// For a shell.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@+=~".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }
 
@@ -360,6 +398,21 @@ mod tests {
         let error = chain(run(&parsed(&words(file("cloud-config")))).await.unwrap_err().as_ref());
         assert!(error.contains("kubeconfig of a Harvester administrator"), "{error}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "the look left something behind");
+    }
+
+    #[test]
+    fn a_run_that_stopped_on_its_way_says_how_to_undo_it_on_the_same_harvester() {
+        let arguments =
+            parsed("generate-addon demo guests --kubeconfig /a/b --context c -o secret --output-file s.yaml");
+        assert_eq!(
+            what_now(&arguments, &Undo::Revoke { fresh: true }),
+            "the same command again goes on where this one stopped; to undo: harvester-cloud-provider generate-addon demo guests \
+             --kubeconfig /a/b --context c --revoke"
+        );
+        assert!(what_now(&arguments, &Undo::Revoke { fresh: false }).contains("what the account had before"));
+        let token = Undo::DeleteToken("demo-token-s".into());
+        assert!(what_now(&arguments, &token).ends_with("kubectl -n guests delete secret demo-token-s"));
+        assert_eq!(quoted("it's here"), r"'it'\''s here'");
     }
 
     #[test]

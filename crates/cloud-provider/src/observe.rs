@@ -21,6 +21,7 @@ pub fn service(service: &Service) -> ServiceView {
     let spec = service.spec.as_ref();
     let ports = spec.and_then(|spec| spec.ports.as_ref()).into_iter().flatten();
     let families = spec.and_then(|spec| spec.ip_families.as_ref()).into_iter();
+    let cluster_ips = spec.and_then(|spec| spec.cluster_ips.as_ref()).into_iter().flatten();
     let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
     let conditions = service.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ips = ingress.into_iter().flatten().filter_map(|entry| entry.ip.as_ref());
@@ -41,6 +42,7 @@ pub fn service(service: &Service) -> ServiceView {
             .filter_map(|port| Some((protocol(port.protocol.as_deref()), u16::try_from(port.port).ok()?)))
             .collect(),
         load_balancer_ip: spec.and_then(|spec| spec.load_balancer_ip.clone()).filter(|ip| !ip.is_empty()),
+        cluster_ips: cluster_ips.filter_map(|ip| ip.parse().ok()).collect(),
         ingress: ips.filter_map(|ip| ip.parse::<IpAddr>().ok()).collect(),
         condition: conditions.into_iter().flatten().find(|condition| condition.type_ == CONDITION).map(|condition| {
             Condition {

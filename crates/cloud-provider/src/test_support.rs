@@ -20,6 +20,7 @@ pub(crate) fn service(key: &str) -> ServiceView {
         families: Vec::new(),
         requires_both_families: false,
         load_balancer_ip: None,
+        cluster_ips: Vec::new(),
         ingress: Vec::new(),
         condition: None,
     }

@@ -42,6 +42,16 @@ pub enum Protocol {
     Sctp,
 }
 
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        })
+    }
+}
+
 /// An address family of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
@@ -83,6 +93,8 @@ pub struct ServiceView {
     pub requires_both_families: bool,
     /// `spec.loadBalancerIP`, if not empty.
     pub load_balancer_ip: Option<String>,
+    /// `spec.clusterIPs`; a headless Service has none.
+    pub cluster_ips: Vec<IpAddr>,
     /// `status.loadBalancer.ingress[].ip`, in order; entries without an IP are left out.
     pub ingress: Vec<IpAddr>,
     /// Our condition in `status.conditions`; see [`CONDITION`].

@@ -100,8 +100,18 @@ impl LoadBalancerConfig {
 }
 
 /// What to do where Harvester does not answer as it should.
-pub(crate) const CHECK_CLOUD_CONFIG: &str =
-    "check server, certificate authority, credentials and namespace in the cloud-config";
+const CHECK_CLOUD_CONFIG: &str = "check server, certificate authority, credentials and namespace in the cloud-config";
+
+/// What to do where Harvester does not know the token.
+const RENEW_TOKEN: &str = "the token in the cloud-config expired or was revoked. Make a new one with `harvester-cloud-provider \
+    generate-addon <account> <namespace> --rotate`, and put it into the Secret or file that --cloud-config reads (values \
+    cloudConfig.secretName, cloudConfigPath); no restart is needed";
+
+/// What to do about a request that Harvester answered with these words.
+pub(crate) fn remedy(error: &str) -> &'static str {
+    // The message of every 401; what is left of an answer is its text.
+    if error.contains("Unauthorized") { RENEW_TOKEN } else { CHECK_CLOUD_CONFIG }
+}
 
 impl ProviderConfig {
     pub(crate) fn load_balancers(&self) -> LoadBalancerConfig {

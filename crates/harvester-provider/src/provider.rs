@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloud_provider::cache::ServiceCache;
+use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::provider::{Instances, LoadBalancers};
 use harvester_api::load_balancer::LoadBalancer;
 use harvester_api::virtual_machine::VirtualMachine;
@@ -69,13 +69,13 @@ struct Watches {
 }
 
 impl HarvesterProvider {
-    /// `guest` and `harvester` are clients of the two clusters, `services` the cache that the controllers share (filled by whoever
-    /// owns it). Sends nothing.
+    /// `guest` and `harvester` are clients of the two clusters, `services` and `nodes` the caches that the controllers share (filled by
+    /// whoever owns them). Sends nothing.
     pub fn new(
         config: &ProviderConfig,
         guest: &Client,
         harvester: &Client,
-        services: &ServiceCache,
+        (services, nodes): (&ServiceCache, &NodeCache),
         registry: &mut Registry,
     ) -> Self {
         let metrics = Arc::new(Metrics::register(registry));
@@ -129,7 +129,7 @@ impl HarvesterProvider {
 
         let load_balancers = HarvesterLoadBalancers::new(
             (config.load_balancers(), identity.clone()),
-            services.clone(),
+            (services.clone(), nodes.clone()),
             (lbs.clone(), watches.lbs.status()),
             mapping.clone(),
             load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace),

@@ -137,8 +137,9 @@ async fn at_rest(count: usize) -> usize {
         namespace: "guests".to_owned(),
         server: "https://harvester:6443".to_owned(),
     };
-    let provider =
-        metrics.register(|registry| HarvesterProvider::new(&config, &client, &client, &caches.services, registry));
+    let provider = metrics.register(|registry| {
+        HarvesterProvider::new(&config, &client, &client, (&caches.services, &caches.nodes), registry)
+    });
     let (recorder, mut events) = Recorder::to_channel("test");
     let controllers = CloudProvider {
         client: client.clone(),

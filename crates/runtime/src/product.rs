@@ -23,7 +23,7 @@ impl Product {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "scenario"))]
 impl Product {
     /// For tests.
     pub const TEST: Self = Self { name: "tested", metrics_prefix: "tested", version: "1.2.3" };

@@ -98,7 +98,13 @@ async fn manage(
 
     let mut leading = Leading {
         provider: metrics.register(|registry| {
-            HarvesterProvider::new(&configuration.provider, &guest, &harvester, &caches.services, registry)
+            HarvesterProvider::new(
+                &configuration.provider,
+                &guest,
+                &harvester,
+                (&caches.services, &caches.nodes),
+                registry,
+            )
         }),
         settings: settings(flags, configuration),
         metrics: ControllerMetrics::register(metrics),

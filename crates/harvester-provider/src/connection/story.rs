@@ -60,7 +60,8 @@ impl Teller {
                     reason: "HarvesterCredentialsRefused",
                     message: format!(
                         "The Harvester API at {server} refuses the credentials in the cloud-config (401 Unauthorized): they expired or were \
-                         revoked. Put new ones into {file}; it is read again when it changes, without a restart"
+                         revoked. Make a new token with `harvester-cloud-provider generate-addon <account> <namespace> --rotate` and put it into \
+                         {file}, or into the Secret behind it; it is read again when it changes, without a restart"
                     ),
                 });
             }
@@ -124,7 +125,11 @@ mod tests {
         let refused = link(None, Some(start));
         let told = teller.step(start, &refused, "/etc/cloud-config");
         assert_eq!(reasons(&told), ["HarvesterCredentialsRefused"]);
-        assert!(told[0].message.contains("/etc/cloud-config") && told[0].message.contains("without a restart"));
+        assert!(
+            ["into /etc/cloud-config, ", "--rotate", "without a restart"]
+                .iter()
+                .all(|part| told[0].message.contains(part))
+        );
         assert_eq!(teller.step(start, &refused, "f"), []);
         assert_eq!(reasons(&teller.step(start, &link(None, None), "f")), ["HarvesterCredentialsAccepted"]);
     }

@@ -28,7 +28,7 @@ use super::lookup::{Found, judge, vm_uid};
 use super::power::power;
 use super::requests::Requests;
 use super::view::{VmView, VmiView};
-use crate::config::{CHECK_CLOUD_CONFIG, ProviderConfig};
+use crate::config::{ProviderConfig, remedy};
 use crate::identity::Identity;
 use crate::load_balancers::neighbours::addresses;
 use crate::metrics::Metrics;
@@ -200,7 +200,7 @@ impl HarvesterInstances {
         // Wrong cloud-config, missing rights, Harvester away: nobody else tells the user.
         let error = self.watched.iter().find_map(|watched| Some(watched.borrow().error.as_ref()?.1.clone()));
         Err(match error {
-            Some(error) => format!("{story}: {error}; {CHECK_CLOUD_CONFIG}"),
+            Some(error) => format!("{story}: {error}; {}", remedy(&error)),
             None => story,
         })
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use cloud_provider::view::{Family, Protocol, ServiceKey, ServiceView, Tags, Uid};
+use cloud_provider::view::{
+    Family, NodeAddress, NodeAddressKind, NodeView, Protocol, ServiceKey, ServiceView, Tags, Uid,
+};
 use harvester_api::keys::{cloudprovider, kube_vip, loadbalancer};
 use harvester_api::names::ClusterName;
 
@@ -25,6 +27,24 @@ pub fn config() -> LoadBalancerConfig {
     }
 }
 
+/// A Node with these addresses.
+pub fn node(name: &str, addresses: &[&str]) -> NodeView {
+    let entry = |address: &&str| NodeAddress { kind: NodeAddressKind::InternalIp, address: (*address).to_owned() };
+    NodeView {
+        name: name.to_owned(),
+        uid: Uid(format!("uid-of-{name}")),
+        resource_version: "100".into(),
+        created: None,
+        provider_id: None,
+        annotations: Tags::default(),
+        labels: Tags::default(),
+        taints: Vec::new(),
+        ready: None,
+        addresses: addresses.iter().map(entry).collect(),
+        deleting: false,
+    }
+}
+
 pub struct ServiceBuilder(ServiceView);
 
 /// A Service of type LoadBalancer with the finalizer and port TCP/80.
@@ -44,6 +64,7 @@ pub fn service(name: &str) -> ServiceBuilder {
         families: Vec::new(),
         requires_both_families: false,
         load_balancer_ip: None,
+        cluster_ips: Vec::new(),
         ingress: Vec::new(),
         condition: None,
     })

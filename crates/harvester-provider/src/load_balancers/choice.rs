@@ -2,10 +2,11 @@
 //!
 //! `kube-vip.io/loadbalancerIPs` is our output and asks for nothing, except on a Service that we see for the first time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use cloud_provider::view::ServiceView;
+use cloud_provider::view::{NodeView, ServiceKey, ServiceView};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::load_balancer::Ipam;
 use harvester_api::names::is_object_name;
@@ -94,6 +95,30 @@ pub fn source(service: &ServiceView) -> Result<Source, ChoiceError> {
     }
 }
 
+/// Who has an address that no Service gets by asking for it. (One that another Service has as its own is `AddressTaken`.)
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Holder {
+    /// A machine.
+    #[error("that of node {0}")]
+    Node(String),
+    /// A Service, for clients inside the cluster.
+    #[error("the ClusterIP of service {0}")]
+    ClusterIp(ServiceKey),
+}
+
+/// Who has this address, of the Nodes and of the Services inside the cluster.
+pub fn holder(address: IpAddr, nodes: &[Arc<NodeView>], services: &[Arc<ServiceView>]) -> Option<Holder> {
+    let node = nodes.iter().find(|node| node_addresses(node).contains(&address));
+    let service = || services.iter().find(|service| service.cluster_ips.contains(&address));
+    node.map(|node| Holder::Node(node.name.clone()))
+        .or_else(|| service().map(|service| Holder::ClusterIp(service.key.clone())))
+}
+
+/// The addresses of a machine; names are not among them.
+pub fn node_addresses(node: &NodeView) -> BTreeSet<IpAddr> {
+    node.addresses.iter().filter_map(|entry| entry.address.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()
+}
+
 /// The address of a Service that brings its own; a secondary has its primary's.
 pub fn static_address(service: &ServiceView) -> Option<IpAddr> {
     match source(service) {
@@ -139,7 +164,7 @@ pub fn at_first_sight(service: &ServiceView) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::build::service;
+    use super::super::build::{node, service};
     use super::*;
 
     fn asked(annotations: &[(&str, &str)]) -> Result<Source, String> {
@@ -155,6 +180,19 @@ mod tests {
         {
             assert_eq!(ip(wrong), Err(ChoiceError::NoAddress(wrong.to_owned())), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_addresses_of_nodes_and_cluster_ips_have_a_holder() {
+        let node = node("worker-1", &["192.168.0.11", "fd00::11", "worker-1"]);
+        let inside =
+            ServiceView { cluster_ips: vec!["10.43.0.1".parse().unwrap()], ..service("default/kubernetes").done() };
+        let (nodes, services) = ([Arc::new(node)], [Arc::new(inside)]);
+        let found = |ip: &str| holder(ip.parse().unwrap(), &nodes, &services).map(|holder| holder.to_string());
+        assert_eq!(found("192.168.0.11").as_deref(), Some("that of node worker-1"));
+        assert_eq!(found("fd00::11").as_deref(), Some("that of node worker-1"));
+        assert_eq!(found("10.43.0.1").as_deref(), Some("the ClusterIP of service default/kubernetes"));
+        assert_eq!(found("192.168.0.12"), None);
     }
 
     #[test]

@@ -26,6 +26,12 @@ pub const READMIT_INTERVAL: Duration = Duration::from_secs(30);
 /// (decision 13).
 pub const NUDGE_INTERVAL: Duration = Duration::from_mins(1);
 
+/// How the texts of a Service without an address end that needs its user.
+pub const GETS_ONE: &str = "The Service gets an address by itself then";
+
+/// The same for one that is to move: it has an address, and keeps it until then.
+pub const MOVES: &str = "The Service moves by itself then";
+
 /// Why there is no address, for the user and for the metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoAddress {
@@ -56,8 +62,8 @@ impl Resend {
     }
 }
 
-/// What to tell about a LoadBalancer without a usable address. `now` in Unix seconds.
-pub fn no_address(lb: &LbView, cluster: &str, namespace: &str, now: i64) -> NoAddress {
+/// What to tell about a LoadBalancer without a usable address; `then` says what follows when it has one. `now` in Unix seconds.
+pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, now: i64) -> NoAddress {
     let message = lb.ready.as_ref().map_or("", |ready| ready.message.as_str());
     let story = format!("ip is not allocated, mode: {}, message: {message}", lb.effective_ipam());
     let progress = |story: String, retry_after| NoAddress {
@@ -71,14 +77,13 @@ pub fn no_address(lb: &LbView, cluster: &str, namespace: &str, now: i64) -> NoAd
         Some(ready) if ready.status => progress(story, None),
         Some(_) => match NotReady::classify(message) {
             NotReady::Transient => progress(story, None),
-            NotReady::NoAllocator => no_such_pool(lb, &story, now),
-            NotReady::NoMatchingPool => no_matching_pool(lb, &story, cluster, namespace),
+            NotReady::NoAllocator => no_such_pool(lb, &story, then, now),
+            NotReady::NoMatchingPool => no_matching_pool(lb, &story, (cluster, namespace), then),
             NotReady::PoolExhausted => NoAddress {
                 waiting: Waiting {
                     reason: WaitReason::PoolExhausted.word(),
                     message: format!(
-                        "{story}. The IPPool on Harvester is used up: enlarge it, or delete Services that need no address. The \
-                         Service gets one by itself then"
+                        "{story}. The IPPool on Harvester is used up: enlarge it, or delete Services that need no address. {then}"
                     ),
                     needs_user: true,
                     retry_after: Some(NUDGE_INTERVAL),
@@ -109,7 +114,7 @@ fn age_seconds(lb: &LbView, now: i64) -> u64 {
 }
 
 /// The host does not let us read its pools: its words are all there is.
-fn no_such_pool(lb: &LbView, story: &str, now: i64) -> NoAddress {
+fn no_such_pool(lb: &LbView, story: &str, then: &str, now: i64) -> NoAddress {
     let left = POOL_UNKNOWN.as_secs().saturating_sub(age_seconds(lb, now));
     if left > 0 {
         let reason = WaitReason::Allocation;
@@ -121,7 +126,7 @@ fn no_such_pool(lb: &LbView, story: &str, now: i64) -> NoAddress {
     let pool = said.or(lb.wanted_pool.as_deref()).unwrap_or_default().trim();
     let message = format!(
         "{story}. IPPool {pool} does not exist on Harvester, or Harvester has just restarted: correct or remove annotation {}, or \
-         make the IPPool. The Service gets an address by itself then",
+         make the IPPool. {then}",
         cloudprovider::IP_POOL
     );
     let reason = WaitReason::NoSuchPool;
@@ -155,7 +160,7 @@ fn silent_host(lb: &LbView, story: &str, now: i64) -> NoAddress {
     }
 }
 
-fn no_matching_pool(lb: &LbView, story: &str, cluster: &str, namespace: &str) -> NoAddress {
+fn no_matching_pool(lb: &LbView, story: &str, (cluster, namespace): (&str, &str), then: &str) -> NoAddress {
     let network = lb.annotation(loadbalancer::NETWORK);
     let (remedy, retry_after, resend) = if network.is_empty() {
         let remedy = format!(
@@ -173,7 +178,7 @@ fn no_matching_pool(lb: &LbView, story: &str, cluster: &str, namespace: &str) ->
     NoAddress {
         waiting: Waiting {
             reason: WaitReason::NoMatchingPool.word(),
-            message: format!("{story}. {remedy}. The Service gets an address by itself then"),
+            message: format!("{story}. {remedy}. {then}"),
             needs_user: true,
             retry_after,
         },
@@ -193,7 +198,7 @@ mod tests {
         if let Some(message) = message {
             lb = LbView { ready: Some(super::super::view::Ready { status: false, message: message.into() }), ..lb };
         }
-        no_address(&lb, "demo", "guests", 100)
+        no_address(&lb, ("demo", "guests"), GETS_ONE, 100)
     }
 
     #[test]
@@ -212,16 +217,16 @@ mod tests {
     #[test]
     fn a_pool_that_does_not_exist_becomes_the_users_trouble_after_ten_seconds() {
         let lb = LbView { created: Some(100), ..build::lb("x").not_ready("fail to get allocator nosuch").done() };
-        let soon = no_address(&lb, "demo", "guests", 104);
+        let soon = no_address(&lb, ("demo", "guests"), GETS_ONE, 104);
         assert!(!soon.waiting.needs_user && soon.resend.is_none(), "a host that starts says so of every pool");
         assert_eq!(soon.waiting.retry_after, Some(Duration::from_secs(6)));
-        let late = no_address(&lb, "demo", "guests", 110);
+        let late = no_address(&lb, ("demo", "guests"), GETS_ONE, 110);
         assert!(late.waiting.needs_user);
         assert_eq!((late.reason, late.resend), (WaitReason::NoSuchPool, Some(Resend::Nudge)));
         for part in ["IPPool nosuch does not exist on Harvester, or Harvester has just restarted", "/ippool"] {
             assert!(late.waiting.message.contains(part), "{}", late.waiting.message);
         }
-        assert_eq!(late, no_address(&lb, "demo", "guests", 999), "one trouble, one Event");
+        assert_eq!(late, no_address(&lb, ("demo", "guests"), GETS_ONE, 999), "one trouble, one Event");
     }
 
     #[test]
@@ -259,14 +264,14 @@ mod tests {
     #[test]
     fn a_host_that_never_looked_becomes_the_users_trouble_after_half_a_minute() {
         let lb = LbView { created: Some(100), ..build::lb("x").done() };
-        let soon = no_address(&lb, "demo", "guests", 110);
+        let soon = no_address(&lb, ("demo", "guests"), GETS_ONE, 110);
         assert!(!soon.waiting.needs_user);
         assert_eq!(soon.waiting.retry_after, Some(Duration::from_secs(20)));
-        let late = no_address(&lb, "demo", "guests", 130);
+        let late = no_address(&lb, ("demo", "guests"), GETS_ONE, 130);
         assert!(late.waiting.needs_user && late.waiting.message.contains("harvester-load-balancer"));
         assert_eq!(
             late.waiting.message,
-            no_address(&lb, "demo", "guests", 999).waiting.message,
+            no_address(&lb, ("demo", "guests"), GETS_ONE, 999).waiting.message,
             "one trouble, one Event"
         );
     }

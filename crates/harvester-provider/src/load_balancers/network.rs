@@ -13,16 +13,34 @@ pub enum NetworkError {
     #[error("invalid interface-nad-mapping in ConfigMap {NAMESPACE}/{NAME}: {0}")]
     Invalid(String),
     /// The nodes have no network in common.
-    #[error("there is no common NAD mapping: {NAMESPACE}/{NAME} is empty")]
+    #[error(
+        "there is no common NAD mapping: {NAMESPACE}/{NAME} is empty. Attach the network to all machines of this cluster and run \
+         qemu-guest-agent in them, or remove annotation {key}", key = cloudprovider::NETWORK
+    )]
     NothingInCommon,
     /// This network is not one of those that the nodes have in common.
-    #[error("network {} not found in NAD mapping for service {service}", Quoted(network))]
+    #[error(
+        "network {} not found in NAD mapping for service {service}. Annotation {key} asks for it; all nodes have {} (ConfigMap \
+         {NAMESPACE}/{NAME}): name one of these, or attach the network to all machines",
+        Quoted(network), listed(known), key = cloudprovider::NETWORK
+    )]
     NotInMapping {
         /// As the Service names it.
         network: String,
         /// `namespace/name`.
         service: String,
+        /// The networks that there are.
+        known: Vec<String>,
     },
+}
+
+/// An Event has room for so many names.
+const LISTED: usize = 8;
+
+fn listed(networks: &[String]) -> String {
+    let names = networks.iter().take(LISTED).map(|name| Quoted(name).to_string()).collect::<Vec<_>>().join(", ");
+    let rest = networks.len().saturating_sub(LISTED);
+    if rest == 0 { names } else { format!("{names} and {rest} more") }
 }
 
 /// The annotation that names the network; empty where it is missing.
@@ -42,7 +60,11 @@ pub fn resolve_interface(service: &ServiceView, mapping: Option<&NadMapping>) ->
         Some(NadMapping::Invalid(why)) => Err(NetworkError::Invalid(why.clone())),
         Some(NadMapping::Known(map)) => match map.get(network) {
             Some(interface) => Ok(Some(interface.clone())),
-            None => Err(NetworkError::NotInMapping { network: network.to_owned(), service: service.key.to_string() }),
+            None => Err(NetworkError::NotInMapping {
+                network: network.to_owned(),
+                service: service.key.to_string(),
+                known: map.keys().cloned().collect(),
+            }),
         },
     }
 }
@@ -97,8 +119,26 @@ mod tests {
         for (name, annotations, mapping, expected) in cases {
             let service = build::service("default/web").short(annotations).done();
             let got = resolve_interface(&service, mapping).map_err(|error| error.to_string());
-            assert_eq!(got, expected.map(|name| name.map(str::to_owned)).map_err(str::to_owned), "{name}");
+            match (&got, expected) {
+                (Err(text), Err(start)) => assert!(text.starts_with(&format!("{start}. ")), "{name}: {text}"),
+                _ => assert_eq!(got, expected.map(|name| name.map(str::to_owned)).map_err(str::to_owned), "{name}"),
+            }
         }
+    }
+
+    #[test]
+    fn an_unknown_network_is_answered_with_those_that_there_are() {
+        let service = build::service("default/web").short(&[("net", "a/gone")]).done();
+        let text = resolve_interface(&service, Some(&mapping())).unwrap_err().to_string();
+        for part in [
+            "cloudprovider.harvesterhci.io/network",
+            "all nodes have default/mgmt, default/net123 (ConfigMap kube-system/",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        let many = NadMapping::Known((0..20).map(|n| (format!("a/{n:02}"), "eth0".to_owned())).collect());
+        let text = resolve_interface(&service, Some(&many)).unwrap_err().to_string();
+        assert!(text.contains("a/07 and 12 more"), "{text}");
     }
 
     #[test]
@@ -106,14 +146,15 @@ mod tests {
         let plain = build::service("default/web").done();
         let with = build::service("default/web").short(&[("net", "a/b")]).done();
         for (mapping, text) in [
-            (NadMapping::Empty, "there is no common NAD mapping: kube-system/harvester-nad-mapping is empty"),
+            (NadMapping::Empty, "there is no common NAD mapping: kube-system/harvester-nad-mapping is empty. Attach "),
             (
                 NadMapping::Invalid("expected value".into()),
                 "invalid interface-nad-mapping in ConfigMap kube-system/harvester-nad-mapping: expected value",
             ),
         ] {
             assert_eq!(resolve_interface(&plain, Some(&mapping)), Ok(None));
-            assert_eq!(resolve_interface(&with, Some(&mapping)).unwrap_err().to_string(), text);
+            let told = resolve_interface(&with, Some(&mapping)).unwrap_err().to_string();
+            assert!(told.starts_with(text), "{told}");
         }
         assert_eq!(resolve_interface(&with, Some(&NadMapping::Null)), Ok(None));
     }

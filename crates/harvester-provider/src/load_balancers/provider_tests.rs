@@ -33,6 +33,7 @@ struct Lab {
     stored: Arc<Mutex<BTreeMap<String, Value>>>,
     conflicts: Arc<Mutex<usize>>,
     services: ServiceCache,
+    nodes: NodeCache,
     lbs: LbCache,
     provider: HarvesterLoadBalancers,
 }
@@ -46,6 +47,7 @@ impl Lab {
             answer(request, &mut objects.lock().unwrap(), &mut refuse.lock().unwrap())
         });
         let services = cloud_provider::cache::services_with(services);
+        let nodes = cloud_provider::cache::nodes_with([]);
         let lbs = lb_cache();
         lbs.replace(BTreeMap::new());
         let requests = Requests::new(server.client(), server.client(), "guests");
@@ -53,13 +55,13 @@ impl Lab {
         let mapping = MappingSource::in_memory(None);
         let provider = HarvesterLoadBalancers::new(
             (config(), Identity::known("demo")),
-            services.clone(),
+            (services.clone(), nodes.clone()),
             (lbs.clone(), watched()),
             mapping,
             requests,
             metrics,
         );
-        Self { server, stored, conflicts, services, lbs, provider }
+        Self { server, stored, conflicts, services, nodes, lbs, provider }
     }
 
     fn name(&self) -> String {
@@ -332,7 +334,22 @@ async fn a_refusal_of_the_host_reaches_the_user_in_its_words() {
     let error = provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap_err();
     let name = object_name(&config(), &lab.services.get(&key("default/web")).unwrap());
     assert_eq!((error.permanent, error.longest_pause), (false, Some(AFTER_REFUSAL)));
-    assert_eq!(runtime::error::chain(&error), format!("create or update lb guests/{name} failed, error: {message}"));
+    assert_eq!(chain(&error), format!("create or update lb guests/{name} failed, error: {message}"));
+}
+
+#[tokio::test]
+async fn a_token_that_harvester_does_not_know_any_more_comes_with_its_remedy() {
+    let server = Scenario::answering(|_| (401, Scenario::status(401, "Unauthorized", "Unauthorized")));
+    let lab = Lab::new(vec![service("default/web").done()]);
+    let requests = Requests::new(server.client(), server.client(), "guests");
+    let provider = HarvesterLoadBalancers { requests, ..lab.provider };
+    let error = provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap_err();
+    assert_eq!((error.permanent, error.reason), (false, "HarvesterForbidden"));
+    let told = chain(&error);
+    for part in ["failed, error: Unauthorized; ", "expired or was revoked", "--rotate", "--cloud-config", "no restart"]
+    {
+        assert!(told.contains(part), "{part} is missing in {told}");
+    }
 }
 
 /// W-18.

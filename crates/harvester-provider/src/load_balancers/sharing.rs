@@ -27,7 +27,11 @@ pub enum ShareError {
         value: String,
     },
     /// There is no such Service.
-    #[error("get service {} failed: services {:?} not found", Quoted(value), Quoted(name))]
+    #[error(
+        "get service {} failed: services {:?} not found. Annotation {key} names it; accepted is name or namespace/name of a Service of \
+         type LoadBalancer with an address of its own: make that Service, correct the annotation, or remove it for an address of its own",
+        Quoted(value), Quoted(name), key = cloudprovider::PRIMARY_SERVICE
+    )]
     NoPrimary {
         /// As written.
         value: String,
@@ -35,7 +39,11 @@ pub enum ShareError {
         name: String,
     },
     /// The Service shares another one's address itself, or names itself.
-    #[error("service {} is not a primary service", Quoted(value))]
+    #[error(
+        "service {} is not a primary service. Annotation {key} names it, and it has no address of its own to share: name the Service \
+         whose address it is, or remove the annotation for an address of its own",
+        Quoted(value), key = cloudprovider::PRIMARY_SERVICE
+    )]
     NotPrimary {
         /// As written.
         value: String,
@@ -75,8 +83,9 @@ pub enum ShareError {
 /// A port of a shared address that two Services want.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "check port overlap failed, primary service: {primary}, secondary service: {secondary}, error: port {port} has been used in \
-     service {by}"
+    "check port overlap failed, primary service: {primary}, secondary service: {secondary}, error: port {} has been used in service \
+     {by}. Both want {}/{}: use another port in one of them, or remove annotation {} or {} from {secondary} for an address of its own",
+    port.1, port.0, port.1, cloudprovider::PRIMARY_SERVICE, cloudprovider::SHARE_GROUP
 )]
 pub struct PortClash {
     /// Owner of the address.
@@ -84,7 +93,7 @@ pub struct PortClash {
     /// Who shares it.
     pub secondary: ServiceKey,
     /// The port.
-    pub port: u16,
+    pub port: (Protocol, u16),
     /// Who has it.
     pub by: ServiceKey,
 }
@@ -258,12 +267,12 @@ impl From<&ServiceView> for Occupant {
 }
 
 /// The first port of `service` that another user of the address has. TCP and UDP do not clash (W-20).
-pub fn first_clash(service: &ServiceView, occupants: &[Occupant]) -> Option<(u16, ServiceKey)> {
+pub fn first_clash(service: &ServiceView, occupants: &[Occupant]) -> Option<((Protocol, u16), ServiceKey)> {
     let others = || occupants.iter().filter(|occupant| occupant.key != service.key);
     service
         .ports
         .iter()
-        .find_map(|port| Some((port.1, others().find(|occupant| occupant.ports.contains(port))?.key.clone())))
+        .find_map(|port| Some((*port, others().find(|occupant| occupant.ports.contains(port))?.key.clone())))
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use cloud_provider::view::{Protocol, ServiceKey, ServiceView};
+use cloud_provider::view::{NodeView, Protocol, ServiceKey, ServiceView};
 use harvester_api::keys::{cloudprovider, kube_vip, loadbalancer};
 
+use super::choice::node_addresses;
 use super::neighbours::addresses;
 use super::network::wanted_network;
 use super::sharing::{Group, group_of, named_primary};
@@ -42,7 +43,11 @@ impl From<&ServiceView> for Digest {
             ingress: service.ingress.clone(),
             network: wanted_network(service).to_owned(),
             shows: service.annotations.get(kube_vip::LOADBALANCER_IPS).map(str::to_owned),
-            holds: if service.is_load_balancer && !service.deleting { addresses(service) } else { BTreeSet::new() },
+            holds: {
+                let shown = service.is_load_balancer && !service.deleting;
+                let shown = if shown { addresses(service) } else { BTreeSet::new() };
+                shown.into_iter().chain(service.cluster_ips.iter().copied()).collect()
+            },
             label: service.labels.get(cloudprovider::PRIMARY_SERVICE).map(str::to_owned),
             ports: service.ports.clone(),
         }
@@ -91,6 +96,30 @@ impl ServiceWakes {
             |digest: &Option<Digest>| digest.as_ref().map(|digest| digest.ingress.clone()).unwrap_or_default();
         if ingress(&old) != ingress(&new) {
             wake.insert(key.clone());
+        }
+        wake
+    }
+}
+
+/// Remembers the addresses of Nodes, to tell which of them one has given up.
+#[derive(Debug, Default)]
+pub struct NodeWakes {
+    seen: BTreeMap<String, BTreeSet<IpAddr>>,
+}
+
+impl NodeWakes {
+    /// The Node called `name` changed, appeared or is gone: who wants an address that it has given up.
+    pub fn touched(
+        &mut self,
+        name: &str,
+        now: Option<&NodeView>,
+        wanting: impl Fn(IpAddr) -> BTreeSet<ServiceKey>,
+    ) -> BTreeSet<ServiceKey> {
+        let new = now.map(node_addresses).unwrap_or_default();
+        let old = self.seen.remove(name).unwrap_or_default();
+        let wake = old.difference(&new).copied().flat_map(wanting).collect();
+        if !new.is_empty() {
+            self.seen.insert(name.to_owned(), new);
         }
         wake
     }

@@ -22,6 +22,7 @@ pub use delete::{DeletePlan, delete};
 pub use moving::name_in_pool;
 pub use refusal::Refusal;
 
+use super::choice::Holder;
 use super::desired::Change;
 use super::network::interface_for;
 use super::service_patch::ServicePatch;
@@ -57,6 +58,8 @@ pub struct World<'a> {
     pub taken: bool,
     /// Another Service that has the address which this one asks for; or a static one that has what was booked for this one.
     pub address_user: Option<ServiceKey>,
+    /// The node or the ClusterIP that has the static address which this one asks for and is not served at.
+    pub address_holder: Option<Holder>,
     /// The cluster has as many load balancers as it may have.
     pub quota_reached: Option<usize>,
     /// How long the Service has shown an address that nobody serves.

@@ -10,6 +10,7 @@ use harvester_api::load_balancer::DHCP_ADDRESS;
 use super::super::booking::{self, When, when};
 use super::super::choice::Source;
 use super::super::desired;
+use super::super::host_words::MOVES;
 use super::super::service_patch::publish;
 use super::super::sharing;
 use super::super::view::LbView;
@@ -52,7 +53,7 @@ pub(super) fn step(
                 let patch = publish(service, address, interface);
                 Plan { actions: vec![Action::Patch(patch)], verdict: wait(moves, WaitReason::Allocation) }
             } else {
-                let (_, verdict) = without_address(next, world);
+                let (_, verdict) = without_address(next, MOVES, world);
                 Plan { actions: Vec::new(), verdict: prefixed(&moves, verdict) }
             }
         }

@@ -12,7 +12,7 @@ use harvester_api::load_balancer::{DHCP_ADDRESS, DHCP6_ADDRESS};
 use super::super::booking::{When, when};
 use super::super::choice::{self, Source};
 use super::super::desired::{self, Change};
-use super::super::host_words::Resend;
+use super::super::host_words::{GETS_ONE, Resend};
 use super::super::neighbours::addresses;
 use super::super::network::wanted_network;
 use super::super::service_patch::{ServicePatch, publish};
@@ -36,6 +36,9 @@ pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &Wor
     };
     if let (Source::Static(address), Some(by)) = (&source, &world.address_user) {
         return Plan::only(Refusal::AddressTaken { address: *address, by: by.clone() });
+    }
+    if let (Source::Static(address), Some(holder)) = (&source, &world.address_holder) {
+        return Plan::only(Refusal::AddressHeld { address: *address, holder: holder.clone() });
     }
     let Some(lb) = world.lb else { return create(service, &source, world) };
     if let Some(plan) = unusable(service, lb, &source, world) {
@@ -85,7 +88,7 @@ fn serve(
             None if lb.wanted_pool.is_some() && lb.is_settled() => changes.push(Change::NoPool),
             _ => {}
         }
-        let (action, verdict) = without_address(lb, world);
+        let (action, verdict) = without_address(lb, GETS_ONE, world);
         match action {
             Some(Resend::Readmit) if changes.is_empty() => actions.push(Action::Readmit { uid: lb.uid.clone() }),
             Some(Resend::Nudge) => changes.push(Change::Annotation(NUDGED, world.now.to_string())),

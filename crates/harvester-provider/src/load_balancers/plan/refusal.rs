@@ -7,7 +7,7 @@ use cloud_provider::view::ServiceKey;
 use harvester_api::keys::cloudprovider;
 use harvester_api::names::ClusterName;
 
-use super::super::choice::ChoiceError;
+use super::super::choice::{ChoiceError, Holder};
 use super::super::network::NetworkError;
 use super::super::quoted::Quoted;
 use super::super::sharing::ShareError;
@@ -44,6 +44,14 @@ pub enum Refusal {
         address: IpAddr,
         /// Who has it.
         by: ServiceKey,
+    },
+    /// A static address that answers for something else already.
+    #[error("address {address} is {holder}: choose another one in annotation {key}, outside all pools and of the network", key = cloudprovider::IP)]
+    AddressHeld {
+        /// By annotation.
+        address: IpAddr,
+        /// Whose it is.
+        holder: Holder,
     },
     /// A move between pools needs a second object, and a proof that it is ours.
     #[error(
@@ -151,7 +159,7 @@ impl Refusal {
             ) => "WrongAnnotation",
             Self::ClusterName(_) => "BadClusterName",
             Self::NotAsAsked { .. } => "AddressNotAsAsked",
-            Self::AddressTaken { .. } => "AddressTaken",
+            Self::AddressTaken { .. } | Self::AddressHeld { .. } => "AddressTaken",
             Self::CannotMove { .. } => "CannotMove",
             Self::IpamChanged { .. } => "IPAMChanged",
             Self::NetworkChanged { .. } => "NetworkChanged",

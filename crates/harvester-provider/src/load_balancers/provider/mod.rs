@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cloud_provider::cache::ServiceCache;
+use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
 use cloud_provider::view::{ServiceKey, ServiceView};
 use futures::stream::BoxStream;
 use harvester_api::keys::kube_vip;
+use runtime::error::{api_code, chain};
 use runtime::reflect::Status;
 use tokio::sync::watch;
 
@@ -32,7 +33,7 @@ use super::pacing::Pacer;
 use super::plan::{self, Action, Plan, Verdict};
 use super::spelling::misspelt;
 use super::wait_reason::WaitReason;
-use crate::config::{CHECK_CLOUD_CONFIG, LoadBalancerConfig};
+use crate::config::{LoadBalancerConfig, remedy};
 use crate::identity::Identity;
 use crate::identity::keeper::cluster_uid;
 use crate::metrics::Metrics;
@@ -56,6 +57,7 @@ pub struct HarvesterLoadBalancers {
     given: LoadBalancerConfig,
     identity: Identity,
     services: ServiceCache,
+    nodes: NodeCache,
     neighbours: Arc<Neighbours>,
     lbs: LbCache,
     /// How the reflector of `lbs` is doing.
@@ -88,7 +90,7 @@ impl HarvesterLoadBalancers {
     /// Nothing is sent or watched before the first call.
     pub fn new(
         (given, identity): (LoadBalancerConfig, Identity),
-        services: ServiceCache,
+        (services, nodes): (ServiceCache, NodeCache),
         (lbs, watched): (LbCache, watch::Receiver<Status>),
         mapping: MappingSource,
         requests: Requests,
@@ -99,6 +101,7 @@ impl HarvesterLoadBalancers {
             identity,
             neighbours: Arc::new(Neighbours::new(services.clone())),
             services,
+            nodes,
             objects: Objects::new(lbs.clone()),
             owners: Owners::new(lbs.clone()),
             lbs,
@@ -177,8 +180,10 @@ impl HarvesterLoadBalancers {
                 // Wrong cloud-config, missing rights, Harvester away: nobody else tells the user.
                 Some((_, error)) => (
                     format!(
-                        "cannot list LoadBalancers in namespace {} of Harvester at {}: {error}; {CHECK_CLOUD_CONFIG}",
-                        self.given.namespace, self.given.server
+                        "cannot list LoadBalancers in namespace {} of Harvester at {}: {error}; {}",
+                        self.given.namespace,
+                        self.given.server,
+                        remedy(error)
                     ),
                     true,
                 ),
@@ -280,10 +285,23 @@ fn is_refusal(error: &RequestError) -> bool {
     )
 }
 
+/// The cause of a request that Harvester refused because it does not know us, with what to do about it.
+fn unauthorized(error: &RequestError) -> Option<String> {
+    let (RequestError::Write { source, .. } | RequestError::Read { source, .. } | RequestError::Delete { source, .. }) =
+        error
+    else {
+        return None;
+    };
+    (api_code(source) == Some(401)).then(|| format!("{}; {}", chain(source), remedy("Unauthorized")))
+}
+
 fn failed(error: RequestError) -> ProviderError {
     let message = error.to_string();
     let reason = condition_reason(&error);
     let longest_pause = is_refusal(&error).then_some(AFTER_REFUSAL);
+    if let Some(refused) = unauthorized(&error) {
+        return ProviderError { source: Some(refused.into()), reason, longest_pause, ..ProviderError::new(message) };
+    }
     let source = match error {
         RequestError::Write { source, .. }
         | RequestError::Read { source, .. }

@@ -7,7 +7,7 @@ use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::keys::cloudprovider::CLUSTER_UID;
 use harvester_api::keys::kube_vip;
 
-use super::super::choice::{self, Source};
+use super::super::choice::{self, Holder, Source};
 use super::super::owned::Owned;
 use super::super::plan::{self, Action, Plan, Verdict, World};
 use super::super::sharing::{self, Occupant};
@@ -40,6 +40,13 @@ impl HarvesterLoadBalancers {
         let mut others = self.beside(&there);
         others.retain(|other| !only_static || choice::static_address(other) == Some(address));
         sharing::other_user(&there, &others)
+    }
+
+    /// Who has the static address that this one asks for, of the Nodes and inside the cluster. Clients who were told of it keep it:
+    /// taking it away would help nobody.
+    pub(super) fn address_holder(&self, service: &ServiceView) -> Option<Holder> {
+        let address = choice::static_address(service).filter(|address| !service.ingress.contains(address))?;
+        choice::holder(address, &self.nodes.all(), &self.services.all())
     }
 
     /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too, unless somebody has
@@ -100,6 +107,7 @@ impl HarvesterLoadBalancers {
             lb: lb.as_deref(),
             others: &owned.others,
             address_user: self.address_user(service, lb.as_deref()),
+            address_holder: self.address_holder(service),
             quota_reached,
             unserved,
             mapping: mapping.as_deref(),

@@ -9,7 +9,7 @@ use harvester_api::names::ClusterName;
 use runtime::reflect::Status;
 use tokio::sync::watch;
 
-use super::super::wakes::{ObjectWakes, ServiceWakes, with_network};
+use super::super::wakes::{NodeWakes, ObjectWakes, ServiceWakes, with_network};
 use super::{HarvesterLoadBalancers, unserved};
 use crate::identity::keeper::cluster_uid;
 
@@ -44,6 +44,13 @@ impl HarvesterLoadBalancers {
             futures::stream::iter(woken)
         });
 
+        let (nodes, neighbours) = (self.nodes.clone(), Arc::clone(&self.neighbours));
+        let mut machines = NodeWakes::default();
+        let by_node = self.nodes.subscribe().flat_map(move |name| {
+            let node = nodes.get(&name);
+            futures::stream::iter(machines.touched(&name, node.as_deref(), |address| neighbours.wanting(address)))
+        });
+
         let services = self.services.clone();
         let by_mapping =
             self.mapping.subscribe().flat_map(move |_: String| futures::stream::iter(with_network(&services.all())));
@@ -65,6 +72,7 @@ impl HarvesterLoadBalancers {
             by_identity.boxed(),
             by_object.boxed(),
             by_service.boxed(),
+            by_node.boxed(),
             by_mapping.boxed(),
             by_recovery.boxed(),
             by_turn.boxed(),

@@ -166,7 +166,11 @@ async fn a_port_that_a_member_has_is_refused_to_another_one_by_name() {
     let clash = member("default/clash", 3, "TCP/443");
     lab.services.apply(clash.key.clone(), clash.clone());
     let error = lab.provider.ensure(&clash).await.unwrap_err();
-    assert!(error.permanent && error.message.ends_with("port 443 has been used in service default/second"), "{error}");
+    assert!(
+        error.permanent
+            && error.message.contains("port 443 has been used in service default/second. Both want TCP/443"),
+        "{error}"
+    );
     assert_eq!(lab.sent(), []);
     let udp = member("default/udp", 3, "UDP/443");
     lab.services.apply(udp.key.clone(), udp.clone());

@@ -24,7 +24,7 @@ fn with_record(lab: Lab) -> (Scenario, Lab) {
         _ => (201, request.body.clone()),
     });
     let requests = Requests::new(server.client(), lab.server.client(), "guests");
-    let Lab { server: harvester, stored, conflicts, services, lbs, provider } = lab;
+    let Lab { server: harvester, stored, conflicts, services, nodes, lbs, provider } = lab;
     (
         server,
         Lab {
@@ -32,6 +32,7 @@ fn with_record(lab: Lab) -> (Scenario, Lab) {
             stored,
             conflicts,
             services,
+            nodes,
             lbs,
             provider: HarvesterLoadBalancers { requests, ..provider },
         },

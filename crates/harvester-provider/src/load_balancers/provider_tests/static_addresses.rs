@@ -1,5 +1,6 @@
 //! A static address inside a pool: who is told, who keeps it, and who is woken when it is free.
 
+use super::super::super::build::node;
 use super::*;
 
 fn fixed() -> ServiceView {
@@ -36,4 +37,31 @@ async fn a_static_service_is_woken_when_the_address_that_it_was_refused_is_free(
         while wakes.next().await.expect("a stream without end") != key("default/fixed") {}
     });
     woken.await.expect("woken");
+}
+
+#[tokio::test]
+async fn a_static_service_that_was_refused_a_nodes_address_is_woken_when_the_node_is_gone() {
+    let lab = Lab::new(vec![fixed()]);
+    let error = |result: Result<Ensured, ProviderError>| result.unwrap_err().message;
+    lab.services.apply(
+        key("default/web"),
+        ServiceView { cluster_ips: vec![IP.parse().unwrap()], ..service("default/web").done() },
+    );
+    assert!(error(lab.provider.ensure(&fixed()).await).contains("the ClusterIP of service default/web"));
+    lab.nodes.apply("worker-1".to_owned(), node("worker-1", &[IP]));
+    assert!(error(lab.provider.ensure(&fixed()).await).contains("that of node worker-1"));
+    let served = service("default/fixed").short(&[("ipam", "static"), ("want", IP), ("ip", IP)]).ingress(IP).done();
+    assert!(lab.provider.ensure(&served).await.is_ok(), "clients have been told of it");
+    for release in
+        [|lab: &Lab| lab.nodes.remove(&"worker-1".to_owned()), |lab: &Lab| lab.services.remove(&key("default/web"))]
+    {
+        let mut wakes = lab.provider.wakes();
+        // What is there when the stream begins.
+        while tokio::time::timeout(Duration::from_millis(50), wakes.next()).await.is_ok() {}
+        release(&lab);
+        let woken = tokio::time::timeout(Duration::from_secs(5), async {
+            while wakes.next().await.expect("a stream without end") != key("default/fixed") {}
+        });
+        woken.await.expect("woken");
+    }
 }

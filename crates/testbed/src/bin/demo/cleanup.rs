@@ -1,6 +1,8 @@
 //! Step 4, the end: Services go, and nothing of them stays. And what everything cost.
 
 use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
@@ -19,6 +21,7 @@ pub async fn clean(story: &mut Story, bed: &Bed) -> Result<()> {
             let services = bed.services().list(&ListParams::default()).await.context("failed to list Services")?;
             let names: Vec<String> =
                 services.iter().map(ResourceExt::name_any).filter(|name| name != "kubernetes").collect();
+            let begun = Timestamp::now();
             let mut words = vec!["delete", "service", "--wait=false"];
             words.extend(names.iter().map(String::as_str));
             bed.kubectl(&words).await?;
@@ -29,7 +32,9 @@ pub async fn clean(story: &mut Story, bed: &Bed) -> Result<()> {
                 if left.is_empty() { Ok(()) } else { Err(left.join(", ")) }
             })
             .await?;
-            Ok(((), format!("{} Services deleted", names.len())))
+            let leases: Api<Lease> = Api::namespaced(bed.control_plane.client().await?, "kube-system");
+            let lease = leases.get("cloud-controller-manager").await.context("failed to get the CCM's Lease")?;
+            Ok(((), format!("{} Services deleted{}", names.len(), led_anew(&lease, begun))))
         })
         .await?;
     story
@@ -46,6 +51,19 @@ pub async fn clean(story: &mut Story, bed: &Bed) -> Result<()> {
             ))
         })
         .await
+}
+
+/// Why it took so long, where the cloud controller that led was lost with its node and the next one had to wait for its Lease to run out.
+fn led_anew(lease: &Lease, begun: Timestamp) -> String {
+    let acquired = lease.spec.as_ref().and_then(|spec| spec.acquire_time.as_ref()).map(|time| time.0);
+    match acquired.filter(|acquired| *acquired > begun) {
+        Some(acquired) => format!(
+            ", begun after {:.0} s: the cloud controller that led was lost with its node, and the next one waits until the Lease of that one \
+             has run out (15 s). With replicasCount: 2 another one leads by the time that the node is back",
+            acquired.duration_since(begun).as_secs_f64()
+        ),
+        None => String::new(),
+    }
 }
 
 /// A Service that is still there, and who keeps it.
@@ -143,6 +161,23 @@ fn figure(bed: &Bed, name: &str, pod: &Pod) -> Result<ProcessFigure> {
         let state = status.container_statuses.as_ref()?.first()?.state.as_ref()?;
         Some(state.running.as_ref()?.started_at.as_ref()?.0.as_second())
     });
-    let up_s = started.map_or(0, |at| u64::try_from(jiff::Timestamp::now().as_second() - at).unwrap_or(0));
+    let up_s = started.map_or(0, |at| u64::try_from(Timestamp::now().as_second() - at).unwrap_or(0));
     Ok(ProcessFigure { name: name.into(), node, rss_mb: megabytes(usage.rss_bytes), cpu_ms: usage.cpu_ms, up_s })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deletion_that_had_to_wait_for_a_leader_says_so() {
+        let lease = |acquired: &str| {
+            serde_json::from_value::<Lease>(serde_json::json!({"metadata": {}, "spec": {"acquireTime": acquired}}))
+                .unwrap()
+        };
+        let begun: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
+        assert_eq!(led_anew(&lease("2026-01-01T00:00:00.000000Z"), begun), "");
+        let told = led_anew(&lease("2026-01-01T00:00:25.000000Z"), begun);
+        assert!(told.starts_with(", begun after 15 s: ") && told.contains("replicasCount: 2"), "{told}");
+    }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use testbed::{Probe, Traffic, wait_for};
 
 use crate::bed::{Bed, CLUSTER, NODES, PATIENCE};
-use crate::report::{Figures, Outage};
+use crate::report::{Figures, Outage, losses};
 use crate::services::Vips;
 use crate::story::{self, Story};
 
@@ -131,11 +131,15 @@ async fn power_loss(bed: &Bed, vips: Vips, owner: &str) -> Result<(Outage, Strin
     let after = only_owner(bed, vips.pool)?;
     let gap = Outage::new(owner, &after, &pool);
     let text = format!(
-        "{owner} lost power; {after} took over. A client that asks every 10 ms had no answer for {:.2} s from {} and {:.2} s from {}",
+        "{owner} lost power; {after} took over. A client that asks every 10 ms had no answer for {:.2} s from {} and {:.2} s from {}. In \
+         all it lost {} and {}: the address is back, and kube-proxy still sends a part to the dead node's pods, until Kubernetes calls the \
+         node NotReady (about 40 s) and takes them out of the endpoints",
         pool.longest_gap.as_secs_f64(),
         vips.pool,
         dhcp.longest_gap.as_secs_f64(),
-        vips.dhcp
+        vips.dhcp,
+        losses(&pool),
+        losses(&dhcp)
     );
     Ok((gap, text))
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
+use testbed::helm::{RELEASE, VERSIONS};
 use testbed::{Host, wait_until};
 
 use crate::bed::Bed;
@@ -110,6 +111,17 @@ pub fn explain(story: &Story, bed: &Bed) -> Result<()> {
         exe,
         entrances(bed).into_keys().collect::<Vec<_>>().join(", ")
     ));
+    story.tell("for example, in the guest cluster:");
+    for line in [
+        "kubectl get nodes,services,pods -A -o wide",
+        "kubectl expose deployment web --name=mine --type=LoadBalancer --port=80 --target-port=8080",
+        "kubectl get service mine --watch    # then curl its address from the client, as above",
+        "kubectl annotate service mine cloudprovider.harvesterhci.io/primary-service=nobody    # and see what kubectl describe says",
+        "kubectl -n kube-system exec daemonset/kube-vip -- harvester-cloud-provider announcer status",
+    ] {
+        story::command(line);
+    }
+    story::command(&format!("{} -n kube-system get values {RELEASE} --all", VERSIONS[0]));
     story::command("make demo-down    # removes it");
     Ok(())
 }

@@ -127,6 +127,12 @@ impl Outage {
     }
 }
 
+/// What a client lost, beside its longest time without any answer.
+pub fn losses(report: &ProbeReport) -> String {
+    let percent = (report.lost * 100).checked_div(report.sent).unwrap_or_default();
+    format!("{} of {} requests ({percent} %)", report.lost, report.sent)
+}
+
 impl Writes {
     /// Of the requests of `user` (its end), shared out over `services`.
     pub fn of(requests: &[Request], user: &str, services: u32) -> Self {
@@ -187,6 +193,13 @@ pub fn write(path: &Path, story: &Story, figures: &Figures) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn losses_are_told_as_a_share_of_what_was_sent() {
+        let report = ProbeReport { sent: 400, lost: 110, ..ProbeReport::default() };
+        assert_eq!(losses(&report), "110 of 400 requests (27 %)");
+        assert_eq!(losses(&ProbeReport::default()), "0 of 0 requests (0 %)");
+    }
 
     #[test]
     fn the_median_of_five_is_the_third() {

@@ -133,6 +133,26 @@ fn a_static_address_that_another_service_has_is_refused_by_its_name() {
     assert!(refusal(&plan).starts_with("address 10.0.0.7 is already used by service default/other"));
 }
 
+#[test]
+fn a_static_address_of_a_node_or_of_the_cluster_is_refused_by_its_name() {
+    for (holder, expected) in [
+        (
+            Holder::Node("worker-1".into()),
+            "address 10.0.0.7 is that of node worker-1: choose another one in annotation",
+        ),
+        (
+            Holder::ClusterIp(key("default/db")),
+            "address 10.0.0.7 is the ClusterIP of service default/db: choose another",
+        ),
+    ] {
+        let scene = Scene { address_holder: Some(holder), ..Scene::default() };
+        let plan = scene.plan(&static_web("10.0.0.7"), &[], &[]);
+        assert_eq!(plan.actions, []);
+        assert!(refusal(&plan).starts_with(expected), "{}", refusal(&plan));
+        assert!(scene.plan(&web(), &[], &[]).actions.len() == 1, "who asks a pool is not concerned");
+    }
+}
+
 /// Decision 10: the host's webhook would refuse it.
 #[test]
 fn static_and_pool_are_not_exchanged_on_a_living_service() {

@@ -29,6 +29,7 @@ struct Scene<'a> {
     now: i64,
     others: &'a [Arc<LbView>],
     address_user: Option<ServiceKey>,
+    address_holder: Option<Holder>,
     quota_reached: Option<usize>,
     unserved: Option<Duration>,
     cluster_name: Option<harvester_api::names::ClusterName>,
@@ -42,6 +43,7 @@ impl Default for Scene<'_> {
             now: 1_000,
             others: &[],
             address_user: None,
+            address_holder: None,
             quota_reached: None,
             unserved: None,
             cluster_name: None,
@@ -70,6 +72,7 @@ impl Scene<'_> {
             lb: find_lb(&service.key),
             others: self.others,
             address_user: self.address_user.clone(),
+            address_holder: self.address_holder.clone(),
             quota_reached: self.quota_reached,
             unserved: self.unserved,
             mapping: self.mapping,
@@ -333,7 +336,7 @@ fn the_interface_gate_holds_up_new_services_only() {
     let gone = service("default/web").short(&[("net", "a/gone")]).done();
     let refused = scene.plan(&gone, &[], &[]);
     assert_eq!(refused.actions, []);
-    assert_eq!(refusal(&refused), "network a/gone not found in NAD mapping for service default/web");
+    assert!(refusal(&refused).starts_with("network a/gone not found in NAD mapping for service default/web. "));
 
     let served = service("default/web").short(&[("net", "a/gone"), ("ip", IP), ("if", "enp2s0")]).ingress(IP).done();
     let mut lb = LbView { address: Some(IP.into()), ..lb("lb-name").network_of_host("a/gone").ready(IP).done() };

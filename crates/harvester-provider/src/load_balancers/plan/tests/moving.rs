@@ -70,6 +70,20 @@ fn a_pool_that_gives_nothing_leaves_the_service_as_it_is_and_says_so() {
 }
 
 #[test]
+fn a_service_that_has_an_address_is_not_told_that_it_will_get_one() {
+    let told = |lb: &LbView, others: &[LbView]| waiting(&step(&moved(), lb, others)).message.clone();
+    let unknown = lb("lb-next").not_ready("fail to get allocator new").done();
+    let next = LbView { wanted_pool: Some("new".into()), name: "lb-next".into(), created: Some(0), ..unknown };
+    let moving = told(&old_lb(), std::slice::from_ref(&next));
+    assert!(
+        moving.contains("IPPool new does not exist") && moving.ends_with("The Service moves by itself then"),
+        "{moving}"
+    );
+    let first = told(&LbView { name: "lb-name".into(), ..next }, &[]);
+    assert!(first.ends_with("The Service gets an address by itself then"), "{first}");
+}
+
+#[test]
 fn whoever_changes_their_mind_keeps_the_address_and_the_other_is_given_back() {
     let back = service("default/web").short(&[("ip", IP)]).ingress(IP).done();
     let plan = step(&back, &old_lb(), &[ready_next()]);
@@ -119,6 +133,7 @@ fn without_a_proof_for_a_second_object_the_move_is_refused() {
         sharers: &[],
         taken: false,
         address_user: None,
+        address_holder: None,
         quota_reached: None,
         unserved: None,
         occupants: &[],
