@@ -8,14 +8,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use e2e::watch::let_it_happen;
 use e2e::{Bed, Beds, Exposed, Neighbour, PATIENCE, service, wait_for};
 use serde_json::json;
 use testbed::Connection;
 use testbed::echo::field;
 use tokio::sync::MutexGuard;
-use vip::{Vip, let_it_happen, nothing_was_lost, seen, somebody_answered};
+use vip::{OVERLAP, Vip, nothing_was_lost, seen, somebody_answered};
 
 static BEDS: Beds = Beds::new();
+
+/// A pause that lasts until another node has taken over, and at least this long.
+const LONG_MS: u64 = 3000;
 
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
     vip::alone(&BEDS).await
@@ -31,7 +35,7 @@ async fn an_owner_that_stood_still_gives_way_as_soon_as_it_goes_on() {
     let (_alone, bed) = alone().await;
     let case = bed.case("paused").await.unwrap();
     let mut vip = Vip::new(&bed, &case, 161).await;
-    for paused_ms in [300, 1000, 3000] {
+    for paused_ms in [300, 1000, LONG_MS] {
         let (paused, nic) = (bed.announcer(vip.owner), bed.lan.host(vip.owner).nic("eth0"));
         let answerers = bed.lan.client().ask_who_has(vip.v4, Duration::from_millis(5)).unwrap();
         nic.isolate().unwrap();
@@ -39,6 +43,9 @@ async fn an_owner_that_stood_still_gives_way_as_soon_as_it_goes_on() {
         let begun = Instant::now();
         let left = || Duration::from_millis(paused_ms).saturating_sub(begun.elapsed());
         tokio::time::sleep(left()).await;
+        if paused_ms == LONG_MS {
+            vip.web.wait_for_other_vip_host(vip.owner).await.unwrap();
+        }
         nic.plug().unwrap();
         paused.resume().unwrap();
         let_it_happen(3).await;
@@ -46,11 +53,11 @@ async fn an_owner_that_stood_still_gives_way_as_soon_as_it_goes_on() {
         eprintln!("stood still for {paused_ms} ms: who has: {answers}");
         somebody_answered("stood still", &answers);
         // Two answered in one stretch right after the machine went on, and not again.
-        assert!(answers.double_span < Duration::from_secs(1), "{paused_ms} ms: {answers}");
+        assert!(answers.double_span < OVERLAP, "{paused_ms} ms: {answers}");
         let owner = bed.wait_for_owner(vip.address).await.unwrap();
         vip.is_announced_by(owner).await;
-        // A busy machine may detect later than 300 ms; longer than the fence nobody waits.
-        assert!(paused_ms < 1000 || owner != vip.owner, "{paused_ms} ms: nobody has taken it over");
+        // Of a shorter pause others may not have noticed anything.
+        assert!(paused_ms < LONG_MS || owner != vip.owner, "{paused_ms} ms: nobody has taken it over");
         vip.owner = owner;
     }
     vip.is_deleted().await;
@@ -245,6 +252,6 @@ async fn of_two_clusters_that_begin_with_one_address_together_one_gets_it() {
         ours.wait_for_event("AddressConflict", &address.to_string()).await.unwrap();
     }
     somebody_answered("two clusters at once", &answers);
-    assert!(answers.double < Duration::from_secs(1), "{answers}");
+    assert!(answers.double < OVERLAP, "{answers}");
     ours.delete().await.unwrap();
 }
