@@ -198,7 +198,7 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
         cluster.kubectl(&["patch", "-n=kube-system", "deployment/harvester-cloud-provider", "-p", &patch]);
     };
     strategy(0);
-    testbed::wait_until("the second pod to want the first one's port", Duration::from_secs(20), || {
+    testbed::wait_until("the second pod to want the first one's port", e2e::PATIENCE, || {
         let events = cluster.kubectl(&["get", "events", "-n=kube-system", "--field-selector=reason=FailedScheduling"]);
         if events.contains("free ports") { Ok(()) } else { Err(events) }
     })
