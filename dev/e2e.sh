@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# e2e.sh NAME...: runs these integration tests, E2E_JOBS (2) of them at a time, each in namespaces of its own; they mostly wait. Those
-# that count each lost request have the machine for themselves.
+# e2e.sh NAME...: runs these integration tests, E2E_JOBS (2) of them at a time, each in namespaces of its own; they mostly wait. Two
+# that put whole nodes (kubelet, containerd) on the machine have it for themselves. Those that count lost requests need not: a request
+# counts as lost when the network lost it, however long a process had to wait for its turn.
 # What a test prints is shown when it has ended, so that nothing is mixed up. Fails if one of them fails, and names it.
 set -euo pipefail
-(( $# )) || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
+(( $# )) || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 jobs=${E2E_JOBS:-2}
 [[ $jobs =~ ^[1-9][0-9]?$ ]] || { echo "e2e: E2E_JOBS is \"$jobs\", a number from 1 to 99 is needed" >&2; exit 2; }
 

@@ -23,11 +23,35 @@ impl Beds {
         &'static self,
         start: impl FnOnce() -> F,
     ) -> Result<(MutexGuard<'static, ()>, Arc<Bed>)> {
-        let [first, second] = &self.0;
-        let (guard, bed) = match first.0.try_lock() {
-            Ok(guard) => (guard, &first.1),
-            Err(_) => (second.0.lock().await, &second.1),
-        };
+        let (guard, bed) = self.free().await;
         Ok((guard, bed.get(start).await?))
+    }
+
+    /// Who finds both taken waits for whichever is free first.
+    async fn free(&'static self) -> (MutexGuard<'static, ()>, &'static Shared<Bed>) {
+        let [first, second] = &self.0;
+        tokio::select! {
+            biased;
+            guard = first.0.lock() => (guard, &first.1),
+            guard = second.0.lock() => (guard, &second.1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_finds_both_beds_taken_gets_the_one_that_is_free_first() {
+        static BEDS: Beds = Beds::new();
+        for freed in 0..2 {
+            let mut taken = vec![BEDS.free().await, BEDS.free().await];
+            let waiting = tokio::spawn(BEDS.free());
+            tokio::task::yield_now().await;
+            assert!(!waiting.is_finished());
+            let (_, bed) = taken.remove(freed);
+            assert!(std::ptr::eq(waiting.await.unwrap().1, bed));
+        }
     }
 }

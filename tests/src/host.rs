@@ -75,7 +75,7 @@ impl Bed {
     /// What `/readyz?verbose` of the cloud controller manager says, and whether it is 200.
     pub fn ccm_readyz(&self) -> Result<(bool, String)> {
         let url = "https://127.0.0.1:10258/readyz?verbose";
-        let text = self.ccm().host().exec(["curl", "-ks", "-m", "3", "-w", "%{http_code}", url])?;
+        let text = self.ccm().host().exec(["curl", "-ks", "-m", "10", "-w", "%{http_code}", url])?;
         Ok((text.ends_with("200"), text))
     }
 

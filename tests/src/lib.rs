@@ -62,6 +62,7 @@ pub mod neighbour;
 pub mod product;
 pub mod prometheus;
 pub mod repositories;
+pub mod watch;
 pub mod wire;
 
 pub use bed::{Bed, BedBuilder, CLUSTER, NETWORK, VM_NAMESPACE};
@@ -75,6 +76,9 @@ pub use testbed::{Shared, wait_for};
 
 /// A deadline for what the product does at once on an idle machine: long enough for a busy one.
 pub const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Answers after an event that end a watch: what comes right after the event belongs to it, and a short watch proves little.
+pub const ENOUGH: u64 = 50;
 
 /// Requires root, so that nobody takes a skipped run for a passed one.
 pub const REQUIRE_ROOT_VARIABLE: &str = "HCP_REQUIRE_ROOT";

@@ -2,7 +2,6 @@
 //! the chart's dashboard asks.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -93,7 +92,7 @@ impl<'a> Prometheus<'a> {
 
     /// Waits until every target answers.
     pub async fn wait_until_it_reads_all(&self) -> Result<()> {
-        wait_for("Prometheus to read both workloads", Duration::from_secs(30), || async {
+        wait_for("Prometheus to read both workloads", crate::PATIENCE, || async {
             self.process.check().map_err(|error| format!("{error:#}"))?;
             let up = self.query("sum(up)").map_err(|error| format!("{error:#}"))?;
             let up = up[0]["value"][1].as_str().unwrap_or("none");

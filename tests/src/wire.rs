@@ -1,6 +1,7 @@
 //! What the LAN and the kernels of the nodes say about a VIP: who answers for it, where it is, and for how long.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -11,12 +12,55 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use testbed::{ProxyMode, wait_for};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use crate::PATIENCE;
 use crate::bed::Bed;
 
 /// The Lease of `global` mode, kube-vip's.
 pub const GLOBAL_LEASE: &str = "plndr-svcs-lock";
+
+/// A Lease that somebody renews every second, until this ends or is dropped. A test that has one needs a runtime with several threads:
+/// whatever else it does, also without await, the renewals go on.
+pub struct Renewal {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Renewal {
+    /// Writes the Lease by `hold`, and goes on with that.
+    pub async fn begin<F>(hold: impl Fn() -> F + Send + 'static) -> Result<Self>
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        hold().await?;
+        let (stop, mut stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            while tokio::time::timeout(Duration::from_secs(1), &mut stopped).await.is_err() {
+                // As any holder does, it tries again; who waits for the Lease tells if that does not help.
+                let _ = hold().await;
+            }
+        });
+        Ok(Self { stop, task })
+    }
+
+    /// A holder called `identity` of a Lease in `kube-system`.
+    pub async fn of(bed: &Arc<Bed>, name: &str, identity: &str, duration: Duration) -> Result<Self> {
+        let (bed, name, identity) = (Arc::clone(bed), name.to_owned(), identity.to_owned());
+        Self::begin(move || {
+            let (bed, name, identity) = (Arc::clone(&bed), name.clone(), identity.clone());
+            async move { bed.hold_lease(&name, &identity, duration).await }
+        })
+        .await
+    }
+
+    /// Ends it: no renewal is under way any more. The Lease expires.
+    pub async fn end(self) -> Result<()> {
+        drop(self.stop);
+        self.task.await.context("the renewals have panicked")
+    }
+}
 
 impl Bed {
     async fn leases(&self) -> Result<Api<Lease>> {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use e2e::case::ingress;
-use e2e::wire::GLOBAL_LEASE;
-use e2e::{Bed, Beds, Exposed, PATIENCE, service, wait_for};
+use e2e::wire::{GLOBAL_LEASE, Renewal};
+use e2e::{Bed, Beds, Exposed, PATIENCE, service, wait_for, watch};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
 use serde_json::json;
@@ -120,7 +120,7 @@ async fn what_kube_vip_left_is_adopted_where_it_is_ours_and_removed_where_it_is_
     })
     .await
     .unwrap();
-    let probe = bed.lan.client().probe(Traffic::http((address, 80).into())).unwrap();
+    let probe = watch::ask(&bed, Traffic::http((address, 80).into())).unwrap();
     lease.wait_for_addresses(&[leased]).await.unwrap();
     lease.reply(leased, 80).await.unwrap();
     bed.wait_for_mac(address, &node1.mac()).await.unwrap();
@@ -141,35 +141,34 @@ async fn what_kube_vip_left_is_adopted_where_it_is_ours_and_removed_where_it_is_
         assert!(node1.has_address(foreign.parse::<IpAddr>().unwrap()).unwrap(), "{foreign} is none of our business");
     }
     assert!(node1.interfaces().unwrap().contains(&"macvlan0".to_owned()));
-    let report = probe.stop();
-    assert_eq!(report.lost, 0, "{report}");
+    watch::nothing_was_lost("adoption", [probe]).unwrap();
     node1.ip(["link del macvlan0", "addr del 172.20.0.9/32 dev eth0"]).unwrap();
     gone(&web, address).await;
     gone(&lease, leased).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_holder_of_the_lease_is_respected_until_it_gives_it_up_and_when_it_takes_it() {
     if e2e::skip() {
         return;
     }
     let (_alone, bed) = alone().await;
     let (holder, duration) = ("kube-vip-node", Duration::from_secs(5));
-    bed.hold_announcer_lease(holder, duration).await.unwrap();
+    let foreign = Renewal::of(&bed, GLOBAL_LEASE, holder, duration).await.unwrap();
     start(&bed, 1).await;
     let case = bed.case("foreign").await.unwrap();
     let address = IpAddr::from(bed.lan.ipv4(151));
     let web = case.expose(service("web").at(&address.to_string()).tcp(80)).await.unwrap();
     // It renews for longer than its duration.
     for _ in 0..7 {
-        bed.hold_announcer_lease(holder, duration).await.unwrap();
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        watch::let_it_happen(1).await;
         assert_eq!(bed.owner_of(address).unwrap(), None);
     }
     assert_eq!(bed.announcer_lease_holder().await.unwrap(), holder);
     assert!(ingress(&web.get().await.unwrap()).is_empty());
 
     // It dies: taken after expiry, by the node's name, and renewed in time for others to respect it.
+    foreign.end().await.unwrap();
     wait_for_holder(&bed, "node1").await;
     web.reply(address, 80).await.unwrap();
     web.wait_for_vip_host("node1").await.unwrap();
@@ -177,7 +176,7 @@ async fn a_foreign_holder_of_the_lease_is_respected_until_it_gives_it_up_and_whe
     assert_eq!(spec.lease_duration_seconds, Some(5));
     assert!(spec.lease_transitions.unwrap() >= 1);
     let renewed = spec.renew_time.unwrap();
-    wait_for("a renewal", duration, || async {
+    wait_for("a renewal", PATIENCE, || async {
         let later = bed.announcer_lease().await.unwrap().spec.unwrap().renew_time.unwrap();
         if later.0 > renewed.0 { Ok(()) } else { Err(format!("{later:?}")) }
     })
@@ -211,7 +210,7 @@ async fn a_stop_without_successor_leaves_the_addresses_for_five_minutes_to_be_ad
     lease.reply(leased, 80).await.unwrap();
     let links = bed.macvlans(1).unwrap();
     let mac = lease.annotation(kube_vip::HWADDR).await.unwrap();
-    let probes = [address, leased].map(|ip| bed.lan.client().probe(Traffic::http((ip, 80).into())).unwrap());
+    let probes = [address, leased].map(|ip| watch::ask(&bed, Traffic::http((ip, 80).into())).unwrap());
     assert_eq!(bed.announcer(1).stop().unwrap().code(), Some(0));
 
     assert_eq!(bed.announcer_lease_holder().await.unwrap(), "", "the Lease is free for whoever comes");
@@ -231,10 +230,7 @@ async fn a_stop_without_successor_leaves_the_addresses_for_five_minutes_to_be_ad
     .await
     .unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    for probe in probes {
-        let report = probe.stop_after(50, PATIENCE).unwrap();
-        assert_eq!(report.lost, 0, "{report}");
-    }
+    watch::nothing_was_lost("stop and start", probes).unwrap();
     bed.wait_for_mac(leased, &mac).await.unwrap();
     gone(&web, address).await;
     gone(&lease, leased).await;

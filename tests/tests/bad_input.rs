@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use e2e::case::seen;
 use e2e::machines::is_initialized;
-use e2e::{Bed, Exposed, Shared, service, wait_for};
+use e2e::{Bed, Exposed, PATIENCE, Shared, service, wait_for};
 use harvester_api::keys::cloudprovider;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -31,7 +31,7 @@ fn failed_start(args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(programs::own("harvester-cloud-provider", "harvester-cloud-provider").unwrap());
     command.args(args).env_remove("KUBECONFIG");
     let process = Process::spawn("ccm", &confined(&command, &[]), &dir.log("ccm")).unwrap();
-    let status = process.wait(Duration::from_secs(20));
+    let status = process.wait(PATIENCE);
     (status.and_then(|status| status.code()), process.log_tail(100))
 }
 

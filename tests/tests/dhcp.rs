@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use e2e::case::seen;
-use e2e::{Bed, Beds, Case, Exposed, PATIENCE, service, wait_for};
+use e2e::{Bed, Beds, Case, Exposed, PATIENCE, service, wait_for, watch};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
 use testbed::{DhcpOptions, Traffic};
@@ -75,7 +75,7 @@ async fn a_lease_is_renewed_while_traffic_flows_and_released_with_its_service() 
     let case = bed.case("renew").await.unwrap();
     let web = leased(&case).await;
     let (address, mac) = agreed(&bed, &web).await;
-    let probe = bed.lan.client().probe(Traffic::http((address, 80).into())).unwrap();
+    let probe = watch::ask(&bed, Traffic::http((address, 80).into())).unwrap();
     let server = bed.lan.dhcp();
     let expiry = || server.leases().unwrap().into_iter().find(|lease| lease.mac == mac).unwrap().expires;
     let (before, acks) = (expiry(), server.count("DHCPACK"));
@@ -86,8 +86,7 @@ async fn a_lease_is_renewed_while_traffic_flows_and_released_with_its_service() 
     .await
     .unwrap();
     assert!(expiry() > before, "the server has put off the end of the lease");
-    let report = probe.stop();
-    assert_eq!(report.lost, 0, "{report}");
+    watch::nothing_was_lost("renewals", [probe]).unwrap();
     assert_eq!(agreed(&bed, &web).await, (address, mac.clone()));
 
     let releases = server.count("DHCPRELEASE");

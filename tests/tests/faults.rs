@@ -7,9 +7,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use e2e::{Bed, Beds, Case, Exposed, Mark, PATIENCE, service, wait_for};
+use e2e::watch::{at_most, let_it_happen, nothing_was_lost, nothing_was_written};
+use e2e::{Bed, Beds, Case, Exposed, PATIENCE, service, wait_for};
 use harvester_api::keys::kube_vip;
-use testbed::{Probe, ProbeReport, Traffic};
+use testbed::{Probe, Traffic};
 use tokio::sync::MutexGuard;
 
 static BEDS: Beds = Beds::new();
@@ -69,11 +70,8 @@ impl<'a> Pair<'a> {
 
     /// Asks both all the time.
     fn probes(&self) -> [Probe; 2] {
-        [self.address, self.leased].map(|address| {
-            let probe = self.bed.lan.client().probe(Traffic::http((address, 80).into())).unwrap();
-            probe.wait_for_answers(20, PATIENCE).unwrap();
-            probe
-        })
+        [self.address, self.leased]
+            .map(|address| e2e::watch::ask(self.bed, Traffic::http((address, 80).into())).unwrap())
     }
 
     /// Waits until exactly this node has and answers for both addresses, and both Services name it. The leased address keeps its MAC.
@@ -126,38 +124,6 @@ impl<'a> Pair<'a> {
     }
 }
 
-fn stop(what: &str, probes: [Probe; 2]) -> [ProbeReport; 2] {
-    let reports = probes.map(|probe| probe.stop_after(50, PATIENCE).unwrap());
-    for (name, report) in ["static", "DHCP"].into_iter().zip(&reports) {
-        eprintln!("{what}, {name}: {report}");
-    }
-    reports
-}
-
-fn nothing_was_lost(what: &str, probes: [Probe; 2]) {
-    for report in stop(what, probes) {
-        assert_eq!(report.lost, 0, "{what}: {report}");
-    }
-}
-
-fn at_most(bound: Duration, what: &str, probes: [Probe; 2]) {
-    for report in stop(what, probes) {
-        assert!(report.longest_gap < bound, "{what}, at most {bound:?}: {report}");
-    }
-}
-
-fn nothing_was_written(bed: &Bed, mark: Mark) {
-    let mut costs = bed.costs(mark).unwrap();
-    // Who leads is an Event about the Lease.
-    costs.announcer_events.retain(|request| request.namespace.as_deref() != Some("kube-system"));
-    assert_eq!(costs.total(), 0, "{costs}");
-}
-
-/// Time for what should not happen.
-async fn let_it_happen() {
-    tokio::time::sleep(Duration::from_secs(3)).await;
-}
-
 #[tokio::test]
 async fn a_node_without_power_is_replaced_and_comes_back_clean() {
     if e2e::skip() {
@@ -171,7 +137,7 @@ async fn a_node_without_power_is_replaced_and_comes_back_clean() {
     for service in [&pair.web, &pair.lease] {
         service.publish(&alive).await.unwrap();
     }
-    let_it_happen().await;
+    let_it_happen(3).await;
     let probes = pair.probes();
     bed.power_off(pair.owner).unwrap();
     let successor = {
@@ -190,14 +156,14 @@ async fn a_node_without_power_is_replaced_and_comes_back_clean() {
         eprintln!("{name} answers {} ms after the Lease was taken", since.elapsed().as_millis());
     }
     // The kernel of the dead node lets go of the addresses by itself: nobody is left there to do it.
-    let_it_happen().await;
+    let_it_happen(3).await;
     pair.is_announced_by(successor).await;
-    at_most(EXPIRY + Duration::from_secs(6), "power loss", probes);
+    at_most(EXPIRY + Duration::from_secs(6), "power loss", probes).unwrap();
 
     bed.power_on(pair.owner).unwrap();
     bed.wait_until_announcing(pair.owner).await.unwrap();
     pair.nothing_is_left_on(pair.owner).await;
-    let_it_happen().await;
+    let_it_happen(3).await;
     pair.is_announced_by(successor).await;
     pair.is_deleted().await;
 }
@@ -214,11 +180,11 @@ async fn an_owner_that_hangs_is_replaced_and_lets_go_when_it_wakes() {
     bed.announcer(pair.owner).pause().unwrap();
     // Its kernel removes the addresses at their deadline, with nobody's help.
     let successor = pair.moved_from(pair.owner).await;
-    at_most(EXPIRY + Duration::from_secs(6), "owner hangs", probes);
+    at_most(EXPIRY + Duration::from_secs(6), "owner hangs", probes).unwrap();
     let probes = pair.probes();
     bed.announcer(pair.owner).resume().unwrap();
-    let_it_happen().await;
-    nothing_was_lost("owner wakes", probes);
+    let_it_happen(3).await;
+    nothing_was_lost("owner wakes", probes).unwrap();
     pair.is_announced_by(successor).await;
     pair.nothing_is_left_on(pair.owner).await;
     pair.is_deleted().await;
@@ -241,14 +207,14 @@ async fn an_owner_that_is_stopped_hands_over_and_leaves_nothing() {
     let after = ["arp_ignore", "arp_announce"].map(|name| bed.inet_conf(pair.owner, "eth0", name).unwrap());
     assert_eq!(after, [0, 0], "settings of the interface are put back");
     let successor = pair.moved_from(pair.owner).await;
-    at_most(Duration::from_secs(5), "hand-over", probes);
+    at_most(Duration::from_secs(5), "hand-over", probes).unwrap();
 
     // Whoever comes back does not take anything away.
     let probes = pair.probes();
     bed.announcer(pair.owner).start().unwrap();
     bed.wait_until_announcing(pair.owner).await.unwrap();
-    let_it_happen().await;
-    nothing_was_lost("return", probes);
+    let_it_happen(3).await;
+    nothing_was_lost("return", probes).unwrap();
     pair.is_announced_by(successor).await;
     pair.is_deleted().await;
 }
@@ -261,7 +227,7 @@ async fn the_api_away_for_everybody_moves_nothing_and_loses_no_reply() {
     let (_alone, bed) = alone().await;
     let case = bed.case("outage").await.unwrap();
     let pair = Pair::new(&bed, &case, 155).await;
-    let_it_happen().await;
+    let_it_happen(3).await;
     let probes = pair.probes();
     let mark = bed.mark();
     bed.control_plane.api_server().kill();
@@ -269,22 +235,19 @@ async fn the_api_away_for_everybody_moves_nothing_and_loses_no_reply() {
     assert_eq!(bed.owner_of(pair.address).unwrap(), Some(pair.owner));
     assert_eq!(bed.owner_of(pair.leased).unwrap(), Some(pair.owner));
     let [given, leased] = probes;
-    let report = leased.stop();
-    assert_eq!(report.lost, 0, "API outage, DHCP: {report}");
+    nothing_was_lost("API outage, DHCP", [leased]).unwrap();
     // A crash on top of it: the given address is kept, though nobody can say whose it is.
     bed.announcer(pair.owner).kill();
     bed.announcer(pair.owner).start().unwrap();
-    let_it_happen().await;
+    let_it_happen(3).await;
     bed.control_plane.api_server().start().await.unwrap();
     for n in 1..=3 {
         bed.wait_until_announcing(n).await.unwrap();
     }
-    let_it_happen().await;
+    let_it_happen(3).await;
     assert_eq!(bed.announcer_lease_holder().await.unwrap(), bed.lan.host(pair.owner).name(), "the holder stays");
-    nothing_was_written(&bed, mark);
-    let report = given.stop();
-    eprintln!("API outage, static: {report}");
-    assert_eq!(report.lost, 0, "API outage, static: {report}");
+    nothing_was_written(&bed, mark).unwrap();
+    nothing_was_lost("API outage, static", [given]).unwrap();
     pair.is_announced_by(pair.owner).await;
 
     bed.restart_proxies().unwrap();
@@ -317,13 +280,13 @@ async fn an_owner_that_alone_loses_the_api_is_replaced_and_never_answers_beside_
     management.cut().unwrap();
     let successor = pair.moved_from(pair.owner).await;
     pair.nothing_is_left_on(pair.owner).await;
-    at_most(EXPIRY + Duration::from_secs(6), "owner without API", probes);
+    at_most(EXPIRY + Duration::from_secs(6), "owner without API", probes).unwrap();
     let probes = pair.probes();
     management.plug().unwrap();
     bed.wait_until_announcing(pair.owner).await.unwrap();
-    let_it_happen().await;
+    let_it_happen(3).await;
     pair.is_announced_by(successor).await;
-    nothing_was_lost("API is back", probes);
+    nothing_was_lost("API is back", probes).unwrap();
     pair.is_deleted().await;
 }
 
@@ -342,16 +305,16 @@ async fn a_follower_without_network_changes_nothing() {
     for service in [&pair.web, &pair.lease] {
         service.publish(&alive).await.unwrap();
     }
-    let_it_happen().await;
+    let_it_happen(3).await;
     let mark = bed.mark();
     let probes = pair.probes();
     bed.lan.host(follower).cut_off().unwrap();
     tokio::time::sleep(EXPIRY * 2).await;
     bed.lan.host(follower).plug_in().unwrap();
     bed.wait_until_announcing(follower).await.unwrap();
-    let_it_happen().await;
-    nothing_was_lost("follower cut off", probes);
-    nothing_was_written(&bed, mark);
+    let_it_happen(3).await;
+    nothing_was_lost("follower cut off", probes).unwrap();
+    nothing_was_written(&bed, mark).unwrap();
     pair.is_announced_by(pair.owner).await;
     pair.is_deleted().await;
 }

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use e2e::facts::{self, Names, assert_same};
-use e2e::{Bed, Case, Exposed, Shared, VM_NAMESPACE, service};
+use e2e::watch::let_it_happen;
+use e2e::{Bed, Case, Exposed, PATIENCE, Shared, VM_NAMESPACE, service, wait_for};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::virtual_machine::VirtualMachine;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -71,8 +72,16 @@ impl Flow {
     async fn deleted(&mut self, step: &str, exposed: &Exposed<'_>) {
         exposed.delete().await.unwrap();
         exposed.wait_until_gone().await.unwrap();
-        // Events are written in the background.
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        // Events are written in the background, and further ones would be wrong as well.
+        let listed = |facts: &Value| facts.as_array().map_or(0, Vec::len);
+        let wanted = listed(&self.expected[step]["events"]);
+        wait_for(&format!("{wanted} Events of {exposed}"), PATIENCE, || async {
+            let found = events(exposed).await;
+            if listed(&found) >= wanted { Ok(()) } else { Err(found.to_string()) }
+        })
+        .await
+        .unwrap();
+        let_it_happen(1).await;
         let lb = exposed.load_balancer().await.unwrap();
         let events = events(exposed).await;
         self.step(step, json!({"loadBalancer": lb.as_ref().map(facts::load_balancer), "events": events}));
@@ -119,7 +128,7 @@ async fn flow_00_nodes_are_initialised() {
     let node = bed.node("node1").await.unwrap().unwrap();
     let mapping = "harvester-nad-mapping";
     let maps: Api<ConfigMap> = Api::namespaced(bed.client().await.unwrap(), "kube-system");
-    let map = e2e::wait_for("the NAD mapping", e2e::PATIENCE, || async {
+    let map = wait_for("the NAD mapping", PATIENCE, || async {
         maps.get_opt(mapping).await.map_err(|error| error.to_string())?.ok_or_else(|| "it does not exist".to_owned())
     })
     .await

@@ -4,18 +4,23 @@
 
 mod vip;
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use e2e::watch::let_it_happen;
 use e2e::{Bed, Beds, Exposed, Neighbour, PATIENCE, service, wait_for};
 use serde_json::json;
-use testbed::Connection;
 use testbed::echo::field;
+use testbed::{Connection, SimPod};
 use tokio::sync::MutexGuard;
-use vip::{Vip, let_it_happen, nothing_was_lost, seen, somebody_answered};
+use vip::{OVERLAP, Vip, nothing_was_lost, seen, somebody_answered};
 
 static BEDS: Beds = Beds::new();
+
+/// A pause that lasts until another node has taken over, and at least this long.
+const LONG_MS: u64 = 3000;
 
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
     vip::alone(&BEDS).await
@@ -31,7 +36,7 @@ async fn an_owner_that_stood_still_gives_way_as_soon_as_it_goes_on() {
     let (_alone, bed) = alone().await;
     let case = bed.case("paused").await.unwrap();
     let mut vip = Vip::new(&bed, &case, 161).await;
-    for paused_ms in [300, 1000, 3000] {
+    for paused_ms in [300, 1000, LONG_MS] {
         let (paused, nic) = (bed.announcer(vip.owner), bed.lan.host(vip.owner).nic("eth0"));
         let answerers = bed.lan.client().ask_who_has(vip.v4, Duration::from_millis(5)).unwrap();
         nic.isolate().unwrap();
@@ -39,6 +44,9 @@ async fn an_owner_that_stood_still_gives_way_as_soon_as_it_goes_on() {
         let begun = Instant::now();
         let left = || Duration::from_millis(paused_ms).saturating_sub(begun.elapsed());
         tokio::time::sleep(left()).await;
+        if paused_ms == LONG_MS {
+            vip.web.wait_for_other_vip_host(vip.owner).await.unwrap();
+        }
         nic.plug().unwrap();
         paused.resume().unwrap();
         let_it_happen(3).await;
@@ -46,11 +54,11 @@ async fn an_owner_that_stood_still_gives_way_as_soon_as_it_goes_on() {
         eprintln!("stood still for {paused_ms} ms: who has: {answers}");
         somebody_answered("stood still", &answers);
         // Two answered in one stretch right after the machine went on, and not again.
-        assert!(answers.double_span < Duration::from_secs(1), "{paused_ms} ms: {answers}");
+        assert!(answers.double_span < OVERLAP, "{paused_ms} ms: {answers}");
         let owner = bed.wait_for_owner(vip.address).await.unwrap();
         vip.is_announced_by(owner).await;
-        // A busy machine may detect later than 300 ms; longer than the fence nobody waits.
-        assert!(paused_ms < 1000 || owner != vip.owner, "{paused_ms} ms: nobody has taken it over");
+        // Of a shorter pause others may not have noticed anything.
+        assert!(paused_ms < LONG_MS || owner != vip.owner, "{paused_ms} ms: nobody has taken it over");
         vip.owner = owner;
     }
     vip.is_deleted().await;
@@ -79,10 +87,7 @@ async fn a_long_lived_connection_ends_at_once_when_its_address_moves_and_is_made
         let mut vip = Vip::of(&bed, &case, last, spec).await;
         // One pod, which is there before and after: nothing but the way to it changes.
         let third = bed.pods().into_iter().find(|pod| pod.node != bed.lan.host(vip.owner).name()).unwrap();
-        vip.web.publish(&[third]).await.unwrap();
-        for n in 1..=3 {
-            only(&bed, &vip.web, n, &third.name).await;
-        }
+        only(&bed, &vip.web, third).await;
         let (watch, connection) = (vip.watch(), connect(&bed, &vip));
         hand_over(&bed, &mut vip).await;
         let broken = wait_for("the old connection to end", PATIENCE, || async {
@@ -92,7 +97,8 @@ async fn a_long_lived_connection_ends_at_once_when_its_address_moves_and_is_made
         .unwrap();
         eprintln!("{}: old connection: {connection}", vip.web);
         assert!(broken.how.contains("reset"), "{connection}");
-        assert!(broken.after < Duration::from_secs(2), "{connection}");
+        // It would hang for minutes.
+        assert!(broken.after < Duration::from_secs(5), "{connection}");
         let anew = connect(&bed, &vip);
         let pod = Some(third.node.as_str());
         assert_eq!((connection.answered_by().as_deref(), anew.answered_by().as_deref()), (pod, pod));
@@ -102,21 +108,26 @@ async fn a_long_lived_connection_ends_at_once_when_its_address_moves_and_is_made
     }
 }
 
-/// Waits until kube-proxy of node `n` knows of no other pod than this one.
-async fn only(bed: &Bed, web: &Exposed<'_>, n: usize, pod: &str) {
+/// Waits until kube-proxy of every node knows of this pod and of no other. Where requests of a node end up does not tell: with affinity
+/// they go where the first one went, whatever else there is.
+async fn only(bed: &Bed, web: &Exposed<'_>, pod: &SimPod) {
     let cluster_ip: IpAddr = web.get().await.unwrap().spec.unwrap().cluster_ip.unwrap().parse().unwrap();
-    wait_for(&format!("node{n} to send everything to {pod}"), PATIENCE, || async {
-        for _ in 0..8 {
-            let reply = bed.lan.host(n).http_get((cluster_ip, 80).into(), Duration::from_secs(1));
-            let reply = reply.map_err(|error| format!("{error:#}"))?;
-            if field(&reply, "pod") != Some(pod) {
-                return Err(reply);
+    web.publish(&[]).await.unwrap();
+    for host in bed.lan.hosts() {
+        wait_for(&format!("{} to know of no pod", host.name()), PATIENCE, || async {
+            match host.http_get((cluster_ip, 80).into(), Duration::from_secs(1)) {
+                Ok(reply) => Err(reply),
+                Err(error) => match error.root_cause().downcast_ref::<io::Error>() {
+                    Some(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+                    _ => Err(format!("{error:#}")),
+                },
             }
-        }
-        Ok(())
-    })
-    .await
-    .unwrap();
+        })
+        .await
+        .unwrap();
+    }
+    web.publish(&[pod]).await.unwrap();
+    web.wait_until_every_node_serves(80).await.unwrap();
 }
 
 fn connect(bed: &Bed, vip: &Vip<'_>) -> Connection {
@@ -245,6 +256,6 @@ async fn of_two_clusters_that_begin_with_one_address_together_one_gets_it() {
         ours.wait_for_event("AddressConflict", &address.to_string()).await.unwrap();
     }
     somebody_answered("two clusters at once", &answers);
-    assert!(answers.double < Duration::from_secs(1), "{answers}");
+    assert!(answers.double < OVERLAP, "{answers}");
     ours.delete().await.unwrap();
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use e2e::host::CCM_LEASE;
-use e2e::{Bed, Exposed, PATIENCE, service, wait_for};
+use e2e::wire::{GLOBAL_LEASE, Renewal};
+use e2e::{Bed, Exposed, PATIENCE, service, wait_for, watch};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
 use serde_json::json;
 use testbed::{Probe, Traffic};
-use tokio::task::AbortHandle;
 
 const MAC: &str = "00:00:6c:11:22:44";
 const LEASE: Duration = Duration::from_secs(5);
@@ -22,21 +22,14 @@ const MOVE: Duration = Duration::from_secs(10);
 /// Renews the Lease for all Services under the name of a node, as kube-vip does.
 struct KubeVip {
     bed: Arc<Bed>,
-    renewals: AbortHandle,
+    renewal: Renewal,
 }
 
 impl KubeVip {
     async fn leads(bed: &Arc<Bed>, n: usize) -> Self {
         let name = bed.lan.host(n).name().to_owned();
-        bed.hold_announcer_lease(&name, LEASE).await.unwrap();
-        let renewed = Arc::clone(bed);
-        let renewals = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-                renewed.hold_announcer_lease(&name, LEASE).await.unwrap();
-            }
-        });
-        Self { bed: Arc::clone(bed), renewals: renewals.abort_handle() }
+        let renewal = Renewal::of(bed, GLOBAL_LEASE, &name, LEASE).await.unwrap();
+        Self { bed: Arc::clone(bed), renewal }
     }
 
     /// It adds an address for ever, never chosen as source, without a mark of who did it.
@@ -45,8 +38,7 @@ impl KubeVip {
     }
 
     async fn ends(self) {
-        self.renewals.abort();
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        self.renewal.end().await.unwrap();
         self.bed.hold_announcer_lease("", Duration::from_secs(1)).await.unwrap();
     }
 }
@@ -57,9 +49,7 @@ async fn published(service: &Exposed<'_>, address: IpAddr) {
 }
 
 fn ask(bed: &Bed, address: IpAddr) -> Probe {
-    let probe = bed.lan.client().probe(Traffic::http((address, 80).into())).unwrap();
-    probe.wait_for_answers(20, PATIENCE).unwrap();
-    probe
+    watch::ask(bed, Traffic::http((address, 80).into())).unwrap()
 }
 
 async fn start(bed: &Bed, n: usize) {
@@ -77,7 +67,7 @@ async fn is_without(bed: &Bed, n: usize, address: IpAddr) {
 }
 
 /// Addresses and MACs stay through both moves, the DHCP server hears of no end, and each move is one short gap.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes_back() {
     if e2e::skip() {
         return;
@@ -117,10 +107,7 @@ async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes
     tokio::time::sleep(LEASE).await;
     assert_eq!(bed.owner_of(address).unwrap(), Some(1));
     assert_eq!((node2.has_address(leased).unwrap(), bed.macvlans(2).unwrap()), (false, Vec::new()));
-    for probe in probes {
-        let report = probe.stop();
-        assert_eq!(report.lost, 0, "beside a kube-vip that leads: {report}");
-    }
+    watch::nothing_was_lost("beside a kube-vip that leads", probes).unwrap();
 
     // Then node1's: kube-vip takes its addresses off, leaves its macvlans, and gives the Lease back.
     let probes = [ask(&bed, address), ask(&bed, leased)];
@@ -135,11 +122,7 @@ async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes
     let owner = bed.wait_for_owner(address).await.unwrap();
     bed.wait_for_mac(address, &bed.lan.host(owner).mac()).await.unwrap();
     assert_eq!(lease.annotation(kube_vip::HWADDR).await.unwrap(), MAC);
-    for (what, probe) in ["given", "leased"].into_iter().zip(probes) {
-        let report = probe.stop();
-        eprintln!("forward, {what}: {report}");
-        assert!(report.longest_gap < MOVE, "forward, {what}: {report}");
-    }
+    watch::at_most(MOVE, "forward, given and leased", probes).unwrap();
 
     // Back: node1's pod is a kube-vip again, which takes the Lease that nobody holds, and the addresses.
     let probe = ask(&bed, address);
@@ -153,9 +136,7 @@ async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes
     tokio::time::sleep(LEASE).await;
     bed.wait_for_mac(address, &node1.mac()).await.unwrap();
     assert_eq!(bed.macvlans(2).unwrap(), Vec::<String>::new(), "kube-vip makes it where it leads");
-    let report = probe.stop();
-    eprintln!("back: {report}");
-    assert!(report.longest_gap < MOVE, "back: {report}");
+    watch::at_most(MOVE, "back", [probe]).unwrap();
 
     // What kube-vip goes on from is as it left it.
     for (service, address) in [(&web, address), (&lease, leased)] {
@@ -168,27 +149,24 @@ async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes
     bed.announcer(2).stop().unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_go_provider_that_leads_is_waited_for_and_its_services_are_taken_over_when_it_gives_the_lease_up() {
     if e2e::skip() {
         return;
     }
-    let bed = Bed::builder().nodes(1).not_started().start().await.unwrap();
+    let bed = Arc::new(Bed::builder().nodes(1).not_started().start().await.unwrap());
     let case = bed.case("go-provider").await.unwrap();
-    let theirs = || bed.hold_lease(CCM_LEASE, "server-0_5b1f6a3e", Duration::from_secs(15));
-    theirs().await.unwrap();
+    let theirs = Renewal::of(&bed, CCM_LEASE, "server-0_5b1f6a3e", Duration::from_secs(15)).await.unwrap();
     bed.ccm().start().unwrap();
     bed.announcer(1).start().unwrap();
     let web = case.expose(service("web").tcp(80)).await.unwrap();
-    for _ in 0..5 {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        theirs().await.unwrap();
-        bed.ccm().check().unwrap();
-    }
+    watch::let_it_happen(5).await;
+    bed.ccm().check().unwrap();
     let untouched = web.get().await.unwrap();
     assert!(untouched.finalizers().is_empty() && untouched.annotations().is_empty(), "{untouched:?}");
     assert_eq!(bed.ccm_lease().await.unwrap().0, "server-0_5b1f6a3e");
 
+    theirs.end().await.unwrap();
     bed.hold_lease(CCM_LEASE, "", Duration::from_secs(1)).await.unwrap();
     let address = web.address().await.unwrap();
     web.reply(address, 80).await.unwrap();

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use e2e::{Bed, Beds, Exposed, PATIENCE, service};
+use e2e::{Bed, Beds, ENOUGH, Exposed, PATIENCE, service};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
-use testbed::{Capture, DhcpOptions, Probe, Traffic};
+use testbed::{Capture, DhcpOptions, Traffic};
 use tokio::sync::MutexGuard;
 
 static BEDS: Beds = Beds::new();
@@ -22,12 +22,6 @@ async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
         bed.wait_until_announcing(n).await.unwrap();
     }
     (guard, bed)
-}
-
-fn ask(bed: &Bed, traffic: fn(std::net::SocketAddr) -> Traffic, address: IpAddr) -> Probe {
-    let probe = bed.lan.client().probe(traffic((address, PORT).into())).unwrap();
-    probe.wait_for_answers(20, PATIENCE).unwrap();
-    probe
 }
 
 /// Each node's announcer ends and another one starts, and is ready before the next one's turn. How often the address moved.
@@ -82,14 +76,16 @@ async fn no_datagram_is_lost_while_every_announcer_is_replaced() {
         let object = web.get().await.unwrap();
         let mac = object.annotations().get(kube_vip::HWADDR).cloned();
         let captures = mac.map(|mac| captures(&bed, &mac)).unwrap_or_default();
-        let (each, flow) = (ask(&bed, Traffic::Udp, address), ask(&bed, Traffic::UdpFlow, address));
+        let target = (address, PORT).into();
+        let ask = |traffic| e2e::watch::ask(&bed, traffic).unwrap();
+        let (each, flow) = (ask(Traffic::Udp(target)), ask(Traffic::UdpFlow(target)));
         let mut moves = 0;
         for _ in 0..2 {
             moves += roll_out(&bed, &web, address).await;
         }
         // The last announcement of the last move, and the former owner's withdrawal, are over.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let (each, flow) = (each.stop(), flow.stop());
+        let (each, flow) = (each.stop_after(ENOUGH, PATIENCE).unwrap(), flow.stop_after(ENOUGH, PATIENCE).unwrap());
         eprintln!("{name}: {moves} moves; {each}; flow: {flow}");
         assert!(moves > 0, "{name}: it was never where an announcer ended");
         assert_eq!(

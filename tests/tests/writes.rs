@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
+use e2e::watch::{let_it_happen, nothing_was_lost, nothing_was_written};
 use e2e::{Bed, Case, Exposed, Mark, Shared, service, wait_for};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
@@ -22,11 +22,6 @@ async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
     (guard, BED.get(|| Bed::builder().start()).await.unwrap())
 }
 
-/// Time for writes that should not come.
-async fn let_it_write() {
-    tokio::time::sleep(Duration::from_secs(3)).await;
-}
-
 async fn cost_of_a_new_service(ipam: &str, announcer_writes: usize) {
     let (_alone, bed) = alone().await;
     let case = bed.case(&format!("budget-{ipam}")).await.unwrap();
@@ -34,7 +29,7 @@ async fn cost_of_a_new_service(ipam: &str, announcer_writes: usize) {
     let web = case.expose(service("web").ipam(ipam).tcp(80)).await.unwrap();
     let address = web.settled().await.unwrap();
     web.reply(address, 80).await.unwrap();
-    let_it_write().await;
+    let_it_happen(3).await;
     let costs = bed.costs(mark).unwrap();
     eprintln!("{costs}");
     assert!(costs.ccm_guest.len() <= 2, "guest: finalizer and annotations\n{costs}");
@@ -73,14 +68,14 @@ async fn a_change_that_concerns_nobody_costs_nothing() {
     let case = bed.case("unrelated").await.unwrap();
     let web = case.expose(service("web").tcp(80)).await.unwrap();
     web.settled().await.unwrap();
-    let_it_write().await;
+    let_it_happen(3).await;
     let mark = bed.mark();
     let change = serde_json::json!({"metadata": {"annotations": {"example/x": "1"}, "labels": {"example/y": "2"}}});
     web.patch(change).await.unwrap();
     bed.register_node(&e2e::NodeSketch { uninitialized: false, ..e2e::NodeSketch::new("bystander") }).await.unwrap();
-    let_it_write().await;
+    let_it_happen(3).await;
     bed.delete_node("bystander").await.unwrap();
-    let_it_write().await;
+    let_it_happen(3).await;
     let mut costs = bed.costs(mark).unwrap();
     // The new Node may get the addresses that the provider knows for it; this test is about Services.
     costs.ccm_guest.retain(|request| !request.resource.starts_with("nodes"));
@@ -109,7 +104,7 @@ async fn a_service_that_cannot_be_served_is_let_go_in_one_write_and_keeps_what_i
     assert_eq!(finalizers.len(), 1, "{finalizers:?}");
     finalizers.push("example.com/other".to_owned());
     web.patch(serde_json::json!({"metadata": {"finalizers": finalizers}})).await.unwrap();
-    let_it_write().await;
+    let_it_happen(3).await;
 
     let mark = bed.mark();
     web.patch(serde_json::json!({"spec": {"type": "ClusterIP"}})).await.unwrap();
@@ -119,7 +114,7 @@ async fn a_service_that_cannot_be_served_is_let_go_in_one_write_and_keeps_what_i
     };
     web.wait_for("being let go", let_go).await.unwrap();
     assert_eq!(conditions(&web.get().await.unwrap()), Vec::<String>::new());
-    let_it_write().await;
+    let_it_happen(3).await;
     let costs = bed.costs(mark).unwrap();
     assert!(costs.ccm_guest.len() == 1 && costs.ccm_guest[0].code < 400, "{costs}");
     assert_eq!(costs.ccm_harvester.len(), 0, "{costs}");
@@ -146,33 +141,14 @@ impl<'a> Healthy<'a> {
         let shared = case.expose(service("shared").sharing_with(&web).udp(80)).await.unwrap();
         let address = shared.settled().await.unwrap();
         shared.udp_reply(address, 80).await.unwrap();
-        let_it_write().await;
+        let_it_happen(3).await;
         Self { web, addresses }
     }
 
     fn probes(&self, bed: &Bed) -> Vec<Probe> {
         let targets = self.addresses.iter().map(|address| SocketAddr::from((*address, 80)));
-        let probes: Vec<Probe> = targets.map(|target| bed.lan.client().probe(Traffic::Http(target)).unwrap()).collect();
-        for probe in &probes {
-            probe.wait_for_answers(20, e2e::PATIENCE).unwrap();
-        }
-        probes
+        targets.map(|target| e2e::watch::ask(bed, Traffic::Http(target)).unwrap()).collect()
     }
-}
-
-fn nothing_was_lost(probes: Vec<Probe>) {
-    for probe in probes {
-        let report = probe.stop_after(50, e2e::PATIENCE).unwrap();
-        assert_eq!(report.lost, 0, "{report}");
-    }
-}
-
-fn nothing_was_written(bed: &Bed, mark: Mark) {
-    let mut costs = bed.costs(mark).unwrap();
-    // Who leads is an Event about the Lease, as from every Go component; a Lease is bookkeeping.
-    costs.ccm_events.retain(|request| request.namespace.as_deref() != Some("kube-system"));
-    costs.announcer_events.retain(|request| request.namespace.as_deref() != Some("kube-system"));
-    assert_eq!(costs.total(), 0, "{costs}");
 }
 
 async fn holder(bed: &Bed, name: &str) -> String {
@@ -214,9 +190,9 @@ async fn restart_of_the_ccm(kill: bool) {
     }
     bed.ccm().start().unwrap();
     ccm_works_again(&bed, mark, &former).await;
-    let_it_write().await;
-    nothing_was_written(&bed, mark);
-    nothing_was_lost(probes);
+    let_it_happen(3).await;
+    nothing_was_written(&bed, mark).unwrap();
+    nothing_was_lost("restart of the cloud controller manager", probes).unwrap();
     // It is alive: a new port is served.
     let late = case.expose(service("late").tcp(80)).await.unwrap();
     let address = late.settled().await.unwrap();
@@ -252,10 +228,10 @@ async fn a_crash_of_the_owning_announcer_writes_nothing_and_loses_no_reply() {
     bed.announcer(owner).kill();
     bed.announcer(owner).start().unwrap();
     bed.wait_until_announcing(owner).await.unwrap();
-    let_it_write().await;
+    let_it_happen(3).await;
     assert_eq!(bed.owner_of(address).unwrap(), Some(owner));
-    nothing_was_written(&bed, mark);
-    nothing_was_lost(probes);
+    nothing_was_written(&bed, mark).unwrap();
+    nothing_was_lost("crash of the owner", probes).unwrap();
 }
 
 #[tokio::test]
@@ -274,9 +250,9 @@ async fn a_restart_of_an_announcer_that_owns_nothing_writes_nothing_and_loses_no
     let mark = bed.mark();
     bed.announcer(idle).restart().unwrap();
     bed.wait_until_announcing(idle).await.unwrap();
-    let_it_write().await;
-    nothing_was_written(&bed, mark);
-    nothing_was_lost(probes);
+    let_it_happen(3).await;
+    nothing_was_written(&bed, mark).unwrap();
+    nothing_was_lost("restart of an idle announcer", probes).unwrap();
 }
 
 /// Decision 26: where nobody can take over, addresses outlive the process.
@@ -295,7 +271,7 @@ async fn a_restart_of_the_only_announcer_writes_nothing_and_loses_no_reply() {
     assert_eq!(status.code(), Some(0), "SIGTERM is a clean end");
     bed.announcer(1).start().unwrap();
     bed.wait_until_announcing(1).await.unwrap();
-    let_it_write().await;
-    nothing_was_written(&bed, mark);
-    nothing_was_lost(probes);
+    let_it_happen(3).await;
+    nothing_was_written(&bed, mark).unwrap();
+    nothing_was_lost("restart of the only announcer", probes).unwrap();
 }

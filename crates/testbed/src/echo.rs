@@ -64,7 +64,7 @@ async fn serve_http(who: &Who, listener: TcpListener) {
 }
 
 /// Answers one request after another on a connection, whatever the path.
-async fn answer_http(mut stream: TcpStream, line: &str) -> io::Result<()> {
+pub(crate) async fn answer_http(mut stream: TcpStream, line: &str) -> io::Result<()> {
     let mut head = Vec::new();
     let mut chunk = [0; 2048];
     loop {
@@ -111,22 +111,27 @@ pub async fn get(target: SocketAddr, timeout: Duration) -> Result<String> {
 /// One HTTP GET; the body.
 pub async fn get_path(target: SocketAddr, path: &str, timeout: Duration) -> Result<String> {
     let exchange = async {
-        let mut stream = TcpStream::connect(target).await.with_context(|| format!("failed to connect to {target}"))?;
-        stream
-            .write_all(format!("GET {path} HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n\r\n").as_bytes())
-            .await
-            .with_context(|| format!("failed to send a request to {target}"))?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await.with_context(|| format!("failed to read the answer of {target}"))?;
-        let answer = String::from_utf8_lossy(&answer);
-        match answer.split_once("\r\n\r\n") {
-            Some((head, body)) if head.split(' ').nth(1) == Some("200") => Ok(body.trim_end().to_owned()),
-            _ => bail!("{target} answered {:?}", answer.lines().next().unwrap_or_default()),
-        }
+        let stream = TcpStream::connect(target).await.with_context(|| format!("failed to connect to {target}"))?;
+        get_over(stream, target, path).await
     };
     tokio::time::timeout(timeout, exchange)
         .await
         .with_context(|| format!("{target} did not answer within {timeout:?}"))?
+}
+
+/// One HTTP GET over a connection to `target`; the body.
+pub(crate) async fn get_over(mut stream: TcpStream, target: SocketAddr, path: &str) -> Result<String> {
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n\r\n").as_bytes())
+        .await
+        .with_context(|| format!("failed to send a request to {target}"))?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.with_context(|| format!("failed to read the answer of {target}"))?;
+    let answer = String::from_utf8_lossy(&answer);
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.split(' ').nth(1) == Some("200") => Ok(body.trim_end().to_owned()),
+        _ => bail!("{target} answered {:?}", answer.lines().next().unwrap_or_default()),
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@
 //! lan.host(1).ip(["addr add 192.168.100.150/32 dev eth0"])?;
 //! let probe = lan.client().probe(Traffic::http("192.168.100.150:80".parse()?))?;
 //! // ... act ...
-//! let report = probe.stop();
+//! let report = probe.stop_after(50, std::time::Duration::from_secs(30))?;
 //! assert_eq!(report.lost, 0, "{report}");
 //! # Ok(()) }
 //! ```

@@ -48,7 +48,7 @@ fn nothing_is_left_of_a_lan() {
     assert!(!dir.exists(), "{} is left", dir.display());
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is left");
     // Threads end a moment after their guard; then nobody stands in the namespace any more.
-    testbed::wait_until("the namespace to be gone", Duration::from_secs(10), || {
+    testbed::wait_until("the namespace to be gone", Duration::from_secs(30), || {
         let held = Command::new("sh").args(["-c", "readlink /proc/[0-9]*/task/*/ns/net"]).output().unwrap();
         let held = String::from_utf8_lossy(&held.stdout).into_owned();
         if held.lines().any(|line| line == inode.to_string_lossy()) {
@@ -68,7 +68,7 @@ fn a_host_has_its_own_name_and_a_confined_program_only_its_capabilities() {
     command.args(["-c", "grep Cap /proc/self/status; echo done; sleep 100"]);
     let process =
         lan.host(1).spawn("confined", testbed::process::confined(&command, &["net_admin", "net_raw"])).unwrap();
-    testbed::wait_until("the program to speak", Duration::from_secs(10), || {
+    testbed::wait_until("the program to speak", Duration::from_secs(30), || {
         if process.log_tail(1) == "done" { Ok(()) } else { Err(process.log_tail(3)) }
     })
     .unwrap();
@@ -86,19 +86,18 @@ fn the_prober_counts_what_is_lost_while_a_cable_is_out() {
     let udp = lan.client().probe(Traffic::Udp(target)).unwrap();
     let flow = lan.client().probe(Traffic::UdpFlow(target)).unwrap();
     for probe in [&http, &udp, &flow] {
-        probe.wait_for_answers(5, Duration::from_secs(10)).unwrap();
+        probe.wait_for_answers(5, Duration::from_secs(30)).unwrap();
     }
     let calm = udp.report();
     lan.host(1).nic("eth0").isolate().unwrap();
     std::thread::sleep(Duration::from_millis(600));
     lan.host(1).nic("eth0").plug().unwrap();
-    for probe in [&http, &udp, &flow] {
-        probe.wait_for_answers(20, Duration::from_secs(10)).unwrap();
-    }
     for probe in [http, udp, flow] {
-        let report = probe.stop();
-        let fine = Duration::from_millis(500)..Duration::from_secs(5);
-        assert!(fine.contains(&report.longest_gap), "{report}");
+        let report = probe.stop_after(20, Duration::from_secs(30)).unwrap();
+        assert!(
+            report.longest_gap > Duration::from_millis(500) && report.outage() < Duration::from_secs(5),
+            "{report}"
+        );
         assert!(report.answered_by["node1"] > 20, "{report}");
         assert_eq!(report.sent, report.answered + report.lost, "{report}");
     }
@@ -111,7 +110,7 @@ fn a_capture_shows_who_asked() {
     let capture = lan.host(1).capture("eth0", "arp").unwrap();
     assert_eq!(lan.client().who_has(lan.host(1).ipv4()).unwrap(), [lan.host(1).mac()]);
     let wanted = format!("arp[6:2] == 1 and ether src {}", lan.client().mac());
-    testbed::wait_until("requests in the capture", Duration::from_secs(5), || {
+    testbed::wait_until("requests in the capture", Duration::from_secs(30), || {
         let n = capture.count(&wanted).map_err(|error| error.to_string())?;
         if n > 0 { Ok(()) } else { Err(format!("{n}")) }
     })

@@ -198,7 +198,7 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
         cluster.kubectl(&["patch", "-n=kube-system", "deployment/harvester-cloud-provider", "-p", &patch]);
     };
     strategy(0);
-    testbed::wait_until("the second pod to want the first one's port", Duration::from_secs(20), || {
+    testbed::wait_until("the second pod to want the first one's port", e2e::PATIENCE, || {
         let events = cluster.kubectl(&["get", "events", "-n=kube-system", "--field-selector=reason=FailedScheduling"]);
         if events.contains("free ports") { Ok(()) } else { Err(events) }
     })
@@ -227,7 +227,7 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
     // The collector of garbage takes the pods, so they outlive Helm's wait.
     let objects = "deployment,daemonset,pod,role,rolebinding,clusterrole,clusterrolebinding,serviceaccount";
     let ours = "-l=app.kubernetes.io/instance=harvester-cloud-provider";
-    testbed::wait_until("the chart's objects to be gone", Duration::from_secs(20), || {
+    testbed::wait_until("the chart's objects to be gone", e2e::PATIENCE, || {
         let left = cluster.kubectl(&["get", "-n=kube-system", objects, ours, "-o=name"]);
         if left.trim().is_empty() { Ok(()) } else { Err(left) }
     })
@@ -241,7 +241,8 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
             .contains("service.kubernetes.io/load-balancer-cleanup")
     );
     for (client, address) in clients.iter().zip([pool, dhcp]) {
-        let report = client.report();
+        client.wait_for_answers(e2e::ENOUGH, e2e::PATIENCE).unwrap();
+        let report = client.settled_report();
         assert!(report.sent > 1000, "{address}: {report}");
         assert_eq!(report.lost, 0, "{address}: {report}");
         tell(&format!("{address}: {report}"));

@@ -1,7 +1,5 @@
 //! What a real Prometheus makes of metrics, alerts and dashboard of a healthy installation.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use e2e::prometheus::Prometheus;
 use testbed::wait_for;
@@ -22,7 +20,7 @@ pub async fn check(prometheus: &Prometheus<'_>) -> Result<()> {
         }
         if empty.is_empty() { Ok(()) } else { Err(format!("no data for {empty:?}")) }
     };
-    wait_for("data for every panel", Duration::from_secs(30), all).await?;
+    wait_for("data for every panel", e2e::PATIENCE, all).await?;
     let rules = prometheus.rules()?;
     ensure!(rules.len() == prometheus.alerts, "{} of {} rules are loaded", rules.len(), prometheus.alerts);
     for rule in rules {

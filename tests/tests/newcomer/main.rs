@@ -5,10 +5,11 @@
 mod desk;
 
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use e2e::documents::page;
 use e2e::installation::{Installation, RKE2_FILE};
+use e2e::{ENOUGH, PATIENCE};
 use serde_json::Value;
 use testbed::Probe;
 
@@ -30,9 +31,8 @@ fn values_of(manifest: &Value) -> &str {
 /// The clients, which send a datagram every 10 ms, had every answer until now: of the address of a pool and of the leased one.
 fn every_datagram_answered(what: &str, clients: &[(&str, Probe)], state: impl Fn() -> String) {
     for (name, probe) in clients {
-        // For as long as a datagram may take, so that those of just now count.
-        probe.wait_for_answers(120, Duration::from_secs(20)).unwrap_or_else(|error| panic!("{error:#}\n{}", state()));
-        let report = probe.report();
+        probe.wait_for_answers(ENOUGH, PATIENCE).unwrap_or_else(|error| panic!("{error:#}\n{}", state()));
+        let report = probe.settled_report();
         eprintln!("{what}: {name}: {report}");
         assert_eq!(report.lost, 0, "{what}: {name}: {report}\n{}", state());
     }

@@ -5,16 +5,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use e2e::{Bed, Beds, Case, Exposed, PATIENCE, ServiceSpec, service, wait_for};
+use e2e::{Bed, Beds, Case, Exposed, PATIENCE, ServiceSpec, service, wait_for, watch};
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport, Traffic};
 use tokio::sync::MutexGuard;
 
 const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 /// Two nodes answer for milliseconds; a process on a busy machine may need longer to start and hear that it has lost.
-const OVERLAP: Duration = Duration::from_secs(2);
-
-/// Answers after an event that end a watch.
-const ENOUGH: u64 = 50;
+pub const OVERLAP: Duration = Duration::from_secs(2);
 
 /// The bed with all nodes alive and well, also after a test that failed.
 pub async fn alone(beds: &'static Beds) -> (MutexGuard<'static, ()>, Arc<Bed>) {
@@ -90,10 +87,8 @@ impl<'a> Vip<'a> {
     }
 
     pub fn watch(&self) -> (Probe, Answerers) {
-        let client = self.bed.lan.client();
-        let probe = client.probe(Traffic::http((self.address, 80).into())).unwrap();
-        probe.wait_for_answers(20, PATIENCE).unwrap();
-        (probe, client.ask_who_has(self.v4, Duration::from_millis(20)).unwrap())
+        let probe = watch::ask(self.bed, Traffic::http((self.address, 80).into())).unwrap();
+        (probe, self.bed.lan.client().ask_who_has(self.v4, Duration::from_millis(20)).unwrap())
     }
 
     pub async fn is_deleted(&self) {
@@ -102,35 +97,34 @@ impl<'a> Vip<'a> {
     }
 }
 
-/// Ends the watch. Two nodes may have answered for a moment, but not for longer.
-pub fn stop(what: &str, watch: (Probe, Answerers)) -> ProbeReport {
-    let (report, answers) = seen(what, watch);
-    assert!(answers.double < OVERLAP, "{what}: {answers}");
-    report
-}
-
 /// Ends the watch and says what was seen. A watch that saw nothing proves nothing.
 pub fn seen(what: &str, (probe, answerers): (Probe, Answerers)) -> (ProbeReport, AnswerReport) {
-    let (report, answers) = (probe.stop_after(ENOUGH, PATIENCE).unwrap(), answerers.report());
-    eprintln!("{what}: {report}; who has: {answers}");
+    (watch::stop(what, probe).unwrap(), answers(what, &answerers))
+}
+
+fn answers(what: &str, answerers: &Answerers) -> AnswerReport {
+    let answers = answerers.report();
+    eprintln!("{what}: who has: {answers}");
     somebody_answered(what, &answers);
-    (report, answers)
+    answers
 }
 
 pub fn somebody_answered(what: &str, answers: &AnswerReport) {
     assert!(answers.asked > 10 && !answers.by.is_empty(), "{what}, nobody listened: {answers}");
 }
 
-pub fn nothing_was_lost(what: &str, watch: (Probe, Answerers)) {
-    let report = stop(what, watch);
-    assert_eq!(report.lost, 0, "{what}: {report}");
+pub fn nothing_was_lost(what: &str, (probe, answerers): (Probe, Answerers)) {
+    watch::nothing_was_lost(what, [probe]).unwrap();
+    moved_quickly(what, &answerers);
 }
 
-pub fn at_most(bound: Duration, what: &str, watch: (Probe, Answerers)) {
-    let report = stop(what, watch);
-    assert!(report.longest_gap < bound, "{what}, at most {bound:?}: {report}");
+pub fn at_most(bound: Duration, what: &str, (probe, answerers): (Probe, Answerers)) {
+    watch::at_most(bound, what, [probe]).unwrap();
+    moved_quickly(what, &answerers);
 }
 
-pub async fn let_it_happen(seconds: u64) {
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
+/// Two nodes may have answered for a moment, but not for longer.
+fn moved_quickly(what: &str, answerers: &Answerers) {
+    let answers = answers(what, answerers);
+    assert!(answers.double < OVERLAP, "{what}: {answers}");
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
 /// The policy: every request once, without its body.
@@ -41,6 +42,8 @@ pub struct Request {
     pub code: u16,
     /// Path and query.
     pub uri: String,
+    /// When it arrived.
+    pub at: Option<Timestamp>,
 }
 
 impl Request {
@@ -91,6 +94,7 @@ fn parse(line: &str) -> Option<Request> {
         stage: String,
         #[serde(rename = "requestURI")]
         request_uri: String,
+        request_received_timestamp: Option<Timestamp>,
         verb: String,
         user: User,
         #[serde(default)]
@@ -142,6 +146,7 @@ fn parse(line: &str) -> Option<Request> {
         name,
         code: line.response_status.map_or(0, |status| status.code),
         uri: line.request_uri,
+        at: line.request_received_timestamp,
     })
 }
 
@@ -151,10 +156,11 @@ mod tests {
 
     #[test]
     fn a_status_write_is_a_write_and_a_watch_counts_once() {
-        let line = r#"{"kind":"Event","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/default/services/web/status","verb":"patch","user":{"username":"system:serviceaccount:kube-system:announcer"},"userAgent":"announcer/1","sourceIPs":["10.99.1.1"],"objectRef":{"resource":"services","namespace":"default","name":"web","subresource":"status"},"responseStatus":{"code":200}}"#;
+        let line = r#"{"kind":"Event","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/default/services/web/status","verb":"patch","user":{"username":"system:serviceaccount:kube-system:announcer"},"userAgent":"announcer/1","sourceIPs":["10.99.1.1"],"objectRef":{"resource":"services","namespace":"default","name":"web","subresource":"status"},"responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-02T03:04:05.678901Z","stageTimestamp":"2026-01-02T03:04:06.000000Z"}"#;
         let request = parse(line).unwrap();
         assert_eq!(request.resource, "services/status");
         assert_eq!(request.code, 200);
+        assert_eq!(request.at, Some("2026-01-02T03:04:05.678901Z".parse().unwrap()));
         assert_eq!(request.source, Some([10, 99, 1, 1].into()));
         assert!(request.is_write() && !request.is_bookkeeping());
 

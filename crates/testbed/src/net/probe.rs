@@ -37,13 +37,20 @@ impl Traffic {
 pub struct ProbeOptions {
     /// From one request to the next, whether answered or not.
     pub interval: Duration,
-    /// A request not answered after this is lost.
-    pub timeout: Duration,
+    /// A connection not made after this is lost. Kernels make it, and no process has to run for that: it is as quick on a busy
+    /// machine. It ends before TCP sends its first packet again, which is after a second, so that a packet lost is a request lost.
+    pub connect: Duration,
+    /// A request not answered after this is lost. Whoever answers is a process, and may have to wait for its turn.
+    pub answer: Duration,
 }
 
 impl Default for ProbeOptions {
     fn default() -> Self {
-        Self { interval: Duration::from_millis(10), timeout: Duration::from_secs(1) }
+        Self {
+            interval: Duration::from_millis(10),
+            connect: Duration::from_millis(900),
+            answer: Duration::from_secs(5),
+        }
     }
 }
 
@@ -69,6 +76,13 @@ pub struct ProbeReport {
     pub last_answer: Option<String>,
     /// The latest failure.
     pub last_failure: Option<String>,
+}
+
+impl ProbeReport {
+    /// What of the longest gap is not the prober's own: while it sends nothing, nobody can answer.
+    pub fn outage(&self) -> Duration {
+        self.longest_gap.saturating_sub(self.longest_stall)
+    }
 }
 
 impl fmt::Display for ProbeReport {
@@ -128,17 +142,23 @@ impl Probe {
         summarize(&lock(&self.journal), Instant::now(), self.options)
     }
 
-    /// Ends it, after the requests still open have met their fate.
-    pub fn stop(mut self) -> ProbeReport {
+    /// What it has seen up to now, when the requests still open have met their fate.
+    pub fn settled_report(&self) -> ProbeReport {
         let asked = lock(&self.journal).sends;
         let end = Instant::now();
         // Later requests go on meanwhile, and do not stand in for those that are still open: a gap just before the end counts.
         let open = |journal: &Journal| (journal.fates.iter().filter(|(sent, ..)| *sent <= end).count() as u64) < asked;
-        while end.elapsed() < self.options.timeout + Duration::from_millis(500) && open(&lock(&self.journal)) {
+        while end.elapsed() < self.options.answer + Duration::from_millis(500) && open(&lock(&self.journal)) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        drop(self.task.take());
         summarize(&lock(&self.journal), end, self.options)
+    }
+
+    /// Not for others: who just stops may have stopped before anything came again, and sees neither a loss nor a gap.
+    fn stop(mut self) -> ProbeReport {
+        let report = self.settled_report();
+        drop(self.task.take());
+        report
     }
 
     /// Waits until `n` more requests are answered.
@@ -181,7 +201,7 @@ fn answerer(answer: &str) -> &str {
 
 async fn ask_for_ever(traffic: Traffic, options: ProbeOptions, journal: Arc<Mutex<Journal>>) {
     let flow = match traffic {
-        Traffic::UdpFlow(target) => Flow::open(target, options.timeout).await,
+        Traffic::UdpFlow(target) => Flow::open(target).await,
         _ => None,
     };
     let mut ticks = tokio::time::interval(options.interval);
@@ -199,21 +219,28 @@ async fn ask_for_ever(traffic: Traffic, options: ProbeOptions, journal: Arc<Mute
         let journal = journal.clone();
         let flow = flow.clone();
         tokio::spawn(async move {
-            let ask = ask(traffic, number, flow.as_ref(), options.timeout);
-            let fate = match tokio::time::timeout(options.timeout, ask).await {
-                Ok(fate) => fate.map_err(|error| format!("{error:#}")),
-                Err(_) => Err("no answer in time".to_owned()),
-            };
+            let fate = ask(traffic, number, flow.as_ref(), options).await.map_err(|error| format!("{error:#}"));
             lock(&journal).fates.push((sent, Instant::now(), fate));
         });
     }
 }
 
-async fn ask(traffic: Traffic, number: u64, flow: Option<&Flow>, timeout: Duration) -> Result<String> {
+async fn ask(traffic: Traffic, number: u64, flow: Option<&Flow>, options: ProbeOptions) -> Result<String> {
+    let answer = exchange(traffic, number, flow, options.connect);
+    tokio::time::timeout(options.answer, answer).await.context("no answer in time")?
+}
+
+async fn exchange(traffic: Traffic, number: u64, flow: Option<&Flow>, connect: Duration) -> Result<String> {
+    let connected = async |target: SocketAddr| {
+        tokio::time::timeout(connect, TcpStream::connect(target))
+            .await
+            .context("no connection in time")?
+            .context("no connection")
+    };
     match traffic {
-        Traffic::Http(target) => echo::get(target, timeout).await,
+        Traffic::Http(target) => echo::get_over(connected(target).await?, target, "/").await,
         Traffic::Connect(target) => {
-            let stream = TcpStream::connect(target).await?;
+            let stream = connected(target).await?;
             Ok(format!("connected to {}", stream.peer_addr()?))
         }
         Traffic::Udp(target) => {
@@ -247,7 +274,7 @@ struct Flow {
 }
 
 impl Flow {
-    async fn open(target: SocketAddr, timeout: Duration) -> Option<Self> {
+    async fn open(target: SocketAddr) -> Option<Self> {
         let flow = Self { socket: Arc::new(udp_to(target).await.ok()?), waiting: Arc::default() };
         let reader = flow.clone();
         tokio::spawn(async move {
@@ -255,7 +282,7 @@ impl Flow {
             loop {
                 // "Connection refused" from an ICMP error: the questions concerned run into their time-out.
                 let Ok(n) = reader.socket.recv(&mut buffer).await else {
-                    tokio::time::sleep(timeout / 100).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
                 };
                 let answer = String::from_utf8_lossy(&buffer[..n]).into_owned();
@@ -309,7 +336,7 @@ fn summarize(journal: &Journal, end: Instant, options: ProbeOptions) -> ProbeRep
     if report.lost == 0 {
         report.longest_gap = Duration::ZERO;
     } else if let Some(last) = last_answer_at
-        && end.saturating_duration_since(last) > options.timeout
+        && end.saturating_duration_since(last) > options.connect
     {
         report.longest_gap = report.longest_gap.max(end - last);
     }
@@ -354,5 +381,26 @@ mod tests {
         let (journal, start) = journal(&[(5, true), (900, true)]);
         let report = summarize(&journal, start + Duration::from_millis(900), ProbeOptions::default());
         assert_eq!(report.longest_gap, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_stall_of_the_prober_is_no_outage() {
+        let (mut journal, start) = journal(&[(5, true), (15, false), (2000, true)]);
+        journal.longest_stall = Duration::from_millis(1800);
+        let report = summarize(&journal, start + Duration::from_secs(2), ProbeOptions::default());
+        assert_eq!((report.longest_gap, report.outage()), (Duration::from_millis(1995), Duration::from_millis(195)));
+    }
+
+    #[tokio::test]
+    async fn an_answer_may_take_longer_than_a_connection() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = server.local_addr().unwrap();
+        let options = ProbeOptions { connect: Duration::from_millis(100), ..ProbeOptions::default() };
+        let asked = tokio::spawn(ask(Traffic::Http(target), 1, None, options));
+        // The kernel makes the connection; whoever answers is late.
+        tokio::time::sleep(options.connect * 3).await;
+        let (stream, _) = server.accept().await.unwrap();
+        tokio::spawn(async move { echo::answer_http(stream, "pod=p node=slow client=c").await });
+        assert_eq!(answerer(&asked.await.unwrap().unwrap()), "slow");
     }
 }

@@ -66,8 +66,7 @@ async fn one(stage: &Stage, address: IpAddr) -> Result<PowerLoss> {
         owners.min().ok_or_else(|| format!("nobody after {:.0} s", begin.elapsed().as_secs_f64()))
     })
     .await?;
-    probe.wait_for_answers(200, e2e::PATIENCE)?;
-    let report = probe.stop();
+    let report = probe.stop_after(200, e2e::PATIENCE)?;
     let to = (1..=bed.nodes.len()).find(|n| *n != owner && stage.owned(*n, &[address]).unwrap_or(0) > 0);
     let to = to.context("nobody owns the address any more")?;
 

@@ -157,6 +157,7 @@ mod tests {
             name: None,
             code: 200,
             uri: String::new(),
+            at: None,
         }
     }
 

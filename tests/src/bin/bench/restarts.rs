@@ -208,7 +208,7 @@ pub async fn of_announcer(stage: &Stage, addresses: &[IpAddr], end: End) -> Resu
         cpu_ms,
     };
     for probe in probes {
-        let report = probe.stop();
+        let report = probe.stop_after(e2e::ENOUGH, e2e::PATIENCE)?;
         restart.sent += report.sent;
         restart.lost += report.lost;
         restart.longest_gap_ms = restart.longest_gap_ms.max(ms(report.longest_gap));

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use e2e::{Bed, service};
+use e2e::{Bed, ENOUGH, PATIENCE, service};
 use serde::{Deserialize, Serialize};
 use testbed::{DhcpOptions, Traffic};
 
@@ -77,7 +77,7 @@ pub async fn measure(count: usize) -> Result<Renew> {
         eprintln!("  {:.0} s: {now} of {count}, {}", begun.elapsed().as_secs_f64(), probe.report());
     }
     let after = heard();
-    let report = probe.stop();
+    let report = probe.stop_after(ENOUGH, PATIENCE)?;
     Ok(Renew {
         services: services.len(),
         lease_times: LEASES,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use e2e::{Bed, service};
+use e2e::{Bed, ENOUGH, PATIENCE, service};
 use serde::{Deserialize, Serialize};
 use testbed::Traffic;
 
@@ -116,7 +116,7 @@ pub async fn run(time: Duration, threads: Option<usize>) -> Result<Soak> {
         tokio::time::sleep(Duration::from_mins(1).min(time)).await;
         eprintln!("  {:.0} min: {}; {:?}", begun.elapsed().as_secs_f64() / 60.0, probe.report(), Probes::of(&bed)?);
     }
-    let report = probe.stop();
+    let report = probe.stop_after(ENOUGH, PATIENCE)?;
     let after_ticks = ticks();
     let probes = Probes::of(&bed)?;
     done.store(true, Ordering::Relaxed);

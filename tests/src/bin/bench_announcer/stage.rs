@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Bed, Case as Place, Exposed, PATIENCE, service, wait_for};
+use e2e::{Bed, Case as Place, ENOUGH, Exposed, PATIENCE, service, wait_for};
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport, Traffic};
 
 use crate::cases::{Case, Fault, Run, ms};
@@ -110,9 +110,9 @@ impl<'a> Stage<'a> {
             }
             Fault::NewService => unreachable!("it has its own way"),
         }
-        probe.wait_for_answers(50, PATIENCE)?;
+        probe.wait_for_answers(ENOUGH, PATIENCE)?;
         let answers = answerers.report();
-        let report = probe.stop();
+        let report = probe.stop_after(ENOUGH, PATIENCE)?;
         ensure!(report.answered > 0, "no answers at all after {:?}", begun.elapsed());
         self.recover(owner).await?;
         let after = self.owner()?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use testbed::{Probe, Traffic, wait_for};
+use testbed::{Probe, ProbeReport, Traffic, wait_for};
 
 use crate::bed::{Bed, CLUSTER, NODES, PATIENCE};
 use crate::report::{Figures, Outage, losses};
@@ -98,7 +98,7 @@ async fn kill_announcer(bed: &Bed, vips: Vips, owner: &str) -> Result<(Outage, S
     bed.pods_ready("kube-system", "app.kubernetes.io/name=kube-vip", NODES.into()).await?;
     // What a new process might do wrong with addresses that it finds, it does in its first seconds.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let [pool, dhcp] = probes.map(Probe::stop);
+    let [pool, dhcp] = stopped(probes)?;
     let after = only_owner(bed, vips.pool)?;
     ensure!(pool.lost + dhcp.lost == 0, "replies were lost; pool: {pool}; DHCP: {dhcp}");
     let text = format!(
@@ -106,6 +106,11 @@ async fn kill_announcer(bed: &Bed, vips: Vips, owner: &str) -> Result<(Outage, S
         pool.sent, vips.pool, dhcp.sent, vips.dhcp
     );
     Ok((Outage::new(owner, &after, &pool), text))
+}
+
+/// Both have answers again.
+fn stopped([pool, dhcp]: [Probe; 2]) -> Result<[ProbeReport; 2]> {
+    Ok([pool.stop_after(50, PATIENCE)?, dhcp.stop_after(50, PATIENCE)?])
 }
 
 async fn power_loss(bed: &Bed, vips: Vips, owner: &str) -> Result<(Outage, String)> {
@@ -125,9 +130,8 @@ async fn power_loss(bed: &Bed, vips: Vips, owner: &str) -> Result<(Outage, Strin
             }
         })
         .await?;
-        probe.wait_for_answers(50, PATIENCE)?;
     }
-    let [pool, dhcp] = probes.map(Probe::stop);
+    let [pool, dhcp] = stopped(probes)?;
     let after = only_owner(bed, vips.pool)?;
     let gap = Outage::new(owner, &after, &pool);
     let text = format!(
