@@ -244,14 +244,17 @@ impl Engine {
             Input::Service(key, view) => {
                 self.dirty = true;
                 self.regroup = true;
-                self.refused.remove(&key);
-                match view {
-                    Some(view) => {
-                        self.services.insert(key, *view);
-                    }
-                    None => {
-                        self.services.remove(&key);
-                    }
+                let refused = self.refused.remove(&key);
+                let before = self.services.remove(&key).map(|before| match refused {
+                    Some(refused) => ServiceView { wanted: refused.asked, ..before },
+                    None => before,
+                });
+                if let Some(view) = view {
+                    let view = match &before {
+                        Some(before) => view.following(before),
+                        None => *view,
+                    };
+                    self.services.insert(key, view);
                 }
             }
             Input::Endpoints(key, nodes) => self.endpoints_changed(key, nodes),

@@ -8,9 +8,13 @@ use k8s_openapi::api::core::v1::Service;
 use l2::Mac;
 use l2::netlink::check_interface_name;
 
-use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Problem, RpFilter, Wanted};
+use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter, Wanted};
 use crate::class::ClassRules;
 use crate::term::Term;
+
+mod wish;
+
+pub use wish::Wish;
 
 /// Namespace and name of a Service. Displayed as `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,6 +145,8 @@ pub struct ServiceView {
     pub created: i64,
     /// What it asks for, first things first.
     pub wanted: Vec<Wanted>,
+    /// How that is known.
+    pub wish: Wish,
     /// Where.
     pub interface: InterfaceWish,
     /// How, if by DHCP.
@@ -188,6 +194,8 @@ impl ServiceView {
         let mut problems = BTreeSet::new();
         let (mut wanted, found) =
             wanted(annotation(keys::LOADBALANCER_IPS), spec.load_balancer_ip.as_deref(), &published);
+        let asks = annotation(keys::LOADBALANCER_IPS).is_some()
+            || spec.load_balancer_ip.as_deref().is_some_and(|text| text.trim().parse::<IpAddr>().is_ok());
         problems.extend(found);
         let interface = match annotation(keys::SERVICE_INTERFACE).map(str::trim) {
             None | Some("") => InterfaceWish::Default,
@@ -220,7 +228,11 @@ impl ServiceView {
         let dhcp = dhcp_wishes(&annotation, &published, &mut problems);
         if annotation(keys::HWADDR).is_some_and(|text| !text.trim().is_empty()) && dhcp.mac.is_none() {
             // Another MAC would get another address from the server: better none than a wrong one.
+            let wishes = wanted.len();
             wanted.retain(|wanted| *wanted != Wanted::Dhcp4);
+            if wanted.len() == wishes {
+                problems = problems.into_iter().map(|problem| problem.without_effect(keys::HWADDR)).collect();
+            }
         }
         if retired {
             let leased = dhcp.lease.is_some() || dhcp.requested.is_some();
@@ -230,6 +242,11 @@ impl ServiceView {
             wanted.clear();
             problems.clear();
         }
+        let wish = match () {
+            () if problems.iter().any(|problem| problem.meanwhile == Meanwhile::NotAnnounced) => Wish::Unreadable,
+            () if asks || retired => Wish::Said,
+            () => Wish::Unsaid,
+        };
         Some(Self {
             key: ServiceKey::new(
                 service.metadata.namespace.clone().unwrap_or_default(),
@@ -238,6 +255,7 @@ impl ServiceView {
             uid: Uid(service.metadata.uid.clone().unwrap_or_default()),
             created: service.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             wanted,
+            wish,
             interface,
             dhcp,
             ports: spec
