@@ -119,7 +119,8 @@ pub struct Engine {
     rules: Rules,
     awaiting_rules: BTreeSet<VipId>,
     records: Due<ServiceKey, ServiceRecord>,
-    told: BTreeMap<(ServiceKey, String), Instant>,
+    /// What was told of each Service, and until when that is not told again.
+    told: BTreeMap<ServiceKey, BTreeMap<String, Instant>>,
     /// Addresses and interfaces (without one) that we had removed, with the observation that was asked for last: up to
     /// that one they may still be seen.
     removed: BTreeMap<(u32, Option<IpNet>), u64>,
@@ -352,6 +353,7 @@ impl Engine {
             self.refresh(now);
             self.listen_again();
             self.tell_stuck(now);
+            self.forget_told(now);
             if self.observed < self.fresh_from {
                 self.observe(now);
             }
