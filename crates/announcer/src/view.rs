@@ -1,6 +1,6 @@
 //! What the announcer needs to know about a Service. Made here from the object, and nothing else looks at the object.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -132,6 +132,14 @@ impl Published {
     pub fn has(&self, address: IpAddr) -> bool {
         self.ingress.iter().any(|ingress| ingress.ip == Some(address))
     }
+}
+
+/// Whether clients know `address` as that of the Service with this UID. A manifest that was copied with its annotations
+/// names a lease of another Service, perhaps in another cluster: only what clients have been told of is used before the
+/// server has answered. The rest is asked for, and probed when it is granted.
+pub(crate) fn is_told(services: &BTreeMap<ServiceKey, ServiceView>, uid: &Uid, address: impl Into<IpAddr>) -> bool {
+    let address = address.into();
+    services.values().any(|view| view.uid == *uid && view.published.has(address))
 }
 
 /// A Service that is ours to announce.
