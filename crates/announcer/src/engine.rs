@@ -325,9 +325,9 @@ impl Engine {
         Observations { probes, claims, forged, unprotected: self.rules.refused, ..self.observations.clone() }
     }
 
-    /// Whether anything can be decided: the Services are known, and what owners are told by was read.
-    pub fn is_ready(&self) -> bool {
-        self.synced && self.ownership.is_ready()
+    /// What has to be read before anything can be decided: the Services, and by what owners are told.
+    pub fn unknown(&self) -> Option<&'static str> {
+        if self.synced { self.ownership.unknown() } else { Some("the Services") }
     }
 
     /// What the election said last, in `global` mode.

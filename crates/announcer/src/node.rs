@@ -1,8 +1,8 @@
 //! The edge: runs the engine on a real node. Feeds it what happens, performs what it says.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt, Stream, StreamExt};
@@ -31,11 +31,18 @@ use crate::wire::Wire;
 const FRAMES: usize = 1024;
 
 /// How the loop is doing, for the health checks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pulse {
     /// Seconds since boot at the last step.
     beat: AtomicU64,
-    ready: AtomicBool,
+    /// What the engine does not know yet.
+    unknown: Mutex<Option<&'static str>>,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self { beat: AtomicU64::default(), unknown: Mutex::new(Some("the Services")) }
+    }
 }
 
 impl Pulse {
@@ -45,13 +52,14 @@ impl Pulse {
         if silent > 30 { Err(format!("the engine has not made a step for {silent} s")) } else { Ok(()) }
     }
 
-    /// Fails until Services and Lease are known.
+    /// Fails until all is known that decisions need, and says what is not.
     pub fn ready(&self) -> Result<(), String> {
-        if self.ready.load(Ordering::Relaxed) {
-            Ok(())
-        } else {
-            Err("the Services or the holder of the Lease are not known yet".to_owned())
-        }
+        let unknown = *self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        unknown.map_or(Ok(()), |what| Err(format!("not known yet: {what}")))
+    }
+
+    fn knows_all_but(&self, unknown: Option<&'static str>) {
+        *self.unknown.lock().unwrap_or_else(PoisonError::into_inner) = unknown;
     }
 }
 
@@ -178,7 +186,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
             pace.planned(now, clock::now());
         }
         pulse.beat.store(l2::clock::since_boot().as_secs(), Ordering::Relaxed);
-        pulse.ready.store(engine.is_ready(), Ordering::Relaxed);
+        pulse.knows_all_but(engine.unknown());
         if now >= next_status {
             next_status = now + REFRESH;
             node.metrics.vips(&engine.status(), now);
@@ -454,6 +462,16 @@ mod tests {
         let changed = Notify::new();
         wake_for_each(futures::stream::iter(0..10_000), &changed).await;
         assert_eq!([(); 2].map(|()| changed.notified().now_or_never()), [Some(()), None]);
+    }
+
+    #[test]
+    fn a_process_is_not_ready_until_all_is_known_and_says_what_is_not() {
+        let pulse = Pulse::default();
+        assert_eq!(pulse.ready().unwrap_err(), "not known yet: the Services");
+        pulse.knows_all_but(Some("the Nodes"));
+        assert_eq!(pulse.ready().unwrap_err(), "not known yet: the Nodes");
+        pulse.knows_all_but(None);
+        assert_eq!(pulse.ready(), Ok(()));
     }
 
     #[test]
