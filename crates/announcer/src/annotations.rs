@@ -66,7 +66,7 @@ impl RpFilter {
 
 /// An annotation that says something we cannot follow. The text is what the user reads in the Event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-#[error("{}{annotation} is {value:?}: {accepted}", if annotation.starts_with("spec.") { "" } else { "annotation " })]
+#[error("{}{annotation} is {value:?}: {accepted}{meanwhile}", if annotation.starts_with("spec.") { "" } else { "annotation " })]
 pub struct Problem {
     /// Which annotation or field.
     pub annotation: &'static str,
@@ -74,12 +74,46 @@ pub struct Problem {
     pub value: String,
     /// What would be accepted, and what we do meanwhile.
     pub accepted: &'static str,
+    /// What we do meanwhile, where that depends on what the Service said before.
+    pub meanwhile: Meanwhile,
+}
+
+/// What becomes of an address until a [`Problem`] is mended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Meanwhile {
+    /// The text says it already.
+    #[default]
+    Said,
+    /// It is not announced: what cannot be read cannot be done.
+    NotAnnounced,
+    /// What the Service asked for before is announced.
+    Former,
+}
+
+impl std::fmt::Display for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Said => "",
+            Self::NotAnnounced => "; it is not announced until that is mended",
+            Self::Former => "; what the Service asked for before is announced until that is mended",
+        })
+    }
 }
 
 impl Problem {
     /// Values come from users and end in Events and logs: a long one is cut.
     pub(crate) fn new(annotation: &'static str, value: &str, accepted: &'static str) -> Self {
-        Self { annotation, value: cut(value), accepted }
+        Self { annotation, value: cut(value), accepted, meanwhile: Meanwhile::Said }
+    }
+
+    /// One that leaves open what the Service asks for.
+    pub(crate) fn unreadable(annotation: &'static str, value: &str, accepted: &'static str) -> Self {
+        Self { meanwhile: Meanwhile::NotAnnounced, ..Self::new(annotation, value, accepted) }
+    }
+
+    /// The same, where it is about `annotation`, which this Service does not need.
+    pub(crate) fn without_effect(self, annotation: &'static str) -> Self {
+        if self.annotation == annotation { Self { meanwhile: Meanwhile::Said, ..self } } else { self }
     }
 }
 
@@ -133,8 +167,8 @@ pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>,
     let count = list.split(',').filter(|entry| !entry.trim().is_empty()).count();
     if count > MAX_ADDRESSES {
         let value = format!("{count} addresses");
-        let accepted = "accepted are at most 16 addresses; none of them is announced";
-        return (Vec::new(), vec![Problem::new(source, &value, accepted)]);
+        let accepted = "accepted are at most 16 addresses";
+        return (Vec::new(), vec![Problem::unreadable(source, &value, accepted)]);
     }
     let mut wanted = Vec::new();
     let mut problems = Vec::new();
@@ -143,7 +177,7 @@ pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>,
     for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         entries += 1;
         let Ok(address) = entry.parse::<IpAddr>() else {
-            problems.push(Problem::new(
+            problems.push(Problem::unreadable(
                 source,
                 entry,
                 "accepted are IP addresses separated by commas, 0.0.0.0 for DHCP and :: for DHCPv6; host names are not supported",
@@ -160,7 +194,7 @@ pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>,
         } else if is_usable(address) {
             Wanted::Static(address)
         } else {
-            problems.push(Problem::new(
+            problems.push(Problem::unreadable(
                 source,
                 entry,
                 "accepted are unicast addresses that other hosts can reach: no loopback, multicast, broadcast or IPv6 link-local ones",
@@ -172,10 +206,10 @@ pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>,
         }
     }
     if dhcp && entries > 2 {
-        problems.push(Problem::new(
+        problems.push(Problem::unreadable(
             source,
             list,
-            "accepted are at most two entries where one of them asks for DHCP; nothing is announced",
+            "accepted are at most two entries where one of them asks for DHCP",
         ));
         wanted.clear();
     }
@@ -197,8 +231,12 @@ fn is_usable(address: IpAddr) -> bool {
 
 /// A MAC that an interface can have.
 pub(crate) fn parse_mac(text: &str) -> Result<Mac, Problem> {
-    let accepted = "accepted is a unicast MAC address such as 00:00:6c:1a:2b:3c; the address is not announced until it is mended or removed";
-    text.trim().parse::<Mac>().ok().filter(|mac| mac.is_unicast()).ok_or_else(|| Problem::new(HWADDR, text, accepted))
+    let accepted = "accepted is a unicast MAC address such as 00:00:6c:1a:2b:3c, or none";
+    text.trim()
+        .parse::<Mac>()
+        .ok()
+        .filter(|mac| mac.is_unicast())
+        .ok_or_else(|| Problem::unreadable(HWADDR, text, accepted))
 }
 
 /// A MAC that a machine has already.

@@ -21,8 +21,6 @@ use crate::view::Uid;
 
 /// Ethernet with VLAN tags and the largest message that we accept (option 57: 1500), or an IPv6 packet of the usual size.
 const FRAME: usize = 1600;
-/// What the kernel says to a frame for a link that has no carrier.
-const ENOBUFS: i32 = 105;
 
 /// What a running client is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,8 +162,8 @@ impl<C: Protocol> Driver<C> {
                 let Some(socket) = socket else { continue };
                 match socket.send(&frame).await {
                     Err(error) if is_down(&error) => next = Some(Happened::SocketDown),
-                    // A full queue, or that of a link without carrier, loses a frame as the wire may; it is sent again.
-                    Err(error) if error.raw_os_error() == Some(ENOBUFS) => {}
+                    // It is sent again.
+                    Err(error) if l2::is_queue_full(&error) => {}
                     sent => sent.map_err(|error| format!("failed to send a {} message: {error}", C::NAME))?,
                 }
             }

@@ -122,7 +122,8 @@ pub struct Engine {
     rules: Rules,
     awaiting_rules: BTreeSet<VipId>,
     records: Due<ServiceKey, ServiceRecord>,
-    told: BTreeMap<(ServiceKey, String), Instant>,
+    /// What was told of each Service, and until when that is not told again.
+    told: BTreeMap<ServiceKey, BTreeMap<String, Instant>>,
     /// Addresses and interfaces (without one) that we had removed, with the observation that was asked for last: up to
     /// that one they may still be seen.
     removed: BTreeMap<(u32, Option<IpNet>), u64>,
@@ -248,19 +249,25 @@ impl Engine {
             Input::Service(key, view) => {
                 self.dirty = true;
                 self.regroup = true;
-                self.refused.remove(&key);
+                let refused = self.refused.remove(&key);
                 if let Some(cluster) = self.cluster() {
                     cluster.changed(now, &key);
                 }
-                match view {
-                    Some(view) => {
+                let before = self.services.remove(&key).map(|before| match refused {
+                    Some(refused) => ServiceView { wanted: refused.asked, ..before },
+                    None => before,
+                });
+                match (view, before) {
+                    (Some(view), Some(before)) => {
+                        self.services.insert(key, view.following(&before));
+                    }
+                    (Some(view), None) => {
                         self.services.insert(key, *view);
                     }
-                    None => {
-                        if let Some(view) = self.services.remove(&key) {
-                            self.void.remove(&view.uid);
-                        }
+                    (None, Some(gone)) => {
+                        self.void.remove(&gone.uid);
                     }
+                    (None, None) => {}
                 }
             }
             Input::Endpoints(key, nodes) => self.endpoints_changed(key, nodes),
@@ -330,9 +337,9 @@ impl Engine {
         Observations { probes, claims, forged, unprotected: self.rules.refused, ..self.observations.clone() }
     }
 
-    /// Whether anything can be decided: the Services are known, and what owners are told by was read.
-    pub fn is_ready(&self) -> bool {
-        self.synced && self.ownership.is_ready()
+    /// What has to be read before anything can be decided: the Services, and by what owners are told.
+    pub fn unknown(&self) -> Option<&'static str> {
+        if self.synced { self.ownership.unknown() } else { Some("the Services") }
     }
 
     /// What the election said last, in `global` mode.
@@ -358,6 +365,7 @@ impl Engine {
             self.refresh(now);
             self.listen_again();
             self.tell_stuck(now);
+            self.forget_told(now);
             if self.observed < self.fresh_from {
                 self.observe(now);
             }

@@ -2,11 +2,17 @@
 //! sockets are in `listen.rs`.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
 
 use l2::Mac;
 use l2::arp::{self, Arp};
 use l2::ethernet::Payload;
 use l2::ndp::{self, Message, Ndp};
+
+/// How an address is asked about before it is used, given or leased: RFC 5227's frames with short timers (decisions.md
+/// 22).
+pub(crate) const PROBES: u8 = 3;
+pub(crate) const PROBE_GAP: Duration = Duration::from_millis(10);
 
 /// What was said about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

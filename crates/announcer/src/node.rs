@@ -1,15 +1,15 @@
 //! The edge: runs the engine on a real node. Feeds it what happens, performs what it says.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
+use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::api::core::v1::ObjectReference;
 use l2::netlink::Changes;
 use runtime::events::Recorder;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::clients::Clients;
@@ -31,11 +31,18 @@ use crate::wire::Wire;
 const FRAMES: usize = 1024;
 
 /// How the loop is doing, for the health checks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pulse {
     /// Seconds since boot at the last step.
     beat: AtomicU64,
-    ready: AtomicBool,
+    /// What the engine does not know yet.
+    unknown: Mutex<Option<&'static str>>,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self { beat: AtomicU64::default(), unknown: Mutex::new(Some("the Services")) }
+    }
 }
 
 impl Pulse {
@@ -45,13 +52,14 @@ impl Pulse {
         if silent > 30 { Err(format!("the engine has not made a step for {silent} s")) } else { Ok(()) }
     }
 
-    /// Fails until Services and Lease are known.
+    /// Fails until all is known that decisions need, and says what is not.
     pub fn ready(&self) -> Result<(), String> {
-        if self.ready.load(Ordering::Relaxed) {
-            Ok(())
-        } else {
-            Err("the Services or the holder of the Lease are not known yet".to_owned())
-        }
+        let unknown = *self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        unknown.map_or(Ok(()), |what| Err(format!("not known yet: {what}")))
+    }
+
+    fn knows_all_but(&self, unknown: Option<&'static str>) {
+        *self.unknown.lock().unwrap_or_else(PoisonError::into_inner) = unknown;
     }
 }
 
@@ -77,6 +85,8 @@ pub struct Parts<W> {
     pub swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
     /// `node` mode: what to write into our membership Lease.
     pub cards: mpsc::UnboundedSender<Card>,
+    /// The node's network has changed.
+    pub network: Arc<Notify>,
     /// What happens. The sender is kept for those who are started on the way.
     pub inputs: (mpsc::UnboundedSender<Input>, mpsc::UnboundedReceiver<Input>),
 }
@@ -113,12 +123,14 @@ struct Node {
     campaigns: mpsc::UnboundedSender<BTreeSet<LeaseKey>>,
     swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
     cards: mpsc::UnboundedSender<Card>,
+    network: Arc<Notify>,
     inputs: mpsc::UnboundedSender<Input>,
 }
 
 /// Runs until the engine says that all is done.
 pub async fn run<W: Wire>(parts: Parts<W>) {
-    let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, campaigns, swaps, cards, inputs } = parts;
+    let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, campaigns, swaps, cards, network, inputs } =
+        parts;
     let (sender, mut receiver) = inputs;
     let (ops, requests) = mpsc::unbounded_channel();
     let (first, urgent) = mpsc::unbounded_channel();
@@ -138,6 +150,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         campaigns,
         swaps,
         cards,
+        network,
         inputs: sender,
     };
     let mut next_status = clock::now();
@@ -173,7 +186,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
             pace.planned(now, clock::now());
         }
         pulse.beat.store(l2::clock::since_boot().as_secs(), Ordering::Relaxed);
-        pulse.ready.store(engine.is_ready(), Ordering::Relaxed);
+        pulse.knows_all_but(engine.unknown());
         if now >= next_status {
             next_status = now + REFRESH;
             node.metrics.vips(&engine.status(), now);
@@ -188,6 +201,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
                 biased;
                 Some(input) = frames.recv() => input,
                 input = receiver.recv() => input.expect("a sender is kept here"),
+                () = node.network.notified() => Input::NetworkChanged,
                 () = clock::sleep_until(next) => Input::Tick,
             }
         };
@@ -247,6 +261,10 @@ impl Node {
         for _ in 0..FRAMES {
             let Ok(frame) = frames.try_recv() else { break };
             actions.extend(engine.hear(now, frame));
+        }
+        // Also while so much else waits that nobody would listen.
+        if self.network.notified().now_or_never().is_some() {
+            actions.extend(engine.hear(now, Input::NetworkChanged));
         }
         if now >= engine.deadline() {
             for frame in self.listeners.drain() {
@@ -346,14 +364,14 @@ impl Node {
 }
 
 /// Tells the engine that the network has changed. Our own addresses are not reported while they are there.
-pub async fn watch_network(inputs: mpsc::UnboundedSender<Input>) -> Result<(), l2::netlink::NetlinkError> {
-    let mut changes = Changes::subscribe()?;
-    while changes.next().await.is_some() {
-        if inputs.send(Input::NetworkChanged).is_err() {
-            return Ok(());
-        }
-    }
+pub async fn watch_network(changed: Arc<Notify>) -> Result<(), l2::netlink::NetlinkError> {
+    wake_for_each(Changes::subscribe()?, &changed).await;
     Err(l2::netlink::NetlinkError::Closed { tried: "hear about changes of the network".to_owned() })
+}
+
+/// However many reports come before the engine looks, it looks once: a routing daemon that starts sends ten thousand.
+async fn wake_for_each(changes: impl Stream, changed: &Notify) {
+    changes.for_each(async |_| changed.notify_one()).await;
 }
 
 #[cfg(test)]
@@ -390,7 +408,7 @@ mod tests {
 
     /// The kernel's tables are busy: rules are set when told to. Notes what is begun and what is done.
     struct Busy {
-        rules: Arc<tokio::sync::Notify>,
+        rules: Arc<Notify>,
         noted: mpsc::UnboundedSender<&'static str>,
     }
 
@@ -418,7 +436,7 @@ mod tests {
         let (ops, requests) = mpsc::unbounded_channel();
         let (first, urgent) = mpsc::unbounded_channel();
         let (inputs, _answers) = mpsc::unbounded_channel();
-        let rules = Arc::new(tokio::sync::Notify::new());
+        let rules = Arc::new(Notify::new());
         let kernel = tokio::spawn(perform(Busy { rules: Arc::clone(&rules), noted }, requests, urgent, inputs));
         let mut next = async || tokio::time::timeout(Duration::from_secs(5), seen.recv()).await.expect("it goes on");
         let net: ipnet::IpNet = "10.0.0.5/32".parse().unwrap();
@@ -437,6 +455,23 @@ mod tests {
         rules.notify_one();
         assert_eq!(next().await, Some("rules stand"), "the last request is done before the end");
         kernel.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn ten_thousand_changes_of_the_network_wake_the_engine_once() {
+        let changed = Notify::new();
+        wake_for_each(futures::stream::iter(0..10_000), &changed).await;
+        assert_eq!([(); 2].map(|()| changed.notified().now_or_never()), [Some(()), None]);
+    }
+
+    #[test]
+    fn a_process_is_not_ready_until_all_is_known_and_says_what_is_not() {
+        let pulse = Pulse::default();
+        assert_eq!(pulse.ready().unwrap_err(), "not known yet: the Services");
+        pulse.knows_all_but(Some("the Nodes"));
+        assert_eq!(pulse.ready().unwrap_err(), "not known yet: the Nodes");
+        pulse.knows_all_but(None);
+        assert_eq!(pulse.ready(), Ok(()));
     }
 
     #[test]

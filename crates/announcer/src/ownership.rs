@@ -99,13 +99,13 @@ impl Owners {
         }
     }
 
-    /// Whether owners can be told at all.
-    pub fn is_ready(&self) -> bool {
+    /// What has to be read before owners can be told at all.
+    pub fn unknown(&self) -> Option<&'static str> {
         match self {
-            Self::Global(lease) => lease.state != LeaseState::Unknown,
+            Self::Global(lease) => (lease.state == LeaseState::Unknown).then_some("the holder of the Lease"),
             // Each Service has its own answer.
-            Self::Service(_) => true,
-            Self::Node(cluster) => cluster.is_ready(),
+            Self::Service(_) => None,
+            Self::Node(cluster) => cluster.unknown(),
         }
     }
 

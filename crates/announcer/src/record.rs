@@ -129,7 +129,11 @@ impl Writer {
             let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
             wanted.get_mut(key).map(|wanted| (wanted.record.clone(), wanted.object.take()))
         };
-        let Some((record, object)) = next else { return };
+        let Some((record, object)) = next else {
+            // A retry that was on its way when it was given up.
+            self.queue.forget(key);
+            return;
+        };
         let fresh = object.is_none();
         let recorded = match self.write(key, &record, object).await {
             Ok(Outcome::Written(object)) => {
@@ -160,6 +164,11 @@ impl Writer {
                     self.queue.add(key.clone());
                     return;
                 }
+                if !self.is_wanted(key) {
+                    // Given up while it was under way: no retry, and the next Service of the name begins without failures.
+                    self.queue.forget(key);
+                    return;
+                }
                 let delay = self.queue.add_rate_limited(key.clone());
                 if code == Some(409) {
                     tracing::debug!(service = %key, "somebody else wrote the Service meanwhile, reading it again");
@@ -170,6 +179,10 @@ impl Writer {
             }
         };
         let _ = self.inputs.send(Input::Recorded(key.clone(), recorded));
+    }
+
+    fn is_wanted(&self, key: &ServiceKey) -> bool {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).contains_key(key)
     }
 
     /// Wants `record` no more. False if another one has come meanwhile, for a later Service of the name or under a newer
@@ -184,7 +197,7 @@ impl Writer {
         true
     }
 
-    /// The object as it is now, or `None` if the Service that is meant is gone.
+    /// Writes `record`, starting from `object` where that is known, and reading it otherwise.
     async fn write(
         &self,
         key: &ServiceKey,
@@ -457,5 +470,42 @@ mod tests {
             running.await.unwrap();
             assert!(recorded.try_recv().is_err(), "what became of the older one is not told");
         }
+    }
+
+    /// An API server that notes each request, and fails it when told to.
+    fn failing_api() -> (Client, mpsc::UnboundedReceiver<()>, mpsc::UnboundedSender<()>) {
+        let (arrived, requests) = mpsc::unbounded_channel();
+        let (fail, failures) = mpsc::unbounded_channel();
+        let failures = Arc::new(tokio::sync::Mutex::new(failures));
+        let api = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            let (arrived, failures) = (arrived.clone(), Arc::clone(&failures));
+            async move {
+                let _ = arrived.send(());
+                let _ = failures.lock().await.recv().await;
+                let answer = http::Response::builder().status(500).body(kube::client::Body::empty()).unwrap();
+                Ok::<_, std::convert::Infallible>(answer)
+            }
+        });
+        (Client::new(api, "default"), requests, fail)
+    }
+
+    #[tokio::test]
+    async fn a_service_that_was_given_up_leaves_no_failures_to_the_next_of_its_name() {
+        let (client, mut requests, fail) = failing_api();
+        let (inputs, _recorded) = mpsc::unbounded_channel();
+        let writer = Writer::new(client, QueueMetrics::default(), inputs);
+        let key = ServiceKey::new("default", "web");
+        writer.want(key.clone(), Record { uid: crate::view::Uid("u".into()), ..Record::default() });
+        let give_up = async {
+            requests.recv().await.unwrap();
+            writer.forget(&key);
+            fail.send(()).unwrap();
+        };
+        tokio::join!(writer.work(&key), give_up);
+        assert_eq!(writer.queue.failures(&key), 0, "given up while it was being written");
+
+        writer.queue.add_rate_limited(key.clone());
+        writer.work(&key).await;
+        assert_eq!(writer.queue.failures(&key), 0, "given up while it waited to be tried again");
     }
 }

@@ -20,7 +20,7 @@ use runtime::leader::{LeaderConfig, OnLoss, Timing};
 use runtime::shutdown::Token;
 use runtime::tasks::{TaskError, Tasks};
 use runtime::work_queue::WorkQueueMetrics;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
@@ -101,7 +101,8 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let writer = Writer::new(client.clone(), queue_metrics.queue("records"), inputs.clone());
     tasks.spawn("writer of Services", plain(writer.clone().run(everything.clone())));
     let services = feeds::services(&mut tasks, &shared);
-    feeds::network(&mut tasks, &inputs, netlink.clone(), connection);
+    let network = Arc::new(Notify::new());
+    feeds::network(&mut tasks, Arc::clone(&network), netlink.clone(), connection);
     feeds::shutdown(&mut tasks, &inputs, shutdown);
     serve_health(&mut tasks, &config, &registry, &pulse, services);
 
@@ -130,6 +131,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
         campaigns,
         swaps,
         cards,
+        network,
         inputs: (inputs, received),
     };
     tasks.spawn("engine", async move {

@@ -1,6 +1,6 @@
 //! What the announcer needs to know about a Service. Made here from the object, and nothing else looks at the object.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,9 +8,13 @@ use k8s_openapi::api::core::v1::Service;
 use l2::Mac;
 use l2::netlink::check_interface_name;
 
-use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Problem, RpFilter, Wanted};
+use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter, Wanted};
 use crate::class::ClassRules;
 use crate::term::Term;
+
+mod wish;
+
+pub use wish::Wish;
 
 /// Namespace and name of a Service. Displayed as `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,6 +134,14 @@ impl Published {
     }
 }
 
+/// Whether clients know `address` as that of the Service with this UID. A manifest that was copied with its annotations
+/// names a lease of another Service, perhaps in another cluster: only what clients have been told of is used before the
+/// server has answered. The rest is asked for, and probed when it is granted.
+pub(crate) fn is_told(services: &BTreeMap<ServiceKey, ServiceView>, uid: &Uid, address: impl Into<IpAddr>) -> bool {
+    let address = address.into();
+    services.values().any(|view| view.uid == *uid && view.published.has(address))
+}
+
 /// A Service that is ours to announce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceView {
@@ -141,6 +153,8 @@ pub struct ServiceView {
     pub created: i64,
     /// What it asks for, first things first.
     pub wanted: Vec<Wanted>,
+    /// How that is known.
+    pub wish: Wish,
     /// Where.
     pub interface: InterfaceWish,
     /// How, if by DHCP.
@@ -188,6 +202,8 @@ impl ServiceView {
         let mut problems = BTreeSet::new();
         let (mut wanted, found) =
             wanted(annotation(keys::LOADBALANCER_IPS), spec.load_balancer_ip.as_deref(), &published);
+        let asks = annotation(keys::LOADBALANCER_IPS).is_some()
+            || spec.load_balancer_ip.as_deref().is_some_and(|text| text.trim().parse::<IpAddr>().is_ok());
         problems.extend(found);
         let interface = match annotation(keys::SERVICE_INTERFACE).map(str::trim) {
             None | Some("") => InterfaceWish::Default,
@@ -220,7 +236,11 @@ impl ServiceView {
         let dhcp = dhcp_wishes(&annotation, &published, &mut problems);
         if annotation(keys::HWADDR).is_some_and(|text| !text.trim().is_empty()) && dhcp.mac.is_none() {
             // Another MAC would get another address from the server: better none than a wrong one.
+            let wishes = wanted.len();
             wanted.retain(|wanted| *wanted != Wanted::Dhcp4);
+            if wanted.len() == wishes {
+                problems = problems.into_iter().map(|problem| problem.without_effect(keys::HWADDR)).collect();
+            }
         }
         if retired {
             let leased = dhcp.lease.is_some() || dhcp.requested.is_some();
@@ -230,6 +250,11 @@ impl ServiceView {
             wanted.clear();
             problems.clear();
         }
+        let wish = match () {
+            () if problems.iter().any(|problem| problem.meanwhile == Meanwhile::NotAnnounced) => Wish::Unreadable,
+            () if asks || retired => Wish::Said,
+            () => Wish::Unsaid,
+        };
         Some(Self {
             key: ServiceKey::new(
                 service.metadata.namespace.clone().unwrap_or_default(),
@@ -238,6 +263,7 @@ impl ServiceView {
             uid: Uid(service.metadata.uid.clone().unwrap_or_default()),
             created: service.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             wanted,
+            wish,
             interface,
             dhcp,
             ports: spec

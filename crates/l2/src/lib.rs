@@ -24,4 +24,4 @@ pub use filter::Traffic;
 pub use mac::{Mac, ParseMacError};
 pub use netlink::Netlink;
 pub use nftables::Nftables;
-pub use packet_socket::{OpenError, PacketSocket};
+pub use packet_socket::{OpenError, PacketSocket, is_queue_full};

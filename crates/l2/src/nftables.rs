@@ -81,7 +81,7 @@ impl Nftables {
 
     /// Makes the table hold this, in one transaction: there is no moment in which what stood and still shall is not
     /// there. The first call replaces what a former process left; later ones send differences, nothing if there are none
-    /// and the table is still there. `None`: no table.
+    /// and the table still holds as many rules and elements as it was given. `None`: no table.
     ///
     /// The kernel works inside the call, and waits for others that change its tables, which no time-out of a socket ends: it
     /// runs on a thread of its own. Who calls waits for half a minute at most. A transaction that takes longer goes on, and
@@ -105,14 +105,14 @@ impl State {
         let known = match (std::mem::take(&mut self.known), &wanted) {
             (Known::Absent, None) => true,
             (Known::Holds(current), Some(wanted)) => match table::change(self.name, &current, wanted) {
-                Some(requests) if requests.is_empty() => self.look_up().is_ok(),
+                Some(requests) if requests.is_empty() => self.still_holds(wanted).unwrap_or(false),
                 Some(requests) => self.perform(&requests).is_ok(),
                 None => false,
             },
             (Known::Nothing, _) | (Known::Absent, Some(_)) | (Known::Holds(_), None) => false,
         };
         if !known {
-            // Also after a failure: somebody may have flushed all tables. What is gone is made anew, whole.
+            // Also after a failure: somebody may have flushed all tables, or a part of ours. It is made anew, whole.
             self.perform(&table::replace(self.name, wanted.as_ref()))?;
         }
         self.known = wanted.map_or(Known::Absent, Known::Holds);
@@ -122,22 +122,29 @@ impl State {
     fn perform(&mut self, requests: &[Request]) -> io::Result<()> {
         let (bytes, last) = message::batch(requests, self.sequence);
         self.sequence = last.wrapping_add(2);
-        self.exchange(&bytes, last)
+        self.exchange(&bytes, last).map(drop)
     }
 
-    fn look_up(&mut self) -> io::Result<()> {
-        let sequence = self.sequence;
-        self.sequence = sequence.wrapping_add(1);
-        self.exchange(&table::look_up(self.name).alone(sequence), sequence)
+    fn still_holds(&mut self, held: &Table) -> io::Result<bool> {
+        for (request, expected) in table::look_up(self.name, held) {
+            let sequence = self.sequence;
+            self.sequence = sequence.wrapping_add(1);
+            if self.exchange(&request.alone(sequence), sequence)? != expected {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
-    /// Sends, and reads until the request with the number `last` is answered or one before it has failed.
-    fn exchange(&mut self, bytes: &[u8], last: u32) -> io::Result<()> {
+    /// Sends, and reads until the request with the number `last` is answered or one before it has failed. How many
+    /// objects came.
+    fn exchange(&mut self, bytes: &[u8], last: u32) -> io::Result<usize> {
         let mut buffer = vec![0; 1 << 16];
         // What an earlier exchange did not wait for.
         while rustix::net::recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT).is_ok() {}
         let first = last.saturating_sub(1 << 16);
         rustix::net::send(&self.socket, bytes, SendFlags::empty())?;
+        let mut objects = 0;
         loop {
             let (length, _) = rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
             for answer in message::answers(&buffer[..length]) {
@@ -145,8 +152,9 @@ impl State {
                     Answer::Acknowledged(sequence, Err(errno)) if (first..=last).contains(&sequence) => {
                         return Err(io::Error::from_raw_os_error(errno));
                     }
-                    Answer::Acknowledged(sequence, Ok(())) | Answer::Object(sequence) if sequence == last => {
-                        return Ok(());
+                    Answer::Objects(sequence, count) if sequence == last => objects += count,
+                    Answer::Acknowledged(sequence, Ok(())) | Answer::Done(sequence) if sequence == last => {
+                        return Ok(objects);
                     }
                     _ => {}
                 }

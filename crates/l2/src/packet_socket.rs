@@ -107,6 +107,11 @@ impl PacketSocket {
     }
 }
 
+/// Whether a frame was not sent because a queue is full, or because the link has no carrier. It is lost, as on a wire.
+pub fn is_queue_full(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error())
+}
+
 fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
     let (length, _) = rustix::net::recv(socket, buffer, RecvFlags::empty())?;
     Ok(length)
@@ -158,4 +163,16 @@ fn link_layer_address(interface: u32, ethertype: u16) -> SockAddr {
     let length = u32::try_from(size_of::<LinkLayerAddress>()).expect("20 bytes");
     // SAFETY: family, content and length are those of a sockaddr_ll, set just above.
     unsafe { SockAddr::new(storage, length) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_is_told_from_an_interface_that_is_down() {
+        for (errno, full) in [(rustix::io::Errno::NOBUFS, true), (rustix::io::Errno::NETDOWN, false)] {
+            assert_eq!(is_queue_full(&errno.into()), full, "{errno}");
+        }
+    }
 }

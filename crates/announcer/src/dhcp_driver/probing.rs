@@ -2,15 +2,11 @@
 //! detection (RFC 4862).
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use l2::Mac;
 
-use crate::frames::{self, Heard};
-
-/// decisions.md 22, as for static addresses.
-const PROBES: u8 = 3;
-const PROBE_GAP: Duration = Duration::from_millis(10);
+use crate::frames::{self, Heard, PROBE_GAP, PROBES};
 
 /// One address that is being asked for.
 pub(super) struct Probing<A> {

@@ -19,6 +19,11 @@ const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 const RETRY_PERIODS: f64 = 2.2;
 
 impl Engine {
+    /// How long any announcer takes to read a Lease that has changed, at most.
+    pub(super) fn longest_retry(&self) -> Duration {
+        self.config.lease.retry_period.mul_f64(RETRY_PERIODS)
+    }
+
     /// Somebody spoke about an address.
     pub(super) fn heard(&mut self, now: Instant, frame: &Frame) {
         let Frame { link, address, mac, what, .. } = *frame;
@@ -75,14 +80,13 @@ impl Engine {
     }
 
     fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {
-        let given_up = self.yielded.contains_key(id);
+        let (given_up, longest_retry) = (self.yielded.contains_key(id), self.longest_retry());
         let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is probed");
         vip.conflicts += 1;
         if given_up && vip.conflicts == 1 {
             // Most probably a node that believed to hold the Lease: it reads within this that it does not.
-            let retry = self.config.lease.retry_period.mul_f64(RETRY_PERIODS);
-            vip.phase = Phase::Blocked { until: now + retry };
+            vip.phase = Phase::Blocked { until: now + longest_retry };
             tracing::warn!(address = %carrier.net.addr(), %mac, "somebody still answers for an address that was given up");
             self.dirty = true;
             return;

@@ -14,7 +14,7 @@ use crate::annotations::LeaseFacts6;
 use crate::network::Network;
 use crate::plan::VipId;
 use crate::reason::Reason;
-use crate::view::{ServiceKey, ServiceView, Uid};
+use crate::view::{Uid, is_told};
 
 /// Servers answer to a link-local address, which the kernel makes when the interface comes up.
 fn mouth(network: &Network, place: u32) -> Option<Mouth> {
@@ -55,9 +55,8 @@ impl Engine {
         dhcp.mouth = Some(found);
         let address = dhcp.leased.as_ref().map(|leased| leased.facts.address);
         if dhcp.client.running.is_none() && dhcp.client.retry.is_none() {
-            // Copied manifests: as for DHCPv4, only what clients have been told of is used before a server has answered.
             let (trusted, copied) = match dhcp.facts.clone() {
-                Some(facts) if is_told(&self.services, uid, &facts) => (Some(facts), None),
+                Some(facts) if is_told(&self.services, uid, facts.address) => (Some(facts), None),
                 other => (None, other),
             };
             self.clients += 1;
@@ -115,8 +114,10 @@ impl Engine {
     pub(super) fn awaited6(&self) -> BTreeSet<(u32, IpAddr)> {
         let vips = self.vips.iter().filter_map(|(id, vip)| {
             let (VipId::Dhcp6(uid), Some(dhcp)) = (id, &vip.dhcp6) else { return None };
-            let facts =
-                dhcp.facts.as_ref().filter(|facts| dhcp.leased.is_none() && is_told(&self.services, uid, facts))?;
+            let facts = dhcp
+                .facts
+                .as_ref()
+                .filter(|facts| dhcp.leased.is_none() && is_told(&self.services, uid, facts.address))?;
             Some((vip.place?, facts.address.into()))
         });
         vips.collect()
@@ -128,11 +129,6 @@ impl Engine {
             self.out.push(Action::StopDhcp6 { uid: uid.clone(), release: release && dhcp.leased.is_some() });
         }
     }
-}
-
-/// Whether clients know the address of a lease as that of this Service.
-fn is_told(services: &BTreeMap<ServiceKey, ServiceView>, uid: &Uid, facts: &LeaseFacts6) -> bool {
-    services.values().any(|view| view.uid == *uid && view.published.has(facts.address.into()))
 }
 
 fn carrier(mouth: Mouth, address: Ipv6Addr) -> Carrier {

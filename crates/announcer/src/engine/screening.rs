@@ -11,7 +11,7 @@ use crate::screen::{Refusal, Teller, refusals};
 #[derive(Debug)]
 pub(super) struct Refused {
     /// What it asks for.
-    asked: Vec<Wanted>,
+    pub asked: Vec<Wanted>,
     refusals: Vec<Refusal>,
 }
 

@@ -94,8 +94,8 @@ impl Engine {
         if self.vips.is_empty() {
             self.exit();
         } else if released {
-            // A follower of kube-vip polls every 1 to 2.2 retry periods.
-            let patience = self.config.lease.retry_period.mul_f64(2.2) + Duration::from_secs(1);
+            // A follower of kube-vip polls.
+            let patience = self.longest_retry() + Duration::from_secs(1);
             self.stopping = Some(Stopping::Waiting { until: now + patience });
         } else {
             // Others will take it by expiry: by then the kernel must have removed what is here.

@@ -91,7 +91,7 @@ impl Engine {
     /// macvlan without a note the kernel's deadline stands. After a pause only what is seen anew: to put off a deadline
     /// that has passed is to set the address again, which another node may have by then, and nobody would ask.
     pub(super) fn keep_orphans(&self, now: Instant) -> Vec<Put> {
-        let ready = self.is_ready();
+        let ready = self.unknown().is_none();
         let undecided = !ready || !self.plan.undecided.is_empty();
         let stale = self.observed < self.fresh_from;
         if !undecided || stale || self.stopping.is_some() || now >= self.started + UNDECIDED_LIMIT {
@@ -141,7 +141,7 @@ impl Engine {
     /// Removes what nobody gave us. Only when the Services are known and owners can be told; what is in doubt for single
     /// ones is left alone, and only that: a Lease that cannot be had must not keep everything else here for ever.
     pub(super) fn sweep(&mut self, now: Instant) {
-        let Some(network) = self.network.as_ref().filter(|_| self.is_ready()) else { return };
+        let Some(network) = self.network.as_ref().filter(|_| self.unknown().is_none()) else { return };
         let doubtful = self.doubtful(network);
         // decisions.md 19: a kube-vip that lives on this very node has what carries no mark or alias of ours.
         let guest = self.ownership.is_guest(now);

@@ -15,9 +15,6 @@ use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
 
-/// decisions.md 22: RFC 5227's frames with short timers.
-pub(super) const PROBES: u8 = 3;
-pub(super) const PROBE_GAP: Duration = Duration::from_millis(10);
 /// failover-protocol.md 1.5; the last one covers a receiver that was just busy.
 pub(super) const BURST_MS: [u64; 5] = [0, 20, 60, 150, 500];
 /// How long an address that somebody else uses is left alone. Different per node, so that two that found one another do

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use l2::Mac;
 
 use super::due::Timed;
-use super::vip::{Announcing, BURST_MS, Carrier, PROBE_GAP, PROBES, Phase, Probe};
+use super::vip::{Announcing, BURST_MS, Carrier, Phase, Probe};
 use super::{Action, Engine, WireOp};
+use crate::frames::{PROBE_GAP, PROBES};
 use crate::plan::VipId;
 
 impl Engine {

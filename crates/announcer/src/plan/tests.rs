@@ -2,7 +2,7 @@ use super::*;
 use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::network::fixtures::{config, network};
 use crate::ownership::{GlobalLease, LeaseState};
-use crate::view::{Ingress, InterfaceWish, Port, Published};
+use crate::view::{Ingress, InterfaceWish, Port, Published, Wish};
 
 pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
     ServiceView {
@@ -17,6 +17,7 @@ pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
                 address => Wanted::Static(address.parse().unwrap()),
             })
             .collect(),
+        wish: Wish::Said,
         interface: InterfaceWish::Default,
         dhcp: DhcpWishes::default(),
         ports: vec![Port { port: 80, protocol: "TCP".into() }],

@@ -1,5 +1,6 @@
 //! What the engine hears from the API, the kernel and whoever ends the process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
@@ -11,7 +12,7 @@ use runtime::health::Check;
 use runtime::reflect::Reflector;
 use runtime::shutdown::Token;
 use runtime::tasks::Tasks;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::{Shared, at_most_until, plain};
 use crate::config::Config;
@@ -33,18 +34,18 @@ pub(super) fn services(tasks: &mut Tasks, shared: &Shared<'_>) -> Check {
     check
 }
 
-/// Changes that others make to the node's network. `connection` carries what `netlink` is asked.
+/// Tells `changed` of what others do to the node's network. `connection` carries what `netlink` is asked.
 pub(super) fn network(
     tasks: &mut Tasks,
-    inputs: &mpsc::UnboundedSender<Input>,
+    changed: Arc<Notify>,
     netlink: Netlink,
     connection: impl Future<Output = ()> + Send + 'static,
 ) {
-    let (stop, changes) = (tasks.stop(), inputs.clone());
+    let stop = tasks.stop();
     tasks.spawn("watch of the network", async move {
         tokio::select! {
             () = stop.cancelled() => Ok(()),
-            result = node::watch_network(changes) => result,
+            result = node::watch_network(changed) => result,
         }
     });
     let stop = tasks.stop();

@@ -18,10 +18,6 @@ use crate::view::Uid;
 /// VIP.
 const PARENT: InetConfChange = InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: None };
 
-/// What the kernel says when two macvlans of one interface want the same MAC.
-const EBUSY: i32 = 16;
-const EADDRINUSE: i32 = 98;
-
 /// [`Wire`] on this machine's network namespace.
 #[derive(Debug, Clone)]
 pub struct NetlinkWire {
@@ -118,7 +114,7 @@ impl NetlinkWire {
         };
         match made.await {
             Ok(made) => made.map(|index| (index, wanted.mac)),
-            Err(error) if matches!(error.raw_os_error(), Some(EBUSY | EADDRINUSE)) => Err(mac_is_taken(wanted.mac)),
+            Err(error) if error.is_mac_in_use() => Err(mac_is_taken(wanted.mac)),
             Err(error) => Err(chain(&error)),
         }
     }

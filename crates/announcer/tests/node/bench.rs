@@ -26,7 +26,7 @@ use runtime::events::{Entry, Recorder};
 use runtime::work_queue::QueueMetrics;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -339,6 +339,7 @@ impl Bench {
         let (recorder, mut entries) = Recorder::to_channel("test");
         let events = Arc::clone(&self.events);
         let (sender, receiver) = mpsc::unbounded_channel();
+        let changed = Arc::new(Notify::new());
         let mut registry = prometheus_client::registry::Registry::default();
         let writer = Writer::new(self.api.client(), QueueMetrics::default(), sender.clone());
         let parts = Parts {
@@ -352,9 +353,9 @@ impl Bench {
             campaigns: mpsc::unbounded_channel().0,
             swaps: mpsc::unbounded_channel().0,
             cards: mpsc::unbounded_channel().0,
+            network: Arc::clone(&changed),
             inputs: (sender.clone(), receiver),
         };
-        let watched = sender.clone();
         let others = vec![
             tokio::spawn(connection),
             tokio::spawn(async move {
@@ -363,7 +364,7 @@ impl Bench {
                 }
             }),
             tokio::spawn(async move {
-                let _ = node::watch_network(watched).await;
+                let _ = node::watch_network(changed).await;
             }),
             tokio::spawn(writer.run(CancellationToken::new())),
         ];

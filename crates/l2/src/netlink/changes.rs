@@ -6,9 +6,8 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, channel::mpsc::UnboundedReceiver};
-use ipnet::IpNet;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, link::LinkMessage};
+use netlink_packet_route::RouteNetlinkMessage;
 use rtnetlink::{
     MulticastGroup,
     sys::{AsyncSocket, SocketAddr},
@@ -16,35 +15,17 @@ use rtnetlink::{
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::SockRef;
 
-use super::{Address, Connection, Link, NetlinkError};
+use super::{Connection, NetlinkError};
 use crate::filter::others;
 
 const RECEIVE_BUFFER: usize = 1 << 20;
 
-/// Something changed in the network namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Something changed in the network namespace. What, the kernel says best when it is asked for all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// An interface is new, or something about it is.
-    Link(Link),
-    /// An interface is gone.
-    LinkGone {
-        /// Its index.
-        index: u32,
-        /// Its last name.
-        name: String,
-    },
-    /// An address is new, or its lifetime or state changed; but none with our mark.
-    Address(Address),
-    /// An address is gone: removed by somebody, expired, or its interface is gone.
-    AddressGone {
-        /// Index of the interface.
-        interface: u32,
-        /// The address with its prefix length.
-        net: IpNet,
-    },
-    /// A route changed.
-    Routes,
-    /// The kernel had to drop reports because we were too slow: read everything again.
+    /// An interface, an address or a route. But no address with our mark that is new or extended.
+    Reported,
+    /// The kernel had to drop reports because we were too slow: there may have been others.
     Missed,
 }
 
@@ -98,8 +79,8 @@ impl Stream for Changes {
                     return Poll::Ready(Some(Change::Missed));
                 }
                 Poll::Ready(Some((message, _))) => {
-                    if let Some(change) = read(message.payload) {
-                        return Poll::Ready(Some(change));
+                    if matches!(message.payload, NetlinkPayload::InnerMessage(_)) {
+                        return Poll::Ready(Some(Change::Reported));
                     }
                 }
                 Poll::Pending if open => return Poll::Pending,
@@ -107,31 +88,4 @@ impl Stream for Changes {
             }
         }
     }
-}
-
-fn read(payload: NetlinkPayload<RouteNetlinkMessage>) -> Option<Change> {
-    match payload {
-        NetlinkPayload::InnerMessage(message) => match message {
-            RouteNetlinkMessage::NewLink(message) if is_about_the_link(&message) => {
-                Link::from_message(&message).map(Change::Link)
-            }
-            RouteNetlinkMessage::DelLink(message) if is_about_the_link(&message) => {
-                let link = Link::from_message(&message)?;
-                Some(Change::LinkGone { index: link.index, name: link.name })
-            }
-            RouteNetlinkMessage::NewAddress(message) => Address::from_message(&message).map(Change::Address),
-            RouteNetlinkMessage::DelAddress(message) => {
-                let address = Address::from_message(&message)?;
-                Some(Change::AddressGone { interface: address.interface, net: address.net })
-            }
-            RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => Some(Change::Routes),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// Bridges report their ports with the same messages: "deleted" then means "no longer a port".
-fn is_about_the_link(message: &LinkMessage) -> bool {
-    message.header.interface_family == AddressFamily::Unspec
 }

@@ -20,6 +20,7 @@ use std::{
 use futures::StreamExt;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
+use rustix::io::Errno;
 
 pub use self::{
     address::{Address, AddressLifetime, NewAddress, OUR_ADDRESS_PROTOCOL},
@@ -29,8 +30,8 @@ pub use self::{
     macvlan::{Macvlan, Mismatch},
 };
 
-const EADDRNOTAVAIL: i32 = 99;
-const ENODEV: i32 = 19;
+const EADDRNOTAVAIL: i32 = Errno::ADDRNOTAVAIL.raw_os_error();
+const ENODEV: i32 = Errno::NODEV.raw_os_error();
 
 /// How often a list is read again that changed while it was read.
 const DUMP_ATTEMPTS: usize = 10;
@@ -66,6 +67,12 @@ pub enum NetlinkError {
 }
 
 impl NetlinkError {
+    /// Whether another macvlan of the same interface has the MAC already.
+    pub fn is_mac_in_use(&self) -> bool {
+        let in_use = [Errno::BUSY, Errno::ADDRINUSE].map(Errno::raw_os_error);
+        self.raw_os_error().is_some_and(|code| in_use.contains(&code))
+    }
+
     /// The kernel's errno, if it was the kernel that refused.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {

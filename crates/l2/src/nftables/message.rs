@@ -10,6 +10,10 @@ const REQUEST: u16 = 0x1;
 const ACK: u16 = 0x4;
 pub(super) const CREATE: u16 = 0x400;
 pub(super) const APPEND: u16 = 0x800;
+/// All objects that match, not one.
+pub(super) const DUMP: u16 = 0x300;
+
+pub(super) const NEW_ELEMENT: u16 = 12;
 
 /// `NFPROTO_INET`: IPv4 and IPv6 in one table.
 const INET: u8 = 1;
@@ -103,30 +107,57 @@ fn push(bytes: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, family: u8, r
 pub(super) enum Answer {
     /// To the request with this number: done, or the errno.
     Acknowledged(u32, Result<(), i32>),
-    /// An object.
-    Object(u32),
+    /// One of the objects that the request with this number asked for, or so many elements of a set.
+    Objects(u32, usize),
+    /// All of them were sent.
+    Done(u32),
 }
 
 /// All messages of one datagram from the kernel; what is damaged ends the list.
 pub(super) fn answers(mut datagram: &[u8]) -> Vec<Answer> {
     const NLMSG_ERROR: u16 = 2;
+    const NLMSG_DONE: u16 = 3;
+    const ELEMENTS: u16 = SUBSYSTEM << 8 | NEW_ELEMENT;
     let mut all = Vec::new();
     while let Some((header, _)) = datagram.split_first_chunk::<HEADER>() {
         let word = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let length = word(0) as usize;
         let Some(body) = datagram.get(HEADER..length) else { break };
         let sequence = word(8);
-        if u16::from_ne_bytes([header[4], header[5]]) == NLMSG_ERROR {
-            let Some(code) = body.first_chunk::<4>() else { break };
-            let code = i32::from_ne_bytes(*code);
-            all.push(Answer::Acknowledged(sequence, if code == 0 { Ok(()) } else { Err(code.saturating_neg()) }));
-        } else {
-            all.push(Answer::Object(sequence));
+        match u16::from_ne_bytes([header[4], header[5]]) {
+            NLMSG_ERROR => {
+                let Some(code) = body.first_chunk::<4>() else { break };
+                let code = i32::from_ne_bytes(*code);
+                all.push(Answer::Acknowledged(sequence, if code == 0 { Ok(()) } else { Err(code.saturating_neg()) }));
+            }
+            NLMSG_DONE => all.push(Answer::Done(sequence)),
+            ELEMENTS => all.push(Answer::Objects(sequence, count_elements(body))),
+            _ => all.push(Answer::Objects(sequence, 1)),
         }
         let Some(rest) = datagram.get(length.next_multiple_of(4)..) else { break };
         datagram = rest;
     }
     all
+}
+
+/// How many elements of a set one message holds.
+fn count_elements(body: &[u8]) -> usize {
+    const LIST: u16 = 3; // NFTA_SET_ELEM_LIST_ELEMENTS
+    const FAMILY_AND_RESOURCE: usize = 4;
+    let lists = list(body.get(FAMILY_AND_RESOURCE..).unwrap_or_default()).filter(|(kind, _)| *kind == LIST);
+    lists.map(|(_, elements)| list(elements).count()).sum()
+}
+
+/// The attributes of a list; what is damaged ends it.
+fn list(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    const TYPE: u16 = 0x3fff;
+    std::iter::from_fn(move || {
+        let ([low, high, kind @ ..], _) = bytes.split_first_chunk::<4>()?;
+        let length = usize::from(u16::from_ne_bytes([*low, *high]));
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_ne_bytes(*kind) & TYPE, value))
+    })
 }
 
 #[cfg(test)]
@@ -162,6 +193,20 @@ mod tests {
         message[16..].copy_from_slice(&(-2_i32).to_ne_bytes());
         let twice = [message.clone(), message].concat();
         assert_eq!(answers(&twice), [Answer::Acknowledged(12, Err(2)); 2]);
+    }
+
+    #[test]
+    fn what_a_dump_holds_is_counted_up_to_its_end() {
+        let message = |kind: u16, list: Attributes| Request::new(kind, DUMP, list).alone(7);
+        let element = |key: u32| Attributes::new().nested(1, Attributes::new().number(1, key));
+        let elements = (1..=3).fold(Attributes::new(), |list, key| list.nested(1, element(key)));
+        let elements = Attributes::new().text(1, "table").text(2, "set").nested(3, elements);
+        let mut end = vec![0; 20];
+        end[..4].copy_from_slice(&20_u32.to_ne_bytes());
+        end[4..6].copy_from_slice(&3_u16.to_ne_bytes());
+        end[8..12].copy_from_slice(&7_u32.to_ne_bytes());
+        let datagram = [message(NEW_ELEMENT, elements), message(6, Attributes::new().text(1, "table")), end].concat();
+        assert_eq!(answers(&datagram), [Answer::Objects(7, 3), Answer::Objects(7, 1), Answer::Done(7)]);
     }
 
     /// The length that a message says it has, with each attribute list inside it as long as it says: what is left over is

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::expression::Expression;
-use super::message::{APPEND, Attributes, CREATE, Request};
+use super::message::{APPEND, Attributes, CREATE, DUMP, NEW_ELEMENT, Request};
 
 pub(super) const NEW_TABLE: u16 = 0;
-const GET_TABLE: u16 = 1;
 pub(super) const DELETE_TABLE: u16 = 2;
 const NEW_CHAIN: u16 = 3;
 const NEW_RULE: u16 = 6;
+const GET_RULE: u16 = 7;
 const NEW_SET: u16 = 9;
-pub(super) const NEW_ELEMENT: u16 = 12;
+const GET_ELEMENT: u16 = 13;
 pub(super) const DELETE_ELEMENT: u16 = 14;
 
 /// An attribute list is at most 64 KiB long.
@@ -183,9 +183,12 @@ pub(super) fn change(name: &str, current: &Table, wanted: &Table) -> Option<Vec<
     alike.then(|| both.flat_map(|(old, new)| refill(name, new, &old.elements)).collect())
 }
 
-/// Asks for the table.
-pub(super) fn look_up(name: &str) -> Request {
-    Request::new(GET_TABLE, 0, Attributes::new().text(1, name))
+/// What to ask for to see whether the table still holds this, and how many objects the answer has then: each chain has
+/// its rules, each set its elements.
+pub(super) fn look_up(name: &str, held: &Table) -> Vec<(Request, usize)> {
+    let ask = |kind: u16, part: &str| Request::new(kind, DUMP, Attributes::new().text(1, name).text(2, part));
+    let chains = held.chains.iter().map(|chain| (ask(GET_RULE, chain.name), chain.rules.len()));
+    chains.chain(held.sets.iter().map(|set| (ask(GET_ELEMENT, set.name), set.elements.len()))).collect()
 }
 
 /// Requests that give the set its elements, where it has `current`.

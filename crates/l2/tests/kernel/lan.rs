@@ -6,7 +6,7 @@ use std::{fs::File, net::IpAddr, os::fd::AsFd, panic, thread, time::Duration};
 
 use futures::StreamExt;
 use ipnet::IpNet;
-use l2::{Mac, Netlink, capabilities, capabilities::Capability};
+use l2::{Mac, Netlink, capabilities, capabilities::Capability, netlink::Changes};
 use rtnetlink::{LinkUnspec, LinkVeth, packet_route::link::LinkAttribute};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
@@ -162,4 +162,14 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
         assert!(std::time::Instant::now() < deadline, "not so within {PATIENCE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Waits until it is so, looking once and then after each report: a change that is not reported is not seen.
+pub async fn reported(changes: &mut Changes, what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let found = async {
+        while !condition().await {
+            changes.next().await.expect("the stream goes on");
+        }
+    };
+    tokio::time::timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("not reported: {what}"));
 }

@@ -124,20 +124,46 @@ fn there_is_no_moment_without_it() {
     });
 }
 
+/// What `nft` says, or `None` where there is none.
+fn nft(arguments: &str) -> Option<String> {
+    let output = Command::new("nft").args(arguments.split(' ')).output().ok()?;
+    assert!(output.status.success(), "nft {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).expect("text"))
+}
+
 #[test]
 fn what_somebody_flushed_is_made_anew() {
     on_a_lan(async |Lan { near, far }| {
         addresses(&near, &far).await;
-        let _listener = TcpListener::bind("0.0.0.0:22").expect("listen");
+        let _listeners = ["0.0.0.0:22", "0.0.0.0:80"].map(|at| TcpListener::bind(at).expect("listen"));
+        let open = || [22, 80].map(|port| connects(&near, &far, port));
         let nftables = Nftables::open(TABLE).expect("nftables");
-        for ports in [[80], [80], [81]] {
-            nftables.keep(Some(table(TCP, &ports))).await.expect("keep");
-            assert!(!connects(&near, &far, 22));
-            if Command::new("nft").args(["flush", "ruleset"]).status().is_err() {
-                eprintln!("SKIPPED: no nft here");
-                return;
-            }
-            assert!(connects(&near, &far, 22), "it is gone");
+        let keep = async || nftables.keep(Some(table(TCP, &[80]))).await.expect("keep");
+        keep().await;
+        let Some(written) = nft("-a list ruleset") else {
+            eprintln!("SKIPPED: no nft here");
+            return;
+        };
+        keep().await;
+        assert_eq!(nft("-a list ruleset").as_ref(), Some(&written), "what is whole is not made anew");
+        for (command, meanwhile) in [
+            ("flush ruleset", [true, true]),
+            ("flush table inet l2-test", [true, true]),
+            ("flush set inet l2-test open", [false, false]),
+            ("delete rule inet l2-test input handle", [true, true]),
+        ] {
+            let handle = || {
+                let rules = nft("-a list chain inet l2-test input").expect("nft is here");
+                let drop = rules.lines().find(|line| line.contains(" drop")).expect("a rule that drops").to_owned();
+                drop.rsplit(' ').next().expect("its handle").to_owned()
+            };
+            nft(&if command.ends_with("handle") { format!("{command} {}", handle()) } else { command.to_owned() });
+            assert_eq!(open(), meanwhile, "{command}");
+            keep().await;
+            assert_eq!(open(), [false, true], "{command}: it is there again");
         }
+        nft("flush ruleset");
+        nftables.keep(Some(table(TCP, &[81]))).await.expect("keep");
+        assert_eq!(open(), [false, false], "a change finds it gone, too");
     });
 }

@@ -1,6 +1,5 @@
 //! The macvlan of a DHCP VIP: made, adopted, made again, and what its client is told of it.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv4Net};
@@ -12,11 +11,11 @@ use super::super::dhcp_state::MacvlanState;
 use super::super::vip::Vip;
 use super::super::{Action, DhcpStart, Engine, Resumed, WireOp};
 use super::MACVLAN_STAYED;
-use crate::annotations::{LeaseFacts, mac_of_a_node};
+use crate::annotations::mac_of_a_node;
 use crate::network::mac_is_taken;
 use crate::plan::VipId;
 use crate::reason::Reason;
-use crate::view::Uid;
+use crate::view::{Uid, is_told};
 
 impl Resumed {
     /// What the client will say at once of a lease that is not over. The kernel counts whole seconds.
@@ -83,7 +82,7 @@ impl Engine {
             return;
         }
         let (trusted, copied) = match dhcp.facts.clone() {
-            Some(facts) if self.is_told(uid, &facts) => (Some(facts), None),
+            Some(facts) if is_told(&self.services, uid, facts.address) => (Some(facts), None),
             other => (None, other),
         };
         let vip = self.vips.get_mut(&VipId::Dhcp(uid.clone()));
@@ -104,22 +103,13 @@ impl Engine {
         self.out.push(Action::StartDhcp(uid.clone(), start));
     }
 
-    /// A manifest that was copied with its annotations names a lease of another Service, perhaps in another cluster: only
-    /// what clients have been told of is used before the server has answered. The rest is asked for, and probed when it
-    /// is granted.
-    fn is_told(&self, uid: &Uid, facts: &LeaseFacts) -> bool {
-        let own = self.services.values().filter(|view| view.uid == *uid);
-        let mut published = own.flat_map(|view| view.published.ingress.iter().filter_map(|ingress| ingress.ip));
-        published.any(|address| address == IpAddr::V4(facts.address))
-    }
-
     /// The lease that the client will go on with before the server has answered. Clients know its address, so the rules
     /// of service security are there already.
     fn resumed(&self, id: &VipId) -> Option<Resumed> {
         let VipId::Dhcp(uid) = id else { return None };
         let dhcp = self.vips.get(id)?.dhcp.as_ref()?;
         let known = dhcp.leased.as_ref().map(|leased| &leased.facts).or(dhcp.facts.as_ref());
-        let facts = known.filter(|facts| self.is_told(uid, facts))?;
+        let facts = known.filter(|facts| is_told(&self.services, uid, facts.address))?;
         Some(Resumed { address: facts.address, expires: facts.expires, fence: self.fence })
     }
 

@@ -6,6 +6,7 @@ use l2::netlink::LinkKind;
 
 use super::dhcp::{bound, leased, named};
 use super::*;
+use crate::annotations as keys;
 use crate::network::LeaseEnd;
 use crate::network::fixtures::{macvlan, own_address};
 use crate::view::InterfaceWish;
@@ -46,6 +47,38 @@ fn another_mac_or_host_name_gives_the_old_lease_back_before_it_asks() {
         node.pass_ms(1000);
         assert!(service(&node, "web").published.has("10.0.0.60".parse().unwrap()));
         assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.60/32"]);
+    }
+}
+
+/// A typing error, or a manifest that was put in place of the Service: the lease, whose address clients use, is not
+/// given back for that.
+#[test]
+fn what_cannot_be_read_gives_no_lease_back() {
+    let annotated = |annotations: serde_json::Value| {
+        let object = serde_json::json!({
+            "metadata": {"namespace": "default", "name": "web", "uid": "web00000-uid", "annotations": annotations},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "protocol": "TCP"}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.50"}]}},
+        });
+        ServiceView::of(&serde_json::from_value(object).unwrap(), &crate::class::ClassRules::default()).unwrap()
+    };
+    for (annotations, warns) in [
+        (serde_json::json!({keys::LOADBALANCER_IPS: "0.0.0.0", keys::HWADDR: "nonsense"}), true),
+        (serde_json::json!({keys::LOADBALANCER_IPS: "0.0.0.o"}), true),
+        (serde_json::json!({}), false),
+    ] {
+        let mut node = bound("web", "10.0.0.50");
+        node.take_log();
+        node.upsert(annotated(annotations.clone()));
+        node.pass(Duration::from_secs(10));
+        let log = node.take_log();
+        let ended = |line: &String| line.starts_with("stop dhcp") || line.starts_with("remove");
+        assert!(!log.iter().any(ended), "{annotations}: {log:?}");
+        assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "{annotations}");
+        assert_eq!(node.reasons().contains(&"CannotAnnounce"), warns, "{annotations}");
+        assert!(service(&node, "web").published.hwaddr.is_some(), "{annotations}: it is written again");
+        node.upsert(annotated(serde_json::json!({keys::LOADBALANCER_IPS: "10.0.0.7"})));
+        assert!(node.take_log().contains(&"stop dhcp web00000-uid release true".to_owned()), "{annotations}");
     }
 }
 

@@ -307,3 +307,26 @@ fn the_record_of_another_node_stays_while_the_lease_is_in_doubt_and_when_it_is_l
     node.feed(Input::Lease(MINE));
     assert_eq!(node.records, before + 1);
 }
+
+#[test]
+fn what_is_not_known_yet_has_a_name_in_each_mode() {
+    for (mode, steps) in [
+        ("global", vec![("the Services", Input::Synced), ("the holder of the Lease", Input::Lease(theirs()))]),
+        ("service", vec![("the Services", Input::Synced)]),
+        (
+            "node",
+            vec![
+                ("the Services", Input::Synced),
+                ("the membership Leases of the announcers", Input::MembersSynced),
+                ("the Nodes", Input::NodesSynced { readable: true }),
+            ],
+        ),
+    ] {
+        let mut node = Node::new(&[("election_mode", mode)], network());
+        for (unknown, input) in steps {
+            assert_eq!(node.engine.unknown(), Some(unknown), "{mode}");
+            node.feed(input);
+        }
+        assert_eq!(node.engine.unknown(), None, "{mode}");
+    }
+}

@@ -163,9 +163,9 @@ impl Cluster {
         &self.card
     }
 
-    /// Whether owners can be told: all first lists are there.
-    pub fn is_ready(&self) -> bool {
-        self.facts.known_since().is_some()
+    /// What has to be read before owners can be told.
+    pub fn unknown(&self) -> Option<&'static str> {
+        self.facts.unknown()
     }
 
     /// Whether the kube-vip that has everything is on this node.

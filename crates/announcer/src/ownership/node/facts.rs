@@ -117,6 +117,15 @@ impl Facts {
         self.members_synced.filter(|_| self.nodes_readable.is_some())
     }
 
+    /// Which first list is not there.
+    pub fn unknown(&self) -> Option<&'static str> {
+        match (self.members_synced, self.nodes_readable) {
+            (None, _) => Some("the membership Leases of the announcers"),
+            (Some(_), None) => Some("the Nodes"),
+            (Some(_), Some(_)) => None,
+        }
+    }
+
     /// Whether what we see of the API is of now.
     pub fn in_touch(&self, now: Instant) -> bool {
         self.echoed.is_some_and(|echoed| now < echoed + self.duration)

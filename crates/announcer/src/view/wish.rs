@@ -1,0 +1,133 @@
+//! What a Service goes on asking for when its author makes a mistake. A lease that is given back for a typing error may be
+//! another host's before the error is mended.
+
+use super::{DhcpWishes, ServiceView};
+use crate::annotations::{Meanwhile, Wanted};
+
+/// How it is known what a Service asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wish {
+    /// It says so itself.
+    #[default]
+    Said,
+    /// It says nothing: its status is taken for it (kube-vip spec 3.3).
+    Unsaid,
+    /// Some of what it says cannot be read, as its problems say.
+    Unreadable,
+    /// It said so before. What it says now is nothing or cannot be read.
+    Former,
+}
+
+impl ServiceView {
+    /// The view of a Service that was seen as `before`, whose `wanted` is all that it asked for then. Where it cannot be
+    /// read any more, everything stays as it was. Where it says nothing any more, which is what `kubectl replace` with the
+    /// user's own manifest leaves until the cloud provider has written it again, what DHCP gave it stays: its status alone
+    /// does not tell a leased address from a given one.
+    pub fn following(self, before: &Self) -> Self {
+        let mut leases = before.wanted.iter().filter(|wanted| matches!(wanted, Wanted::Dhcp4 | Wanted::Dhcp6));
+        let loses_lease = leases.any(|lease| !self.wanted.contains(lease));
+        let stays = match self.wish {
+            Wish::Unreadable => before.wish != Wish::Unreadable || loses_lease,
+            Wish::Unsaid => loses_lease,
+            Wish::Said | Wish::Former => false,
+        };
+        if !stays || self.uid != before.uid || before.retired {
+            return self;
+        }
+        let interface = if self.wish == Wish::Unreadable { before.interface.clone() } else { self.interface };
+        let problems = self.problems.into_iter().map(|mut problem| {
+            if problem.meanwhile == Meanwhile::NotAnnounced {
+                problem.meanwhile = Meanwhile::Former;
+            }
+            problem
+        });
+        // What announcers write of the lease themselves is no wish.
+        let dhcp = DhcpWishes {
+            requested: self.dhcp.requested.or(before.dhcp.requested),
+            lease: self.dhcp.lease.or_else(|| before.dhcp.lease.clone()),
+            requested6: self.dhcp.requested6.or(before.dhcp.requested6),
+            lease6: self.dhcp.lease6.or_else(|| before.dhcp.lease6.clone()),
+            ..before.dhcp.clone()
+        };
+        let problems = problems.collect();
+        Self { wish: Wish::Former, wanted: before.wanted.clone(), interface, dhcp, problems, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Service;
+    use serde_json::{Value, json};
+
+    use super::super::InterfaceWish;
+    use super::*;
+    use crate::annotations as keys;
+    use crate::class::ClassRules;
+
+    const MAC: &str = "00:00:6c:01:02:03";
+
+    fn view(annotations: &Value) -> ServiceView {
+        let object: Service = serde_json::from_value(json!({
+            "metadata": {"namespace": "default", "name": "web", "uid": "1", "annotations": annotations},
+            "spec": {"type": "LoadBalancer"},
+            "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.50"}]}},
+        }))
+        .unwrap();
+        ServiceView::of(&object, &ClassRules::default()).unwrap()
+    }
+
+    fn leased() -> ServiceView {
+        view(&json!({keys::LOADBALANCER_IPS: "0.0.0.0", keys::HWADDR: MAC, keys::SERVICE_INTERFACE: "eth1"}))
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_is_not_said_any_more_stays() {
+        for (what, annotations, told) in [
+            (
+                "MAC",
+                json!({keys::LOADBALANCER_IPS: "0.0.0.0", keys::HWADDR: "x", keys::SERVICE_INTERFACE: "eth1"}),
+                true,
+            ),
+            ("addresses", json!({keys::LOADBALANCER_IPS: "0.0.0.o", keys::HWADDR: MAC}), true),
+            ("one of two addresses", json!({keys::LOADBALANCER_IPS: "0.0.0.o,fd00::1", keys::HWADDR: MAC}), true),
+            ("too many", json!({keys::LOADBALANCER_IPS: "0.0.0.0,10.0.0.1,10.0.0.2", keys::HWADDR: MAC}), true),
+            ("all annotations", json!({}), false),
+        ] {
+            let mut stays = leased();
+            // A second mistake changes nothing.
+            for _ in 0..2 {
+                stays = view(&annotations).following(&stays);
+                assert_eq!((stays.wish, &stays.wanted[..]), (Wish::Former, &[Wanted::Dhcp4][..]), "{what}");
+                assert_eq!(stays.dhcp.mac, MAC.parse().ok(), "{what}");
+                let text = stays.problems.iter().map(ToString::to_string).collect::<String>();
+                assert_eq!(text.contains("asked for before is announced until"), told, "{what}: {text}");
+            }
+            assert_eq!(leased().following(&stays), leased(), "{what}: it is mended");
+        }
+        let stays = view(&json!({keys::LOADBALANCER_IPS: "0.0.0.o"})).following(&leased());
+        assert_eq!(stays.interface, InterfaceWish::Named("eth1".into()), "it is not moved either");
+    }
+
+    #[test]
+    fn what_asks_for_something_else_gets_it() {
+        for (what, annotations) in [
+            ("an address", json!({keys::LOADBALANCER_IPS: "10.0.0.7"})),
+            ("none", json!({keys::LOADBALANCER_IPS: ""})),
+            ("another MAC", json!({keys::LOADBALANCER_IPS: "0.0.0.0", keys::HWADDR: "00:00:6c:09:09:09"})),
+            ("a MAC that is not used", json!({keys::LOADBALANCER_IPS: "10.0.0.7", keys::HWADDR: "x"})),
+        ] {
+            assert_eq!(view(&annotations).following(&leased()), view(&annotations), "{what}");
+        }
+        let other = ServiceView { uid: super::super::Uid("2".into()), ..view(&json!({})) };
+        assert_eq!(other.clone().following(&leased()), other, "a new Service of the same name");
+    }
+
+    #[test]
+    fn what_was_never_read_is_not_announced() {
+        let first = view(&json!({keys::LOADBALANCER_IPS: "10.0.0.o,10.0.0.7"}));
+        assert_eq!(first.wanted, [Wanted::Static("10.0.0.7".parse().unwrap())]);
+        assert!(first.problems.iter().all(|problem| problem.to_string().contains("it is not announced until")));
+        let second = view(&json!({keys::LOADBALANCER_IPS: "10.0.0.o,10.0.0.8"}));
+        assert_eq!(second.clone().following(&first), second, "what could be read is followed");
+    }
+}
