@@ -1,5 +1,6 @@
 //! The DHCP server of the LAN, a host that is no node, and what is wrong with it.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ pub(super) struct Refusal {
     pub life: u64,
     pub service: usize,
     pub address: Ipv4Addr,
+    /// When the server said so. The client may have heard something newer before.
+    since: Duration,
 }
 
 /// See the module.
@@ -37,6 +40,8 @@ pub(super) struct Dhcp {
     refuses: u32,
     short: u32,
     pub refusals: Vec<Refusal>,
+    /// When a Service was given an address last.
+    given: HashMap<(usize, Ipv4Addr), Duration>,
 }
 
 impl Dhcp {
@@ -46,7 +51,7 @@ impl Dhcp {
             Server::new(POOL.map(|last| Ipv4Addr::new(10, 0, 0, last)).collect(), lease_seconds, authoritative);
         server.id = Ipv4Addr::new(10, 0, 0, 2);
         server.mac = dhcp_server().octets().into();
-        Self { server, silent: 0, slow: 0, refuses: 0, short: 0, refusals: Vec::new() }
+        Self { server, silent: 0, slow: 0, refuses: 0, short: 0, refusals: Vec::new(), given: HashMap::new() }
     }
 }
 
@@ -94,13 +99,14 @@ impl World<'_> {
         match (said, named) {
             (MessageType::Ack, _) => {
                 self.dhcp.refusals.retain(|refusal| (refusal.service, refusal.address) != (service, given));
+                self.dhcp.given.insert((service, given), self.now);
                 // What depends on the end of the lease is judged anew then.
                 let lease = Duration::from_secs(self.dhcp.server.lease_seconds.into());
                 self.schedule(lease, Event::Weather);
             }
             // Unless it may be lost, or come so late that the client has asked something else meanwhile.
             (MessageType::Nak, Some(address)) if !(slow || self.stormy() && self.scenario.loss > 0.0) => {
-                refused = Some(Refusal { node: from, life: self.nodes[from].life, service, address });
+                refused = Some(Refusal { node: from, life: self.nodes[from].life, service, address, since: self.now });
             }
             _ => {}
         }
@@ -110,7 +116,11 @@ impl World<'_> {
     }
 
     pub(super) fn server_answers(&mut self, frame: Vec<u8>, refused: Option<Refusal>) {
-        if let Some(refusal) = refused.filter(|refusal| self.reaches(None, refusal.node)) {
+        let stands = |refusal: &Refusal| {
+            let given = self.dhcp.given.get(&(refusal.service, refusal.address));
+            self.reaches(None, refusal.node) && given.is_none_or(|given| *given < refusal.since)
+        };
+        if let Some(refusal) = refused.filter(stands) {
             self.dhcp.refusals.push(refusal);
             self.judge.changed = true;
         }
