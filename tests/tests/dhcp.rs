@@ -10,7 +10,7 @@ use e2e::case::seen;
 use e2e::{Bed, Beds, Case, Exposed, PATIENCE, service, wait_for, watch};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
-use testbed::{DhcpOptions, Traffic};
+use testbed::{DhcpLease, DhcpOptions, Traffic};
 use tokio::sync::MutexGuard;
 
 /// Each with a DHCP server of its own.
@@ -48,9 +48,18 @@ async fn agreed(bed: &Bed, web: &Exposed<'_>) -> (IpAddr, String) {
     let carried: Vec<IpAddr> =
         addresses.iter().filter(|(name, ip, _)| *name == link && ip.is_ipv4()).map(|(_, ip, _)| *ip).collect();
     assert_eq!(carried, [address], "the macvlan has this address and no other");
-    let leases = bed.lan.dhcp().leases().unwrap();
-    assert!(leases.iter().any(|lease| IpAddr::from(lease.address) == address && lease.mac == mac), "{leases:?}");
+    assert_eq!(IpAddr::from(lease_of(bed, &mac).await.address), address);
     (address, mac)
+}
+
+/// What the server knows of a client. It writes its file anew with each change, so for a moment there is nothing to read.
+async fn lease_of(bed: &Bed, mac: &str) -> DhcpLease {
+    wait_for(&format!("the server's lease of {mac}"), PATIENCE, || async {
+        let leases = bed.lan.dhcp().leases().map_err(|error| format!("{error:#}"))?;
+        leases.iter().find(|lease| lease.mac == mac).cloned().ok_or_else(|| format!("{leases:?}"))
+    })
+    .await
+    .unwrap()
 }
 
 /// Deletes it and waits until nothing of it is left, on no node and at the server.
@@ -77,15 +86,14 @@ async fn a_lease_is_renewed_while_traffic_flows_and_released_with_its_service() 
     let (address, mac) = agreed(&bed, &web).await;
     let probe = watch::ask(&bed, Traffic::http((address, 80).into())).unwrap();
     let server = bed.lan.dhcp();
-    let expiry = || server.leases().unwrap().into_iter().find(|lease| lease.mac == mac).unwrap().expires;
-    let (before, acks) = (expiry(), server.count("DHCPACK"));
+    let (before, acks) = (lease_of(&bed, &mac).await.expires, server.count("DHCPACK"));
     wait_for("three renewals", PATIENCE, || async {
         let renewed = server.count("DHCPACK") - acks;
         if renewed >= 3 { Ok(()) } else { Err(format!("{renewed}")) }
     })
     .await
     .unwrap();
-    assert!(expiry() > before, "the server has put off the end of the lease");
+    assert!(lease_of(&bed, &mac).await.expires > before, "the server has put off the end of the lease");
     watch::nothing_was_lost("renewals", [probe]).unwrap();
     assert_eq!(agreed(&bed, &web).await, (address, mac.clone()));
 

@@ -27,7 +27,8 @@ impl ServiceView {
         let mut leases = before.wanted.iter().filter(|wanted| matches!(wanted, Wanted::Dhcp4 | Wanted::Dhcp6));
         let loses_lease = leases.any(|lease| !self.wanted.contains(lease));
         let stays = match self.wish {
-            Wish::Unreadable => before.wish != Wish::Unreadable || loses_lease,
+            // What asked for nothing has nothing to go on with.
+            Wish::Unreadable => before.wish != Wish::Unreadable && !before.wanted.is_empty() || loses_lease,
             Wish::Unsaid => loses_lease,
             Wish::Said | Wish::Former => false,
         };
@@ -129,5 +130,8 @@ mod tests {
         assert!(first.problems.iter().all(|problem| problem.to_string().contains("it is not announced until")));
         let second = view(&json!({keys::LOADBALANCER_IPS: "10.0.0.o,10.0.0.8"}));
         assert_eq!(second.clone().following(&first), second, "what could be read is followed");
+        let new = ServiceView { wish: Wish::Unsaid, wanted: Vec::new(), ..view(&json!({})) };
+        let wrong = view(&json!({keys::LOADBALANCER_IPS: "0.0.0.0", keys::HWADDR: "x"}));
+        assert_eq!(wrong.clone().following(&new), wrong, "nothing was announced before");
     }
 }

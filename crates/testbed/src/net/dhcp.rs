@@ -131,13 +131,24 @@ impl DhcpServer {
         std::fs::write(&path, "").with_context(|| format!("failed to write {}", path.display()))
     }
 
-    /// What it has given out.
+    /// What it has given out. It truncates its file and writes it anew with each change: what two looks in a row show is whole.
     pub fn leases(&self) -> Result<Vec<DhcpLease>> {
+        let mut seen = self.lease_file()?;
+        loop {
+            std::thread::sleep(Duration::from_millis(10));
+            let again = self.lease_file()?;
+            if again == seen {
+                return Ok(seen.lines().filter_map(parse_lease).collect());
+            }
+            seen = again;
+        }
+    }
+
+    fn lease_file(&self) -> Result<String> {
         let path = self.router.namespace().dir().path().join("dhcp-leases");
         match std::fs::read_to_string(&path) {
-            Ok(text) => Ok(text.lines().filter_map(parse_lease).collect()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error).with_context(|| format!("failed to read {}", path.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+            read => read.with_context(|| format!("failed to read {}", path.display())),
         }
     }
 
