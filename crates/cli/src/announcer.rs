@@ -9,6 +9,7 @@ use runtime::logging::{self, Format};
 use runtime::shutdown;
 
 use crate::PRODUCT;
+use crate::stdout::say;
 
 const USAGE: &str = "\
 Announces the addresses of Services of type LoadBalancer on the LAN (ARP, NDP, macvlan with DHCP); takes the place of kube-vip.
@@ -83,8 +84,7 @@ const WRONG_USAGE: u8 = 2;
 /// Runs `announcer status`; `arguments` are those after the word `status`.
 fn status(arguments: &[String]) -> ExitCode {
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
-        println!("{STATUS_HELP}");
-        return ExitCode::SUCCESS;
+        return say(STATUS_HELP);
     }
     let usage = |problem: &str| {
         eprintln!("{problem}\nSee: harvester-cloud-provider announcer status --help");
@@ -104,8 +104,8 @@ fn status(arguments: &[String]) -> ExitCode {
     };
     match report {
         Ok(report) => {
-            println!("{}", if json { report.to_json() } else { report.to_text() }.trim_end());
-            if report.is_well() { ExitCode::SUCCESS } else { ExitCode::from(NOT_WELL) }
+            let said = say(if json { report.to_json() } else { report.to_text() }.trim_end());
+            if report.is_well() { said } else { ExitCode::from(NOT_WELL) }
         }
         Err(error) => {
             eprintln!("cannot tell the status: {}", chain(error.as_ref()));
@@ -145,12 +145,10 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
     let asked = |words: &[&str]| arguments.iter().any(|argument| words.contains(&argument.as_str()));
     if asked(&["--help", "-h"]) || arguments.get(1).is_some_and(|word| word == "help") {
-        println!("{}", help());
-        return ExitCode::SUCCESS;
+        return say(&help());
     }
     if asked(&["--version"]) {
-        println!("{}", crate::VERSION);
-        return ExitCode::SUCCESS;
+        return say(crate::VERSION);
     }
     // kube-vip knows the word `manager` only.
     let words = arguments.iter().enumerate().map(|(i, word)| if i == 0 { "manager".to_owned() } else { word.clone() });
