@@ -46,7 +46,7 @@ pub enum Refusal {
         by: ServiceKey,
     },
     /// A static address that answers for something else already.
-    #[error("address {address} is {holder}: choose another one in annotation {key}, outside all pools and of the network", key = cloudprovider::IP)]
+    #[error("address {address} is {holder}: name another one in annotation {key}, an address of the network that is in no pool", key = cloudprovider::IP)]
     AddressHeld {
         /// By annotation.
         address: IpAddr,

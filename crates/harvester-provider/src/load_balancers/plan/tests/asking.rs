@@ -138,12 +138,10 @@ fn a_static_address_of_a_node_or_of_the_cluster_is_refused_by_its_name() {
     for (holder, expected) in [
         (
             Holder::Node("worker-1".into()),
-            "address 10.0.0.7 is that of node worker-1: choose another one in annotation",
+            "address 10.0.0.7 is that of node worker-1: name another one in annotation cloudprovider.harvesterhci.io/ip, an address of the \
+             network that is in no pool",
         ),
-        (
-            Holder::ClusterIp(key("default/db")),
-            "address 10.0.0.7 is the ClusterIP of service default/db: choose another",
-        ),
+        (Holder::ClusterIp(key("default/db")), "address 10.0.0.7 is the ClusterIP of service default/db: name another"),
     ] {
         let scene = Scene { address_holder: Some(holder), ..Scene::default() };
         let plan = scene.plan(&static_web("10.0.0.7"), &[], &[]);
