@@ -79,7 +79,10 @@ fn serve(
             let other = network_not_kept(service, lb).or_else(|| not_as_asked(source, asked, &ip));
             other.or_else(|| single_stack(service, source)).map(Verdict::Served)
         };
-        trouble.or_else(|| unserved(source, &ip, interface, world)).or_else(otherwise).unwrap_or(Verdict::Ready)
+        trouble
+            .or_else(|| unserved(service, source, &ip, interface, world))
+            .or_else(otherwise)
+            .unwrap_or(Verdict::Ready)
     } else {
         match source.pool() {
             // It has no address to lose.
@@ -169,9 +172,20 @@ fn used_by_static(service: &ServiceView, source: &Source, lb: &LbView, world: &W
 }
 
 /// Booked and published, and nobody serves it.
-fn unserved(source: &Source, ip: &str, interface: Option<&str>, world: &World<'_>) -> Option<Verdict> {
+fn unserved(
+    service: &ServiceView,
+    source: &Source,
+    ip: &str,
+    interface: Option<&str>,
+    world: &World<'_>,
+) -> Option<Verdict> {
     world.unserved.filter(|since| *since > UNSERVED)?;
-    let message = if *source == Source::Dhcp {
+    let message = if service.annotations.get(kube_vip::IGNORE) == Some("true") {
+        format!(
+            "nobody serves this Service: annotation {} is true, so the announcer leaves it alone. Remove it",
+            kube_vip::IGNORE
+        )
+    } else if *source == Source::Dhcp {
         let interface = interface.map(|name| format!(" (interface {name})")).unwrap_or_default();
         format!(
             "no address by DHCP yet: the announcer on the nodes asks a DHCP server on their network{interface}. Its Events on this \
