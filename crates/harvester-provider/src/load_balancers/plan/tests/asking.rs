@@ -213,10 +213,10 @@ fn two_families_get_one_address_of_a_pool_and_the_service_says_what_is_missing()
     assert!(matches!(published.actions.as_slice(), [Action::Patch(_)]));
     let (word, text, warning) = remark(&published);
     assert_eq!((word, warning), ("SingleStackOnly", false), "who prefers two is content with one");
-    assert!(
-        text.contains("annotation cloudprovider.harvesterhci.io/ipam pool") && text.contains("SingleStack"),
-        "{text}"
-    );
+    assert!(text.contains("with IPAM pool, the default,") && text.contains("SingleStack"), "{text}");
+    let annotated = prefers().short(&[("ipam", "pool"), ("ip", IP)]).ingress(IP).done();
+    let (_, text, _) = remark(&plan(&annotated, &[], &[("default/web", &ready_lb())]));
+    assert!(text.contains("with annotation cloudprovider.harvesterhci.io/ipam pool it gets"), "{text}");
 
     let requires = |service: build::ServiceBuilder| ServiceView { requires_both_families: true, ..service.done() };
     let waits = plan(&requires(prefers()), &[], &[]);
