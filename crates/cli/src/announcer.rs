@@ -1,5 +1,7 @@
 //! The announcer's command line: kube-vip's environment and flags, and the way out.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use announcer::Config;
@@ -9,6 +11,7 @@ use runtime::logging::{self, Format};
 use runtime::shutdown;
 
 use crate::PRODUCT;
+use crate::stdout::say;
 
 const USAGE: &str = "\
 Announces the addresses of Services of type LoadBalancer on the LAN (ARP, NDP, macvlan with DHCP); takes the place of kube-vip.
@@ -62,10 +65,11 @@ Shows which node announces which address, with terms, Leases and DHCP leases, as
 Usage: harvester-cloud-provider announcer status [-o text|json] [FLAGS]
 
   -o, --output text|json   text for people (default), json for programs
+      --kubeconfig FILE    credentials of the cluster; without it k8s_config_file or --k8sConfigPath, then KUBECONFIG
   -h, --help               this text
 
-Credentials and the names of Leases come from the same environment variables and flags as the announcer's own
-(k8s_config_file, svc_leasename, svc_namespace, ...); in its pod nothing has to be given.
+The names of Leases come from the same environment variables and flags as the announcer's own (svc_leasename, svc_namespace, ...); in its
+pod nothing has to be given.
 
 A VIP is announced, pending (no address told to clients yet), unowned (no node announces it), owner-silent (the Lease of its node
 has run out, by this machine's clock) or lease-expired (its DHCP lease has run out).
@@ -74,7 +78,7 @@ Ends with 0 if all VIPs are announced, 3 if one is not, 1 if the API cannot be r
 
 Examples:
   kubectl -n kube-system exec daemonset/kube-vip -- harvester-cloud-provider announcer status
-  k8s_config_file=./kubeconfig harvester-cloud-provider announcer status -o json | jq '.vips[] | select(.state != \"announced\")'";
+  harvester-cloud-provider announcer status --kubeconfig ./kubeconfig -o json | jq '.vips[] | select(.state != \"announced\")'";
 
 /// Some VIP is not announced.
 const NOT_WELL: u8 = 3;
@@ -83,29 +87,29 @@ const WRONG_USAGE: u8 = 2;
 /// Runs `announcer status`; `arguments` are those after the word `status`.
 fn status(arguments: &[String]) -> ExitCode {
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
-        println!("{STATUS_HELP}");
-        return ExitCode::SUCCESS;
+        return say(STATUS_HELP);
     }
     let usage = |problem: &str| {
         eprintln!("{problem}\nSee: harvester-cloud-provider announcer status --help");
         ExitCode::from(WRONG_USAGE)
     };
-    let (json, rest) = match output(arguments) {
-        Ok(parsed) => parsed,
+    let Asked { json, kubeconfig: flag, rest } = match asked(arguments) {
+        Ok(asked) => asked,
         Err(problem) => return usage(&problem),
     };
-    let config = match Config::from_env_and_args(std::env::vars(), rest, &hostname()) {
+    let mut config = match Config::from_env_and_args(std::env::vars(), rest, &hostname()) {
         Ok(config) => config,
         Err(error) => return usage(&chain(&error)),
     };
+    config.api.kubeconfig = kubeconfig(flag, config.api.kubeconfig.take(), std::env::var_os("KUBECONFIG"));
     let report = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(announcer::status::read(&config, &PRODUCT)).map_err(anyhow::Error::from),
         Err(error) => Err(error.into()),
     };
     match report {
         Ok(report) => {
-            println!("{}", if json { report.to_json() } else { report.to_text() }.trim_end());
-            if report.is_well() { ExitCode::SUCCESS } else { ExitCode::from(NOT_WELL) }
+            let said = say(if json { report.to_json() } else { report.to_text() }.trim_end());
+            if report.is_well() { said } else { ExitCode::from(NOT_WELL) }
         }
         Err(error) => {
             eprintln!("cannot tell the status: {}", chain(error.as_ref()));
@@ -114,28 +118,47 @@ fn status(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Whether JSON is wanted, and what is left for the configuration, behind the word that it expects.
-fn output(arguments: &[String]) -> Result<(bool, Vec<String>), String> {
-    let (mut json, mut rest) = (false, vec!["manager".to_owned()]);
+/// What `announcer status` was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    json: bool,
+    /// `--kubeconfig`.
+    kubeconfig: Option<String>,
+    /// What is left for the configuration, behind the word that it expects.
+    rest: Vec<String>,
+}
+
+fn asked(arguments: &[String]) -> Result<Asked, String> {
+    let mut asked = Asked { json: false, kubeconfig: None, rest: vec!["manager".to_owned()] };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
-        let value = match argument.as_str() {
-            "-o" | "--output" => arguments.next().map(String::as_str).unwrap_or_default(),
-            other => {
-                let Some(value) = other.strip_prefix("--output=").or_else(|| other.strip_prefix("-o=")) else {
-                    rest.push(argument.clone());
-                    continue;
-                };
-                value
-            }
+        let (name, mut value) = match argument.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (argument.as_str(), None),
         };
-        json = match value {
-            "json" => true,
-            "text" => false,
+        if !["-o", "--output", "--kubeconfig"].contains(&name) {
+            asked.rest.push(argument.clone());
+            continue;
+        }
+        if value.is_none() {
+            value = arguments.next().map(String::as_str);
+        }
+        let value = value.unwrap_or_default();
+        match (name, value) {
+            ("--kubeconfig", "") => return Err("flag --kubeconfig needs a value".to_owned()),
+            ("--kubeconfig", path) => asked.kubeconfig = Some(path.to_owned()),
+            (_, "json") => asked.json = true,
+            (_, "text") => asked.json = false,
             _ => return Err(format!("output format {value:?} is not known: accepted are text, json")),
-        };
+        }
     }
-    Ok((json, rest))
+    Ok(asked)
+}
+
+/// Which kubeconfig a person means at the desk: the flag, then what the announcer itself reads, then what `kubectl` reads.
+fn kubeconfig(flag: Option<String>, announcers: Option<PathBuf>, environment: Option<OsString>) -> Option<PathBuf> {
+    let environment = environment.filter(|path| !path.is_empty()).map(PathBuf::from);
+    flag.map(PathBuf::from).or(announcers).or(environment)
 }
 
 /// Runs the command; `arguments` are those after the program's name, the command word included.
@@ -143,14 +166,12 @@ pub fn main(arguments: &[String]) -> ExitCode {
     if arguments.get(1).is_some_and(|word| word == "status") {
         return status(&arguments[2..]);
     }
-    let asked = |words: &[&str]| arguments.iter().any(|argument| words.contains(&argument.as_str()));
-    if asked(&["--help", "-h"]) || arguments.get(1).is_some_and(|word| word == "help") {
-        println!("{}", help());
-        return ExitCode::SUCCESS;
+    let has = |words: &[&str]| arguments.iter().any(|argument| words.contains(&argument.as_str()));
+    if has(&["--help", "-h"]) || arguments.get(1).is_some_and(|word| word == "help") {
+        return say(&help());
     }
-    if asked(&["--version"]) {
-        println!("{}", crate::VERSION);
-        return ExitCode::SUCCESS;
+    if has(&["--version"]) {
+        return say(crate::VERSION);
     }
     // kube-vip knows the word `manager` only.
     let words = arguments.iter().enumerate().map(|(i, word)| if i == 0 { "manager".to_owned() } else { word.clone() });
@@ -199,16 +220,43 @@ fn hostname() -> String {
 mod tests {
     use super::*;
 
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
     #[test]
-    fn the_output_format_is_read_and_the_rest_is_left_to_the_configuration() {
-        let parse = |words: &[&str]| output(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
-        let rest = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        assert_eq!(parse(&[]), Ok((false, rest(&["manager"]))));
-        assert_eq!(parse(&["-o", "json"]), Ok((true, rest(&["manager"]))));
-        let flags = ["--output=json", "--leaseDuration", "20"];
-        assert_eq!(parse(&flags), Ok((true, rest(&["manager", "--leaseDuration", "20"]))));
-        for wrong in [&["-o"][..], &["-o", "yaml"], &["--output="]] {
-            assert!(parse(wrong).expect_err("refused").contains("accepted are text, json"));
+    fn the_output_format_and_the_kubeconfig_are_read_and_the_rest_is_left_to_the_configuration() {
+        let plain = || Asked { json: false, kubeconfig: None, rest: words(&["manager"]) };
+        let named = |path: &str| Asked { kubeconfig: Some(path.to_owned()), ..plain() };
+        for (given, expected) in [
+            (&[][..], plain()),
+            (&["-o", "json"], Asked { json: true, ..plain() }),
+            (&["-o=json", "--output", "text"], plain()),
+            (&["--kubeconfig", "./guest"], named("./guest")),
+            (&["--kubeconfig=/a=b"], named("/a=b")),
+            (
+                &["--output=json", "--leaseDuration", "20"],
+                Asked { json: true, rest: words(&["manager", "--leaseDuration", "20"]), ..plain() },
+            ),
+        ] {
+            assert_eq!(asked(&words(given)), Ok(expected), "{given:?}");
         }
+        for wrong in [&["-o"][..], &["-o", "yaml"], &["--output="]] {
+            assert!(asked(&words(wrong)).expect_err("refused").contains("accepted are text, json"));
+        }
+        for wrong in [&["--kubeconfig"][..], &["--kubeconfig="]] {
+            assert!(asked(&words(wrong)).expect_err("refused").contains("--kubeconfig needs a value"));
+        }
+    }
+
+    #[test]
+    fn the_flag_wins_over_the_announcers_file_and_that_over_the_environment_of_kubectl() {
+        let chosen = |flag: Option<&str>, announcers: Option<&str>, environment: Option<&str>| {
+            kubeconfig(flag.map(str::to_owned), announcers.map(PathBuf::from), environment.map(OsString::from))
+        };
+        assert_eq!(chosen(Some("f"), Some("a"), Some("e")), Some("f".into()));
+        assert_eq!(chosen(None, Some("a"), Some("e")), Some("a".into()));
+        assert_eq!(chosen(None, None, Some("e")), Some("e".into()));
+        assert_eq!(chosen(None, None, Some("")), None);
     }
 }

@@ -1,6 +1,5 @@
 //! `completion` and `man`: what a package of this program carries, made from the same definitions that parse the flags.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::{Command, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::{announcer, ccm, generate_addon};
+use crate::{announcer, ccm, generate_addon, stdout};
 
 /// The two commands.
 #[derive(Debug, Parser)]
@@ -68,11 +67,7 @@ fn tree() -> Command {
 fn completion(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut tree(), "harvester-cloud-provider", &mut script);
-    match io::stdout().write_all(&script) {
-        // A reader that has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("failed to write to standard output"),
-    }
+    stdout::print(&String::from_utf8(script).context("the script is not UTF-8")?)
 }
 
 fn man(directory: &std::path::Path) -> Result<()> {

@@ -17,7 +17,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use runtime::error::chain;
 use serde_json::json;
 
-use crate::{PRODUCT, VERSION};
+use crate::{PRODUCT, VERSION, stdout};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -170,7 +170,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
             eprintln!("written: {}", path.display());
             Ok(())
         }
-        None => std::io::stdout().write_all(text.as_bytes()).context("failed to write to standard output"),
+        None => stdout::print(&text),
     }
 }
 

@@ -11,6 +11,7 @@ mod probe;
 mod reference;
 #[cfg(test)]
 mod shared_keys;
+mod stdout;
 mod values;
 
 /// Version, with the commit it was built from where that is known.

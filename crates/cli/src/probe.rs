@@ -12,6 +12,7 @@ use runtime::error::chain;
 use tokio::time::{Instant, sleep};
 
 use crate::PRODUCT;
+use crate::stdout::{self, say};
 
 /// A workload that is being replaced is ready again by then.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,8 +31,8 @@ Exit status: 0 if all answered, 1 if one did not.";
 /// Runs the command; `urls` are the arguments after its name.
 pub fn main(urls: &[String]) -> ExitCode {
     if urls.is_empty() || urls.iter().any(|url| url == "--help" || url == "-h") {
-        println!("{HELP}");
-        return if urls.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        let said = say(HELP);
+        return if urls.is_empty() { ExitCode::FAILURE } else { said };
     }
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -62,7 +63,7 @@ async fn all(urls: &[String]) -> anyhow::Result<()> {
             }
             sleep(PERIOD).await;
         }
-        println!("{url} answers");
+        stdout::print(&format!("{url} answers\n"))?;
     }
     Ok(())
 }

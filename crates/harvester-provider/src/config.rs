@@ -107,10 +107,25 @@ const RENEW_TOKEN: &str = "the token in the cloud-config expired or was revoked.
     generate-addon <account> <namespace> --rotate`, and put it into the Secret or file that --cloud-config reads (values \
     cloudConfig.secretName, cloudConfigPath); no restart is needed";
 
+/// What to do where Harvester knows the account and its rights do not suffice.
+const GRANT_ROLE: &str = "the account of the cloud-config needs role harvesterhci.io:cloudprovider in this namespace of Harvester. \
+    `harvester-cloud-provider generate-addon <account> <namespace>` gives it (again); no restart is needed";
+
 /// What to do about a request that Harvester answered with these words.
 pub(crate) fn remedy(error: &str) -> &'static str {
     // The message of every 401; what is left of an answer is its text.
-    if error.contains("Unauthorized") { RENEW_TOKEN } else { CHECK_CLOUD_CONFIG }
+    if error.contains("Unauthorized") {
+        RENEW_TOKEN
+    } else if lacks_rights(error) {
+        GRANT_ROLE
+    } else {
+        CHECK_CLOUD_CONFIG
+    }
+}
+
+/// A 403 of the authorizer. One of a quota, or of a namespace that is going, has other words, and no role helps.
+pub(crate) fn lacks_rights(error: &str) -> bool {
+    error.contains(" is forbidden: User ") && error.contains(" cannot ")
 }
 
 impl ProviderConfig {

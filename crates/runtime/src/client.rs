@@ -177,7 +177,10 @@ pub enum ClientError {
         source: KubeconfigError,
     },
     /// Outside a pod, or without a service account token.
-    #[error("no kubeconfig was given (--kubeconfig, or KUBECONFIG) and there is no service account of a pod")]
+    #[error(
+        "no kubeconfig was given (--kubeconfig, or KUBECONFIG; to the announcer k8s_config_file, or --k8sConfigPath) and there is no \
+         service account of a pod"
+    )]
     InCluster(#[source] InClusterError),
     /// `--master` is no URL.
     #[error("--master={url} is not the URL of an API server; accepted: {}", SERVER_URL)]

@@ -12,6 +12,7 @@ use runtime::error::chain;
 use runtime::logging::{self, Format};
 
 use crate::VERSION;
+use crate::stdout::say;
 
 /// What a person may have meant who typed a word that is no flag.
 const COMMANDS: &str = "commands are announcer, manager, generate-addon, completion, man, probe and help";
@@ -46,15 +47,8 @@ pub fn main(arguments: &[String]) -> ExitCode {
         }
     };
     if let Some(form) = &flags.version {
-        println!(
-            "{}",
-            if form == "raw" {
-                format!("harvester-cloud-provider {VERSION} {}", std::env::consts::ARCH)
-            } else {
-                VERSION.to_owned()
-            }
-        );
-        return ExitCode::SUCCESS;
+        let raw = format!("harvester-cloud-provider {VERSION} {}", std::env::consts::ARCH);
+        return say(if form == "raw" { &raw } else { VERSION });
     }
     let format = flags.logging_format.parse().unwrap_or_default();
     logging::init(format, logging::verbosity(arguments.iter().map(String::as_str)));

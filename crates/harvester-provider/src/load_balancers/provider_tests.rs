@@ -352,6 +352,29 @@ async fn a_token_that_harvester_does_not_know_any_more_comes_with_its_remedy() {
     }
 }
 
+#[tokio::test]
+async fn a_missing_right_comes_with_the_role_that_gives_it_and_a_quota_does_not() {
+    let told = async |message: &'static str| {
+        let server = Scenario::answering(move |_| (403, Scenario::status(403, "Forbidden", message)));
+        let lab = Lab::new(vec![service("default/web").done()]);
+        let requests = Requests::new(server.client(), server.client(), "guests");
+        let provider = HarvesterLoadBalancers { requests, ..lab.provider };
+        chain(&provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap_err())
+    };
+    let rights = told(
+        "loadbalancers.loadbalancer.harvesterhci.io is forbidden: User \"system:serviceaccount:guests:demo\" cannot create \
+         resource \"loadbalancers\" in API group \"loadbalancer.harvesterhci.io\" in the namespace \"guests\"",
+    )
+    .await;
+    for part in ["cannot create resource", "role harvesterhci.io:cloudprovider", "generate-addon <account> <namespace>"]
+    {
+        assert!(rights.contains(part), "{part} is missing in {rights}");
+    }
+    let quota =
+        told("loadbalancers \"demo\" is forbidden: exceeded quota: lbs, requested: 1, used: 3, limited: 3").await;
+    assert!(quota.contains("exceeded quota") && !quota.contains("role "), "{quota}");
+}
+
 /// W-18.
 #[tokio::test]
 async fn nothing_is_decided_on_caches_without_content() {

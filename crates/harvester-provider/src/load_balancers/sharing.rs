@@ -84,8 +84,8 @@ pub enum ShareError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "check port overlap failed, primary service: {primary}, secondary service: {secondary}, error: port {} has been used in service \
-     {by}. Both want {}/{}: use another port in one of them, or remove annotation {} or {} from {secondary} for an address of its own",
-    port.1, port.0, port.1, cloudprovider::PRIMARY_SERVICE, cloudprovider::SHARE_GROUP
+     {by}. Both want {}/{}: use another port in one of them, or remove annotation {shares_by} from {secondary} for an address of its own",
+    port.1, port.0, port.1
 )]
 pub struct PortClash {
     /// Owner of the address.
@@ -96,6 +96,13 @@ pub struct PortClash {
     pub port: (Protocol, u16),
     /// Who has it.
     pub by: ServiceKey,
+    /// The annotation with which the secondary shares the address.
+    pub shares_by: &'static str,
+}
+
+/// The annotation with which a Service shares an address that is not its own.
+pub fn shares_by(secondary: &ServiceView) -> &'static str {
+    if group_of(secondary).is_some() { cloudprovider::SHARE_GROUP } else { cloudprovider::PRIMARY_SERVICE }
 }
 
 /// The primary that a Service names: `None` for a Service with an address of its own.

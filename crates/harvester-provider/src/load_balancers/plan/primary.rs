@@ -1,6 +1,7 @@
 //! The plan of a Service with an address of its own. ccm.md 3.5 and 3.7.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cloud_provider::provider::Waiting;
@@ -16,7 +17,7 @@ use super::super::host_words::{GETS_ONE, Resend};
 use super::super::neighbours::addresses;
 use super::super::network::wanted_network;
 use super::super::service_patch::{ServicePatch, publish};
-use super::super::sharing::{PortClash, ShareError, first_clash};
+use super::super::sharing::{PortClash, ShareError, first_clash, shares_by};
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::delete::still_booking;
@@ -79,7 +80,10 @@ fn serve(
             let other = network_not_kept(service, lb).or_else(|| not_as_asked(source, asked, &ip));
             other.or_else(|| single_stack(service, source)).map(Verdict::Served)
         };
-        trouble.or_else(|| unserved(source, &ip, interface, world)).or_else(otherwise).unwrap_or(Verdict::Ready)
+        trouble
+            .or_else(|| unserved(service, source, &ip, interface, world))
+            .or_else(otherwise)
+            .unwrap_or(Verdict::Ready)
     } else {
         match source.pool() {
             // It has no address to lose.
@@ -148,6 +152,7 @@ fn single_stack(service: &ServiceView, source: &Source) -> Option<Refusal> {
         service: service.key.clone(),
         required: service.requires_both_families,
         word: source.word(),
+        annotated: service.annotations.get(cloudprovider::IPAM).is_some_and(|value| !value.is_empty()),
     })
 }
 
@@ -169,9 +174,20 @@ fn used_by_static(service: &ServiceView, source: &Source, lb: &LbView, world: &W
 }
 
 /// Booked and published, and nobody serves it.
-fn unserved(source: &Source, ip: &str, interface: Option<&str>, world: &World<'_>) -> Option<Verdict> {
+fn unserved(
+    service: &ServiceView,
+    source: &Source,
+    ip: &str,
+    interface: Option<&str>,
+    world: &World<'_>,
+) -> Option<Verdict> {
     world.unserved.filter(|since| *since > UNSERVED)?;
-    let message = if *source == Source::Dhcp {
+    let message = if service.annotations.get(kube_vip::IGNORE) == Some("true") {
+        format!(
+            "nobody serves this Service: annotation {} is true, so the announcer leaves it alone. Remove it",
+            kube_vip::IGNORE
+        )
+    } else if *source == Source::Dhcp {
         let interface = interface.map(|name| format!(" (interface {name})")).unwrap_or_default();
         format!(
             "no address by DHCP yet: the announcer on the nodes asks a DHCP server on their network{interface}. Its Events on this \
@@ -289,5 +305,7 @@ fn mailbox(service: &ServiceView, lb: &LbView) -> Option<Change> {
 /// A primary that has taken a port which one of those who share its address already had (W-20).
 fn clash_with_sharer(service: &ServiceView, world: &World<'_>) -> Option<ShareError> {
     let (port, by) = first_clash(service, world.occupants)?;
-    Some(Box::new(PortClash { primary: service.key.clone(), secondary: by.clone(), port, by }).into())
+    let secondary = world.sharers.iter().find(|sharer| sharer.key == by).map_or(service, Arc::as_ref);
+    let shares_by = shares_by(secondary);
+    Some(Box::new(PortClash { primary: service.key.clone(), secondary: by.clone(), port, by, shares_by }).into())
 }

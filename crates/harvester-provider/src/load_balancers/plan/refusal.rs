@@ -46,7 +46,7 @@ pub enum Refusal {
         by: ServiceKey,
     },
     /// A static address that answers for something else already.
-    #[error("address {address} is {holder}: choose another one in annotation {key}, outside all pools and of the network", key = cloudprovider::IP)]
+    #[error("address {address} is {holder}: name another one in annotation {key}, an address of the network that is in no pool", key = cloudprovider::IP)]
     AddressHeld {
         /// By annotation.
         address: IpAddr,
@@ -111,9 +111,11 @@ pub enum Refusal {
     },
     /// Two families are asked for, and there is one address.
     #[error(
-        "service {service} asks for two address families{}, and with annotation {key} {word} it gets one address: Harvester books one for a \
-         load balancer. Set ipFamilyPolicy: SingleStack, or {key}: dhcp, where a DHCP server of each family leases one",
-        if *required { " (RequireDualStack)" } else { "" }, key = cloudprovider::IPAM
+        "service {service} asks for two address families{}, and with {} it gets one address: Harvester books one for a load balancer. Set \
+         ipFamilyPolicy: SingleStack, or annotation {key}: dhcp, where a DHCP server of each family leases one",
+        if *required { " (RequireDualStack)" } else { "" },
+        if *annotated { format!("annotation {} {word}", cloudprovider::IPAM) } else { format!("IPAM {word}, the default,") },
+        key = cloudprovider::IPAM
     )]
     SingleStack {
         /// The Service.
@@ -122,6 +124,8 @@ pub enum Refusal {
         required: bool,
         /// `pool` or `static`.
         word: &'static str,
+        /// The user has written that word; otherwise it is the default.
+        annotated: bool,
     },
     /// Somebody else's object has our name.
     #[error("load balancer {lb} belongs to service {owner} by its labels, so service {service} cannot use it")]

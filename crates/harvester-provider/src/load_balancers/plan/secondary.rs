@@ -33,7 +33,9 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
     };
     if let Some((port, by)) = first_clash(service, world.occupants) {
         let (primary, secondary) = (primary.key.clone(), service.key.clone());
-        return Plan::only(Refusal::Share(Box::new(PortClash { primary, secondary, port, by }).into()));
+        return Plan::only(Refusal::Share(
+            Box::new(PortClash { primary, secondary, port, by, shares_by: sharing::shares_by(service) }).into(),
+        ));
     }
     if let Some(lb) = world.primary_lb {
         // A secondary without a network takes over its primary's.

@@ -33,7 +33,7 @@ use super::pacing::Pacer;
 use super::plan::{self, Action, Plan, Verdict};
 use super::spelling::misspelt;
 use super::wait_reason::WaitReason;
-use crate::config::{LoadBalancerConfig, remedy};
+use crate::config::{LoadBalancerConfig, lacks_rights, remedy};
 use crate::identity::Identity;
 use crate::identity::keeper::cluster_uid;
 use crate::metrics::Metrics;
@@ -285,21 +285,27 @@ fn is_refusal(error: &RequestError) -> bool {
     )
 }
 
-/// The cause of a request that Harvester refused because it does not know us, with what to do about it.
-fn unauthorized(error: &RequestError) -> Option<String> {
+/// The cause of a request that Harvester refused because of who we are, with what to do about it.
+fn not_allowed(error: &RequestError) -> Option<String> {
     let (RequestError::Write { source, .. } | RequestError::Read { source, .. } | RequestError::Delete { source, .. }) =
         error
     else {
         return None;
     };
-    (api_code(source) == Some(401)).then(|| format!("{}; {}", chain(source), remedy("Unauthorized")))
+    let cause = chain(source);
+    let remedy = match api_code(source) {
+        Some(401) => remedy("Unauthorized"),
+        Some(403) if lacks_rights(&cause) => remedy(&cause),
+        _ => return None,
+    };
+    Some(format!("{cause}; {remedy}"))
 }
 
 fn failed(error: RequestError) -> ProviderError {
     let message = error.to_string();
     let reason = condition_reason(&error);
     let longest_pause = is_refusal(&error).then_some(AFTER_REFUSAL);
-    if let Some(refused) = unauthorized(&error) {
+    if let Some(refused) = not_allowed(&error) {
         return ProviderError { source: Some(refused.into()), reason, longest_pause, ..ProviderError::new(message) };
     }
     let source = match error {

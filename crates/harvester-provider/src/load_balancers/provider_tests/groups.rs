@@ -168,7 +168,8 @@ async fn a_port_that_a_member_has_is_refused_to_another_one_by_name() {
     let error = lab.provider.ensure(&clash).await.unwrap_err();
     assert!(
         error.permanent
-            && error.message.contains("port 443 has been used in service default/second. Both want TCP/443"),
+            && error.message.contains("port 443 has been used in service default/second. Both want TCP/443")
+            && error.message.contains("remove annotation cloudprovider.harvesterhci.io/share-group from default/clash"),
         "{error}"
     );
     assert_eq!(lab.sent(), []);

@@ -94,6 +94,14 @@ pub fn entrances(bed: &Bed) -> BTreeMap<String, Vec<String>> {
     hosts
 }
 
+/// Lines to paste in one go: every `kubectl` after them is for the guest cluster, so Harvester's file has a variable of its own.
+fn credentials(guest: &Path, harvester: &Path) -> [String; 2] {
+    [
+        format!("export KUBECONFIG={}    # the guest cluster", guest.display()),
+        format!("export HARVESTER={}    # kubectl --kubeconfig $HARVESTER ...", harvester.display()),
+    ]
+}
+
 /// How to use what was left up.
 pub fn explain(story: &Story, bed: &Bed) -> Result<()> {
     let exe = std::env::current_exe().context("failed to find this program")?.display().to_string();
@@ -101,11 +109,9 @@ pub fn explain(story: &Story, bed: &Bed) -> Result<()> {
     let tools = testbed::programs::tools()?;
     story.tell("the bed stays up; use it from another terminal:");
     story::command(&format!("export PATH={}:$PATH", tools.display()));
-    story::command(&format!(
-        "export KUBECONFIG={}    # the guest cluster",
-        bed.control_plane.admin()?.outside.display()
-    ));
-    story::command(&format!("export KUBECONFIG={}    # Harvester", bed.harvester.admin()?.outside.display()));
+    for line in credentials(&bed.control_plane.admin()?.outside, &bed.harvester.admin()?.outside) {
+        story::command(&line);
+    }
     story::command(&format!(
         "{} exec client curl -s http://<address>/    # hosts: {}",
         exe,
@@ -206,4 +212,17 @@ fn processes_mentioning(name: &str) -> Vec<String> {
             line.contains(name).then_some(line)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pasted_in_one_go_leaves_kubectl_with_the_guest_cluster() {
+        let lines = credentials(Path::new("/guest"), Path::new("/harvester"));
+        let exported: Vec<_> = lines.iter().filter(|line| line.starts_with("export KUBECONFIG=")).collect();
+        assert_eq!(exported, ["export KUBECONFIG=/guest    # the guest cluster"]);
+        assert!(lines[1].contains("/harvester") && lines[1].contains("kubectl --kubeconfig $HARVESTER"));
+    }
 }

@@ -138,12 +138,10 @@ fn a_static_address_of_a_node_or_of_the_cluster_is_refused_by_its_name() {
     for (holder, expected) in [
         (
             Holder::Node("worker-1".into()),
-            "address 10.0.0.7 is that of node worker-1: choose another one in annotation",
+            "address 10.0.0.7 is that of node worker-1: name another one in annotation cloudprovider.harvesterhci.io/ip, an address of the \
+             network that is in no pool",
         ),
-        (
-            Holder::ClusterIp(key("default/db")),
-            "address 10.0.0.7 is the ClusterIP of service default/db: choose another",
-        ),
+        (Holder::ClusterIp(key("default/db")), "address 10.0.0.7 is the ClusterIP of service default/db: name another"),
     ] {
         let scene = Scene { address_holder: Some(holder), ..Scene::default() };
         let plan = scene.plan(&static_web("10.0.0.7"), &[], &[]);
@@ -215,10 +213,10 @@ fn two_families_get_one_address_of_a_pool_and_the_service_says_what_is_missing()
     assert!(matches!(published.actions.as_slice(), [Action::Patch(_)]));
     let (word, text, warning) = remark(&published);
     assert_eq!((word, warning), ("SingleStackOnly", false), "who prefers two is content with one");
-    assert!(
-        text.contains("annotation cloudprovider.harvesterhci.io/ipam pool") && text.contains("SingleStack"),
-        "{text}"
-    );
+    assert!(text.contains("with IPAM pool, the default,") && text.contains("SingleStack"), "{text}");
+    let annotated = prefers().short(&[("ipam", "pool"), ("ip", IP)]).ingress(IP).done();
+    let (_, text, _) = remark(&plan(&annotated, &[], &[("default/web", &ready_lb())]));
+    assert!(text.contains("with annotation cloudprovider.harvesterhci.io/ipam pool it gets"), "{text}");
 
     let requires = |service: build::ServiceBuilder| ServiceView { requires_both_families: true, ..service.done() };
     let waits = plan(&requires(prefers()), &[], &[]);

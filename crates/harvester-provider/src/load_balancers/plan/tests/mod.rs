@@ -285,9 +285,13 @@ fn an_address_that_nobody_serves_becomes_the_users_trouble_after_a_minute() {
     let late = after(61);
     assert_eq!(late.actions, []);
     assert!(waiting(&late).needs_user && waiting(&late).message.starts_with(&format!("address {IP} is published")));
+    let scene = Scene { unserved: Some(Duration::from_mins(2)), ..Scene::default() };
+    let mut ignored = published.clone();
+    ignored.annotations.insert(kube_vip::IGNORE, "true");
+    let told = scene.plan(&ignored, &[], &[("default/web", &LbView { address: None, ..ready_lb() })]);
+    assert!(waiting(&told).message.contains("annotation kube-vip.io/ignore is true"), "{told:?}");
     let dhcp = service("default/web").short(&[("ipam", "dhcp"), ("ip", "0.0.0.0")]).done();
     let object = LbView { ipam: Some("dhcp".into()), address: None, ..lb("lb-name").ready("0.0.0.0").done() };
-    let scene = Scene { unserved: Some(Duration::from_mins(2)), ..Scene::default() };
     assert!(waiting(&scene.plan(&dhcp, &[], &[("default/web", &object)])).message.contains("macvlan"));
 }
 

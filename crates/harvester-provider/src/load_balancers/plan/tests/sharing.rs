@@ -50,8 +50,7 @@ fn a_secondary_may_not_take_a_port_of_its_primary_or_of_another_secondary() {
             format!(
                 "check port overlap failed, primary service: default/web, secondary service: default/clash, error: port {port} \
                  has been used in service {by}. Both want TCP/{port}: use another port in one of them, or remove annotation \
-                 cloudprovider.harvesterhci.io/primary-service or cloudprovider.harvesterhci.io/share-group from default/clash for an \
-                 address of its own"
+                 cloudprovider.harvesterhci.io/primary-service from default/clash for an address of its own"
             )
         );
     }
