@@ -74,7 +74,7 @@ release-check: ## builds binary, image and chart of this commit in two other dir
 	@dev/release-check.sh
 
 image: release ## the image, as a docker-archive in target/, with the list of what it is made of
-	@REVISION=$(COMMIT) dev/image.sh $(BINARY)
+	@dev/tools.sh --packages && REVISION=$(COMMIT) dev/image.sh $(BINARY)
 
 chart: ## the chart's archives and indexes in target/charts, for Helm and for Rancher's catalogue (LINE=109.1.0)
 	@tools=$$(dev/tools.sh) && HELM=$$tools/helm3 dev/chart.sh

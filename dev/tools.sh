@@ -2,6 +2,7 @@
 # tools.sh: gets everything that the demo and the tests run but that this project does not build itself.
 #
 #   dev/tools.sh            get what is missing, then print the directory that holds the programs
+#   dev/tools.sh --packages get the Debian packages only
 #   dev/tools.sh --print    print that directory only (exit status 1 if something is missing)
 #
 # Order for each program: the cache, $KUBEBUILDER_ASSETS and the PATH (only in the version wanted), else a build from its Go
@@ -16,7 +17,7 @@ ETCD=${ETCD:-3.6.16}
 HELM3=${HELM3:-3.22.0}
 HELM4=${HELM4:-4.3.1}
 PACKAGES=(iproute2 nftables iptables conntrack dnsmasq-base iputils-arping tcpdump busybox openssl curl procps jq util-linux
-  containerd runc containernetworking-plugins buildah gcc libc6-dev make ca-certificates git python3)
+  containerd runc containernetworking-plugins buildah binutils gcc libc6-dev make ca-certificates git python3)
 KUBE=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl)
 # Daemons of which only the program is wanted: taken out of their Debian packages, so that nothing starts them.
 UNPACKED=(docker-registry:docker-registry prometheus:prometheus prometheus:promtool)
@@ -176,6 +177,7 @@ mkdir -p "$DIR"
 exec 9>"$CACHE/tools.lock"
 flock -n 9 || { say "another run is filling the cache, waiting for it"; flock 9; }
 get_packages
+[ "${1:-}" != --packages ] || exit 0
 complete || { unpack; get_helm "$HELM3" helm3; get_helm "$HELM4" helm4; }
 present etcd "${KUBE[@]}" || ( get_programs )
 complete || die "some programs are still missing in $DIR"

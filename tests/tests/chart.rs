@@ -8,6 +8,9 @@ use serde_json::Value;
 use testbed::helm::{RELEASE, VERSIONS, chart, package};
 use testbed::{Helm, programs};
 
+#[path = "chart/announcer_values.rs"]
+mod announcer_values;
+
 /// Values, and the file in which what they render is written down.
 struct Case {
     name: &'static str,
@@ -258,11 +261,6 @@ fn the_announcer_can_be_left_out_and_takes_kube_vips_variables() {
         "without it every port of the host is open on a VIP"
     );
 
-    let control_plane = refusal("kube-vip: {env: {cp_enable: 'true'}}");
-    assert!(control_plane.contains("kube-vip.config.address"), "{control_plane}");
-    let addressed = announcer(&render("kube-vip: {env: {cp_enable: 'true'}, config: {address: 192.0.2.1}}"));
-    assert_eq!(addressed["containers"][0]["env"][0]["name"], "vip_address");
-
     let flags = render("kube-vip: {extraArgs: {log: -4, services: null, nodeName: '{{ .Release.Name }}'}}");
     assert_eq!(args(&announcer(&flags)), ["manager", "--log=-4", "--nodeName=harvester-cloud-provider", "--services"]);
 }
@@ -332,8 +330,11 @@ fn helm_test_asks_the_announcers_where_its_pod_can_find_them() {
             let file = helm.write("values.yaml", values).unwrap();
             let objects = helm.tests(&chart(), &["--values", &file]).unwrap();
             let asked = find(&objects, "Pod harvester-cloud-provider-test")["spec"]["containers"][0]["args"].clone();
-            let mut expected = vec!["probe", "https://$(HARVESTER_CLOUD_PROVIDER_TEST_SERVICE_HOST)/readyz"];
-            expected.extend(announcers.then_some("http://$(KUBE_VIP_TEST_SERVICE_HOST)/readyz"));
+            let mut expected = vec![
+                "probe",
+                "https://$(HARVESTER_CLOUD_PROVIDER_TEST_SERVICE_HOST)/readyz#deployment/harvester-cloud-provider",
+            ];
+            expected.extend(announcers.then_some("http://$(KUBE_VIP_TEST_SERVICE_HOST)/readyz#daemonset/kube-vip"));
             assert_eq!(asked, serde_json::json!(expected), "{values}");
             assert_eq!(titles(&objects).iter().any(|title| title == "Service kube-vip-test"), announcers, "{values}");
         }
@@ -411,6 +412,9 @@ fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
         ),
         ("kube-vip: {env: {svc_election: 'yes'}}", "/kube-vip/env/svc_election': value must be one of 'true', 'false'"),
         ("cloudConfigPath: /cloud-config", "must not be /"),
+        // Unquoted it is a number, and what is pulled would be 1.1.
+        ("image: {tag: 1.10}", "/image/tag"),
+        ("kube-vip: {image: {tag: true}}", "/kube-vip/image/tag"),
     ] {
         let said = refusal(values);
         assert_eq!(said.matches(expected).count(), 2, "{expected} is not named by both Helms: {said}");
@@ -439,10 +443,15 @@ fn notes_say_what_to_look_at_and_what_is_wrong() {
         "kube-vip.image.repository names an image of kube-vip",
         "The one in extraArgs wins",
         "image.tag is v0.2.7, a version of the Go provider",
+        "|| kubectl -n kube-system logs harvester-cloud-provider-test",
     ] {
         assert!(said.contains(expected), "{expected:?} is missing in {said}");
     }
     assert!(notes(&helm, &[]).contains("WARNING: global.cattle.clusterName is empty"));
+    for name in ["Prod_1", "a b"] {
+        let said = notes(&helm, &["--set", &format!("global.cattle.clusterName={name}")]);
+        assert!(said.contains(&format!("no load balancer can be named after \"{name}\"")), "{said}");
+    }
     assert!(!notes(&helm, &["--set", "global.cattle.clusterName=a,image.tag=v0.3.7"]).contains("WARNING"));
 }
 

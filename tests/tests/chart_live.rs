@@ -55,3 +55,32 @@ async fn a_release_of_the_go_providers_chart_is_upgraded_in_place_and_back_with_
         run(&["uninstall", RELEASE]);
     }
 }
+
+#[tokio::test]
+async fn the_notes_say_when_no_node_is_one_for_the_announcer() {
+    const SAID: &str = "no node of this cluster matches kube-vip.affinity and kube-vip.nodeSelector";
+    if e2e::skip() {
+        return;
+    }
+    let control_plane = ControlPlane::builder().start().await.unwrap();
+    let ours = chart().display().to_string();
+    let warned = |version: &str, options: &[&str]| {
+        let helm = Helm::of(version, &control_plane).unwrap();
+        let words = [&["upgrade", "--install", RELEASE, &ours, "-n=kube-system", "--dry-run=server"], options].concat();
+        helm.run(&words).unwrap_or_else(|error| panic!("{error:#}")).contains(SAID)
+    };
+    assert!(!warned(VERSIONS[0], &[]), "nothing is known before the first node");
+    let node = r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": {"role": "lb"}}}"#;
+    let file = Helm::new(VERSIONS[0]).unwrap();
+    let node = file.write("node.yaml", node).unwrap();
+    control_plane.kubectl(&["apply", "-f", &node]).unwrap();
+    for version in VERSIONS {
+        assert!(warned(version, &[]), "{version}");
+        assert!(!warned(version, &["--set", "kube-vip.affinity=null"]), "{version}");
+        assert!(!warned(version, &["--set", "kube-vip.affinity=null,kube-vip.nodeSelector.role=lb"]), "{version}");
+        assert!(warned(version, &["--set", "kube-vip.affinity=null,kube-vip.nodeSelector.role=web"]), "{version}");
+    }
+    let label = "node-role.kubernetes.io/control-plane=";
+    control_plane.kubectl(&["label", "node", "n1", label]).unwrap();
+    assert!(!warned(VERSIONS[1], &[]));
+}

@@ -107,7 +107,8 @@ mod tests {
     #[tokio::test]
     async fn only_200_counts_and_the_path_is_asked_as_given() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/readyz", listener.local_addr().unwrap());
+        // The chart names what is asked behind #: for the log, not for the server.
+        let url = format!("http://{}/readyz#daemonset/kube-vip", listener.local_addr().unwrap());
         let server = tokio::spawn(async move {
             let mut asked = Vec::new();
             for status in ["503 Service Unavailable", "200 OK"] {
