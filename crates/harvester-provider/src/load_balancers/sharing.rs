@@ -10,6 +10,7 @@ use cloud_provider::view::{Protocol, ServiceKey, ServiceView};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::names;
 
+use super::choice::static_address;
 use super::quoted::Quoted;
 use super::view::LbView;
 
@@ -223,6 +224,28 @@ pub fn shows(service: &ServiceView, address: &str) -> bool {
 /// Whether a Service shows the address of this object as its own.
 pub fn shows_address_of(service: &ServiceView, lb: &LbView) -> bool {
     lb.usable_address.as_deref().is_some_and(|ip| shows(service, ip))
+}
+
+/// Whether a Service shows the address of this object, or is served at it: it must not be released then, whatever the Service asks
+/// for by now. A former secondary goes on with its primary's address until it has one of its own.
+pub fn has_address_of(service: &ServiceView, lb: &LbView) -> bool {
+    let booked = lb.usable_address.as_deref().and_then(|ip| ip.parse().ok());
+    let served = booked.filter(|ip: &IpAddr| !ip.is_unspecified()).is_some_and(|ip| service.ingress.contains(&ip));
+    served || shows_address_of(service, lb)
+}
+
+/// Other living Services that have the address of one of these objects of `owner`. One that found it by itself, as its static address,
+/// had it from nobody: it does not keep an address booked that the owner has never published.
+pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView>>) -> Vec<Arc<ServiceView>> {
+    let found_by_itself = |other: &ServiceView, lb: &LbView| {
+        static_address(other)
+            .is_some_and(|address| lb.usable_address.as_deref().is_some_and(|ip| ip.parse() == Ok(address)))
+            && !has_address_of(owner, lb)
+            && !wears_label_of(other, &owner.key)
+    };
+    let uses = |other: &ServiceView| lbs.iter().any(|lb| has_address_of(other, lb) && !found_by_itself(other, lb));
+    let living = |other: &ServiceView| other.key != owner.key && other.is_load_balancer && !other.deleting;
+    services.into_iter().filter(|other| living(other) && uses(other)).collect()
 }
 
 /// Whether an address that a Service shows or is served with belongs to another one by now. A former secondary may go on with its

@@ -13,6 +13,7 @@ use runtime::error::chain;
 
 use super::super::apply::{self, RequestError};
 use super::super::desired::Change;
+use super::super::owned::Owned;
 use super::super::plan::{self, DeletePlan};
 use super::super::service_patch::ServicePatch;
 use super::super::view::LbView;
@@ -149,8 +150,10 @@ impl HarvesterLoadBalancers {
             let message = format!("another service is about to share the address of service {}", service.key);
             return Ok(Some(Deleted::Waiting(soon(message))));
         }
+        let shown = Owned { name: name.to_owned(), lb: lb.clone(), others: Vec::new() };
+        let users = self.users(service, &shown);
         let age = self.memory().age(name, lb.as_deref(), unix_seconds());
-        let plan = plan::delete(service, &config, lb.as_deref(), &self.sharers(service, &config), age);
+        let plan = plan::delete(service, &config, lb.as_deref(), (&self.sharers(service, &config), &users), age);
         self.memory().hold(name, if let DeletePlan::Waiting(_, reason) = &plan { Some(*reason) } else { None });
         if !matches!(plan, DeletePlan::Send { .. }) {
             self.pacer.not_wanted(name);

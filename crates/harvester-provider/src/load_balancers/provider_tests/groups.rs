@@ -117,6 +117,12 @@ async fn an_address_is_not_released_while_another_member_shows_it() {
     lab.change("default/third", |service| {
         service.annotations.insert("kube-vip.io/loadbalancerIPs", IP);
     });
+    assert!(
+        matches!(lab.ensure_named("default/second").await.unwrap(), Ensured::Waiting(_)),
+        "it is still served there"
+    );
+    assert_eq!(lab.sent(), []);
+    lab.change("default/third", |service| service.ingress = vec![IP.parse().unwrap()]);
     assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(false));
     let sent = lab.sent();
     assert_eq!((methods(&sent), sent[0].path.ends_with(&late)), (vec!["DELETE"], true), "{sent:?}");
