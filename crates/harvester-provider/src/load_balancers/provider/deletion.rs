@@ -114,13 +114,15 @@ impl HarvesterLoadBalancers {
             if let Some(deleted) = self.delete_once(service, &name).await? {
                 if let Deleted::Gone { .. } | Deleted::Left(_) = deleted {
                     let left = self.owned(service, &config);
-                    if left.lb.is_some_and(|lb| lb.name != name) {
+                    // After a hand-over too: the object of a move may stand beside the one that goes on with its heir.
+                    if left.lb.is_some_and(|lb| lb.name != name) || !left.others.is_empty() {
                         continue;
                     }
                     if let Some(waiting) = self.withdraw_address(service).await? {
                         return Ok(Deleted::Waiting(waiting));
                     }
-                    let kept = if let Deleted::Left(_) = deleted { self.objects.get(&name) } else { None };
+                    let by_rule = self.objects.get(&object_name(&config, service));
+                    let kept = by_rule.filter(|lb| is_handed_over(lb, service, config.cluster_uid.as_deref()));
                     self.forget(service, &name);
                     // Its heir must not begin anew while the watch still shows it as this Service's.
                     if let Some(lb) = kept {
