@@ -254,7 +254,8 @@ pub fn is_taken(service: &ServiceView, services: &[Arc<ServiceView>]) -> bool {
     other_user(service, services).is_some()
 }
 
-/// Who else has an address that a Service shows or is served with.
+/// Who else has an address that a Service shows or is served with. Whose secondary it was is not said, unless the Service asks for
+/// that address as its own static one.
 pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Option<ServiceKey> {
     let publishes =
         |other: &ServiceView, ip: &IpAddr| other.ingress.contains(ip) || shown_addresses(other).contains(ip);
@@ -263,13 +264,14 @@ pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Optio
         .iter()
         .filter(|other| other.key != service.key && other.is_load_balancer && !other.deleting)
         .filter(|other| !matches!(named_primary(other), Some(Ok(primary)) if primary == service.key))
-        .filter(|other| !wears_label_of(service, &other.key))
+        .filter(|other| static_address(service).is_some() || !wears_label_of(service, &other.key))
         .filter(|other| group_of(service).is_none_or(|group| group_of(other) != Some(group)))
         .find(|other| ours.iter().any(|ip| publishes(other, ip)))
         .map(|other| other.key.clone())
 }
 
-fn wears_label_of(service: &ServiceView, primary: &ServiceKey) -> bool {
+/// Whether a Service has the address of `primary` by sharing it, now or before.
+pub fn wears_label_of(service: &ServiceView, primary: &ServiceKey) -> bool {
     let label = service.labels.get(cloudprovider::PRIMARY_SERVICE);
     label.is_some_and(|label| !label.is_empty()) && label == label_value(primary).as_deref()
 }

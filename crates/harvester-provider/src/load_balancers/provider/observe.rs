@@ -47,7 +47,11 @@ impl HarvesterLoadBalancers {
         there.annotations.insert(kube_vip::LOADBALANCER_IPS, &address.to_string());
         there.ingress = Vec::new();
         let mut others = self.beside(&there);
-        others.retain(|other| !only_static || choice::static_address(other) == Some(address));
+        // Who shared this one's address and asks for it as a static one now has it from here, and is refused itself.
+        let has_it = |other: &ServiceView| {
+            choice::static_address(other) == Some(address) && !sharing::wears_label_of(other, &service.key)
+        };
+        others.retain(|other| !only_static || has_it(other));
         sharing::other_user(&there, &others)
     }
 
