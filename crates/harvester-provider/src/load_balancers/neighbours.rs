@@ -99,6 +99,12 @@ impl Neighbours {
         of(&self.index().by_static, &address).cloned().collect()
     }
 
+    /// Services that want this static address, or have it: the Service whose address it is may be waiting for its release.
+    pub fn at(&self, address: IpAddr) -> BTreeSet<ServiceKey> {
+        let index = self.index();
+        of(&index.by_static, &address).chain(of(&index.by_address, &address)).cloned().collect()
+    }
+
     /// Services that have an address in common with this one, itself included; and `more`.
     pub fn beside(&self, service: &ServiceView, more: Vec<ServiceKey>) -> Vec<Arc<ServiceView>> {
         let mut keys: BTreeSet<ServiceKey> = more.into_iter().collect();

@@ -9,11 +9,12 @@ use futures::FutureExt;
 use runtime::cache::Touched;
 
 use super::own_writes::{LbCache, Objects};
+use super::plan::name_in_pool;
 use super::sharing::shown_addresses;
 use super::view::LbView;
 use super::wakes::object_name;
 use crate::config::LoadBalancerConfig;
-use crate::identity::proof::is_proven;
+use crate::identity::proof::{is_handed_over, is_proven};
 
 /// All objects of one Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,17 +73,26 @@ impl Owners {
         config: &LoadBalancerConfig,
         more: impl IntoIterator<Item = String>,
     ) -> Owned {
-        let rule = object_name(config, service);
+        let by_rule = object_name(config, service);
         let mut names = self.index().names_of(&service.key);
         names.extend(more);
-        names.remove(&rule);
-        let own = objects.get(&rule);
+        names.remove(&by_rule);
+        let handed_over = |lb: &Arc<LbView>| is_handed_over(lb, service, config.cluster_uid.as_deref());
+        let own = objects.get(&by_rule);
+        let (rule, own) = if own.as_ref().is_some_and(handed_over) {
+            // The name is taken for as long as its heir lives. Of what is made under another one the watch may not know yet.
+            let beside = name_in_pool(config, service, "");
+            names.insert(beside.clone());
+            (beside, None)
+        } else {
+            (by_rule.clone(), own)
+        };
         let proven = names
             .iter()
             .filter_map(|name| objects.get(name))
             .filter(|lb| is_proven(lb, service, config.cluster_uid.as_deref()));
         let owned = choose(service, &rule, own, proven.collect());
-        if owned.name != rule {
+        if owned.lb.is_some() && owned.name != by_rule {
             self.index().last.insert(service.uid.clone(), owned.name.clone());
         }
         owned

@@ -10,6 +10,7 @@ use cloud_provider::view::{Protocol, ServiceKey, ServiceView};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::names;
 
+use super::choice::static_address;
 use super::quoted::Quoted;
 use super::view::LbView;
 
@@ -232,13 +233,36 @@ pub fn shows_address_of(service: &ServiceView, lb: &LbView) -> bool {
     lb.usable_address.as_deref().is_some_and(|ip| shows(service, ip))
 }
 
+/// Whether a Service shows the address of this object, or is served at it: it must not be released then, whatever the Service asks
+/// for by now. A former secondary goes on with its primary's address until it has one of its own.
+pub fn has_address_of(service: &ServiceView, lb: &LbView) -> bool {
+    let booked = lb.usable_address.as_deref().and_then(|ip| ip.parse().ok());
+    let served = booked.filter(|ip: &IpAddr| !ip.is_unspecified()).is_some_and(|ip| service.ingress.contains(&ip));
+    served || shows_address_of(service, lb)
+}
+
+/// Other living Services that have the address of one of these objects of `owner`. One that found it by itself, as its static address,
+/// had it from nobody: it does not keep an address booked that the owner has never published.
+pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView>>) -> Vec<Arc<ServiceView>> {
+    let found_by_itself = |other: &ServiceView, lb: &LbView| {
+        static_address(other)
+            .is_some_and(|address| lb.usable_address.as_deref().is_some_and(|ip| ip.parse() == Ok(address)))
+            && !has_address_of(owner, lb)
+            && !wears_label_of(other, &owner.key)
+    };
+    let uses = |other: &ServiceView| lbs.iter().any(|lb| has_address_of(other, lb) && !found_by_itself(other, lb));
+    let living = |other: &ServiceView| other.key != owner.key && other.is_load_balancer && !other.deleting;
+    services.into_iter().filter(|other| living(other) && uses(other)).collect()
+}
+
 /// Whether an address that a Service shows or is served with belongs to another one by now. A former secondary may go on with its
 /// primary's, as before.
 pub fn is_taken(service: &ServiceView, services: &[Arc<ServiceView>]) -> bool {
     other_user(service, services).is_some()
 }
 
-/// Who else has an address that a Service shows or is served with.
+/// Who else has an address that a Service shows or is served with. Whose secondary it was is not said, unless the Service asks for
+/// that address as its own static one.
 pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Option<ServiceKey> {
     let publishes =
         |other: &ServiceView, ip: &IpAddr| other.ingress.contains(ip) || shown_addresses(other).contains(ip);
@@ -247,13 +271,14 @@ pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Optio
         .iter()
         .filter(|other| other.key != service.key && other.is_load_balancer && !other.deleting)
         .filter(|other| !matches!(named_primary(other), Some(Ok(primary)) if primary == service.key))
-        .filter(|other| !wears_label_of(service, &other.key))
+        .filter(|other| static_address(service).is_some() || !wears_label_of(service, &other.key))
         .filter(|other| group_of(service).is_none_or(|group| group_of(other) != Some(group)))
         .find(|other| ours.iter().any(|ip| publishes(other, ip)))
         .map(|other| other.key.clone())
 }
 
-fn wears_label_of(service: &ServiceView, primary: &ServiceKey) -> bool {
+/// Whether a Service has the address of `primary` by sharing it, now or before.
+pub fn wears_label_of(service: &ServiceView, primary: &ServiceKey) -> bool {
     let label = service.labels.get(cloudprovider::PRIMARY_SERVICE);
     label.is_some_and(|label| !label.is_empty()) && label == label_value(primary).as_deref()
 }

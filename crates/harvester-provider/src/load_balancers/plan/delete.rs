@@ -1,5 +1,6 @@
 //! The plan of a Service that is gone or wants no load balancer any more, and when one of its objects may go.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,12 +44,14 @@ pub enum DeletePlan {
     Refused(Refusal),
 }
 
-/// ccm.md 3.9: by the Service's own name, whatever was ever published and whether its primary still exists (W-04, W-23).
+/// ccm.md 3.9: by the Service's own name, whatever was ever published and whether its primary still exists (W-04, W-23). Two kinds of
+/// others are in the way: who wants to share and has joined, and `users`, who have the address whatever they want; see
+/// [`sharing::users`].
 pub fn delete(
     service: &ServiceView,
     config: &LoadBalancerConfig,
     lb: Option<&LbView>,
-    sharers: &[Arc<ServiceView>],
+    (sharers, users): (&[Arc<ServiceView>], &[Arc<ServiceView>]),
     age: Duration,
 ) -> DeletePlan {
     let Some(lb) = lb else { return DeletePlan::Verify };
@@ -65,7 +68,7 @@ pub fn delete(
     if let Some(plan) = hand_over(service, config, lb, sharers) {
         return plan;
     }
-    if let Some(message) = still_used(service, lb, sharers) {
+    if let Some(message) = still_used(service, lb, sharers, users) {
         let waiting = Waiting { reason: WaitReason::Shared.word(), message, needs_user: true, retry_after: None };
         return DeletePlan::Waiting(waiting, WaitReason::Shared);
     }
@@ -85,21 +88,29 @@ fn hand_over(
 ) -> Option<DeletePlan> {
     config.cluster_uid.as_ref()?;
     lb.usable_address.as_ref().filter(|_| lb.effective_ipam() == "pool" && lb.is_settled())?;
-    let heir = sharing::heir(service, &users(service, lb, sharers))?;
+    let heir = sharing::heir(service, &joined(service, lb, sharers))?;
     let mut changes = desired::drift(config, lb, heir, Ipam::Pool);
     changes.extend(desired::missing_proof(config, lb, heir));
     Some(DeletePlan::HandOver { uid: lb.uid.clone(), heir: heir.key.clone(), changes })
 }
 
 /// Only who has got the address holds it: an applicant that was refused a port is no user of it.
-fn users<'a>(service: &ServiceView, lb: &LbView, sharers: &'a [Arc<ServiceView>]) -> Vec<&'a Arc<ServiceView>> {
+fn joined<'a>(service: &ServiceView, lb: &LbView, sharers: &'a [Arc<ServiceView>]) -> Vec<&'a Arc<ServiceView>> {
     let uses =
         |sharer: &&Arc<ServiceView>| sharing::has_joined(sharer, service) || sharing::shows_address_of(sharer, lb);
     sharers.iter().filter(uses).collect()
 }
 
-pub(super) fn still_used(service: &ServiceView, lb: &LbView, sharers: &[Arc<ServiceView>]) -> Option<String> {
-    let names: Vec<String> = users(service, lb, sharers).iter().map(|sharer| sharer.key.to_string()).collect();
+pub(super) fn still_used(
+    service: &ServiceView,
+    lb: &LbView,
+    sharers: &[Arc<ServiceView>],
+    users: &[Arc<ServiceView>],
+) -> Option<String> {
+    let users = users.iter().filter(|user| sharing::has_address_of(user, lb));
+    let keys: BTreeSet<&ServiceKey> =
+        joined(service, lb, sharers).into_iter().chain(users).map(|user| &user.key).collect();
+    let names: Vec<String> = keys.into_iter().map(ToString::to_string).collect();
     (!names.is_empty()).then(|| {
         format!(
             "could not delete load balancer for service {key}: service {key} is still used by other services [{}]",

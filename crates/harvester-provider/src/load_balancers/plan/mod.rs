@@ -54,6 +54,8 @@ pub struct World<'a> {
     pub primary_lb: Option<&'a LbView>,
     /// Services that want to share this one's address.
     pub sharers: &'a [Arc<ServiceView>],
+    /// Services that have an address of this one's objects, whatever they want; see [`sharing::users`].
+    pub users: &'a [Arc<ServiceView>],
     /// The address that the Service shows is another one's; see [`sharing::is_taken`].
     pub taken: bool,
     /// Another Service that has the address which this one asks for; or a static one that has what was booked for this one.

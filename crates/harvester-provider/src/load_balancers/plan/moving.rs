@@ -81,8 +81,8 @@ pub(super) fn superseded(service: &ServiceView, lb: &LbView, world: &World<'_>) 
     }
     let unused = world.others.iter().filter(|other| !other.terminating && other.name != lb.name);
     let unused = unused.filter(|other| foreign(service, other, world.config).is_none());
-    let shown = |ip: &str| world.sharers.iter().any(|sharer| sharing::shows(sharer, ip));
-    let unused = unused.filter(|other| !other.usable_address.as_deref().is_some_and(shown));
+    let used = |lb: &LbView| world.sharers.iter().chain(world.users).any(|user| sharing::has_address_of(user, lb));
+    let unused = unused.filter(|other| !used(other));
     unused
         .filter_map(|other| match when(other, booking::age(other, world.now, std::time::Duration::ZERO)) {
             When::Now { leaks } => {

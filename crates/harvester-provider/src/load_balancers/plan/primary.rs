@@ -272,7 +272,7 @@ fn unusable(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'
 
 /// No address has reached anybody: the user has thought better of it before there was anything to lose.
 fn nobody_uses_it(service: &ServiceView, world: &World<'_>) -> bool {
-    service.ingress.is_empty() && addresses(service).is_empty() && world.sharers.is_empty()
+    service.ingress.is_empty() && addresses(service).is_empty() && world.sharers.is_empty() && world.users.is_empty()
 }
 
 /// The host does not change the mode of an object. Deleted by the rules of every deletion (decision 7), it is made again when it is gone.

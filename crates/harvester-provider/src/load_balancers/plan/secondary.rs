@@ -45,7 +45,7 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
         }
     }
     if let Some(lb) = world.lb
-        && let Some(story) = still_used(service, lb, world.sharers)
+        && let Some(story) = still_used(service, lb, world.sharers, world.users)
     {
         return Plan::only(user_wait(story, WaitReason::Shared));
     }

@@ -13,6 +13,7 @@ use runtime::error::chain;
 
 use super::super::apply::{self, RequestError};
 use super::super::desired::Change;
+use super::super::owned::Owned;
 use super::super::plan::{self, DeletePlan};
 use super::super::service_patch::ServicePatch;
 use super::super::view::LbView;
@@ -113,13 +114,15 @@ impl HarvesterLoadBalancers {
             if let Some(deleted) = self.delete_once(service, &name).await? {
                 if let Deleted::Gone { .. } | Deleted::Left(_) = deleted {
                     let left = self.owned(service, &config);
-                    if left.lb.is_some_and(|lb| lb.name != name) {
+                    // After a hand-over too: the object of a move may stand beside the one that goes on with its heir.
+                    if left.lb.is_some_and(|lb| lb.name != name) || !left.others.is_empty() {
                         continue;
                     }
                     if let Some(waiting) = self.withdraw_address(service).await? {
                         return Ok(Deleted::Waiting(waiting));
                     }
-                    let kept = if let Deleted::Left(_) = deleted { self.objects.get(&name) } else { None };
+                    let by_rule = self.objects.get(&object_name(&config, service));
+                    let kept = by_rule.filter(|lb| is_handed_over(lb, service, config.cluster_uid.as_deref()));
                     self.forget(service, &name);
                     // Its heir must not begin anew while the watch still shows it as this Service's.
                     if let Some(lb) = kept {
@@ -149,8 +152,10 @@ impl HarvesterLoadBalancers {
             let message = format!("another service is about to share the address of service {}", service.key);
             return Ok(Some(Deleted::Waiting(soon(message))));
         }
+        let shown = Owned { name: name.to_owned(), lb: lb.clone(), others: Vec::new() };
+        let users = self.users(service, &shown);
         let age = self.memory().age(name, lb.as_deref(), unix_seconds());
-        let plan = plan::delete(service, &config, lb.as_deref(), &self.sharers(service, &config), age);
+        let plan = plan::delete(service, &config, lb.as_deref(), (&self.sharers(service, &config), &users), age);
         self.memory().hold(name, if let DeletePlan::Waiting(_, reason) = &plan { Some(*reason) } else { None });
         if !matches!(plan, DeletePlan::Send { .. }) {
             self.pacer.not_wanted(name);

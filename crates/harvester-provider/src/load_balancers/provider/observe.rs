@@ -27,6 +27,15 @@ impl HarvesterLoadBalancers {
         services.into_iter().map(|service| Arc::new(self.patched.see(&service))).collect()
     }
 
+    /// Who has an address of these objects of the Service, whatever it asks for.
+    pub(super) fn users(&self, service: &ServiceView, owned: &Owned) -> Vec<Arc<ServiceView>> {
+        let lbs: Vec<&LbView> = owned.lb.iter().chain(&owned.others).map(Arc::as_ref).collect();
+        let addresses: Vec<&str> = lbs.iter().filter_map(|lb| lb.usable_address.as_deref()).collect();
+        let mut there = service.clone();
+        there.annotations.insert(kube_vip::LOADBALANCER_IPS, &addresses.join(","));
+        sharing::users(service, &lbs, self.beside(&there))
+    }
+
     /// Another Service that has the static address which this one asks for, or a static one that has what was booked for it.
     pub(super) fn address_user(&self, service: &ServiceView, lb: Option<&LbView>) -> Option<ServiceKey> {
         let (address, only_static) = match choice::source(service).ok()? {
@@ -38,7 +47,11 @@ impl HarvesterLoadBalancers {
         there.annotations.insert(kube_vip::LOADBALANCER_IPS, &address.to_string());
         there.ingress = Vec::new();
         let mut others = self.beside(&there);
-        others.retain(|other| !only_static || choice::static_address(other) == Some(address));
+        // Who shared this one's address and asks for it as a static one now has it from here, and is refused itself.
+        let has_it = |other: &ServiceView| {
+            choice::static_address(other) == Some(address) && !sharing::wears_label_of(other, &service.key)
+        };
+        others.retain(|other| !only_static || has_it(other));
         sharing::other_user(&there, &others)
     }
 
@@ -71,6 +84,7 @@ impl HarvesterLoadBalancers {
         let shared = primary.as_ref().ok().and_then(Clone::clone);
         let primary_lb = shared.as_ref().and_then(|primary| self.owned(primary, config).lb);
         let sharers = self.sharers(service, config);
+        let users = self.users(service, owned);
         let beside_primary = shared.as_ref().map(|primary| self.sharers(primary, config)).unwrap_or_default();
         let mapping = self.mapping.get();
         let quota_reached = if lb.is_none() { self.quota_reached(config) } else { None };
@@ -114,6 +128,7 @@ impl HarvesterLoadBalancers {
             primary,
             primary_lb: primary_lb.as_deref(),
             sharers: &sharers,
+            users: &users,
             taken: lb.is_none() && sharing::is_taken(service, &self.beside(service)),
             occupants: &occupants,
             now,

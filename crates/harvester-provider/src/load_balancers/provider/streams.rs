@@ -39,7 +39,7 @@ impl HarvesterLoadBalancers {
                 services.get(&key).as_ref(),
                 |primary| neighbours.naming(primary),
                 |group| neighbours.grouped(group),
-                |address| neighbours.wanting(address),
+                |address| neighbours.at(address),
             );
             futures::stream::iter(woken)
         });

@@ -117,6 +117,12 @@ async fn an_address_is_not_released_while_another_member_shows_it() {
     lab.change("default/third", |service| {
         service.annotations.insert("kube-vip.io/loadbalancerIPs", IP);
     });
+    assert!(
+        matches!(lab.ensure_named("default/second").await.unwrap(), Ensured::Waiting(_)),
+        "it is still served there"
+    );
+    assert_eq!(lab.sent(), []);
+    lab.change("default/third", |service| service.ingress = vec![IP.parse().unwrap()]);
     assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(false));
     let sent = lab.sent();
     assert_eq!((methods(&sent), sent[0].path.ends_with(&late)), (vec!["DELETE"], true), "{sent:?}");
@@ -253,4 +259,69 @@ async fn who_names_the_holder_itself_keeps_it_from_going() {
     let Deleted::Waiting(waiting) = lab.delete().await else { panic!("it is used") };
     assert!(waiting.needs_user && waiting.message.contains("still used by other services"), "{}", waiting.message);
     assert_eq!(lab.sent(), []);
+}
+
+#[tokio::test]
+async fn a_holder_that_hands_over_in_the_middle_of_a_move_takes_the_other_object_along() {
+    let lab = sharing().await;
+    // The host has finished with the object of the group long ago.
+    lab.provider.pacer.failed(&lab.name());
+    lab.change("default/web", |service| {
+        service.annotations.insert(harvester_api::keys::cloudprovider::IP_POOL, "new");
+    });
+    lab.ensure().await.unwrap();
+    assert_eq!(methods(&lab.sent()), ["POST"]);
+    let config = lab.provider.config();
+    let next = plan::name_in_pool(&config, &lab.service(), "new");
+    booked(lab.stored.lock().unwrap().get_mut(&next).expect("the object of the move"), LATE_IP);
+    lab.watch();
+    lab.provider.pacer.failed(&next);
+
+    lab.change("default/web", |service| service.deleting = true);
+    assert!(matches!(lab.delete().await, Deleted::Waiting(_)), "its finalizer stays until nothing is left");
+    let sent = lab.sent();
+    assert_eq!(methods(&sent), ["GET", "PUT", "DELETE"]);
+    assert!(sent[1].path.ends_with(&lab.name()) && sent[2].path.ends_with(&next), "{sent:?}");
+    assert!(lab.stored.lock().unwrap().contains_key(&lab.name()), "it goes on with its heir");
+    lab.stored.lock().unwrap().remove(&next);
+    lab.lbs.remove(&next);
+    assert!(matches!(lab.delete().await, Deleted::Gone { .. }));
+    // The watch does not show the object's new owner yet.
+    lab.services.remove(&key("default/web"));
+    lab.sent();
+    assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(true));
+    assert_eq!(methods(&lab.sent()), ["PATCH"], "no second object");
+}
+
+#[tokio::test]
+async fn who_has_handed_its_object_over_gets_another_one_under_another_name() {
+    let lab = sharing().await;
+    let given_away = lab.name();
+    lab.change("default/web", |service| service.deleting = true);
+    let Deleted::Left(_) = lab.delete().await else { panic!("it is handed over") };
+    lab.watch();
+    lab.sent();
+    let anew = service("default/web").done();
+    lab.services.apply(anew.key.clone(), anew.clone());
+    assert!(matches!(lab.provider.ensure(&anew).await.unwrap(), Ensured::Waiting(_)));
+    assert_eq!(methods(&lab.sent()), ["POST"]);
+    assert!(matches!(lab.provider.ensure(&anew).await.unwrap(), Ensured::Waiting(_)));
+    assert_eq!(lab.sent(), [], "the watch does not show it yet");
+    let name = lab.stored.lock().unwrap().keys().find(|name| **name != given_away).cloned().expect("a second object");
+    booked(lab.stored.lock().unwrap().get_mut(&name).unwrap(), LATE_IP);
+    lab.watch();
+    lab.ensure().await.unwrap();
+    let sent = lab.sent();
+    assert_eq!(sent[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], LATE_IP);
+
+    // Its deletion leaves the other one's object alone.
+    lab.provider.pacer.failed(&name);
+    lab.change("default/web", |service| service.deleting = true);
+    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
+    let sent = lab.sent();
+    assert_eq!((methods(&sent), sent[0].path.ends_with(&name)), (vec!["DELETE"], true), "{sent:?}");
+    lab.stored.lock().unwrap().remove(&name);
+    lab.watch();
+    assert!(matches!(lab.delete().await, Deleted::Gone { .. }));
+    assert!(lab.stored.lock().unwrap().contains_key(&given_away));
 }

@@ -250,3 +250,24 @@ async fn a_service_that_never_had_an_object_costs_one_read() {
     assert_eq!(lab.delete().await, Deleted::Gone { existed: false });
     assert_eq!(methods(&lab.sent()), ["GET"]);
 }
+
+#[tokio::test]
+async fn a_deletion_waits_for_who_is_still_served_at_the_address_and_is_woken_when_nobody_is() {
+    let former = service("default/former").short(&[("ip", IP)]).ingress(IP).done();
+    let lab = Lab::new(vec![service("default/web").done(), former]);
+    lab.served().await;
+    lab.user_deletes();
+    let Deleted::Waiting(waiting) = lab.delete().await else { panic!("it is used") };
+    assert!(waiting.needs_user && waiting.message.contains("[default/former]"), "{}", waiting.message);
+    assert_eq!(lab.sent(), []);
+    let mut wakes = lab.provider.wakes();
+    // What is there when the stream begins.
+    while tokio::time::timeout(Duration::from_millis(50), wakes.next()).await.is_ok() {}
+    lab.services.apply(key("default/former"), service("default/former").short(&[("ip", "10.20.4.7")]).done());
+    let woken = tokio::time::timeout(Duration::from_secs(5), async {
+        while wakes.next().await.expect("a stream without end") != key("default/web") {}
+    });
+    woken.await.expect("woken");
+    lab.delete().await;
+    assert_eq!(methods(&lab.sent()), ["DELETE"]);
+}

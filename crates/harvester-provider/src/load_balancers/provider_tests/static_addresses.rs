@@ -65,3 +65,19 @@ async fn a_static_service_that_was_refused_a_nodes_address_is_woken_when_the_nod
         woken.await.expect("woken");
     }
 }
+
+#[tokio::test]
+async fn a_secondary_that_asks_for_its_primarys_address_as_a_static_one_is_refused_and_the_primary_keeps_it() {
+    let former = service("default/former")
+        .short(&[("ipam", "static"), ("want", IP), ("ip", IP)])
+        .label("default.web")
+        .ingress(IP)
+        .done();
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    lab.services.apply(former.key.clone(), former.clone());
+    let error = lab.provider.ensure(&former).await.unwrap_err();
+    assert!(error.message.contains("already used by service default/web"), "{error:?}");
+    assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false));
+    assert_eq!(lab.sent(), []);
+}

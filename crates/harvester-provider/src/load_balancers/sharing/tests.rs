@@ -69,7 +69,10 @@ fn an_address_that_another_living_service_publishes_is_taken() {
     let mut cluster_ip = other().short(&[("ip", "10.0.0.1")]).done();
     cluster_ip.is_load_balancer = false;
     let served = build::service("default/me").ingress("10.0.0.1").done();
+    let fixed =
+        |me: build::ServiceBuilder| me.short(&[("ipam", "static"), ("want", "10.0.0.1")]).label("default.other");
     let cases = [
+        ("former primary, now its static one", fixed(me()).done(), other().ingress("10.0.0.1").done(), true),
         ("served", me().done(), other().ingress("10.0.0.1").done(), true),
         ("published", me().done(), other().short(&[("ip", "10.0.0.1")]).done(), true),
         ("by ingress alone", served, other().ingress("10.0.0.1").done(), true),

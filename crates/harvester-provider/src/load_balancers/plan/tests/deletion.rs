@@ -7,14 +7,15 @@ use super::*;
 /// W-04, W-23, ccm.md 3.9.
 #[test]
 fn deletion_goes_by_the_services_own_object_whatever_was_published() {
-    let send = |lb: &LbView, sharers: &[Arc<ServiceView>]| delete(&web(), &config(), Some(lb), sharers, Duration::ZERO);
-    assert_eq!(delete(&web(), &config(), None, &[], Duration::ZERO), DeletePlan::Verify);
+    let send =
+        |lb: &LbView, sharers: &[Arc<ServiceView>]| delete(&web(), &config(), Some(lb), (sharers, &[]), Duration::ZERO);
+    assert_eq!(delete(&web(), &config(), None, (&[], &[]), Duration::ZERO), DeletePlan::Verify);
     let expected = DeletePlan::Send { uid: "uid-lb-name".into(), leaks: false };
     assert_eq!(send(&lb("lb-name").not_ready("no matched IPPool").done(), &[]), expected, "never Ready");
     assert_eq!(send(&ready_lb(), &[]), expected);
     let orphan = secondary("default/web").done();
     assert_eq!(
-        delete(&orphan, &config(), Some(&ready_lb()), &[], Duration::ZERO),
+        delete(&orphan, &config(), Some(&ready_lb()), (&[], &[]), Duration::ZERO),
         expected,
         "the primary does not matter"
     );
@@ -64,7 +65,7 @@ fn a_delete_is_held_back_while_the_host_is_booking_but_not_for_ever() {
     for (what, lb, seconds, expected) in cases {
         let age = Duration::from_secs(seconds);
         assert_eq!(when(&lb, age), expected, "{what}");
-        let plan = delete(&web(), &config(), Some(&lb), &[], age);
+        let plan = delete(&web(), &config(), Some(&lb), (&[], &[]), age);
         match expected {
             When::Now { leaks } => assert_eq!(plan, DeletePlan::Send { uid: lb.uid.clone(), leaks }, "{what}"),
             When::In(rest) => {
@@ -82,4 +83,26 @@ fn a_clock_that_differs_from_the_hosts_holds_no_deletion_up() {
     assert_eq!(age(&object, 10, Duration::ZERO), Duration::ZERO, "the host's clock is ahead");
     assert_eq!(age(&object, 10, BOOKING), BOOKING);
     assert_eq!(age(&LbView { created: None, ..object }, 1_004, BOOKING), BOOKING);
+}
+
+#[test]
+fn an_address_is_not_released_while_another_service_shows_it_or_is_served_at_it() {
+    let other = || service("default/former");
+    let stays = |what: &str, owner: ServiceView, other: ServiceView, expected: bool| {
+        let lb = ready_lb();
+        let users = rules::users(&owner, &[&lb], vec![Arc::new(owner.clone()), Arc::new(other)]);
+        let plan = delete(&owner, &config(), Some(&lb), (&[], &users), Duration::ZERO);
+        let waits = matches!(&plan, DeletePlan::Waiting(waiting, _) if waiting.message.contains("default/former"));
+        assert_eq!(waits, expected, "{what}: {plan:?}");
+    };
+    let fixed = || other().short(&[("ipam", "static"), ("want", IP), ("ip", IP)]).ingress(IP);
+    let deleting = ServiceView { deleting: true, ..other().ingress(IP).done() };
+    stays("a former secondary", served(), other().short(&[("ip", IP)]).label("default.web").done(), true);
+    stays("served and shown nowhere", served(), other().ingress(IP).done(), true);
+    stays("contradictory", served(), other().short(&[("ip", IP), ("group", "a"), ("primary", "b")]).done(), true);
+    stays("a former secondary with a static address", served(), fixed().done(), true);
+    stays("the same, of an owner that shows nothing", web(), fixed().label("default.web").done(), true);
+    stays("had it before the owner", web(), fixed().done(), false);
+    stays("on its way out", served(), deleting, false);
+    stays("at another address", served(), other().ingress("10.20.4.2").done(), false);
 }

@@ -66,6 +66,8 @@ impl Scene<'_> {
         let primary_lb = primary.as_ref().ok().and_then(Option::as_ref).and_then(|primary| find_lb(&primary.key));
         let mut config = config();
         config.cluster_name = self.cluster_name.clone().unwrap_or(config.cluster_name);
+        let own = find_lb(&service.key);
+        let lbs_of_service: Vec<&LbView> = own.into_iter().chain(self.others.iter().map(Arc::as_ref)).collect();
         let world = World {
             config: &config,
             name: "lb-name",
@@ -79,6 +81,7 @@ impl Scene<'_> {
             primary,
             primary_lb,
             sharers: &sharers,
+            users: &rules::users(service, &lbs_of_service, all.clone()),
             taken: rules::is_taken(service, &all),
             occupants: &occupants,
             now: self.now,
@@ -229,7 +232,7 @@ fn an_object_that_names_another_service_is_not_touched() {
     let plan = plan(&web(), &[], &[("default/web", &foreign)]);
     assert_eq!(plan.actions, []);
     assert!(refusal(&plan).contains("belongs to service default/other"));
-    assert!(matches!(delete(&web(), &config(), Some(&foreign), &[], Duration::ZERO), DeletePlan::Refused(_)));
+    assert!(matches!(delete(&web(), &config(), Some(&foreign), (&[], &[]), Duration::ZERO), DeletePlan::Refused(_)));
 }
 
 /// host-throughput.md 1.5 and harvester-side.md 8.2: every write between POST and finalizer costs the host a conflict.

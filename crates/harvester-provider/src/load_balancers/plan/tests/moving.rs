@@ -110,6 +110,9 @@ fn sharers_have_moved_before_the_old_address_goes() {
     };
     assert_eq!(plan(sharer(IP)).actions, []);
     assert_eq!(plan(sharer(NEW)).actions.len(), 1);
+    let former = |ip| service("default/former").short(&[("ip", ip)]).ingress(ip).done();
+    assert_eq!(plan(former(IP)).actions, [], "who does not share any more is still served there");
+    assert_eq!(plan(former("10.20.4.9")).actions.len(), 1);
 }
 
 #[test]
@@ -131,6 +134,7 @@ fn without_a_proof_for_a_second_object_the_move_is_refused() {
         primary: Ok(None),
         primary_lb: None,
         sharers: &[],
+        users: &[],
         taken: false,
         address_user: None,
         address_holder: None,
