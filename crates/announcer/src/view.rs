@@ -176,6 +176,31 @@ pub struct ServiceView {
     pub primary: Option<ServiceKey>,
 }
 
+/// What is kept of a Service: of one that is not ours to announce only what no other may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Its addresses inside the cluster.
+    pub cluster_ips: Vec<IpAddr>,
+    /// If it is ours to announce. Boxed: most Services of a cluster are not.
+    pub view: Option<Box<ServiceView>>,
+}
+
+impl Seen {
+    /// `None` where there is nothing to keep.
+    pub fn of(service: &Service, rules: &ClassRules) -> Option<Self> {
+        let cluster_ips: Vec<IpAddr> = service
+            .spec
+            .iter()
+            .flat_map(|spec| spec.cluster_ips.iter().flatten())
+            // A headless Service has the word None.
+            .filter_map(|text| text.parse::<IpAddr>().ok())
+            .map(|address| address.to_canonical())
+            .collect();
+        let view = ServiceView::of(service, rules).map(Box::new);
+        (view.is_some() || !cluster_ips.is_empty()).then_some(Self { cluster_ips, view })
+    }
+}
+
 /// Kept by the controller of the Service until its load balancer is cleaned up.
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
