@@ -302,9 +302,10 @@ impl ServiceView {
             retired,
             local_traffic: spec.external_traffic_policy.as_deref() == Some("Local"),
             lease_name: annotation(keys::LEASE_NAME).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned),
-            primary: annotation(keys::PRIMARY_SERVICE).and_then(|text| {
-                let (namespace, name) = text.trim().split_once('/')?;
-                Some(ServiceKey::new(namespace, name))
+            primary: annotation(keys::PRIMARY_SERVICE).map(str::trim).filter(|text| !text.is_empty()).map(|text| {
+                let own = service.metadata.namespace.as_deref().unwrap_or_default();
+                let (namespace, name) = text.split_once('/').unwrap_or((own, text));
+                ServiceKey::new(namespace, name)
             }),
         })
     }

@@ -30,6 +30,14 @@ fn address(text: &str) -> Wanted {
 }
 
 #[test]
+fn a_primary_without_a_namespace_is_in_the_one_of_the_service() {
+    for (text, expected) in [("main", "default/main"), (" main ", "default/main"), ("infra/main", "infra/main")] {
+        let primary = annotated(&[(keys::PRIMARY_SERVICE, text)]).primary;
+        assert_eq!(primary.map(|key| key.to_string()).as_deref(), Some(expected), "{text:?}");
+    }
+}
+
+#[test]
 fn of_a_service_that_is_none_of_ours_only_its_addresses_inside_the_cluster_are_kept() {
     let seen = |cluster_ips: Value| {
         let object = service(|object| {
