@@ -53,7 +53,7 @@ use crate::ownership::node::Change;
 use crate::ownership::service::LeaseKey;
 use crate::ownership::{LeaseState, Owner, Owners, Ownership};
 use crate::plan::{self, Plan, VipId, World};
-use crate::screen::Machine;
+use crate::screen::{ClusterIps, Machine};
 use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// How often the kernel's deadlines are put off.
@@ -94,6 +94,7 @@ pub struct Engine {
     /// Addresses that Services ask for and do not get, and of machines.
     refused: BTreeMap<ServiceKey, Refused>,
     machines: BTreeMap<IpAddr, Machine>,
+    cluster_ips: ClusterIps,
     synced: bool,
     /// Nodes with endpoints of Services with policy Local.
     endpoints: Endpoints,
@@ -162,6 +163,7 @@ impl Engine {
             regroup: false,
             refused: BTreeMap::new(),
             machines: BTreeMap::new(),
+            cluster_ips: ClusterIps::default(),
             synced: false,
             endpoints: Endpoints::new(),
             network: None,
@@ -246,6 +248,9 @@ impl Engine {
 
     fn take(&mut self, now: Instant, input: Input) {
         match input {
+            Input::ClusterIps(key, addresses) => self.note_cluster_ips(&key, addresses),
+            // Most Services of a cluster are none of ours, and change nothing here.
+            Input::Service(key, None) if !self.services.contains_key(&key) => {}
             Input::Service(key, view) => {
                 self.dirty = true;
                 self.regroup = true;

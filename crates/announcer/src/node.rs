@@ -97,14 +97,13 @@ struct Uids(BTreeMap<ServiceKey, Uid>);
 
 impl Uids {
     /// What happened to a Service, in the words of the watch.
-    fn note(&mut self, key: &ServiceKey, uid: Option<&Uid>) -> &'static str {
+    fn note(&mut self, key: &ServiceKey, uid: Option<&Uid>) -> Option<&'static str> {
         let Some(uid) = uid else {
-            self.0.remove(key);
-            return "DELETED";
+            return self.0.remove(key).map(|_| "DELETED");
         };
         match self.0.insert(key.clone(), uid.clone()) {
-            Some(old) if old == *uid => "MODIFIED",
-            _ => "ADDED",
+            Some(old) if old == *uid => Some("MODIFIED"),
+            _ => Some("ADDED"),
         }
     }
 }
@@ -277,7 +276,9 @@ impl Node {
     fn note(&mut self, engine: &Engine, input: &Input) {
         match input {
             Input::Service(key, view) => {
-                self.metrics.service_event(self.uids.note(key, view.as_ref().map(|view| &view.uid)));
+                if let Some(event) = self.uids.note(key, view.as_ref().map(|view| &view.uid)) {
+                    self.metrics.service_event(event);
+                }
             }
             Input::Lease(state) => self.metrics.lease(engine.lease(), state),
             _ => {}
@@ -479,8 +480,9 @@ mod tests {
         let (key, first, second) = (ServiceKey::new("default", "web"), Uid("1".into()), Uid("2".into()));
         let mut uids = Uids::default();
         let words = [Some(&first), Some(&first), Some(&second), None, Some(&second)].map(|uid| uids.note(&key, uid));
-        assert_eq!(words, ["ADDED", "MODIFIED", "ADDED", "DELETED", "ADDED"]);
+        assert_eq!(words, ["ADDED", "MODIFIED", "ADDED", "DELETED", "ADDED"].map(Some));
         uids.note(&key, None);
+        assert_eq!(uids.note(&key, None), None, "it was none of ours");
         assert!(uids.0.is_empty());
     }
 }

@@ -1,4 +1,5 @@
-//! Which addresses no Service gets although it asks for them: those of machines, and ports of another Service. Pure.
+//! Which addresses no Service gets although it asks for them: those of machines, those inside the cluster, and ports of
+//! another Service. Pure.
 //!
 //! The cloud controller refuses them too, but annotations can be written by hand and a class can leave it out; and what two
 //! controllers have given twice must not take traffic from the Service that had it.
@@ -38,11 +39,45 @@ pub struct Machine {
     pub teller: String,
 }
 
+/// Which Service has which address inside the cluster. On a node it would take what all pods there send to that Service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClusterIps {
+    holders: BTreeMap<IpAddr, ServiceKey>,
+    /// The same the other way round: what to forget when a Service goes.
+    of: BTreeMap<ServiceKey, Vec<IpAddr>>,
+}
+
+impl ClusterIps {
+    /// `key` has these now. Says which addresses have come or gone.
+    pub fn note(&mut self, key: &ServiceKey, addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+        let before = self.of.remove(key).unwrap_or_default();
+        if before == addresses {
+            if !before.is_empty() {
+                self.of.insert(key.clone(), before);
+            }
+            return Vec::new();
+        }
+        for address in &before {
+            // A younger Service may have it by now: of a list that is read again the order says nothing.
+            if self.holders.get(address) == Some(key) {
+                self.holders.remove(address);
+            }
+        }
+        self.holders.extend(addresses.iter().map(|address| (*address, key.clone())));
+        let changed = before.into_iter().chain(addresses.iter().copied()).collect();
+        if !addresses.is_empty() {
+            self.of.insert(key.clone(), addresses);
+        }
+        changed
+    }
+}
+
 /// What is refused of what all Services ask for. An address that clients have been told of stays: taking it away would help
 /// nobody.
 pub fn refusals(
     services: &BTreeMap<ServiceKey, ServiceView>,
     machines: &BTreeMap<IpAddr, Machine>,
+    cluster_ips: &ClusterIps,
 ) -> BTreeMap<ServiceKey, Vec<Refusal>> {
     // Who was there first: what clients have been told of, then age.
     let mut views: Vec<&ServiceView> = services.values().filter(|view| !view.retired).collect();
@@ -69,6 +104,11 @@ pub fn refusals(
                         machine.what
                     );
                     Some(Refusal { address, text, teller: Teller::Node(machine.teller.clone()) })
+                } else if let Some(holder) = cluster_ips.holders.get(&address) {
+                    let text = format!(
+                        "address {address} is that of Service {holder} inside the cluster: it is not announced. Give this Service another one"
+                    );
+                    Some(Refusal { address, text, teller: Teller::OwnerOf(view.key.clone()) })
                 } else if let Some((port, holder)) = taken() {
                     let text = format!(
                         "port {}/{} of address {address} is in use by Service {holder}: it is not announced for this Service. Give it another port or another address",
@@ -112,7 +152,9 @@ mod tests {
             (address.parse().unwrap(), machine)
         };
         let machines = machines.iter().map(machine).collect();
-        let all = refusals(&services.into_iter().collect(), &machines);
+        let mut cluster_ips = ClusterIps::default();
+        cluster_ips.note(&ServiceKey::new("default", "dns"), vec!["10.96.0.10".parse().unwrap()]);
+        let all = refusals(&services.into_iter().collect(), &machines, &cluster_ips);
         all.iter().flat_map(|(key, all)| all.iter().map(move |it| format!("{}: {}", key.name, it.text))).collect()
     }
 
@@ -151,5 +193,29 @@ mod tests {
         let services = vec![service("a", 1, 80, "192.0.2.1", false), service("b", 2, 80, "192.0.2.2", true)];
         let all = refused(services, &[("192.0.2.1", "node-1"), ("192.0.2.2", "node-2")]);
         assert!(all.len() == 1 && all[0].contains("a: address 192.0.2.1 is node node-1's own address"), "{all:?}");
+    }
+
+    #[test]
+    fn no_service_gets_the_address_that_another_one_has_inside_the_cluster() {
+        let all = refused(vec![service("a", 1, 80, "10.96.0.10", false)], &[]);
+        assert!(
+            all.len() == 1
+                && all[0].contains("a: address 10.96.0.10 is that of Service default/dns inside the cluster"),
+            "{all:?}"
+        );
+    }
+
+    #[test]
+    fn an_address_inside_the_cluster_is_free_when_its_service_is_gone_and_not_when_a_younger_one_has_it() {
+        let (old, new) = (ServiceKey::new("default", "old"), ServiceKey::new("default", "new"));
+        let address: IpAddr = "10.96.0.7".parse().unwrap();
+        let mut known = ClusterIps::default();
+        assert_eq!(known.note(&old, vec![address]), [address]);
+        assert!(known.note(&old, vec![address]).is_empty());
+        known.note(&new, vec![address]);
+        known.note(&old, Vec::new());
+        assert_eq!(known.holders.get(&address), Some(&new));
+        known.note(&new, Vec::new());
+        assert_eq!(known, ClusterIps::default());
     }
 }

@@ -176,6 +176,31 @@ pub struct ServiceView {
     pub primary: Option<ServiceKey>,
 }
 
+/// What is kept of a Service: of one that is not ours to announce only what no other may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Its addresses inside the cluster.
+    pub cluster_ips: Vec<IpAddr>,
+    /// If it is ours to announce. Boxed: most Services of a cluster are not.
+    pub view: Option<Box<ServiceView>>,
+}
+
+impl Seen {
+    /// `None` where there is nothing to keep.
+    pub fn of(service: &Service, rules: &ClassRules) -> Option<Self> {
+        let cluster_ips: Vec<IpAddr> = service
+            .spec
+            .iter()
+            .flat_map(|spec| spec.cluster_ips.iter().flatten())
+            // A headless Service has the word None.
+            .filter_map(|text| text.parse::<IpAddr>().ok())
+            .map(|address| address.to_canonical())
+            .collect();
+        let view = ServiceView::of(service, rules).map(Box::new);
+        (view.is_some() || !cluster_ips.is_empty()).then_some(Self { cluster_ips, view })
+    }
+}
+
 /// Kept by the controller of the Service until its load balancer is cleaned up.
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
@@ -277,9 +302,10 @@ impl ServiceView {
             retired,
             local_traffic: spec.external_traffic_policy.as_deref() == Some("Local"),
             lease_name: annotation(keys::LEASE_NAME).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned),
-            primary: annotation(keys::PRIMARY_SERVICE).and_then(|text| {
-                let (namespace, name) = text.trim().split_once('/')?;
-                Some(ServiceKey::new(namespace, name))
+            primary: annotation(keys::PRIMARY_SERVICE).map(str::trim).filter(|text| !text.is_empty()).map(|text| {
+                let own = service.metadata.namespace.as_deref().unwrap_or_default();
+                let (namespace, name) = text.split_once('/').unwrap_or((own, text));
+                ServiceKey::new(namespace, name)
             }),
         })
     }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::{Endpoints, SliceView, nodes_with_endpoints};
 use crate::engine::Input;
-use crate::view::{ServiceKey, ServiceView};
+use crate::view::{Seen, ServiceKey, ServiceView};
 
 /// kube-proxy leaves these alone too.
 const OURS: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
@@ -23,7 +23,7 @@ type SliceKey = (String, String);
 pub async fn run(
     client: Client,
     namespace: Option<String>,
-    services: Cache<ServiceKey, ServiceView>,
+    services: Cache<ServiceKey, Seen>,
     inputs: mpsc::UnboundedSender<Input>,
 ) {
     let api = || match &namespace {
@@ -35,7 +35,7 @@ pub async fn run(
     loop {
         if locals.wanted.is_empty() {
             let Some(key) = touched.next().await else { return };
-            locals.service(&key, services.get(&key).as_deref());
+            locals.service(&key, services.get(&key).as_deref().and_then(|seen| seen.view.as_deref()));
             continue;
         }
         let slices: Cache<SliceKey, SliceView> = Cache::new(|old, new| old != new);
@@ -61,7 +61,7 @@ fn reflector(
 /// Until no Service needs it any more, or (true) there are no Services to come.
 async fn follow(
     locals: &mut Locals,
-    services: &Cache<ServiceKey, ServiceView>,
+    services: &Cache<ServiceKey, Seen>,
     touched: &mut Touched<ServiceKey>,
     slices: &Cache<SliceKey, SliceView>,
 ) -> bool {
@@ -82,7 +82,7 @@ async fn follow(
         tokio::select! {
             key = touched.next() => {
                 let Some(key) = key else { return true };
-                locals.service(&key, services.get(&key).as_deref());
+                locals.service(&key, services.get(&key).as_deref().and_then(|seen| seen.view.as_deref()));
             }
             subscribed = &mut synced, if !locals.index.complete => {
                 changes = Some(subscribed);

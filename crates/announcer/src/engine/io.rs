@@ -27,6 +27,8 @@ use crate::view::{Port, ServiceKey, ServiceView, Uid};
 pub enum Input {
     /// A Service changed; absent: it is gone, or not ours to announce any more.
     Service(ServiceKey, Option<Box<ServiceView>>),
+    /// The addresses inside the cluster of any Service; none: it is gone, or has none. Comes before what else is known of it.
+    ClusterIps(ServiceKey, Vec<IpAddr>),
     /// The first complete list of Services has been fed in.
     Synced,
     /// On which nodes a Service with policy Local has endpoints; absent: not known (any more).

@@ -1,11 +1,13 @@
 //! What Services ask for and do not get: taken out of what they want before anybody plans with it.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
 use super::{Engine, Owner, Owners, Ownership};
 use crate::annotations::Wanted;
 use crate::reason::Reason;
 use crate::screen::{Refusal, Teller, refusals};
+use crate::view::ServiceKey;
 
 /// A Service that does not get all that it asks for.
 #[derive(Debug)]
@@ -23,7 +25,7 @@ impl Engine {
                 view.wanted = refused.asked;
             }
         }
-        for (key, refusals) in refusals(&self.services, &self.machines) {
+        for (key, refusals) in refusals(&self.services, &self.machines, &self.cluster_ips) {
             let Some(view) = self.services.get_mut(&key) else { continue };
             let asked = view.wanted.clone();
             view.wanted.retain(|wanted| !refusals.iter().any(|refusal| *wanted == Wanted::Static(refusal.address)));
@@ -37,6 +39,17 @@ impl Engine {
         let machines = cluster.machines();
         if machines != self.machines {
             self.machines = machines;
+            self.regroup = true;
+        }
+    }
+
+    pub(super) fn note_cluster_ips(&mut self, key: &ServiceKey, addresses: Vec<IpAddr>) {
+        let changed = self.cluster_ips.note(key, addresses);
+        let asked = self.services.values().flat_map(|view| &view.wanted);
+        let refused = self.refused.values().flat_map(|refused| &refused.asked);
+        let concerns = |wanted: &Wanted| matches!(wanted, Wanted::Static(address) if changed.contains(address));
+        if !changed.is_empty() && asked.chain(refused).any(concerns) {
+            self.dirty = true;
             self.regroup = true;
         }
     }

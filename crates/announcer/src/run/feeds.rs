@@ -19,12 +19,12 @@ use crate::config::Config;
 use crate::endpoints;
 use crate::engine::Input;
 use crate::node;
-use crate::view::{ServiceKey, ServiceView};
+use crate::view::{Seen, ServiceKey};
 
 /// Services and the endpoints of those that ask for them. Whether Services can be read is in the result.
 pub(super) fn services(tasks: &mut Tasks, shared: &Shared<'_>) -> Check {
     let Shared { config, client, inputs, .. } = shared;
-    let cache: Cache<ServiceKey, ServiceView> = Cache::new(|old, new| old != new);
+    let cache: Cache<ServiceKey, Seen> = Cache::new(|old, new| old != new);
     let services = reflector(client, config, &cache);
     let check = services.check();
     tasks.spawn_endless("watch of Services", services.run());
@@ -67,8 +67,8 @@ pub(super) fn shutdown(tasks: &mut Tasks, inputs: &mpsc::UnboundedSender<Input>,
 fn reflector(
     client: &Client,
     config: &Config,
-    cache: &Cache<ServiceKey, ServiceView>,
-) -> Reflector<Service, ServiceKey, ServiceView> {
+    cache: &Cache<ServiceKey, Seen>,
+) -> Reflector<Service, ServiceKey, Seen> {
     let api = match &config.watch_namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
@@ -78,16 +78,20 @@ fn reflector(
         ServiceKey::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
     };
     // An owner that does not know what it owns withdraws too late, and its successor begins too late.
-    Reflector::new("services", api, cache.clone(), key, move |service: &Service| ServiceView::of(service, &rules))
+    Reflector::new("services", api, cache.clone(), key, move |service: &Service| Seen::of(service, &rules))
         .longest_pause(Duration::from_secs(1))
 }
 
-async fn feed_services(cache: Cache<ServiceKey, ServiceView>, inputs: mpsc::UnboundedSender<Input>, stop: Token) {
-    let feed = cache.follow(|told| {
-        let _ = inputs.send(match told {
-            Told::Object(key, view) => Input::Service(key.clone(), view.map(|view| Box::new(view.clone()))),
-            Told::Listed => Input::Synced,
-        });
+async fn feed_services(cache: Cache<ServiceKey, Seen>, inputs: mpsc::UnboundedSender<Input>, stop: Token) {
+    let feed = cache.follow(|told| match told {
+        Told::Object(key, seen) => {
+            let cluster_ips = seen.map(|seen| seen.cluster_ips.clone()).unwrap_or_default();
+            let _ = inputs.send(Input::ClusterIps(key.clone(), cluster_ips));
+            let _ = inputs.send(Input::Service(key.clone(), seen.and_then(|seen| seen.view.clone())));
+        }
+        Told::Listed => {
+            let _ = inputs.send(Input::Synced);
+        }
     });
     tokio::select! {
         () = stop.cancelled() => {}
@@ -112,15 +116,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_that_is_there_at_the_start_is_told_once() {
-        let cache = Cache::new(|old: &ServiceView, new| old != new);
+        let cache = Cache::new(|old: &Seen, new| old != new);
         let web = crate::plan::tests::view("web", &["10.0.0.5"]);
-        cache.replace(BTreeMap::from([(web.key.clone(), web.clone())]));
+        let cluster_ips = vec!["10.96.0.7".parse().unwrap()];
+        let seen = Seen { cluster_ips: cluster_ips.clone(), view: Some(Box::new(web.clone())) };
+        cache.replace(BTreeMap::from([(web.key.clone(), seen)]));
         let (inputs, mut told) = mpsc::unbounded_channel();
         let stop = Token::new();
         let feeding = tokio::spawn(feed_services(cache.clone(), inputs, stop.clone()));
+        let first = told.recv().await;
+        assert!(matches!(&first, Some(Input::ClusterIps(_, known)) if *known == cluster_ips), "{first:?}");
         assert!(matches!(told.recv().await, Some(Input::Service(_, Some(_)))));
         assert!(matches!(told.recv().await, Some(Input::Synced)));
         cache.remove(&web.key);
+        assert!(matches!(told.recv().await, Some(Input::ClusterIps(_, known)) if known.is_empty()));
         let next = told.recv().await;
         assert!(matches!(next, Some(Input::Service(_, None))), "{next:?}");
         stop.cancel();

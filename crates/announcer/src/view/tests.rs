@@ -30,6 +30,28 @@ fn address(text: &str) -> Wanted {
 }
 
 #[test]
+fn a_primary_without_a_namespace_is_in_the_one_of_the_service() {
+    for (text, expected) in [("main", "default/main"), (" main ", "default/main"), ("infra/main", "infra/main")] {
+        let primary = annotated(&[(keys::PRIMARY_SERVICE, text)]).primary;
+        assert_eq!(primary.map(|key| key.to_string()).as_deref(), Some(expected), "{text:?}");
+    }
+}
+
+#[test]
+fn of_a_service_that_is_none_of_ours_only_its_addresses_inside_the_cluster_are_kept() {
+    let seen = |cluster_ips: Value| {
+        let object = service(|object| {
+            object["spec"]["type"] = json!("ClusterIP");
+            object["spec"]["clusterIPs"] = cluster_ips;
+        });
+        Seen::of(&object, &ClassRules::default())
+    };
+    let cluster_ips = ["10.96.0.7", "fd00:96::7"].map(|text| text.parse().unwrap()).to_vec();
+    assert_eq!(seen(json!(["10.96.0.7", "fd00:96::7"])), Some(Seen { cluster_ips, view: None }));
+    assert_eq!(seen(json!(["None"])), None);
+}
+
+#[test]
 fn a_term_that_was_written_by_hand_counts_as_missing_and_is_told() {
     assert_eq!(annotated(&[(keys::TERM, "7")]).published.term, Some(Term(7)));
     let view = annotated(&[(keys::TERM, "18446744073709551615")]);

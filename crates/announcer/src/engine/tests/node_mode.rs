@@ -2,6 +2,7 @@
 
 mod foreign;
 mod ipv6;
+mod newcomers;
 mod peers;
 mod refused;
 mod rest;

@@ -299,6 +299,21 @@ fn an_address_of_the_node_itself_is_refused_and_never_touched() {
 }
 
 #[test]
+fn an_address_inside_the_cluster_is_on_no_node_until_its_service_is_gone() {
+    let mut node = Node::leading(&[]);
+    let dns = ServiceKey::new("kube-system", "dns");
+    node.feed(Input::ClusterIps(dns.clone(), vec!["10.0.0.5".parse().unwrap()]));
+    node.upsert(view("web", &["10.0.0.5"]));
+    node.pass_ms(1000);
+    assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
+    let told = &node.told[0].1.text;
+    assert!(told.contains("10.0.0.5 is that of Service kube-system/dns inside the cluster"), "{told}");
+    node.feed(Input::ClusterIps(dns, Vec::new()));
+    node.pass_ms(1000);
+    assert!(node.kernel.has("eth0", "10.0.0.5/32"));
+}
+
+#[test]
 fn control_characters_of_users_do_not_get_into_events() {
     let mut named = view("web", &["10.0.0.5"]);
     named.interface = InterfaceWish::Named(format!("\u{1b}[31m{}", "x".repeat(5000)));

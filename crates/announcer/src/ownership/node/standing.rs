@@ -76,12 +76,7 @@ impl Cluster {
         let addresses = addresses(&members);
         let holding = addresses.iter().any(|(address, _)| scene.holding.contains(address));
         let link = link_of(scene, members[0], addresses.first().map(|(address, _)| *address));
-        let records = members.iter().filter_map(|view| self.record(&view.key, &view.uid));
-        // Of equal ones the older Service's: `max_by_key` would give the last.
-        let seat = records.fold(None::<&Seat>, |best, seat| match best {
-            Some(best) if best.term >= seat.term => Some(best),
-            _ => Some(seat),
-        });
+        let seat = self.seat_of(&members);
         let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), scene.endpoints);
         let served = |node: &str| only.as_ref().is_none_or(|nodes| nodes.contains(node));
         let reachable = |node: &str| self.reach(scene, members[0], link, node);
@@ -97,6 +92,19 @@ impl Cluster {
             && !speechless;
         let key = key.to_string();
         Standing { key, members, addresses, holding, link, seat: seat.cloned(), candidates, keeps, only }
+    }
+
+    /// The record of the first counts, which is what a swap replaces. The others have copies, and whoever may write a
+    /// Service in some namespace must not take an address off its node by a copy of his own making: one of theirs counts
+    /// only while the first has none, and only with a term that a swap goes beyond.
+    fn seat_of(&self, members: &[&ServiceView]) -> Option<&Seat> {
+        let mut records = members.iter().map(|view| self.record(&view.key, &view.uid));
+        let first = records.next().flatten();
+        first.or_else(|| {
+            let copies = records.flatten().filter(|seat| seat.term.is_counted());
+            // Of equal ones the older Service's: `max_by_key` would give the last.
+            copies.reduce(|best, seat| if best.term >= seat.term { best } else { seat })
+        })
     }
 
     /// What is known of the node in the record.
