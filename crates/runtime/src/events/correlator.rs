@@ -34,8 +34,6 @@ pub enum Write {
     Count {
         /// `metadata.name` of the Event.
         name: String,
-        /// First time.
-        first: Timestamp,
         /// Last time.
         last: Timestamp,
         /// New count.
@@ -78,12 +76,7 @@ impl Correlator {
         if let Some(said) = self.said.get_mut(&same) {
             said.count = said.count.saturating_add(1);
             said.at = now;
-            return Some(Write::Count {
-                name: name(entry, said.first),
-                first: said.first,
-                last: wall,
-                count: said.count,
-            });
+            return Some(Write::Count { name: name(entry, said.first), last: wall, count: said.count });
         }
         if self.said.len() >= CAPACITY
             && let Some(oldest) = self.said.iter().min_by_key(|(_, said)| said.at).map(|(same, _)| *same)
@@ -186,9 +179,9 @@ mod tests {
     fn the_same_again_is_counted_and_keeps_its_first_time() {
         let mut run = Run::new();
         let Some(Write::Create { name, time }) = run.at(0, &entry("web", "a")) else { panic!() };
-        let Some(Write::Count { name: again, first, last, count }) = run.at(7, &entry("web", "a")) else { panic!() };
-        assert_eq!((again, first, count), (name, time, 2));
-        assert_eq!(last.as_second() - first.as_second(), 7);
+        let Some(Write::Count { name: again, last, count }) = run.at(7, &entry("web", "a")) else { panic!() };
+        assert_eq!((again, count), (name, 2));
+        assert_eq!(last.as_second() - time.as_second(), 7);
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl Writer {
             Write::Create { name, time } => {
                 api.create(&PostParams::default(), &event(entry, namespace, name, *time)).await?;
             }
-            Write::Count { name, last, count, .. } => {
+            Write::Count { name, last, count } => {
                 let patch = json!({"count": count, "lastTimestamp": Time(*last)});
                 api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
             }
