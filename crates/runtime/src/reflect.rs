@@ -31,7 +31,10 @@ const PAGE: u32 = 50;
 /// How long an endless watch may last: a connection that died silently is noticed soon after.
 const WATCH_SECONDS: u32 = 120;
 
-/// A reflector that polls tries to watch again after this time; somebody may have granted the right.
+/// A reflector that polls tries to watch again after this time, doubled up to [`TRY_WATCH_AGAIN`]: an API server that has just started
+/// refuses what it allows as soon as it has read its rules.
+const TRY_WATCH_SOON: Duration = Duration::from_secs(1);
+/// In the long run somebody may have granted the right.
 const TRY_WATCH_AGAIN: Duration = Duration::from_mins(10);
 
 /// How often the list is read where the watch is refused, with jitter.
@@ -170,16 +173,36 @@ where
     /// Watches for ever.
     pub async fn run(self) -> Infallible {
         let mut returns = self.returns.clone();
+        let mut patience = TRY_WATCH_SOON;
         loop {
+            let begin = Instant::now();
             if let Ended::Returned = self.watch(&mut returns).await {
                 self.begin_anew();
+                patience = TRY_WATCH_SOON;
                 continue;
             }
-            let until = Instant::now() + TRY_WATCH_AGAIN;
-            while Instant::now() < until {
-                sleep(POLL_EVERY.mul_f64(0.8 + 0.4 * rand::random::<f64>()), &mut returns).await;
-                self.list().await;
+            // It worked, or the server was away: the refusal is a new one.
+            if begin.elapsed() > LONGEST_PAUSE {
+                patience = TRY_WATCH_SOON;
             }
+            let until = Instant::now() + patience;
+            patience = (patience * 2).min(TRY_WATCH_AGAIN);
+            self.poll(until, &mut returns).await;
+        }
+    }
+
+    /// Reads the list now and then, until it is time to try to watch again.
+    async fn poll(&self, until: Instant, returns: &mut Option<watch::Receiver<u64>>) {
+        loop {
+            let pause = POLL_EVERY.mul_f64(0.8 + 0.4 * rand::random::<f64>());
+            let left = until.saturating_duration_since(Instant::now());
+            if let Ended::Returned = sleep(pause.min(left), returns).await {
+                return self.begin_anew();
+            }
+            if pause >= left {
+                return;
+            }
+            self.list().await;
         }
     }
 

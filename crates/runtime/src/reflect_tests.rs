@@ -59,6 +59,50 @@ async fn where_the_watch_is_forbidden_the_list_is_polled() {
     task.abort();
 }
 
+/// As API servers do for a second after their start, while they have not read their rules yet.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_was_refused_for_a_moment_is_back_soon() {
+    let begin = Instant::now();
+    let scenario = Scenario::answering(move |request| {
+        if !is_watch(&request.query) {
+            return (200, list(&[("a", "1")]));
+        }
+        if begin.elapsed() < Duration::from_secs(2) {
+            return (403, Scenario::status(403, "Forbidden", "cannot watch"));
+        }
+        (0, Value::Null)
+    });
+    let (reflector, _) = reflector(&scenario);
+    let task = tokio::spawn(reflector.run());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let watches = |of: &[crate::scenario::Seen]| of.iter().filter(|seen| is_watch(&seen.query)).count();
+    let seen = scenario.requests();
+    assert_eq!(watches(&seen), 3, "refused at once and after 1 s, granted after 3 s: {seen:?}");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(scenario.requests().len(), seen.len(), "no list is read beside a watch that works");
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_that_is_missing_for_good_is_asked_for_less_and_less_often() {
+    let scenario = Scenario::answering(|request| {
+        if is_watch(&request.query) {
+            (403, Scenario::status(403, "Forbidden", "cannot watch"))
+        } else {
+            (200, list(&[]))
+        }
+    });
+    let (reflector, _) = reflector(&scenario);
+    let task = tokio::spawn(reflector.run());
+    let watches = || scenario.requests().iter().filter(|seen| is_watch(&seen.query)).count();
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    let first_hour = watches();
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert!((10..=16).contains(&first_hour), "1, 2, 4 s and so on, then each ten minutes: {first_hour}");
+    assert!((5..=6).contains(&(watches() - first_hour)), "{}", watches() - first_hour);
+    task.abort();
+}
+
 /// An answer is in memory as a whole, and what it takes is never given back.
 #[tokio::test(start_paused = true)]
 async fn a_list_is_read_page_by_page() {

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::Notify;
 
 /// Namespace and name.
@@ -68,6 +69,16 @@ impl Queue {
         }
     }
 
+    /// As it stands.
+    pub fn backlog(&self) -> Backlog {
+        let state = self.lock();
+        Backlog {
+            waiting: state.waiting.iter().cloned().collect(),
+            in_work: state.in_work.clone(),
+            failures: state.failures.iter().map(|(key, times)| (key.clone(), *times)).collect(),
+        }
+    }
+
     /// Ends the work on a key. A failed one comes again after a back-off that grows with each failure in a row.
     pub fn done(&self, key: &Key, outcome: Outcome) {
         let delay = {
@@ -98,6 +109,18 @@ impl Queue {
             self.add_after(key.clone(), delay);
         }
     }
+}
+
+/// A queue at a moment, for whoever asks why nothing happens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Backlog {
+    /// Keys that wait for a worker.
+    pub waiting: Vec<Key>,
+    /// Keys that a worker has.
+    pub in_work: BTreeSet<Key>,
+    /// Keys that failed the last time, and how often in a row.
+    pub failures: Vec<(Key, u32)>,
 }
 
 /// How the work on a key ended.

@@ -1,6 +1,6 @@
 //! What the host's controllers share: the API, their caches, their pace, and what is to go wrong.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::bucket::Bucket;
-use super::queue::{Key, Queue};
+use super::queue::{Backlog, Key, Queue};
 use crate::faults::FaultSwitch;
 use crate::ranges::RangeSet;
 use crate::version::HostVersion;
@@ -102,6 +102,20 @@ impl Counters {
     }
 }
 
+/// What the controllers have before them, for whoever asks why nothing happens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Backlogs {
+    /// Of load balancers.
+    pub load_balancers: Backlog,
+    /// Of pools.
+    pub pools: Backlog,
+    /// Pools that have an allocator.
+    pub allocators: Vec<String>,
+    /// `kind/name` and `resourceVersion` of what the caches hold.
+    pub cached: BTreeMap<String, String>,
+}
+
 /// Shared by all tasks of a running stand-in.
 pub struct World {
     /// API of the host.
@@ -163,6 +177,24 @@ impl World {
             bucket: profile.bucket(),
         };
         (world, Writers { load_balancers: lb_writer, pools: pool_writer, machines: machine_writer })
+    }
+
+    /// Why nothing happens, if nothing happens.
+    pub fn backlog(&self) -> Backlogs {
+        let allocators = self.allocators.lock().expect("nothing panics while it holds the lock");
+        let mut cached = BTreeMap::new();
+        for lb in self.load_balancers.state() {
+            cached.insert(format!("LoadBalancer/{}", lb.name_any()), lb.resource_version().unwrap_or_default());
+        }
+        for pool in self.pools.state() {
+            cached.insert(format!("IPPool/{}", pool.name_any()), pool.resource_version().unwrap_or_default());
+        }
+        Backlogs {
+            load_balancers: self.queue.backlog(),
+            pools: self.pool_queue.backlog(),
+            allocators: allocators.keys().cloned().collect(),
+            cached,
+        }
     }
 
     /// The allocator of a pool, if the pool controller has built it.

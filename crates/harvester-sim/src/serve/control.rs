@@ -5,6 +5,7 @@
 //! | `GET /faults` | all that is set, by namespace |
 //! | `PUT /faults/{namespace}` | sets the faults of a namespace (`*`: all others), JSON as [`Faults`] |
 //! | `POST /lose-booking/{namespace}/{name}` | a load balancer forgets its address, as after a lost status write |
+//! | `GET /backlog` | keys that wait, are in work or fail, and the versions that the caches have |
 //! | `GET /counts` | PUTs that the host's controllers have sent |
 //! | `GET /healthz` | `ok` once everything runs |
 
@@ -29,6 +30,7 @@ pub fn router(world: Arc<World>) -> Router {
         .route("/faults", get(async |State(world): State<Arc<World>>| Json(world.faults.all())))
         .route("/faults/{namespace}", put(set_faults))
         .route("/lose-booking/{namespace}/{name}", post(lose))
+        .route("/backlog", get(async |State(world): State<Arc<World>>| Json(world.backlog())))
         .route("/counts", get(async |State(world): State<Arc<World>>| Json(world.counters.read())))
         .with_state(world)
 }

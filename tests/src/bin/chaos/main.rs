@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use e2e::bed::{NETWORK, POOL, POOL_RANGE};
 use e2e::product::{Handle, Program};
 use e2e::{Bed, NodeSketch, VM_NAMESPACE};
@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use testbed::Fault;
+use testbed::{Fault, echo};
 
 use crate::dice::Dice;
 use crate::truth::Truth;
@@ -44,6 +44,12 @@ struct Cli {
     /// Repeats the decisions of an earlier run
     #[arg(long, env = "CHAOS_SEED")]
     seed: Option<u64>,
+    /// Only these troubles, for the search of a cause
+    #[arg(long, value_delimiter = ',', value_enum)]
+    only: Vec<Broken>,
+    /// All has to be well after each trouble, not only in the end
+    #[arg(long)]
+    settle: bool,
 }
 
 fn main() -> ExitCode {
@@ -52,7 +58,7 @@ fn main() -> ExitCode {
     let seed = cli.seed.unwrap_or(clock.as_secs());
     println!("chaos: {} s, seed {seed}", cli.seconds);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let outcome = runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(run(seed, cli.seconds)));
+    let outcome = runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(run(seed, &cli)));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -69,7 +75,7 @@ struct Trouble {
     cut: Option<Fault>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Broken {
     HarvesterApi,
     HarvesterCable,
@@ -82,19 +88,6 @@ enum Broken {
     Conflicts,
     Replica,
 }
-
-const TROUBLES: [Broken; 10] = [
-    Broken::HarvesterApi,
-    Broken::HarvesterCable,
-    Broken::GuestApi,
-    Broken::GuestCable,
-    Broken::StandIn,
-    Broken::Webhooks,
-    Broken::Refusals,
-    Broken::SlowHost,
-    Broken::Conflicts,
-    Broken::Replica,
-];
 
 #[derive(Debug, Clone, Copy)]
 enum Deed {
@@ -129,13 +122,15 @@ struct Chaos {
     truth: Truth,
     dice: Dice,
     trouble: Option<Trouble>,
+    /// What may break at all.
+    troubles: Vec<Broken>,
     /// What will break before anything breaks again.
     ahead: Vec<Broken>,
     made: usize,
-    troubles: usize,
+    broken: usize,
 }
 
-async fn run(seed: u64, seconds: u64) -> Result<()> {
+async fn run(seed: u64, cli: &Cli) -> Result<()> {
     let builder = Bed::builder().without_announcers().ccm_arg("--node-monitor-period=1s");
     let bed = builder.start().await?;
     let namespace = bed.control_plane.test_namespace("chaos").await?;
@@ -147,9 +142,10 @@ async fn run(seed: u64, seconds: u64) -> Result<()> {
         truth: Truth::new(&bed, &namespace).await?,
         dice: Dice::new(seed),
         trouble: None,
+        troubles: if cli.only.is_empty() { Broken::value_variants().to_vec() } else { cli.only.clone() },
         ahead: Vec::new(),
         made: 0,
-        troubles: 0,
+        broken: 0,
         bed,
     };
     for (index, ghost) in GHOSTS.into_iter().enumerate() {
@@ -161,9 +157,9 @@ async fn run(seed: u64, seconds: u64) -> Result<()> {
     chaos.second().start()?;
     chaos.recover("before anything breaks").await?;
 
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let end = Instant::now() + Duration::from_secs(cli.seconds);
     while Instant::now() < end {
-        chaos.step().await?;
+        chaos.step(cli.settle).await?;
     }
     chaos.mend().await?;
     chaos.recover("after the last fault").await
@@ -178,7 +174,7 @@ impl Chaos {
         [self.bed.ccm(), self.second()]
     }
 
-    async fn step(&mut self) -> Result<()> {
+    async fn step(&mut self, settle: bool) -> Result<()> {
         // A replica that lost its lease has ended; the kubelet would start it again.
         for replica in self.replicas() {
             if replica.check().is_err() {
@@ -187,6 +183,9 @@ impl Chaos {
         }
         if self.trouble.as_ref().is_some_and(|trouble| Instant::now() >= trouble.until) {
             self.mend().await?;
+            if settle {
+                self.recover("after a trouble").await?;
+            }
         }
         let deed = self.dice.pick(DEEDS);
         match deed {
@@ -194,7 +193,7 @@ impl Chaos {
             Deed::Break => {
                 // All of them in a new order each time, so that a short run has its share of each.
                 if self.ahead.is_empty() {
-                    self.ahead = TROUBLES.to_vec();
+                    self.ahead.clone_from(&self.troubles);
                 }
                 let next = self.dice.below(self.ahead.len());
                 let what = self.ahead.swap_remove(next);
@@ -304,7 +303,7 @@ impl Chaos {
                 time *= 3;
             }
         }
-        self.troubles += 1;
+        self.broken += 1;
         self.trouble = Some(Trouble { what, until: Instant::now() + time, cut });
         Ok(())
     }
@@ -348,7 +347,10 @@ impl Chaos {
                 break;
             }
             if begin.elapsed() > RECOVERY {
-                bail!("not well {RECOVERY:?} {when}:\n{}\n{}", missing.join("\n"), self.bed.story("WARN"));
+                let (missing, story) = (missing.join("\n"), self.bed.story("WARN"));
+                let host =
+                    echo::get_path(self.bed.harvester.control_address(), "/backlog", Duration::from_secs(5)).await;
+                bail!("not well {RECOVERY:?} {when}:\n{missing}\nthe stand-in: {host:?}\n{story}");
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
@@ -361,7 +363,7 @@ impl Chaos {
             "chaos: all well {:.1} s {when}; {} Services made, {} troubles",
             begin.elapsed().as_secs_f64(),
             self.made,
-            self.troubles
+            self.broken
         );
         Ok(())
     }

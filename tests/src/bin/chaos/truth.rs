@@ -152,14 +152,20 @@ impl Truth {
             match (published(service), allocated) {
                 (Some(shown), Some(allocated)) if shown == allocated => {}
                 (shown, allocated) => {
-                    missing.push(format!("{name} shows {shown:?}, its load balancer has {allocated:?}"));
+                    let ready = lb.and_then(LoadBalancer::not_ready_message);
+                    let version = lb.and_then(ResourceExt::resource_version);
+                    missing.push(format!(
+                        "{name} shows {shown:?}, its load balancer (version {version:?}) has {allocated:?}: {ready:?}"
+                    ));
                 }
             }
             wanted.insert(key);
         }
         for lb in &lbs {
             if owner(lb).is_none_or(|owner| !wanted.contains(&owner)) {
-                missing.push(format!("load balancer {} has no Service", lb.name_any()));
+                let state = if lb.terminating() { "is being deleted" } else { "has no Service" };
+                let (version, ready) = (lb.resource_version().unwrap_or_default(), lb.not_ready_message());
+                missing.push(format!("load balancer {} {state}; version {version}, {ready:?}", lb.name_any()));
             }
         }
         let names: BTreeSet<String> = lbs.iter().map(|lb| format!("{VM_NAMESPACE}/{}", lb.name_any())).collect();
