@@ -22,7 +22,8 @@ use crate::health::Check;
 
 /// First pause after a failure; doubled up to [`LONGEST_PAUSE`] or what was asked for, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Whoever waits for an API server that starts waits for us too: outages of five seconds became fifteen and more with ten seconds here.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 /// Objects of one answer. All of them are in memory at one time, whole, many times the size of the views that are made of them: what one
 /// answer takes is never given back to the system.
@@ -34,6 +35,8 @@ const WATCH_SECONDS: u32 = 120;
 /// A reflector that polls tries to watch again after this time, doubled up to [`TRY_WATCH_AGAIN`]: an API server that has just started
 /// refuses what it allows as soon as it has read its rules.
 const TRY_WATCH_SOON: Duration = Duration::from_secs(1);
+/// A watch that lasted for longer worked, or the server was away meanwhile.
+const AT_ONCE: Duration = Duration::from_secs(10);
 /// In the long run somebody may have granted the right.
 const TRY_WATCH_AGAIN: Duration = Duration::from_mins(10);
 
@@ -134,7 +137,7 @@ where
         self
     }
 
-    /// The longest pause between attempts while the API server is away (default 10 s, with jitter): for those who must know
+    /// The longest pause between attempts while the API server is away (default 3 s, with jitter): for those who must know
     /// soon after it is back.
     pub fn longest_pause(mut self, pause: Duration) -> Self {
         self.longest_pause = pause;
@@ -181,8 +184,7 @@ where
                 patience = TRY_WATCH_SOON;
                 continue;
             }
-            // It worked, or the server was away: the refusal is a new one.
-            if begin.elapsed() > LONGEST_PAUSE {
+            if begin.elapsed() > AT_ONCE {
                 patience = TRY_WATCH_SOON;
             }
             let until = Instant::now() + patience;
