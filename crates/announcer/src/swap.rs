@@ -165,6 +165,7 @@ impl Swapper {
     /// Keeps the list of API servers. Without the right to read it, fresh connections go to the usual address.
     pub async fn follow_servers(self) {
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), "default");
+        let mut told = false;
         let of_kubernetes = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
         loop {
             match slices.list(&of_kubernetes).await {
@@ -180,11 +181,10 @@ impl Swapper {
                         let _ = self.inputs.send(Input::ApiServers(hosts));
                     }
                 }
-                Err(error) if api_code(&error) == Some(403) => {
+                Err(error) if api_code(&error) == Some(403) && !std::mem::replace(&mut told, true) => {
                     tracing::info!(
                         "no right to read EndpointSlices in namespace default: fail-over uses the usual address of the API"
                     );
-                    return;
                 }
                 Err(error) => tracing::debug!(error = %chain(&error), "cannot list the API servers"),
             }

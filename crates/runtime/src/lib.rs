@@ -14,6 +14,7 @@ pub mod logging;
 pub mod metrics;
 mod product;
 pub mod reflect;
+pub mod refusal;
 pub mod shutdown;
 pub mod tasks;
 pub mod work_queue;

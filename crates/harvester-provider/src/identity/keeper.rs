@@ -10,6 +10,7 @@ use harvester_api::names::ClusterName;
 use runtime::cache::Cache;
 use runtime::error::chain;
 use runtime::events::Recorder;
+use runtime::refusal;
 
 use super::Identity;
 use super::decide::{Clues, Decision, decide};
@@ -90,7 +91,7 @@ impl Keeper {
             // Until the record changes: somebody may write another name while ours cannot be written.
             loop {
                 if owed {
-                    match self.records.remember(&decision.name).await {
+                    match refusal::settled(|| self.records.remember(&decision.name)).await {
                         Ok(_) => {
                             tracing::info!(
                                 cluster = decision.name.as_str(),
@@ -122,7 +123,7 @@ impl Keeper {
     async fn first_look(&self) -> Option<Record> {
         let mut told = false;
         loop {
-            match self.records.read().await {
+            match refusal::settled(|| self.records.read()).await {
                 Ok(record) => return Some(record),
                 Err(error) if error.is_forbidden() => {
                     not_allowed(&error);

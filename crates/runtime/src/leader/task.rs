@@ -23,6 +23,11 @@ use crate::error::chain;
 use crate::events::Recorder;
 use crate::health::Check;
 
+/// A watch that was refused is tried again after this time, doubled up to [`WATCH_AGAIN`]: an API server that has just started refuses
+/// what it allows as soon as it has read its rules.
+const WATCH_AGAIN_SOON: Duration = Duration::from_secs(1);
+const WATCH_AGAIN: Duration = Duration::from_mins(10);
+
 /// One replica's part in an election. [`Election::run`] does the work; [`Election::leadership`] tells the result.
 #[derive(Debug)]
 pub struct Election {
@@ -111,7 +116,8 @@ impl Election {
         // The object that the next PUT starts from; always the one whose version the elector knows.
         let mut latest: Option<DynamicObject> = None;
         let mut request: Option<Request> = None;
-        let mut events = self.watch();
+        let mut events = self.watch(Duration::ZERO);
+        let mut pause = WATCH_AGAIN_SOON;
         let mut tick = true;
         loop {
             let deadline = elector.deadline();
@@ -125,7 +131,7 @@ impl Election {
                         request = None;
                         answer
                     }
-                    Some(event) = events.next() => match self.watched(event, &mut events) {
+                    Some(event) = events.next() => match self.watched(event, &mut events, &mut pause) {
                         Some(seen) => seen,
                         None => continue,
                     },
@@ -151,19 +157,26 @@ impl Election {
         Ok(self.release(&elector, latest).await)
     }
 
-    fn watch(&self) -> BoxStream<'static, Result<watcher::Event<DynamicObject>, watcher::Error>> {
+    fn watch(&self, after: Duration) -> BoxStream<'static, Result<watcher::Event<DynamicObject>, watcher::Error>> {
         if !self.config.watch {
             return futures::stream::pending().boxed();
         }
         // A server-side time-out keeps a watch that died silently from being believed for long; polling goes on beside it anyway.
         let config = watcher::Config::default().fields(&format!("metadata.name={}", self.config.name));
-        watcher(self.api.clone(), config).default_backoff().boxed()
+        let events = watcher(self.api.clone(), config).default_backoff();
+        async move {
+            tokio::time::sleep(after).await;
+            events
+        }
+        .flatten_stream()
+        .boxed()
     }
 
     fn watched(
         &self,
         event: Result<watcher::Event<DynamicObject>, watcher::Error>,
         events: &mut BoxStream<'static, Result<watcher::Event<DynamicObject>, watcher::Error>>,
+        pause: &mut Duration,
     ) -> Option<(Input, Option<DynamicObject>)> {
         match event {
             Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
@@ -173,11 +186,14 @@ impl Election {
             Ok(watcher::Event::Init | watcher::Event::InitDone) => None,
             Err(error) => {
                 if crate::error::api_code(&error) == Some(403) {
-                    tracing::info!(
-                        lease = %self.config.name, namespace = %self.config.namespace,
-                        "no right to list and watch Leases here: polling every {:?}", self.config.timing.retry_period
-                    );
-                    *events = futures::stream::pending().boxed();
+                    if *pause == WATCH_AGAIN_SOON {
+                        tracing::info!(
+                            lease = %self.config.name, namespace = %self.config.namespace,
+                            "no right to list and watch Leases here: polling every {:?}", self.config.timing.retry_period
+                        );
+                    }
+                    *events = self.watch(*pause);
+                    *pause = (*pause * 2).min(WATCH_AGAIN);
                 } else {
                     tracing::debug!(lease = %self.config.name, error = %chain(&error), "watch of the Lease failed, retrying");
                 }

@@ -172,7 +172,20 @@ async fn a_record_that_somebody_deletes_is_written_again() {
     assert_eq!(lab.name().await, "prod");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_refuses_for_a_moment_after_its_start_is_waited_for() {
+    let begin = tokio::time::Instant::now();
+    let server = Scenario::answering(move |_| {
+        if begin.elapsed() < Duration::from_secs(2) {
+            return (403, Scenario::status(403, "Forbidden", "no"));
+        }
+        remembered("prod")
+    });
+    let lab = Lab::over(server, "prod2", None);
+    assert_eq!(lab.name().await, "prod", "what the flag says was no guess to act upon");
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_the_right_it_works_and_nothing_is_written() {
     let lab = Lab::start("prod", None, (403, Scenario::status(403, "Forbidden", "no")));
     assert_eq!(lab.name().await, "prod");
