@@ -22,6 +22,7 @@ pub use delete::{DeletePlan, delete};
 pub use moving::name_in_pool;
 pub use refusal::Refusal;
 
+use super::booking::Ages;
 use super::choice::Holder;
 use super::desired::Change;
 use super::network::interface_for;
@@ -72,8 +73,8 @@ pub struct World<'a> {
     pub now: i64,
     /// Time since the object was last sent, or since we first saw it waiting.
     pub idle: Option<Duration>,
-    /// Age of the object, see [`super::booking::age`].
-    pub age: Duration,
+    /// For how long the objects of the Service have been known.
+    pub ages: &'a Ages,
 }
 
 /// One request.

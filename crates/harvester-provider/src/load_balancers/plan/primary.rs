@@ -277,7 +277,7 @@ fn nobody_uses_it(service: &ServiceView, world: &World<'_>) -> bool {
 
 /// The host does not change the mode of an object. Deleted by the rules of every deletion (decision 7), it is made again when it is gone.
 fn make_anew(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'_>) -> Plan {
-    match when(lb, world.age) {
+    match when(lb, world.ages.of(lb)) {
         When::Now { leaks } => {
             // A request for DHCP that was published: no announcer must answer it any more.
             let stale = ServicePatch::forget_address(service);

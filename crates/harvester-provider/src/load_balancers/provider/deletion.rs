@@ -154,9 +154,8 @@ impl HarvesterLoadBalancers {
         }
         let shown = Owned { name: name.to_owned(), lb: lb.clone(), others: Vec::new() };
         let users = self.users(service, &shown);
-        let age = self.memory().age(name, lb.as_deref(), unix_seconds());
+        let age = lb.as_deref().map(|lb| self.objects.age(lb)).unwrap_or_default();
         let plan = plan::delete(service, &config, lb.as_deref(), (&self.sharers(service, &config), &users), age);
-        self.memory().hold(name, if let DeletePlan::Waiting(_, reason) = &plan { Some(*reason) } else { None });
         if !matches!(plan, DeletePlan::Send { .. }) {
             self.pacer.not_wanted(name);
         }

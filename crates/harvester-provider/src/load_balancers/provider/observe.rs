@@ -9,7 +9,7 @@ use harvester_api::keys::kube_vip;
 
 use super::super::choice::{self, Holder, Source};
 use super::super::owned::Owned;
-use super::super::plan::{self, Action, Plan, Verdict, World};
+use super::super::plan::{self, Action, Plan, World};
 use super::super::sharing::{self, Occupant};
 use super::super::view::LbView;
 use super::{HarvesterLoadBalancers, unix_seconds, unserved};
@@ -88,6 +88,7 @@ impl HarvesterLoadBalancers {
         let beside_primary = shared.as_ref().map(|primary| self.sharers(primary, config)).unwrap_or_default();
         let mapping = self.mapping.get();
         let quota_reached = if lb.is_none() { self.quota_reached(config) } else { None };
+        let ages = owned.lb.iter().chain(&owned.others).map(|lb| (lb.uid.clone(), self.objects.age(lb))).collect();
 
         let mut memory = self.memory();
         let occupants = match &shared {
@@ -113,8 +114,6 @@ impl HarvesterLoadBalancers {
             memory.unserved.remove(&service.key);
             None
         };
-        let now = unix_seconds();
-        let age = memory.age(name, lb.as_deref(), now);
         let world = World {
             config,
             name,
@@ -131,12 +130,11 @@ impl HarvesterLoadBalancers {
             users: &users,
             taken: lb.is_none() && sharing::is_taken(service, &self.beside(service)),
             occupants: &occupants,
-            now,
+            now: unix_seconds(),
             idle,
-            age,
+            ages: &ages,
         };
         let plan = plan::ensure(service, &world);
-        memory.hold(name, if let Verdict::Waiting(_, reason) = &plan.verdict { Some(*reason) } else { None });
         if let Some(primary) = &shared
             && plan.actions.iter().any(|action| matches!(action, Action::Patch(_)))
         {
@@ -164,7 +162,6 @@ impl HarvesterLoadBalancers {
         memory.backlog.remove(service);
         memory.created.remove(name);
         memory.sent.remove(name);
-        memory.held.remove(name);
         memory.deleted.remove(name);
         memory.unserved.remove(service);
         memory.inherited.remove(service);

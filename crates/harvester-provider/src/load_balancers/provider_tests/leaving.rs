@@ -120,6 +120,7 @@ async fn an_object_that_is_given_up_for_a_shared_address_is_forgotten() {
     lab.ensure().await.unwrap();
     assert_eq!(methods(&lab.sent()), ["POST"]);
     lab.watch();
+    lab.later();
     lab.guest(|service| {
         service.annotations.insert("cloudprovider.harvesterhci.io/primary-service", "default/first");
     });
@@ -172,7 +173,6 @@ async fn a_deletion_is_finished_when_the_api_says_that_the_object_is_gone() {
 async fn a_young_object_is_deleted_once_the_host_has_finished_booking() {
     let lab = Lab::new(vec![service("default/web").done()]);
     lab.ensure().await.unwrap();
-    lab.host(|object| object["metadata"]["creationTimestamp"] = json!("2999-01-01T00:00:00Z"));
     lab.watch();
     lab.sent();
     let Deleted::Waiting(waiting) = lab.delete().await else { panic!() };
@@ -190,7 +190,10 @@ async fn a_deletion_that_waited_in_vain_is_counted_as_a_possible_leak() {
     let lab = Lab::new(vec![service("default/web").done()]);
     lab.ensure().await.unwrap();
     lab.delete().await;
-    assert_eq!(methods(&lab.sent()), ["POST", "DELETE"]);
+    assert_eq!(methods(&lab.sent()), ["POST"], "the host's clock is years behind ours, and the object a moment old");
+    lab.later();
+    lab.delete().await;
+    assert_eq!(methods(&lab.sent()), ["DELETE"]);
     assert_eq!(lab.provider.metrics.possible_leaks.get(), 1);
 }
 
@@ -217,6 +220,7 @@ async fn nothing_is_remembered_of_a_service_that_is_gone() {
 async fn nothing_is_remembered_of_a_service_whose_object_somebody_else_deleted() {
     let lab = Lab::new(vec![service("default/web").done()]);
     lab.ensure().await.unwrap();
+    lab.later();
     lab.stored.lock().unwrap().clear();
     assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
     assert_eq!(methods(&lab.sent()), ["POST", "DELETE"]);
@@ -228,6 +232,7 @@ async fn nothing_is_remembered_of_a_service_whose_object_somebody_else_deleted()
 async fn an_object_whose_address_was_never_published_is_deleted_too() {
     let lab = Lab::new(vec![service("default/web").done()]);
     lab.ensure().await.unwrap();
+    lab.later();
     lab.sent();
     assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
     assert_eq!(methods(&lab.sent()), ["DELETE"]);
@@ -241,7 +246,10 @@ async fn an_object_that_no_cache_shows_is_found_and_deleted() {
     lab.provider.objects.forget(&lab.name());
     lab.sent();
     assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
-    assert_eq!(methods(&lab.sent()), ["GET", "DELETE"]);
+    assert_eq!(methods(&lab.sent()), ["GET"], "a first sight: the host may be booking");
+    lab.later();
+    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
+    assert_eq!(methods(&lab.sent()), ["DELETE"]);
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ fn a_pool_that_does_not_exist_is_told_and_can_be_corrected() {
     let lb = lb("lb-name").network_of_host("guests/mgmt").not_ready("fail to get allocator nosuch").done();
     let lb = LbView { wanted_pool: Some("nosuch".into()), ..lb };
     let web = |pool| service("default/web").short(&[("ippool", pool)]).done();
-    let scene = Scene { now: 1_010, idle: Some(Duration::from_secs(10)), ..Scene::default() };
+    let scene = Scene { age: Duration::from_secs(10), idle: Some(Duration::from_secs(10)), ..Scene::default() };
     let told = scene.plan(&web("nosuch"), &[], &[("default/web", &lb)]);
     assert_eq!(told.actions, []);
     assert!(waiting(&told).needs_user && waiting(&told).message.contains("IPPool nosuch does not exist"));
