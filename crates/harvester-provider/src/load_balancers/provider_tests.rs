@@ -103,6 +103,10 @@ impl Lab {
         self.provider.objects.grow_older(booking::BOOKING);
     }
 
+    fn quota_reached(&self, config: &LoadBalancerConfig) -> Option<usize> {
+        self.provider.quota_reached(&key("default/new"), &self.provider.memory(), config)
+    }
+
     async fn ensure(&self) -> Result<Ensured, ProviderError> {
         self.provider.ensure(&self.service()).await
     }

@@ -61,6 +61,8 @@ pub struct World<'a> {
     pub taken: bool,
     /// Another Service that has the address which this one asks for; or a static one that has what was booked for this one.
     pub address_user: Option<ServiceKey>,
+    /// Another Service whose pass is about to publish that address at this moment.
+    pub address_claimed: Option<ServiceKey>,
     /// The node or the ClusterIP that has the static address which this one asks for and is not served at.
     pub address_holder: Option<Holder>,
     /// The cluster has as many load balancers as it may have.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use cloud_provider::view::ServiceKey;
 
 use super::super::sharing::{Group, Occupant};
+use super::super::under_way::UnderWay;
 
 /// What is not worth losing while the process lives, and no harm if it is lost. Most of it comes in a burst and is gone soon after: a
 /// tree gives the room back, a hash table never does.
@@ -21,6 +22,8 @@ pub(super) struct Memory {
     pub(super) backlog: BTreeSet<ServiceKey>,
     /// By primary: secondaries whose patch is on its way, so that two applicants cannot take one port (W-20).
     pub(super) claims: BTreeMap<ServiceKey, Vec<Occupant>>,
+    /// What passes under way are about to take.
+    pub(super) under_way: UnderWay,
     /// By group without an address: who of its members is to get one, so that two do not begin at once.
     pub(super) founders: BTreeMap<Group, ServiceKey>,
     /// By heir: the object that was handed over to it, for as long as the watch does not show that.
@@ -39,6 +42,7 @@ impl Memory {
             && self.deleted.is_empty()
             && self.backlog.is_empty()
             && self.claims.is_empty()
+            && self.under_way.is_empty()
             && self.founders.is_empty()
             && self.inherited.is_empty()
             && self.deleting.is_empty()

@@ -129,7 +129,7 @@ async fn an_object_that_is_given_up_for_a_shared_address_is_forgotten() {
     lab.watch();
     assert!(lab.provider.memory().created.is_empty(), "{:?}", lab.provider.memory().created);
     let limit = LoadBalancerConfig { max_load_balancers: Some(1), ..config() };
-    assert_eq!(lab.provider.quota_reached(&limit), None);
+    assert_eq!(lab.quota_reached(&limit), None);
 }
 
 #[tokio::test]
@@ -150,7 +150,32 @@ async fn an_object_that_somebody_deletes_before_it_has_an_address_does_not_use_u
     lab.watch();
     lab.stored.lock().unwrap().clear();
     lab.watch();
-    assert_eq!(lab.provider.quota_reached(&lab.provider.config()), None, "nor in that of others");
+    assert_eq!(lab.quota_reached(&lab.provider.config()), None, "nor in that of others");
+}
+
+/// Sixteen passes may be under way at a time: none of them sees the object of another one yet.
+#[tokio::test]
+async fn services_that_come_together_do_not_exceed_the_limit_together() {
+    let names = ["default/web", "default/b", "default/c", "default/d"];
+    let mut lab = Lab::new(names.iter().map(|name| service(name).short(&[("ipam", "dhcp")]).done()).collect());
+    lab.provider.given.max_load_balancers = Some(2);
+    let of = |name: &str| lab.services.get(&key(name)).unwrap();
+    let all = names.map(of);
+    let answers = futures::future::join_all(all.iter().map(|service| lab.provider.ensure(service))).await;
+    assert_eq!(methods(&lab.sent()), ["POST", "POST"]);
+    let refused = |answer: &&Result<Ensured, ProviderError>| matches!(answer, Ok(Ensured::Waiting(waiting)) if waiting.message.contains("--max-load-balancers"));
+    assert_eq!(answers.iter().filter(refused).count(), 2, "{answers:?}");
+    assert!(lab.provider.memory().under_way.is_empty(), "nothing stays reserved");
+}
+
+#[tokio::test]
+async fn a_place_whose_object_could_not_be_created_is_free_again() {
+    let server = Scenario::answering(|_| (500, Scenario::status(500, "InternalError", "no")));
+    let mut lab = Lab::new(vec![service("default/web").short(&[("ipam", "dhcp")]).done()]);
+    lab.provider.requests = Requests::new(server.client(), server.client(), "guests");
+    lab.provider.given.max_load_balancers = Some(1);
+    assert!(lab.ensure().await.is_err());
+    assert_eq!(lab.quota_reached(&lab.provider.config()), None);
 }
 
 #[tokio::test]

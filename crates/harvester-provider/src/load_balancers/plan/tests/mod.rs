@@ -75,6 +75,7 @@ impl Scene<'_> {
             lb: find_lb(&service.key),
             others: self.others,
             address_user: self.address_user.clone(),
+            address_claimed: None,
             address_holder: self.address_holder.clone(),
             quota_reached: self.quota_reached,
             unserved: self.unserved,

@@ -141,6 +141,7 @@ fn without_a_proof_for_a_second_object_the_move_is_refused() {
         users: &[],
         taken: false,
         address_user: None,
+        address_claimed: None,
         address_holder: None,
         quota_reached: None,
         unserved: None,
