@@ -122,7 +122,7 @@ impl HarvesterLoadBalancers {
                         return Ok(Deleted::Waiting(waiting));
                     }
                     let by_rule = self.objects.get(&object_name(&config, service));
-                    let kept = by_rule.filter(|lb| is_handed_over(lb, service, config.cluster_uid.as_deref()));
+                    let kept = by_rule.filter(|lb| is_handed_over(lb, service));
                     self.forget(service, &name);
                     // Its heir must not begin anew while the watch still shows it as this Service's.
                     if let Some(lb) = kept {
@@ -143,7 +143,7 @@ impl HarvesterLoadBalancers {
     ) -> Result<Option<Deleted>, ProviderError> {
         let lb = self.objects.get(name);
         let config = self.config();
-        let handed_over = |lb: &LbView| is_handed_over(lb, service, config.cluster_uid.as_deref());
+        let handed_over = |lb: &LbView| is_handed_over(lb, service);
         if lb.as_deref().is_some_and(handed_over) {
             return Ok(Some(Deleted::Gone { existed: false }));
         }

@@ -17,7 +17,7 @@ use super::super::view::LbView;
 use super::memory::Memory;
 use super::{HarvesterLoadBalancers, unix_seconds, unserved};
 use crate::config::LoadBalancerConfig;
-use crate::identity::proof::cluster_of;
+use crate::identity::proof::{cluster_of, is_proven};
 
 /// The address that nobody else may have: the static one that the Service asks for, or the one that was booked for it. True: only a
 /// Service that chose it can be in its way.
@@ -86,10 +86,12 @@ impl HarvesterLoadBalancers {
         config: &LoadBalancerConfig,
     ) -> Option<usize> {
         let limit = config.max_load_balancers?;
-        let ours = |lb: &Arc<LbView>| {
-            cluster_of(lb).as_ref() == Some(&config.cluster_name)
-                && config.cluster_uid.as_deref().is_none_or(|uid| ["", uid].contains(&lb.annotation(CLUSTER_UID)))
+        let of_this_cluster = |lb: &LbView| {
+            config.cluster_uid.as_deref().is_none_or(|uid| ["", uid].contains(&lb.annotation(CLUSTER_UID)))
+                // From before default/kubernetes was made anew.
+                || lb.service_key().and_then(|key| self.services.get(&key)).is_some_and(|owner| is_proven(lb, &owner))
         };
+        let ours = |lb: &Arc<LbView>| cluster_of(lb).as_ref() == Some(&config.cluster_name) && of_this_cluster(lb);
         let shown = self.lbs.all().iter().filter(|lb| ours(lb)).count();
         let created = memory.created.keys().filter(|name| self.objects.get(name).is_some());
         let unseen: BTreeSet<&String> = created.chain(memory.under_way.objects(service)).collect();
