@@ -34,7 +34,7 @@ const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 const STATIC_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &World<'_>) -> Plan {
-    let (source, asked) = match choice::source(service).and_then(|source| Ok((source, choice::address(service)?))) {
+    let (source, asked) = match choice::choice(service) {
         Ok(choice) => choice,
         Err(error) => return Plan::only(Refusal::from(error)),
     };

@@ -91,6 +91,15 @@ fn a_pool_that_does_not_exist_is_told_and_can_be_corrected() {
     assert!(changes.contains(&Change::Pool("edge".into())), "{changes:?}");
 }
 
+#[test]
+fn a_static_address_of_a_family_that_the_service_does_not_have_is_refused_before_anything_is_made() {
+    let web = service("default/web").short(&[("ipam", "static"), ("want", "fd00::7")]);
+    let plan = plan(&web.families(&[Family::V4]).done(), &[], &[]);
+    assert_eq!(plan.actions, []);
+    let Verdict::Refused(refused) = &plan.verdict else { panic!("{plan:?}") };
+    assert_eq!(refused.word(), "WrongAnnotation");
+}
+
 /// Harvester knows nothing of static addresses, so a pool that contains one gives it away a second time.
 #[test]
 fn a_booked_address_that_a_static_service_uses_is_not_published_and_told() {
