@@ -17,6 +17,7 @@ use runtime::reflect::Reflector;
 use runtime::tasks::Tasks;
 use tokio::sync::watch;
 
+use crate::announcers::Announcers;
 use crate::config::ProviderConfig;
 use crate::features::Detector;
 use crate::garbage::collector::Collector;
@@ -49,6 +50,7 @@ pub struct HarvesterProvider {
     keeper: Keeper,
     collector: Collector,
     detector: Detector,
+    announcers: Announcers,
 }
 
 #[derive(Debug, Clone)]
@@ -162,6 +164,7 @@ impl HarvesterProvider {
             returns: None,
             metrics: Arc::clone(&metrics),
         };
+        let announcers = Announcers::new(guest, services.clone(), sources.record.clone(), Arc::clone(&metrics));
         let keeper = Keeper::new(identity, sources, Records::new(guest.clone()), metrics);
         let caches = Caches { services: services.clone(), lbs, vms, vmis };
         Self {
@@ -174,6 +177,7 @@ impl HarvesterProvider {
             keeper,
             collector,
             detector,
+            announcers,
         }
     }
 
@@ -238,6 +242,7 @@ impl HarvesterProvider {
         tasks.spawn_endless("garbage", self.collector.run(events.for_component(COMPONENT)));
         tasks.spawn_endless("guest agents", self.instances.run(self.asked));
         tasks.spawn_endless("host features", self.detector.run());
+        tasks.spawn_endless("announcers", self.announcers.run(events.for_component(COMPONENT)));
         if let Some(writer) = self.writer {
             tasks.spawn_endless("NAD mapping", writer.run());
         }
