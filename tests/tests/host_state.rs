@@ -73,7 +73,7 @@ impl Provider {
             &mut registry,
         )
         .resync_on(&returns.subscribe());
-        let synced = provider.synced();
+        let (checks, known) = (provider.checks(), services.clone());
         let mut tasks = Tasks::new(Token::new());
         tasks.spawn_endless("watch of services", watch_services.run());
         let (recorder, writer) = Recorder::new(guest, "test");
@@ -86,7 +86,12 @@ impl Provider {
             Ok::<_, std::io::Error>(())
         });
         provider.start(&mut tasks, &recorder);
-        tokio::time::timeout(PATIENCE, synced).await.expect("the first lists arrive");
+        wait_for("the first lists", PATIENCE, || async {
+            checks.iter().try_for_each(|(name, check)| check().map_err(|error| format!("{name}: {error}")))?;
+            if known.is_synced() { Ok(()) } else { Err("no Services".to_owned()) }
+        })
+        .await
+        .unwrap();
         Self { tasks, registry, returns }
     }
 

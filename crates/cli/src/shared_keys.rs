@@ -21,6 +21,19 @@ fn cloud_provider_and_announcer_mean_the_same_keys() {
     }
 }
 
+/// The cloud provider knows by them whether anybody announces.
+#[test]
+fn both_mean_the_same_leases() {
+    let names = [harvester_provider::MEMBER_PREFIX, harvester_provider::LOCK];
+    let texts = [
+        include_str!("../../announcer/src/ownership/node/member.rs"),
+        include_str!("../../announcer/src/config/variables.rs"),
+    ];
+    for (name, text) in names.iter().zip(texts) {
+        assert!(text.contains(&format!("{name:?}")), "{name}");
+    }
+}
+
 #[test]
 fn no_key_of_ours_is_told_to_be_misspelt() {
     let texts = [include_str!("../../harvester-api/src/keys.rs"), include_str!("../../announcer/src/annotations.rs")];

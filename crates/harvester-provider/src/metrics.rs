@@ -34,6 +34,8 @@ pub struct Metrics {
     pub known_hostnames: Gauge<f64, AtomicU64>,
     /// 1 while the command line names another cluster than the one in use.
     pub cluster_name_mismatch: Gauge,
+    /// 1 while no announcer renews its Lease.
+    pub announcer_missing: Gauge,
     garbage: Family<[(&'static str, &'static str); 1], Gauge>,
     reasons: Mutex<BTreeMap<ServiceKey, WaitReason>>,
 }
@@ -52,6 +54,7 @@ impl Metrics {
             nad_mapping_networks: Gauge::default(),
             known_hostnames: Gauge::default(),
             cluster_name_mismatch: Gauge::default(),
+            announcer_missing: Gauge::default(),
             garbage: Family::default(),
             reasons: Mutex::default(),
         };
@@ -99,6 +102,11 @@ impl Metrics {
             "harvester_cluster_name_mismatch",
             "1 while --cluster-name differs from the name that is remembered and used",
             metrics.cluster_name_mismatch.clone(),
+        );
+        registry.register(
+            "harvester_announcer_missing",
+            "1 while Services have addresses and no announcer renews its Lease, where one did before",
+            metrics.announcer_missing.clone(),
         );
         registry.register(
             "harvester_garbage_loadbalancers",

@@ -17,6 +17,7 @@ use runtime::reflect::Reflector;
 use runtime::tasks::Tasks;
 use tokio::sync::watch;
 
+use crate::announcers::Announcers;
 use crate::config::ProviderConfig;
 use crate::features::Detector;
 use crate::garbage::collector::Collector;
@@ -24,10 +25,10 @@ use crate::identity::Identity;
 use crate::identity::keeper::{Keeper, Sources, record_cache};
 use crate::identity::record::{self, Record, Records};
 use crate::instances;
-use crate::instances::provider::{Asked, HarvesterInstances, VmCache, VmiCache, machine_caches};
+use crate::instances::provider::{Asked, HarvesterInstances, machine_caches};
 use crate::instances::view::{VmView, VmiView};
 use crate::load_balancers;
-use crate::load_balancers::own_writes::{LbCache, lb_cache};
+use crate::load_balancers::own_writes::lb_cache;
 use crate::load_balancers::provider::HarvesterLoadBalancers;
 use crate::load_balancers::view::LbView;
 use crate::metrics::Metrics;
@@ -43,20 +44,12 @@ pub struct HarvesterProvider {
     load_balancers: Arc<HarvesterLoadBalancers>,
     instances: Arc<HarvesterInstances>,
     asked: Asked,
-    caches: Caches,
     watches: Watches,
     writer: Option<Writer>,
     keeper: Keeper,
     collector: Collector,
     detector: Detector,
-}
-
-#[derive(Debug, Clone)]
-struct Caches {
-    services: ServiceCache,
-    lbs: LbCache,
-    vms: VmCache,
-    vmis: VmiCache,
+    announcers: Announcers,
 }
 
 #[derive(Debug)]
@@ -162,18 +155,18 @@ impl HarvesterProvider {
             returns: None,
             metrics: Arc::clone(&metrics),
         };
+        let announcers = Announcers::new(guest, services.clone(), sources.record.clone(), Arc::clone(&metrics));
         let keeper = Keeper::new(identity, sources, Records::new(guest.clone()), metrics);
-        let caches = Caches { services: services.clone(), lbs, vms, vmis };
         Self {
             load_balancers: Arc::new(load_balancers),
             instances: Arc::new(instances),
             asked,
-            caches,
             watches,
             writer,
             keeper,
             collector,
             detector,
+            announcers,
         }
     }
 
@@ -205,19 +198,6 @@ impl HarvesterProvider {
         ]
     }
 
-    /// Waits for the first complete lists. The futures may be taken before [`Self::start`] consumes the provider.
-    pub fn synced(&self) -> impl Future<Output = ()> + Send + 'static {
-        let caches = self.caches.clone();
-        async move {
-            tokio::join!(
-                caches.services.wait_synced(),
-                caches.lbs.wait_synced(),
-                caches.vms.wait_synced(),
-                caches.vmis.wait_synced()
-            );
-        }
-    }
-
     /// Whether what the watches have brought is up to date, by name. Told, and no reason to be taken out of service.
     pub fn freshness(&self) -> Vec<(&'static str, Check)> {
         vec![
@@ -238,6 +218,7 @@ impl HarvesterProvider {
         tasks.spawn_endless("garbage", self.collector.run(events.for_component(COMPONENT)));
         tasks.spawn_endless("guest agents", self.instances.run(self.asked));
         tasks.spawn_endless("host features", self.detector.run());
+        tasks.spawn_endless("announcers", self.announcers.run(events.for_component(COMPONENT)));
         if let Some(writer) = self.writer {
             tasks.spawn_endless("NAD mapping", writer.run());
         }

@@ -48,10 +48,9 @@ pub fn list<'a>(
 ) -> Vec<Garbage> {
     let found = lbs.into_iter().filter(|lb| !lb.terminating).filter_map(|lb| {
         let kind = kind(lb, config)?;
-        let service =
-            lb.service().map(|(namespace, name)| ServiceKey { namespace: namespace.into(), name: name.into() });
+        let service = lb.service_key();
         let owner = service.as_ref().and_then(&find);
-        let needed = owner.is_some_and(|owner| is_needed(lb, &owner, config));
+        let needed = owner.is_some_and(|owner| is_needed(lb, &owner));
         (!needed).then(|| Garbage { lb: Arc::clone(lb), kind, service })
     });
     found.collect()
@@ -65,9 +64,9 @@ fn kind(lb: &LbView, config: &LoadBalancerConfig) -> Option<Kind> {
 }
 
 /// A Service that was made again under the same name has another UID, and does not need its predecessor's object.
-fn is_needed(lb: &LbView, owner: &ServiceView, config: &LoadBalancerConfig) -> bool {
+fn is_needed(lb: &LbView, owner: &ServiceView) -> bool {
     let promised = wants_load_balancer(owner) || has_finalizer(owner);
-    promised && is_proven(lb, owner, config.cluster_uid.as_deref())
+    promised && is_proven(lb, owner)
 }
 
 #[cfg(test)]

@@ -168,12 +168,10 @@ impl Keeper {
     }
 
     fn adopted(&self) -> Vec<ClusterName> {
-        let uid = cluster_uid(&self.sources.services);
         let lbs = self.sources.lbs.all();
         let proven = lbs.iter().filter(|lb| {
-            let Some((namespace, name)) = lb.service() else { return false };
-            let key = ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() };
-            self.sources.services.get(&key).is_some_and(|service| is_proven(lb, &service, uid.as_deref()))
+            let service = lb.service_key().and_then(|key| self.sources.services.get(&key));
+            service.is_some_and(|service| is_proven(lb, &service))
         });
         proven.filter_map(|lb| cluster_of(lb)).collect()
     }

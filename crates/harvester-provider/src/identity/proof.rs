@@ -21,24 +21,25 @@ pub fn unique_in_pool(service: &ServiceView, pool: &str) -> String {
     format!("{}/{pool}", service.uid)
 }
 
-/// It has this Service's name, and has been handed over to another one of this cluster, whose it is by labels and both UIDs.
-pub fn is_handed_over(lb: &LbView, service: &ServiceView, cluster_uid: Option<&str>) -> bool {
+/// It has this Service's name, and has been handed over to another one, whose it is by labels and UID.
+pub fn is_handed_over(lb: &LbView, service: &ServiceView) -> bool {
     let (namespace, name) = (service.key.namespace.as_str(), service.key.name.as_str());
     let owner = lb.annotation(cloudprovider::SERVICE_UID);
-    lb.service().is_some_and(|named| named != (namespace, name))
-        && !["", service.uid.0.as_str()].contains(&owner)
-        && cluster_uid.is_some_and(|uid| lb.annotation(cloudprovider::CLUSTER_UID) == uid)
+    lb.service().is_some_and(|named| named != (namespace, name)) && !["", service.uid.0.as_str()].contains(&owner)
 }
 
 /// The labels name the Service, and either a naming rule, computed with the object's own cluster name and the Service's UID (and, of
-/// an object that a move made, its own pool: the cluster's UID may have changed since), gives its name, or both UIDs stand on it. A label alone proves nothing: clusters share a namespace of Harvester.
-pub fn is_proven(lb: &LbView, service: &ServiceView, cluster_uid: Option<&str>) -> bool {
+/// an object that a move made, its own pool), gives its name, or that UID stands on it. A label alone proves nothing: clusters share a
+/// namespace of Harvester.
+///
+/// The cluster's UID is not asked for: Service default/kubernetes can be made anew, and then every object carries a former one. Nor would
+/// it prove more: a Service's UID cannot be had twice but in a copy of the whole cluster, which has the cluster's UID too.
+pub fn is_proven(lb: &LbView, service: &ServiceView) -> bool {
     let (namespace, name) = (service.key.namespace.as_str(), service.key.name.as_str());
     if lb.service() != Some((namespace, name)) {
         return false;
     }
-    let by_uid = lb.annotation(cloudprovider::SERVICE_UID) == service.uid.0
-        && cluster_uid.is_some_and(|uid| lb.annotation(cloudprovider::CLUSTER_UID) == uid);
+    let by_uid = lb.annotation(cloudprovider::SERVICE_UID) == service.uid.0 && !service.uid.0.is_empty();
     let by_rule = |unique: &str| {
         cluster_of(lb).is_some_and(|cluster| lb.name == cluster.load_balancer_name(namespace, name, unique))
     };
@@ -65,16 +66,13 @@ mod tests {
     fn the_naming_rule_proves_whose_an_object_is_under_any_cluster_name() {
         let web = build::service("default/web").done();
         for cluster in ["demo", "kubernetes", "former"] {
-            assert!(is_proven(&object(cluster, &name(cluster, &web)), &web, None), "{cluster}");
+            assert!(is_proven(&object(cluster, &name(cluster, &web)), &web), "{cluster}");
         }
-        assert!(
-            !is_proven(&object("former", &name("demo", &web)), &web, None),
-            "the name belongs to another cluster's rule"
-        );
+        assert!(!is_proven(&object("former", &name("demo", &web)), &web), "the name belongs to another cluster's rule");
         let successor = ServiceView { uid: cloud_provider::view::Uid("other".into()), ..web.clone() };
-        assert!(!is_proven(&object("demo", &name("demo", &web)), &successor, None), "a Service of the same name");
+        assert!(!is_proven(&object("demo", &name("demo", &web)), &successor), "a Service of the same name");
         let other = build::service("default/other").done();
-        assert!(!is_proven(&object("demo", &name("demo", &other)), &other, None), "the labels name default/web");
+        assert!(!is_proven(&object("demo", &name("demo", &other)), &other), "the labels name default/web");
     }
 
     /// Service default/kubernetes can be made anew, and then the cluster has another UID.
@@ -84,25 +82,42 @@ mod tests {
         let unique = unique_in_pool(&web, "edge");
         let moved = ClusterName::from_record("demo").load_balancer_name("default", "web", &unique);
         let mut lb = object("demo", &moved);
-        assert!(!is_proven(&lb, &web, None), "no pool stands on it");
+        assert!(!is_proven(&lb, &web), "no pool stands on it");
         lb.wanted_pool = Some("edge".into());
-        assert!(is_proven(&lb, &web, None) && is_proven(&lb, &web, Some("cluster-2")));
+        assert!(is_proven(&lb, &web));
         lb.wanted_pool = Some("other".into());
-        assert!(!is_proven(&lb, &web, None), "the name belongs to another pool");
+        assert!(!is_proven(&lb, &web), "the name belongs to another pool");
         lb.wanted_pool = Some("edge".into());
         let successor = ServiceView { uid: cloud_provider::view::Uid("other".into()), ..web };
-        assert!(!is_proven(&lb, &successor, None), "a Service of the same name");
+        assert!(!is_proven(&lb, &successor), "a Service of the same name");
     }
 
     #[test]
-    fn uids_prove_it_where_the_name_does_not() {
+    fn the_uid_of_the_service_proves_it_where_the_name_does_not_whatever_the_uid_of_the_cluster() {
+        let web = build::service("default/web").done();
+        for cluster_uid in ["", "cluster-1", "cluster-2"] {
+            let mut lb = object("demo", "some-name");
+            lb.annotations.insert(cloudprovider::CLUSTER_UID, cluster_uid);
+            assert!(!is_proven(&lb, &web), "{cluster_uid}: labels alone");
+            lb.annotations.insert(cloudprovider::SERVICE_UID, "that of another clusters default/web");
+            assert!(!is_proven(&lb, &web), "{cluster_uid}: another cluster's");
+            lb.annotations.insert(cloudprovider::SERVICE_UID, &web.uid.0);
+            assert!(is_proven(&lb, &web), "{cluster_uid}");
+            lb.labels.insert(cloudprovider::SERVICE_NAME, "other");
+            assert!(!is_proven(&lb, &web), "{cluster_uid}: its labels say otherwise");
+        }
+    }
+
+    #[test]
+    fn an_object_is_handed_over_when_labels_and_uid_name_another_service() {
         let web = build::service("default/web").done();
         let mut lb = object("demo", "some-name");
-        assert!(!is_proven(&lb, &web, Some("cluster-1")));
+        lb.labels.insert(cloudprovider::SERVICE_NAME, "heir");
+        assert!(!is_handed_over(&lb, &web), "no UID says whose it is");
         lb.annotations.insert(cloudprovider::SERVICE_UID, &web.uid.0);
-        lb.annotations.insert(cloudprovider::CLUSTER_UID, "cluster-1");
-        assert!(is_proven(&lb, &web, Some("cluster-1")));
-        assert!(!is_proven(&lb, &web, Some("cluster-2")) && !is_proven(&lb, &web, None));
+        assert!(!is_handed_over(&lb, &web), "half way");
+        lb.annotations.insert(cloudprovider::SERVICE_UID, "uid-of-default-heir");
+        assert!(is_handed_over(&lb, &web), "whatever the UID of the cluster is by now");
     }
 
     #[test]
@@ -112,6 +127,6 @@ mod tests {
         let mut lb = object("", &name(&long, &web));
         lb.labels.remove(cloudprovider::CLUSTER);
         lb.annotations.insert(loadbalancer::CLUSTER, &long);
-        assert!(is_proven(&lb, &web, None));
+        assert!(is_proven(&lb, &web));
     }
 }

@@ -1,5 +1,6 @@
 //! When a LoadBalancer may be deleted without leaking its pool address: pure.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use harvester_api::load_balancer::NotReady;
@@ -34,9 +35,20 @@ pub fn when(lb: &LbView, age: Duration) -> When {
     if booked || old { When::Now { leaks: !booked } } else { When::In(BOOKING.saturating_sub(age)) }
 }
 
-/// How old an object is by the host's clock, which may differ from ours, or as long as a deletion has been `held` back already,
-/// which is the bound that holds whatever the clocks say.
-pub fn age(lb: &LbView, now: i64, held: Duration) -> Duration {
-    let seconds = lb.created.and_then(|created| u64::try_from(now.saturating_sub(created)).ok());
-    Duration::from_secs(seconds.unwrap_or(0)).max(held)
+/// For how long this process has known objects, by UID. Their creationTimestamp says nothing: it is of the host's clock, and if ours is
+/// a minute ahead, an object that was made just now looks old, and a DELETE comes before the address is booked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ages(BTreeMap<String, Duration>);
+
+impl Ages {
+    /// One that nobody has looked at before is as good as new.
+    pub fn of(&self, lb: &LbView) -> Duration {
+        self.0.get(&lb.uid).copied().unwrap_or_default()
+    }
+}
+
+impl FromIterator<(String, Duration)> for Ages {
+    fn from_iter<I: IntoIterator<Item = (String, Duration)>>(ages: I) -> Self {
+        Self(ages.into_iter().collect())
+    }
 }

@@ -149,7 +149,6 @@ pub fn lb(name: &str) -> LbBuilder {
     ));
     view.uid = format!("uid-{name}");
     view.resource_version = "200".into();
-    view.created = Some(1_000);
     LbBuilder(view)
 }
 

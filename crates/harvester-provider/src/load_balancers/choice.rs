@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use cloud_provider::view::{NodeView, ServiceKey, ServiceView};
+use cloud_provider::view::{Family, NodeView, ServiceKey, ServiceView};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::load_balancer::Ipam;
 use harvester_api::names::is_object_name;
@@ -58,6 +58,19 @@ pub enum ChoiceError {
     /// No address, or one that no Service can have.
     #[error("annotation {key} has the value {value:?}, expected one IPv4 or IPv6 address of the network", key = cloudprovider::IP, value = Quoted(.0))]
     NoAddress(String),
+    /// An address that kube-proxy would not serve: the Service has no such family.
+    #[error(
+        "annotation {key} has the value {address}, an {found} address, and spec.ipFamilies of the Service is [{families}]: accepted is an \
+         address of these families; name one, or change spec.ipFamilies",
+        key = cloudprovider::IP, found = Family::from(*address),
+        families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    )]
+    WrongFamily {
+        /// By annotation.
+        address: IpAddr,
+        /// Of the Service.
+        families: Vec<Family>,
+    },
     /// `static` without an address.
     #[error(
         "annotation {} is static, so annotation {} has to name the address",
@@ -92,6 +105,19 @@ pub fn source(service: &ServiceView) -> Result<Source, ChoiceError> {
     match (pool, &source) {
         (Some(_), Source::Dhcp | Source::Static(_)) => Err(ChoiceError::PoolNotUsed { word: source.word() }),
         _ => Ok(source),
+    }
+}
+
+/// Where the address comes from, and the one that is asked for. Who is served from a pool or by a lease goes on: the wish was never
+/// granted, and is no reason to leave the Service alone.
+pub fn choice(service: &ServiceView) -> Result<(Source, Option<IpAddr>), ChoiceError> {
+    let (source, asked) = (source(service)?, address(service)?);
+    let families = &service.families;
+    let wrong = |address: &IpAddr| !families.is_empty() && !families.contains(&Family::from(*address));
+    let binding = matches!(source, Source::Static(_)) || service.ingress.is_empty();
+    match asked.filter(wrong) {
+        Some(address) if binding => Err(ChoiceError::WrongFamily { address, families: families.clone() }),
+        _ => Ok((source, asked)),
     }
 }
 
@@ -221,6 +247,41 @@ mod tests {
         ] {
             let text = asked(annotations).unwrap_err();
             assert!(parts.iter().all(|part| text.contains(part)), "{annotations:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_a_family_that_the_service_does_not_have_is_refused_with_field_value_and_what_is_accepted() {
+        use Family::{V4, V6};
+        for (ipam, ip, families, served, expected) in [
+            (
+                "static",
+                "fd00::7",
+                &[V4][..],
+                false,
+                Some("fd00::7, an IPv6 address, and spec.ipFamilies of the Service is [IPv4]"),
+            ),
+            (
+                "static",
+                "10.0.0.7",
+                &[V6],
+                false,
+                Some("10.0.0.7, an IPv4 address, and spec.ipFamilies of the Service is [IPv6]"),
+            ),
+            ("static", "10.0.0.7", &[V6], true, Some("/ip has the value 10.0.0.7")),
+            ("static", "fd00::7", &[V4, V6], false, None),
+            ("static", "fd00::7", &[], false, None),
+            ("static", "10.0.0.7", &[V4], false, None),
+            ("pool", "fd00::7", &[V4], false, Some("accepted is an address of these families")),
+            ("dhcp", "fd00::7", &[V4], false, Some("accepted is an address of these families")),
+            ("pool", "fd00::7", &[V4], true, None),
+            ("dhcp", "fd00::7", &[V4], true, None),
+        ] {
+            let web = service("default/web").short(&[("ipam", ipam), ("want", ip)]).families(families);
+            let web = if served { web.ingress("10.0.0.1") } else { web }.done();
+            let told = choice(&web).err().map(|error| error.to_string());
+            let fits = told.as_deref().zip(expected).is_some_and(|(told, part)| told.contains(part));
+            assert!(fits || told.is_none() && expected.is_none(), "{ipam} {ip} {families:?} {served}: {told:?}");
         }
     }
 

@@ -62,8 +62,8 @@ impl Resend {
     }
 }
 
-/// What to tell about a LoadBalancer without a usable address; `then` says what follows when it has one. `now` in Unix seconds.
-pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, now: i64) -> NoAddress {
+/// What to tell about a LoadBalancer without a usable address, known for so long; `then` says what follows when it has one.
+pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, age: Duration) -> NoAddress {
     let message = lb.ready.as_ref().map_or("", |ready| ready.message.as_str());
     let story = format!("ip is not allocated, mode: {}, message: {message}", lb.effective_ipam());
     let progress = |story: String, retry_after| NoAddress {
@@ -72,12 +72,12 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, n
         resend: None,
     };
     match &lb.ready {
-        None => silent_host(lb, &story, now),
+        None => silent_host(&story, age),
         // A pool switch passes through Ready without an address, and so does an object between two writes of the host.
         Some(ready) if ready.status => progress(story, None),
         Some(_) => match NotReady::classify(message) {
             NotReady::Transient => progress(story, None),
-            NotReady::NoAllocator => no_such_pool(lb, &story, then, now),
+            NotReady::NoAllocator => no_such_pool(lb, &story, then, age),
             NotReady::NoMatchingPool => no_matching_pool(lb, &story, (cluster, namespace), then),
             NotReady::PoolExhausted => NoAddress {
                 waiting: Waiting {
@@ -109,16 +109,12 @@ pub fn no_address(lb: &LbView, (cluster, namespace): (&str, &str), then: &str, n
     }
 }
 
-fn age_seconds(lb: &LbView, now: i64) -> u64 {
-    lb.created.map_or(0, |created| u64::try_from(now.saturating_sub(created)).unwrap_or(0))
-}
-
 /// The host does not let us read its pools: its words are all there is.
-fn no_such_pool(lb: &LbView, story: &str, then: &str, now: i64) -> NoAddress {
-    let left = POOL_UNKNOWN.as_secs().saturating_sub(age_seconds(lb, now));
-    if left > 0 {
+fn no_such_pool(lb: &LbView, story: &str, then: &str, age: Duration) -> NoAddress {
+    let left = POOL_UNKNOWN.saturating_sub(age);
+    if !left.is_zero() {
         let reason = WaitReason::Allocation;
-        let retry_after = Some(Duration::from_secs(left));
+        let retry_after = Some(left);
         let waiting = Waiting { reason: reason.word(), message: story.to_owned(), needs_user: false, retry_after };
         return NoAddress { waiting, reason, resend: None };
     }
@@ -136,9 +132,8 @@ fn no_such_pool(lb: &LbView, story: &str, then: &str, now: i64) -> NoAddress {
     NoAddress { waiting, reason, resend: Some(Resend::Nudge) }
 }
 
-fn silent_host(lb: &LbView, story: &str, now: i64) -> NoAddress {
-    let age = age_seconds(lb, now);
-    let silent = age >= HOST_SILENT.as_secs();
+fn silent_host(story: &str, age: Duration) -> NoAddress {
+    let silent = age >= HOST_SILENT;
     let message = if silent {
         format!(
             "{story}. Harvester's load balancer controller has not looked at the object for more than {} s: see whether \
@@ -153,7 +148,7 @@ fn silent_host(lb: &LbView, story: &str, now: i64) -> NoAddress {
             reason: WaitReason::HostSilent.word(),
             message,
             needs_user: silent,
-            retry_after: (!silent).then(|| Duration::from_secs(HOST_SILENT.as_secs() - age)),
+            retry_after: (!silent).then(|| HOST_SILENT.saturating_sub(age)),
         },
         reason: if silent { WaitReason::HostSilent } else { WaitReason::Allocation },
         resend: None,
@@ -194,11 +189,10 @@ mod tests {
 
     fn tell(message: Option<&str>, network: &str) -> NoAddress {
         let mut lb = build::lb("x").network_of_host(network).done();
-        lb.created = Some(100);
         if let Some(message) = message {
             lb = LbView { ready: Some(super::super::view::Ready { status: false, message: message.into() }), ..lb };
         }
-        no_address(&lb, ("demo", "guests"), GETS_ONE, 100)
+        no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::ZERO)
     }
 
     #[test]
@@ -216,17 +210,21 @@ mod tests {
     /// It used to be a busy host's word for ever, and nobody learnt of a mistyped name.
     #[test]
     fn a_pool_that_does_not_exist_becomes_the_users_trouble_after_ten_seconds() {
-        let lb = LbView { created: Some(100), ..build::lb("x").not_ready("fail to get allocator nosuch").done() };
-        let soon = no_address(&lb, ("demo", "guests"), GETS_ONE, 104);
+        let lb = build::lb("x").not_ready("fail to get allocator nosuch").done();
+        let soon = no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_secs(4));
         assert!(!soon.waiting.needs_user && soon.resend.is_none(), "a host that starts says so of every pool");
         assert_eq!(soon.waiting.retry_after, Some(Duration::from_secs(6)));
-        let late = no_address(&lb, ("demo", "guests"), GETS_ONE, 110);
+        let late = no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_secs(10));
         assert!(late.waiting.needs_user);
         assert_eq!((late.reason, late.resend), (WaitReason::NoSuchPool, Some(Resend::Nudge)));
         for part in ["IPPool nosuch does not exist on Harvester, or Harvester has just restarted", "/ippool"] {
             assert!(late.waiting.message.contains(part), "{}", late.waiting.message);
         }
-        assert_eq!(late, no_address(&lb, ("demo", "guests"), GETS_ONE, 999), "one trouble, one Event");
+        assert_eq!(
+            late,
+            no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_mins(15)),
+            "one trouble, one Event"
+        );
     }
 
     #[test]
@@ -263,15 +261,15 @@ mod tests {
 
     #[test]
     fn a_host_that_never_looked_becomes_the_users_trouble_after_half_a_minute() {
-        let lb = LbView { created: Some(100), ..build::lb("x").done() };
-        let soon = no_address(&lb, ("demo", "guests"), GETS_ONE, 110);
+        let lb = build::lb("x").done();
+        let soon = no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_secs(10));
         assert!(!soon.waiting.needs_user);
         assert_eq!(soon.waiting.retry_after, Some(Duration::from_secs(20)));
-        let late = no_address(&lb, ("demo", "guests"), GETS_ONE, 130);
+        let late = no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_secs(30));
         assert!(late.waiting.needs_user && late.waiting.message.contains("harvester-load-balancer"));
         assert_eq!(
             late.waiting.message,
-            no_address(&lb, ("demo", "guests"), GETS_ONE, 999).waiting.message,
+            no_address(&lb, ("demo", "guests"), GETS_ONE, Duration::from_mins(15)).waiting.message,
             "one trouble, one Event"
         );
     }

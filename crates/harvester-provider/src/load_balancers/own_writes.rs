@@ -55,12 +55,16 @@ struct Shown {
     /// `None`: it appeared and vanished between two looks.
     uid: Option<String>,
     gone: Option<Instant>,
+    /// When this process first saw the object of this UID.
+    since: Instant,
 }
 
 #[derive(Debug, Clone)]
 struct Written {
     view: LbView,
     at: Instant,
+    /// As in [`Shown`].
+    since: Instant,
     /// The cache had the object when we wrote it, or has had it since: if it has none now, the object is gone.
     shown: bool,
 }
@@ -99,6 +103,20 @@ impl Objects {
         Some(Arc::new(entry.view.clone()))
     }
 
+    /// For how long this process has known the object: by our own clock, which never jumps, whatever the host's clock says.
+    pub fn age(&self, lb: &LbView) -> Duration {
+        self.known().since(&lb.name, &lb.uid).map(|since| since.elapsed()).unwrap_or_default()
+    }
+
+    /// As if everything had been seen earlier by this much.
+    #[cfg(test)]
+    pub(super) fn grow_older(&self, by: Duration) {
+        let mut known = self.known();
+        let earlier = |at: &mut Instant| *at = at.checked_sub(by).expect("a machine that has run for so long");
+        known.shown.values_mut().for_each(|shown| earlier(&mut shown.since));
+        known.written.values_mut().for_each(|written| earlier(&mut written.since));
+    }
+
     /// Remembers the answer to a POST: whatever the watch has shown under this name before was another object.
     pub fn created(&self, view: LbView) {
         let mut known = self.known();
@@ -124,11 +142,13 @@ impl Known {
     /// The watch shows this object under the name now, or none.
     fn notice(&mut self, name: String, now: Option<String>) {
         if let Some(uid) = now {
-            self.shown.insert(name, Shown { uid: Some(uid), gone: None });
+            let since = self.since(&name, &uid).unwrap_or_else(Instant::now);
+            self.shown.insert(name, Shown { uid: Some(uid), gone: None, since });
             return;
         }
         self.shown.retain(|_, shown| shown.gone.is_none_or(|gone| gone.elapsed() <= FORGET_AFTER));
-        let shown = self.shown.entry(name.clone()).or_insert(Shown { uid: None, gone: None });
+        let unseen = || Shown { uid: None, gone: None, since: Instant::now() };
+        let shown = self.shown.entry(name.clone()).or_insert_with(unseen);
         shown.gone = Some(Instant::now());
         if let Some(entry) = self.written.get_mut(&name) {
             entry.shown |= shown.uid.as_ref().is_none_or(|uid| *uid == entry.view.uid);
@@ -136,9 +156,18 @@ impl Known {
     }
 
     fn keep(&mut self, view: LbView) {
+        let now = Instant::now();
+        let since = self.since(&view.name, &view.uid).unwrap_or(now);
         let shown = self.shown.get(&view.name);
         let shown = shown.is_some_and(|shown| shown.uid.as_ref().is_none_or(|uid| *uid == view.uid));
-        self.written.insert(view.name.clone(), Written { at: Instant::now(), shown, view });
+        self.written.insert(view.name.clone(), Written { at: now, since, shown, view });
+    }
+
+    /// Since when we know this object.
+    fn since(&self, name: &str, uid: &str) -> Option<Instant> {
+        let shown = self.shown.get(name).filter(|shown| shown.uid.as_deref() == Some(uid)).map(|shown| shown.since);
+        let written = self.written.get(name).filter(|written| written.view.uid == uid).map(|written| written.since);
+        shown.into_iter().chain(written).min()
     }
 }
 
@@ -274,6 +303,23 @@ mod tests {
             cache.remove(&"a".to_owned());
             assert_eq!(version(&objects), None);
         }
+    }
+
+    #[test]
+    fn the_age_of_an_object_counts_from_our_first_sight_and_that_of_its_successor_anew() {
+        let (cache, objects) = objects();
+        let hour = Duration::from_hours(1);
+        let minute = Duration::from_mins(1);
+        objects.created(LbView { created: Some(0), ..at("5") });
+        assert!(objects.age(&at("5")) < minute, "whatever its creationTimestamp says");
+        objects.grow_older(hour);
+        cache.apply("a".into(), at("7"));
+        objects.wrote(at("8"));
+        assert!(objects.age(&at("8")) >= hour, "neither the watch nor a write makes it young");
+        let successor = LbView { uid: "successor".into(), ..at("12") };
+        assert_eq!(objects.age(&successor), Duration::ZERO, "never seen");
+        cache.apply("a".into(), successor.clone());
+        assert!(objects.age(&successor) < minute);
     }
 
     #[test]

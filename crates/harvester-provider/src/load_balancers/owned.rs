@@ -59,7 +59,7 @@ impl Owners {
     fn index(&self) -> MutexGuard<'_, Index> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(Some(name)) = index.touched.next().now_or_never() {
-            let key = self.cache.get(&name).and_then(|lb| service_named(&lb));
+            let key = self.cache.get(&name).and_then(|lb| lb.service_key());
             index.note(name, key);
         }
         index
@@ -77,7 +77,7 @@ impl Owners {
         let mut names = self.index().names_of(&service.key);
         names.extend(more);
         names.remove(&by_rule);
-        let handed_over = |lb: &Arc<LbView>| is_handed_over(lb, service, config.cluster_uid.as_deref());
+        let handed_over = |lb: &Arc<LbView>| is_handed_over(lb, service);
         let own = objects.get(&by_rule);
         let (rule, own) = if own.as_ref().is_some_and(handed_over) {
             // The name is taken for as long as its heir lives. Of what is made under another one the watch may not know yet.
@@ -87,10 +87,7 @@ impl Owners {
         } else {
             (by_rule.clone(), own)
         };
-        let proven = names
-            .iter()
-            .filter_map(|name| objects.get(name))
-            .filter(|lb| is_proven(lb, service, config.cluster_uid.as_deref()));
+        let proven = names.iter().filter_map(|name| objects.get(name)).filter(|lb| is_proven(lb, service));
         let owned = choose(service, &rule, own, proven.collect());
         if owned.lb.is_some() && owned.name != by_rule {
             self.index().last.insert(service.uid.clone(), owned.name.clone());
@@ -132,11 +129,6 @@ impl Index {
         let first = (service.clone(), String::new());
         self.named.range(first..).take_while(|(key, _)| key == service).map(|(_, name)| name.clone()).collect()
     }
-}
-
-fn service_named(lb: &LbView) -> Option<ServiceKey> {
-    let (namespace, name) = lb.service()?;
-    Some(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
 /// The one whose address the Service shows, else the one under the name of the rule, else the oldest.

@@ -98,6 +98,15 @@ impl Lab {
         self.services.apply(service.key.clone(), service);
     }
 
+    /// Long after what the provider has seen so far: no deletion waits for a booking any more.
+    fn later(&self) {
+        self.provider.objects.grow_older(booking::BOOKING);
+    }
+
+    fn quota_reached(&self, config: &LoadBalancerConfig) -> Option<usize> {
+        self.provider.quota_reached(&key("default/new"), &self.provider.memory(), config)
+    }
+
     async fn ensure(&self) -> Result<Ensured, ProviderError> {
         self.provider.ensure(&self.service()).await
     }

@@ -1,6 +1,6 @@
 //! What the decisions need to know about a LoadBalancer object on Harvester; nothing else looks at the cached object.
 
-use cloud_provider::view::Tags;
+use cloud_provider::view::{ServiceKey, Tags};
 use harvester_api::keys::{cloudprovider, loadbalancer};
 use harvester_api::load_balancer::{LoadBalancer, NotReady};
 
@@ -101,6 +101,12 @@ impl LbView {
     pub fn service(&self) -> Option<(&str, &str)> {
         let label = |key| self.labels.get(key).filter(|value| !value.is_empty());
         Some((label(cloudprovider::SERVICE_NAMESPACE)?, label(cloudprovider::SERVICE_NAME)?))
+    }
+
+    /// The same as a key.
+    pub fn service_key(&self) -> Option<ServiceKey> {
+        let (namespace, name) = self.service()?;
+        Some(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
     /// The host has finished with it for now, so a write of ours costs nobody a conflict (host-throughput.md 1.5). An object that

@@ -158,13 +158,10 @@ fn owner(lb: &LbView, config: &LoadBalancerConfig, all: impl FnOnce() -> Vec<Arc
     let named = lb.annotations.get(loadbalancer::CLUSTER).or_else(|| lb.labels.get(cloudprovider::CLUSTER));
     if named.is_some_and(|cluster| cluster != ours) {
         // Unless it is ours under a former name of this cluster.
-        return all()
-            .into_iter()
-            .find(|service| is_proven(lb, service, config.cluster_uid.as_deref()))
-            .map(|service| service.key.clone());
+        return all().into_iter().find(|service| is_proven(lb, service)).map(|service| service.key.clone());
     }
-    if let Some((namespace, name)) = lb.service() {
-        return Some(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() });
+    if let Some(service) = lb.service_key() {
+        return Some(service);
     }
     all().into_iter().find(|service| object_name(config, service) == lb.name).map(|service| service.key.clone())
 }

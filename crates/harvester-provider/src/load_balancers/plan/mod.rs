@@ -22,6 +22,7 @@ pub use delete::{DeletePlan, delete};
 pub use moving::name_in_pool;
 pub use refusal::Refusal;
 
+use super::booking::Ages;
 use super::choice::Holder;
 use super::desired::Change;
 use super::network::interface_for;
@@ -60,6 +61,8 @@ pub struct World<'a> {
     pub taken: bool,
     /// Another Service that has the address which this one asks for; or a static one that has what was booked for this one.
     pub address_user: Option<ServiceKey>,
+    /// Another Service whose pass is about to publish that address at this moment.
+    pub address_claimed: Option<ServiceKey>,
     /// The node or the ClusterIP that has the static address which this one asks for and is not served at.
     pub address_holder: Option<Holder>,
     /// The cluster has as many load balancers as it may have.
@@ -72,8 +75,8 @@ pub struct World<'a> {
     pub now: i64,
     /// Time since the object was last sent, or since we first saw it waiting.
     pub idle: Option<Duration>,
-    /// Age of the object, see [`super::booking::age`].
-    pub age: Duration,
+    /// For how long the objects of the Service have been known.
+    pub ages: &'a Ages,
 }
 
 /// One request.

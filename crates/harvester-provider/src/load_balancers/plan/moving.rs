@@ -7,7 +7,7 @@ use cloud_provider::provider::Waiting;
 use cloud_provider::view::ServiceView;
 use harvester_api::load_balancer::DHCP_ADDRESS;
 
-use super::super::booking::{self, When, when};
+use super::super::booking::{When, when};
 use super::super::choice::Source;
 use super::super::desired;
 use super::super::host_words::MOVES;
@@ -84,7 +84,7 @@ pub(super) fn superseded(service: &ServiceView, lb: &LbView, world: &World<'_>) 
     let used = |lb: &LbView| world.sharers.iter().chain(world.users).any(|user| sharing::has_address_of(user, lb));
     let unused = unused.filter(|other| !used(other));
     unused
-        .filter_map(|other| match when(other, booking::age(other, world.now, std::time::Duration::ZERO)) {
+        .filter_map(|other| match when(other, world.ages.of(other)) {
             When::Now { leaks } => {
                 tracing::debug!(lb = object(world.config, other), "superseded");
                 Some(Action::Delete { name: other.name.clone(), uid: other.uid.clone(), leaks })

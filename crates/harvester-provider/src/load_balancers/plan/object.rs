@@ -34,7 +34,7 @@ pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadB
 /// Why there is no address yet, and whether sending the object again may help; `then` says what follows when there is one.
 pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Option<Resend>, Verdict) {
     let config = world.config;
-    let told = host_words::no_address(lb, (config.cluster_name.as_str(), &config.namespace), then, world.now);
+    let told = host_words::no_address(lb, (config.cluster_name.as_str(), &config.namespace), then, world.ages.of(lb));
     let mut waiting = told.waiting;
     let due = told.resend.filter(|resend| world.idle.is_some_and(|idle| idle >= resend.interval()));
     if let (Some(resend), None) = (told.resend, due) {

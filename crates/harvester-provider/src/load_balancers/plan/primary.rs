@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cloud_provider::provider::Waiting;
-use cloud_provider::view::{Family, ServiceView};
+use cloud_provider::view::{Family, ServiceKey, ServiceView};
 use harvester_api::keys::cloudprovider::{self, NUDGED};
 use harvester_api::keys::{kube_vip, loadbalancer};
 use harvester_api::load_balancer::{DHCP_ADDRESS, DHCP6_ADDRESS};
@@ -27,16 +27,22 @@ use super::{Action, Plan, Refusal, UNSERVED, Verdict, World, key, moving, user_w
 /// How often a Service looks whether the cluster may have one more load balancer.
 const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
 
+/// How long another one's PATCH may take.
+const CLAIM_PAUSE: Duration = Duration::from_secs(1);
+
 /// How often a Service looks whether a static one still uses the address that was booked for it.
 const STATIC_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &World<'_>) -> Plan {
-    let (source, asked) = match choice::source(service).and_then(|source| Ok((source, choice::address(service)?))) {
+    let (source, asked) = match choice::choice(service) {
         Ok(choice) => choice,
         Err(error) => return Plan::only(Refusal::from(error)),
     };
     if let (Source::Static(address), Some(by)) = (&source, &world.address_user) {
         return Plan::only(Refusal::AddressTaken { address: *address, by: by.clone() });
+    }
+    if let Some(by) = &world.address_claimed {
+        return Plan::only(claimed(service, by));
     }
     if let (Source::Static(address), Some(holder)) = (&source, &world.address_holder) {
         return Plan::only(Refusal::AddressHeld { address: *address, holder: holder.clone() });
@@ -154,6 +160,14 @@ fn single_stack(service: &ServiceView, source: &Source) -> Option<Refusal> {
         word: source.word(),
         annotated: service.annotations.get(cloudprovider::IPAM).is_some_and(|value| !value.is_empty()),
     })
+}
+
+/// Who came a moment earlier gets the address, or fails to; the next look decides on what there is then.
+fn claimed(service: &ServiceView, by: &ServiceKey) -> Verdict {
+    let message = format!("service {by} is about to publish the address that service {} asks for", service.key);
+    let reason = WaitReason::Allocation;
+    let waiting = Waiting { reason: reason.word(), message, needs_user: false, retry_after: Some(CLAIM_PAUSE) };
+    Verdict::Waiting(waiting, reason)
 }
 
 /// Harvester booked an address that a Service with a static one uses. Two nodes must not answer for it; who has it keeps it.
@@ -277,7 +291,7 @@ fn nobody_uses_it(service: &ServiceView, world: &World<'_>) -> bool {
 
 /// The host does not change the mode of an object. Deleted by the rules of every deletion (decision 7), it is made again when it is gone.
 fn make_anew(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'_>) -> Plan {
-    match when(lb, world.age) {
+    match when(lb, world.ages.of(lb)) {
         When::Now { leaks } => {
             // A request for DHCP that was published: no announcer must answer it any more.
             let stale = ServicePatch::forget_address(service);

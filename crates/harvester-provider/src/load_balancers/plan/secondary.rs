@@ -57,7 +57,7 @@ pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &
     }
     // Its own object from a life as primary. After the annotation: an address must not be released while it is announced.
     if let Some(lb) = world.lb.filter(|lb| !lb.terminating && foreign(service, lb, world.config).is_none()) {
-        match when(lb, world.age) {
+        match when(lb, world.ages.of(lb)) {
             When::Now { leaks } => actions.push(Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks }),
             When::In(rest) => {
                 return Plan {

@@ -122,7 +122,7 @@ impl HarvesterLoadBalancers {
                         return Ok(Deleted::Waiting(waiting));
                     }
                     let by_rule = self.objects.get(&object_name(&config, service));
-                    let kept = by_rule.filter(|lb| is_handed_over(lb, service, config.cluster_uid.as_deref()));
+                    let kept = by_rule.filter(|lb| is_handed_over(lb, service));
                     self.forget(service, &name);
                     // Its heir must not begin anew while the watch still shows it as this Service's.
                     if let Some(lb) = kept {
@@ -143,7 +143,7 @@ impl HarvesterLoadBalancers {
     ) -> Result<Option<Deleted>, ProviderError> {
         let lb = self.objects.get(name);
         let config = self.config();
-        let handed_over = |lb: &LbView| is_handed_over(lb, service, config.cluster_uid.as_deref());
+        let handed_over = |lb: &LbView| is_handed_over(lb, service);
         if lb.as_deref().is_some_and(handed_over) {
             return Ok(Some(Deleted::Gone { existed: false }));
         }
@@ -154,9 +154,8 @@ impl HarvesterLoadBalancers {
         }
         let shown = Owned { name: name.to_owned(), lb: lb.clone(), others: Vec::new() };
         let users = self.users(service, &shown);
-        let age = self.memory().age(name, lb.as_deref(), unix_seconds());
+        let age = lb.as_deref().map(|lb| self.objects.age(lb)).unwrap_or_default();
         let plan = plan::delete(service, &config, lb.as_deref(), (&self.sharers(service, &config), &users), age);
-        self.memory().hold(name, if let DeletePlan::Waiting(_, reason) = &plan { Some(*reason) } else { None });
         if !matches!(plan, DeletePlan::Send { .. }) {
             self.pacer.not_wanted(name);
         }

@@ -1,14 +1,12 @@
 //! What is remembered between calls.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cloud_provider::view::ServiceKey;
 
-use super::super::booking;
 use super::super::sharing::{Group, Occupant};
-use super::super::view::LbView;
-use super::super::wait_reason::WaitReason;
+use super::super::under_way::UnderWay;
 
 /// What is not worth losing while the process lives, and no harm if it is lost. Most of it comes in a burst and is gone soon after: a
 /// tree gives the room back, a hash table never does.
@@ -18,14 +16,14 @@ pub(super) struct Memory {
     pub(super) created: BTreeMap<String, Instant>,
     /// When an object that waits for an address was last sent, or first seen waiting.
     pub(super) sent: BTreeMap<String, Instant>,
-    /// When a deletion was first held back because the host is still booking.
-    pub(super) held: BTreeMap<String, Instant>,
     /// Objects that a deletion found.
     pub(super) deleted: BTreeSet<String>,
     /// Services that were there before us and have no address yet.
     pub(super) backlog: BTreeSet<ServiceKey>,
     /// By primary: secondaries whose patch is on its way, so that two applicants cannot take one port (W-20).
     pub(super) claims: BTreeMap<ServiceKey, Vec<Occupant>>,
+    /// What passes under way are about to take.
+    pub(super) under_way: UnderWay,
     /// By group without an address: who of its members is to get one, so that two do not begin at once.
     pub(super) founders: BTreeMap<Group, ServiceKey>,
     /// By heir: the object that was handed over to it, for as long as the watch does not show that.
@@ -41,29 +39,13 @@ impl Memory {
     pub(super) fn is_empty(&self) -> bool {
         self.created.is_empty()
             && self.sent.is_empty()
-            && self.held.is_empty()
             && self.deleted.is_empty()
             && self.backlog.is_empty()
             && self.claims.is_empty()
+            && self.under_way.is_empty()
             && self.founders.is_empty()
             && self.inherited.is_empty()
             && self.deleting.is_empty()
             && self.unserved.is_empty()
-    }
-}
-
-impl Memory {
-    pub(super) fn age(&self, name: &str, lb: Option<&LbView>, now: i64) -> Duration {
-        let held = self.held.get(name).map(Instant::elapsed).unwrap_or_default();
-        lb.map(|lb| booking::age(lb, now, held)).unwrap_or_default()
-    }
-
-    /// Remembers since when a deletion is held back, as long as it is.
-    pub(super) fn hold(&mut self, name: &str, reason: Option<WaitReason>) {
-        if reason == Some(WaitReason::Booking) {
-            self.held.entry(name.to_owned()).or_insert_with(Instant::now);
-        } else {
-            self.held.remove(name);
-        }
     }
 }

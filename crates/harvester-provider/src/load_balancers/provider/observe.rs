@@ -1,5 +1,7 @@
 //! Everything that a decision depends on, gathered for `plan`.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,12 +11,29 @@ use harvester_api::keys::kube_vip;
 
 use super::super::choice::{self, Holder, Source};
 use super::super::owned::Owned;
-use super::super::plan::{self, Action, Plan, Verdict, World};
+use super::super::plan::{self, Action, Plan, World};
 use super::super::sharing::{self, Occupant};
 use super::super::view::LbView;
+use super::memory::Memory;
 use super::{HarvesterLoadBalancers, unix_seconds, unserved};
 use crate::config::LoadBalancerConfig;
-use crate::identity::proof::cluster_of;
+use crate::identity::proof::{cluster_of, is_proven};
+
+/// The address that nobody else may have: the static one that the Service asks for, or the one that was booked for it. True: only a
+/// Service that chose it can be in its way.
+fn address_in_question(service: &ServiceView, lb: Option<&LbView>) -> Option<(IpAddr, bool)> {
+    match choice::source(service).ok()? {
+        Source::Static(address) => Some((address, false)),
+        Source::Pool(_) => Some((lb?.usable_address.as_deref()?.parse().ok()?, true)),
+        Source::Dhcp => None,
+    }
+}
+
+/// Another Service whose pass is about to publish that address; nothing shows it yet.
+fn address_claimed(service: &ServiceView, memory: &Memory, lb: Option<&LbView>) -> Option<ServiceKey> {
+    let (address, only_static) = address_in_question(service, lb)?;
+    memory.under_way.publisher(&service.key, address, only_static).cloned()
+}
 
 impl HarvesterLoadBalancers {
     pub(super) fn service(&self, key: &ServiceKey) -> Option<Arc<ServiceView>> {
@@ -38,11 +57,7 @@ impl HarvesterLoadBalancers {
 
     /// Another Service that has the static address which this one asks for, or a static one that has what was booked for it.
     pub(super) fn address_user(&self, service: &ServiceView, lb: Option<&LbView>) -> Option<ServiceKey> {
-        let (address, only_static) = match choice::source(service).ok()? {
-            Source::Static(address) => (address, false),
-            Source::Pool(_) => (lb?.usable_address.as_deref()?.parse().ok()?, true),
-            Source::Dhcp => return None,
-        };
+        let (address, only_static) = address_in_question(service, lb)?;
         let mut there = service.clone();
         there.annotations.insert(kube_vip::LOADBALANCER_IPS, &address.to_string());
         there.ingress = Vec::new();
@@ -63,17 +78,24 @@ impl HarvesterLoadBalancers {
     }
 
     /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too, unless somebody has
-    /// deleted them before they had an address.
-    pub(super) fn quota_reached(&self, config: &LoadBalancerConfig) -> Option<usize> {
+    /// deleted them before they had an address, and those that are being created at this moment for others.
+    pub(super) fn quota_reached(
+        &self,
+        service: &ServiceKey,
+        memory: &Memory,
+        config: &LoadBalancerConfig,
+    ) -> Option<usize> {
         let limit = config.max_load_balancers?;
-        let ours = |lb: &Arc<LbView>| {
-            cluster_of(lb).as_ref() == Some(&config.cluster_name)
-                && config.cluster_uid.as_deref().is_none_or(|uid| ["", uid].contains(&lb.annotation(CLUSTER_UID)))
+        let of_this_cluster = |lb: &LbView| {
+            config.cluster_uid.as_deref().is_none_or(|uid| ["", uid].contains(&lb.annotation(CLUSTER_UID)))
+                // From before default/kubernetes was made anew.
+                || lb.service_key().and_then(|key| self.services.get(&key)).is_some_and(|owner| is_proven(lb, &owner))
         };
+        let ours = |lb: &Arc<LbView>| cluster_of(lb).as_ref() == Some(&config.cluster_name) && of_this_cluster(lb);
         let shown = self.lbs.all().iter().filter(|lb| ours(lb)).count();
-        let created: Vec<String> = self.memory().created.keys().cloned().collect();
-        let unseen =
-            created.iter().filter(|name| self.lbs.get(name).is_none() && self.objects.get(name).is_some()).count();
+        let created = memory.created.keys().filter(|name| self.objects.get(name).is_some());
+        let unseen: BTreeSet<&String> = created.chain(memory.under_way.objects(service)).collect();
+        let unseen = unseen.into_iter().filter(|name| self.lbs.get(name).is_none()).count();
         (shown + unseen >= limit).then_some(limit)
     }
 
@@ -87,7 +109,7 @@ impl HarvesterLoadBalancers {
         let users = self.users(service, owned);
         let beside_primary = shared.as_ref().map(|primary| self.sharers(primary, config)).unwrap_or_default();
         let mapping = self.mapping.get();
-        let quota_reached = if lb.is_none() { self.quota_reached(config) } else { None };
+        let ages = owned.lb.iter().chain(&owned.others).map(|lb| (lb.uid.clone(), self.objects.age(lb))).collect();
 
         let mut memory = self.memory();
         let occupants = match &shared {
@@ -106,6 +128,7 @@ impl HarvesterLoadBalancers {
                 None
             }
         };
+        let quota_reached = if lb.is_none() { self.quota_reached(&service.key, &memory, config) } else { None };
         let unserved = if unserved::is_unserved(service) {
             let elapsed = memory.unserved.entry(service.key.clone()).or_insert_with(Instant::now).elapsed();
             Some(elapsed.max(unserved::told_before(service)))
@@ -113,14 +136,13 @@ impl HarvesterLoadBalancers {
             memory.unserved.remove(&service.key);
             None
         };
-        let now = unix_seconds();
-        let age = memory.age(name, lb.as_deref(), now);
         let world = World {
             config,
             name,
             lb: lb.as_deref(),
             others: &owned.others,
             address_user: self.address_user(service, lb.as_deref()),
+            address_claimed: address_claimed(service, &memory, lb.as_deref()),
             address_holder: self.address_holder(service),
             quota_reached,
             unserved,
@@ -131,22 +153,25 @@ impl HarvesterLoadBalancers {
             users: &users,
             taken: lb.is_none() && sharing::is_taken(service, &self.beside(service)),
             occupants: &occupants,
-            now,
+            now: unix_seconds(),
             idle,
-            age,
+            ages: &ages,
         };
         let plan = plan::ensure(service, &world);
-        memory.hold(name, if let Verdict::Waiting(_, reason) = &plan.verdict { Some(*reason) } else { None });
         if let Some(primary) = &shared
             && plan.actions.iter().any(|action| matches!(action, Action::Patch(_)))
         {
             memory.claims.entry(primary.key.clone()).or_default().push(Occupant::from(service));
         }
+        memory.under_way.begin(service, &plan);
         plan
     }
 
+    /// The requests of the Service's plan are answered: what it took can be seen now.
     pub(super) fn release_claims(&self, service: &ServiceKey) {
-        self.memory().claims.retain(|_, claims| {
+        let mut memory = self.memory();
+        memory.under_way.end(service);
+        memory.claims.retain(|_, claims| {
             claims.retain(|claim| claim.key != *service);
             !claims.is_empty()
         });
@@ -164,7 +189,6 @@ impl HarvesterLoadBalancers {
         memory.backlog.remove(service);
         memory.created.remove(name);
         memory.sent.remove(name);
-        memory.held.remove(name);
         memory.deleted.remove(name);
         memory.unserved.remove(service);
         memory.inherited.remove(service);

@@ -72,6 +72,30 @@ async fn an_object_under_a_former_cluster_name_is_adopted_and_never_made_anew() 
     assert_eq!(sent[1].body["status"]["allocatedAddress"]["ip"], IP);
 }
 
+/// Somebody deletes Service default/kubernetes, and the API server makes it anew.
+#[tokio::test]
+async fn an_adopted_object_stays_its_services_when_the_uid_of_the_cluster_changes() {
+    let lab = Lab::new(vec![served(), cluster("before")]);
+    store(&lab, go_object("former", IP));
+    lab.ensure().await.unwrap();
+    lab.watch();
+    assert_eq!(methods(&lab.sent()), ["GET", "PUT"], "from here on its name proves nothing");
+    for uid in ["before", "after"] {
+        lab.services.apply(key("default/kubernetes"), cluster(uid));
+        assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false), "{uid}");
+        assert_eq!(lab.sent(), [], "{uid}");
+    }
+    let limit = LoadBalancerConfig { max_load_balancers: Some(1), ..lab.provider.config() };
+    assert_eq!(lab.quota_reached(&limit), Some(1), "and counts as one of this cluster");
+    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
+    assert_eq!(methods(&lab.sent()), ["DELETE"]);
+}
+
+fn cluster(uid: &str) -> ServiceView {
+    let uid = cloud_provider::view::Uid(uid.to_owned());
+    ServiceView { uid, is_load_balancer: false, ..service("default/kubernetes").done() }
+}
+
 #[tokio::test]
 async fn an_adopted_object_is_deleted_and_its_absence_verified_under_its_own_name() {
     let lab = Lab::new(vec![served()]);

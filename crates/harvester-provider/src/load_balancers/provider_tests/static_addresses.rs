@@ -23,6 +23,31 @@ async fn an_address_that_a_static_service_uses_is_not_published_until_that_one_g
     assert_eq!(methods(&lab.sent()), ["PATCH"], "who only wants it has no claim");
 }
 
+/// Both objects are ready, and both passes are under way: neither Service shows the address yet.
+#[tokio::test]
+async fn of_two_static_services_that_come_together_one_gets_the_address_and_the_other_is_told() {
+    let fixed = |name| service(name).short(&[("ipam", "static"), ("want", IP)]).done();
+    let lab = Lab::new(vec![fixed("default/web"), fixed("default/late")]);
+    let (web, late) = (fixed("default/web"), fixed("default/late"));
+    for service in [&web, &late] {
+        lab.provider.ensure(service).await.unwrap();
+    }
+    lab.stored.lock().unwrap().values_mut().for_each(|object| {
+        booked(object, "0.0.0.0");
+        bump(object);
+    });
+    lab.watch();
+    lab.sent();
+    let (first, second) = tokio::join!(lab.provider.ensure(&web), lab.provider.ensure(&late));
+    assert_eq!(methods(&lab.sent()), ["PATCH"]);
+    assert_eq!(first.unwrap(), Ensured::ready(true));
+    let Ensured::Waiting(waiting) = second.unwrap() else { panic!("published twice") };
+    assert!(!waiting.needs_user && waiting.retry_after.is_some(), "the other one may fail yet: {waiting:?}");
+    let error = lab.provider.ensure(&late).await.unwrap_err();
+    assert!(error.message.contains("already used by service default/web"), "{error:?}");
+    assert!(lab.provider.memory().under_way.is_empty());
+}
+
 #[tokio::test]
 async fn a_static_service_is_woken_when_the_address_that_it_was_refused_is_free() {
     let lab = Lab::new(vec![service("default/web").done(), fixed()]);

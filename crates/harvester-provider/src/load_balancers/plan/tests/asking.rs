@@ -82,13 +82,22 @@ fn a_pool_that_does_not_exist_is_told_and_can_be_corrected() {
     let lb = lb("lb-name").network_of_host("guests/mgmt").not_ready("fail to get allocator nosuch").done();
     let lb = LbView { wanted_pool: Some("nosuch".into()), ..lb };
     let web = |pool| service("default/web").short(&[("ippool", pool)]).done();
-    let scene = Scene { now: 1_010, idle: Some(Duration::from_secs(10)), ..Scene::default() };
+    let scene = Scene { age: Duration::from_secs(10), idle: Some(Duration::from_secs(10)), ..Scene::default() };
     let told = scene.plan(&web("nosuch"), &[], &[("default/web", &lb)]);
     assert_eq!(told.actions, []);
     assert!(waiting(&told).needs_user && waiting(&told).message.contains("IPPool nosuch does not exist"));
     let corrected = scene.plan(&web("edge"), &[], &[("default/web", &lb)]);
     let [Action::Update { changes, .. }] = corrected.actions.as_slice() else { panic!("{corrected:?}") };
     assert!(changes.contains(&Change::Pool("edge".into())), "{changes:?}");
+}
+
+#[test]
+fn a_static_address_of_a_family_that_the_service_does_not_have_is_refused_before_anything_is_made() {
+    let web = service("default/web").short(&[("ipam", "static"), ("want", "fd00::7")]);
+    let plan = plan(&web.families(&[Family::V4]).done(), &[], &[]);
+    assert_eq!(plan.actions, []);
+    let Verdict::Refused(refused) = &plan.verdict else { panic!("{plan:?}") };
+    assert_eq!(refused.word(), "WrongAnnotation");
 }
 
 /// Harvester knows nothing of static addresses, so a pool that contains one gives it away a second time.

@@ -77,15 +77,6 @@ fn a_delete_is_held_back_while_the_host_is_booking_but_not_for_ever() {
 }
 
 #[test]
-fn a_clock_that_differs_from_the_hosts_holds_no_deletion_up() {
-    let object = lb("lb-name").done();
-    assert_eq!(age(&object, 1_004, Duration::ZERO), Duration::from_secs(4));
-    assert_eq!(age(&object, 10, Duration::ZERO), Duration::ZERO, "the host's clock is ahead");
-    assert_eq!(age(&object, 10, BOOKING), BOOKING);
-    assert_eq!(age(&LbView { created: None, ..object }, 1_004, BOOKING), BOOKING);
-}
-
-#[test]
 fn an_address_is_not_released_while_another_service_shows_it_or_is_served_at_it() {
     let other = || service("default/former");
     let stays = |what: &str, owner: ServiceView, other: ServiceView, expected: bool| {

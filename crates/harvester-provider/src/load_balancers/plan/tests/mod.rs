@@ -10,7 +10,6 @@ use cloud_provider::view::Tags;
 use harvester_api::keys::{cloudprovider, kube_vip, loadbalancer};
 use serde_json::json;
 
-use super::super::booking::age;
 use super::super::build::{self, config, key, lb, service};
 use super::super::sharing as rules;
 use super::*;
@@ -27,6 +26,7 @@ struct Scene<'a> {
     mapping: Option<&'a NadMapping>,
     idle: Option<Duration>,
     now: i64,
+    age: Duration,
     others: &'a [Arc<LbView>],
     address_user: Option<ServiceKey>,
     address_holder: Option<Holder>,
@@ -41,6 +41,7 @@ impl Default for Scene<'_> {
             mapping: None,
             idle: None,
             now: 1_000,
+            age: Duration::ZERO,
             others: &[],
             address_user: None,
             address_holder: None,
@@ -74,6 +75,7 @@ impl Scene<'_> {
             lb: find_lb(&service.key),
             others: self.others,
             address_user: self.address_user.clone(),
+            address_claimed: None,
             address_holder: self.address_holder.clone(),
             quota_reached: self.quota_reached,
             unserved: self.unserved,
@@ -86,7 +88,7 @@ impl Scene<'_> {
             occupants: &occupants,
             now: self.now,
             idle: self.idle,
-            age: find_lb(&service.key).map(|lb| age(lb, self.now, Duration::ZERO)).unwrap_or_default(),
+            ages: &lbs_of_service.iter().map(|lb| (lb.uid.clone(), self.age)).collect(),
         };
         ensure(service, &world)
     }
@@ -339,7 +341,7 @@ fn an_exhausted_pool_is_nudged_once_a_minute() {
 #[test]
 fn the_interface_gate_holds_up_new_services_only() {
     let known = NadMapping::Known([("a/b".to_owned(), "enp2s0".to_owned())].into());
-    let scene = Scene { mapping: Some(&known), now: 0, ..Scene::default() };
+    let scene = Scene { mapping: Some(&known), ..Scene::default() };
     let gone = service("default/web").short(&[("net", "a/gone")]).done();
     let refused = scene.plan(&gone, &[], &[]);
     assert_eq!(refused.actions, []);

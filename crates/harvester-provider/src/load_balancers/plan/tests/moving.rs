@@ -71,9 +71,13 @@ fn a_pool_that_gives_nothing_leaves_the_service_as_it_is_and_says_so() {
 
 #[test]
 fn a_service_that_has_an_address_is_not_told_that_it_will_get_one() {
-    let told = |lb: &LbView, others: &[LbView]| waiting(&step(&moved(), lb, others)).message.clone();
+    let told = |lb: &LbView, others: &[LbView]| {
+        let others: Vec<Arc<LbView>> = others.iter().cloned().map(Arc::new).collect();
+        let scene = Scene { others: &others, age: Duration::from_mins(1), ..Scene::default() };
+        waiting(&scene.plan(&moved(), &[], &[("default/web", lb)])).message.clone()
+    };
     let unknown = lb("lb-next").not_ready("fail to get allocator new").done();
-    let next = LbView { wanted_pool: Some("new".into()), name: "lb-next".into(), created: Some(0), ..unknown };
+    let next = LbView { wanted_pool: Some("new".into()), name: "lb-next".into(), ..unknown };
     let moving = told(&old_lb(), std::slice::from_ref(&next));
     assert!(
         moving.contains("IPPool new does not exist") && moving.ends_with("The Service moves by itself then"),
@@ -137,13 +141,14 @@ fn without_a_proof_for_a_second_object_the_move_is_refused() {
         users: &[],
         taken: false,
         address_user: None,
+        address_claimed: None,
         address_holder: None,
         quota_reached: None,
         unserved: None,
         occupants: &[],
         now: 1_000,
         idle: None,
-        age: Duration::ZERO,
+        ages: &Ages::default(),
     };
     let plan = ensure(&moved(), &world);
     assert_eq!(plan.actions, []);

@@ -1,0 +1,343 @@
+//! Whether anybody announces the addresses: looked at from afar, by the Leases that announcers renew in `kube-system`, ours and kube-vip's.
+//! Told on the cluster's record and by metric, never on Services: a Lease that is not renewed may mean that the announcers do not reach
+//! the API, and then they keep serving; and a thousand Services would be a thousand writes on an API that may be what is in trouble. (What
+//! waits for its first announcer says so on the Service, see `load_balancers/provider/unserved.rs`.)
+//!
+//! Silence is told only where this process has seen a Lease being renewed before: a cluster whose announcer keeps no Lease there, a Lease
+//! that was left behind, and a missing right say nothing. Clocks of others play no part: a renewal is a change between two looks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cloud_provider::cache::ServiceCache;
+use cloud_provider::service::wants_load_balancer;
+use cloud_provider::view::ServiceKey;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use runtime::error::{api_code, chain};
+use runtime::events::Recorder;
+use tokio::time::MissedTickBehavior;
+
+use crate::identity::keeper::RecordCache;
+use crate::identity::record::{self, NAME, NAMESPACE};
+use crate::metrics::Metrics;
+
+/// What the Leases of our announcer's nodes are called; the announcer has a list of names of its own.
+pub const MEMBER_PREFIX: &str = "harvester-announcer-";
+
+/// The Lease of kube-vip, and of our announcer where it stands in for it.
+pub const LOCK: &str = "plndr-svcs-lock";
+
+/// How often it is looked: nothing changes when announcers do nothing, so nothing wakes. One list that the API server has in memory.
+const EVERY: Duration = Duration::from_mins(1);
+
+/// Longer than a roll-out or a reboot of a single node takes.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// The same trouble is told again after this time, before the Event of the last time expires.
+const TELL_AGAIN: Duration = Duration::from_mins(50);
+
+/// What the Leases say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finding {
+    /// Nothing that can be told.
+    Unknown,
+    /// Somebody renews.
+    Alive,
+    /// Nobody renews any more, and somebody did.
+    Missing,
+}
+
+/// One Lease.
+#[derive(Debug)]
+struct Beat {
+    renewal: String,
+    /// When a look showed another renewal than the one before.
+    renewed: Option<Instant>,
+}
+
+/// Leases by name, as looks have shown them.
+#[derive(Debug, Default)]
+struct Pulse(BTreeMap<String, Beat>);
+
+impl Pulse {
+    /// What stands in the Leases now: name and renewal.
+    fn look(&mut self, now: Instant, leases: BTreeMap<String, String>) -> Finding {
+        let there: BTreeSet<String> = leases.keys().cloned().collect();
+        for (name, renewal) in leases {
+            match self.0.get_mut(&name) {
+                Some(beat) if beat.renewal == renewal => {}
+                Some(beat) => *beat = Beat { renewal, renewed: Some(now) },
+                None => drop(self.0.insert(name, Beat { renewal, renewed: None })),
+            }
+        }
+        let recent = |beat: &Beat| beat.renewed.is_some_and(|at| now.saturating_duration_since(at) < PATIENCE);
+        let alive = self.0.values().any(recent);
+        // A Lease that is gone says something only while no other one lives: nodes come and go.
+        self.0.retain(|name, beat| there.contains(name) || !alive && beat.renewed.is_some());
+        match (alive, self.0.values().any(|beat| beat.renewed.is_some())) {
+            (true, _) => Finding::Alive,
+            (false, true) => Finding::Missing,
+            (false, false) => Finding::Unknown,
+        }
+    }
+
+    /// The API did not answer: announcers did not reach it either, maybe, and have their time anew.
+    fn blind(&mut self, now: Instant) {
+        self.0.values_mut().for_each(|beat| beat.renewed = beat.renewed.map(|_| now));
+    }
+}
+
+/// What was told last.
+#[derive(Debug, Default)]
+struct Told {
+    missing: Option<Instant>,
+    /// What was served when the Leases fell silent.
+    served: BTreeSet<(ServiceKey, IpAddr)>,
+}
+
+/// Looks at the Leases.
+pub struct Announcers {
+    leases: Api<Lease>,
+    services: ServiceCache,
+    record: RecordCache,
+    metrics: Arc<Metrics>,
+}
+
+impl std::fmt::Debug for Announcers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Announcers").finish_non_exhaustive()
+    }
+}
+
+impl Announcers {
+    /// Nothing is sent before [`Self::run`].
+    pub fn new(guest: &Client, services: ServiceCache, record: RecordCache, metrics: Arc<Metrics>) -> Self {
+        Self { leases: Api::namespaced(guest.clone(), NAMESPACE), services, record, metrics }
+    }
+
+    /// Never ends.
+    pub async fn run(self, events: Recorder) -> Infallible {
+        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + EVERY, EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut pulse, mut told) = (Pulse::default(), Told::default());
+        loop {
+            ticks.tick().await;
+            match self.list().await {
+                Ok(leases) => {
+                    let finding = pulse.look(Instant::now(), leases);
+                    if self.follow(Instant::now(), finding, &mut told, &events) {
+                        pulse = Pulse::default();
+                    }
+                }
+                Err(error) if api_code(&error) == Some(403) => {
+                    tracing::debug!(error = chain(&error), "nothing will be told of announcers");
+                    return std::future::pending().await;
+                }
+                Err(_) => pulse.blind(Instant::now()),
+            }
+        }
+    }
+
+    async fn list(&self) -> Result<BTreeMap<String, String>, kube::Error> {
+        // As the API server has it in memory: a moment old is new enough.
+        let list = self.leases.list(&ListParams::default().match_any()).await?;
+        let announcers = list.items.into_iter().filter_map(|lease| {
+            let name = lease.name_any();
+            let renewed = lease.spec.and_then(|spec| spec.renew_time).map(|time| time.0.to_string());
+            (name == LOCK || name.starts_with(MEMBER_PREFIX)).then(|| (name, renewed.unwrap_or_default()))
+        });
+        Ok(announcers.collect())
+    }
+
+    /// Says what has to be said. True: what is known of the Leases is worth nothing any more, because somebody else serves.
+    fn follow(&self, now: Instant, finding: Finding, told: &mut Told, events: &Recorder) -> bool {
+        let served = if finding == Finding::Missing { self.served() } else { BTreeSet::new() };
+        let fresh = told.missing.is_some() && !served.is_subset(&told.served);
+        if finding != Finding::Missing || served.is_empty() || fresh {
+            if std::mem::take(told).missing.is_some() {
+                let text = "addresses of Services are announced again";
+                tracing::info!("{text}");
+                events.normal(&self.reference(), "AnnouncerBack", text);
+            }
+            self.metrics.announcer_missing.set(0);
+            return fresh;
+        }
+        self.metrics.announcer_missing.set(1);
+        if told.missing.is_none() {
+            told.served = served;
+        }
+        if told.missing.is_none_or(|at| now.saturating_duration_since(at) >= TELL_AGAIN) {
+            told.missing = Some(now);
+            let text = format!(
+                "for {} minutes no announcer has renewed its Lease in namespace {NAMESPACE} ({MEMBER_PREFIX}* or {LOCK}): Services \
+                 have addresses that nobody takes over when their node fails, or that nobody serves any more. See whether the \
+                 announcer (DaemonSet kube-vip) runs on the nodes and reaches the API server",
+                PATIENCE.as_secs() / 60
+            );
+            tracing::warn!("{text}");
+            events.warning(&self.reference(), "NoAnnouncer", &text);
+        }
+        false
+    }
+
+    fn reference(&self) -> k8s_openapi::api::core::v1::ObjectReference {
+        record::reference(self.record.get(&NAME.to_owned()).and_then(|record| record.uid.clone()))
+    }
+
+    /// The addresses of our Services.
+    fn served(&self) -> BTreeSet<(ServiceKey, IpAddr)> {
+        let ours = self.services.all().into_iter().filter(|service| wants_load_balancer(service));
+        ours.flat_map(|service| service.ingress.iter().map(|ip| (service.key.clone(), *ip)).collect::<Vec<_>>())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+    use runtime::events::Entry;
+    use runtime::scenario::Scenario;
+    use serde_json::json;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::identity::keeper::record_cache;
+    use crate::load_balancers::build::service;
+
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    fn leases(all: &[(&str, &str)]) -> BTreeMap<String, String> {
+        all.iter().map(|(name, renewal)| ((*name).to_owned(), (*renewal).to_owned())).collect()
+    }
+
+    #[test]
+    fn silence_is_missed_only_where_a_lease_was_seen_being_renewed() {
+        let start = Instant::now();
+        let mut pulse = Pulse::default();
+        assert_eq!(pulse.look(start, leases(&[])), Finding::Unknown, "another announcer, without Leases");
+        let left = [(LOCK, "long ago")];
+        for minute in 0..30 {
+            assert_eq!(pulse.look(start + MINUTE * minute, leases(&left)), Finding::Unknown, "left behind");
+        }
+        let alive = start + MINUTE * 30;
+        assert_eq!(pulse.look(alive, leases(&[(LOCK, "now")])), Finding::Alive);
+        assert_eq!(pulse.look(alive + PATIENCE / 2, leases(&[(LOCK, "now")])), Finding::Alive, "a roll-out");
+        assert_eq!(pulse.look(alive + PATIENCE, leases(&[(LOCK, "now")])), Finding::Missing);
+        assert_eq!(pulse.look(alive + PATIENCE + MINUTE, leases(&[])), Finding::Missing, "it went with its node");
+        assert_eq!(pulse.look(alive + PATIENCE * 2, leases(&[(LOCK, "later")])), Finding::Alive);
+    }
+
+    #[test]
+    fn one_of_many_announcers_is_enough_and_nodes_that_are_gone_are_forgotten() {
+        let start = Instant::now();
+        let mut pulse = Pulse::default();
+        let mut found = Finding::Unknown;
+        for minute in 0..60 {
+            let renewal = minute.to_string();
+            let passing = format!("{MEMBER_PREFIX}{}", minute / 3);
+            let both = leases(&[("harvester-announcer-stays", &renewal), (&passing, &renewal)]);
+            found = pulse.look(start + MINUTE * minute, both);
+        }
+        assert_eq!((found, pulse.0.len()), (Finding::Alive, 2));
+    }
+
+    #[test]
+    fn an_api_that_was_away_gives_announcers_their_time_anew() {
+        let start = Instant::now();
+        let mut pulse = Pulse::default();
+        pulse.look(start, leases(&[(LOCK, "1")]));
+        pulse.look(start + MINUTE, leases(&[(LOCK, "2")]));
+        let back = start + Duration::from_hours(1);
+        pulse.blind(back);
+        assert_eq!(pulse.look(back + MINUTE, leases(&[(LOCK, "2")])), Finding::Alive);
+        assert_eq!(pulse.look(back + PATIENCE, leases(&[(LOCK, "2")])), Finding::Missing);
+    }
+
+    struct Lab {
+        announcers: Announcers,
+        recorder: Recorder,
+        events: mpsc::Receiver<Entry>,
+        told: Told,
+    }
+
+    impl Lab {
+        fn new(server: &Scenario, ingress: Option<&str>) -> Self {
+            let web = service("default/web");
+            let web = if let Some(ip) = ingress { web.ingress(ip) } else { web };
+            let services = cloud_provider::cache::services_with([web.done()]);
+            let metrics = Arc::new(Metrics::register(&mut Registry::default()));
+            let (recorder, events) = Recorder::to_channel("test");
+            let announcers = Announcers::new(&server.client(), services, record_cache(), metrics);
+            Self { announcers, recorder, events, told: Told::default() }
+        }
+
+        /// What is told, what the metric shows, and whether the Leases are worth nothing any more.
+        fn follow(&mut self, now: Instant, finding: Finding) -> (Vec<String>, i64, bool) {
+            let over = self.announcers.follow(now, finding, &mut self.told, &self.recorder);
+            let told = std::iter::from_fn(|| self.events.try_recv().ok()).map(|event| event.reason).collect();
+            (told, self.announcers.metrics.announcer_missing.get(), over)
+        }
+    }
+
+    fn nobody() -> Scenario {
+        Scenario::answering(|request| panic!("unexpected {request:?}"))
+    }
+
+    fn reasons(reasons: &[&str]) -> Vec<String> {
+        reasons.iter().map(ToString::to_string).collect()
+    }
+
+    #[tokio::test]
+    async fn the_loss_of_all_announcers_is_one_event_for_all_services_and_healed_by_one() {
+        let mut lab = Lab::new(&nobody(), Some("10.0.0.1"));
+        let start = Instant::now();
+        assert_eq!(lab.follow(start, Finding::Alive), (vec![], 0, false));
+        assert_eq!(lab.follow(start, Finding::Missing), (reasons(&["NoAnnouncer"]), 1, false));
+        assert_eq!(lab.follow(start + MINUTE, Finding::Missing), (vec![], 1, false));
+        assert_eq!(lab.follow(start + TELL_AGAIN, Finding::Missing).0, reasons(&["NoAnnouncer"]), "it expires");
+        assert_eq!(lab.follow(start + TELL_AGAIN, Finding::Alive), (reasons(&["AnnouncerBack"]), 0, false));
+        assert_eq!(lab.follow(start + TELL_AGAIN, Finding::Alive), (vec![], 0, false));
+    }
+
+    #[tokio::test]
+    async fn nobody_is_missed_where_no_service_has_an_address() {
+        let mut lab = Lab::new(&nobody(), None);
+        assert_eq!(lab.follow(Instant::now(), Finding::Missing), (vec![], 0, false));
+    }
+
+    #[tokio::test]
+    async fn who_serves_without_a_lease_that_we_see_ends_the_silence() {
+        let mut lab = Lab::new(&nobody(), Some("10.0.0.1"));
+        let start = Instant::now();
+        lab.follow(start, Finding::Missing);
+        let new = service("default/new").ingress("10.0.0.2").done();
+        lab.announcers.services.apply(new.key.clone(), new);
+        assert_eq!(lab.follow(start + MINUTE, Finding::Missing), (reasons(&["AnnouncerBack"]), 0, true));
+    }
+
+    #[tokio::test]
+    async fn only_the_leases_of_announcers_count_and_without_the_right_nobody_asks_again() {
+        let item =
+            |name: &str| json!({"metadata": {"name": name}, "spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}});
+        let items = ["kube-scheduler", LOCK, "harvester-announcer-node-1"].map(item);
+        let server = Scenario::answering(move |_| {
+            (200, json!({"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "metadata": {}, "items": items}))
+        });
+        let lab = Lab::new(&server, None);
+        let found = lab.announcers.list().await.unwrap();
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["harvester-announcer-node-1", LOCK]);
+        assert_eq!(server.requests()[0].path, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases");
+
+        let refusing = Scenario::answering(|_| (403, Scenario::status(403, "Forbidden", "no")));
+        let lab = Lab::new(&refusing, Some("10.0.0.1"));
+        tokio::time::pause();
+        let watched = tokio::time::timeout(Duration::from_mins(10), lab.announcers.run(lab.recorder));
+        assert!(watched.await.is_err(), "it never ends");
+        assert_eq!(refusing.requests().len(), 1);
+    }
+}
