@@ -33,6 +33,7 @@ pub mod record;
 mod run;
 mod screen;
 pub mod security;
+mod seniority;
 mod serving;
 pub mod status;
 mod swap;

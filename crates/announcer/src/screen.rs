@@ -4,10 +4,10 @@
 //! The cloud controller refuses them too, but annotations can be written by hand and a class can leave it out; and what two
 //! controllers have given twice must not take traffic from the Service that had it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::annotations::Wanted;
+use crate::seniority::by_seniority;
 use crate::view::{Port, ServiceKey, ServiceView};
 
 /// Who tells the author: exactly one node.
@@ -79,22 +79,12 @@ pub fn refusals(
     machines: &BTreeMap<IpAddr, Machine>,
     cluster_ips: &ClusterIps,
 ) -> BTreeMap<ServiceKey, Vec<Refusal>> {
-    // Who was there first: what clients have been told of, then age.
-    let mut views: Vec<&ServiceView> = services.values().filter(|view| !view.retired).collect();
-    views.sort_by_key(|view| (view.created, &view.uid));
+    let views: Vec<&ServiceView> = by_seniority(services).into_iter().filter(|view| !view.retired).collect();
     let mut holders: BTreeMap<(IpAddr, &Port), &ServiceKey> = BTreeMap::new();
-    let asked = |view: &ServiceView| -> BTreeSet<IpAddr> {
-        let given = view.wanted.iter().filter_map(|wanted| match wanted {
-            Wanted::Static(address) => Some(*address),
-            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
-        });
-        let leased4 = view.told_leased().map(IpAddr::from);
-        given.chain(leased4).chain(view.told_leased6().map(IpAddr::from)).collect()
-    };
     let mut refused: BTreeMap<ServiceKey, Vec<Refusal>> = BTreeMap::new();
     for told in [true, false] {
         for view in &views {
-            for address in asked(view).into_iter().filter(|address| view.published.has(*address) == told) {
+            for address in view.asked().into_iter().filter(|address| view.published.has(*address) == told) {
                 let taken = || view.ports.iter().find_map(|port| Some((port, *holders.get(&(address, port))?)));
                 let refusal = if told {
                     None

@@ -125,6 +125,8 @@ pub struct Published {
     pub lease6: Option<LeaseFacts6>,
     /// `status.loadBalancer.ingress`.
     pub ingress: Vec<Ingress>,
+    /// In which turn it has joined those that had its address before it; zero: they were not there.
+    pub turn: u32,
 }
 
 impl Published {
@@ -310,6 +312,16 @@ impl ServiceView {
         })
     }
 
+    /// The addresses that it asks for by name, and those that its leases have.
+    pub fn asked(&self) -> BTreeSet<IpAddr> {
+        let given = self.wanted.iter().filter_map(|wanted| match wanted {
+            Wanted::Static(address) => Some(*address),
+            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+        });
+        let leased4 = self.told_leased().map(IpAddr::from);
+        given.chain(leased4).chain(self.told_leased6().map(IpAddr::from)).collect()
+    }
+
     /// Whether it asks for DHCP.
     pub fn wants_dhcp(&self) -> bool {
         self.wanted.contains(&Wanted::Dhcp4)
@@ -372,9 +384,11 @@ fn wanted(annotation: Option<&str>, spec: Option<&str>, published: &Published) -
 }
 
 fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str>) -> Published {
-    let ingress =
-        service.status.as_ref().and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
+    let status = service.status.as_ref();
+    let ingress = status.and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
+    let joined = status.and_then(|status| status.conditions.iter().flatten().find(|it| it.type_ == keys::JOINED));
     Published {
+        turn: joined.and_then(|joined| keys::parse_turn(&joined.reason)).unwrap_or_default(),
         vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
         term: annotation(keys::TERM).and_then(Term::parse),
         hwaddr: annotation(keys::HWADDR).map(str::to_owned),

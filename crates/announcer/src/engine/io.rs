@@ -239,6 +239,8 @@ pub struct Record {
     pub lease6: Option<LeaseFacts6>,
     /// `status.loadBalancer.ingress`; absent: not to be touched yet.
     pub ingress: Option<Vec<(IpAddr, Vec<Port>)>>,
+    /// In which turn it has joined others that had its address (`seniority.rs`); written with `ingress`.
+    pub turn: u32,
 }
 
 /// How to start a DHCP client.

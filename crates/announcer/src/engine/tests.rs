@@ -282,6 +282,7 @@ pub(super) fn apply(view: &mut ServiceView, record: &Record) {
         view.dhcp.lease6 = Some(lease.clone());
     }
     if let Some(ingress) = &record.ingress {
+        published.turn = record.turn;
         published.ingress = ingress.iter().map(|(ip, ports)| Ingress { ip: Some(*ip), ports: ports.clone() }).collect();
     }
 }

@@ -234,7 +234,8 @@ impl Cluster {
         let members = all.of.get(key).and_then(|group| all.members.get(group)).cloned().unwrap_or_default();
         let views: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
         let addresses = addresses(&views);
-        let link = views.first().and_then(|view| link_of(scene, view, addresses.first().map(|(address, _)| *address)));
+        let first = addresses.first().map(|(address, _)| *address);
+        let link = (!views.is_empty()).then(|| link_of(scene, self.placed_by(scene, &views), first)).flatten();
         let Some((link, there)) = link.and_then(|link| Some((link, self.facts.towards(from, scene.network, link)?)))
         else {
             return Vec::new();

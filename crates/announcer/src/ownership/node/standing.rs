@@ -40,6 +40,8 @@ pub(super) struct Standing<'a> {
     pub addresses: Vec<(IpAddr, Option<l2::Mac>)>,
     /// One of them is on this node.
     holding: bool,
+    /// Whose wish says on which interface they are.
+    placed_by: &'a ServiceView,
     /// Our interface for them.
     pub link: Option<u32>,
     pub seat: Option<Seat>,
@@ -65,7 +67,7 @@ impl Standing<'_> {
 
     /// This node's interface for it, whether it can be used or not.
     pub fn chosen<'a>(&self, scene: &Scene<'a>) -> Result<&'a Link, InterfaceError> {
-        chosen(scene, self.primary(), self.addresses().next())
+        chosen(scene, self.placed_by, self.addresses().next())
     }
 }
 
@@ -75,11 +77,12 @@ impl Cluster {
         let members: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
         let addresses = addresses(&members);
         let holding = addresses.iter().any(|(address, _)| scene.holding.contains(address));
-        let link = link_of(scene, members[0], addresses.first().map(|(address, _)| *address));
+        let placed_by = self.placed_by(scene, &members);
+        let link = link_of(scene, placed_by, addresses.first().map(|(address, _)| *address));
         let seat = self.seat_of(&members);
         let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), scene.endpoints);
         let served = |node: &str| only.as_ref().is_none_or(|nodes| nodes.contains(node));
-        let reachable = |node: &str| self.reach(scene, members[0], link, node);
+        let reachable = |node: &str| self.reach(scene, placed_by, link, node);
         let candidates = fitness.iter().filter(|(node, fitness)| **fitness == Fitness::Fit && served(node));
         let candidates = candidates.filter_map(|(node, _)| Some((node.as_str(), reachable(node)?))).collect();
         let (candidates, wanted) = farthest(candidates, wants_ipv6(&members, &addresses));
@@ -91,7 +94,7 @@ impl Cluster {
             && link.is_some()
             && !speechless;
         let key = key.to_string();
-        Standing { key, members, addresses, holding, link, seat: seat.cloned(), candidates, keeps, only }
+        Standing { key, members, addresses, holding, placed_by, link, seat: seat.cloned(), candidates, keeps, only }
     }
 
     /// The record of the first counts, which is what a swap replaces. The others have copies, and whoever may write a
