@@ -165,6 +165,14 @@ impl Engine {
             }
             return;
         }
+        let Some(vip) = self.vips.get(&id) else { return };
+        let runs = vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.client.running == Some(generation));
+        if let DhcpEvent::Bound(leased) = &event
+            && runs
+            && self.decline_taken(now, &id, leased.facts.address.into())
+        {
+            return;
+        }
         let Some(vip) = self.vips.get_mut(&id) else { return };
         // What a client that was stopped has left in the queue is about a life that is over.
         let Some(dhcp) = vip.dhcp.as_mut().filter(|dhcp| dhcp.client.running == Some(generation)) else { return };

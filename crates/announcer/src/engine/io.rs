@@ -363,6 +363,15 @@ pub enum Action {
         /// It can be used again.
         up: bool,
     },
+    /// Tell the DHCP client of this VIP that somebody uses the address which it was given: it declines it.
+    DhcpTaken {
+        /// Whose.
+        id: VipId,
+        /// The address.
+        address: IpAddr,
+        /// The MAC of whoever has it.
+        by: Mac,
+    },
     /// Write on a Service.
     Record(ServiceKey, Record),
     /// `service` mode: take part in the elections for these Leases, and in no others; those that are held are handed back.

@@ -184,6 +184,7 @@ impl Node {
                     Action::DhcpLink { uid, up } => {
                         self.note(&format!("dhcp link {uid} {}", if up { "up" } else { "down" }));
                     }
+                    Action::DhcpTaken { id, address, .. } => self.note(&format!("decline {address} of {id}")),
                     Action::ReleaseLease => self.note("release lease"),
                     Action::Exit => {
                         self.exited = true;

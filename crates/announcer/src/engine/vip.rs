@@ -280,18 +280,19 @@ impl Engine {
         there.any(|found| looks_like_a_vip(found, link) && !self.is_removed(found))
     }
 
+    /// The interface on which the node has `address` as its own.
+    pub(super) fn own_interface_of(&self, address: IpAddr) -> Option<String> {
+        let network = self.network.as_ref()?;
+        let ours = |found: &_| self.is_removed(found) || network.is_ours_without_mark(found, self.fence);
+        network.own_interface(address, ours).map(|link| link.name.clone())
+    }
+
     /// An address that stands on this node without our mark or kube-vip's form is the node's own. Set as a VIP it would
     /// get a lifetime, and go with the Service.
     fn refuse_own_address(&mut self, now: Instant, id: &VipId) -> bool {
         let Some(carrier) = self.vips[id].carrier else { return false };
         let address = carrier.net.addr();
-        let own = self.network.as_ref().and_then(|network| {
-            let link = network.own_interface(address, |found| {
-                self.is_removed(found) || network.is_ours_without_mark(found, self.fence)
-            })?;
-            Some(link.name.clone())
-        });
-        let Some(interface) = own else { return false };
+        let Some(interface) = self.own_interface_of(address) else { return false };
         let vip = self.vips.get_mut(id).expect("it is there");
         vip.phase = Phase::Blocked { until: now + CONFLICT_RETRY };
         vip.announcing = Announcing::Silent;
