@@ -10,6 +10,7 @@ use l2::netlink::check_interface_name;
 
 use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter, Wanted};
 use crate::class::ClassRules;
+use crate::network::is_link_name_of_a_service;
 use crate::term::Term;
 
 mod wish;
@@ -236,11 +237,11 @@ impl ServiceView {
             None | Some("") => InterfaceWish::Default,
             Some("auto") => InterfaceWish::Auto,
             Some(name) => {
-                if check_interface_name(name).is_err() {
+                if check_interface_name(name).is_err() || is_link_name_of_a_service(name) {
                     problems.insert(Problem::new(
                         keys::SERVICE_INTERFACE,
                         name,
-                        "accepted is the name of a network interface (1 to 15 characters) or the word auto; the address is not announced meanwhile",
+                        "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal digits, which belongs to a Service) or the word auto; the address is not announced meanwhile",
                     ));
                 }
                 InterfaceWish::Named(name.to_owned())
@@ -260,7 +261,8 @@ impl ServiceView {
                 "accepted is what the announcer itself has counted; it is taken for missing and written anew",
             ));
         }
-        let dhcp = dhcp_wishes(&annotation, &published, &mut problems);
+        let uid = Uid(service.metadata.uid.clone().unwrap_or_default());
+        let dhcp = dhcp_wishes(&annotation, &uid, &published, &mut problems);
         if annotation(keys::HWADDR).is_some_and(|text| !text.trim().is_empty()) && dhcp.mac.is_none() {
             // Another MAC would get another address from the server: better none than a wrong one.
             let wishes = wanted.len();
@@ -287,7 +289,7 @@ impl ServiceView {
                 service.metadata.namespace.clone().unwrap_or_default(),
                 service.metadata.name.clone().unwrap_or_default(),
             ),
-            uid: Uid(service.metadata.uid.clone().unwrap_or_default()),
+            uid,
             created: service.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             wanted,
             wish,
@@ -413,6 +415,7 @@ fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str
 
 fn dhcp_wishes<'a>(
     annotation: &impl Fn(&str) -> Option<&'a str>,
+    uid: &Uid,
     published: &Published,
     problems: &mut BTreeSet<Problem>,
 ) -> DhcpWishes {
@@ -428,13 +431,14 @@ fn dhcp_wishes<'a>(
             .and_then(|text| keys::parse_rp_filter(text).map_err(&mut take).ok())
             .unwrap_or_default(),
         link_name: present(keys::MACVLAN_NAME).and_then(|text| {
-            if check_interface_name(text).is_ok() {
+            let of_another = is_link_name_of_a_service(text) && text != uid.link_name();
+            if check_interface_name(text).is_ok() && !of_another {
                 return Some(text.to_owned());
             }
             take(Problem::new(
                 keys::MACVLAN_NAME,
                 text,
-                "accepted is the name of a network interface (1 to 15 characters); the usual name is used",
+                "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal digits, which belongs to another Service); the usual name is used",
             ));
             None
         }),

@@ -77,11 +77,12 @@ pub fn misfit(found: &Link, uid: &Uid, wanted: &Macvlan) -> Option<Mismatch> {
 
 /// A macvlan named like those of DHCP Services, ours or kube-vip's: `vip-` and 8 hexadecimal digits.
 pub fn is_own_macvlan(link: &Link) -> bool {
-    matches!(link.kind, LinkKind::Macvlan { .. })
-        && link
-            .name
-            .strip_prefix("vip-")
-            .is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    matches!(link.kind, LinkKind::Macvlan { .. }) && is_link_name_of_a_service(&link.name)
+}
+
+/// Whether a macvlan of this name is that of a DHCP Service.
+pub fn is_link_name_of_a_service(name: &str) -> bool {
+    name.strip_prefix("vip-").is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// Whether this is the macvlan of the Service with this UID, and of no other: by our alias, or by the name that kube-vip
