@@ -81,6 +81,8 @@ pub(super) struct Vip {
     pub defended: Option<Instant>,
     /// How often it was found in use since it was up last.
     pub conflicts: u32,
+    /// How often in a row the kernel has refused its address or its macvlan.
+    pub refusals: u32,
     /// Observations asked for before this one do not show the address yet.
     pub seen_from: u64,
 }
@@ -97,6 +99,7 @@ impl Vip {
             dhcp6: None,
             defended: None,
             conflicts: 0,
+            refusals: 0,
             seen_from: 0,
         }
     }
@@ -350,6 +353,8 @@ impl Engine {
             Err(error) => {
                 let Some(vip) = self.vips.get_mut(id) else { return };
                 tracing::warn!(address = %net, error, "cannot set the address");
+                vip.refusals = vip.refusals.saturating_add(1);
+                self.dirty = true;
                 vip.phase = Phase::Blocked { until: now + FAILED_RETRY };
                 vip.announcing = Announcing::Silent;
                 self.tell_members(
@@ -370,7 +375,7 @@ impl Engine {
         let told = self.config.disable_service_updates || self.was_in_use(&vip.members, address);
         let vip = self.vips.get_mut(id).expect("it is there");
         vip.phase = Phase::Up { doubt: None };
-        vip.conflicts = 0;
+        (vip.conflicts, vip.refusals) = (0, 0);
         vip.seen_from = observes;
         vip.announcing = if told {
             Announcing::Burst { begun: now, step: 0 }

@@ -8,7 +8,7 @@ use l2::netlink::Link;
 
 use super::decide::{Case, Holder, Step, decide};
 use super::member::{CardLink, Fitness};
-use super::reach::{addresses, can_ask, farthest, wants_ipv6};
+use super::reach::{Reach, addresses, can_ask, farthest, wants_ipv6};
 use super::review::{FAIL_BACK_AFTER, Scene};
 use super::{Cluster, Seat, Watched, place};
 use crate::endpoints::{EligibleNodes, eligible_nodes};
@@ -85,6 +85,13 @@ impl Cluster {
         let reachable = |node: &str| self.reach(scene, placed_by, link, node);
         let candidates = fitness.iter().filter(|(node, fitness)| **fitness == Fitness::Fit && served(node));
         let candidates = candidates.filter_map(|(node, _)| Some((node.as_str(), reachable(node)?))).collect();
+        let candidates: Vec<(&str, Reach)> = candidates;
+        let key = key.to_string();
+        let able = |node: &str| !self.is_unable(round.now, node, &key);
+        // Where none can, it makes no difference who goes on trying.
+        let (can, cannot): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|(node, _)| able(node));
+        let unable = !can.is_empty() && !able(&self.me);
+        let candidates = if can.is_empty() { cannot } else { can };
         let (candidates, wanted) = farthest(candidates, wants_ipv6(&members, &addresses));
         let speechless = reachable(&self.me) < wanted;
         // No node would do better: it stays.
@@ -92,9 +99,17 @@ impl Cluster {
         let keeps = !matches!(fitness[&self.me], Fitness::Unfit(_))
             && (served(&self.me) || served_nowhere)
             && link.is_some()
-            && !speechless;
-        let key = key.to_string();
+            && !speechless
+            && !unable;
         Standing { key, members, addresses, holding, placed_by, link, seat: seat.cloned(), candidates, keeps, only }
+    }
+
+    /// Whether the kernel of `node` has refused the addresses of a group.
+    fn is_unable(&self, now: Instant, node: &str, group: &str) -> bool {
+        if node == self.me {
+            return self.unable.has(now, group);
+        }
+        self.facts.card(node).is_some_and(|card| card.unable.contains(group))
     }
 
     /// The record of the first counts, which is what a swap replaces. The others have copies, and whoever may write a
