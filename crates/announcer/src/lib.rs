@@ -43,5 +43,6 @@ pub mod wire;
 
 pub use config::{Config, ConfigError, ElectionMode};
 pub use handover::lease_state;
+pub use plan::VipId;
 pub use reason::Reason;
 pub use run::{Error, leader_config, run};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use announcer::VipId;
 use announcer::detect::Ask;
 use announcer::engine::{Action, Input, WireOp};
 use announcer::frames;
 use announcer::network::Family;
-use announcer::plan::VipId;
 use rand::RngExt;
 
 use super::{Event, World};
