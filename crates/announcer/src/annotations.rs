@@ -102,6 +102,8 @@ pub enum Meanwhile {
     NotAnnounced,
     /// What the Service asked for before is announced.
     Former,
+    /// Clients know its leased address: it is announced with the MAC that it most probably had.
+    UsualMac,
 }
 
 impl std::fmt::Display for Meanwhile {
@@ -109,6 +111,9 @@ impl std::fmt::Display for Meanwhile {
         f.write_str(match self {
             Self::Said => "",
             Self::NotAnnounced => "; it is not announced until that is mended",
+            Self::UsualMac => {
+                "; until that is mended it has the MAC of its macvlan, or where there is none the usual one"
+            }
             Self::Former => "; what the Service asked for before is announced until that is mended",
         })
     }
@@ -123,6 +128,11 @@ impl Problem {
     /// One that leaves open what the Service asks for.
     pub(crate) fn unreadable(annotation: &'static str, value: &str, accepted: &'static str) -> Self {
         Self { meanwhile: Meanwhile::NotAnnounced, ..Self::new(annotation, value, accepted) }
+    }
+
+    /// The same, where it is about the MAC of a Service that clients know.
+    pub(crate) fn with_usual_mac(self) -> Self {
+        if self.annotation == HWADDR { Self { meanwhile: Meanwhile::UsualMac, ..self } } else { self }
     }
 
     /// The same, where it is about `annotation`, which this Service does not need.

@@ -10,7 +10,9 @@ use ipnet::IpNet;
 use l2::Mac;
 use l2::netlink::{Address, AddressLifetime, Link, LinkKind};
 pub use macvlans::{LeaseEnd, is_macvlan_of, lease_end, misfit, name_is_taken, owner_in};
-pub(crate) use macvlans::{alias, is_link_name_of_a_service, is_own_macvlan, mac_is_taken, moment, was_left_for};
+pub(crate) use macvlans::{
+    alias, is_link_name_of_a_service, is_own_macvlan, mac_is_taken, mac_of, moment, was_left_for,
+};
 
 use crate::annotations::{SERVICE_INTERFACE, cut};
 use crate::config::{Config, PrefixRule};

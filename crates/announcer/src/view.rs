@@ -264,10 +264,15 @@ impl ServiceView {
         let uid = Uid(service.metadata.uid.clone().unwrap_or_default());
         let dhcp = dhcp_wishes(&annotation, &uid, &published, &mut problems);
         if annotation(keys::HWADDR).is_some_and(|text| !text.trim().is_empty()) && dhcp.mac.is_none() {
-            // Another MAC would get another address from the server: better none than a wrong one.
+            let leased = [dhcp.lease.as_ref().map(|lease| lease.address), dhcp.requested];
+            let told = leased.into_iter().flatten().any(|address| published.has(address.into()));
+            // Another MAC would get another address from the server: better none than a wrong one. What clients know
+            // would be lost for a typing error all the same, and with it the macvlan that still has the right one.
             let wishes = wanted.len();
-            wanted.retain(|wanted| *wanted != Wanted::Dhcp4);
-            if wanted.len() == wishes {
+            wanted.retain(|wanted| *wanted != Wanted::Dhcp4 || told);
+            if told && wanted.contains(&Wanted::Dhcp4) {
+                problems = problems.into_iter().map(Problem::with_usual_mac).collect();
+            } else if wanted.len() == wishes {
                 problems = problems.into_iter().map(|problem| problem.without_effect(keys::HWADDR)).collect();
             }
         }
@@ -280,7 +285,7 @@ impl ServiceView {
             problems.clear();
         }
         let wish = match () {
-            () if problems.iter().any(|problem| problem.meanwhile == Meanwhile::NotAnnounced) => Wish::Unreadable,
+            () if problems.iter().any(|problem| problem.meanwhile != Meanwhile::Said) => Wish::Unreadable,
             () if asks || retired => Wish::Said,
             () => Wish::Unsaid,
         };
