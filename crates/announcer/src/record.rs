@@ -280,6 +280,12 @@ pub fn annotate(object: &mut DynamicObject, record: &Record) -> bool {
             changed = true;
         }
     }
+    if let Some(lost) = &record.lost
+        && annotations.get(keys::DHCP_LEASE).and_then(|text| keys::LeaseFacts::parse(text)).as_ref() == Some(lost)
+    {
+        annotations.remove(keys::DHCP_LEASE);
+        changed = true;
+    }
     changed
 }
 
@@ -425,6 +431,22 @@ mod tests {
         assert!(annotate(&mut object, &dhcp));
         assert!(!annotate(&mut object, &Record { vip_host: "n".into(), ..Record::default() }));
         assert_eq!(object.metadata.annotations.unwrap()[keys::HWADDR], "00:00:6c:00:00:01");
+    }
+
+    #[test]
+    fn only_the_facts_of_the_lease_that_was_lost_are_removed() {
+        let facts = |address: &str| keys::LeaseFacts {
+            address: address.parse().unwrap(),
+            server: "10.0.0.254".parse().unwrap(),
+            expires: None,
+        };
+        let mut object = object(&json!({}));
+        let standing = Record { vip_host: "n".into(), lease: Some(facts("10.0.0.50")), ..Record::default() };
+        assert!(annotate(&mut object, &standing));
+        let lost = |address: &str| Record { vip_host: "n".into(), lost: Some(facts(address)), ..Record::default() };
+        assert!(!annotate(&mut object, &lost("10.0.0.51")));
+        assert!(annotate(&mut object, &lost("10.0.0.50")));
+        assert!(!object.metadata.annotations.unwrap().contains_key(keys::DHCP_LEASE));
     }
 
     #[tokio::test(start_paused = true)]

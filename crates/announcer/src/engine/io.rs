@@ -235,6 +235,8 @@ pub struct Record {
     pub requested_ip: Option<String>,
     /// Lease facts, for DHCP.
     pub lease: Option<LeaseFacts>,
+    /// Instead of them: these, if they still stand there, are of a lease that is lost.
+    pub lost: Option<LeaseFacts>,
     /// Lease facts, for DHCPv6.
     pub lease6: Option<LeaseFacts6>,
     /// `status.loadBalancer.ingress`; absent: not to be touched yet.

@@ -147,7 +147,9 @@ impl Engine {
         let up = vips.iter().any(|(_, vip)| vip.is_up());
         let probing = vips.iter().any(|(_, vip)| matches!(vip.phase, Phase::Probing(_)));
         let settling = probing || vips.iter().any(|(_, vip)| vip.phase == Phase::Adding);
-        if !up {
+        // A successor would answer for the address at once, until the server says what it has said here.
+        let lost = self.void.get(&view.uid).filter(|lost| !up && view.published.lease.as_ref() == Some(lost));
+        if !up && lost.is_none() {
             return None;
         }
         let term = match &self.ownership {
@@ -158,7 +160,10 @@ impl Engine {
             }
         };
         let vip_host = self.config.node_name.clone();
-        let mut record = Record { uid: view.uid.clone(), vip_host, term, ..Record::default() };
+        let mut record = Record { uid: view.uid.clone(), vip_host, term, lost: lost.cloned(), ..Record::default() };
+        if !up {
+            return Some(record);
+        }
         let own = vips.iter().find(|(id, _)| matches!(id, VipId::Dhcp(uid) if *uid == view.uid));
         if let Some(dhcp) = own.filter(|(_, vip)| vip.is_up()).and_then(|(_, vip)| vip.dhcp.as_ref()) {
             record.hwaddr = Some(dhcp.mac.to_string());
@@ -245,6 +250,7 @@ pub fn stands(published: &Published, wanted: &Record) -> bool {
         && text(&published.hwaddr, &wanted.hwaddr)
         && text(&published.requested_ip, &wanted.requested_ip)
         && wanted.lease.as_ref().is_none_or(|lease| published.lease.as_ref() == Some(lease))
+        && wanted.lost.as_ref().is_none_or(|lost| published.lease.as_ref() != Some(lost))
         && wanted.lease6.as_ref().is_none_or(|lease| published.lease6.as_ref() == Some(lease))
         && wanted.ingress.as_ref().is_none_or(|wanted| {
             published.turn == turn

@@ -278,6 +278,10 @@ pub(super) fn apply(view: &mut ServiceView, record: &Record) {
         published.lease = Some(lease.clone());
         view.dhcp.lease = Some(lease.clone());
     }
+    if record.lost.is_some() && published.lease == record.lost {
+        published.lease = None;
+        view.dhcp.lease = None;
+    }
     if let Some(lease) = &record.lease6 {
         published.lease6 = Some(lease.clone());
         view.dhcp.lease6 = Some(lease.clone());

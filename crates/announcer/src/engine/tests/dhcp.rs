@@ -429,3 +429,20 @@ fn an_address_that_another_service_or_the_node_has_is_declined_and_never_set() {
     node.dhcp("web", DhcpEvent::Bound(free));
     assert!(node.kernel.has("vip-web00000", "10.0.0.60/32"));
 }
+
+#[test]
+fn a_lease_that_is_lost_is_left_to_no_successor() {
+    let mut node = bound("web", "10.0.0.50");
+    let published = |node: &Node| node.engine.services[&ServiceKey::new("default", "web")].published.clone();
+    assert!(published(&node).lease.is_some());
+    let records = node.records;
+    node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
+    node.pass_ms(60_000);
+    assert_eq!(published(&node).lease, None);
+    assert_eq!(published(&node).requested_ip.as_deref(), Some("10.0.0.50"), "it is asked for again");
+    assert_eq!(node.records, records + 1);
+    let given = leased(&node, "10.0.0.50", 600);
+    node.dhcp("web", DhcpEvent::Bound(given));
+    node.pass_ms(1000);
+    assert_eq!(published(&node).lease, Some(facts("10.0.0.50")));
+}
