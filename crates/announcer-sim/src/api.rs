@@ -235,9 +235,9 @@ impl Api {
                 self.members.insert(node.clone(), (self.version, member.clone()));
                 (Answer::Member(Some(self.version)), Some(Change::Member(node.clone(), member.clone())))
             }
-            Request::Publish(key, version, record) => self.change(key, *version, &record.uid, |object| {
-                record.ingress.as_ref().is_some_and(|ingress| publish(object, ingress))
-            }),
+            Request::Publish(key, version, record) => {
+                self.change(key, *version, &record.uid, |object| publish(object, record))
+            }
         }
     }
 

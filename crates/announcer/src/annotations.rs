@@ -40,6 +40,20 @@ pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
 /// Ours: the same for DHCPv6 (see [`LeaseFacts6`]).
 pub const DHCP6_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp6-lease";
+/// Ours, no annotation but a condition in the status, which authors of Services may not write: the Service has joined others
+/// that had its address before it. Its reason says in which turn (see [`turn_reason`]).
+pub const JOINED: &str = "cloudprovider.harvesterhci.io/joined-address";
+const TURN: &str = "JoinedAs";
+
+/// The reason of the condition [`JOINED`].
+pub fn turn_reason(turn: u32) -> String {
+    format!("{TURN}{turn}")
+}
+
+/// The turn in the reason of the condition [`JOINED`].
+pub fn parse_turn(reason: &str) -> Option<u32> {
+    reason.strip_prefix(TURN)?.parse().ok()
+}
 
 /// The reverse-path filter of a macvlan (`Documentation/networking/ip-sysctl`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -88,6 +102,8 @@ pub enum Meanwhile {
     NotAnnounced,
     /// What the Service asked for before is announced.
     Former,
+    /// Clients know its leased address: it is announced with the MAC that it most probably had.
+    UsualMac,
 }
 
 impl std::fmt::Display for Meanwhile {
@@ -95,6 +111,9 @@ impl std::fmt::Display for Meanwhile {
         f.write_str(match self {
             Self::Said => "",
             Self::NotAnnounced => "; it is not announced until that is mended",
+            Self::UsualMac => {
+                "; until that is mended it has the MAC of its macvlan, or where there is none the usual one"
+            }
             Self::Former => "; what the Service asked for before is announced until that is mended",
         })
     }
@@ -109,6 +128,11 @@ impl Problem {
     /// One that leaves open what the Service asks for.
     pub(crate) fn unreadable(annotation: &'static str, value: &str, accepted: &'static str) -> Self {
         Self { meanwhile: Meanwhile::NotAnnounced, ..Self::new(annotation, value, accepted) }
+    }
+
+    /// The same, where it is about the MAC of a Service that clients know.
+    pub(crate) fn with_usual_mac(self) -> Self {
+        if self.annotation == HWADDR { Self { meanwhile: Meanwhile::UsualMac, ..self } } else { self }
     }
 
     /// The same, where it is about `annotation`, which this Service does not need.

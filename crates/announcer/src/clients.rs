@@ -1,8 +1,10 @@
 //! The DHCP clients of this node: those that run, and those that are still saying goodbye.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
+use l2::Mac;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::dhcp_driver::{Order, Orders};
@@ -40,6 +42,13 @@ impl Clients {
     pub fn link(&self, uid: &Uid, up: bool) {
         if let Some(orders) = self.running.get(uid) {
             let _ = orders.send(Order::Link { up });
+        }
+    }
+
+    /// Tells a client that this address, which it was given, is in use.
+    pub fn taken(&self, uid: &Uid, address: IpAddr, by: Mac) {
+        if let Some(orders) = self.running.get(uid) {
+            let _ = orders.send(Order::Taken { address, by });
         }
     }
 

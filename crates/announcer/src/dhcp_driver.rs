@@ -6,10 +6,11 @@ mod session;
 mod v4;
 mod v6;
 
+use std::net::IpAddr;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use l2::PacketSocket;
+use l2::{Mac, PacketSocket};
 use runtime::error::chain;
 pub use session::{Act, Happened, Outputs, Protocol, Session};
 use tokio::sync::mpsc;
@@ -29,6 +30,13 @@ pub enum Order {
     Stop {
         /// Whether to send RELEASE.
         release: bool,
+    },
+    /// Somebody uses the address that was given.
+    Taken {
+        /// The address.
+        address: IpAddr,
+        /// Who.
+        by: Mac,
     },
     /// The interface has lost its carrier or was set down, or is back.
     Link {
@@ -132,6 +140,7 @@ impl<C: Protocol> Driver<C> {
                 Woken::Order(Some(Order::Link { up })) => {
                     self.step(if up { Happened::LinkUp } else { Happened::LinkDown }).await?;
                 }
+                Woken::Order(Some(Order::Taken { address, by })) => self.step(Happened::Taken { address, by }).await?,
                 Woken::Message(Ok(frame)) => self.step(Happened::Message(&frame)).await?,
                 Woken::Heard(Ok(frame)) => self.step(Happened::Heard(&frame)).await?,
                 Woken::Message(Err(error)) | Woken::Heard(Err(error)) if is_down(&error) => {
@@ -213,7 +222,7 @@ mod tests {
         let start = DhcpStart {
             generation: 1,
             link: 2,
-            mac: l2::Mac::new([0, 0, 0x6c, 0, 0, 1]),
+            mac: Mac::new([0, 0, 0x6c, 0, 0, 1]),
             hostname: None,
             broadcast: false,
             requested: None,

@@ -8,9 +8,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::annotations::Wanted;
+use crate::seniority::by_seniority;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
-/// What a group is known by (decisions.md 20): the effective address of its oldest Service, or that one's UID while the
+/// What a group is known by (decisions.md 20): the effective address of its first Service, or that one's UID while the
 /// address is not known yet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupKey {
@@ -32,7 +33,7 @@ impl fmt::Display for GroupKey {
 /// Services by group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Groups {
-    /// Members of each group, oldest first. Each Service that wants an address is in exactly one.
+    /// Members of each group, by seniority. Each Service that wants an address is in exactly one.
     pub members: BTreeMap<GroupKey, Vec<ServiceKey>>,
     /// The group of each Service.
     pub of: BTreeMap<ServiceKey, GroupKey>,
@@ -41,17 +42,16 @@ pub struct Groups {
 /// kube-vip spec 3.9 and 10.1 row 1: `0.0.0.0` is no address, so two Services that ask for it have nothing in common; a
 /// Service that asks for the address which another one's lease has shares it.
 pub fn groups(services: &BTreeMap<ServiceKey, ServiceView>) -> Groups {
-    let mut views: Vec<&ServiceView> = services.values().collect();
-    views.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
+    let views = by_seniority(services);
     // The place in `sets` of each key; joined sets are emptied and point on by being looked up again.
-    let mut sets: Vec<Vec<&ServiceView>> = Vec::new();
+    let mut sets: Vec<Vec<(usize, &ServiceView)>> = Vec::new();
     let mut place: BTreeMap<GroupKey, usize> = BTreeMap::new();
-    for view in &views {
+    for (rank, view) in views.into_iter().enumerate() {
         let keys = keys_of(view, services);
         let Some(known) = keys.iter().filter_map(|key| place.get(key).copied()).min() else {
             if !keys.is_empty() {
                 place.extend(keys.into_iter().map(|key| (key, sets.len())));
-                sets.push(vec![view]);
+                sets.push(vec![(rank, view)]);
             }
             continue;
         };
@@ -63,19 +63,21 @@ pub fn groups(services: &BTreeMap<ServiceKey, ServiceView>) -> Groups {
         }
         place.values_mut().filter(|at| joined.contains(at)).for_each(|at| *at = known);
         place.extend(keys.into_iter().map(|key| (key, known)));
-        sets[known].push(view);
+        sets[known].push((rank, view));
     }
     let mut groups = Groups::default();
     for mut set in sets {
-        set.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
-        let Some(key) = set.first().and_then(|oldest| keys_of(oldest, services).into_iter().next()) else { continue };
-        groups.of.extend(set.iter().map(|view| (view.key.clone(), key.clone())));
-        groups.members.insert(key, set.into_iter().map(|view| view.key.clone()).collect());
+        set.sort_by_key(|(rank, _)| *rank);
+        let Some(key) = set.first().and_then(|(_, first)| keys_of(first, services).into_iter().next()) else {
+            continue;
+        };
+        groups.of.extend(set.iter().map(|(_, view)| (view.key.clone(), key.clone())));
+        groups.members.insert(key, set.into_iter().map(|(_, view)| view.key.clone()).collect());
     }
     groups
 }
 
-/// What `view` has in common with others of its group; the first is what the group is known by if it is the oldest.
+/// What `view` has in common with others of its group; the first is what the group is known by if it comes first.
 fn keys_of(view: &ServiceView, services: &BTreeMap<ServiceKey, ServiceView>) -> Vec<GroupKey> {
     match leading_primary(view, services) {
         // The primary's lease may have got another address a moment ago, and the copy on this Service not yet.

@@ -33,6 +33,7 @@ pub mod record;
 mod run;
 mod screen;
 pub mod security;
+mod seniority;
 mod serving;
 pub mod status;
 mod swap;
@@ -42,5 +43,6 @@ pub mod wire;
 
 pub use config::{Config, ConfigError, ElectionMode};
 pub use handover::lease_state;
+pub use plan::VipId;
 pub use reason::Reason;
 pub use run::{Error, leader_config, run};

@@ -10,7 +10,9 @@ use ipnet::IpNet;
 use l2::Mac;
 use l2::netlink::{Address, AddressLifetime, Link, LinkKind};
 pub use macvlans::{LeaseEnd, is_macvlan_of, lease_end, misfit, name_is_taken, owner_in};
-pub(crate) use macvlans::{alias, is_own_macvlan, mac_is_taken, moment, was_left_for};
+pub(crate) use macvlans::{
+    alias, is_link_name_of_a_service, is_own_macvlan, mac_is_taken, mac_of, moment, was_left_for,
+};
 
 use crate::annotations::{SERVICE_INTERFACE, cut};
 use crate::config::{Config, PrefixRule};
@@ -184,11 +186,10 @@ impl Network {
                 .and_then(|index| self.link(index))
                 .ok_or_else(|| InterfaceError::NoDefaultRoute { existing: self.existing() });
         };
-        let link = self.link_by_name(name).ok_or_else(|| InterfaceError::Missing {
-            source_name,
-            name: cut(name),
-            existing: self.existing(),
-        })?;
+        // A macvlan of a DHCP Service goes with that Service, and carries its MAC.
+        let found = self.link_by_name(name).filter(|link| !is_own_macvlan(link));
+        let link =
+            found.ok_or_else(|| InterfaceError::Missing { source_name, name: cut(name), existing: self.existing() })?;
         if link.name == "lo" {
             return Err(InterfaceError::Loopback { source_name, name: cut(name) });
         }

@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::ownership::node::{Card, Swap};
 use crate::ownership::service::LeaseKey;
 use crate::pace::Pace;
+use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::record::Writer;
 use crate::view::{ServiceKey, Uid};
@@ -324,6 +325,9 @@ impl Node {
             }
             Action::StopDhcp6 { uid, release } => self.clients6.stop(&uid, release),
             Action::DhcpLink { uid, up } => self.clients.link(&uid, up),
+            Action::DhcpTaken { id: VipId::Dhcp6(uid), address, by } => self.clients6.taken(&uid, address, by),
+            Action::DhcpTaken { id: VipId::Dhcp(uid), address, by } => self.clients.taken(&uid, address, by),
+            Action::DhcpTaken { id: VipId::Static(_), .. } => {}
             Action::Record(key, record) => self.writer.want(key, record),
             Action::Campaign(wanted) => {
                 let _ = self.campaigns.send(wanted);

@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::group::leading_primary;
 use crate::network::{Family, InterfaceError, Network};
 use crate::ownership::{Owner, Ownership};
+use crate::seniority::by_seniority;
 use crate::view::{DhcpWishes, ServiceKey, ServiceView, Uid};
 
 /// What tells one VIP from another on this node.
@@ -55,7 +56,7 @@ impl std::fmt::Display for VipId {
 /// One VIP that should be here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedVip {
-    /// The Services that use it, oldest first. The first decides where it is.
+    /// The Services that use it, by seniority. The first decides where it is.
     pub members: Vec<ServiceKey>,
     /// Whether it may be set up, or only kept. Never [`Owner::Theirs`].
     pub owner: Owner,
@@ -99,9 +100,8 @@ pub struct World<'a> {
 /// kube-vip spec 3.5 and 3.9.
 pub fn plan(world: &World<'_>) -> Plan {
     let mut plan = Plan::default();
-    let mut services: Vec<(&ServiceView, Owner)> =
-        world.services.values().map(|view| (view, world.ownership.of(view))).collect();
-    services.sort_by(|(a, _), (b, _)| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
+    let services: Vec<(&ServiceView, Owner)> =
+        by_seniority(world.services).into_iter().map(|view| (view, world.ownership.of(view))).collect();
     let undecided = services.iter().filter(|(_, owner)| *owner == Owner::Undecided);
     plan.undecided = undecided.map(|(view, _)| view.key.clone()).collect();
 
@@ -212,9 +212,14 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
     if vip.members.contains(&view.key) {
         return;
     }
-    if let (VipId::Static(address), Some(first), Ok(place)) = (id, vip.members.first(), &vip.place) {
+    if let (VipId::Static(address), Some(first)) = (id, vip.members.first()) {
         let wish = world.network.choose(&view.interface, world.config, Some(*address)).map(|link| link.index);
-        if wish.is_ok_and(|wish| wish != *place) {
+        // Who names what there is not decides for nobody else.
+        if let (Err(missing @ InterfaceError::Missing { .. }), Ok(_)) = (&vip.place, &wish) {
+            plan.told.extend(vip.members.iter().map(|member| (member.clone(), missing.to_string())));
+            vip.place.clone_from(&wish);
+        }
+        if let (Ok(place), true) = (&vip.place, wish != vip.place) {
             let name = world.network.link(*place).map_or("another interface", |link| link.name.as_str());
             plan.told.insert((
                 view.key.clone(),

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::{Api, Client};
@@ -225,9 +226,7 @@ impl Writer {
                 Err(error) => return Err(RecordError::Annotations(key.clone(), error)),
             };
         }
-        if let Some(ingress) = &record.ingress
-            && publish(&mut object, ingress)
-        {
+        if publish(&mut object, record) {
             object = match api.replace_status(&key.name, &PostParams::default(), &object).await {
                 Ok(object) => object,
                 Err(error) if gone(&error) => return Ok(Outcome::Gone),
@@ -281,12 +280,49 @@ pub fn annotate(object: &mut DynamicObject, record: &Record) -> bool {
             changed = true;
         }
     }
+    if let Some(lost) = &record.lost
+        && annotations.get(keys::DHCP_LEASE).and_then(|text| keys::LeaseFacts::parse(text)).as_ref() == Some(lost)
+    {
+        annotations.remove(keys::DHCP_LEASE);
+        changed = true;
+    }
     changed
 }
 
-/// Sets `status.loadBalancer.ingress`; true if it changed. An entry that is there already keeps what we do not write
-/// (`ipMode`).
-pub fn publish(object: &mut DynamicObject, ingress: &[(IpAddr, Vec<Port>)]) -> bool {
+/// Sets `status.loadBalancer.ingress` and in which turn the Service has joined others; true if something changed.
+pub fn publish(object: &mut DynamicObject, record: &Record) -> bool {
+    let Some(ingress) = &record.ingress else { return false };
+    if !object.data["status"].is_object() {
+        object.data["status"] = json!({});
+    }
+    let addressed = address(object, ingress);
+    join(object, record.turn) || addressed
+}
+
+/// The condition is replaced as a whole: who has joined one address and then another has a new turn.
+fn join(object: &mut DynamicObject, turn: u32) -> bool {
+    let old = object.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let is_ours = |condition: &&Value| condition["type"] == keys::JOINED;
+    let stands = old.iter().find(is_ours).map(|ours| ours["reason"].as_str().and_then(keys::parse_turn));
+    if stands == (turn > 0).then_some(Some(turn)) {
+        return false;
+    }
+    let mut new: Vec<Value> = old.iter().filter(|condition| !is_ours(condition)).cloned().collect();
+    if turn > 0 {
+        new.push(json!({
+            "type": keys::JOINED,
+            "status": "True",
+            "reason": keys::turn_reason(turn),
+            "message": "Another Service had the address before: where it is announced follows what that one asks for",
+            "lastTransitionTime": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        }));
+    }
+    object.data["status"]["conditions"] = Value::Array(new);
+    true
+}
+
+/// An entry that is there already keeps what we do not write (`ipMode`).
+fn address(object: &mut DynamicObject, ingress: &[(IpAddr, Vec<Port>)]) -> bool {
     let old = object.data["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
     let new: Vec<Value> = ingress
         .iter()
@@ -304,9 +340,6 @@ pub fn publish(object: &mut DynamicObject, ingress: &[(IpAddr, Vec<Port>)]) -> b
         .collect();
     if new == old {
         return false;
-    }
-    if !object.data["status"].is_object() {
-        object.data["status"] = json!({});
     }
     if !object.data["status"]["loadBalancer"].is_object() {
         object.data["status"]["loadBalancer"] = json!({});
@@ -340,12 +373,31 @@ mod tests {
         vec![Port { port: 80, protocol: "TCP".into() }]
     }
 
+    fn at(address: &str, ports: Vec<Port>) -> Record {
+        Record { ingress: Some(vec![(address.parse().unwrap(), ports)]), ..Record::default() }
+    }
+
+    #[test]
+    fn the_turn_in_which_a_service_has_joined_others_stands_beside_their_conditions_until_it_joins_nobody() {
+        let theirs = json!({"type": "x", "status": "True", "reason": "Y", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let mut object = object(&json!({"conditions": [theirs]}));
+        for turn in [2, 3, 0] {
+            let record = Record { turn, ..at("10.0.0.5", ports()) };
+            assert!(publish(&mut object, &record), "{turn}");
+            assert!(!publish(&mut object, &record), "{turn}");
+            let service: Service = serde_json::from_value(serde_json::to_value(&object).unwrap()).unwrap();
+            let conditions = service.status.unwrap().conditions.unwrap();
+            let reasons: Vec<&str> = conditions.iter().skip(1).map(|it| it.reason.as_str()).collect();
+            assert_eq!(reasons.first().and_then(|reason| keys::parse_turn(reason)), (turn > 0).then_some(turn));
+        }
+    }
+
     #[test]
     fn what_others_wrote_survives() {
         let mut object = object(&json!({"conditions": [{"type": "x"}]}));
         let record = Record { vip_host: "node-1".into(), ..Record::default() };
         assert!(annotate(&mut object, &record));
-        assert!(publish(&mut object, &[("10.0.0.5".parse().unwrap(), ports())]));
+        assert!(publish(&mut object, &at("10.0.0.5", ports())));
         assert_eq!(object.metadata.annotations.as_ref().unwrap()["mine"], "1");
         assert_eq!(object.data["spec"]["future"]["field"], true);
         assert_eq!(object.data["status"]["conditions"][0]["type"], "x");
@@ -353,22 +405,22 @@ mod tests {
             object.data["status"]["loadBalancer"]["ingress"],
             json!([{"ip": "10.0.0.5", "ports": [{"port": 80, "protocol": "TCP"}]}])
         );
-        assert!(!annotate(&mut object, &record) && !publish(&mut object, &[("10.0.0.5".parse().unwrap(), ports())]));
+        assert!(!annotate(&mut object, &record) && !publish(&mut object, &at("10.0.0.5", ports())));
     }
 
     #[test]
     fn the_mode_that_the_api_server_adds_is_no_difference() {
         let ingress = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.5", "ipMode": "VIP", "ports": [{"port": 80, "protocol": "TCP"}]}]}});
         let mut object = object(&ingress);
-        assert!(!publish(&mut object, &[("10.0.0.5".parse().unwrap(), ports())]));
-        assert!(publish(&mut object, &[("10.0.0.5".parse().unwrap(), Vec::new())]));
+        assert!(!publish(&mut object, &at("10.0.0.5", ports())));
+        assert!(publish(&mut object, &at("10.0.0.5", Vec::new())));
         assert_eq!(object.data["status"]["loadBalancer"]["ingress"][0]["ipMode"], "VIP");
     }
 
     #[test]
     fn an_address_that_is_not_ours_any_more_leaves_the_status() {
         let mut object = object(&json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.4"}]}}));
-        assert!(publish(&mut object, &[("10.0.0.5".parse().unwrap(), Vec::new())]));
+        assert!(publish(&mut object, &at("10.0.0.5", Vec::new())));
         assert_eq!(object.data["status"]["loadBalancer"]["ingress"], json!([{"ip": "10.0.0.5"}]));
     }
 
@@ -379,6 +431,22 @@ mod tests {
         assert!(annotate(&mut object, &dhcp));
         assert!(!annotate(&mut object, &Record { vip_host: "n".into(), ..Record::default() }));
         assert_eq!(object.metadata.annotations.unwrap()[keys::HWADDR], "00:00:6c:00:00:01");
+    }
+
+    #[test]
+    fn only_the_facts_of_the_lease_that_was_lost_are_removed() {
+        let facts = |address: &str| keys::LeaseFacts {
+            address: address.parse().unwrap(),
+            server: "10.0.0.254".parse().unwrap(),
+            expires: None,
+        };
+        let mut object = object(&json!({}));
+        let standing = Record { vip_host: "n".into(), lease: Some(facts("10.0.0.50")), ..Record::default() };
+        assert!(annotate(&mut object, &standing));
+        let lost = |address: &str| Record { vip_host: "n".into(), lost: Some(facts(address)), ..Record::default() };
+        assert!(!annotate(&mut object, &lost("10.0.0.51")));
+        assert!(annotate(&mut object, &lost("10.0.0.50")));
+        assert!(!object.metadata.annotations.unwrap().contains_key(keys::DHCP_LEASE));
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,11 +4,12 @@
 //! The cloud controller refuses them too, but annotations can be written by hand and a class can leave it out; and what two
 //! controllers have given twice must not take traffic from the Service that had it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::annotations::Wanted;
-use crate::view::{Port, ServiceKey, ServiceView};
+use crate::seniority::by_seniority;
+use crate::view::{Port, ServiceKey, ServiceView, Uid};
 
 /// Who tells the author: exactly one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,22 +80,12 @@ pub fn refusals(
     machines: &BTreeMap<IpAddr, Machine>,
     cluster_ips: &ClusterIps,
 ) -> BTreeMap<ServiceKey, Vec<Refusal>> {
-    // Who was there first: what clients have been told of, then age.
-    let mut views: Vec<&ServiceView> = services.values().filter(|view| !view.retired).collect();
-    views.sort_by_key(|view| (view.created, &view.uid));
+    let views: Vec<&ServiceView> = by_seniority(services).into_iter().filter(|view| !view.retired).collect();
     let mut holders: BTreeMap<(IpAddr, &Port), &ServiceKey> = BTreeMap::new();
-    let asked = |view: &ServiceView| -> BTreeSet<IpAddr> {
-        let given = view.wanted.iter().filter_map(|wanted| match wanted {
-            Wanted::Static(address) => Some(*address),
-            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
-        });
-        let leased4 = view.told_leased().map(IpAddr::from);
-        given.chain(leased4).chain(view.told_leased6().map(IpAddr::from)).collect()
-    };
     let mut refused: BTreeMap<ServiceKey, Vec<Refusal>> = BTreeMap::new();
     for told in [true, false] {
         for view in &views {
-            for address in asked(view).into_iter().filter(|address| view.published.has(*address) == told) {
+            for address in view.asked().into_iter().filter(|address| view.published.has(*address) == told) {
                 let taken = || view.ports.iter().find_map(|port| Some((port, *holders.get(&(address, port))?)));
                 let refusal = if told {
                     None
@@ -130,6 +121,30 @@ pub fn refusals(
         }
     }
     refused
+}
+
+/// Who has `address`, which a server has just leased to the Service with this UID: its probes leave from its own macvlan and
+/// are not heard by the interface beneath, where other addresses of the same node are. What clients know as this Service's
+/// own it goes on with; who follows it, or was told of an address by its own lease, is not in its way.
+pub fn user_of_leased(
+    services: &BTreeMap<ServiceKey, ServiceView>,
+    machines: &BTreeMap<IpAddr, Machine>,
+    uid: &Uid,
+    address: IpAddr,
+) -> Option<String> {
+    let own = services.values().find(|view| view.uid == *uid)?;
+    if own.published.has(address) {
+        return None;
+    }
+    let has = |other: &&ServiceView| {
+        let follows = other.primary.as_ref() == Some(&own.key);
+        other.key != own.key
+            && !follows
+            && other.wanted.contains(&Wanted::Static(address))
+            && other.published.has(address)
+    };
+    let other = services.values().find(has).map(|other| format!("is that of Service {}", other.key));
+    other.or_else(|| machines.get(&address).map(|machine| format!("is {}", machine.what)))
 }
 
 #[cfg(test)]
@@ -217,5 +232,31 @@ mod tests {
         assert_eq!(known.holders.get(&address), Some(&new));
         known.note(&new, Vec::new());
         assert_eq!(known, ClusterIps::default());
+    }
+
+    #[test]
+    fn a_leased_address_is_taken_if_clients_know_it_as_another_services_given_one_or_it_is_a_machines() {
+        let address: IpAddr = "10.0.0.5".parse().unwrap();
+        let machines: BTreeMap<IpAddr, Machine> =
+            [(address, Machine { what: "the own address of node node-1".into(), teller: "node-1".into() })].into();
+        let none = BTreeMap::new();
+        let dhcp = crate::plan::tests::view("dhcp", &["dhcp"]);
+        let told = crate::plan::tests::told(dhcp.clone(), "10.0.0.5");
+        let follower = |mut web: (ServiceKey, ServiceView)| {
+            web.1.primary = Some(dhcp.key.clone());
+            web
+        };
+        let web = |told| service("web", 1, 80, "10.0.0.5", told);
+        for (name, own, other, machines, expected) in [
+            ("nobody has it", &dhcp, None, &none, None),
+            ("served", &dhcp, Some(web(true)), &none, Some("is that of Service default/web")),
+            ("only asked for, by one that waits for the lease", &dhcp, Some(web(false)), &none, None),
+            ("a follower", &dhcp, Some(follower(web(true))), &none, None),
+            ("shared already", &told, Some(web(true)), &none, None),
+            ("a machine", &dhcp, None, &machines, Some("is the own address of node node-1")),
+        ] {
+            let services = other.into_iter().chain([(own.key.clone(), own.clone())]).collect();
+            assert_eq!(user_of_leased(&services, machines, &own.uid, address).as_deref(), expected, "{name}");
+        }
     }
 }

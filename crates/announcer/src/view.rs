@@ -10,6 +10,7 @@ use l2::netlink::check_interface_name;
 
 use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter, Wanted};
 use crate::class::ClassRules;
+use crate::network::is_link_name_of_a_service;
 use crate::term::Term;
 
 mod wish;
@@ -125,6 +126,8 @@ pub struct Published {
     pub lease6: Option<LeaseFacts6>,
     /// `status.loadBalancer.ingress`.
     pub ingress: Vec<Ingress>,
+    /// In which turn it has joined those that had its address before it; zero: they were not there.
+    pub turn: u32,
 }
 
 impl Published {
@@ -234,11 +237,11 @@ impl ServiceView {
             None | Some("") => InterfaceWish::Default,
             Some("auto") => InterfaceWish::Auto,
             Some(name) => {
-                if check_interface_name(name).is_err() {
+                if check_interface_name(name).is_err() || is_link_name_of_a_service(name) {
                     problems.insert(Problem::new(
                         keys::SERVICE_INTERFACE,
                         name,
-                        "accepted is the name of a network interface (1 to 15 characters) or the word auto; the address is not announced meanwhile",
+                        "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal digits, which belongs to a Service) or the word auto; the address is not announced meanwhile",
                     ));
                 }
                 InterfaceWish::Named(name.to_owned())
@@ -258,12 +261,18 @@ impl ServiceView {
                 "accepted is what the announcer itself has counted; it is taken for missing and written anew",
             ));
         }
-        let dhcp = dhcp_wishes(&annotation, &published, &mut problems);
+        let uid = Uid(service.metadata.uid.clone().unwrap_or_default());
+        let dhcp = dhcp_wishes(&annotation, &uid, &published, &mut problems);
         if annotation(keys::HWADDR).is_some_and(|text| !text.trim().is_empty()) && dhcp.mac.is_none() {
-            // Another MAC would get another address from the server: better none than a wrong one.
+            let leased = [dhcp.lease.as_ref().map(|lease| lease.address), dhcp.requested];
+            let told = leased.into_iter().flatten().any(|address| published.has(address.into()));
+            // Another MAC would get another address from the server: better none than a wrong one. What clients know
+            // would be lost for a typing error all the same, and with it the macvlan that still has the right one.
             let wishes = wanted.len();
-            wanted.retain(|wanted| *wanted != Wanted::Dhcp4);
-            if wanted.len() == wishes {
+            wanted.retain(|wanted| *wanted != Wanted::Dhcp4 || told);
+            if told && wanted.contains(&Wanted::Dhcp4) {
+                problems = problems.into_iter().map(Problem::with_usual_mac).collect();
+            } else if wanted.len() == wishes {
                 problems = problems.into_iter().map(|problem| problem.without_effect(keys::HWADDR)).collect();
             }
         }
@@ -276,7 +285,7 @@ impl ServiceView {
             problems.clear();
         }
         let wish = match () {
-            () if problems.iter().any(|problem| problem.meanwhile == Meanwhile::NotAnnounced) => Wish::Unreadable,
+            () if problems.iter().any(|problem| problem.meanwhile != Meanwhile::Said) => Wish::Unreadable,
             () if asks || retired => Wish::Said,
             () => Wish::Unsaid,
         };
@@ -285,7 +294,7 @@ impl ServiceView {
                 service.metadata.namespace.clone().unwrap_or_default(),
                 service.metadata.name.clone().unwrap_or_default(),
             ),
-            uid: Uid(service.metadata.uid.clone().unwrap_or_default()),
+            uid,
             created: service.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             wanted,
             wish,
@@ -308,6 +317,16 @@ impl ServiceView {
                 ServiceKey::new(namespace, name)
             }),
         })
+    }
+
+    /// The addresses that it asks for by name, and those that its leases have.
+    pub fn asked(&self) -> BTreeSet<IpAddr> {
+        let given = self.wanted.iter().filter_map(|wanted| match wanted {
+            Wanted::Static(address) => Some(*address),
+            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+        });
+        let leased4 = self.told_leased().map(IpAddr::from);
+        given.chain(leased4).chain(self.told_leased6().map(IpAddr::from)).collect()
     }
 
     /// Whether it asks for DHCP.
@@ -372,9 +391,11 @@ fn wanted(annotation: Option<&str>, spec: Option<&str>, published: &Published) -
 }
 
 fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str>) -> Published {
-    let ingress =
-        service.status.as_ref().and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
+    let status = service.status.as_ref();
+    let ingress = status.and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
+    let joined = status.and_then(|status| status.conditions.iter().flatten().find(|it| it.type_ == keys::JOINED));
     Published {
+        turn: joined.and_then(|joined| keys::parse_turn(&joined.reason)).unwrap_or_default(),
         vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
         term: annotation(keys::TERM).and_then(Term::parse),
         hwaddr: annotation(keys::HWADDR).map(str::to_owned),
@@ -399,6 +420,7 @@ fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str
 
 fn dhcp_wishes<'a>(
     annotation: &impl Fn(&str) -> Option<&'a str>,
+    uid: &Uid,
     published: &Published,
     problems: &mut BTreeSet<Problem>,
 ) -> DhcpWishes {
@@ -414,13 +436,14 @@ fn dhcp_wishes<'a>(
             .and_then(|text| keys::parse_rp_filter(text).map_err(&mut take).ok())
             .unwrap_or_default(),
         link_name: present(keys::MACVLAN_NAME).and_then(|text| {
-            if check_interface_name(text).is_ok() {
+            let of_another = is_link_name_of_a_service(text) && text != uid.link_name();
+            if check_interface_name(text).is_ok() && !of_another {
                 return Some(text.to_owned());
             }
             take(Problem::new(
                 keys::MACVLAN_NAME,
                 text,
-                "accepted is the name of a network interface (1 to 15 characters); the usual name is used",
+                "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal digits, which belongs to another Service); the usual name is used",
             ));
             None
         }),

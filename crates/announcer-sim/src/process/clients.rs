@@ -2,6 +2,7 @@
 //! there, behind its sockets.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use announcer::dhcp_driver::{Act, Happened, Session, session4};
 use announcer::engine::{DhcpEvent, DhcpStart, Input};
 use announcer::view::Uid;
 use jiff::Timestamp;
+use l2::Mac;
 
 /// Frames that a client sends, and on which interface.
 type Sent = Vec<(u32, Vec<u8>)>;
@@ -17,6 +19,7 @@ type Sent = Vec<(u32, Vec<u8>)>;
 enum Waiting {
     Start,
     Link { up: bool },
+    Taken { address: IpAddr, by: Mac },
     Message(Rc<[u8]>),
     Heard(Rc<[u8]>),
 }
@@ -50,6 +53,13 @@ impl Clients {
             running.step(now, wall, uid, Happened::Release, sent, &mut Vec::new());
         }
         Some(Input::Dhcp(uid.clone(), running.generation, DhcpEvent::Stopped))
+    }
+
+    /// The engine knows who else has what a client was given.
+    pub fn taken(&mut self, uid: &Uid, address: IpAddr, by: Mac) {
+        if let Some(running) = self.running.get_mut(uid) {
+            running.waiting.push(Waiting::Taken { address, by });
+        }
     }
 
     /// The interface of a client is down or back.
@@ -93,6 +103,7 @@ impl Clients {
                     Waiting::Start => Happened::Start,
                     Waiting::Link { up: true } => Happened::LinkUp,
                     Waiting::Link { up: false } => Happened::LinkDown,
+                    Waiting::Taken { address, by } => Happened::Taken { address: *address, by: *by },
                     Waiting::Message(frame) => Happened::Message(frame),
                     Waiting::Heard(frame) => Happened::Heard(frame),
                 };

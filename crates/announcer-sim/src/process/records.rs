@@ -93,7 +93,7 @@ impl Writer {
                 } else if !job.annotated && annotate(&mut object, &doing) {
                     job.annotated = true;
                     Some(Request::Annotate(key.clone(), version, doing.clone()))
-                } else if doing.ingress.as_ref().is_some_and(|ingress| publish(&mut object, ingress)) {
+                } else if publish(&mut object, &doing) {
                     Some(Request::Publish(key.clone(), version, doing.clone()))
                 } else {
                     None

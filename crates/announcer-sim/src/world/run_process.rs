@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use announcer::VipId;
 use announcer::detect::Ask;
 use announcer::engine::{Action, Input, WireOp};
 use announcer::frames;
@@ -127,8 +128,12 @@ impl World<'_> {
                 self.process(n).clients.link(&uid, up);
                 self.rouse(n);
             }
+            Action::DhcpTaken { id: VipId::Dhcp(uid), address, by } => {
+                self.process(n).clients.taken(&uid, address, by);
+                self.rouse(n);
+            }
             // No Service here asks for DHCPv6.
-            Action::StartDhcp6(..) | Action::StopDhcp6 { .. } => {}
+            Action::StartDhcp6(..) | Action::StopDhcp6 { .. } | Action::DhcpTaken { .. } => {}
             Action::Tell(_, tell) => self.judge_alarm(n, tell.reason, &tell.text),
             Action::Exit => {
                 self.exit(n);

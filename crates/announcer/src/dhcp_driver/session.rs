@@ -74,6 +74,13 @@ pub enum Happened<'a> {
     LinkDown,
     /// It can be used again.
     LinkUp,
+    /// Somebody uses the address that was given, by what the engine knows.
+    Taken {
+        /// The address.
+        address: IpAddr,
+        /// Who.
+        by: Mac,
+    },
     /// A socket says that the interface is down. Nobody may say when it is back.
     SocketDown,
     /// A frame for the client.
@@ -100,6 +107,8 @@ pub struct Session<C: Protocol> {
     client: C,
     mac: Mac,
     probing: Option<Probing<C::Address>>,
+    /// The address that the engine was told of last.
+    bound: Option<C::Address>,
     /// A socket said that the link is down: when it is tried again.
     link_retry: Option<Instant>,
     state: &'static str,
@@ -108,7 +117,7 @@ pub struct Session<C: Protocol> {
 impl<C: Protocol> Session<C> {
     /// A client that speaks with this MAC, and waits for [`Happened::Start`].
     pub(super) fn new(client: C, mac: Mac) -> Self {
-        Self { client, mac, probing: None, link_retry: None, state: "" }
+        Self { client, mac, probing: None, bound: None, link_retry: None, state: "" }
     }
 
     /// Takes in what happened at `now`, which is `wall` by the clock on the wall, and says what to do, in this order.
@@ -129,6 +138,10 @@ impl<C: Protocol> Session<C> {
             }
             Happened::Message(frame) => Some(Input::Frame(frame)),
             Happened::Heard(frame) => self.conflict(frame),
+            Happened::Taken { address, by } => {
+                let bound = self.bound.filter(|bound| (*bound).into() == address);
+                bound.map(|address| Input::ProbeConflict { address, mac: by.octets().into() })
+            }
             Happened::Timer => Some(self.due(now, &mut acts)),
         };
         if let Some(input) = input {
@@ -188,10 +201,13 @@ impl<C: Protocol> Session<C> {
                     }
                     None
                 }
-                Output::Bound(lease) => Some(Act::Tell(DhcpEvent::Bound(leased::<C>(&lease, now, wall)))),
+                Output::Bound(lease) => {
+                    self.bound = Some(C::address(&lease));
+                    Some(Act::Tell(DhcpEvent::Bound(leased::<C>(&lease, now, wall))))
+                }
                 Output::Renewed(lease) => Some(Act::Tell(DhcpEvent::Renewed(leased::<C>(&lease, now, wall)))),
                 Output::Lost { lease, reason } => {
-                    self.probing = None;
+                    (self.probing, self.bound) = (None, None);
                     let address = C::address(&lease).into();
                     Some(Act::Tell(DhcpEvent::Lost { address, why: reason.to_string() }))
                 }
@@ -280,5 +296,34 @@ mod tests {
         session.step(now + LINK_RETRY, wall(), Happened::LinkDown);
         assert_eq!(session.deadline(), None);
         assert_eq!(sends(&session.step(now + LINK_RETRY, wall(), Happened::LinkUp)), 1);
+    }
+
+    #[test]
+    fn only_the_address_that_was_given_is_declined_on_the_engines_word() {
+        let now = Instant::now();
+        let address = std::net::Ipv4Addr::new(10, 0, 0, 5);
+        let facts = crate::annotations::LeaseFacts {
+            address,
+            server: "10.0.0.1".parse().unwrap(),
+            expires: Some("2026-01-01T01:00:00Z".parse().unwrap()),
+        };
+        let start = DhcpStart {
+            generation: 1,
+            link: 2,
+            mac: Mac::new([2, 0, 0, 0, 0, 1]),
+            hostname: None,
+            broadcast: false,
+            requested: None,
+            lease: Some(facts),
+        };
+        let mut session = session4(&start, now, wall(), 7).unwrap();
+        let by = Mac::new([2, 0, 0, 0, 0, 9]);
+        let declines = |acts: &[Act<_>]| acts.iter().any(|act| matches!(act, Act::Tell(DhcpEvent::Lost { .. })));
+        session.step(now, wall(), Happened::Start);
+        let other = Happened::Taken { address: "10.0.0.6".parse().unwrap(), by };
+        assert!(!declines(&session.step(now, wall(), other)));
+        let taken = Happened::Taken { address: address.into(), by };
+        assert!(declines(&session.step(now, wall(), taken)));
+        assert!(session.deadline().is_some_and(|at| at >= now + Duration::from_secs(10)), "RFC 2131 3.1 step 5");
     }
 }

@@ -7,14 +7,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv4Net};
-use l2::Mac;
 
 use super::dhcp_events::has_moved;
 use super::dhcp_state::{ClientState, Dhcp, MacvlanState};
 use super::vip::Carrier;
 use super::{Action, DhcpEvent, Engine, Leased, WireOp};
 use crate::annotations::LeaseFacts;
-use crate::network::{alias, is_macvlan_of};
+use crate::network::{alias, is_macvlan_of, mac_of};
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::Uid;
@@ -82,7 +81,7 @@ impl Engine {
             let void = self.void.get(uid);
             let facts = wishes.lease.clone().filter(|facts| Some(facts.address) != given_back && Some(facts) != void);
             vip.dhcp = Some(Dhcp {
-                mac: wishes.mac.or(found).unwrap_or_else(Mac::random_vip),
+                mac: wishes.mac.or(found).unwrap_or_else(|| mac_of(uid)),
                 last: wishes.lease.as_ref().map(|facts| facts.address),
                 facts,
                 name,
@@ -163,6 +162,14 @@ impl Engine {
             if self.leaving.get(uid).is_some_and(|leaving| leaving.client == generation) {
                 self.has_left(uid);
             }
+            return;
+        }
+        let Some(vip) = self.vips.get(&id) else { return };
+        let runs = vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.client.running == Some(generation));
+        if let DhcpEvent::Bound(leased) = &event
+            && runs
+            && self.decline_taken(now, &id, leased.facts.address.into())
+        {
             return;
         }
         let Some(vip) = self.vips.get_mut(&id) else { return };

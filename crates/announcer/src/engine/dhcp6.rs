@@ -78,6 +78,14 @@ impl Engine {
 
     pub(super) fn dhcp6_event(&mut self, now: Instant, uid: &Uid, generation: u64, event: DhcpEvent<LeaseFacts6>) {
         let id = VipId::Dhcp6(uid.clone());
+        let Some(vip) = self.vips.get(&id) else { return };
+        let runs = vip.dhcp6.as_ref().is_some_and(|dhcp| dhcp.client.running == Some(generation));
+        if let DhcpEvent::Bound(leased) = &event
+            && runs
+            && self.decline_taken(now, &id, leased.facts.address.into())
+        {
+            return;
+        }
         let Some(vip) = self.vips.get_mut(&id) else { return };
         let Some(dhcp) = vip.dhcp6.as_mut().filter(|dhcp| dhcp.client.running == Some(generation)) else { return };
         match event {

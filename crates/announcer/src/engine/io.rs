@@ -235,10 +235,14 @@ pub struct Record {
     pub requested_ip: Option<String>,
     /// Lease facts, for DHCP.
     pub lease: Option<LeaseFacts>,
+    /// Instead of them: these, if they still stand there, are of a lease that is lost.
+    pub lost: Option<LeaseFacts>,
     /// Lease facts, for DHCPv6.
     pub lease6: Option<LeaseFacts6>,
     /// `status.loadBalancer.ingress`; absent: not to be touched yet.
     pub ingress: Option<Vec<(IpAddr, Vec<Port>)>>,
+    /// In which turn it has joined others that had its address (`seniority.rs`); written with `ingress`.
+    pub turn: u32,
 }
 
 /// How to start a DHCP client.
@@ -360,6 +364,15 @@ pub enum Action {
         uid: Uid,
         /// It can be used again.
         up: bool,
+    },
+    /// Tell the DHCP client of this VIP that somebody uses the address which it was given: it declines it.
+    DhcpTaken {
+        /// Whose.
+        id: VipId,
+        /// The address.
+        address: IpAddr,
+        /// The MAC of whoever has it.
+        by: Mac,
     },
     /// Write on a Service.
     Record(ServiceKey, Record),

@@ -26,6 +26,9 @@ use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
 
+/// An address that the kernel refuses that often in a row, or its macvlan, may be better off at another node.
+const REFUSALS: u32 = 4;
+
 /// What looks and speaks for `node` mode. Idle in the others.
 pub(super) struct Lookout {
     detector: Detector,
@@ -126,9 +129,11 @@ impl Engine {
             let links = card_links(network, |index| used.contains(&index));
             Card { links, serving, leaving, ..Card::default() }
         };
-        cluster.set_card(card(&used));
+        cluster.set_card(now, card(&used));
         let holding = holding(network, &self.vips, &self.removed);
+        let refused = refused(&self.vips);
         let scene = Scene {
+            refused: &refused,
             services: &self.services,
             groups: &self.groups,
             endpoints: &self.endpoints,
@@ -139,9 +144,9 @@ impl Engine {
         };
         let review = cluster.review(now, &scene);
         let uses: BTreeSet<u32> = review.links.iter().map(|(link, _)| *link).collect();
-        if uses != used {
-            // The others may be waiting for a node that has this interface.
-            cluster.set_card(card(&uses));
+        if uses != used || cluster.is_card_outdated(now) {
+            // The others may be waiting for a node that has this interface, or may have what this one cannot.
+            cluster.set_card(now, card(&uses));
         }
         let changes = cluster.take_changes();
         self.note_changes(changes);
@@ -283,6 +288,12 @@ fn holding(
         !gone && network.link(address.interface).is_some_and(|link| looks_like_a_vip(address, link))
     });
     up.filter_map(Vip::address).chain(found.map(|address| address.net.addr())).collect()
+}
+
+/// Services that have a VIP which the kernel has refused that often in a row.
+fn refused(vips: &BTreeMap<VipId, Vip>) -> BTreeSet<ServiceKey> {
+    let refused = vips.values().filter(|vip| vip.refusals >= REFUSALS);
+    refused.flat_map(|vip| vip.members.iter().cloned()).collect()
 }
 
 /// Our MAC on the interface of a question, and the address from which a neighbour is solicited.

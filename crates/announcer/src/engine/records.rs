@@ -9,6 +9,7 @@ use super::{Action, Engine, Owners, Record, Recorded};
 use crate::ownership::node::Change;
 use crate::plan::VipId;
 use crate::reason::Reason;
+use crate::seniority::turn;
 use crate::view::{Port, Published, ServiceKey, ServiceView};
 
 /// How long after our write the cached Service may still be the old one, before somebody must have changed it back.
@@ -67,7 +68,12 @@ impl Engine {
         self.plan.of_service = planned;
     }
 
-    fn ask_record(&mut self, now: Instant, key: &ServiceKey, wanted: Record) {
+    fn ask_record(&mut self, now: Instant, key: &ServiceKey, mut wanted: Record) {
+        // Of Services that come together the watch shows one before the other: nobody is behind another for that.
+        let asked = self.records.get(key).and_then(|record| record.asked.as_ref());
+        if let Some(asked) = asked.filter(|asked| asked.ingress == wanted.ingress) {
+            wanted.turn = asked.turn;
+        }
         let published = self.services.get(key).map(|view| &view.published);
         let stands = published.is_some_and(|published| stands(published, &wanted));
         let replaced = wanted.term.is_none()
@@ -141,7 +147,9 @@ impl Engine {
         let up = vips.iter().any(|(_, vip)| vip.is_up());
         let probing = vips.iter().any(|(_, vip)| matches!(vip.phase, Phase::Probing(_)));
         let settling = probing || vips.iter().any(|(_, vip)| vip.phase == Phase::Adding);
-        if !up {
+        // A successor would answer for the address at once, until the server says what it has said here.
+        let lost = self.void.get(&view.uid).filter(|lost| !up && view.published.lease.as_ref() == Some(lost));
+        if !up && lost.is_none() {
             return None;
         }
         let term = match &self.ownership {
@@ -152,7 +160,10 @@ impl Engine {
             }
         };
         let vip_host = self.config.node_name.clone();
-        let mut record = Record { uid: view.uid.clone(), vip_host, term, ..Record::default() };
+        let mut record = Record { uid: view.uid.clone(), vip_host, term, lost: lost.cloned(), ..Record::default() };
+        if !up {
+            return Some(record);
+        }
         let own = vips.iter().find(|(id, _)| matches!(id, VipId::Dhcp(uid) if *uid == view.uid));
         if let Some(dhcp) = own.filter(|(_, vip)| vip.is_up()).and_then(|(_, vip)| vip.dhcp.as_ref()) {
             record.hwaddr = Some(dhcp.mac.to_string());
@@ -180,6 +191,9 @@ impl Engine {
                 }
             }
             record.ingress = Some(ingress);
+            let members = self.groups.of.get(&view.key).and_then(|group| self.groups.members.get(group));
+            let members = members.into_iter().flatten().filter_map(|key| self.services.get(key));
+            record.turn = turn(view, members);
         }
         Some(record)
     }
@@ -230,14 +244,17 @@ pub fn stands(published: &Published, wanted: &Record) -> bool {
             .as_ref()
             .is_none_or(|wanted| published.as_ref().is_some_and(|published| published.eq_ignore_ascii_case(wanted)))
     };
+    let turn = wanted.turn;
     published.vip_host.as_deref() == Some(wanted.vip_host.as_str())
         && wanted.term.is_none_or(|term| published.term == Some(term))
         && text(&published.hwaddr, &wanted.hwaddr)
         && text(&published.requested_ip, &wanted.requested_ip)
         && wanted.lease.as_ref().is_none_or(|lease| published.lease.as_ref() == Some(lease))
+        && wanted.lost.as_ref().is_none_or(|lost| published.lease.as_ref() != Some(lost))
         && wanted.lease6.as_ref().is_none_or(|lease| published.lease6.as_ref() == Some(lease))
         && wanted.ingress.as_ref().is_none_or(|wanted| {
-            published.ingress.len() == wanted.len()
+            published.turn == turn
+                && published.ingress.len() == wanted.len()
                 && published
                     .ingress
                     .iter()

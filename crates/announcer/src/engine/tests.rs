@@ -184,6 +184,7 @@ impl Node {
                     Action::DhcpLink { uid, up } => {
                         self.note(&format!("dhcp link {uid} {}", if up { "up" } else { "down" }));
                     }
+                    Action::DhcpTaken { id, address, .. } => self.note(&format!("decline {address} of {id}")),
                     Action::ReleaseLease => self.note("release lease"),
                     Action::Exit => {
                         self.exited = true;
@@ -277,11 +278,16 @@ pub(super) fn apply(view: &mut ServiceView, record: &Record) {
         published.lease = Some(lease.clone());
         view.dhcp.lease = Some(lease.clone());
     }
+    if record.lost.is_some() && published.lease == record.lost {
+        published.lease = None;
+        view.dhcp.lease = None;
+    }
     if let Some(lease) = &record.lease6 {
         published.lease6 = Some(lease.clone());
         view.dhcp.lease6 = Some(lease.clone());
     }
     if let Some(ingress) = &record.ingress {
+        published.turn = record.turn;
         published.ingress = ingress.iter().map(|(ip, ports)| Ingress { ip: Some(*ip), ports: ports.clone() }).collect();
     }
 }

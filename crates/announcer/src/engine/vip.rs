@@ -81,6 +81,8 @@ pub(super) struct Vip {
     pub defended: Option<Instant>,
     /// How often it was found in use since it was up last.
     pub conflicts: u32,
+    /// How often in a row the kernel has refused its address or its macvlan.
+    pub refusals: u32,
     /// Observations asked for before this one do not show the address yet.
     pub seen_from: u64,
 }
@@ -97,6 +99,7 @@ impl Vip {
             dhcp6: None,
             defended: None,
             conflicts: 0,
+            refusals: 0,
             seen_from: 0,
         }
     }
@@ -280,18 +283,19 @@ impl Engine {
         there.any(|found| looks_like_a_vip(found, link) && !self.is_removed(found))
     }
 
+    /// The interface on which the node has `address` as its own.
+    pub(super) fn own_interface_of(&self, address: IpAddr) -> Option<String> {
+        let network = self.network.as_ref()?;
+        let ours = |found: &_| self.is_removed(found) || network.is_ours_without_mark(found, self.fence);
+        network.own_interface(address, ours).map(|link| link.name.clone())
+    }
+
     /// An address that stands on this node without our mark or kube-vip's form is the node's own. Set as a VIP it would
     /// get a lifetime, and go with the Service.
     fn refuse_own_address(&mut self, now: Instant, id: &VipId) -> bool {
         let Some(carrier) = self.vips[id].carrier else { return false };
         let address = carrier.net.addr();
-        let own = self.network.as_ref().and_then(|network| {
-            let link = network.own_interface(address, |found| {
-                self.is_removed(found) || network.is_ours_without_mark(found, self.fence)
-            })?;
-            Some(link.name.clone())
-        });
-        let Some(interface) = own else { return false };
+        let Some(interface) = self.own_interface_of(address) else { return false };
         let vip = self.vips.get_mut(id).expect("it is there");
         vip.phase = Phase::Blocked { until: now + CONFLICT_RETRY };
         vip.announcing = Announcing::Silent;
@@ -349,6 +353,8 @@ impl Engine {
             Err(error) => {
                 let Some(vip) = self.vips.get_mut(id) else { return };
                 tracing::warn!(address = %net, error, "cannot set the address");
+                vip.refusals = vip.refusals.saturating_add(1);
+                self.dirty = true;
                 vip.phase = Phase::Blocked { until: now + FAILED_RETRY };
                 vip.announcing = Announcing::Silent;
                 self.tell_members(
@@ -369,7 +375,7 @@ impl Engine {
         let told = self.config.disable_service_updates || self.was_in_use(&vip.members, address);
         let vip = self.vips.get_mut(id).expect("it is there");
         vip.phase = Phase::Up { doubt: None };
-        vip.conflicts = 0;
+        (vip.conflicts, vip.refusals) = (0, 0);
         vip.seen_from = observes;
         vip.announcing = if told {
             Announcing::Burst { begun: now, step: 0 }

@@ -77,11 +77,20 @@ pub fn misfit(found: &Link, uid: &Uid, wanted: &Macvlan) -> Option<Mismatch> {
 
 /// A macvlan named like those of DHCP Services, ours or kube-vip's: `vip-` and 8 hexadecimal digits.
 pub fn is_own_macvlan(link: &Link) -> bool {
-    matches!(link.kind, LinkKind::Macvlan { .. })
-        && link
-            .name
-            .strip_prefix("vip-")
-            .is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    matches!(link.kind, LinkKind::Macvlan { .. }) && is_link_name_of_a_service(&link.name)
+}
+
+/// The MAC of a Service's macvlan unless it has another one already: the same on every node and after every restart, also
+/// where nothing can be read of what stands on the Service.
+pub fn mac_of(uid: &Uid) -> Mac {
+    let digest = ring::digest::digest(&ring::digest::SHA256, uid.0.as_bytes());
+    let [a, b, c, ..] = *digest.as_ref() else { unreachable!("a digest has 32 bytes") };
+    Mac::of_vip([a, b, c])
+}
+
+/// Whether a macvlan of this name is that of a DHCP Service.
+pub fn is_link_name_of_a_service(name: &str) -> bool {
+    name.strip_prefix("vip-").is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// Whether this is the macvlan of the Service with this UID, and of no other: by our alias, or by the name that kube-vip
@@ -165,5 +174,13 @@ mod tests {
         ] {
             assert_eq!(was_left_for(link, addresses, &wanted), expected, "{link:?} {addresses:?}");
         }
+    }
+
+    #[test]
+    fn the_mac_of_a_service_does_not_change_between_versions() {
+        let mac = |uid: &str| mac_of(&Uid(uid.into())).to_string();
+        assert_eq!(mac("1234abcd-0000"), mac("1234abcd-0000"));
+        assert_ne!(mac("1234abcd-0000"), mac("1234abcd-0001"), "not only of the first characters");
+        assert_eq!(mac(""), "00:00:6c:e3:b0:c4");
     }
 }

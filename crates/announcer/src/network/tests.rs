@@ -127,3 +127,11 @@ fn addresses_of_the_node_do_not_look_like_a_vip() {
     assert!(!looks_like_a_vip(&address(2, "10.0.0.5/24"), &link(2, "eth0")));
     assert!(looks_like_a_vip(&own_address(2, "10.0.0.5/24"), &link(2, "eth0")));
 }
+
+#[test]
+fn the_macvlan_of_a_dhcp_service_carries_no_other_address() {
+    let mut network = network();
+    network.links.push(macvlan(9, "vip-0badcafe", 2, Some("uid")));
+    let wish = InterfaceWish::Named("vip-0badcafe".into());
+    assert!(matches!(network.choose(&wish, &config(&[]), None), Err(InterfaceError::Missing { .. })));
+}

@@ -254,6 +254,17 @@ fn the_oldest_service_decides_where_a_shared_address_is() {
 }
 
 #[test]
+fn who_names_a_missing_interface_does_not_decide_where_a_shared_address_is() {
+    let older = ServiceView { created: 1, interface: InterfaceWish::Named("eth9".into()), ..view("z", &["10.0.0.5"]) };
+    let newer = ServiceView { created: 2, ..view("a", &["10.0.0.5"]) };
+    let plan = planned(&[older, newer], MINE, &[]);
+    assert_eq!(plan.vips[&VipId::Static("10.0.0.5".parse().unwrap())].place, Ok(2));
+    let told: Vec<(&str, bool)> =
+        plan.told.iter().map(|(key, text)| (key.name.as_str(), text.contains("eth9"))).collect();
+    assert_eq!(told, [("z", true)]);
+}
+
+#[test]
 fn an_address_that_is_leased_is_known_as_such_in_both_families() {
     let uid = Uid("web".into());
     assert!(VipId::Dhcp(uid.clone()).is_dhcp());

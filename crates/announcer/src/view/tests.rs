@@ -191,6 +191,19 @@ fn bad_values_of_lesser_weight_are_told_and_replaced() {
 }
 
 #[test]
+fn the_macvlan_of_another_service_is_no_name_to_ask_for() {
+    let of = |name: &str| annotated(&[(keys::LOADBALANCER_IPS, "0.0.0.0"), (keys::MACVLAN_NAME, name)]);
+    let own = of("lan").uid.link_name();
+    assert_eq!(of("vip-0badcafe").dhcp.link_name, None);
+    assert_eq!(of("vip-0badcafe").problems.len(), 1);
+    for name in ["lan", "vip-lan", own.as_str()] {
+        assert_eq!((of(name).dhcp.link_name.as_deref(), of(name).problems.len()), (Some(name), 0), "{name}");
+    }
+    let on = annotated(&[(keys::LOADBALANCER_IPS, "10.0.0.5"), (keys::SERVICE_INTERFACE, "vip-0badcafe")]);
+    assert_eq!(on.problems.len(), 1);
+}
+
+#[test]
 fn what_is_published_is_seen() {
     let object = service(|object| {
         object["metadata"]["annotations"][keys::VIP_HOST] = json!("node-1");

@@ -37,7 +37,7 @@ impl ServiceView {
         }
         let interface = if self.wish == Wish::Unreadable { before.interface.clone() } else { self.interface };
         let problems = self.problems.into_iter().map(|mut problem| {
-            if problem.meanwhile == Meanwhile::NotAnnounced {
+            if problem.meanwhile != Meanwhile::Said {
                 problem.meanwhile = Meanwhile::Former;
             }
             problem
@@ -107,6 +107,22 @@ mod tests {
         }
         let stays = view(&json!({keys::LOADBALANCER_IPS: "0.0.0.o"})).following(&leased());
         assert_eq!(stays.interface, InterfaceWish::Named("eth1".into()), "it is not moved either");
+    }
+
+    #[test]
+    fn a_mac_that_cannot_be_read_after_a_restart_costs_clients_no_address_that_they_know() {
+        let wrong = |requested: &str| {
+            view(&json!({keys::LOADBALANCER_IPS: "0.0.0.0", keys::HWADDR: "x", keys::REQUESTED_IP: requested}))
+        };
+        let restarted = wrong("10.0.0.50");
+        assert_eq!((&restarted.wanted[..], restarted.dhcp.mac), (&[Wanted::Dhcp4][..], None));
+        let text = restarted.problems.iter().map(ToString::to_string).collect::<String>();
+        assert!(text.contains(keys::HWADDR) && text.contains("the MAC of its macvlan"), "{text}");
+        // What is still remembered comes first.
+        let stays = restarted.clone().following(&leased());
+        assert_eq!((stays.wish, stays.dhcp.mac), (Wish::Former, MAC.parse().ok()));
+        assert_eq!(restarted.clone().following(&restarted), restarted);
+        assert_eq!(wrong("10.0.0.51").wanted, [], "clients were not told of that one");
     }
 
     #[test]

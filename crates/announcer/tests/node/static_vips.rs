@@ -4,6 +4,7 @@ use announcer::engine::Input;
 use announcer::ownership::LeaseState;
 
 use crate::bench::{on_a_bench, shell};
+use crate::dhcp::RANGE;
 
 const IPS: &str = "kube-vip.io/loadbalancerIPs";
 
@@ -125,6 +126,27 @@ fn an_interface_that_goes_down_or_is_renamed_has_its_address_again_when_it_is_up
         shell("ip", "route replace default via 10.77.0.1");
         let both = ["eth0 10.77.0.50/32", "eth0 10.77.0.51/32"];
         bench.eventually("both are back", |bench| bench.vips() == both).await;
+    });
+}
+
+#[test]
+fn an_interface_whose_mac_or_mtu_changes_keeps_its_addresses_and_others_hear_of_the_mac() {
+    on_a_bench(async |bench| {
+        bench.create("web", &[(IPS, "10.77.0.50")]);
+        bench.serve(RANGE);
+        bench.create("leased", &[(IPS, "0.0.0.0")]);
+        bench.start();
+        bench.eventually("they are published", |bench| bench.api.count_published() == 2).await;
+        bench.eventually("others reach it", |bench| bench.neighbour("10.77.0.50").contains("lladdr")).await;
+        let vips = bench.vips();
+        shell("ip", "link set eth0 mtu 1400");
+        bench.always("they stay", Duration::from_secs(3), |bench| bench.vips() == vips).await;
+        shell("ip", "link set eth0 address 02:00:00:00:77:77");
+        bench
+            .eventually("others know the new MAC", |bench| bench.neighbour("10.77.0.50").contains("02:00:00:00:77:77"))
+            .await;
+        bench.always("they stay", Duration::from_secs(3), |bench| bench.vips() == vips).await;
+        assert!(bench.told("AddressConflict").is_none());
     });
 }
 

@@ -33,7 +33,7 @@ fn net_admin_and_net_raw_suffice_for_everything() {
         let wanted = Macvlan {
             name: "vip-0a1b2c3d".to_owned(),
             parent: near.index,
-            mac: Mac::random_vip(),
+            mac: Mac::of_vip([1, 2, 3]),
             alias: "test".to_owned(),
             inet_conf: change,
             address: None,

@@ -159,6 +159,10 @@ impl Engine {
             Err(error) => {
                 dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
                 let name = dhcp.name.clone();
+                if let Some(vip) = self.vips.get_mut(&id) {
+                    vip.refusals = vip.refusals.saturating_add(1);
+                }
+                self.dirty = true;
                 tracing::warn!(macvlan = name, error, "cannot make the macvlan, trying again");
                 self.tell_members(now, &id, Reason::CannotAnnounce, &format!("{error}; trying again"));
                 self.observe(now);

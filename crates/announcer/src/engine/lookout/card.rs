@@ -26,7 +26,9 @@ impl WrittenCard {
     /// When the card has to be written again, given what it should say; absent: at once.
     pub fn due(&self, card: &Card) -> Option<Instant> {
         let (written, at) = self.last.as_ref()?;
-        let urgent = (&card.links, card.serving, card.leaving) != (&written.links, written.serving, written.leaving);
+        let by_which_others_decide =
+            |card: &Card| (card.links.clone(), card.serving, card.leaving, card.unable.clone());
+        let urgent = by_which_others_decide(card) != by_which_others_decide(written);
         let pause = match (urgent, card == written) {
             (true, _) => Duration::ZERO,
             (false, false) => CARD_PAUSE,
@@ -68,6 +70,7 @@ mod tests {
             ("a newer term", Card { term: Term(7), ..written.clone() }, CARD_PAUSE),
             ("another interface", Card { links: vec![link], ..written.clone() }, Duration::ZERO),
             ("kube-proxy", Card { serving: false, ..written.clone() }, Duration::ZERO),
+            ("what it cannot have", Card { unable: ["10.0.0.5".to_owned()].into(), ..written.clone() }, Duration::ZERO),
             ("the end", Card { leaving: true, ..written.clone() }, Duration::ZERO),
         ] {
             let mut last = WrittenCard::new(lease);

@@ -402,3 +402,47 @@ fn control_characters_from_wherever_do_not_get_into_events() {
     assert_eq!(node.told.len(), 2);
     assert!(node.told.iter().all(|(_, tell)| !tell.text.contains(char::is_control)), "{:?}", node.told);
 }
+
+#[test]
+fn an_address_that_another_service_or_the_node_has_is_declined_and_never_set() {
+    let mut served = published("served", "10.0.0.5", "node-1");
+    served.created = -1;
+    let mut node = Node::leading(&[served, view("web", &["dhcp"])]);
+    node.pass_ms(1000);
+    // The node's own address on eth0.
+    for (address, user) in [("10.0.0.5", "Service default/served"), ("10.0.0.1", "own address")] {
+        node.take_log();
+        node.told.clear();
+        let given = leased(&node, address, 600);
+        node.dhcp("web", DhcpEvent::Bound(given));
+        node.dhcp("web", DhcpEvent::Lost { address: address.parse().unwrap(), why: "in use".into() });
+        node.pass_ms(20_000);
+        let log = node.take_log();
+        assert!(log.contains(&format!("decline {address} of dhcp web00000-uid")), "{log:?}");
+        assert!(node.kernel.own().iter().all(|own| !own.starts_with("vip-")), "{:?}", node.kernel.own());
+        let told: Vec<_> = node.told.iter().map(|(name, tell)| (name.as_str(), tell.reason)).collect();
+        assert_eq!(told, [("web", Reason::AddressConflict)]);
+        assert!(node.told[0].1.text.contains(user), "{:?}", node.told);
+    }
+    assert!(node.kernel.has("eth0", "10.0.0.5/32"), "who has it keeps it");
+    let free = leased(&node, "10.0.0.60", 600);
+    node.dhcp("web", DhcpEvent::Bound(free));
+    assert!(node.kernel.has("vip-web00000", "10.0.0.60/32"));
+}
+
+#[test]
+fn a_lease_that_is_lost_is_left_to_no_successor() {
+    let mut node = bound("web", "10.0.0.50");
+    let published = |node: &Node| node.engine.services[&ServiceKey::new("default", "web")].published.clone();
+    assert!(published(&node).lease.is_some());
+    let records = node.records;
+    node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
+    node.pass_ms(60_000);
+    assert_eq!(published(&node).lease, None);
+    assert_eq!(published(&node).requested_ip.as_deref(), Some("10.0.0.50"), "it is asked for again");
+    assert_eq!(node.records, records + 1);
+    let given = leased(&node, "10.0.0.50", 600);
+    node.dhcp("web", DhcpEvent::Bound(given));
+    node.pass_ms(1000);
+    assert_eq!(published(&node).lease, Some(facts("10.0.0.50")));
+}

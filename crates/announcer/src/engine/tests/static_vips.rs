@@ -345,3 +345,19 @@ fn what_is_listened_for_is_asked_for_again_with_each_refresh() {
     node.pass_ms(1000);
     assert_eq!(node.listening, wanted);
 }
+
+#[test]
+fn an_interface_that_gets_another_mac_or_mtu_keeps_its_address_and_only_a_new_mac_is_announced() {
+    let mut node = Node::leading(&[view("web", &["10.0.0.5"])]);
+    node.pass_ms(5000);
+    node.take_log();
+    let eth0 = |node: &mut Node, change: &dyn Fn(&mut l2::netlink::Link)| {
+        node.kernel.network.links.iter_mut().filter(|link| link.name == "eth0").for_each(change);
+        node.feed(Input::NetworkChanged);
+        node.pass_ms(5000);
+        node.take_log()
+    };
+    assert_eq!(eth0(&mut node, &|link| link.mtu = 9000), Vec::<String>::new());
+    assert_eq!(eth0(&mut node, &|link| link.mac = Some([2, 0, 0, 0, 0, 0x77].into())), ["announce eth0 10.0.0.5"; 5]);
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
+}

@@ -11,6 +11,7 @@ use super::asking::Asking;
 use super::decide::Asked;
 use super::facts::Facts;
 use super::swaps::{Change, Pending, SETTLED, Taken};
+use super::unable::Unable;
 use super::{Card, ForeignLock, Member, NodeFacts, Seat, Term, Verdict};
 use crate::frames::{Frame, Heard};
 use crate::ownership::{Owner, Ownership};
@@ -41,6 +42,8 @@ pub struct Cluster {
     pub(super) lingering: BTreeMap<ServiceKey, Instant>,
     /// Groups that belong to another node, and since when.
     pub(super) misplaced: BTreeMap<ServiceKey, (String, Instant)>,
+    /// Groups whose addresses the kernel refuses here.
+    pub(super) unable: Unable,
     /// Groups that nobody owns, and since when.
     pub(super) vacant: BTreeMap<ServiceKey, Instant>,
     /// Records that became ours, with the host before.
@@ -79,6 +82,7 @@ impl Cluster {
             primaries: BTreeMap::new(),
             lingering: BTreeMap::new(),
             misplaced: BTreeMap::new(),
+            unable: Unable::default(),
             vacant: BTreeMap::new(),
             gained: Vec::new(),
             foreign_since: None,
@@ -153,9 +157,15 @@ impl Cluster {
     }
 
     /// What this node says about itself; the term is filled in.
-    pub fn set_card(&mut self, mut card: Card) {
+    pub fn set_card(&mut self, now: Instant, mut card: Card) {
         card.term = self.newest_term();
+        card.unable = self.unable.on_card(now);
         self.card = card;
+    }
+
+    /// Whether the review has found out more than the card says.
+    pub fn is_card_outdated(&self, now: Instant) -> bool {
+        self.card.unable != self.unable.on_card(now)
     }
 
     /// What to write into our Lease.
@@ -335,7 +345,8 @@ impl Cluster {
         let pending = self.pending.values().map(|pending| pending.until);
         let retakes = self.taken.keys().filter_map(|key| self.retake_at(key));
         let lingering = self.lingering.values().copied();
-        asking.chain(pending).chain(retakes).chain(lingering).filter(|at| *at > now).min()
+        let unable = self.unable.deadline(now);
+        asking.chain(pending).chain(retakes).chain(unable).chain(lingering).filter(|at| *at > now).min()
     }
 
     /// Whether this node waits for the API to take another owner; also where it is to be asked again.
@@ -387,7 +398,7 @@ mod tests {
         cluster.learn(now, &bad, &uid, Seat { host: "node-2".into(), term: Term(1 << 41) });
         cluster.learn(now, &good, &uid, Seat { host: "node-2".into(), term: Term(7) });
         cluster.claimed(now, &bad, Term(1 << 41));
-        cluster.set_card(Card::default());
+        cluster.set_card(now, Card::default());
         assert_eq!(cluster.card().term, Term(7));
         let term = cluster.begin_swap(now, &good, &uid, "node-1".into(), "test").map(|swap| swap.seat.term);
         assert_eq!(term, Some(Term(8)));

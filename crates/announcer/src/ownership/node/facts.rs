@@ -161,6 +161,11 @@ impl Facts {
         others.flat_map(|(_, seen)| &seen.links).any(|link| link.mac == mac)
     }
 
+    /// Whether a member has, or had, an interface of this name: one that is only down for a moment is still meant.
+    pub fn is_link_of_member(&self, name: &str) -> bool {
+        self.members.values().flat_map(|seen| &seen.links).any(|link| link.name == name)
+    }
+
     /// The addresses that members have said to be their own.
     pub fn own_addresses(&self) -> impl Iterator<Item = (&str, ipnet::IpNet)> {
         self.members.iter().flat_map(|(node, seen)| {

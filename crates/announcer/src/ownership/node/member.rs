@@ -1,6 +1,7 @@
 //! Who takes part: what a node says about itself in its membership Lease, what its Node object says, and what follows for
 //! its fitness. Data and pure rules.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -47,6 +48,9 @@ pub struct Card {
     /// The newest term that it knows (decisions.md 20).
     #[serde(default)]
     pub term: Term,
+    /// Groups whose addresses its kernel refuses.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unable: BTreeSet<String>,
 }
 
 impl Card {

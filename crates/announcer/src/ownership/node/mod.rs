@@ -21,6 +21,7 @@ mod reach;
 mod review;
 mod standing;
 mod swaps;
+mod unable;
 mod vacant;
 
 use std::net::IpAddr;

@@ -54,6 +54,18 @@ pub enum Reach {
 }
 
 impl Cluster {
+    /// Whose wish says on which interface a group is: that of the first, unless no node has what it names. All nodes know
+    /// the same of one another; who names what there is nowhere would take the address off the others.
+    pub(super) fn placed_by<'a>(&self, scene: &Scene<'_>, members: &[&'a ServiceView]) -> &'a ServiceView {
+        let exists = |view: &&&ServiceView| match &view.interface {
+            InterfaceWish::Named(name) => {
+                scene.network.link_by_name(name).is_some() || self.facts.is_link_of_member(name)
+            }
+            InterfaceWish::Default | InterfaceWish::Auto => true,
+        };
+        members.iter().find(exists).copied().unwrap_or(members[0])
+    }
+
     /// Whether `node` has an interface for `view`; `link` is ours for it.
     pub(super) fn reach(&self, scene: &Scene<'_>, view: &ServiceView, link: Option<u32>, node: &str) -> Option<Reach> {
         let reach = |no_ipv6| if no_ipv6 { Reach::Ipv4Only } else { Reach::Both };

@@ -40,6 +40,8 @@ pub struct Scene<'a> {
     pub config: &'a Config,
     /// Service addresses that are on this node, or were when we began.
     pub holding: &'a BTreeSet<IpAddr>,
+    /// Services whose address the kernel has refused again and again.
+    pub refused: &'a BTreeSet<ServiceKey>,
     /// The process is about to end.
     pub stopping: bool,
 }
@@ -88,7 +90,7 @@ impl Cluster {
     /// Looks at everything. Called after each change and at [`Cluster::deadline`].
     pub fn review(&mut self, now: Instant, scene: &Scene<'_>) -> Review {
         self.take_in(now, scene);
-        let mut review = Review::default();
+        let mut review = Review { told: self.note_unable(now, scene), ..Review::default() };
         let Some(known_since) = self.facts.known_since() else { return review };
         let yield_at = self.note_foreign(now);
         let settled = known_since + SETTLE;
@@ -141,6 +143,30 @@ impl Cluster {
                 self.learn(now, &view.key, &view.uid, Seat { host: host.clone(), term });
             }
         }
+    }
+
+    /// Takes in which groups this node cannot have. What their authors hear of it.
+    fn note_unable(&mut self, now: Instant, scene: &Scene<'_>) -> Vec<(ServiceKey, Reason, String)> {
+        let mut told = Vec::new();
+        let mut well = BTreeSet::new();
+        for (key, members) in &scene.groups.members {
+            let group = key.to_string();
+            let refused = members.iter().any(|member| scene.refused.contains(member));
+            if !refused && !self.unable.has(now, &group) {
+                continue;
+            }
+            let views: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
+            // Of two families one may be served all the same: a hand-over would cost it connections.
+            if addresses(&views).iter().any(|(address, _)| scene.holding.contains(address)) {
+                well.insert(group);
+            } else if refused && self.unable.note(now, &group) {
+                let text =
+                    format!("node {} cannot set the address: another node gets it, if there is one that can", self.me);
+                told.extend(members.iter().map(|key| (key.clone(), Reason::CannotAnnounce, text.clone())));
+            }
+        }
+        self.unable.retain(now, |group| well.contains(group));
+        told
     }
 
     /// What its authors hear of a group that nobody has owned since then.
@@ -234,7 +260,8 @@ impl Cluster {
         let members = all.of.get(key).and_then(|group| all.members.get(group)).cloned().unwrap_or_default();
         let views: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
         let addresses = addresses(&views);
-        let link = views.first().and_then(|view| link_of(scene, view, addresses.first().map(|(address, _)| *address)));
+        let first = addresses.first().map(|(address, _)| *address);
+        let link = (!views.is_empty()).then(|| link_of(scene, self.placed_by(scene, &views), first)).flatten();
         let Some((link, there)) = link.and_then(|link| Some((link, self.facts.towards(from, scene.network, link)?)))
         else {
             return Vec::new();

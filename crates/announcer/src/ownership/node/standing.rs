@@ -8,7 +8,7 @@ use l2::netlink::Link;
 
 use super::decide::{Case, Holder, Step, decide};
 use super::member::{CardLink, Fitness};
-use super::reach::{addresses, can_ask, farthest, wants_ipv6};
+use super::reach::{Reach, addresses, can_ask, farthest, wants_ipv6};
 use super::review::{FAIL_BACK_AFTER, Scene};
 use super::{Cluster, Seat, Watched, place};
 use crate::endpoints::{EligibleNodes, eligible_nodes};
@@ -40,6 +40,8 @@ pub(super) struct Standing<'a> {
     pub addresses: Vec<(IpAddr, Option<l2::Mac>)>,
     /// One of them is on this node.
     holding: bool,
+    /// Whose wish says on which interface they are.
+    placed_by: &'a ServiceView,
     /// Our interface for them.
     pub link: Option<u32>,
     pub seat: Option<Seat>,
@@ -65,7 +67,7 @@ impl Standing<'_> {
 
     /// This node's interface for it, whether it can be used or not.
     pub fn chosen<'a>(&self, scene: &Scene<'a>) -> Result<&'a Link, InterfaceError> {
-        chosen(scene, self.primary(), self.addresses().next())
+        chosen(scene, self.placed_by, self.addresses().next())
     }
 }
 
@@ -75,13 +77,21 @@ impl Cluster {
         let members: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
         let addresses = addresses(&members);
         let holding = addresses.iter().any(|(address, _)| scene.holding.contains(address));
-        let link = link_of(scene, members[0], addresses.first().map(|(address, _)| *address));
+        let placed_by = self.placed_by(scene, &members);
+        let link = link_of(scene, placed_by, addresses.first().map(|(address, _)| *address));
         let seat = self.seat_of(&members);
         let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), scene.endpoints);
         let served = |node: &str| only.as_ref().is_none_or(|nodes| nodes.contains(node));
-        let reachable = |node: &str| self.reach(scene, members[0], link, node);
+        let reachable = |node: &str| self.reach(scene, placed_by, link, node);
         let candidates = fitness.iter().filter(|(node, fitness)| **fitness == Fitness::Fit && served(node));
         let candidates = candidates.filter_map(|(node, _)| Some((node.as_str(), reachable(node)?))).collect();
+        let candidates: Vec<(&str, Reach)> = candidates;
+        let key = key.to_string();
+        let able = |node: &str| !self.is_unable(round.now, node, &key);
+        // Where none can, it makes no difference who goes on trying.
+        let (can, cannot): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|(node, _)| able(node));
+        let unable = !can.is_empty() && !able(&self.me);
+        let candidates = if can.is_empty() { cannot } else { can };
         let (candidates, wanted) = farthest(candidates, wants_ipv6(&members, &addresses));
         let speechless = reachable(&self.me) < wanted;
         // No node would do better: it stays.
@@ -89,9 +99,17 @@ impl Cluster {
         let keeps = !matches!(fitness[&self.me], Fitness::Unfit(_))
             && (served(&self.me) || served_nowhere)
             && link.is_some()
-            && !speechless;
-        let key = key.to_string();
-        Standing { key, members, addresses, holding, link, seat: seat.cloned(), candidates, keeps, only }
+            && !speechless
+            && !unable;
+        Standing { key, members, addresses, holding, placed_by, link, seat: seat.cloned(), candidates, keeps, only }
+    }
+
+    /// Whether the kernel of `node` has refused the addresses of a group.
+    fn is_unable(&self, now: Instant, node: &str, group: &str) -> bool {
+        if node == self.me {
+            return self.unable.has(now, group);
+        }
+        self.facts.card(node).is_some_and(|card| card.unable.contains(group))
     }
 
     /// The record of the first counts, which is what a swap replaces. The others have copies, and whoever may write a

@@ -1,7 +1,7 @@
 //! Services of others that ask for an address which is served, with records of their author's own making.
 
 use super::*;
-use crate::view::Port;
+use crate::view::{InterfaceWish, Port};
 
 /// Another port of the same address, under a record that nobody has swapped.
 fn newcomer(created: i64, term: u64) -> ServiceView {
@@ -41,4 +41,40 @@ fn a_record_that_a_newcomer_brings_keeps_no_address_from_a_service_that_has_none
     cluster.won();
     cluster.node.pass_ms(50);
     assert!(cluster.has());
+}
+
+/// It asks for an interface that no node has.
+fn old() -> ServiceView {
+    ServiceView { interface: InterfaceWish::Named("nosuch".into()), ..newcomer(1, 7) }
+}
+
+#[test]
+fn an_older_service_that_asks_later_does_not_decide_where_a_served_address_is() {
+    let mut cluster = served();
+    cluster.node.upsert(old());
+    cluster.quiet(5000, &[], &["node-1"]);
+    let services = &cluster.node.engine.services;
+    let newcomer = services[&ServiceKey::new("default", "newcomer")].clone();
+    assert_eq!(newcomer.published.ingress.len(), 1, "clients know it under that address by now");
+    assert!(cluster.has());
+    assert_eq!(cluster.node.swaps, []);
+    // Whatever its author makes of its annotations, and whoever looks at it anew.
+    let web = services[&ServiceKey::new("default", "web")].clone();
+    let mut restarted = Cluster::new(&["node-1"], &[web, ServiceView { created: 0, ..newcomer }]);
+    restarted.quiet(5000, &[], &["node-1"]);
+    assert!(restarted.has());
+}
+
+#[test]
+fn who_names_an_interface_that_no_node_has_does_not_decide_for_others_that_have_the_address() {
+    let mut first = seated("first", "10.0.0.5", "node-1", 4);
+    first.interface = InterfaceWish::Named("nosuch".into());
+    let mut second = ServiceView { created: 100, ..seated("second", "10.0.0.5", "node-1", 4) };
+    second.ports = vec![Port { port: 9, protocol: "TCP".into() }];
+    let mut cluster = Cluster::new(&["node-1", "node-2"], &[first, second]);
+    cluster.quiet(5000, &[("node-2", "10.0.0.2")], &["node-1", "node-2"]);
+    assert!(cluster.has());
+    assert_eq!(cluster.node.swaps, []);
+    let told = &cluster.node.told;
+    assert!(told.iter().any(|(name, tell)| name == "first" && tell.text.contains("nosuch")), "{told:?}");
 }

@@ -62,3 +62,43 @@ fn a_refusal_at_the_end_leaves_the_address_and_no_timer() {
     }
     assert!(cluster.node.exited && cluster.has());
 }
+
+/// node-1 owns a Service whose address its kernel refuses.
+fn refused_by_the_kernel(nodes: &[&str]) -> Cluster {
+    let web = seated("web", "10.0.0.5", "node-1", 4);
+    let mut cluster = Cluster::new(nodes, &[]);
+    cluster.node.kernel.refuse = true;
+    cluster.node.upsert(web);
+    cluster.quiet(30_000, &[], nodes);
+    assert!(!cluster.has());
+    cluster
+}
+
+#[test]
+fn an_owner_whose_kernel_refuses_the_address_hands_it_over_and_says_so() {
+    let cluster = refused_by_the_kernel(&["node-1", "node-2"]);
+    let to: BTreeSet<&str> = cluster.node.swaps.iter().map(|(_, swap)| swap.seat.host.as_str()).collect();
+    assert_eq!(to, ["node-2"].into());
+    let said = |part: &str| cluster.node.told.iter().any(|(_, tell)| tell.text.contains(part));
+    assert!(said("node node-1 cannot set the address"), "{:?}", cluster.node.told);
+    let card = cluster.node.cards.last().unwrap();
+    assert_eq!(card.unable, ["10.0.0.5".to_owned()].into(), "no other node gives it back");
+}
+
+#[test]
+fn nodes_that_all_cannot_do_not_throw_an_address_at_one_another() {
+    let mut cluster = refused_by_the_kernel(&["node-1"]);
+    assert_eq!(cluster.node.swaps, [], "there is nobody else");
+    let cannot = Card { unable: ["10.0.0.5".to_owned()].into(), ..card("node-2") };
+    cluster.node.feed(Input::Node("node-2".into(), Some(FACTS)));
+    for _ in 0..20 {
+        cluster.member("node-2", cannot.clone());
+        cluster.quiet(5000, &[], &["node-1"]);
+    }
+    assert_eq!(cluster.node.swaps, []);
+    // It stays where it is tried, and is up as soon as it can be.
+    cluster.node.kernel.refuse = false;
+    cluster.quiet(6000, &[], &["node-1"]);
+    assert!(cluster.has());
+    assert_eq!(cluster.node.cards.last().unwrap().unable, BTreeSet::new());
+}

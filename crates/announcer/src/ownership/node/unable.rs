@@ -1,0 +1,80 @@
+//! Groups of which this node is the owner and whose addresses its kernel refuses again and again: another node could have
+//! them. Pure.
+//!
+//! It stands on the membership card, so that no other node gives them back, and for so long that two nodes which both cannot
+//! do not throw them at one another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// So long it is not tried again: this, doubled each time that it comes to nothing again.
+const HOLD: Duration = Duration::from_mins(10);
+const DOUBLINGS: u32 = 4;
+/// A card is small: a node that can set nothing at all need not name everything.
+const MOST: usize = 200;
+
+#[derive(Debug)]
+struct Entry {
+    until: Instant,
+    times: u32,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Unable(BTreeMap<String, Entry>);
+
+impl Unable {
+    /// It was refused too often. True if that is news.
+    pub fn note(&mut self, now: Instant, group: &str) -> bool {
+        let before = self.0.get(group);
+        if before.is_some_and(|entry| now < entry.until) {
+            return false;
+        }
+        let times = before.map_or(0, |entry| (entry.times + 1).min(DOUBLINGS));
+        self.0.insert(group.to_owned(), Entry { until: now + HOLD * (1 << times), times });
+        true
+    }
+
+    /// Whether it is not to be tried.
+    pub fn has(&self, now: Instant, group: &str) -> bool {
+        self.0.get(group).is_some_and(|entry| now < entry.until)
+    }
+
+    /// What stands on the card.
+    pub fn on_card(&self, now: Instant) -> BTreeSet<String> {
+        let active = self.0.iter().filter(|(_, entry)| now < entry.until);
+        active.take(MOST).map(|(group, _)| group.clone()).collect()
+    }
+
+    /// Forgets those that are `well` again, and what was long ago.
+    pub fn retain(&mut self, now: Instant, mut well: impl FnMut(&str) -> bool) {
+        self.0.retain(|group, entry| now < entry.until + HOLD * (1 << DOUBLINGS) && !well(group));
+    }
+
+    /// When one may be tried again.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        self.0.values().map(|entry| entry.until).filter(|until| *until > now).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_refused_is_tried_again_ever_later_until_it_is_well() {
+        let start = Instant::now();
+        let mut unable = Unable::default();
+        assert!(unable.note(start, "a") && !unable.note(start, "a"));
+        assert!(unable.has(start, "a") && !unable.has(start, "b") && !unable.has(start + HOLD, "a"));
+        let again = start + HOLD;
+        assert!(unable.note(again, "a"));
+        assert_eq!(unable.deadline(again), Some(again + HOLD * 2));
+        assert_eq!(unable.on_card(again), BTreeSet::from(["a".to_owned()]));
+        unable.retain(again, |_| false);
+        assert!(unable.has(again, "a"));
+        unable.retain(again, |group| group == "a");
+        assert!(!unable.has(again, "a") && unable.note(again, "a"));
+        assert_eq!(unable.deadline(again), Some(again + HOLD), "it begins anew");
+    }
+}
