@@ -6,6 +6,7 @@ use harvester_api::cloud_config::{self, CloudConfig, CloudConfigError};
 use kube::{Client, Config};
 use runtime::Product;
 use runtime::client::{ClientError, Settings, connect};
+use runtime::error::chain;
 use serde::Serialize;
 
 use crate::apply::{self, ApplyError};
@@ -14,6 +15,9 @@ use crate::plan::{Lines, Plan, PlanError, Step, Undo, plan, undo};
 use crate::remote::{self, RemoteError};
 use crate::request::{Request, RequestError, Road};
 use crate::view::{ObserveError, observe, root_authority};
+
+/// How often to look and plan where somebody else writes the same objects at the same time.
+const ATTEMPTS: u32 = 5;
 
 /// What was done and what came of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -103,31 +107,51 @@ async fn own(
     product: &Product,
     say: &mut dyn FnMut(&str),
 ) -> Result<Outcome, Error> {
-    let mut outcome = Outcome::default();
+    let mut done = Vec::new();
+    let mut attempt = 1;
+    loop {
+        match once(client, request, stamp, (server, &admin_ca), product, &mut done, say).await {
+            Err(Error::Apply(error @ ApplyError::Changed { .. })) if attempt < ATTEMPTS => {
+                attempt += 1;
+                say(&format!("{}; looking and planning anew", chain(&error)));
+            }
+            outcome => return outcome.map_err(|error| unfinished(error, request, &done)),
+        }
+    }
+}
+
+/// One look, one plan, its steps. `done` are the steps of this command so far.
+async fn once(
+    client: &Client,
+    request: &Request,
+    stamp: &str,
+    (server, admin_ca): (&str, &Option<String>),
+    product: &Product,
+    done: &mut Vec<Step>,
+    say: &mut dyn FnMut(&str),
+) -> Result<Outcome, Error> {
     say(&format!("reading what namespace {} has", request.namespace));
     let seen = observe(client, request).await?;
     let plan = plan(request, &seen, stamp)?;
-    outcome.steps = plan.steps.iter().map(|step| line(step.describe(request))).collect();
-    outcome.notes.clone_from(&plan.notes);
+    let steps = done.iter().chain(&plan.steps).map(|step| line(step.describe(request))).collect();
+    let mut outcome = Outcome { steps, notes: plan.notes.clone(), ..Outcome::default() };
     say(&format!("plan:\n{}", Lines(&plan, request).to_string().trim_end()));
 
+    let admin_ca = admin_ca.as_deref();
     let guest = Guest { server, admin_ca, product, checked: plan.token.is_some() && !request.skip_checks };
     let trusted = guest.look(client, request, &plan, &mut outcome, say).await?;
     if request.dry_run {
         say("dry run: nothing was written");
         return Ok(outcome);
     }
-    let mut done = Vec::new();
-    match write(client, request, (&plan, &mut done), (&guest, trusted), &mut outcome, say).await {
-        Ok(()) => Ok(outcome),
-        Err(error) => Err(unfinished(error, request, &done)),
-    }
+    write(client, request, (&plan, done), (&guest, trusted), &mut outcome, say).await?;
+    Ok(outcome)
 }
 
 /// The Harvester API as guests will see it.
 struct Guest<'a> {
     server: &'a str,
-    admin_ca: Option<String>,
+    admin_ca: Option<&'a str>,
     product: &'a Product,
     /// It is looked at.
     checked: bool,
@@ -182,7 +206,7 @@ impl Guest<'_> {
     async fn certificate(&self, request: &Request, own_ca: Option<&str>) -> (Vec<Check>, Option<String>) {
         let authorities: Vec<&str> = match &request.ca_pem {
             Some(given) => vec![given.as_str()],
-            None => [own_ca, self.admin_ca.as_deref()].into_iter().flatten().collect(),
+            None => [own_ca, self.admin_ca].into_iter().flatten().collect(),
         };
         let (checks, trusted) = endpoint::check_certificate(self.server, &authorities, self.product).await;
         (checks, trusted.map(str::to_owned))
@@ -302,9 +326,12 @@ fn pem(certificates: &[Vec<u8>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::request::tests::request;
-    use runtime::error::chain;
+    use harvester_api::keys::harvester::CLOUD_PROVIDER_ROLE;
     use runtime::scenario::Scenario;
     use serde_json::json;
 
@@ -337,6 +364,49 @@ mod tests {
                 _ => panic!("{error:?}"),
             }
         }
+    }
+
+    /// An administrator who adds a subject between our look and our step is not undone by it.
+    #[tokio::test]
+    async fn what_changed_meanwhile_is_looked_at_and_planned_anew() {
+        let tries = Arc::new(AtomicUsize::new(0));
+        let counted = tries.clone();
+        let scenario = Scenario::answering(move |seen| {
+            let others = json!([{"kind": "User", "name": "somebody", "apiGroup": "rbac.authorization.k8s.io"}]);
+            let tried = counted.load(Ordering::SeqCst);
+            match (seen.method.as_str(), seen.path.rsplit('/').next().unwrap_or_default()) {
+                ("GET", "guests-demo") => {
+                    let subjects = if tried == 0 { json!([]) } else { others };
+                    let version = (7 + tried).to_string();
+                    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": CLOUD_PROVIDER_ROLE});
+                    (
+                        200,
+                        json!({"metadata": {"name": "guests-demo", "uid": "u", "resourceVersion": version}, "roleRef": role, "subjects": subjects}),
+                    )
+                }
+                ("GET", "secrets") => (200, json!({"metadata": {}, "items": []})),
+                ("GET", "guests" | "demo" | "harvesterhci.io:cloudprovider")
+                    if !seen.path.contains("clusterrolebindings") =>
+                {
+                    (200, json!({"metadata": {"name": "demo", "uid": "a"}}))
+                }
+                ("PATCH", _) if counted.fetch_add(1, Ordering::SeqCst) == 0 => {
+                    (409, Scenario::status(409, "Conflict", "the object has been modified"))
+                }
+                ("PATCH", _) => (403, Scenario::status(403, "Forbidden", "far enough")),
+                _ => (404, Scenario::status(404, "NotFound", "no")),
+            }
+        });
+        let request = Request { skip_checks: true, ..request() };
+        let mut said = Vec::new();
+        let server = ("https://h:6443", None);
+        let mut say = |line: &str| said.push(line.to_owned());
+        let ran = own(&scenario.client(), &request, "s", server, &Product::TEST, &mut say).await;
+        assert!(chain(&ran.unwrap_err()).ends_with("far enough"));
+        let patches: Vec<_> = scenario.writes().into_iter().map(|seen| seen.body).collect();
+        assert_eq!((&patches[0][0]["value"], &patches[0][1]["path"]), (&json!("7"), &json!("/subjects")));
+        assert_eq!((&patches[1][0]["value"], &patches[1][1]["path"]), (&json!("8"), &json!("/subjects/-")));
+        assert!(said.iter().any(|line| line.contains("planning anew")), "{said:?}");
     }
 
     #[tokio::test]
