@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -181,6 +182,23 @@ pub async fn check_rights(kubeconfig: &str, request: &Request, product: &Product
         format!("not allowed in namespace {}: {}", request.namespace, missing.join(", "))
     };
     vec![accepted, check("rights", begun, missing.is_empty(), text)]
+}
+
+/// The token alone, as the API server judges it, for where the guest's URL cannot be asked from here.
+pub async fn check_token(client: &Client, token: &str) -> Check {
+    let begun = Instant::now();
+    let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
+    let review = TokenReview { spec, ..TokenReview::default() };
+    let (ok, text) = match Api::<TokenReview>::all(client.clone()).create(&PostParams::default(), &review).await {
+        Ok(answer) => match answer.status.unwrap_or_default() {
+            status if status.authenticated == Some(true) => (true, "the API server accepts it".to_owned()),
+            status => {
+                (false, format!("not accepted: {}", status.error.unwrap_or_else(|| "no reason given".to_owned())))
+            }
+        },
+        Err(error) => (false, format!("the API server cannot be asked about it: {}", chain(&error))),
+    };
+    check("token", begun, ok, text)
 }
 
 /// Whether the administrator may take these steps: what a dry run would otherwise only find out without being dry.

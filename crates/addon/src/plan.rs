@@ -40,6 +40,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// The Secret whose token is printed; absent when nothing is.
     pub token: Option<String>,
+    /// The Secret whose token has to be proven to work before the first step: those that go are in use until then.
+    pub proof: Option<String>,
     /// Remarks.
     pub notes: Vec<String>,
 }
@@ -159,6 +161,7 @@ fn revoke_old(request: &Request, seen: &Observed) -> Result<Plan, PlanError> {
     Ok(Plan {
         steps: old.iter().map(delete_token).collect(),
         token: None,
+        proof: (!old.is_empty()).then(|| newest.name.clone()),
         notes: vec![format!("the token of Secret {}/{} stays valid", request.namespace, newest.name)],
     })
 }
@@ -365,6 +368,9 @@ mod tests {
         let two = Observed { tokens: vec![token("demo-token"), token("demo-token-20260102")], ..complete() };
         let old = plan(&Request { task: Task::RevokeOld, ..request() }, &two, "s").unwrap();
         assert_eq!(old.steps, [Step::DeleteToken("demo-token".into(), version("demo-token"))]);
+        assert_eq!(old.proof.as_deref(), Some("demo-token-20260102"), "the last one is tried before the others go");
+        let one = plan(&Request { task: Task::RevokeOld, ..request() }, &complete(), "s").unwrap();
+        assert_eq!((one.steps, one.proof), (vec![], None));
         let none = plan(&Request { task: Task::RevokeOld, ..request() }, &bare(), "s");
         assert_eq!(none, Err(PlanError::NoToken("guests/demo".into())));
         // Two rotations within a second are one, and so is one that had to be planned anew.

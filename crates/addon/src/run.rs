@@ -68,6 +68,14 @@ pub enum Error {
         /// What was found.
         text: String,
     },
+    /// Without the older tokens the guest would be locked out.
+    #[error("nothing was revoked: the newest token, of Secret {secret}, is not known to work")]
+    Unproven {
+        /// Namespace and name.
+        secret: String,
+        /// Why.
+        source: Box<Error>,
+    },
     /// It did not get to the end, and Harvester is not as it was.
     #[error("not finished; what was done before: {done}")]
     Unfinished {
@@ -140,6 +148,12 @@ async fn once(
     let admin_ca = admin_ca.as_deref();
     let guest = Guest { server, admin_ca, product, checked: plan.token.is_some() && !request.skip_checks };
     let trusted = guest.look(client, request, &plan, &mut outcome, say).await?;
+    if let Some(secret) = &plan.proof {
+        guest.prove(client, request, secret, &mut outcome, say).await.map_err(|error| Error::Unproven {
+            secret: format!("{}/{secret}", request.namespace),
+            source: Box::new(error),
+        })?;
+    }
     if request.dry_run {
         say("dry run: nothing was written");
         return Ok(outcome);
@@ -200,6 +214,27 @@ impl Guest<'_> {
             }
         }
         Ok(trusted)
+    }
+
+    /// A request with the token that stays, before the others go.
+    async fn prove(
+        &self,
+        client: &Client,
+        request: &Request,
+        secret: &str,
+        outcome: &mut Outcome,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<(), Error> {
+        say(&format!("trying the token of Secret {}/{secret}, which stays", request.namespace));
+        let credentials = apply::credentials(client, request, secret).await?;
+        if request.skip_checks {
+            return tell(outcome, vec![endpoint::check_token(client, &credentials.token).await], say);
+        }
+        let (checks, trusted) = self.certificate(request, Some(&credentials.ca_pem)).await;
+        tell(outcome, checks, say)?;
+        let ca_pem = trusted.unwrap_or(credentials.ca_pem);
+        let kubeconfig = cloud_config::render(self.server, &ca_pem, &request.namespace, &credentials.token);
+        tell(outcome, endpoint::check_rights(&kubeconfig, request, self.product).await, say)
     }
 
     /// The authority that the user gives is the only one that counts.
@@ -325,100 +360,5 @@ fn pem(certificates: &[Vec<u8>]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-    use crate::request::tests::request;
-    use harvester_api::keys::harvester::CLOUD_PROVIDER_ROLE;
-    use runtime::scenario::Scenario;
-    use serde_json::json;
-
-    #[tokio::test]
-    async fn a_failure_in_the_middle_says_what_was_made_and_one_at_the_start_only_what_failed() {
-        for (refused, made) in [("serviceaccounts", None), ("rolebindings", Some("create ServiceAccount guests/demo"))]
-        {
-            let scenario = Scenario::answering(move |seen| {
-                let refuse = seen.path.ends_with(refused);
-                if refuse { (403, Scenario::status(403, "Forbidden", "no")) } else { (201, seen.body.clone()) }
-            });
-            let plan = Plan { steps: vec![Step::CreateAccount, Step::CreateBinding], ..Plan::default() };
-            let guest = Guest { server: "https://h:6443", admin_ca: None, product: &Product::TEST, checked: false };
-            let mut done = Vec::new();
-            let mut outcome = Outcome::default();
-            let client = scenario.client();
-            let written =
-                write(&client, &request(), (&plan, &mut done), (&guest, None), &mut outcome, &mut |_| {}).await;
-            let error = unfinished(written.unwrap_err(), &request(), &done);
-            match (made, &error) {
-                (Some(made), Error::Unfinished { done, undo, .. }) => {
-                    assert_eq!((done.as_str(), undo), (made, &Undo::Revoke { fresh: true }));
-                    assert!(
-                        chain(&error).ends_with("RoleBinding guests/guests-demo on Harvester: no"),
-                        "{}",
-                        chain(&error)
-                    );
-                }
-                (None, Error::Apply(_)) => {}
-                _ => panic!("{error:?}"),
-            }
-        }
-    }
-
-    /// An administrator who adds a subject between our look and our step is not undone by it.
-    #[tokio::test]
-    async fn what_changed_meanwhile_is_looked_at_and_planned_anew() {
-        let tries = Arc::new(AtomicUsize::new(0));
-        let counted = tries.clone();
-        let scenario = Scenario::answering(move |seen| {
-            let others = json!([{"kind": "User", "name": "somebody", "apiGroup": "rbac.authorization.k8s.io"}]);
-            let tried = counted.load(Ordering::SeqCst);
-            match (seen.method.as_str(), seen.path.rsplit('/').next().unwrap_or_default()) {
-                ("GET", "guests-demo") => {
-                    let subjects = if tried == 0 { json!([]) } else { others };
-                    let version = (7 + tried).to_string();
-                    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": CLOUD_PROVIDER_ROLE});
-                    (
-                        200,
-                        json!({"metadata": {"name": "guests-demo", "uid": "u", "resourceVersion": version}, "roleRef": role, "subjects": subjects}),
-                    )
-                }
-                ("GET", "secrets") => (200, json!({"metadata": {}, "items": []})),
-                ("GET", "guests" | "demo" | "harvesterhci.io:cloudprovider")
-                    if !seen.path.contains("clusterrolebindings") =>
-                {
-                    (200, json!({"metadata": {"name": "demo", "uid": "a"}}))
-                }
-                ("PATCH", _) if counted.fetch_add(1, Ordering::SeqCst) == 0 => {
-                    (409, Scenario::status(409, "Conflict", "the object has been modified"))
-                }
-                ("PATCH", _) => (403, Scenario::status(403, "Forbidden", "far enough")),
-                _ => (404, Scenario::status(404, "NotFound", "no")),
-            }
-        });
-        let request = Request { skip_checks: true, ..request() };
-        let mut said = Vec::new();
-        let server = ("https://h:6443", None);
-        let mut say = |line: &str| said.push(line.to_owned());
-        let ran = own(&scenario.client(), &request, "s", server, &Product::TEST, &mut say).await;
-        assert!(chain(&ran.unwrap_err()).ends_with("far enough"));
-        let patches: Vec<_> = scenario.writes().into_iter().map(|seen| seen.body).collect();
-        assert_eq!((&patches[0][0]["value"], &patches[0][1]["path"]), (&json!("7"), &json!("/subjects")));
-        assert_eq!((&patches[1][0]["value"], &patches[1][1]["path"]), (&json!("8"), &json!("/subjects/-")));
-        assert!(said.iter().any(|line| line.contains("planning anew")), "{said:?}");
-    }
-
-    #[tokio::test]
-    async fn a_dry_run_stops_at_the_first_thing_that_a_guest_would_stumble_over() {
-        let scenario = Scenario::answering(|_| (201, json!({"spec": {}, "status": {"allowed": true}})));
-        let dry = Request { dry_run: true, ..request() };
-        let plan = Plan { steps: vec![Step::CreateAccount], token: Some("demo-token".into()), ..Plan::default() };
-        let server = "https://127.0.0.1:6443";
-        let guest = Guest { server, admin_ca: None, product: &Product::TEST, checked: true };
-        let mut outcome = Outcome::default();
-        let looked = guest.look(&scenario.client(), &dry, &plan, &mut outcome, &mut |_| {}).await;
-        assert!(matches!(looked, Err(Error::Endpoint { name: "url", .. })), "{looked:?}");
-        assert_eq!(outcome.checks.iter().map(|check| check.name).collect::<Vec<_>>(), ["administrator"]);
-    }
-}
+#[path = "run_tests.rs"]
+mod tests;
