@@ -54,7 +54,7 @@ pub enum ApplyError {
         /// Its name.
         name: String,
         /// Cause.
-        source: kube::Error,
+        source: Box<kube::Error>,
     },
     /// The Secret could not be watched.
     #[error("failed to wait for the token in Secret {name}")]
@@ -117,7 +117,7 @@ pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<
         Err(error) if (verb, api_code(&error)) == ("delete", Some(404)) => Ok(()),
         // It, or what it belongs to, was made, changed or deleted since the look.
         Err(source) if matches!(api_code(&source), Some(404 | 409)) => {
-            Err(ApplyError::Changed { verb, kind, name, source })
+            Err(ApplyError::Changed { verb, kind, name, source: Box::new(source) })
         }
         Err(source) => Err(ApplyError::Request { verb, kind, name, source }),
         Ok(()) => Ok(()),

@@ -17,7 +17,7 @@ use runtime::client::{Settings, connect, from_document};
 use runtime::error::{api_code, chain};
 
 use crate::plan::{Right, Step};
-use crate::request::Request;
+use crate::request::{Request, is_loopback};
 
 /// Longest wait for an answer.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -47,8 +47,7 @@ pub struct Check {
 pub fn unreachable_for_guests(server: &str) -> Option<String> {
     let uri: Uri = server.parse().ok()?;
     let host = uri.host()?.trim_matches(['[', ']']);
-    let own = host.eq_ignore_ascii_case("localhost")
-        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback() || address.is_unspecified());
+    let own = is_loopback(host) || host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
     own.then(|| {
         format!(
             "{server} leads a guest to itself, not to Harvester: give --server with Harvester's virtual IP, for example https://192.168.1.10:6443"

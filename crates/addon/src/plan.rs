@@ -108,7 +108,7 @@ fn ensure(request: &Request, seen: &Observed, stamp: &str) -> Result<Plan, PlanE
             return Err(PlanError::ForeignBinding { namespace: request.namespace.clone(), name: binding.name.clone() });
         }
         Some(binding) if !binding.our_subject => {
-            plan.steps.push(Step::UpdateBinding { others: binding.others, version: binding.version.clone() })
+            plan.steps.push(Step::UpdateBinding { others: binding.others, version: binding.version.clone() });
         }
         Some(_) => {}
     }

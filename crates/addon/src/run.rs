@@ -13,7 +13,7 @@ use crate::apply::{self, ApplyError};
 use crate::endpoint::{self, Check};
 use crate::plan::{Lines, Plan, PlanError, Step, Undo, plan, undo};
 use crate::remote::{self, RemoteError};
-use crate::request::{Request, RequestError, Road};
+use crate::request::{Request, RequestError, Road, check_admin_server};
 use crate::view::{ObserveError, observe, root_authority};
 
 /// How often to look and plan where somebody else writes the same objects at the same time.
@@ -98,6 +98,7 @@ pub async fn run(
 ) -> Result<Outcome, Error> {
     request.validate()?;
     let admin_server = admin.cluster_url.to_string().trim_end_matches('/').to_owned();
+    check_admin_server(request, &admin_server)?;
     let admin_ca = admin.root_cert.as_deref().map(pem);
     let client = connect(admin, &Settings::new("harvester", product))?;
     let server = request.server.clone().unwrap_or(admin_server);

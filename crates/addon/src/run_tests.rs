@@ -1,3 +1,5 @@
+//! The whole command against a scripted API server.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -82,13 +84,13 @@ async fn what_changed_meanwhile_is_looked_at_and_planned_anew() {
 }
 
 /// A Harvester with two tokens of the account, the newer one as given.
-fn two_tokens(newer: Value, authenticated: bool) -> Scenario {
+fn two_tokens(newer: &Value, authenticated: bool) -> Scenario {
     let secret = |name: &str, month: u8, data: &Value| {
         json!({"metadata": {"name": name, "uid": name, "resourceVersion": "7",
             "creationTimestamp": format!("2026-0{month}-01T00:00:00Z"), "annotations": {ACCOUNT_ANNOTATION: "demo"}},
             "type": TOKEN_TYPE, "data": data})
     };
-    let newer = secret("demo-token-2", 2, &newer);
+    let newer = secret("demo-token-2", 2, newer);
     let list = json!({"metadata": {"resourceVersion": "7"},
         "items": [secret("demo-token", 1, &json!({})), newer.clone()]});
     Scenario::answering(move |seen| match (seen.method.as_str(), seen.path.rsplit('/').next().unwrap_or_default()) {
@@ -116,7 +118,7 @@ async fn old_tokens_stay_until_the_new_one_has_been_tried() {
         (filled.clone(), false, Some("token has been invalidated")),
         (filled, true, None),
     ] {
-        let scenario = two_tokens(newer, authenticated);
+        let scenario = two_tokens(&newer, authenticated);
         let request = Request { task: Task::RevokeOld, skip_checks: true, ..request() };
         let server = ("https://h:6443", None);
         let ran = own(&scenario.client(), &request, "s", server, &Product::TEST, &mut |_| {}).await;
@@ -139,7 +141,7 @@ async fn the_new_token_is_tried_where_the_guest_uses_it() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = format!("https://{}", listener.local_addr().unwrap());
     drop(listener);
-    let scenario = two_tokens(json!({"token": "dDI=", "ca.crt": "Y2E="}), true);
+    let scenario = two_tokens(&json!({"token": "dDI=", "ca.crt": "Y2E="}), true);
     let request = Request { task: Task::RevokeOld, ..request() };
     let ran = own(&scenario.client(), &request, "s", (&server, None), &Product::TEST, &mut |_| {}).await;
     assert!(matches!(ran, Err(Error::Unproven { .. })), "{ran:?}");
@@ -157,4 +159,11 @@ async fn a_dry_run_stops_at_the_first_thing_that_a_guest_would_stumble_over() {
     let looked = guest.look(&scenario.client(), &dry, &plan, &mut outcome, &mut |_| {}).await;
     assert!(matches!(looked, Err(Error::Endpoint { name: "url", .. })), "{looked:?}");
     assert_eq!(outcome.checks.iter().map(|check| check.name).collect::<Vec<_>>(), ["administrator"]);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_to_a_server_that_would_get_the_token_in_clear_text() {
+    let admin = Config::new("http://192.0.2.1:1".parse().unwrap());
+    let ran = run(admin, &request(), "s", &Product::TEST, &mut |line| panic!("{line}")).await;
+    assert!(matches!(ran, Err(Error::Request(RequestError::ClearText(_)))), "{ran:?}");
 }
