@@ -341,7 +341,12 @@ fn helm_test_asks_the_announcers_where_its_pod_can_find_them() {
         for helm in helms() {
             let file = helm.write("values.yaml", values).unwrap();
             let objects = helm.tests(&chart(), &["--values", &file]).unwrap();
-            let container = find(&objects, "Pod harvester-cloud-provider-test")["spec"]["containers"][0].clone();
+            let pod = find(&objects, "Pod harvester-cloud-provider-test");
+            assert_eq!(
+                pod["metadata"]["annotations"]["helm.sh/hook-output-log-policy"], "hook-failed",
+                "Helm is silent"
+            );
+            let container = pod["spec"]["containers"][0].clone();
             assert_eq!(container["terminationMessagePolicy"], "FallbackToLogsOnError", "describe has no reason");
             let asked = container["args"].clone();
             let mut expected = vec![
