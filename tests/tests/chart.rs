@@ -346,6 +346,7 @@ fn helm_test_asks_the_announcers_where_its_pod_can_find_them() {
                 pod["metadata"]["annotations"]["helm.sh/hook-output-log-policy"], "hook-failed",
                 "Helm is silent"
             );
+            assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], 1, "the next test waits for this pod to go");
             let container = pod["spec"]["containers"][0].clone();
             assert_eq!(container["terminationMessagePolicy"], "FallbackToLogsOnError", "describe has no reason");
             let asked = container["args"].clone();
