@@ -10,6 +10,8 @@ use testbed::{Helm, programs};
 
 #[path = "chart/announcer_values.rs"]
 mod announcer_values;
+#[path = "chart/names.rs"]
+mod names;
 
 /// Values, and the file in which what they render is written down.
 struct Case {
@@ -300,6 +302,13 @@ fn metrics_are_reachable_where_somebody_is_asked_to_read_them() {
         assert_eq!(container["ports"][0]["containerPort"], port, "{server}");
         find(&objects, "PodMonitor kube-vip");
     }
+    // The environment counts before the flag, as in the program.
+    for (variable, port) in [("null", 2115), ("''", 2115), ("':2116'", 2116)] {
+        let by_flag = format!(
+            "kube-vip: {{{monitored}, env: {{prometheus_server: {variable}}}, extraArgs: {{prometheusHTTPServer: ':2115'}}}}"
+        );
+        assert_eq!(announcer(&render(&by_flag))["containers"][0]["ports"][0]["containerPort"], port, "{variable}");
+    }
     let null = render(&format!("kube-vip: {{{monitored}, env: {{prometheus_server: null}}}}"));
     assert_eq!(announcer(&null)["containers"][0]["ports"][0]["containerPort"], 2112, "the program's own default");
     let local = render("kube-vip: {env: {prometheus_server: 'localhost:2112'}}");
@@ -315,6 +324,9 @@ fn probes_go_where_the_flags_let_the_provider_listen() {
     assert_eq!(probe(moved)["host"], "127.0.0.1");
     assert_eq!(ccm(&render(moved))["containers"][0]["ports"][0]["containerPort"], 10300);
     assert!(probe("extraArgs: ['--bind-address=::']")["host"].is_null());
+    let apart = "extraArgs: [--secure-port, 10300, --v, '4', --bind-address, 127.0.0.1]";
+    assert_eq!(probe(apart)["host"], "127.0.0.1");
+    assert_eq!(ccm(&render(apart))["containers"][0]["ports"][0]["containerPort"], 10300);
 }
 
 #[test]
@@ -329,12 +341,23 @@ fn helm_test_asks_the_announcers_where_its_pod_can_find_them() {
         for helm in helms() {
             let file = helm.write("values.yaml", values).unwrap();
             let objects = helm.tests(&chart(), &["--values", &file]).unwrap();
-            let asked = find(&objects, "Pod harvester-cloud-provider-test")["spec"]["containers"][0]["args"].clone();
+            let pod = find(&objects, "Pod harvester-cloud-provider-test");
+            assert_eq!(
+                pod["metadata"]["annotations"]["helm.sh/hook-output-log-policy"], "hook-failed",
+                "Helm is silent"
+            );
+            assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], 1, "the next test waits for this pod to go");
+            let container = pod["spec"]["containers"][0].clone();
+            assert_eq!(container["terminationMessagePolicy"], "FallbackToLogsOnError", "describe has no reason");
+            let asked = container["args"].clone();
             let mut expected = vec![
                 "probe",
-                "https://$(HARVESTER_CLOUD_PROVIDER_TEST_SERVICE_HOST)/readyz#deployment/harvester-cloud-provider",
+                "https://$(HARVESTER_CLOUD_PROVIDER_TEST_SERVICE_HOST)/readyz#deployment/harvester-cloud-provider,service/harvester-cloud-provider-test",
             ];
-            expected.extend(announcers.then_some("http://$(KUBE_VIP_TEST_SERVICE_HOST)/readyz#daemonset/kube-vip"));
+            expected.extend(
+                announcers
+                    .then_some("http://$(KUBE_VIP_TEST_SERVICE_HOST)/readyz#daemonset/kube-vip,service/kube-vip-test"),
+            );
             assert_eq!(asked, serde_json::json!(expected), "{values}");
             assert_eq!(titles(&objects).iter().any(|title| title == "Service kube-vip-test"), announcers, "{values}");
         }
@@ -400,8 +423,9 @@ fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
         ("image: {pullPolicy: Sometimes}", "/image/pullPolicy"),
         ("imagePullSecrets: [{secret: a}]", "/imagePullSecrets/0"),
         ("tolerations: {a: b}", "/tolerations"),
-        ("kube-vip: {env: {prometheus_server: nonsense}}", "kube-vip.env.prometheus_server is \"nonsense\""),
+        ("kube-vip: {env: {prometheus_server: nonsense}}", "extraArgs) is \"nonsense\""),
         ("extraArgs: [--secure-port=0]", "--secure-port=0"),
+        ("kube-vip: {env: {prometheus_server: ''}, extraArgs: {prometheusHTTPServer: ''}}", "turns health off"),
         (
             "kube-vip: {env: {election_mode: nodes}}",
             "/kube-vip/env/election_mode': value must be one of 'node', 'service', 'global'",
@@ -432,7 +456,7 @@ fn notes(helm: &Helm, options: &[&str]) -> String {
 fn notes_say_what_to_look_at_and_what_is_wrong() {
     let helm = Helm::new("helm4").unwrap();
     let values = "clusterName: old\nreplicas: 3\nimage: {tag: v0.2.7}\nkube-vip: {image: {repository: ghcr.io/kube-vip/kube-vip}}\n\
-                  extraArgs: [--cluster-name=x]";
+                  extraArgs: [--cluster-name=x, --managment-network=a, --v, '4', --kube-api-qps=1]";
     let file = helm.write("values.yaml", values).unwrap();
     let said = notes(&helm, &["--values", &file]);
     for expected in [
@@ -442,8 +466,12 @@ fn notes_say_what_to_look_at_and_what_is_wrong() {
         "does not use: replicas.",
         "kube-vip.image.repository names an image of kube-vip",
         "The one in extraArgs wins",
+        "does not know: --managment-network. With an unknown flag",
         "image.tag is v0.2.7, a version of the Go provider",
         "|| kubectl -n kube-system logs harvester-cloud-provider-test",
+        "skipInterface: vip.*",
+        "/etc/kubernetes/cloud-config (value cloudConfigPath)",
+        "Where SELinux is",
     ] {
         assert!(said.contains(expected), "{expected:?} is missing in {said}");
     }

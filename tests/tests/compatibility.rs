@@ -1,13 +1,15 @@
-//! `docs/compatibility.md` names a test for each promise: every one of them exists, and no weakness is left out.
+//! `docs/compatibility.md` and the last table of `docs/packaging.md` name a test for each promise: every one of them exists, and no weakness
+//! is left out.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 const DOCUMENT: &str = include_str!("../../docs/compatibility.md");
+const PACKAGING: &str = include_str!("../../docs/packaging.md");
 
 /// Cells of the rows of all tables.
-fn rows() -> Vec<Vec<&'static str>> {
-    let lines = DOCUMENT.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
+fn rows(document: &'static str) -> Vec<Vec<&'static str>> {
+    let lines = document.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
     lines.map(|line| line.trim_matches('|').split(" | ").map(|cell| cell.trim_matches([' ', '|'])).collect()).collect()
 }
 
@@ -42,7 +44,8 @@ fn every_test_that_the_document_names_exists() {
     let mut there = BTreeSet::new();
     functions(&root.join("crates"), &mut there);
     functions(&root.join("tests"), &mut there);
-    let cells: Vec<&str> = rows().iter().filter_map(|row| row.last().copied()).collect();
+    let defects = rows(PACKAGING).into_iter().filter(|row| row[0].starts_with("D-"));
+    let cells: Vec<&str> = rows(DOCUMENT).into_iter().chain(defects).filter_map(|row| row.last().copied()).collect();
     let missing: Vec<&str> = cells.iter().flat_map(|cell| named(cell)).filter(|name| !there.contains(*name)).collect();
     assert!(missing.is_empty(), "no such test: {missing:#?}");
     assert!(cells.iter().flat_map(|cell| named(cell)).count() > 100, "the tables were read");
@@ -50,12 +53,23 @@ fn every_test_that_the_document_names_exists() {
 
 #[test]
 fn every_weakness_has_one_row_and_each_row_a_test_or_a_reason_for_none() {
-    let rows: Vec<Vec<&str>> = rows().into_iter().filter(|row| row[0].starts_with("W-")).collect();
+    let rows: Vec<Vec<&str>> = rows(DOCUMENT).into_iter().filter(|row| row[0].starts_with("W-")).collect();
     let ids: Vec<&str> = rows.iter().map(|row| row[0]).collect();
     let expected: Vec<String> = (1..=54).map(|number| format!("W-{number:02}")).collect();
     assert_eq!(ids, expected);
     for row in rows {
         let [id, what, tests] = row.as_slice() else { panic!("{row:?}") };
         assert!(!what.is_empty() && (named(tests).next().is_some() || tests.starts_with("none: ")), "{id}: {tests:?}");
+    }
+}
+
+#[test]
+fn every_defect_of_the_reference_chart_has_one_row_with_a_test() {
+    let rows: Vec<Vec<&str>> = rows(PACKAGING).into_iter().filter(|row| row[0].starts_with("D-")).collect();
+    let ids: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+    assert_eq!(ids, (1..=16).map(|number| format!("D-{number}")).collect::<Vec<_>>());
+    for row in rows {
+        let [id, what, here, tests] = row.as_slice() else { panic!("{row:?}") };
+        assert!(![what, here].iter().any(|cell| cell.is_empty()) && named(tests).next().is_some(), "{id}: {tests:?}");
     }
 }

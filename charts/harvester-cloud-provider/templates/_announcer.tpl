@@ -149,6 +149,22 @@ vip_loglevel: {pattern: "^-?[0-9]+$", accepted: "a whole number: -4 debug, 0 inf
 {{- end -}}
 {{- end -}}
 
+{{/* Flags of kube-vip.extraArgs whose variable is given, too, and says something else; comma separated. */}}
+{{- define "kube-vip.overruledFlags" -}}
+{{- $root := . -}}
+{{- $kubeVip := index .Values "kube-vip" -}}
+{{- $settings := include "kube-vip.settings" . | fromYaml -}}
+{{- $overruled := list -}}
+{{- range $variable, $flag := include "kube-vip.variables" . | fromYaml -}}
+{{- if and $flag (hasKey ($kubeVip.extraArgs | default dict) $flag) (hasKey $settings $variable) -}}
+{{- $given := get $kubeVip.extraArgs $flag -}}
+{{- $value := ternary "true" (tpl (include "harvester-cloud-provider.text" $given) $root | trim) (kindIs "invalid" $given) -}}
+{{- if ne $value (get $settings $variable) -}}{{- $overruled = append $overruled (printf "%s (%s is %q)" $flag $variable (get $settings $variable)) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- join ", " $overruled -}}
+{{- end -}}
+
 {{/* Variables of kube-vip.env that nobody reads, comma separated. The announcer's begin with a small letter; others may be the runtime's. */}}
 {{- define "kube-vip.unknownVariables" -}}
 {{- $known := concat (keys (include "kube-vip.variables" . | fromYaml)) (list "http_proxy" "https_proxy" "no_proxy") -}}

@@ -50,18 +50,30 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- $name -}}
 {{- end -}}
 
-{{/* Takes a list: root context, repository, tag. The registry goes before repositories that name no host. */}}
+{{/*
+Takes a list: root context, repository, tag, name of the value. The registry goes before repositories that name no host. A digest, which stands
+behind @, is complete without a tag.
+*/}}
 {{- define "harvester-cloud-provider.reference" -}}
-{{- $root := index . 0 -}}{{- $repository := index . 1 -}}{{- $tag := index . 2 -}}
+{{- $root := index . 0 -}}{{- $repository := index . 1 -}}{{- $tag := include "harvester-cloud-provider.text" (index . 2) -}}{{- $value := index . 3 -}}
+{{- $reference := ternary $repository (printf "%s:%s" $repository $tag) (contains "@" $repository) -}}
+{{- if regexMatch "^@?sha256:" $tag -}}{{- $reference = printf "%s@%s" $repository (trimPrefix "@" $tag) -}}{{- end -}}
+{{- $tagged := regexReplaceAll "@sha256:[0-9a-f]{64}$" $reference "" -}}
+{{- if contains "@" $tagged -}}
+{{- fail (printf "%s.repository and %s.tag give %q, which is no image: accepted behind @ is one digest, sha256: and 64 digits 0-9a-f" $value $value $reference) -}}
+{{- end -}}
+{{- if regexMatch ":[^/]*:" (base $tagged) -}}
+{{- fail (printf "%s.repository is %q: the tag belongs in %s.tag" $value $repository $value) -}}
+{{- end -}}
 {{- $cattle := include "harvester-cloud-provider.cattle" $root | fromYaml -}}
 {{- $registry := include "harvester-cloud-provider.text" $cattle.systemDefaultRegistry | trimSuffix "/" -}}
 {{- if and $registry (not (regexMatch "^([^/]*[.:][^/]*|localhost)/" $repository)) -}}{{ $registry }}/{{ end -}}
-{{ $repository }}:{{ include "harvester-cloud-provider.text" $tag }}
+{{ $reference }}
 {{- end -}}
 
 {{- define "harvester-cloud-provider.image" -}}
 {{- $image := .Values.image | default dict -}}
-{{- include "harvester-cloud-provider.reference" (list . ($image.repository | default "rancher/harvester-cloud-provider") ($image.tag | default .Chart.AppVersion)) -}}
+{{- include "harvester-cloud-provider.reference" (list . ($image.repository | default "rancher/harvester-cloud-provider") ($image.tag | default .Chart.AppVersion) "image") -}}
 {{- end -}}
 
 {{/* True if the repository given for the announcer is kube-vip's own, as in the values of older charts. */}}
@@ -76,7 +88,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- if or (not $image.repository) (include "harvester-cloud-provider.foreignAnnouncer" .) -}}
 {{- include "harvester-cloud-provider.image" . -}}
 {{- else -}}
-{{- include "harvester-cloud-provider.reference" (list . $image.repository ($image.tag | default (.Values.image | default dict).tag | default .Chart.AppVersion)) -}}
+{{- include "harvester-cloud-provider.reference" (list . $image.repository ($image.tag | default (.Values.image | default dict).tag | default .Chart.AppVersion) "kube-vip.image") -}}
 {{- end -}}
 {{- end -}}
 
@@ -115,13 +127,34 @@ file: {{ base $path | quote }}
 {{- end -}}
 {{- end -}}
 
+{{/* Takes a list: root context, name of a flag. Its last value in extraArgs, as --name=value or as two elements, --name and value. */}}
+{{- define "harvester-cloud-provider.flag" -}}
+{{- $flag := printf "--%s" (index . 1) -}}
+{{- $found := "" -}}{{- $open := false -}}
+{{- range (index . 0).Values.extraArgs -}}
+{{- $arg := include "harvester-cloud-provider.text" . -}}
+{{- if $open -}}{{- $found = $arg -}}
+{{- else if hasPrefix (printf "%s=" $flag) $arg -}}{{- $found = trimPrefix (printf "%s=" $flag) $arg -}}
+{{- end -}}
+{{- $open = and (not $open) (eq $arg $flag) -}}
+{{- end -}}
+{{- $found -}}
+{{- end -}}
+
+{{/* Flags in extraArgs that the program refuses, comma separated. A warning only: an image of another version may know them. */}}
+{{- define "harvester-cloud-provider.unknownFlags" -}}
+{{- $known := .Files.Lines "files/flags.txt" -}}
+{{- $unknown := list -}}
+{{- range .Values.extraArgs -}}
+{{- $flag := include "harvester-cloud-provider.text" . | splitList "=" | first -}}
+{{- if and (hasPrefix "--" $flag) (not (has (trimPrefix "--" $flag) $known)) -}}{{- $unknown = append $unknown $flag -}}{{- end -}}
+{{- end -}}
+{{- join ", " $unknown -}}
+{{- end -}}
+
 {{/* The address to probe, where --bind-address leaves only one; empty: that of the node. */}}
 {{- define "harvester-cloud-provider.bindAddress" -}}
-{{- $address := "" -}}
-{{- range .Values.extraArgs -}}
-{{- $arg := include "harvester-cloud-provider.text" . -}}
-{{- if hasPrefix "--bind-address=" $arg -}}{{- $address = trimPrefix "--bind-address=" $arg -}}{{- end -}}
-{{- end -}}
+{{- $address := include "harvester-cloud-provider.flag" (list . "bind-address") -}}
 {{- if not (has $address (list "0.0.0.0" "::")) -}}{{- $address -}}{{- end -}}
 {{- end -}}
 
@@ -160,9 +193,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* Where it serves metrics and health, as YAML: host (empty: all addresses), port. */}}
 {{- define "kube-vip.listen" -}}
 {{- $env := (index .Values "kube-vip").env | default dict -}}
-{{- $server := include "harvester-cloud-provider.text" $env.prometheus_server | default ":2112" -}}
+{{- $flags := (index .Values "kube-vip").extraArgs | default dict -}}
+{{- $settings := include "kube-vip.settings" . | fromYaml -}}
+{{- $server := get $settings "prometheus_server" | default ":2112" -}}
+{{- if and (not (include "harvester-cloud-provider.text" $env.prometheus_server)) (hasKey $flags "prometheusHTTPServer") (not (get $settings "prometheus_server")) -}}
+{{- fail "kube-vip.extraArgs.prometheusHTTPServer is empty, which turns health off; the probes need it: accepted is :<port> or <address>:<port>" -}}
+{{- end -}}
 {{- if not (regexMatch "^([0-9.]*|localhost|\\[[0-9a-fA-F:.]+\\]):[1-9][0-9]{0,4}$" $server) -}}
-{{- fail (printf "kube-vip.env.prometheus_server is %q: accepted is :<port> or <address>:<port>" $server) -}}
+{{- fail (printf "kube-vip.env.prometheus_server (or its flag prometheusHTTPServer in kube-vip.extraArgs) is %q: accepted is :<port> or <address>:<port>" $server) -}}
 {{- end -}}
 {{- $host := regexReplaceAll ":[0-9]+$" $server "" | trimPrefix "[" | trimSuffix "]" -}}
 {{- if has $host (list "0.0.0.0" "::") -}}{{- $host = "" -}}{{- end -}}
@@ -180,11 +218,7 @@ port: {{ regexFind "[0-9]+$" $server }}
 
 {{/* The port of health and metrics: that of the last --secure-port, as the program reads it. */}}
 {{- define "harvester-cloud-provider.port" -}}
-{{- $port := "10258" -}}
-{{- range .Values.extraArgs -}}
-{{- $arg := include "harvester-cloud-provider.text" . -}}
-{{- if hasPrefix "--secure-port=" $arg -}}{{- $port = trimPrefix "--secure-port=" $arg -}}{{- end -}}
-{{- end -}}
+{{- $port := include "harvester-cloud-provider.flag" (list . "secure-port") | default "10258" -}}
 {{- if not (regexMatch "^[1-9][0-9]{0,4}$" $port) -}}
 {{- fail (printf "extraArgs: --secure-port=%s: the probes need a port from 1 to 65535" $port) -}}
 {{- end -}}

@@ -7,7 +7,7 @@ use harvester_api::keys::harvester::CLOUD_PROVIDER_ROLE;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
 use runtime::error::api_code;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::plan::Step;
 use crate::request::Request;
-use crate::view::{ACCOUNT_ANNOTATION, MANAGED_BY, TOKEN_TYPE, binding_name};
+use crate::view::{ACCOUNT_ANNOTATION, MANAGED_BY, TOKEN_TYPE, Version, binding_name};
 
 /// How long the token controller may take to fill a Secret; it usually needs milliseconds.
 const TOKEN_LIMIT: Duration = Duration::from_secs(30);
@@ -44,6 +44,18 @@ pub enum ApplyError {
         /// Cause.
         source: kube::Error,
     },
+    /// Somebody else was there between our look and our step; what is there now has to be looked at anew.
+    #[error("failed to {verb} {kind} {name} on Harvester: somebody else has changed something meanwhile")]
+    Changed {
+        /// What was tried.
+        verb: &'static str,
+        /// Kind of the object.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// Cause.
+        source: Box<kube::Error>,
+    },
     /// The Secret could not be watched.
     #[error("failed to wait for the token in Secret {name}")]
     Wait {
@@ -60,7 +72,7 @@ pub enum ApplyError {
     },
 }
 
-/// Does one step. What is there already, or gone already, is as good as done.
+/// Does one step, unless the object is no longer the one that the plan was made for. What is gone already is as good as deleted.
 pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<(), ApplyError> {
     let namespace = request.namespace.as_str();
     let account = request.service_account.as_str();
@@ -69,20 +81,22 @@ pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<
     let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
     let wide_bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
     let post = PostParams::default();
-    let delete = DeleteParams::default();
     let result = match step {
         Step::CreateAccount => {
             let document = json!({"metadata": {"name": account, "labels": labels()}});
             accounts.create(&post, &typed(document)).await.map(drop)
         }
         Step::CreateBinding => bindings.create(&post, &typed(binding(request))).await.map(drop),
-        Step::UpdateBinding { others } => {
+        Step::UpdateBinding { others, version } => {
             // Where the array exists, `add` of the whole would replace it; where it does not, nothing can be appended.
-            let patch = if *others {
-                json!([{"op": "add", "path": "/subjects/-", "value": subject(request)}])
+            let add = if *others {
+                json!({"op": "add", "path": "/subjects/-", "value": subject(request)})
             } else {
-                json!([{"op": "add", "path": "/subjects", "value": [subject(request)]}])
+                json!({"op": "add", "path": "/subjects", "value": [subject(request)]})
             };
+            // A failed `test` would be a 422, as many a mistake is; the version itself makes it the conflict that it is.
+            let seen = json!({"op": "replace", "path": "/metadata/resourceVersion", "value": version.resource_version});
+            let patch = json!([seen, add]);
             let patch = Patch::<Value>::Json(typed(patch));
             bindings.patch(&binding_name(request), &PatchParams::default(), &patch).await.map(drop)
         }
@@ -93,18 +107,28 @@ pub async fn perform(client: &Client, request: &Request, step: &Step) -> Result<
             }
             Err(error) => Err(error),
         },
-        Step::DeleteToken(name) => secrets.delete(name, &delete).await.map(drop),
-        Step::DeleteBinding(name) => bindings.delete(name, &delete).await.map(drop),
-        Step::DeleteWideBinding(name) => wide_bindings.delete(name, &delete).await.map(drop),
-        Step::DeleteAccount => accounts.delete(account, &delete).await.map(drop),
+        Step::DeleteToken(name, seen) => secrets.delete(name, &only(seen)).await.map(drop),
+        Step::DeleteBinding(name, seen) => bindings.delete(name, &only(seen)).await.map(drop),
+        Step::DeleteWideBinding(name, seen) => wide_bindings.delete(name, &only(seen)).await.map(drop),
+        Step::DeleteAccount(seen) => accounts.delete(account, &only(seen)).await.map(drop),
     };
     let (verb, kind, name) = step.describe(request);
     match result {
-        Err(error) if (verb, api_code(&error)) == ("create", Some(409)) => Ok(()),
         Err(error) if (verb, api_code(&error)) == ("delete", Some(404)) => Ok(()),
+        // It, or what it belongs to, was made, changed or deleted since the look.
+        Err(source) if matches!(api_code(&source), Some(404 | 409)) => {
+            Err(ApplyError::Changed { verb, kind, name, source: Box::new(source) })
+        }
         Err(source) => Err(ApplyError::Request { verb, kind, name, source }),
         Ok(()) => Ok(()),
     }
+}
+
+/// Deletes what was seen, and nothing that took its place or has changed.
+fn only(seen: &Version) -> DeleteParams {
+    let preconditions =
+        Preconditions { uid: Some(seen.uid.clone()), resource_version: Some(seen.resource_version.clone()) };
+    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
 }
 
 /// The token of a Secret, as soon as the token controller has put it there.
@@ -199,22 +223,56 @@ mod tests {
         assert_eq!(writes[0].body["metadata"]["annotations"]["kubernetes.io/service-account.uid"], "u-1");
     }
 
+    fn seen() -> Version {
+        Version { uid: "u-1".into(), resource_version: "7".into() }
+    }
+
     #[tokio::test]
-    async fn what_is_there_already_or_gone_already_is_as_good_as_done() {
-        assert!(perform_against(409, &Step::CreateAccount).await.0.is_ok());
-        assert!(perform_against(404, &Step::DeleteToken("demo-token".into())).await.0.is_ok());
+    async fn what_is_gone_already_is_deleted_and_a_refusal_names_the_object() {
+        assert!(perform_against(404, &Step::DeleteToken("demo-token".into(), seen())).await.0.is_ok());
         let error = perform_against(403, &Step::CreateBinding).await.0.unwrap_err();
         assert_eq!(error.to_string(), "failed to create RoleBinding guests/guests-demo on Harvester");
-        assert!(perform_against(404, &Step::UpdateBinding { others: false }).await.0.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_was_made_changed_or_replaced_meanwhile_is_not_taken_for_done() {
+        for step in [
+            Step::CreateAccount,
+            Step::CreateBinding,
+            Step::CreateToken("demo-token".into()),
+            Step::UpdateBinding { others: true, version: seen() },
+            Step::DeleteToken("demo-token".into(), seen()),
+            Step::DeleteAccount(seen()),
+        ] {
+            let error = perform_against(409, &step).await.0.unwrap_err();
+            assert!(matches!(error, ApplyError::Changed { .. }), "{step:?}: {error}");
+        }
+        let gone = perform_against(404, &Step::UpdateBinding { others: false, version: seen() }).await.0.unwrap_err();
+        assert!(matches!(gone, ApplyError::Changed { .. }), "{gone}");
+    }
+
+    #[tokio::test]
+    async fn only_the_object_that_was_seen_is_deleted() {
+        for step in [
+            Step::DeleteToken("demo-token".into(), seen()),
+            Step::DeleteBinding("guests-demo".into(), seen()),
+            Step::DeleteWideBinding("demo".into(), seen()),
+            Step::DeleteAccount(seen()),
+        ] {
+            let (result, writes) = perform_against(200, &step).await;
+            result.unwrap();
+            assert_eq!(writes[0].body["preconditions"], json!({"uid": "u-1", "resourceVersion": "7"}), "{step:?}");
+        }
     }
 
     #[tokio::test]
     async fn an_account_that_is_added_to_a_binding_takes_nobodys_place() {
         let ours = json!({"kind": "ServiceAccount", "name": "demo", "namespace": "guests"});
         for (others, path, value) in [(true, "/subjects/-", ours.clone()), (false, "/subjects", json!([ours]))] {
-            let (result, writes) = perform_against(200, &Step::UpdateBinding { others }).await;
+            let (result, writes) = perform_against(200, &Step::UpdateBinding { others, version: seen() }).await;
             result.unwrap();
-            assert_eq!(writes[0].body, json!([{"op": "add", "path": path, "value": value}]));
+            let version = json!({"op": "replace", "path": "/metadata/resourceVersion", "value": "7"});
+            assert_eq!(writes[0].body, json!([version, {"op": "add", "path": path, "value": value}]));
         }
     }
 }

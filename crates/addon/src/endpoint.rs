@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -16,7 +17,7 @@ use runtime::client::{Settings, connect, from_document};
 use runtime::error::{api_code, chain};
 
 use crate::plan::{Right, Step};
-use crate::request::Request;
+use crate::request::{Request, is_loopback};
 
 /// Longest wait for an answer.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -46,8 +47,7 @@ pub struct Check {
 pub fn unreachable_for_guests(server: &str) -> Option<String> {
     let uri: Uri = server.parse().ok()?;
     let host = uri.host()?.trim_matches(['[', ']']);
-    let own = host.eq_ignore_ascii_case("localhost")
-        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback() || address.is_unspecified());
+    let own = is_loopback(host) || host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
     own.then(|| {
         format!(
             "{server} leads a guest to itself, not to Harvester: give --server with Harvester's virtual IP, for example https://192.168.1.10:6443"
@@ -181,6 +181,23 @@ pub async fn check_rights(kubeconfig: &str, request: &Request, product: &Product
         format!("not allowed in namespace {}: {}", request.namespace, missing.join(", "))
     };
     vec![accepted, check("rights", begun, missing.is_empty(), text)]
+}
+
+/// The token alone, as the API server judges it, for where the guest's URL cannot be asked from here.
+pub async fn check_token(client: &Client, token: &str) -> Check {
+    let begun = Instant::now();
+    let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
+    let review = TokenReview { spec, ..TokenReview::default() };
+    let (ok, text) = match Api::<TokenReview>::all(client.clone()).create(&PostParams::default(), &review).await {
+        Ok(answer) => match answer.status.unwrap_or_default() {
+            status if status.authenticated == Some(true) => (true, "the API server accepts it".to_owned()),
+            status => {
+                (false, format!("not accepted: {}", status.error.unwrap_or_else(|| "no reason given".to_owned())))
+            }
+        },
+        Err(error) => (false, format!("the API server cannot be asked about it: {}", chain(&error))),
+    };
+    check("token", begun, ok, text)
 }
 
 /// Whether the administrator may take these steps: what a dry run would otherwise only find out without being dry.

@@ -5,9 +5,9 @@ use std::fmt;
 use harvester_api::keys::harvester::CLOUD_PROVIDER_ROLE;
 
 use crate::request::{Request, Task};
-use crate::view::{Observed, binding_name, first_token};
+use crate::view::{Observed, Token, Version, binding_name, first_token};
 
-/// One thing to do.
+/// One thing to do. What changes or deletes an object names the version that was seen: nobody looked at any other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Make the service account.
@@ -18,17 +18,19 @@ pub enum Step {
     UpdateBinding {
         /// It names others.
         others: bool,
+        /// As seen.
+        version: Version,
     },
     /// Make a token Secret of this name.
     CreateToken(String),
     /// Delete a token Secret: whoever uses that token is locked out at once.
-    DeleteToken(String),
+    DeleteToken(String, Version),
     /// Delete the RoleBinding of this name.
-    DeleteBinding(String),
+    DeleteBinding(String, Version),
     /// Delete the ClusterRoleBinding of this name.
-    DeleteWideBinding(String),
+    DeleteWideBinding(String, Version),
     /// Delete the service account.
-    DeleteAccount,
+    DeleteAccount(Version),
 }
 
 /// The steps, and what a person should know about them.
@@ -38,6 +40,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// The Secret whose token is printed; absent when nothing is.
     pub token: Option<String>,
+    /// The Secret whose token has to be proven to work before the first step: those that go are in use until then.
+    pub proof: Option<String>,
     /// Remarks.
     pub notes: Vec<String>,
 }
@@ -103,12 +107,17 @@ fn ensure(request: &Request, seen: &Observed, stamp: &str) -> Result<Plan, PlanE
         Some(binding) if !binding.our_role => {
             return Err(PlanError::ForeignBinding { namespace: request.namespace.clone(), name: binding.name.clone() });
         }
-        Some(binding) if !binding.our_subject => plan.steps.push(Step::UpdateBinding { others: binding.others }),
+        Some(binding) if !binding.our_subject => {
+            plan.steps.push(Step::UpdateBinding { others: binding.others, version: binding.version.clone() });
+        }
         Some(_) => {}
     }
     let first = first_token(request);
     let newest = seen.tokens.last().map(|token| token.name.clone());
+    let further = format!("{first}-{stamp}");
     let token = match (request.task, newest) {
+        // This very run has made it, or another within the same second.
+        (Task::Rotate, Some(newest)) if newest == further => newest,
         (Task::Rotate, newest) => {
             if let Some(newest) = newest {
                 plan.notes.push(format!(
@@ -117,7 +126,7 @@ fn ensure(request: &Request, seen: &Observed, stamp: &str) -> Result<Plan, PlanE
                 ));
             }
             let used = seen.name_taken || seen.tokens.iter().any(|token| token.name == first);
-            let name = if used { format!("{first}-{stamp}") } else { first };
+            let name = if used { further } else { first };
             plan.steps.push(Step::CreateToken(name.clone()));
             name
         }
@@ -150,8 +159,9 @@ fn revoke_old(request: &Request, seen: &Observed) -> Result<Plan, PlanError> {
         return Err(PlanError::NoToken(format!("{}/{}", request.namespace, request.service_account)));
     };
     Ok(Plan {
-        steps: old.iter().map(|token| Step::DeleteToken(token.name.clone())).collect(),
+        steps: old.iter().map(delete_token).collect(),
         token: None,
+        proof: (!old.is_empty()).then(|| newest.name.clone()),
         notes: vec![format!("the token of Secret {}/{} stays valid", request.namespace, newest.name)],
     })
 }
@@ -159,7 +169,7 @@ fn revoke_old(request: &Request, seen: &Observed) -> Result<Plan, PlanError> {
 /// Removes what grants access, and nothing that somebody else may need.
 fn revoke(request: &Request, seen: &Observed) -> Plan {
     let mut plan = Plan::default();
-    plan.steps.extend(seen.tokens.iter().map(|token| Step::DeleteToken(token.name.clone())));
+    plan.steps.extend(seen.tokens.iter().map(delete_token));
     let foreign = |kind: &str, name: &str| {
         format!("{kind} {name} has other subjects, too, and stays; remove {} from it by hand", request.service_account)
     };
@@ -167,18 +177,18 @@ fn revoke(request: &Request, seen: &Observed) -> Plan {
         if binding.others {
             plan.notes.push(foreign("RoleBinding", &binding.name));
         } else {
-            plan.steps.push(Step::DeleteBinding(binding.name.clone()));
+            plan.steps.push(Step::DeleteBinding(binding.name.clone(), binding.version.clone()));
         }
     }
     if let Some(wide) = seen.wide_binding.as_ref().filter(|wide| wide.our_role && wide.our_subject) {
         if wide.others {
             plan.notes.push(foreign("ClusterRoleBinding", &wide.name));
         } else {
-            plan.steps.push(Step::DeleteWideBinding(wide.name.clone()));
+            plan.steps.push(Step::DeleteWideBinding(wide.name.clone(), wide.version.clone()));
         }
     }
     match &seen.account {
-        Some(account) if account.ours => plan.steps.push(Step::DeleteAccount),
+        Some(account) if account.ours => plan.steps.push(Step::DeleteAccount(account.version.clone())),
         Some(_) => plan.notes.push(format!(
             "ServiceAccount {0} was not made by this command and stays: kubectl -n {1} delete serviceaccount {0}",
             request.service_account, request.namespace
@@ -186,6 +196,10 @@ fn revoke(request: &Request, seen: &Observed) -> Plan {
         None => {}
     }
     plan
+}
+
+fn delete_token(token: &Token) -> Step {
+    Step::DeleteToken(token.name.clone(), token.version.clone())
 }
 
 impl Step {
@@ -198,10 +212,10 @@ impl Step {
             Self::CreateBinding => ("create", "RoleBinding", named(&binding_name(request))),
             Self::UpdateBinding { .. } => ("update", "RoleBinding", named(&binding_name(request))),
             Self::CreateToken(name) => ("create", "Secret", named(name)),
-            Self::DeleteToken(name) => ("delete", "Secret", named(name)),
-            Self::DeleteBinding(name) => ("delete", "RoleBinding", named(name)),
-            Self::DeleteWideBinding(name) => ("delete", "ClusterRoleBinding", name.clone()),
-            Self::DeleteAccount => ("delete", "ServiceAccount", account),
+            Self::DeleteToken(name, _) => ("delete", "Secret", named(name)),
+            Self::DeleteBinding(name, _) => ("delete", "RoleBinding", named(name)),
+            Self::DeleteWideBinding(name, _) => ("delete", "ClusterRoleBinding", name.clone()),
+            Self::DeleteAccount(_) => ("delete", "ServiceAccount", account),
         }
     }
 }
@@ -243,10 +257,10 @@ impl Step {
             Self::CreateBinding => (rbac, "rolebindings", "create"),
             Self::UpdateBinding { .. } => (rbac, "rolebindings", "patch"),
             Self::CreateToken(_) => ("", "secrets", "create"),
-            Self::DeleteToken(_) => ("", "secrets", "delete"),
-            Self::DeleteBinding(_) => (rbac, "rolebindings", "delete"),
-            Self::DeleteWideBinding(_) => (rbac, "clusterrolebindings", "delete"),
-            Self::DeleteAccount => ("", "serviceaccounts", "delete"),
+            Self::DeleteToken(..) => ("", "secrets", "delete"),
+            Self::DeleteBinding(..) => (rbac, "rolebindings", "delete"),
+            Self::DeleteWideBinding(..) => (rbac, "clusterrolebindings", "delete"),
+            Self::DeleteAccount(_) => ("", "serviceaccounts", "delete"),
         }
     }
 }
@@ -277,11 +291,15 @@ mod tests {
     use crate::view::{Account, Binding, Token};
 
     fn token(name: &str) -> Token {
-        Token { name: name.into(), created: None }
+        Token { name: name.into(), created: None, version: version(name) }
     }
 
     fn binding(name: &str) -> Binding {
-        Binding { name: name.into(), our_role: true, our_subject: true, others: false }
+        Binding { name: name.into(), version: version(name), our_role: true, our_subject: true, others: false }
+    }
+
+    fn version(name: &str) -> Version {
+        Version { uid: format!("uid of {name}"), resource_version: "7".into() }
     }
 
     fn bare() -> Observed {
@@ -290,7 +308,7 @@ mod tests {
 
     fn complete() -> Observed {
         Observed {
-            account: Some(Account { uid: "u".into(), ours: true }),
+            account: Some(Account { version: version("demo"), ours: true }),
             tokens: vec![token("demo-token")],
             binding: Some(binding("guests-demo")),
             ..bare()
@@ -320,7 +338,7 @@ mod tests {
         for others in [false, true] {
             let lost = Binding { our_subject: false, others, ..binding("guests-demo") };
             let plan = plan(&request(), &Observed { binding: Some(lost), ..complete() }, "s").unwrap();
-            assert_eq!(plan.steps, [Step::UpdateBinding { others }]);
+            assert_eq!(plan.steps, [Step::UpdateBinding { others, version: version("guests-demo") }]);
         }
     }
 
@@ -349,9 +367,15 @@ mod tests {
 
         let two = Observed { tokens: vec![token("demo-token"), token("demo-token-20260102")], ..complete() };
         let old = plan(&Request { task: Task::RevokeOld, ..request() }, &two, "s").unwrap();
-        assert_eq!(old.steps, [Step::DeleteToken("demo-token".into())]);
+        assert_eq!(old.steps, [Step::DeleteToken("demo-token".into(), version("demo-token"))]);
+        assert_eq!(old.proof.as_deref(), Some("demo-token-20260102"), "the last one is tried before the others go");
+        let one = plan(&Request { task: Task::RevokeOld, ..request() }, &complete(), "s").unwrap();
+        assert_eq!((one.steps, one.proof), (vec![], None));
         let none = plan(&Request { task: Task::RevokeOld, ..request() }, &bare(), "s");
         assert_eq!(none, Err(PlanError::NoToken("guests/demo".into())));
+        // Two rotations within a second are one, and so is one that had to be planned anew.
+        let again = plan(&rotate, &two, "20260102").unwrap();
+        assert_eq!((again.steps, again.token.as_deref()), (vec![], Some("demo-token-20260102")));
         // The next plain run prints the newest one.
         assert_eq!(plan(&request(), &two, "s").unwrap().token.as_deref(), Some("demo-token-20260102"));
     }
@@ -364,10 +388,10 @@ mod tests {
         assert_eq!(
             steps,
             [
-                Step::DeleteToken("demo-token".into()),
-                Step::DeleteBinding("guests-demo".into()),
-                Step::DeleteWideBinding("demo".into()),
-                Step::DeleteAccount
+                Step::DeleteToken("demo-token".into(), version("demo-token")),
+                Step::DeleteBinding("guests-demo".into(), version("guests-demo")),
+                Step::DeleteWideBinding("demo".into(), version("demo")),
+                Step::DeleteAccount(version("demo"))
             ]
         );
         assert_eq!(plan(&revoke, &bare(), "s").unwrap(), Plan::default());
@@ -377,14 +401,14 @@ mod tests {
     fn revocation_spares_what_others_use() {
         let revoke = Request { task: Task::Revoke, ..request() };
         let seen = Observed {
-            account: Some(Account { uid: "u".into(), ours: false }),
+            account: Some(Account { version: version("demo"), ours: false }),
             binding: Some(Binding { others: true, ..binding("guests-demo") }),
             // Another cluster's: the shell script names it by the account alone.
             wide_binding: Some(Binding { our_subject: false, ..binding("demo") }),
             ..complete()
         };
         let plan = plan(&revoke, &seen, "s").unwrap();
-        assert_eq!(plan.steps, [Step::DeleteToken("demo-token".into())]);
+        assert_eq!(plan.steps, [Step::DeleteToken("demo-token".into(), version("demo-token"))]);
         assert_eq!(plan.notes.len(), 2, "{:?}", plan.notes);
     }
 
@@ -396,7 +420,7 @@ mod tests {
             (Task::Ensure, &[Step::CreateBinding], Undo::Revoke { fresh: false }),
             (Task::Rotate, std::slice::from_ref(&token), Undo::DeleteToken("demo-token-s".into())),
             (Task::Rotate, &[Step::CreateAccount, token.clone()], Undo::Revoke { fresh: true }),
-            (Task::Revoke, &[Step::DeleteAccount], Undo::Nothing),
+            (Task::Revoke, &[Step::DeleteAccount(version("demo"))], Undo::Nothing),
         ] {
             assert_eq!(undo(task, done), expected, "{task} {done:?}");
         }

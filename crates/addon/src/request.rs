@@ -1,6 +1,7 @@
 //! What is asked for, checked before anything is sent.
 
 use std::fmt;
+use std::net::IpAddr;
 
 /// Whose credentials, by which road, and what to do about them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +71,18 @@ pub enum RequestError {
     /// No URL that a client could use.
     #[error("--server {0:?} is not an https URL such as https://192.168.1.10:6443")]
     Server(String),
+    /// The administrator's token, and those that are made, would be there for everybody to read.
+    #[error(
+        "clusters[].cluster.server {0:?} of the administrator's kubeconfig would send tokens across the network in clear text; accepted: \
+         an https URL such as https://192.168.1.10:6443, or http to this machine alone, such as that of kubectl proxy"
+    )]
+    ClearText(String),
+    /// The administrator's own way in is none for guests.
+    #[error(
+        "clusters[].cluster.server {0:?} of the administrator's kubeconfig is of no use to a guest: give --server with an https URL such as \
+         https://192.168.1.10:6443"
+    )]
+    NoUrlForGuests(String),
 }
 
 /// Room for `-token-` and a time stamp behind the name of the account.
@@ -97,6 +110,28 @@ impl Request {
             _ => Ok(()),
         }
     }
+}
+
+/// Checks the server of the administrator's kubeconfig, before anything is sent there.
+pub fn check_admin_server(request: &Request, server: &str) -> Result<(), RequestError> {
+    let uri = server.parse::<http::Uri>().unwrap_or_default();
+    if uri.scheme_str() != Some("http") {
+        return Ok(());
+    }
+    if !uri.host().is_some_and(is_loopback) {
+        return Err(RequestError::ClearText(server.to_owned()));
+    }
+    let written = request.road == Road::Own && matches!(request.task, Task::Ensure | Task::Rotate);
+    if written && request.server.is_none() {
+        return Err(RequestError::NoUrlForGuests(server.to_owned()));
+    }
+    Ok(())
+}
+
+/// `host` as a URL has it.
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn check_name(field: &'static str, value: &str, limit: usize) -> Result<(), RequestError> {
@@ -153,6 +188,22 @@ pub(crate) mod tests {
         assert_eq!(server("https://[fd00::1]:6443"), Ok(()));
         for bad in ["", "10.0.0.1:6443", "http://10.0.0.1", "https://"] {
             assert_eq!(server(bad), Err(RequestError::Server(bad.into())));
+        }
+    }
+
+    #[test]
+    fn a_token_goes_in_clear_text_to_this_machine_alone() {
+        let check = |url: &str| check_admin_server(&request(), url);
+        for clear in ["http://10.0.0.1:8080", "http://harvester", "http://[fd00::1]:80", "http://127.0.0.1.example"] {
+            assert_eq!(check(clear), Err(RequestError::ClearText(clear.into())));
+        }
+        assert_eq!(check("https://10.0.0.1:6443"), Ok(()));
+        // A kubectl proxy serves the administrator, and no guest.
+        for own in ["http://127.0.0.1:8001", "http://localhost:8001", "http://[::1]:8001"] {
+            assert_eq!(check(own), Err(RequestError::NoUrlForGuests(own.into())));
+            let told = Request { server: Some("https://10.0.0.1:6443".into()), ..request() };
+            assert_eq!(check_admin_server(&told, own), Ok(()));
+            assert_eq!(check_admin_server(&Request { task: Task::Revoke, ..request() }, own), Ok(()));
         }
     }
 

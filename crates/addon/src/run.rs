@@ -6,14 +6,18 @@ use harvester_api::cloud_config::{self, CloudConfig, CloudConfigError};
 use kube::{Client, Config};
 use runtime::Product;
 use runtime::client::{ClientError, Settings, connect};
+use runtime::error::chain;
 use serde::Serialize;
 
 use crate::apply::{self, ApplyError};
 use crate::endpoint::{self, Check};
 use crate::plan::{Lines, Plan, PlanError, Step, Undo, plan, undo};
 use crate::remote::{self, RemoteError};
-use crate::request::{Request, RequestError, Road};
+use crate::request::{Request, RequestError, Road, check_admin_server};
 use crate::view::{ObserveError, observe, root_authority};
+
+/// How often to look and plan where somebody else writes the same objects at the same time.
+const ATTEMPTS: u32 = 5;
 
 /// What was done and what came of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -64,6 +68,14 @@ pub enum Error {
         /// What was found.
         text: String,
     },
+    /// Without the older tokens the guest would be locked out.
+    #[error("nothing was revoked: the newest token, of Secret {secret}, is not known to work")]
+    Unproven {
+        /// Namespace and name.
+        secret: String,
+        /// Why.
+        source: Box<Error>,
+    },
     /// It did not get to the end, and Harvester is not as it was.
     #[error("not finished; what was done before: {done}")]
     Unfinished {
@@ -86,6 +98,7 @@ pub async fn run(
 ) -> Result<Outcome, Error> {
     request.validate()?;
     let admin_server = admin.cluster_url.to_string().trim_end_matches('/').to_owned();
+    check_admin_server(request, &admin_server)?;
     let admin_ca = admin.root_cert.as_deref().map(pem);
     let client = connect(admin, &Settings::new("harvester", product))?;
     let server = request.server.clone().unwrap_or(admin_server);
@@ -103,31 +116,57 @@ async fn own(
     product: &Product,
     say: &mut dyn FnMut(&str),
 ) -> Result<Outcome, Error> {
-    let mut outcome = Outcome::default();
+    let mut done = Vec::new();
+    let mut attempt = 1;
+    loop {
+        match once(client, request, stamp, (server, &admin_ca), product, &mut done, say).await {
+            Err(Error::Apply(error @ ApplyError::Changed { .. })) if attempt < ATTEMPTS => {
+                attempt += 1;
+                say(&format!("{}; looking and planning anew", chain(&error)));
+            }
+            outcome => return outcome.map_err(|error| unfinished(error, request, &done)),
+        }
+    }
+}
+
+/// One look, one plan, its steps. `done` are the steps of this command so far.
+async fn once(
+    client: &Client,
+    request: &Request,
+    stamp: &str,
+    (server, admin_ca): (&str, &Option<String>),
+    product: &Product,
+    done: &mut Vec<Step>,
+    say: &mut dyn FnMut(&str),
+) -> Result<Outcome, Error> {
     say(&format!("reading what namespace {} has", request.namespace));
     let seen = observe(client, request).await?;
     let plan = plan(request, &seen, stamp)?;
-    outcome.steps = plan.steps.iter().map(|step| line(step.describe(request))).collect();
-    outcome.notes.clone_from(&plan.notes);
+    let steps = done.iter().chain(&plan.steps).map(|step| line(step.describe(request))).collect();
+    let mut outcome = Outcome { steps, notes: plan.notes.clone(), ..Outcome::default() };
     say(&format!("plan:\n{}", Lines(&plan, request).to_string().trim_end()));
 
+    let admin_ca = admin_ca.as_deref();
     let guest = Guest { server, admin_ca, product, checked: plan.token.is_some() && !request.skip_checks };
     let trusted = guest.look(client, request, &plan, &mut outcome, say).await?;
+    if let Some(secret) = &plan.proof {
+        guest.prove(client, request, secret, &mut outcome, say).await.map_err(|error| Error::Unproven {
+            secret: format!("{}/{secret}", request.namespace),
+            source: Box::new(error),
+        })?;
+    }
     if request.dry_run {
         say("dry run: nothing was written");
         return Ok(outcome);
     }
-    let mut done = Vec::new();
-    match write(client, request, (&plan, &mut done), (&guest, trusted), &mut outcome, say).await {
-        Ok(()) => Ok(outcome),
-        Err(error) => Err(unfinished(error, request, &done)),
-    }
+    write(client, request, (&plan, done), (&guest, trusted), &mut outcome, say).await?;
+    Ok(outcome)
 }
 
 /// The Harvester API as guests will see it.
 struct Guest<'a> {
     server: &'a str,
-    admin_ca: Option<String>,
+    admin_ca: Option<&'a str>,
     product: &'a Product,
     /// It is looked at.
     checked: bool,
@@ -178,11 +217,32 @@ impl Guest<'_> {
         Ok(trusted)
     }
 
+    /// A request with the token that stays, before the others go.
+    async fn prove(
+        &self,
+        client: &Client,
+        request: &Request,
+        secret: &str,
+        outcome: &mut Outcome,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<(), Error> {
+        say(&format!("trying the token of Secret {}/{secret}, which stays", request.namespace));
+        let credentials = apply::credentials(client, request, secret).await?;
+        if request.skip_checks {
+            return tell(outcome, vec![endpoint::check_token(client, &credentials.token).await], say);
+        }
+        let (checks, trusted) = self.certificate(request, Some(&credentials.ca_pem)).await;
+        tell(outcome, checks, say)?;
+        let ca_pem = trusted.unwrap_or(credentials.ca_pem);
+        let kubeconfig = cloud_config::render(self.server, &ca_pem, &request.namespace, &credentials.token);
+        tell(outcome, endpoint::check_rights(&kubeconfig, request, self.product).await, say)
+    }
+
     /// The authority that the user gives is the only one that counts.
     async fn certificate(&self, request: &Request, own_ca: Option<&str>) -> (Vec<Check>, Option<String>) {
         let authorities: Vec<&str> = match &request.ca_pem {
             Some(given) => vec![given.as_str()],
-            None => [own_ca, self.admin_ca.as_deref()].into_iter().flatten().collect(),
+            None => [own_ca, self.admin_ca].into_iter().flatten().collect(),
         };
         let (checks, trusted) = endpoint::check_certificate(self.server, &authorities, self.product).await;
         (checks, trusted.map(str::to_owned))
@@ -301,54 +361,5 @@ fn pem(certificates: &[Vec<u8>]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::request::tests::request;
-    use runtime::error::chain;
-    use runtime::scenario::Scenario;
-    use serde_json::json;
-
-    #[tokio::test]
-    async fn a_failure_in_the_middle_says_what_was_made_and_one_at_the_start_only_what_failed() {
-        for (refused, made) in [("serviceaccounts", None), ("rolebindings", Some("create ServiceAccount guests/demo"))]
-        {
-            let scenario = Scenario::answering(move |seen| {
-                let refuse = seen.path.ends_with(refused);
-                if refuse { (403, Scenario::status(403, "Forbidden", "no")) } else { (201, seen.body.clone()) }
-            });
-            let plan = Plan { steps: vec![Step::CreateAccount, Step::CreateBinding], ..Plan::default() };
-            let guest = Guest { server: "https://h:6443", admin_ca: None, product: &Product::TEST, checked: false };
-            let mut done = Vec::new();
-            let mut outcome = Outcome::default();
-            let client = scenario.client();
-            let written =
-                write(&client, &request(), (&plan, &mut done), (&guest, None), &mut outcome, &mut |_| {}).await;
-            let error = unfinished(written.unwrap_err(), &request(), &done);
-            match (made, &error) {
-                (Some(made), Error::Unfinished { done, undo, .. }) => {
-                    assert_eq!((done.as_str(), undo), (made, &Undo::Revoke { fresh: true }));
-                    assert!(
-                        chain(&error).ends_with("RoleBinding guests/guests-demo on Harvester: no"),
-                        "{}",
-                        chain(&error)
-                    );
-                }
-                (None, Error::Apply(_)) => {}
-                _ => panic!("{error:?}"),
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_dry_run_stops_at_the_first_thing_that_a_guest_would_stumble_over() {
-        let scenario = Scenario::answering(|_| (201, json!({"spec": {}, "status": {"allowed": true}})));
-        let dry = Request { dry_run: true, ..request() };
-        let plan = Plan { steps: vec![Step::CreateAccount], token: Some("demo-token".into()), ..Plan::default() };
-        let server = "https://127.0.0.1:6443";
-        let guest = Guest { server, admin_ca: None, product: &Product::TEST, checked: true };
-        let mut outcome = Outcome::default();
-        let looked = guest.look(&scenario.client(), &dry, &plan, &mut outcome, &mut |_| {}).await;
-        assert!(matches!(looked, Err(Error::Endpoint { name: "url", .. })), "{looked:?}");
-        assert_eq!(outcome.checks.iter().map(|check| check.name).collect::<Vec<_>>(), ["administrator"]);
-    }
-}
+#[path = "run_tests.rs"]
+mod tests;

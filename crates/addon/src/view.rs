@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding, Subject};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
@@ -36,11 +37,29 @@ pub struct Observed {
     pub wide_binding: Option<Binding>,
 }
 
+/// Which life of an object was seen, and which state of it: what a step that changes or deletes it builds on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Version {
+    /// Another object of the same name has another one.
+    pub uid: String,
+    /// Every change makes a new one.
+    pub resource_version: String,
+}
+
+impl Version {
+    fn of(metadata: &ObjectMeta) -> Self {
+        Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+        }
+    }
+}
+
 /// A service account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// UID, for owner references.
-    pub uid: String,
+    /// As seen.
+    pub version: Version,
     /// Made by this command.
     pub ours: bool,
 }
@@ -52,6 +71,8 @@ pub struct Token {
     pub name: String,
     /// When it was made.
     pub created: Option<Timestamp>,
+    /// As seen.
+    pub version: Version,
 }
 
 /// A binding, seen from our service account.
@@ -59,6 +80,8 @@ pub struct Token {
 pub struct Binding {
     /// Name.
     pub name: String,
+    /// As seen.
+    pub version: Version,
     /// Refers to Harvester's role for cloud providers.
     pub our_role: bool,
     /// Our account is one of the subjects.
@@ -111,18 +134,20 @@ pub async fn observe(client: &Client, request: &Request) -> Result<Observed, Obs
         role,
         account: seen.map(|account| Account {
             ours: account.labels().get(MANAGED_BY.0).is_some_and(|value| value == MANAGED_BY.1),
-            uid: account.uid().unwrap_or_default(),
+            version: Version::of(&account.metadata),
         }),
         tokens,
         name_taken,
         binding: binding.map(|binding| Binding {
             name: binding.name_any(),
+            version: Version::of(&binding.metadata),
             our_role: binding.role_ref.kind == "ClusterRole" && binding.role_ref.name == CLOUD_PROVIDER_ROLE,
             our_subject: has(binding.subjects.as_deref(), request),
             others: has_others(binding.subjects.as_deref(), request),
         }),
         wide_binding: wide.map(|binding| Binding {
             name: binding.name_any(),
+            version: Version::of(&binding.metadata),
             our_role: binding.role_ref.name == CLOUD_PROVIDER_ROLE,
             our_subject: has(binding.subjects.as_deref(), request),
             others: has_others(binding.subjects.as_deref(), request),
@@ -143,7 +168,11 @@ fn token_views(secrets: &[Secret], account: &str) -> Vec<Token> {
             && secret.metadata.deletion_timestamp.is_none()
     });
     let mut tokens: Vec<Token> = ours
-        .map(|secret| Token { name: secret.name_any(), created: secret.creation_timestamp().map(|time| time.0) })
+        .map(|secret| Token {
+            name: secret.name_any(),
+            created: secret.creation_timestamp().map(|time| time.0),
+            version: Version::of(&secret.metadata),
+        })
         .collect();
     tokens.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     tokens

@@ -12,6 +12,7 @@ use runtime::shutdown;
 
 use crate::PRODUCT;
 use crate::stdout::say;
+use crate::words;
 
 const USAGE: &str = "\
 Announces the addresses of Services of type LoadBalancer on the LAN (ARP, NDP, macvlan with DHCP); takes the place of kube-vip.
@@ -26,7 +27,7 @@ Configuration is kube-vip's: environment variables first, then its flags. Those 
 const NEEDS: &str = "
 kube-vip's other variables and flags are accepted and do nothing; docs/reference.md lists them and every flag.
 
-Needs the capabilities NET_ADMIN and NET_RAW, as user 0. Ends with 0 after SIGTERM, with 1 on an error.
+Needs the capabilities NET_ADMIN and NET_RAW, as user 0. Ends with 0 after SIGTERM, with 1 on an error, with 2 on a word that is no command.
 
 Examples:
   harvester-cloud-provider announcer
@@ -172,6 +173,13 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
     if has(&["--version"]) {
         return say(crate::VERSION);
+    }
+    // A person's slip. In a manifest, which says `manager`, it is a start that fails, below.
+    if let [command, word, ..] = arguments
+        && command == "announcer"
+        && words::is_word(word)
+    {
+        return words::refuse("harvester-cloud-provider announcer", &["status", "help"], word);
     }
     // kube-vip knows the word `manager` only.
     let words = arguments.iter().enumerate().map(|(i, word)| if i == 0 { "manager".to_owned() } else { word.clone() });

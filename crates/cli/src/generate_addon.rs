@@ -78,7 +78,7 @@ pub struct Arguments {
     /// Make a further token; the old one stays valid.
     #[arg(long, group = "task")]
     rotate: bool,
-    /// Delete all tokens but the newest.
+    /// Delete all tokens but the newest, after that one was tried.
     #[arg(long, group = "task")]
     revoke_old: bool,
     /// Delete tokens, rights and the account.

@@ -13,6 +13,7 @@ mod reference;
 mod shared_keys;
 mod stdout;
 mod values;
+mod words;
 
 /// Version, with the commit it was built from where that is known.
 pub const VERSION: &str = env!("HCP_VERSION");
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Some("completion" | "man") => completion::main(&arguments),
         Some("generate-addon") => generate_addon::main(&arguments[1..]),
         Some("help") => ccm::main(&[arguments[0].clone(), "--help".to_owned()]),
+        Some(word) if words::is_word(word) => words::refuse("harvester-cloud-provider", &words::COMMANDS, word),
         _ => ccm::main(&arguments),
     }
 }

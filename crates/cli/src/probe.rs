@@ -126,6 +126,14 @@ mod tests {
         assert_eq!(server.await.unwrap(), ["GET /readyz HTTP/1.1"; 2]);
     }
 
+    #[tokio::test]
+    async fn a_failure_names_what_was_asked_for_and_where() {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let url = format!("http://{address}/readyz#deployment/ccm,service/ccm-test");
+        let said = chain(once(&url).await.unwrap_err().as_ref());
+        assert!(said.starts_with(&format!("{url} does not answer 200: cannot connect to the server at ")), "{said}");
+    }
+
     #[test]
     fn an_ipv6_address_gets_the_brackets_that_it_lacks() {
         for (given, expected) in [

@@ -122,18 +122,40 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
+/// The chart's list of flags, for its notes on `extraArgs`.
+#[test]
+fn the_chart_knows_the_flags_that_the_code_knows() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/harvester-cloud-provider/files/flags.txt");
+    let mut names: Vec<String> = vec!["help".into()];
+    for arg in ccm::flags::command().get_arguments() {
+        names.extend(arg.get_long_and_visible_aliases().unwrap_or_default().into_iter().map(str::to_owned));
+    }
+    names.sort_unstable();
+    names.dedup();
+    written(&path, &format!("{}\n", names.join("\n")));
+    assert!(
+        ["cloud-config", "kube-api-qps", "v"].iter().all(|flag| names.iter().any(|name| name == flag)),
+        "{names:?}"
+    );
+}
+
+/// Whether the file says so; with `UPDATE_DOCS` it does from now on.
+fn written(path: &Path, expected: &str) {
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, expected).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(path).unwrap_or_default() == expected,
+        "{} is out of date: UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference",
+        path.display()
+    );
+}
+
 #[test]
 fn the_reference_says_what_the_code_says() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference.md");
     let rendered = render();
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &rendered).unwrap();
-    }
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        written == rendered,
-        "docs/reference.md is out of date: UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference"
-    );
+    written(&path, &rendered);
     for needed in [
         "`--cloud-config`",
         "`--distribution`",

@@ -142,7 +142,7 @@ pub fn connect(mut config: Config, settings: &Settings) -> Result<Client, Client
         config.root_cert = Some(Vec::new());
     }
     let server = config.cluster_url.to_string();
-    let observe = ObserveLayer::new(settings);
+    let observe = ObserveLayer::new(settings, &server);
     let client = match config.proxy_url {
         None => transport::direct(&config).map(|builder| builder.with_layer(&observe).build()),
         // Probes would reach the proxy, and say nothing about the server behind it.
@@ -272,5 +272,21 @@ current-context: x
         config.cluster_url = Uri::from_static("foo");
         let error = connect(config, &Settings::new("host", &Product::TEST)).map(drop).unwrap_err();
         assert!(chain(&error).contains("accepted: http:// or https://"), "{}", chain(&error));
+    }
+
+    #[tokio::test]
+    async fn who_cannot_be_reached_is_named() {
+        // Nobody listens where somebody has just listened.
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let config = Config::new(format!("http://{address}").parse().unwrap());
+        for (server, spoken) in
+            [("guest", "the API of the guest cluster"), ("harvester", "the API of Harvester"), ("probed", "the server")]
+        {
+            let settings = Settings::new(server, &Product::TEST).retries(false);
+            let error = connect(config.clone(), &settings).unwrap().apiserver_version().await.unwrap_err();
+            let expected = format!("cannot connect to {spoken} at http://{address}/: ");
+            assert!(chain(&error).starts_with(&expected), "{}", chain(&error));
+            assert!(chain(&error).contains("refused"), "{}", chain(&error));
+        }
     }
 }

@@ -64,6 +64,11 @@ fn a_flag_that_the_announcer_does_not_have_is_refused_and_one_for_a_refused_mode
     }
     // As in the program: the environment counts before flags.
     render("kube-vip: {extraArgs: {bgp: true}, env: {bgp_enable: 'false'}}");
+    let helm = Helm::new("helm4").unwrap();
+    let overruled = "kube-vip: {extraArgs: {prometheusHTTPServer: ':9', log: 4, arp: null}, env: {vip_loglevel: '4'}}";
+    let file = helm.write("values.yaml", overruled).unwrap();
+    let said = notes(&helm, &["--values", &file]);
+    assert!(said.contains("before them: prometheusHTTPServer (prometheus_server is \":2112\"). Set"), "{said}");
 }
 
 #[test]

@@ -54,7 +54,8 @@ Examples:
   harvester-cloud-provider completion bash; harvester-cloud-provider man DIRECTORY
         completion for a shell; manual pages
 
-Exit status: 0 after SIGTERM, 1 on a flag, configuration or start-up error and on loss of the lease.";
+Exit status: 0 after SIGTERM, 1 on a flag, configuration or start-up error and on loss of the lease,
+2 on a word that is no command.";
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cloud and controllers")]

@@ -14,16 +14,12 @@ use runtime::logging::{self, Format};
 use crate::VERSION;
 use crate::stdout::say;
 
-/// What a person may have meant who typed a word that is no flag.
-const COMMANDS: &str = "commands are announcer, manager, generate-addon, completion, man, probe and help";
-
 /// The first paragraph of clap's message, and its guess; the usage that follows would tear the frame apart.
-fn what_is_wrong(message: &str, arguments: &[String]) -> String {
+fn what_is_wrong(message: &str) -> String {
     let mut paragraphs = message.split("\n\n");
     let first = paragraphs.next().unwrap_or_default().trim_start_matches("error: ");
     let guess = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: "));
-    let word = arguments.get(1).is_some_and(|word| !word.starts_with('-'));
-    match guess.or(word.then_some(COMMANDS)) {
+    match guess {
         Some(hint) => format!("{first} ({hint})"),
         None => first.to_owned(),
     }
@@ -42,8 +38,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
             logging::init(Format::Text, 0);
             let asked =
                 arguments.iter().any(|a| a == "--show-full-help-on-error" || a == "--show-full-help-on-error=true");
-            let text = error.render().to_string();
-            return refuse(&what_is_wrong(&text, arguments), asked);
+            return refuse(&what_is_wrong(&error.render().to_string()), asked);
         }
     };
     if let Some(form) = &flags.version {
@@ -116,18 +111,13 @@ fn refuse(error: &str, full_help: bool) -> ExitCode {
 mod tests {
     use super::*;
 
-    fn refused(words: &[&str]) -> String {
-        let arguments: Vec<String> =
-            [&["harvester-cloud-provider"], words].concat().into_iter().map(str::to_owned).collect();
-        what_is_wrong(&flags::parse(&arguments).unwrap_err().render().to_string(), &arguments)
-    }
-
     #[test]
     fn a_slip_of_the_finger_is_answered_with_what_was_meant() {
-        let flag = refused(&["--cluster-nam=x"]);
-        assert!(flag.contains("'--cluster-nam'") && flag.contains("'--cluster-name'"), "{flag}");
-        let word = refused(&["anouncer"]);
-        assert!(word.contains("'anouncer'") && word.contains("commands are announcer"), "{word}");
-        assert!(!word.contains('\n') && !flag.contains('\n'), "{word}{flag}");
+        let error = flags::parse(["harvester-cloud-provider", "--cluster-nam=x"]).unwrap_err();
+        let said = what_is_wrong(&error.render().to_string());
+        assert!(
+            said.contains("'--cluster-nam'") && said.contains("'--cluster-name'") && !said.contains('\n'),
+            "{said}"
+        );
     }
 }

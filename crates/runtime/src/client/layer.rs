@@ -140,16 +140,51 @@ struct RequestTimeout {
     limit: Duration,
 }
 
+/// No connection. The cause says how it failed, and not to whom.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot connect to {} at {url}", spoken(.server))]
+struct NotConnected {
+    server: &'static str,
+    url: String,
+    source: BoxError,
+}
+
+/// What the metrics call `guest` and `harvester`, for people.
+fn spoken(server: &str) -> &'static str {
+    match server {
+        "guest" => "the API of the guest cluster",
+        "harvester" => "the API of Harvester",
+        _ => "the server",
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct ObserveLayer {
     server: &'static str,
+    url: String,
     limit: Duration,
     metrics: Option<ApiMetrics>,
 }
 
 impl ObserveLayer {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self { server: settings.server, limit: settings.request_timeout, metrics: settings.metrics.clone() }
+    /// `url` is what errors call the server.
+    pub(super) fn new(settings: &Settings, url: &str) -> Self {
+        Self {
+            server: settings.server,
+            url: url.to_owned(),
+            limit: settings.request_timeout,
+            metrics: settings.metrics.clone(),
+        }
+    }
+
+    /// Only a missing connection is wrapped: the library looks for errors of its own among the rest.
+    fn named(&self, error: BoxError) -> BoxError {
+        match error.downcast_ref::<hyper_util::client::legacy::Error>() {
+            Some(cause) if cause.is_connect() => {
+                NotConnected { server: self.server, url: self.url.clone(), source: error }.into()
+            }
+            _ => error,
+        }
     }
 }
 
@@ -187,7 +222,7 @@ where
         let endless = call.verb == "watch";
         let limit = if endless { WATCH_START_TIMEOUT } else { self.layer.limit };
         let timeout = RequestTimeout { method: request.method().clone(), path: request.uri().path().to_owned(), limit };
-        let ObserveLayer { server, metrics, .. } = self.layer.clone();
+        let layer = self.layer.clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
             let start = Instant::now();
@@ -196,12 +231,13 @@ where
             let code =
                 result.as_ref().ok().and_then(|answer| answer.as_ref().ok()).map(|answer| answer.status().as_u16());
             let took = start.elapsed();
+            let server = layer.server;
             tracing::debug!(target: REQUESTS, server, method = %timeout.method, path = %timeout.path, code, ?took);
-            if let Some(metrics) = metrics {
+            if let Some(metrics) = &layer.metrics {
                 metrics.record(server, &call, code, took);
             }
             let response = match result {
-                Ok(answer) => answer.map_err(Into::into)?,
+                Ok(answer) => answer.map_err(|error| layer.named(error.into()))?,
                 Err(_) => return Err(timeout.into()),
             };
             let limit = (!endless).then(|| (Box::pin(sleep_until(deadline)), Some(timeout)));
@@ -302,7 +338,7 @@ mod tests {
         let metrics = ApiMetrics::register(&mut Registry::default(), &Product::TEST);
         let settings = Settings::new("guest", &Product::TEST).metrics(&metrics);
         let builder = ClientBuilder::new(service_fn(answer), "default");
-        (builder.with_layer(&ObserveLayer::new(&settings)).build(), metrics)
+        (builder.with_layer(&ObserveLayer::new(&settings, "https://guest:6443/")).build(), metrics)
     }
 
     #[tokio::test(start_paused = true)]
@@ -331,7 +367,7 @@ mod tests {
             Ok::<_, BoxError>(Response::builder().status(503).header("Retry-After", "600").body(Body::empty())?)
         });
         let waiting = RetryLayer::new(RetryPolicy::server_retry()).layer(busy);
-        let layer = ObserveLayer::new(&Settings::new("guest", &Product::TEST));
+        let layer = ObserveLayer::new(&Settings::new("guest", &Product::TEST), "https://guest:6443/");
         let client = ClientBuilder::new(waiting, "default").with_layer(&layer).build();
         let start = Instant::now();
         let services = Api::<KubeService>::default_namespaced(client);
