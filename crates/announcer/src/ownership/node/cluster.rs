@@ -258,9 +258,14 @@ impl Cluster {
         // The watch may be faster than the answer, and the answer may never come.
         if self.pending.get(key).is_some_and(|pending| pending.asked_for(uid, &seat)) {
             self.achieved(now, key, &seat);
-        } else if mine && before.is_some() {
-            let change = Change { key: key.clone(), from: before.clone(), why: "it was handed over", silent: None };
-            self.changes.push(change);
+        } else {
+            // Gone on from the one to whom it was handed, who most probably was found silent: then nobody has heard us
+            // either, when everybody was asked, and the claims go to that one. Clients are not served from here any more.
+            self.lingering.remove(key);
+            if mine && before.is_some() {
+                let change = Change { key: key.clone(), from: before.clone(), why: "it was handed over", silent: None };
+                self.changes.push(change);
+            }
         }
         if mine {
             self.gained.extend(before.map(|from| (key.clone(), from)));
