@@ -236,7 +236,7 @@ impl World<'_> {
 
     /// The same, and it may begin to.
     fn may_begin(&self, n: usize, index: usize) -> bool {
-        self.nodes[n].honours <= self.now
+        self.nodes[n].honours.as_ref().is_none_or(|(_, until)| *until <= self.clock(n))
             && self.may_serve(n, index)
             && (self.nodes[n].cordoned == 0 || self.scenario.mode != ElectionMode::Node)
     }
