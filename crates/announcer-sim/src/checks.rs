@@ -48,6 +48,8 @@ pub enum Trouble {
     Unfenced(usize),
     /// This node answers for this address, which another one may serve and this one may not.
     Misplaced(usize, usize),
+    /// This node, which is well, says something else of itself, in its membership Lease.
+    Misjudged(usize),
     /// This node answers while a kube-vip holds the Lease for all Services.
     BesideKubeVip(usize),
     /// These nodes both believe to hold the Lease.
@@ -68,6 +70,7 @@ impl Trouble {
             Self::LeftBehind(_) => "nothing is left behind",
             Self::Unfenced(_) => "addresses do not outlive their process",
             Self::Misplaced(..) => "an address is where it may be served",
+            Self::Misjudged(_) => "what a node says of itself is so",
             Self::BesideKubeVip(_) => "a living kube-vip is left alone",
             Self::TwoLeaders(..) => "one node at a time holds the Lease",
         }
@@ -89,6 +92,7 @@ pub struct Limits {
     left_behind: Duration,
     unfenced: Duration,
     misplaced: Duration,
+    misjudged: Duration,
     beside_kube_vip: Duration,
     two_leaders: Duration,
 }
@@ -141,8 +145,10 @@ impl Limits {
             orphaned: duration + duration / 3 + seconds(7),
             left_behind: relisted + ms(100) + 2 * late,
             unfenced: scenario.fence() + kernel,
-            // What makes it so is seen in the watch, the successor is written, sees that, and announces.
+            // From when another node has said that it may serve: what makes it so is seen in the watch, the successor is written, sees that, and announces.
             misplaced: relisted + ms(500) + 6 * late,
+            // A write that was under way is given up after three seconds, and done again after one.
+            misjudged: seconds(4) + ms(100) + 3 * late,
             // decisions.md 19.
             beside_kube_vip: seconds(2) + relisted + ms(100) + 2 * late,
             // The old one believes in it for the renew deadline, the new one waits for the longer duration; with a clock
@@ -163,6 +169,7 @@ impl Limits {
             Trouble::LeftBehind(_) => self.left_behind,
             Trouble::Unfenced(_) => self.unfenced,
             Trouble::Misplaced(..) => self.misplaced,
+            Trouble::Misjudged(_) => self.misjudged,
             Trouble::BesideKubeVip(_) => self.beside_kube_vip,
             Trouble::TwoLeaders(..) => self.two_leaders,
         }

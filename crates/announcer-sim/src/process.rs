@@ -149,8 +149,9 @@ impl Process {
 
     /// When it has to be woken if nothing happens before.
     pub fn deadline(&self) -> Instant {
-        let beside = self.elections.deadline().into_iter().chain(self.writer.deadline()).chain(self.clients.deadline());
-        beside.fold(self.engine.deadline(), Instant::min)
+        let beside =
+            [self.elections.deadline(), self.writer.deadline(), self.clients.deadline(), self.membership.deadline()];
+        beside.into_iter().flatten().fold(self.engine.deadline(), Instant::min)
     }
 
     /// Takes in all mail and what is due beside the engine; answers with what the engine is to be fed.
@@ -166,6 +167,7 @@ impl Process {
         }
         self.elections.tick(now, wall, &mut self.requests, &mut inputs);
         self.writer.tick(now, &mut self.requests);
+        self.membership.tick(now, wall, &mut self.requests);
         self.clients.run(now, wall, &mut self.sent, &mut inputs);
         inputs
     }
@@ -225,7 +227,7 @@ impl Process {
             Purpose::Successor => self.elections.successor(now, &answer, inputs),
             Purpose::Write(key) => self.writer.written(now, &key, answer, out, inputs),
             Purpose::Swap(id) => self.swapper.answered(id, answer, out, inputs),
-            Purpose::Membership => self.membership.answered(wall, &answer, out),
+            Purpose::Membership => self.membership.answered(now, wall, &answer, out),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use announcer::ownership::node::Card;
 use announcer::{ElectionMode, Reason};
 
 use super::World;
@@ -183,6 +184,9 @@ impl World<'_> {
             }
         }
         for n in 0..self.nodes.len() {
+            if well[n] && self.is_misjudged(n) {
+                troubles.push(Trouble::Misjudged(n));
+            }
             if well[n] && self.has_too_much(n) {
                 troubles.push(Trouble::LeftBehind(n));
             }
@@ -241,11 +245,19 @@ impl World<'_> {
             && (self.nodes[n].cordoned == 0 || self.scenario.mode != ElectionMode::Node)
     }
 
+    /// Its card says something else than is so, as after an outage of the API: others decide by that.
+    fn is_misjudged(&self, n: usize) -> bool {
+        let node = &self.nodes[n];
+        let is_so = |card: &Card| card.serving == (node.proxy_ill == 0) && !card.leaving && !card.links.is_empty();
+        self.scenario.mode == ElectionMode::Node && !self.api.card(&node.name).is_some_and(is_so)
+    }
+
     /// It should have handed over. In the other modes it stays where the Lease is, or until the pods have left.
     fn is_misplaced(&self, n: usize, index: usize, well: &[bool]) -> bool {
         self.scenario.mode == ElectionMode::Node
             && !self.may_serve(n, index)
-            && (0..self.nodes.len()).any(|other| other != n && well[other] && self.may_begin(other, index))
+            && (0..self.nodes.len())
+                .any(|other| other != n && well[other] && self.may_begin(other, index) && !self.is_misjudged(other))
             // Who is ill may be the one to whom it was handed.
             && well.iter().all(|well| *well)
     }

@@ -80,6 +80,7 @@ impl World<'_> {
             self.broken("ownership is taken only from whom it may be taken", seen);
         }
         if let Some(change) = change {
+            self.judge.changed |= matches!(change, Change::Member(..));
             self.publish(&change);
         }
         answer
