@@ -32,6 +32,8 @@ pub enum Trouble {
     Split(usize, usize, usize),
     /// The same where the loser was told on the wire once, when it could not hear: only the API tells it again.
     Torn(usize, usize, usize),
+    /// The same where one of them has not seen yet that the Service was deleted and made anew.
+    Unproven(usize, usize, usize),
     /// The same for the leased address of a Service, which has one MAC on all nodes.
     SplitLease(usize, usize, usize),
     /// This node has an address for this Service that the DHCP server has never leased to it, or not for so long.
@@ -62,6 +64,7 @@ impl Trouble {
         match self {
             Self::Split(..) => "two nodes that hear each other do not answer for one address",
             Self::Torn(..) => "two nodes that see the API do not answer for one address",
+            Self::Unproven(..) => "two nodes do not answer for the address of a Service that was made anew",
             Self::SplitLease(..) => "two nodes that hear each other do not use one lease",
             Self::Unleased(..) => "a leased address is used as long as it is leased",
             Self::Refused(..) => "a leased address is given up when the server refuses it",
@@ -84,6 +87,7 @@ impl Trouble {
 pub struct Limits {
     split: Duration,
     torn: Duration,
+    unproven: Duration,
     split_lease: Duration,
     unleased: Duration,
     refused: Duration,
@@ -125,6 +129,9 @@ impl Limits {
         };
         Self {
             split,
+            // The claims of the new owner carry a tag that the old one cannot prove: it hears the announcement, which waits
+            // for the status for up to a second, and reads the record.
+            unproven: seconds(1) + ms(150) + 3 * late + if scenario.loss > 0.0 { ms(540) } else { Duration::ZERO },
             // The address is on the macvlan before that is up; then the client begins, says that it goes on with the
             // lease, and the kernel is asked again, before anything is claimed.
             split_lease: split + 3 * late + ms(5),
@@ -161,6 +168,7 @@ impl Limits {
         match trouble {
             Trouble::Split(..) => self.split,
             Trouble::Torn(..) => self.torn,
+            Trouble::Unproven(..) => self.unproven,
             Trouble::SplitLease(..) => self.split_lease,
             Trouble::Unleased(..) => self.unleased,
             Trouble::Refused(..) => self.refused,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use announcer::engine::{Engine, Input, WireOp};
 use announcer::network::Family;
 use announcer::ownership::LeaseState;
-use announcer::view::{ServiceKey, ServiceView};
+use announcer::view::{ServiceKey, ServiceView, Uid};
 use announcer::{Config, ElectionMode};
 use clients::Clients;
 use election::Elections;
@@ -128,6 +128,11 @@ impl Process {
     /// Whether it believes to hold the one Lease, and that others honour that.
     pub fn leads(&self) -> bool {
         *self.engine.lease() == LeaseState::Held { confirmed: true }
+    }
+
+    /// Which Service of this name it has seen last, if there is one.
+    pub fn seen(&self, key: &ServiceKey) -> Option<&Uid> {
+        self.known.get(key).map(|view| &view.uid)
     }
 
     /// Whether it has listed everything once.

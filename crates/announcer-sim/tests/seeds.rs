@@ -106,6 +106,18 @@ fn a_kube_vip_is_left_alone_from_when_its_lease_could_be_read() {
 }
 
 #[test]
+fn what_is_given_back_before_its_loss_was_heard_is_served_at_once() {
+    keeps_its_promises(4675, ElectionMode::Node);
+}
+
+#[test]
+fn an_owner_that_answers_for_a_service_made_anew_is_no_stranger_and_gives_way() {
+    for seed in [6688, 9324, 9695] {
+        keeps_its_promises(seed, ElectionMode::Node);
+    }
+}
+
+#[test]
 fn a_seed_makes_the_same_run_each_time() {
     for mode in ALL {
         for seed in 0..3 {

@@ -10,7 +10,7 @@ use announcer::{ElectionMode, Reason};
 
 use super::World;
 use super::node::Node;
-use crate::api::uid;
+use crate::api::{key, uid};
 use crate::checks::{Checks, Trouble, Violation};
 use crate::process::Process;
 use crate::scenario::{Kind, REST, Scenario, ServerFault};
@@ -302,7 +302,14 @@ impl World<'_> {
         if !pair.iter().all(|n| self.nodes[*n].runs()) {
             return None;
         }
+        let refused = self.stormy() && self.scenario.refusals > 0.0;
         if self.scenario.mode == ElectionMode::Node {
+            if pair.iter().any(|n| self.is_behind(*n, index)) {
+                // What its watch does not show it reads, once it has heard the announcement; there is only that one.
+                let reads = |n: &usize| self.reaches_api(*n) && self.nodes[*n].api_slow == 0;
+                let heard = contact <= a.1.max(b.1) && !refused && pair.iter().all(reads);
+                return heard.then_some(Trouble::Unproven(a.0, b.0, index));
+            }
             return Some(match self.judge.addresses[index].0 {
                 Vip::Given(_) => Trouble::Split(a.0, b.0, index),
                 Vip::Leased(_) => Trouble::SplitLease(a.0, b.0, index),
@@ -319,8 +326,16 @@ impl World<'_> {
             return Some(Trouble::Split(a.0, b.0, index));
         }
         let told = |n: &usize| self.reaches_api(*n) && self.nodes[*n].stale == 0 && self.nodes[*n].api_slow == 0;
-        let refused = self.stormy() && self.scenario.refusals > 0.0;
         (!refused && pair.iter().all(told)).then_some(Trouble::Torn(a.0, b.0, index))
+    }
+
+    /// Its process knows a Service of this address that is not there any more, and not the one that was made in its place.
+    fn is_behind(&self, n: usize, index: usize) -> bool {
+        let seen = |service: usize| self.nodes[n].process.as_ref().and_then(|process| process.seen(&key(service)));
+        let services = &self.judge.addresses[index].1;
+        services
+            .iter()
+            .any(|service| seen(*service).is_some_and(|seen| seen.0 != uid(*service, self.generation[*service])))
     }
 
     /// An address of a Service that is gone.
