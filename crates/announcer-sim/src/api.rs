@@ -8,7 +8,7 @@ use std::time::Duration;
 use announcer::annotations::{DHCP_LEASE, LeaseFacts};
 use announcer::class::ClassRules;
 use announcer::engine::Record;
-use announcer::ownership::node::{ForeignLock, Member, NodeFacts, Seat, Swap, Term};
+use announcer::ownership::node::{Card, ForeignLock, Member, NodeFacts, Seat, Swap, Term};
 use announcer::record::{annotate, publish, sit};
 use announcer::view::{ServiceKey, ServiceView, Uid};
 use dhcp_sim::ClientId;
@@ -128,6 +128,11 @@ pub struct Api {
 }
 
 impl Api {
+    /// What this node says of itself.
+    pub fn card(&self, node: &str) -> Option<&Card> {
+        self.members.get(node).map(|(_, member)| &member.card)
+    }
+
     /// An empty one. `ignores_versions` breaks it: a write goes through whatever was written meanwhile.
     pub fn new(ignores_versions: bool) -> Self {
         Self { ignores_versions, ..Self::default() }

@@ -32,6 +32,8 @@ pub enum Trouble {
     Split(usize, usize, usize),
     /// The same where the loser was told on the wire once, when it could not hear: only the API tells it again.
     Torn(usize, usize, usize),
+    /// The same where one of them has not seen yet that the Service was deleted and made anew.
+    Unproven(usize, usize, usize),
     /// The same for the leased address of a Service, which has one MAC on all nodes.
     SplitLease(usize, usize, usize),
     /// This node has an address for this Service that the DHCP server has never leased to it, or not for so long.
@@ -48,6 +50,8 @@ pub enum Trouble {
     Unfenced(usize),
     /// This node answers for this address, which another one may serve and this one may not.
     Misplaced(usize, usize),
+    /// This node, which is well, says something else of itself, in its membership Lease.
+    Misjudged(usize),
     /// This node answers while a kube-vip holds the Lease for all Services.
     BesideKubeVip(usize),
     /// These nodes both believe to hold the Lease.
@@ -60,6 +64,7 @@ impl Trouble {
         match self {
             Self::Split(..) => "two nodes that hear each other do not answer for one address",
             Self::Torn(..) => "two nodes that see the API do not answer for one address",
+            Self::Unproven(..) => "two nodes do not answer for the address of a Service that was made anew",
             Self::SplitLease(..) => "two nodes that hear each other do not use one lease",
             Self::Unleased(..) => "a leased address is used as long as it is leased",
             Self::Refused(..) => "a leased address is given up when the server refuses it",
@@ -68,6 +73,7 @@ impl Trouble {
             Self::LeftBehind(_) => "nothing is left behind",
             Self::Unfenced(_) => "addresses do not outlive their process",
             Self::Misplaced(..) => "an address is where it may be served",
+            Self::Misjudged(_) => "what a node says of itself is so",
             Self::BesideKubeVip(_) => "a living kube-vip is left alone",
             Self::TwoLeaders(..) => "one node at a time holds the Lease",
         }
@@ -81,6 +87,7 @@ impl Trouble {
 pub struct Limits {
     split: Duration,
     torn: Duration,
+    unproven: Duration,
     split_lease: Duration,
     unleased: Duration,
     refused: Duration,
@@ -89,6 +96,7 @@ pub struct Limits {
     left_behind: Duration,
     unfenced: Duration,
     misplaced: Duration,
+    misjudged: Duration,
     beside_kube_vip: Duration,
     two_leaders: Duration,
 }
@@ -121,6 +129,9 @@ impl Limits {
         };
         Self {
             split,
+            // The claims of the new owner carry a tag that the old one cannot prove: it hears the announcement, which waits
+            // for the status for up to a second, and reads the record.
+            unproven: seconds(1) + ms(150) + 3 * late + if scenario.loss > 0.0 { ms(540) } else { Duration::ZERO },
             // The address is on the macvlan before that is up; then the client begins, says that it goes on with the
             // lease, and the kernel is asked again, before anything is claimed.
             split_lease: split + 3 * late + ms(5),
@@ -141,8 +152,10 @@ impl Limits {
             orphaned: duration + duration / 3 + seconds(7),
             left_behind: relisted + ms(100) + 2 * late,
             unfenced: scenario.fence() + kernel,
-            // What makes it so is seen in the watch, the successor is written, sees that, and announces.
+            // From when another node has said that it may serve: what makes it so is seen in the watch, the successor is written, sees that, and announces.
             misplaced: relisted + ms(500) + 6 * late,
+            // A write that was under way is given up after three seconds, and done again after one.
+            misjudged: seconds(4) + ms(100) + 3 * late,
             // decisions.md 19.
             beside_kube_vip: seconds(2) + relisted + ms(100) + 2 * late,
             // The old one believes in it for the renew deadline, the new one waits for the longer duration; with a clock
@@ -155,6 +168,7 @@ impl Limits {
         match trouble {
             Trouble::Split(..) => self.split,
             Trouble::Torn(..) => self.torn,
+            Trouble::Unproven(..) => self.unproven,
             Trouble::SplitLease(..) => self.split_lease,
             Trouble::Unleased(..) => self.unleased,
             Trouble::Refused(..) => self.refused,
@@ -163,6 +177,7 @@ impl Limits {
             Trouble::LeftBehind(_) => self.left_behind,
             Trouble::Unfenced(_) => self.unfenced,
             Trouble::Misplaced(..) => self.misplaced,
+            Trouble::Misjudged(_) => self.misjudged,
             Trouble::BesideKubeVip(_) => self.beside_kube_vip,
             Trouble::TwoLeaders(..) => self.two_leaders,
         }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use announcer::engine::{Engine, Input, WireOp};
 use announcer::network::Family;
 use announcer::ownership::LeaseState;
-use announcer::view::{ServiceKey, ServiceView};
+use announcer::view::{ServiceKey, ServiceView, Uid};
 use announcer::{Config, ElectionMode};
 use clients::Clients;
 use election::Elections;
@@ -130,6 +130,11 @@ impl Process {
         *self.engine.lease() == LeaseState::Held { confirmed: true }
     }
 
+    /// Which Service of this name it has seen last, if there is one.
+    pub fn seen(&self, key: &ServiceKey) -> Option<&Uid> {
+        self.known.get(key).map(|view| &view.uid)
+    }
+
     /// Whether it has listed everything once.
     pub fn has_listed(&self) -> bool {
         self.synced
@@ -149,8 +154,9 @@ impl Process {
 
     /// When it has to be woken if nothing happens before.
     pub fn deadline(&self) -> Instant {
-        let beside = self.elections.deadline().into_iter().chain(self.writer.deadline()).chain(self.clients.deadline());
-        beside.fold(self.engine.deadline(), Instant::min)
+        let beside =
+            [self.elections.deadline(), self.writer.deadline(), self.clients.deadline(), self.membership.deadline()];
+        beside.into_iter().flatten().fold(self.engine.deadline(), Instant::min)
     }
 
     /// Takes in all mail and what is due beside the engine; answers with what the engine is to be fed.
@@ -166,6 +172,7 @@ impl Process {
         }
         self.elections.tick(now, wall, &mut self.requests, &mut inputs);
         self.writer.tick(now, &mut self.requests);
+        self.membership.tick(now, wall, &mut self.requests);
         self.clients.run(now, wall, &mut self.sent, &mut inputs);
         inputs
     }
@@ -225,7 +232,7 @@ impl Process {
             Purpose::Successor => self.elections.successor(now, &answer, inputs),
             Purpose::Write(key) => self.writer.written(now, &key, answer, out, inputs),
             Purpose::Swap(id) => self.swapper.answered(id, answer, out, inputs),
-            Purpose::Membership => self.membership.answered(wall, &answer, out),
+            Purpose::Membership => self.membership.answered(now, wall, &answer, out),
         }
     }
 }

@@ -40,6 +40,12 @@ fn is_found_out(sabotage: Sabotage, modes: &[ElectionMode], promises: &[&str]) {
     }
 }
 
+/// A seed that broke a promise once.
+fn keeps_its_promises(seed: u64, mode: ElectionMode) {
+    let outcome = run(&Scenario::of(seed, mode), None, true);
+    assert_eq!(outcome.violation, None, "{}", outcome.trace.join("\n"));
+}
+
 const ALL: [ElectionMode; 3] = [ElectionMode::Global, ElectionMode::Service, ElectionMode::Node];
 
 #[test]
@@ -59,30 +65,56 @@ fn no_seed_breaks_a_promise_in_node_mode() {
 
 #[test]
 fn a_service_made_anew_while_its_lease_is_being_handed_back_keeps_the_one_owner_that_takes_it() {
-    let scenario = Scenario::of(1953, ElectionMode::Service);
-    let outcome = run(&scenario, None, true);
-    assert_eq!(outcome.violation, None, "{}", outcome.trace.join("\n"));
+    keeps_its_promises(1953, ElectionMode::Service);
 }
 
 #[test]
 fn an_address_given_up_to_a_node_that_reads_its_lease_too_late_is_back_when_that_one_has_read_it() {
-    let scenario = Scenario::of(4887, ElectionMode::Service);
-    let outcome = run(&scenario, None, true);
-    assert_eq!(outcome.violation, None, "{}", outcome.trace.join("\n"));
+    keeps_its_promises(4887, ElectionMode::Service);
 }
 
 #[test]
 fn a_lease_that_ends_because_its_server_has_forgotten_it_may_be_replaced_when_all_else_is_at_rest() {
-    let scenario = Scenario::of(356, ElectionMode::Node);
-    let outcome = run(&scenario, None, true);
-    assert_eq!(outcome.violation, None, "{}", outcome.trace.join("\n"));
+    keeps_its_promises(356, ElectionMode::Node);
 }
 
 #[test]
 fn a_node_that_a_server_has_refused_a_lease_does_not_go_on_with_it_when_the_service_comes_back() {
-    let scenario = Scenario::of(375, ElectionMode::Node);
-    let outcome = run(&scenario, None, true);
-    assert_eq!(outcome.violation, None, "{}", outcome.trace.join("\n"));
+    keeps_its_promises(375, ElectionMode::Node);
+}
+
+#[test]
+fn what_is_handed_over_to_a_node_that_stands_still_is_not_served_beside_the_third_one_that_takes_it() {
+    keeps_its_promises(1707, ElectionMode::Node);
+}
+
+#[test]
+fn a_node_that_is_well_again_while_the_api_is_away_is_known_to_be_well_soon_after() {
+    keeps_its_promises(1944, ElectionMode::Node);
+}
+
+#[test]
+fn a_process_that_is_to_start_while_its_machine_stands_still_starts_when_that_goes_on() {
+    keeps_its_promises(1017, ElectionMode::Node);
+    keeps_its_promises(1821, ElectionMode::Node);
+}
+
+#[test]
+fn a_kube_vip_is_left_alone_from_when_its_lease_could_be_read() {
+    keeps_its_promises(1532, ElectionMode::Node);
+    keeps_its_promises(1880, ElectionMode::Node);
+}
+
+#[test]
+fn what_is_given_back_before_its_loss_was_heard_is_served_at_once() {
+    keeps_its_promises(4675, ElectionMode::Node);
+}
+
+#[test]
+fn an_owner_that_answers_for_a_service_made_anew_is_no_stranger_and_gives_way() {
+    for seed in [6688, 9324, 9695] {
+        keeps_its_promises(seed, ElectionMode::Node);
+    }
 }
 
 #[test]

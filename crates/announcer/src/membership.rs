@@ -30,8 +30,12 @@ use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
 /// For one request. The Lease lasts longer than some of them together.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Conflicts in a row after which the engine is left to ask again.
+/// Conflicts in a row after which it is left alone for a moment.
 const TRIES: u32 = 3;
+
+/// Between two attempts: by what a card says others decide who may have an address. The engine does not ask again before the
+/// next renewal.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// After an outage of the API everybody has to see each other again before anything can be decided.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
@@ -108,22 +112,31 @@ impl Membership {
         }
     }
 
-    /// Writes each card that comes; of several that wait, the last.
+    /// Writes each card that comes, until it stands; of several that wait, the last.
     pub async fn run(mut self, mut cards: mpsc::UnboundedReceiver<Card>) {
         while let Some(mut card) = cards.recv().await {
-            while let Ok(newer) = cards.try_recv() {
-                card = newer;
+            loop {
+                while let Ok(newer) = cards.try_recv() {
+                    card = newer;
+                }
+                match tokio::time::timeout(LIMIT, self.write(&card)).await {
+                    Ok(Ok(())) => break,
+                    Ok(Err(error)) => self.failed(&chain(&error)),
+                    Err(_) => self.failed(&format!("no answer within {LIMIT:?}")),
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(AGAIN) => {}
+                    newer = cards.recv() => match newer {
+                        Some(newer) => card = newer,
+                        None => return,
+                    },
+                }
             }
-            let written = tokio::time::timeout(LIMIT, self.write(&card)).await;
-            match written {
-                Ok(Ok(())) => self.failing = false,
-                Ok(Err(error)) => self.failed(&chain(&error)),
-                Err(_) => self.failed(&format!("no answer within {LIMIT:?}")),
-            }
+            self.failing = false;
         }
     }
 
-    /// Once per outage: the engine keeps what it has, and asks again soon.
+    /// Once per outage: the engine keeps what it has.
     fn failed(&mut self, error: &str) {
         // What took effect is not known: read it before the next write.
         self.latest = None;
@@ -334,6 +347,30 @@ mod tests {
         membership.write(&Card { serving: true, ..Card::default() }).await.unwrap();
         let lease = cluster.lease.lock().unwrap().clone().unwrap();
         assert!(Card::parse(lease["metadata"]["annotations"][CARD].as_str().unwrap()).serving);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_card_that_the_api_did_not_take_is_written_again_before_the_next_renewal() {
+        let cluster = Cluster::default();
+        let failures = Mutex::new(2);
+        let api = cluster.api(move |seen| {
+            let mut left = failures.lock().unwrap();
+            let refuse = seen.method == "POST" && *left > 0;
+            *left -= i32::from(refuse);
+            refuse.then_some(500)
+        });
+        let (cards, asked) = mpsc::unbounded_channel();
+        let writer = tokio::spawn(membership(&api).run(asked));
+        // kube-proxy has just become well; whoever owns an address here has nobody else to whom it could go.
+        cards.send(Card { serving: true, ..Card::default() }).unwrap();
+        let stands = async {
+            while cluster.lease.lock().unwrap().is_none() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(4), stands).await.expect("it stands");
+        drop(cards);
+        tokio::time::timeout(LIMIT, writer).await.expect("nothing is left to be written").unwrap();
     }
 
     #[tokio::test]

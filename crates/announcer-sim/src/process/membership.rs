@@ -1,6 +1,6 @@
 //! What `membership.rs` does in the real process: each write of the card is a renewal.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use announcer::Config;
 use announcer::ownership::node::{Card, Member};
@@ -9,8 +9,11 @@ use jiff::Timestamp;
 use super::{Purpose, Requests};
 use crate::api::{Answer, Request};
 
-/// Conflicts in a row after which the engine is left to ask again.
+/// Conflicts in a row after which it is left alone for a moment.
 const TRIES: u32 = 3;
+
+/// Between two attempts.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The membership Lease.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub struct Membership {
     version: Option<u64>,
     busy: bool,
     tries: u32,
+    /// The last attempt has failed: when the next one is due.
+    again: Option<Instant>,
 }
 
 impl Membership {
@@ -40,6 +45,7 @@ impl Membership {
             version: None,
             busy: false,
             tries: 0,
+            again: None,
         }
     }
 
@@ -51,8 +57,20 @@ impl Membership {
         }
     }
 
+    /// When it is tried again.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.again
+    }
+
+    /// What is due.
+    pub fn tick(&mut self, now: Instant, wall: Timestamp, out: &mut Requests) {
+        if self.again.is_some_and(|at| at <= now) {
+            self.begin(wall, out);
+        }
+    }
+
     fn begin(&mut self, wall: Timestamp, out: &mut Requests) {
-        self.tries = 0;
+        (self.tries, self.again) = (0, None);
         self.writing = self.card.take();
         self.send(wall, out);
     }
@@ -70,7 +88,7 @@ impl Membership {
     }
 
     /// A request was answered.
-    pub fn answered(&mut self, wall: Timestamp, answer: &Answer, out: &mut Requests) {
+    pub fn answered(&mut self, now: Instant, wall: Timestamp, answer: &Answer, out: &mut Requests) {
         self.busy = false;
         match answer {
             Answer::Member(found) if !self.known => {
@@ -86,10 +104,14 @@ impl Membership {
                 self.tries += 1;
                 self.send(wall, out);
             }
-            // The engine asks again.
             _ => {
                 (self.known, self.version) = (false, None);
-                self.begin(wall, out);
+                if self.card.is_some() {
+                    self.begin(wall, out);
+                } else {
+                    self.card = self.writing.take();
+                    self.again = Some(now + AGAIN);
+                }
             }
         }
     }

@@ -193,5 +193,9 @@ impl World<'_> {
         }
         self.expect_expiry(n);
         self.resume(n);
+        if std::mem::take(&mut self.nodes[n].starts_late) {
+            let boot = self.nodes[n].boot;
+            self.schedule(std::time::Duration::ZERO, Event::Starts { node: n, boot });
+        }
     }
 }

@@ -5,11 +5,12 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use announcer::ownership::node::Card;
 use announcer::{ElectionMode, Reason};
 
 use super::World;
 use super::node::Node;
-use crate::api::uid;
+use crate::api::{key, uid};
 use crate::checks::{Checks, Trouble, Violation};
 use crate::process::Process;
 use crate::scenario::{Kind, REST, Scenario, ServerFault};
@@ -183,6 +184,9 @@ impl World<'_> {
             }
         }
         for n in 0..self.nodes.len() {
+            if well[n] && self.is_misjudged(n) {
+                troubles.push(Trouble::Misjudged(n));
+            }
             if well[n] && self.has_too_much(n) {
                 troubles.push(Trouble::LeftBehind(n));
             }
@@ -236,16 +240,24 @@ impl World<'_> {
 
     /// The same, and it may begin to.
     fn may_begin(&self, n: usize, index: usize) -> bool {
-        self.nodes[n].honours <= self.now
+        self.nodes[n].honours.as_ref().is_none_or(|(_, until)| *until <= self.clock(n))
             && self.may_serve(n, index)
             && (self.nodes[n].cordoned == 0 || self.scenario.mode != ElectionMode::Node)
+    }
+
+    /// Its card says something else than is so, as after an outage of the API: others decide by that.
+    fn is_misjudged(&self, n: usize) -> bool {
+        let node = &self.nodes[n];
+        let is_so = |card: &Card| card.serving == (node.proxy_ill == 0) && !card.leaving && !card.links.is_empty();
+        self.scenario.mode == ElectionMode::Node && !self.api.card(&node.name).is_some_and(is_so)
     }
 
     /// It should have handed over. In the other modes it stays where the Lease is, or until the pods have left.
     fn is_misplaced(&self, n: usize, index: usize, well: &[bool]) -> bool {
         self.scenario.mode == ElectionMode::Node
             && !self.may_serve(n, index)
-            && (0..self.nodes.len()).any(|other| other != n && well[other] && self.may_begin(other, index))
+            && (0..self.nodes.len())
+                .any(|other| other != n && well[other] && self.may_begin(other, index) && !self.is_misjudged(other))
             // Who is ill may be the one to whom it was handed.
             && well.iter().all(|well| *well)
     }
@@ -290,7 +302,14 @@ impl World<'_> {
         if !pair.iter().all(|n| self.nodes[*n].runs()) {
             return None;
         }
+        let refused = self.stormy() && self.scenario.refusals > 0.0;
         if self.scenario.mode == ElectionMode::Node {
+            if pair.iter().any(|n| self.is_behind(*n, index)) {
+                // What its watch does not show it reads, once it has heard the announcement; there is only that one.
+                let reads = |n: &usize| self.reaches_api(*n) && self.nodes[*n].api_slow == 0;
+                let heard = contact <= a.1.max(b.1) && !refused && pair.iter().all(reads);
+                return heard.then_some(Trouble::Unproven(a.0, b.0, index));
+            }
             return Some(match self.judge.addresses[index].0 {
                 Vip::Given(_) => Trouble::Split(a.0, b.0, index),
                 Vip::Leased(_) => Trouble::SplitLease(a.0, b.0, index),
@@ -307,8 +326,16 @@ impl World<'_> {
             return Some(Trouble::Split(a.0, b.0, index));
         }
         let told = |n: &usize| self.reaches_api(*n) && self.nodes[*n].stale == 0 && self.nodes[*n].api_slow == 0;
-        let refused = self.stormy() && self.scenario.refusals > 0.0;
         (!refused && pair.iter().all(told)).then_some(Trouble::Torn(a.0, b.0, index))
+    }
+
+    /// Its process knows a Service of this address that is not there any more, and not the one that was made in its place.
+    fn is_behind(&self, n: usize, index: usize) -> bool {
+        let seen = |service: usize| self.nodes[n].process.as_ref().and_then(|process| process.seen(&key(service)));
+        let services = &self.judge.addresses[index].1;
+        services
+            .iter()
+            .any(|service| seen(*service).is_some_and(|seen| seen.0 != uid(*service, self.generation[*service])))
     }
 
     /// An address of a Service that is gone.

@@ -60,8 +60,11 @@ pub struct Node {
     pub steps: (Duration, u32),
     /// As judged last.
     pub led: bool,
-    /// `node` mode: until then it takes a kube-vip for alive.
-    pub honours: Duration,
+    /// It was to start a process while the machine stood still.
+    pub starts_late: bool,
+    /// `node` mode: the renewal of a kube-vip's Lease that its process has read last, and until when it takes that one for
+    /// alive, by its own clock.
+    pub honours: Option<(String, Instant)>,
 }
 
 impl Node {
@@ -102,7 +105,8 @@ impl Node {
             set: BTreeSet::new(),
             steps: (Duration::ZERO, 0),
             led: false,
-            honours: Duration::ZERO,
+            starts_late: false,
+            honours: None,
         }
     }
 
@@ -148,6 +152,11 @@ impl World<'_> {
         if node.process.is_some() || !node.powered {
             return;
         }
+        // The machine stands still; when it goes on it starts the process.
+        if node.paused > 0 {
+            self.nodes[n].starts_late = true;
+            return;
+        }
         // Another fault still holds it down; its end starts it.
         if self.scenario.faults.iter().any(|fault| fault.kind.holds_down(n) && fault.is_on(self.now)) {
             return;
@@ -169,6 +178,7 @@ impl World<'_> {
         node.process = Some(process);
         node.left_in_order = false;
         node.set.clear();
+        node.honours = None;
         node.performing = false;
         node.waiting.clear();
         node.wake_at = None;

@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::{Event, World};
 use crate::api::{Answer, Change, Request};
 use crate::process::{Mail, Purpose};
-use crate::scenario::{KUBE_VIP_LEASE, Kind};
+use crate::scenario::Kind;
 use crate::words::outcome;
 
 /// One way, in microseconds.
@@ -80,6 +80,7 @@ impl World<'_> {
             self.broken("ownership is taken only from whom it may be taken", seen);
         }
         if let Some(change) = change {
+            self.judge.changed |= matches!(change, Change::Member(..));
             self.publish(&change);
         }
         answer
@@ -145,10 +146,6 @@ impl World<'_> {
         // The first connection of a process is made at once.
         let first = !self.nodes[n].process.as_ref().is_some_and(crate::process::Process::has_listed);
         let changes = self.api.list();
-        // A Lease that was never handed back counts anew for who sees it for the first time.
-        if first && changes.iter().any(|change| matches!(change, Change::Lock(lock) if !lock.holder.is_empty())) {
-            self.honour(n, KUBE_VIP_LEASE);
-        }
         self.post(n, Mail::Listed(changes.into_iter().filter(|change| !matches!(change, Change::Lease(..))).collect()));
         let epoch = self.nodes[n].epoch;
         let after = if first { Duration::ZERO } else { self.between(LEASE_RELIST_US.0, LEASE_RELIST_US.1) };

@@ -29,6 +29,10 @@ impl World<'_> {
         if inputs.is_empty() && process.engine.deadline() <= clock {
             inputs.push(Input::Tick);
         }
+        let foreign = inputs.iter().rev().find_map(|input| match input {
+            Input::Foreign(lock) => Some(lock.clone()),
+            _ => None,
+        });
         let mut actions = Vec::new();
         let mut seen = Vec::new();
         let last = inputs.len();
@@ -41,6 +45,9 @@ impl World<'_> {
             actions.extend(if step { process.engine.step(clock, input) } else { process.engine.hear(clock, input) });
         }
         let requests = std::mem::take(&mut process.requests);
+        if let Some(lock) = foreign {
+            self.honour(n, lock.as_ref());
+        }
         for text in seen {
             self.note_of(n, || format!("<- {text}"));
         }

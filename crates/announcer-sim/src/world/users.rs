@@ -11,8 +11,6 @@ use super::{Event, World};
 use crate::api::{Change, key, service};
 use crate::scenario::KUBE_VIP_LEASE;
 
-/// Until what is written is seen.
-const WATCHED: Duration = Duration::from_millis(300);
 /// How often a kube-vip renews.
 const KUBE_VIP_RENEWS: Duration = Duration::from_secs(2);
 
@@ -86,11 +84,19 @@ impl World<'_> {
         }
     }
 
-    /// A node counts from when it has seen the Lease.
-    pub(super) fn honour(&mut self, n: usize, lease: Duration) {
-        let seen = self.now + WATCHED;
-        self.nodes[n].honours = if lease.is_zero() { self.now } else { seen + lease };
-        self.schedule(WATCHED + lease, Event::Weather);
+    /// A node counts from when its process has read the Lease: at its start, after an outage, or as soon as it may run.
+    pub(super) fn honour(&mut self, n: usize, lock: Option<&ForeignLock>) {
+        let clock = self.clock(n);
+        let node = &mut self.nodes[n];
+        match lock.filter(|lock| !lock.holder.is_empty()) {
+            Some(lock) if node.honours.as_ref().is_some_and(|(renewal, _)| *renewal == lock.renewal) => return,
+            Some(lock) => {
+                node.honours = Some((lock.renewal.clone(), clock + lock.duration));
+                self.schedule(lock.duration, Event::Weather);
+            }
+            None => node.honours = None,
+        }
+        self.judge.changed = true;
     }
 
     fn write_lock(&mut self, holder: &str) {
@@ -98,9 +104,6 @@ impl World<'_> {
         let lock = ForeignLock { holder: holder.to_owned(), renewal, duration: KUBE_VIP_LEASE, leftover: false };
         let change = self.api.note(Change::Lock(lock));
         self.publish(&change);
-        for n in 0..self.nodes.len() {
-            self.honour(n, if holder.is_empty() { Duration::ZERO } else { KUBE_VIP_LEASE });
-        }
         self.judge.changed = true;
     }
 }

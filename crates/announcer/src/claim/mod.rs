@@ -139,9 +139,9 @@ impl Claims {
         Self::default()
     }
 
-    /// A VIP was taken over from `loser`. Once more for the same VIP: the newer term counts.
+    /// A VIP was taken over from `loser`, who may be one of several. Once more for the same VIP: the newer term counts.
     pub fn begin(&mut self, now: Instant, loser: Loser, won: &Won) {
-        self.end(won.address);
+        self.forget(won.address, |claimed| claimed.term != won.term);
         let claiming = self.losers.entry(loser).or_insert_with(|| Claiming {
             vips: BTreeMap::new(),
             spell: None,
@@ -168,8 +168,14 @@ impl Claims {
 
     /// The VIP is not ours any more.
     pub fn end(&mut self, address: IpAddr) {
+        self.forget(address, |_| true);
+    }
+
+    fn forget(&mut self, address: IpAddr, which: impl Fn(&Claimed) -> bool) {
         self.losers.retain(|_, claiming| {
-            claiming.vips.remove(&address);
+            if claiming.vips.get(&address).is_some_and(&which) {
+                claiming.vips.remove(&address);
+            }
             !claiming.vips.is_empty()
         });
     }

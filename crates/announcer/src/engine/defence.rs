@@ -47,8 +47,9 @@ impl Engine {
         match vip.phase {
             // A node of ours asks whether the owner that it watches is there (`detect`): it does not want the address.
             Phase::Probing(_) if what == Heard::Probe && (frame.to_us || self.is_peer(mac)) => {}
-            // A former owner who does not know yet that the record says us: he hears our claims once it is up.
-            Phase::Probing(_) if confirmed && self.is_peer(mac) && !self.yielded.contains_key(&id) => {}
+            // A former owner who does not know yet that the record says us: he hears our claims once it is up. As where
+            // clients know the address already, and nobody is asked before, an API out of sight changes nothing.
+            Phase::Probing(_) if self.is_peer(mac) && !self.yielded.contains_key(&id) => {}
             Phase::Probing(_) => self.conflict(now, &id, mac),
             Phase::Up { doubt: Some(_) } if what != Heard::Probe => {
                 self.yield_to(now, &id, mac);
@@ -81,13 +82,15 @@ impl Engine {
 
     fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {
         let (given_up, longest_retry) = (self.yielded.contains_key(id), self.longest_retry());
+        let peer = self.is_peer(mac);
         let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is probed");
         vip.conflicts += 1;
-        if given_up && vip.conflicts == 1 {
-            // Most probably a node that believed to hold the Lease: it reads within this that it does not.
+        if peer || (given_up && vip.conflicts == 1) {
+            // Most probably a node that believed to hold the Lease: it reads within this that it does not. Of a node of
+            // ours the record tells whose it is, once we see it again: that is no mistake of any user.
             vip.phase = Phase::Blocked { until: now + longest_retry };
-            tracing::warn!(address = %carrier.net.addr(), %mac, "somebody still answers for an address that was given up");
+            tracing::warn!(address = %carrier.net.addr(), %mac, "somebody still answers for an address that is not ours for certain");
             self.dirty = true;
             return;
         }

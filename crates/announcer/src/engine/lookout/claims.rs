@@ -18,9 +18,10 @@ use crate::view::ServiceKey;
 pub(super) struct Unclaimed(Vec<Loser>);
 
 impl Unclaimed {
-    /// One who has to be told. Of several that had the same address the last one.
+    /// One who has to be told. Of several that had the same address all that have lost it to the same term.
     pub fn add(&mut self, loser: Loser) {
-        self.0.retain(|waiting| waiting.address != loser.address);
+        let same = |waiting: &Loser| waiting.term == loser.term && waiting.owner != loser.owner;
+        self.0.retain(|waiting| waiting.address != loser.address || same(waiting));
         self.0.push(loser);
     }
 
@@ -195,10 +196,12 @@ mod tests {
     }
 
     #[test]
-    fn of_two_former_owners_of_an_address_the_last_is_told() {
+    fn all_former_owners_of_an_address_are_told_the_newest_term() {
+        let newer = |owner: &str| Loser { term: Term(6), ..loser(owner, 5) };
         let mut unclaimed = Unclaimed::default();
-        unclaimed.add(loser("node-2", 5));
-        unclaimed.add(loser("node-3", 5));
-        assert_eq!(unclaimed.take(&up(&[5]), |_| true), [loser("node-3", 5)]);
+        for loser in [loser("node-2", 5), newer("node-2"), newer("node-3"), newer("node-3")] {
+            unclaimed.add(loser);
+        }
+        assert_eq!(unclaimed.take(&up(&[5]), |_| true), [newer("node-2"), newer("node-3")]);
     }
 }

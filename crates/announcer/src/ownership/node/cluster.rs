@@ -46,7 +46,10 @@ pub struct Cluster {
     pub(super) unable: Unable,
     /// Groups that nobody owns, and since when.
     pub(super) vacant: BTreeMap<ServiceKey, Instant>,
-    /// Records that became ours, with the host before.
+    /// Hosts that each record has named, and the term under which they have lost it, until they are known to know. Not
+    /// all of their successors may have come to tell them.
+    former: BTreeMap<ServiceKey, BTreeMap<String, Term>>,
+    /// Records that became ours, with the hosts before.
     pub(super) gained: Vec<(ServiceKey, String)>,
     pub(super) foreign_since: Option<Instant>,
     /// Services whose authors know that a Lease which nobody renews keeps them from being announced.
@@ -84,6 +87,7 @@ impl Cluster {
             misplaced: BTreeMap::new(),
             unable: Unable::default(),
             vacant: BTreeMap::new(),
+            former: BTreeMap::new(),
             gained: Vec::new(),
             foreign_since: None,
             foreign_told: BTreeSet::new(),
@@ -264,16 +268,27 @@ impl Cluster {
             return;
         }
         let before = known.map(|known| known.host.clone()).filter(|host| !host.is_empty() && *host != self.me);
+        // Also from nobody: it was given up for a claim that is older than this.
+        let regained = known.is_some_and(|known| known.host != self.me);
         let mine = seat.host == self.me;
+        let former = self.former.entry(key.clone()).or_default();
+        former.extend(before.iter().map(|from| (from.clone(), seat.term)));
+        former.remove(&seat.host);
         // The watch may be faster than the answer, and the answer may never come.
         if self.pending.get(key).is_some_and(|pending| pending.asked_for(uid, &seat)) {
             self.achieved(now, key, &seat);
-        } else if mine && before.is_some() {
-            let change = Change { key: key.clone(), from: before.clone(), why: "it was handed over", silent: None };
-            self.changes.push(change);
+        } else {
+            // Gone on from the one to whom it was handed, who most probably was found silent: then nobody has heard us
+            // either, when everybody was asked, and the claims go to that one. Clients are not served from here any more.
+            self.lingering.remove(key);
+            if mine && regained {
+                let change = Change { key: key.clone(), from: before, why: "it was handed over", silent: None };
+                self.changes.push(change);
+            }
         }
         if mine {
-            self.gained.extend(before.map(|from| (key.clone(), from)));
+            let former = self.former.remove(key).unwrap_or_default();
+            self.gained.extend(former.into_keys().map(|from| (key.clone(), from)));
         }
         self.asking.remove(key);
         self.records.insert(key.clone(), (uid.clone(), seat));
@@ -329,6 +344,11 @@ impl Cluster {
     pub(super) fn retain(&mut self, now: Instant, services: &BTreeMap<ServiceKey, ServiceView>) {
         self.records.retain(|key, (uid, _)| services.get(key).is_some_and(|view| view.uid == *uid));
         self.pending.retain(|key, _| services.contains_key(key));
+        let facts = &self.facts;
+        self.former.retain(|key, hosts| {
+            hosts.retain(|host, lost| facts.card(host).is_some_and(|card| card.term < *lost));
+            services.contains_key(key) && !hosts.is_empty()
+        });
         self.asking.retain(|key, _| services.contains_key(key));
         self.taken.retain(|key, taken| services.contains_key(key) && now < taken.at + SETTLED * 2);
         self.lingering.retain(|key, until| services.contains_key(key) && now < *until);

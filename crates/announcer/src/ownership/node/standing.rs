@@ -178,7 +178,8 @@ impl Cluster {
         }
         let owner = match &standing.seat {
             Some(seat) if seat.host == self.me => Owner::Mine,
-            Some(_) if self.lingering.contains_key(&primary.key) => Owner::Undecided,
+            // Without a carrier nobody is served for a last moment, and no claim is heard that would end it.
+            Some(_) if self.lingering.contains_key(&primary.key) && standing.link.is_some() => Owner::Undecided,
             None if holding => Owner::Undecided,
             Some(_) | None => Owner::Theirs,
         };

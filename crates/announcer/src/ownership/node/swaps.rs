@@ -101,7 +101,10 @@ impl Cluster {
                 }
                 Some(other)
             }
-            Swapped::Gone => None,
+            Swapped::Gone => {
+                self.bereaved(now, key, &uid);
+                None
+            }
             Swapped::Failed(error) => {
                 // It is tried again at once and until it is done: an API that is away for an hour is told once.
                 if !std::mem::replace(&mut pending.told, true) {
@@ -128,6 +131,16 @@ impl Cluster {
             self.learn(now, key, &uid, seat);
         }
         self.pending.remove(key);
+    }
+
+    /// The Service that we own is gone, which the watch has not shown: one of its name may have been made anew, and its
+    /// owner, whose claims we cannot prove, may have the address.
+    fn bereaved(&mut self, now: Instant, key: &ServiceKey, uid: &Uid) {
+        let ours = self.records.get_mut(key).filter(|(known, seat)| known == uid && seat.host == self.me);
+        if let Some((_, seat)) = ours {
+            *seat = Seat { host: String::new(), term: seat.term.next() };
+            self.taken.insert(key.clone(), Taken { at: now, times: 0 });
+        }
     }
 
     /// The record is as we have asked for.

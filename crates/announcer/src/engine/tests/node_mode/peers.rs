@@ -60,6 +60,32 @@ fn a_new_owner_takes_what_another_node_still_answers_for_and_not_what_a_stranger
 }
 
 #[test]
+fn what_another_node_still_answers_for_is_no_conflict_just_after_an_outage_of_the_api() {
+    let mut cluster = Cluster::new(&["node-1", "node-2"], &[seated("other", "10.0.0.6", "node-2", 1)]);
+    // Out of touch: our own renewals do not come back.
+    cluster.quiet(20_000, &[("node-2", "10.0.0.6")], &[]);
+    let mut web = view("web", &["10.0.0.5"]);
+    (web.published.vip_host, web.published.term) = (Some("node-1".into()), Some(Term(3)));
+    cluster.node.upsert(web);
+    cluster.node.heard(2, "10.0.0.5", mac("node-2"), Heard::Answer);
+    cluster.node.pass_ms(100);
+    assert!(cluster.has() && cluster.node.told.is_empty(), "{:?}", cluster.node.told);
+}
+
+#[test]
+fn an_owner_that_has_not_seen_that_its_service_was_made_anew_gives_way_to_the_new_owner() {
+    let mut cluster = owner(&ALL);
+    // With the UID of another Service: nothing proves it here.
+    cluster.claims("node-2", "10.0.0.5", "made-anew", 5);
+    assert!(cluster.has());
+    let (key, _) = cluster.node.swaps.pop().expect("the record is read again");
+    cluster.node.feed(Input::Swapped(key, Swapped::Gone));
+    assert!(!cluster.has());
+    cluster.quiet(1000, &[], &ALL);
+    assert_eq!(cluster.node.swaps, [], "what is gone is not taken back");
+}
+
+#[test]
 fn the_mac_of_another_node_is_given_to_no_service() {
     let mut web = view("web", &["dhcp"]);
     web.published.vip_host = Some("node-1".into());
