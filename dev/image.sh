@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 TARGET=${CARGO_TARGET_DIR:-target}
 OUT=${OUT:-$TARGET/harvester-cloud-provider.tar}
 IMAGE=${IMAGE:-localhost/harvester-cloud-provider:dev}
-LIMIT=12000000
+LIMIT=${IMAGE_LIMIT:-12000000}
 # Times in the image are the commit's, so that the same commit gives the same bytes.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || true)}
 : "${SOURCE_DATE_EPOCH:=0}"

@@ -2,6 +2,7 @@
 //! `make image`, which holds its size, and by the demo, which runs it; `make release-check` compares two whole builds.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -17,6 +18,14 @@ fn text(bytes: &[u8]) -> String {
 
 fn run(command: &mut Command) -> Output {
     command.output().expect("the script can be started")
+}
+
+/// What an image says of itself, out of a docker-archive.
+fn config_of(archive: &Path) -> Value {
+    let part = |name: &str| run(Command::new("tar").arg("-xOf").arg(archive).arg(name)).stdout;
+    let manifest: Value = serde_json::from_slice(&part("manifest.json")).unwrap();
+    let config: Value = serde_json::from_slice(&part(manifest[0]["Config"].as_str().unwrap())).unwrap();
+    config["config"].clone()
 }
 
 #[test]
@@ -67,4 +76,15 @@ fn the_same_binary_gives_the_same_image_whenever_it_is_built() {
         std::fs::read(image).unwrap()
     });
     assert!(images[0] == images[1], "two builds differ");
+    let config = config_of(&dir.path().join("first.tar"));
+    assert_eq!(config["User"], "65532:65532");
+    assert_eq!(config["Labels"]["org.opencontainers.image.version"], concat!("v", env!("CARGO_PKG_VERSION")));
+    for label in ["title", "description", "licenses", "revision"] {
+        let value = config["Labels"][format!("org.opencontainers.image.{label}")].as_str();
+        assert!(value.is_some_and(|value| !value.is_empty()), "{label}: {config}");
+    }
+    let mut too_large = script("image.sh");
+    let refused = run(too_large.arg(&binary).env("OUT", dir.path().join("large.tar")).env("IMAGE_LIMIT", "1000"));
+    assert!(!refused.status.success() && text(&refused.stderr).contains("bytes compressed, more than 1000"));
+    assert!(!dir.path().join("large.tar").exists());
 }

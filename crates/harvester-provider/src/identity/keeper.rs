@@ -81,7 +81,7 @@ impl Keeper {
             if let Some(bad) = &found.bad_name
                 && refused.as_ref() != Some(bad)
             {
-                let text = refusal(bad, &decision.name);
+                let text = not_followed(bad, &decision.name);
                 tracing::warn!("{text}");
                 events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
             }
@@ -229,7 +229,7 @@ fn not_allowed(error: &RecordError) {
 }
 
 /// A name in the record that is not followed.
-fn refusal(bad: &str, used: &ClusterName) -> String {
+fn not_followed(bad: &str, used: &ClusterName) -> String {
     format!(
         "{} in ConfigMap {NAMESPACE}/{NAME} is {bad:?}, and no load balancer can be named after it: {}. This cluster goes on as {:?}",
         record::CLUSTER_NAME,

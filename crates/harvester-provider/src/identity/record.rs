@@ -35,6 +35,11 @@ impl RecordError {
     pub fn is_forbidden(&self) -> bool {
         runtime::error::api_code(&self.source) == Some(403)
     }
+
+    /// No later attempt is answered otherwise: a right is missing, or the ConfigMap is `immutable`.
+    pub fn is_final(&self) -> bool {
+        matches!(runtime::error::api_code(&self.source), Some(403 | 422))
+    }
 }
 
 /// What stands in it.

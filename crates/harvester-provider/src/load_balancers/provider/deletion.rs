@@ -83,8 +83,8 @@ impl HarvesterLoadBalancers {
         let line = format!("{lb} of service {} ({}), abandoned {now}", service.key, service.uid);
         match self.requests.note_orphan(&line).await {
             Ok(()) => {}
-            // Without the right the log has to do.
-            Err(error) if error.is_forbidden() => {
+            // Where it cannot be written the log has to do.
+            Err(error) if error.is_final() => {
                 tracing::warn!(error = chain(&error), "an abandoned load balancer is noted nowhere but here");
             }
             Err(error) => {

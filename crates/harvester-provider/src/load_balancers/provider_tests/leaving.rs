@@ -96,6 +96,24 @@ async fn an_abandoned_object_is_noted_and_the_service_released() {
 }
 
 #[tokio::test]
+async fn an_object_can_be_abandoned_where_nothing_can_be_noted() {
+    for (code, reason) in [(403, "Forbidden"), (422, "Invalid")] {
+        let lab = Lab::new(vec![service("default/web").done()]);
+        lab.served().await;
+        let guest = Scenario::answering(move |request| match request.method.as_str() {
+            "GET" => (404, Scenario::status(404, "NotFound", "no record")),
+            _ => (code, Scenario::status(code, reason, "field is immutable when `immutable` is set")),
+        });
+        let requests = Requests::new(guest.client(), lab.server.client(), "guests");
+        let lab = Lab { provider: HarvesterLoadBalancers { requests, ..lab.provider }, ..lab };
+        lab.user_deletes();
+        let name = lab.name();
+        lab.guest(|service| service.annotations.insert(ABANDON, &name));
+        assert!(matches!(lab.delete().await, Deleted::Left(_)), "{code}: the user waits for ever");
+    }
+}
+
+#[tokio::test]
 async fn only_the_exact_name_abandons_and_only_what_nobody_wants() {
     let lab = Lab::new(vec![service("default/web").done()]);
     lab.served().await;
