@@ -23,9 +23,9 @@ fn run(command: &mut Command) -> Output {
 /// What an image says of itself, out of a docker-archive.
 fn config_of(archive: &Path) -> Value {
     let part = |name: &str| run(Command::new("tar").arg("-xOf").arg(archive).arg(name)).stdout;
-    let manifest: Value = serde_json::from_slice(&part("manifest.json")).unwrap();
-    let config: Value = serde_json::from_slice(&part(manifest[0]["Config"].as_str().unwrap())).unwrap();
-    config["config"].clone()
+    let json = |name: &str| serde_json::from_slice::<Value>(&part(name)).expect("JSON in the archive");
+    let manifest = json("manifest.json");
+    json(manifest[0]["Config"].as_str().expect("the name of a file"))["config"].clone()
 }
 
 #[test]
