@@ -30,7 +30,8 @@ demo: release ## see the main job working on real components (KEEP=1 leaves it u
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(OUT)/tools/demo run $(if $(KEEP),--keep)
 
 demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
-	@cargo build --profile tools -p harvester-sim -p testbed --bins && $(OUT)/tools/demo down
+	@test -x $(OUT)/tools/demo || cargo build --profile tools -p harvester-sim -p testbed --bins
+	@$(OUT)/tools/demo down
 
 test: test-unit test-e2e ## every test, as root
 

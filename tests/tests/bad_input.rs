@@ -48,7 +48,7 @@ fn a_cloud_config_that_cannot_be_used_ends_the_start_with_the_file_and_the_reaso
     if e2e::skip() {
         return;
     }
-    let init = "Cloud provider harvester could not be initialized: could not init cloud provider \"harvester\"";
+    let init = "Cloud provider harvester could not be initialized";
     assert_refused("no flag", &[], &[init, "--cloud-config"]);
     assert_refused(
         "no file",

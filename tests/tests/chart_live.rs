@@ -57,18 +57,30 @@ async fn a_release_of_the_go_providers_chart_is_upgraded_in_place_and_back_with_
 }
 
 #[tokio::test]
-async fn the_notes_say_when_no_node_is_one_for_the_announcer() {
-    const SAID: &str = "no node of this cluster matches kube-vip.affinity and kube-vip.nodeSelector";
+async fn the_notes_say_when_no_node_is_one_for_the_announcer_and_when_there_is_no_cloud_config() {
+    const NOWHERE: &str = "no node of this cluster matches kube-vip.affinity and kube-vip.nodeSelector";
+    const NO_SECRET: &str = "there is no Secret kube-system/mine with key cloud-config";
     if e2e::skip() {
         return;
     }
     let control_plane = ControlPlane::builder().start().await.unwrap();
     let ours = chart().display().to_string();
-    let warned = |version: &str, options: &[&str]| {
+    let says = |said: &str, version: &str, options: &[&str]| {
         let helm = Helm::of(version, &control_plane).unwrap();
         let words = [&["upgrade", "--install", RELEASE, &ours, "-n=kube-system", "--dry-run=server"], options].concat();
-        helm.run(&words).unwrap_or_else(|error| panic!("{error:#}")).contains(SAID)
+        helm.run(&words).unwrap_or_else(|error| panic!("{error:#}")).contains(said)
     };
+    let warned = |version: &str, options: &[&str]| says(NOWHERE, version, options);
+    for version in VERSIONS {
+        assert!(says(NO_SECRET, version, &["--set", "cloudConfig.secretName=mine"]), "{version}");
+        assert!(!says(NO_SECRET, version, &[]), "{version}");
+    }
+    control_plane
+        .kubectl(&["-n=kube-system", "create", "secret", "generic", "mine", "--from-literal=cloud-config=x"])
+        .unwrap();
+    assert!(!says(NO_SECRET, VERSIONS[0], &["--set", "cloudConfig.secretName=mine"]));
+    let other = ["--set", "cloudConfig.secretName=mine,cloudConfig.secretKey=other"];
+    assert!(says("kube-system/mine with key other", VERSIONS[0], &other));
     assert!(!warned(VERSIONS[0], &[]), "nothing is known before the first node");
     let node = r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": {"role": "lb"}}}"#;
     let file = Helm::new(VERSIONS[0]).unwrap();

@@ -7,7 +7,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use l2::Mac;
+
 use crate::annotations::Wanted;
+use crate::network::mac_of;
 use crate::seniority::by_seniority;
 use crate::view::{Port, ServiceKey, ServiceView, Uid};
 
@@ -145,6 +148,24 @@ pub fn user_of_leased(
     };
     let other = services.values().find(has).map(|other| format!("is that of Service {}", other.key));
     other.or_else(|| machines.get(&address).map(|machine| format!("is {}", machine.what)))
+}
+
+/// Which Service has `mac` for its lease before `members`, who would use it for theirs: with it a server takes them for one client, and
+/// gives both the same address. So it is with a manifest that was copied from a Service which is served.
+pub fn user_of_mac<'a>(
+    services: &'a BTreeMap<ServiceKey, ServiceView>,
+    members: &[ServiceKey],
+    mac: Mac,
+) -> Option<&'a ServiceKey> {
+    // Whom clients know has it, however old another Service is that asks for it later.
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        by_seniority(services).into_iter().partition(|view| !view.published.ingress.is_empty());
+    let seniors = known.into_iter().chain(unknown).take_while(|view| !members.contains(&view.key));
+    let has = |view: &&ServiceView| {
+        let leased = view.wanted.iter().any(|wanted| !matches!(wanted, Wanted::Static(_)));
+        leased && !view.retired && view.dhcp.mac.unwrap_or_else(|| mac_of(&view.uid)) == mac
+    };
+    seniors.filter(has).map(|view| &view.key).next()
 }
 
 #[cfg(test)]

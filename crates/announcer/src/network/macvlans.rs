@@ -119,9 +119,7 @@ pub fn name_is_taken(name: &str, uid: &Uid) -> String {
 /// What the author of the Service reads when its macvlan cannot have this MAC. Without numbers of interfaces, which
 /// change with each attempt.
 pub fn mac_is_taken(mac: Mac) -> String {
-    format!(
-        "MAC {mac} is already used on this node: remove annotation {HWADDR}, or give this Service another one with it"
-    )
+    format!("MAC {mac} is already used: remove annotation {HWADDR}, or give this Service another one with it")
 }
 
 #[cfg(test)]

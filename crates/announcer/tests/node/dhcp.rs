@@ -220,7 +220,7 @@ fn a_mac_that_the_node_has_already_is_told_once_and_without_numbers() {
         bench.start();
         bench.eventually("it is told", |bench| bench.told("CannotAnnounce").is_some()).await;
         let text = bench.told("CannotAnnounce").unwrap();
-        assert!(text.contains("MAC 02:00:00:00:00:77 is already used on this node"), "{text}");
+        assert!(text.contains("MAC 02:00:00:00:00:77 is already used"), "{text}");
         assert!(text.contains("kube-vip.io/hwaddr"), "{text}");
         tokio::time::sleep(Duration::from_secs(4)).await;
         assert_eq!(bench.reasons().iter().filter(|reason| *reason == "CannotAnnounce").count(), 1);

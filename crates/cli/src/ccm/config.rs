@@ -76,7 +76,7 @@ pub enum ConfigurationError {
     #[error("{0}; accepted: addresses and ranges, comma separated, such as 10.0.0.1,10.0.1.0/24")]
     ExcludeRanges(ExcludeRangeError),
     /// The cloud-config.
-    #[error("Cloud provider harvester could not be initialized: could not init cloud provider \"harvester\"")]
+    #[error("Cloud provider harvester could not be initialized")]
     CloudConfig(#[source] CloudConfigFileError),
 }
 

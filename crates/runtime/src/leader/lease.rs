@@ -22,6 +22,9 @@ pub struct Record {
     pub transitions: i64,
 }
 
+/// An int32 in the API, and one more is written at each change of holder.
+const MOST_TRANSITIONS: i64 = i32::MAX as i64 - 1;
+
 /// The API resource of Leases.
 pub fn resource() -> ApiResource {
     ApiResource::erase::<k8s_openapi::api::coordination::v1::Lease>(&())
@@ -37,7 +40,7 @@ pub fn read(lease: &DynamicObject) -> Record {
         lease_duration: Duration::from_secs(seconds),
         acquire_time: text("acquireTime").and_then(|time| time.parse().ok()),
         renew_time: text("renewTime").and_then(|time| time.parse().ok()),
-        transitions: spec["leaseTransitions"].as_i64().unwrap_or(0),
+        transitions: spec["leaseTransitions"].as_i64().unwrap_or(0).clamp(0, MOST_TRANSITIONS),
     }
 }
 
@@ -81,6 +84,17 @@ mod tests {
         assert_eq!(read(&lease), record);
         assert_eq!(lease.data["spec"]["future"], json!([1]));
         assert_eq!(lease.data["spec"]["renewTime"], json!("2026-01-02T03:04:05.100000Z"));
+    }
+
+    /// What does not fit would be refused for ever, and nobody would lead.
+    #[test]
+    fn transitions_that_somebody_wrote_leave_room_for_one_more() {
+        let mut lease = DynamicObject::new("l", &resource());
+        for (written, read_as) in [(i64::from(i32::MAX), MOST_TRANSITIONS), (-7, 0), (5, 5)] {
+            lease.data = json!({"spec": {"leaseTransitions": written}});
+            assert_eq!(read(&lease).transitions, read_as);
+            assert!(i32::try_from(read(&lease).transitions + 1).is_ok());
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::annotations::mac_of_a_node;
 use crate::network::mac_is_taken;
 use crate::plan::VipId;
 use crate::reason::Reason;
+use crate::screen::user_of_mac;
 use crate::view::{Uid, is_told};
 
 impl Resumed {
@@ -120,6 +121,9 @@ impl Engine {
         let mac = vip.dhcp.as_ref()?.mac;
         if self.network.as_ref().is_some_and(|network| network.has_interface_with(mac)) || self.is_peer(mac) {
             return Some(mac_of_a_node(mac).to_string());
+        }
+        if let Some(user) = user_of_mac(&self.services, &vip.members, mac) {
+            return Some(format!("{} (by Service {user})", mac_is_taken(mac)));
         }
         let other = self.vips.iter().find(|(other, found)| {
             *other != id

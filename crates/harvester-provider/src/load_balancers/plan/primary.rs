@@ -209,8 +209,9 @@ fn unserved(
         )
     } else {
         format!(
-            "address {ip} is published, and nobody serves it: see whether the announcer (harvester-cloud-provider announcer, or \
-             kube-vip) runs on the nodes, and what its Events on this Service say"
+            "address {ip} is published, and nobody serves it: an Event of the announcer on this Service (AddressConflict, \
+             CannotAnnounce) says why; without one see whether the announcer (harvester-cloud-provider announcer, or kube-vip) runs \
+             on the nodes"
         )
     };
     Some(user_wait(message, WaitReason::Unserved))

@@ -1,6 +1,7 @@
 //! Services of others that ask for an address which is served, with records of their author's own making.
 
 use super::*;
+use crate::annotations::Wanted;
 use crate::view::{InterfaceWish, Port};
 
 /// Another port of the same address, under a record that nobody has swapped.
@@ -77,4 +78,36 @@ fn who_names_an_interface_that_no_node_has_does_not_decide_for_others_that_have_
     assert_eq!(cluster.node.swaps, []);
     let told = &cluster.node.told;
     assert!(told.iter().any(|(name, tell)| name == "first" && tell.text.contains("nosuch")), "{told:?}");
+}
+
+/// As `kubectl get service web -o yaml | kubectl apply` under another name makes it.
+#[test]
+fn a_service_with_the_mac_of_one_that_is_served_elsewhere_gets_no_macvlan_and_says_whose_it_is() {
+    let mac = Mac::new([0, 0, 0x6c, 1, 2, 3]);
+    let mut web = seated("web", "10.0.0.50", "node-2", 4);
+    (web.wanted, web.dhcp.mac, web.created) = (vec![Wanted::Dhcp4], Some(mac), 100);
+    for name in ["copya", "copyb", "copyc", "copyd", "copye"] {
+        let mut copy = view(name, &["dhcp"]);
+        (copy.dhcp.mac, copy.created) = (Some(mac), 1);
+        let mut cluster = Cluster::new(&["node-1", "node-2"], &[web.clone(), copy]);
+        if cluster.node.swaps.is_empty() {
+            continue;
+        }
+        cluster.won();
+        cluster.node.pass_ms(2000);
+        let log = cluster.node.take_log();
+        assert!(log.iter().all(|line| !line.contains("macvlan vip-")), "{log:?}");
+        let told = &cluster.node.told;
+        assert!(
+            told.iter().any(|(told, tell)| told == name && tell.text.contains("by Service default/web")),
+            "{told:?}"
+        );
+        // Once the first is gone it may have the MAC.
+        cluster.node.gone("web");
+        cluster.node.pass_ms(60_000);
+        let log = cluster.node.take_log();
+        assert!(log.iter().any(|line| line.contains("macvlan vip-")), "{log:?}");
+        return;
+    }
+    panic!("one of the names belongs to this node");
 }
