@@ -139,16 +139,16 @@ impl Engine {
         }
     }
 
-    /// kube-vip spec 3.8. Nothing at all while nothing is up; no status before every address that is being probed is
-    /// settled, so that a Service with two families costs one write; never an address that is not up, unless clients
-    /// know it already.
+    /// kube-vip spec 3.8. While nothing is up nothing but which lease is lost; no status before every address that is being
+    /// probed is settled, so that a Service with two families costs one write; never an address that is not up, unless
+    /// clients know it already.
     fn wanted_record(&self, view: &ServiceView, ids: &[VipId]) -> Option<Record> {
         let vips: Vec<_> = ids.iter().filter_map(|id| Some((id, self.vips.get(id)?))).collect();
         let up = vips.iter().any(|(_, vip)| vip.is_up());
         let probing = vips.iter().any(|(_, vip)| matches!(vip.phase, Phase::Probing(_)));
         let settling = probing || vips.iter().any(|(_, vip)| vip.phase == Phase::Adding);
         // A successor would answer for the address at once, until the server says what it has said here.
-        let lost = self.void.get(&view.uid).filter(|lost| !up && view.published.lease.as_ref() == Some(lost));
+        let lost = self.void.get(&view.uid).filter(|lost| view.published.lease.as_ref() == Some(lost));
         if !up && lost.is_none() {
             return None;
         }

@@ -87,19 +87,33 @@ fn an_address_that_is_taken_back_is_replaced_everywhere() {
     assert!(node.reasons().contains(&"DHCPLeaseLost"));
 }
 
-#[test]
-fn both_families_are_leased_side_by_side() {
+fn bound_twice() -> Node {
     let mut node = Node::started(&[view("web", &["dhcp", "dhcp6"])], MINE, with_ipv6());
     node.pass_ms(1000);
     let (four, six) = (Leased { facts: facts("10.0.0.50"), expires: None }, leased(&node, "fd00::50", 600));
     node.dhcp("web", DhcpEvent::Bound(four));
     say(&mut node, DhcpEvent::Bound(six));
     node.pass_ms(1000);
+    node
+}
+
+#[test]
+fn both_families_are_leased_side_by_side() {
+    let node = bound_twice();
     assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.50/32", "eth0 fd00::50/128"]);
     let published = &node.engine.services[&ServiceKey::new("default", "web")].published;
     assert_eq!(published.requested_ip.as_deref(), Some("10.0.0.50,fd00::50"));
     assert_eq!(published.ingress.len(), 2);
     assert!(published.lease.is_some() && published.lease6.is_some());
+}
+
+#[test]
+fn a_lease_that_is_lost_is_left_to_no_successor_while_the_other_family_is_up() {
+    let mut node = bound_twice();
+    node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
+    node.pass_ms(1000);
+    let published = &node.engine.services[&ServiceKey::new("default", "web")].published;
+    assert!(published.lease.is_none() && published.lease6.is_some(), "{published:?}");
 }
 
 #[test]
