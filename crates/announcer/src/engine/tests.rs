@@ -278,9 +278,14 @@ pub(super) fn apply(view: &mut ServiceView, record: &Record) {
         published.lease = Some(lease.clone());
         view.dhcp.lease = Some(lease.clone());
     }
-    if record.lost.is_some() && published.lease == record.lost {
+    let lost = record.lost.standing(published);
+    if lost.v4.is_some() {
         published.lease = None;
         view.dhcp.lease = None;
+    }
+    if lost.v6.is_some() {
+        published.lease6 = None;
+        view.dhcp.lease6 = None;
     }
     if let Some(lease) = &record.lease6 {
         published.lease6 = Some(lease.clone());

@@ -114,6 +114,34 @@ fn a_lease_that_is_lost_is_left_to_no_successor_while_the_other_family_is_up() {
     node.pass_ms(1000);
     let published = &node.engine.services[&ServiceKey::new("default", "web")].published;
     assert!(published.lease.is_none() && published.lease6.is_some(), "{published:?}");
+
+    let mut node = bound_twice();
+    say(&mut node, DhcpEvent::Lost { address: "fd00::50".parse().unwrap(), why: "no binding".into() });
+    node.pass_ms(1000);
+    let published = &node.engine.services[&ServiceKey::new("default", "web")].published;
+    assert!(published.lease.is_some() && published.lease6.is_none(), "{published:?}");
+}
+
+#[test]
+fn a_lease_that_was_lost_here_is_not_gone_on_with_before_the_server_gives_it_again() {
+    let mut node = bound();
+    // It still stands on the Service when that comes back.
+    node.api = false;
+    let lease = leased(&node, "fd00::50", 600);
+    say(&mut node, DhcpEvent::Lost { address: "fd00::50".parse().unwrap(), why: "no binding".into() });
+    node.feed(Input::Lease(theirs()));
+    node.take_log();
+    node.feed(Input::Lease(MINE));
+    node.pass_ms(100);
+    let log = node.take_log();
+    assert!(log.contains(&"start dhcp6 web00000-uid lease None".to_owned()), "{log:?}");
+    say(&mut node, DhcpEvent::Bound(lease));
+    node.feed(Input::Lease(theirs()));
+    node.take_log();
+    node.feed(Input::Lease(MINE));
+    node.pass_ms(100);
+    let log = node.take_log();
+    assert!(log.contains(&"start dhcp6 web00000-uid lease Some(\"fd00::50\")".to_owned()), "{log:?}");
 }
 
 #[test]
