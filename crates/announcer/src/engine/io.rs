@@ -395,8 +395,8 @@ pub enum Action {
         id: VipId,
         /// The address.
         address: IpAddr,
-        /// The MAC of whoever has it.
-        by: Mac,
+        /// The MAC of whoever has it, where it is known.
+        by: Option<Mac>,
     },
     /// Write on a Service.
     Record(ServiceKey, Record),

@@ -184,7 +184,10 @@ impl Node {
                     Action::DhcpLink { uid, up } => {
                         self.note(&format!("dhcp link {uid} {}", if up { "up" } else { "down" }));
                     }
-                    Action::DhcpTaken { id, address, .. } => self.note(&format!("decline {address} of {id}")),
+                    Action::DhcpTaken { id, address, by } => {
+                        let by = by.map_or(String::new(), |mac| format!(" for {mac}"));
+                        self.note(&format!("decline {address} of {id}{by}"));
+                    }
                     Action::ReleaseLease => self.note("release lease"),
                     Action::Exit => {
                         self.exited = true;
