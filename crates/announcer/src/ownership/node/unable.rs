@@ -41,6 +41,11 @@ impl Unable {
         self.0.get(group).is_some_and(|entry| now < entry.until)
     }
 
+    /// Whether it was refused not long ago: its next refusal would count for more.
+    pub fn knows(&self, group: &str) -> bool {
+        self.0.contains_key(group)
+    }
+
     /// What stands on the card.
     pub fn on_card(&self, now: Instant) -> BTreeSet<String> {
         self.active(now).cloned().collect()
