@@ -263,6 +263,9 @@ impl Engine {
                 });
                 match (view, before) {
                     (Some(view), Some(before)) => {
+                        if view.uid != before.uid {
+                            self.void.remove(&before.uid);
+                        }
                         self.services.insert(key, view.following(&before));
                     }
                     (Some(view), None) => {
