@@ -56,7 +56,7 @@ impl std::fmt::Display for VipId {
 /// One VIP that should be here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedVip {
-    /// The Services that use it, by seniority. The first decides where it is.
+    /// The Services that use it, by seniority. The first that asks for an interface which there is decides where it is.
     pub members: Vec<ServiceKey>,
     /// Whether it may be set up, or only kept. Never [`Owner::Theirs`].
     pub owner: Owner,

@@ -120,7 +120,7 @@ impl Cluster {
         let first = records.next().flatten();
         first.or_else(|| {
             let copies = records.flatten().filter(|seat| seat.term.is_counted());
-            // Of equal ones the older Service's: `max_by_key` would give the last.
+            // Of equal ones the senior's: `max_by_key` would give the last.
             copies.reduce(|best, seat| if best.term >= seat.term { best } else { seat })
         })
     }
