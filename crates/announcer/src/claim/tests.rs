@@ -2,12 +2,12 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::view::Uid;
 
 thread_local! {
     /// How many VIPs were looked at whether their claim is over.
     pub(super) static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
 }
-use crate::view::Uid;
 
 const OURS: Mac = Mac::new([2, 0, 0, 0, 0, 1]);
 const LOSER: Mac = Mac::new([2, 0, 0, 0, 0, 2]);

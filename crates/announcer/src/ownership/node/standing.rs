@@ -234,7 +234,11 @@ pub(super) fn link_of(scene: &Scene<'_>, view: &ServiceView, address: Option<IpA
     link.is_usable().then_some(link.index)
 }
 
-fn chosen<'a>(scene: &Scene<'a>, view: &ServiceView, address: Option<IpAddr>) -> Result<&'a Link, InterfaceError> {
+pub(super) fn chosen<'a>(
+    scene: &Scene<'a>,
+    view: &ServiceView,
+    address: Option<IpAddr>,
+) -> Result<&'a Link, InterfaceError> {
     let address = address.filter(|_| !view.wants_dhcp() && !view.wants_dhcp6());
     scene.network.choose(&view.interface, scene.config, address)
 }
