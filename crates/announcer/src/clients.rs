@@ -46,7 +46,7 @@ impl Clients {
     }
 
     /// Tells a client that this address, which it was given, is in use.
-    pub fn taken(&self, uid: &Uid, address: IpAddr, by: Mac) {
+    pub fn taken(&self, uid: &Uid, address: IpAddr, by: Option<Mac>) {
         if let Some(orders) = self.running.get(uid) {
             let _ = orders.send(Order::Taken { address, by });
         }

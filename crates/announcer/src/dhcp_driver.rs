@@ -35,8 +35,8 @@ pub enum Order {
     Taken {
         /// The address.
         address: IpAddr,
-        /// Who.
-        by: Mac,
+        /// Who, where it is known.
+        by: Option<Mac>,
     },
     /// The interface has lost its carrier or was set down, or is back.
     Link {

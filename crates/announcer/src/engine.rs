@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 
 use due::Due;
 pub use io::{
-    Action, Dhcp6Start, DhcpEvent, DhcpStart, Input, Leased, Observations, Put, Record, Recorded, Resumed, Tell,
-    VipStatus, WireDone, WireOp,
+    Action, Dhcp6Start, DhcpEvent, DhcpStart, Input, Leased, LostLeases, Observations, Put, Record, Recorded, Resumed,
+    Tell, VipStatus, WireDone, WireOp,
 };
 use ipnet::IpNet;
 use l2::netlink::InetConf;
@@ -43,7 +43,6 @@ use screening::Refused;
 use stop::Stopping;
 use vip::{Phase, Vip};
 
-use crate::annotations::LeaseFacts;
 use crate::config::Config;
 use crate::endpoints::Endpoints;
 use crate::frames::Heard;
@@ -111,7 +110,7 @@ pub struct Engine {
     /// Leases given back because another MAC or name asks from now on, until that one does.
     given_back: BTreeMap<Uid, Ipv4Addr>,
     /// Leases that a server has refused to this node or not renewed, as they may still stand on their Services.
-    void: BTreeMap<Uid, LeaseFacts>,
+    void: BTreeMap<Uid, LostLeases>,
     /// DHCP clients started so far: the generation of the last one.
     clients: u64,
     /// What was set on interfaces that carry VIPs, to be put back; absent while the answer is on its way.
@@ -264,6 +263,9 @@ impl Engine {
                 });
                 match (view, before) {
                     (Some(view), Some(before)) => {
+                        if view.uid != before.uid {
+                            self.void.remove(&before.uid);
+                        }
                         self.services.insert(key, view.following(&before));
                     }
                     (Some(view), None) => {

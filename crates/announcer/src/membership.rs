@@ -33,8 +33,8 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// Conflicts in a row after which it is left alone for a moment.
 const TRIES: u32 = 3;
 
-/// Between two attempts: by what a card says others decide who may have an address. The engine does not ask again before the
-/// next renewal.
+/// Before the second attempt: by what a card says others decide who may have an address. The engine does not ask again before
+/// the next renewal. Doubled up to that with each attempt more: what the API refuses for good it refuses to every node.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// After an outage of the API everybody has to see each other again before anything can be decided.
@@ -115,6 +115,7 @@ impl Membership {
     /// Writes each card that comes, until it stands; of several that wait, the last.
     pub async fn run(mut self, mut cards: mpsc::UnboundedReceiver<Card>) {
         while let Some(mut card) = cards.recv().await {
+            let mut pause = AGAIN;
             loop {
                 while let Ok(newer) = cards.try_recv() {
                     card = newer;
@@ -124,12 +125,11 @@ impl Membership {
                     Ok(Err(error)) => self.failed(&chain(&error)),
                     Err(_) => self.failed(&format!("no answer within {LIMIT:?}")),
                 }
-                tokio::select! {
-                    () = tokio::time::sleep(AGAIN) => {}
-                    newer = cards.recv() => match newer {
-                        Some(newer) => card = newer,
-                        None => return,
-                    },
+                match tokio::time::timeout(pause, other_than(&card, &mut cards)).await {
+                    Ok(Some(other)) => (card, pause) = (other, AGAIN),
+                    Ok(None) => return,
+                    // A third of the duration is when it would be renewed.
+                    Err(_) => pause = (pause * 2).min(self.duration / 3).max(AGAIN),
                 }
             }
             self.failing = false;
@@ -193,6 +193,17 @@ impl Membership {
         spec["holderIdentity"] = json!(self.node);
         spec["leaseDurationSeconds"] = json!(self.duration.as_secs());
         spec["renewTime"] = now;
+    }
+}
+
+/// The next card that says something else than this one; what says the same is a renewal, as the next attempt is. None: no
+/// more come.
+async fn other_than(card: &Card, cards: &mut mpsc::UnboundedReceiver<Card>) -> Option<Card> {
+    loop {
+        let next = cards.recv().await?;
+        if next != *card {
+            return Some(next);
+        }
     }
 }
 
@@ -371,6 +382,25 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(4), stands).await.expect("it stands");
         drop(cards);
         tokio::time::timeout(LIMIT, writer).await.expect("nothing is left to be written").unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_card_that_the_api_refuses_for_good_is_tried_ever_less_often_until_there_is_another_one() {
+        let api = Cluster::default().api(|seen| (seen.method == "POST").then_some(403));
+        let (cards, asked) = mpsc::unbounded_channel();
+        let writer = tokio::spawn(membership(&api).run(asked));
+        let card = Card { serving: true, ..Card::default() };
+        for _ in 0..12 {
+            // The renewals.
+            cards.send(card.clone()).unwrap();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+        let minute = api.writes().len();
+        assert!((10..=16).contains(&minute), "{minute}: after 1 s, 2 s, 4 s, and then with each renewal");
+        cards.send(Card { leaving: true, ..card }).unwrap();
+        tokio::time::sleep(Duration::from_millis(3500)).await;
+        assert_eq!(api.writes().len() - minute, 3, "it starts over");
+        writer.abort();
     }
 
     #[tokio::test]

@@ -94,6 +94,23 @@ pub enum InterfaceError {
     },
 }
 
+impl InterfaceError {
+    /// Whether what is named is no interface of this node that could ever carry a VIP.
+    pub fn names_nothing(&self) -> bool {
+        matches!(self, Self::Missing { .. } | Self::Loopback { .. })
+    }
+}
+
+/// The name of the interface that is asked for, and the annotation or variable it stands in; absent: none is named.
+pub fn named<'a>(wish: &'a InterfaceWish, config: &'a Config) -> Option<(&'static str, &'a str)> {
+    let usual = || config.interface.as_deref().map(|name| ("vip_interface", name));
+    match (wish, config.services_interface.as_deref()) {
+        (InterfaceWish::Named(name), _) => Some((SERVICE_INTERFACE, name)),
+        (InterfaceWish::Auto, _) | (InterfaceWish::Default, Some("auto") | None) => usual(),
+        (InterfaceWish::Default, Some(name)) => Some(("vip_servicesinterface", name)),
+    }
+}
+
 impl Network {
     /// The interface with this index.
     pub fn link(&self, index: u32) -> Option<&Link> {
@@ -169,18 +186,14 @@ impl Network {
         config: &Config,
         address: Option<IpAddr>,
     ) -> Result<&Link, InterfaceError> {
-        let (source_name, name) = match (wish, config.services_interface.as_deref()) {
-            (InterfaceWish::Named(name), _) => (SERVICE_INTERFACE, Some(name.as_str())),
-            (InterfaceWish::Auto, _) | (InterfaceWish::Default, Some("auto")) => {
-                if let Some((link, _)) = address.and_then(|address| self.containing(address)) {
-                    return Ok(link);
-                }
-                ("vip_interface", config.interface.as_deref())
-            }
-            (InterfaceWish::Default, Some(name)) => ("vip_servicesinterface", Some(name)),
-            (InterfaceWish::Default, None) => ("vip_interface", config.interface.as_deref()),
-        };
-        let Some(name) = name else {
+        let auto = matches!(
+            (wish, config.services_interface.as_deref()),
+            (InterfaceWish::Auto, _) | (InterfaceWish::Default, Some("auto"))
+        );
+        if auto && let Some((link, _)) = address.and_then(|address| self.containing(address)) {
+            return Ok(link);
+        }
+        let Some((source_name, name)) = named(wish, config) else {
             return self
                 .default_route
                 .and_then(|index| self.link(index))

@@ -56,7 +56,7 @@ impl std::fmt::Display for VipId {
 /// One VIP that should be here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedVip {
-    /// The Services that use it, by seniority. The first decides where it is.
+    /// The Services that use it, by seniority. The first that asks for an interface which there is decides where it is.
     pub members: Vec<ServiceKey>,
     /// Whether it may be set up, or only kept. Never [`Owner::Theirs`].
     pub owner: Owner,
@@ -182,9 +182,11 @@ pub fn plan(world: &World<'_>) -> Plan {
     }
     let faults: Vec<(ServiceKey, String)> = plan
         .vips
-        .values()
-        .filter_map(|vip| Some((vip, vip.place.as_ref().err()?)))
-        .flat_map(|(vip, error)| vip.members.iter().map(|member| (member.clone(), error.to_string())))
+        .iter()
+        .filter_map(|(id, vip)| Some((id, vip, vip.place.as_ref().err()?)))
+        // Whoever shares a given address has been told what he names himself.
+        .filter(|(id, _, error)| id.is_dhcp() || !error.names_nothing())
+        .flat_map(|(_, vip, error)| vip.members.iter().map(|member| (member.clone(), error.to_string())))
         .collect();
     plan.told.extend(faults);
     plan
@@ -212,14 +214,17 @@ fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id
     if vip.members.contains(&view.key) {
         return;
     }
-    if let (VipId::Static(address), Some(first)) = (id, vip.members.first()) {
+    if let VipId::Static(address) = id {
         let wish = world.network.choose(&view.interface, world.config, Some(*address)).map(|link| link.index);
-        // Who names what there is not decides for nobody else.
-        if let (Err(missing @ InterfaceError::Missing { .. }), Ok(_)) = (&vip.place, &wish) {
-            plan.told.extend(vip.members.iter().map(|member| (member.clone(), missing.to_string())));
-            vip.place.clone_from(&wish);
+        // Who names what there is not decides for nobody else (`placed_by` in node mode), and is told what he names himself.
+        match (&vip.place, &wish) {
+            (Err(error), Err(own)) if error.names_nothing() && own.names_nothing() => {
+                plan.told.insert((view.key.clone(), own.to_string()));
+            }
+            (Err(error), wish) if error.names_nothing() => vip.place.clone_from(wish),
+            _ => {}
         }
-        if let (Ok(place), true) = (&vip.place, wish != vip.place) {
+        if let (Ok(place), Some(first), true) = (&vip.place, vip.members.first(), wish != vip.place) {
             let name = world.network.link(*place).map_or("another interface", |link| link.name.as_str());
             plan.told.insert((
                 view.key.clone(),

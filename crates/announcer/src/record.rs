@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use crate::annotations as keys;
 use crate::engine::{Input, Record, Recorded};
 use crate::ownership::node::{Seat, Term};
-use crate::view::{Port, ServiceKey};
+use crate::view::{Port, Published, ServiceKey};
 
 /// Requests at a time.
 const WORKERS: usize = 8;
@@ -280,11 +280,18 @@ pub fn annotate(object: &mut DynamicObject, record: &Record) -> bool {
             changed = true;
         }
     }
-    if let Some(lost) = &record.lost
-        && annotations.get(keys::DHCP_LEASE).and_then(|text| keys::LeaseFacts::parse(text)).as_ref() == Some(lost)
-    {
-        annotations.remove(keys::DHCP_LEASE);
-        changed = true;
+    let text = |name: &str| annotations.get(name).map(String::as_str);
+    let published = Published {
+        lease: text(keys::DHCP_LEASE).and_then(keys::LeaseFacts::parse),
+        lease6: text(keys::DHCP6_LEASE).and_then(keys::LeaseFacts6::parse),
+        ..Published::default()
+    };
+    let lost = record.lost.standing(&published);
+    for (name, lost) in [(keys::DHCP_LEASE, lost.v4.is_some()), (keys::DHCP6_LEASE, lost.v6.is_some())] {
+        if lost {
+            annotations.remove(name);
+            changed = true;
+        }
     }
     changed
 }
@@ -358,6 +365,7 @@ fn same_ports(old: &Value, new: &[Value]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::LostLeases;
 
     fn object(status: &Value) -> DynamicObject {
         serde_json::from_value(json!({
@@ -441,12 +449,23 @@ mod tests {
             expires: None,
         };
         let mut object = object(&json!({}));
-        let standing = Record { vip_host: "n".into(), lease: Some(facts("10.0.0.50")), ..Record::default() };
+        let facts6 = |address: &str| keys::LeaseFacts6 {
+            address: address.parse().unwrap(),
+            server: "00010203".into(),
+            expires: None,
+        };
+        let (lease, lease6) = (Some(facts("10.0.0.50")), Some(facts6("fd00::50")));
+        let standing = Record { vip_host: "n".into(), lease, lease6, ..Record::default() };
         assert!(annotate(&mut object, &standing));
-        let lost = |address: &str| Record { vip_host: "n".into(), lost: Some(facts(address)), ..Record::default() };
-        assert!(!annotate(&mut object, &lost("10.0.0.51")));
-        assert!(annotate(&mut object, &lost("10.0.0.50")));
-        assert!(!object.metadata.annotations.unwrap().contains_key(keys::DHCP_LEASE));
+        let lost = |lost: LostLeases| Record { vip_host: "n".into(), lost, ..Record::default() };
+        let lost4 = |address: &str| lost(LostLeases { v4: Some(facts(address)), v6: None });
+        let lost6 = |address: &str| lost(LostLeases { v4: None, v6: Some(facts6(address)) });
+        assert!(!annotate(&mut object, &lost4("10.0.0.51")) && !annotate(&mut object, &lost6("fd00::51")));
+        assert!(annotate(&mut object, &lost4("10.0.0.50")));
+        let has = |object: &DynamicObject, name: &str| object.metadata.annotations.as_ref().unwrap().contains_key(name);
+        assert!(!has(&object, keys::DHCP_LEASE) && has(&object, keys::DHCP6_LEASE));
+        assert!(annotate(&mut object, &lost6("fd00::50")));
+        assert!(!has(&object, keys::DHCP6_LEASE));
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use l2::Mac;
+use l2::netlink::Link;
 
 use crate::annotations::Wanted;
 use crate::network::mac_of;
@@ -126,15 +127,26 @@ pub fn refusals(
     refused
 }
 
+/// Who has an address that was leased.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// Goes on after "address X, which".
+    pub what: String,
+    /// Its MAC, where that is known.
+    pub mac: Option<Mac>,
+}
+
 /// Who has `address`, which a server has just leased to the Service with this UID: its probes leave from its own macvlan and
-/// are not heard by the interface beneath, where other addresses of the same node are. What clients know as this Service's
-/// own it goes on with; who follows it, or was told of an address by its own lease, is not in its way.
+/// are not heard by the interface beneath, where other addresses of the same node are; `own_link` is the interface on which this
+/// node has it as its own. What clients know as this Service's own it goes on with; who follows it, or was told of an
+/// address by its own lease, is not in its way.
 pub fn user_of_leased(
     services: &BTreeMap<ServiceKey, ServiceView>,
     machines: &BTreeMap<IpAddr, Machine>,
+    own_link: Option<&Link>,
     uid: &Uid,
     address: IpAddr,
-) -> Option<String> {
+) -> Option<User> {
     let own = services.values().find(|view| view.uid == *uid)?;
     if own.published.has(address) {
         return None;
@@ -147,7 +159,11 @@ pub fn user_of_leased(
             && other.published.has(address)
     };
     let other = services.values().find(has).map(|other| format!("is that of Service {}", other.key));
-    other.or_else(|| machines.get(&address).map(|machine| format!("is {}", machine.what)))
+    let machine = || machines.get(&address).map(|machine| format!("is {}", machine.what));
+    let unseen = |what| User { what, mac: None };
+    let own_link =
+        own_link.map(|link| User { what: format!("is this node's own address on {}", link.name), mac: link.mac });
+    other.map(unseen).or(own_link).or_else(|| machine().map(unseen))
 }
 
 /// Which Service has `mac` for its lease before `members`, who would use it for theirs: with it a server takes them for one client, and
@@ -268,16 +284,20 @@ mod tests {
             web
         };
         let web = |told| service("web", 1, 80, "10.0.0.5", told);
-        for (name, own, other, machines, expected) in [
-            ("nobody has it", &dhcp, None, &none, None),
-            ("served", &dhcp, Some(web(true)), &none, Some("is that of Service default/web")),
-            ("only asked for, by one that waits for the lease", &dhcp, Some(web(false)), &none, None),
-            ("a follower", &dhcp, Some(follower(web(true))), &none, None),
-            ("shared already", &told, Some(web(true)), &none, None),
-            ("a machine", &dhcp, None, &machines, Some("is the own address of node node-1")),
+        let eth0 = crate::network::fixtures::link(2, "eth0");
+        let user = |what: &str, mac| Some(User { what: what.into(), mac });
+        for (name, own, other, machines, link, expected) in [
+            ("nobody has it", &dhcp, None, &none, None, None),
+            ("served", &dhcp, Some(web(true)), &none, None, user("is that of Service default/web", None)),
+            ("only asked for, by one that waits for the lease", &dhcp, Some(web(false)), &none, None, None),
+            ("a follower", &dhcp, Some(follower(web(true))), &none, None, None),
+            ("shared already", &told, Some(web(true)), &none, None, None),
+            ("a machine", &dhcp, None, &machines, None, user("is the own address of node node-1", None)),
+            ("this node", &dhcp, None, &machines, Some(&eth0), user("is this node's own address on eth0", eth0.mac)),
+            ("served from here, and this node's own", &told, None, &machines, Some(&eth0), None),
         ] {
             let services = other.into_iter().chain([(own.key.clone(), own.clone())]).collect();
-            assert_eq!(user_of_leased(&services, machines, &own.uid, address).as_deref(), expected, "{name}");
+            assert_eq!(user_of_leased(&services, machines, link, &own.uid, address), expected, "{name}");
         }
     }
 }

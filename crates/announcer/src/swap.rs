@@ -181,7 +181,8 @@ impl Swapper {
                         let _ = self.inputs.send(Input::ApiServers(hosts));
                     }
                 }
-                Err(error) if api_code(&error) == Some(403) && !std::mem::replace(&mut told, true) => {
+                Err(error) if api_code(&error) == Some(403) && !told => {
+                    told = true;
                     tracing::info!(
                         "no right to read EndpointSlices in namespace default: fail-over uses the usual address of the API"
                     );

@@ -19,7 +19,7 @@ type Sent = Vec<(u32, Vec<u8>)>;
 enum Waiting {
     Start,
     Link { up: bool },
-    Taken { address: IpAddr, by: Mac },
+    Taken { address: IpAddr, by: Option<Mac> },
     Message(Rc<[u8]>),
     Heard(Rc<[u8]>),
 }
@@ -56,7 +56,7 @@ impl Clients {
     }
 
     /// The engine knows who else has what a client was given.
-    pub fn taken(&mut self, uid: &Uid, address: IpAddr, by: Mac) {
+    pub fn taken(&mut self, uid: &Uid, address: IpAddr, by: Option<Mac>) {
         if let Some(running) = self.running.get_mut(uid) {
             running.waiting.push(Waiting::Taken { address, by });
         }

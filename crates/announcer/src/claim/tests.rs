@@ -1,7 +1,13 @@
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::view::Uid;
+
+thread_local! {
+    /// How many VIPs were looked at whether their claim is over.
+    pub(super) static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
+}
 
 const OURS: Mac = Mac::new([2, 0, 0, 0, 0, 1]);
 const LOSER: Mac = Mac::new([2, 0, 0, 0, 0, 2]);
@@ -151,28 +157,19 @@ fn a_take_over_is_finished_when_the_loser_is_silent_and_its_node_knows() {
 
 #[test]
 fn what_is_known_of_one_address_costs_the_same_however_many_are_claimed() {
-    // Which machine this runs on, and beside what, makes no difference to how the two compare: the best of some rounds.
-    let time = |count: u16| {
+    for count in [16_u16, 4096] {
         let (mut claims, now) = (Claims::new(), Instant::now());
         let all: Vec<IpAddr> = (0..count).map(u16::to_be_bytes).map(|[high, low]| [10, 0, high, low].into()).collect();
         for address in &all {
             claims.begin(now, loser(), &Won { address: *address, ..won(5, 5) });
         }
+        LOOKED_AT.set(0);
         // An older term: none of them ends.
-        let round = || {
-            let begun = Instant::now();
-            for address in all.iter().cycle().take(16_384) {
-                claims.known("node-2", *address, Term(4));
-            }
-            begun.elapsed()
-        };
-        let best = std::iter::repeat_with(round).take(5).min().unwrap();
-        assert_eq!(claims.len(), all.len());
-        best
-    };
-    let (few, many) = (time(16), time(4096));
-    // Looked at all of them each time, it would be 256 times as long.
-    assert!(many < few * 50, "{few:?} {many:?}");
+        for address in &all[..16] {
+            claims.known("node-2", *address, Term(4));
+        }
+        assert_eq!((LOOKED_AT.get(), claims.len()), (16, all.len()));
+    }
 }
 
 #[test]

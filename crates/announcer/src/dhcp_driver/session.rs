@@ -78,8 +78,8 @@ pub enum Happened<'a> {
     Taken {
         /// The address.
         address: IpAddr,
-        /// Who.
-        by: Mac,
+        /// Who, where it is known.
+        by: Option<Mac>,
     },
     /// A socket says that the interface is down. Nobody may say when it is back.
     SocketDown,
@@ -140,12 +140,18 @@ impl<C: Protocol> Session<C> {
             Happened::Heard(frame) => self.conflict(frame),
             Happened::Taken { address, by } => {
                 let bound = self.bound.filter(|bound| (*bound).into() == address);
-                bound.map(|address| Input::ProbeConflict { address, mac: by.octets().into() })
+                bound.map(|address| Input::ProbeConflict { address, mac: by.unwrap_or(Mac::BROADCAST).octets().into() })
             }
             Happened::Timer => Some(self.due(now, &mut acts)),
         };
         if let Some(input) = input {
             self.feed(now, wall, input, &mut acts);
+        }
+        if matches!(happened, Happened::Taken { .. }) {
+            // The engine has told who has the address, and knows it better than by a MAC.
+            let conflict =
+                |act: &Act<_>| matches!(act, Act::Tell(DhcpEvent::Report { reason: Reason::AddressConflict, .. }));
+            acts.retain(|act| !conflict(act));
         }
         let state = self.client.state();
         if state != self.state {
@@ -317,13 +323,16 @@ mod tests {
             lease: Some(facts),
         };
         let mut session = session4(&start, now, wall(), 7).unwrap();
-        let by = Mac::new([2, 0, 0, 0, 0, 9]);
+        let by = None;
         let declines = |acts: &[Act<_>]| acts.iter().any(|act| matches!(act, Act::Tell(DhcpEvent::Lost { .. })));
         session.step(now, wall(), Happened::Start);
         let other = Happened::Taken { address: "10.0.0.6".parse().unwrap(), by };
         assert!(!declines(&session.step(now, wall(), other)));
         let taken = Happened::Taken { address: address.into(), by };
-        assert!(declines(&session.step(now, wall(), taken)));
+        let acts = session.step(now, wall(), taken);
+        assert!(declines(&acts));
+        let reports = |act: &Act<_>| matches!(act, Act::Tell(DhcpEvent::Report { .. }));
+        assert!(!acts.iter().any(reports), "the engine has told it: {acts:?}");
         assert!(session.deadline().is_some_and(|at| at >= now + Duration::from_secs(10)), "RFC 2131 3.1 step 5");
     }
 }

@@ -78,7 +78,7 @@ impl Engine {
             let found = network.link_by_name(&name).filter(|link| is_macvlan_of(link, uid)).and_then(|link| link.mac);
             // A lease that was just given back, because another MAC or name asks from now on, is nobody's.
             let given_back = self.given_back.remove(uid);
-            let void = self.void.get(uid);
+            let void = self.void.get(uid).and_then(|lost| lost.v4.as_ref());
             let facts = wishes.lease.clone().filter(|facts| Some(facts.address) != given_back && Some(facts) != void);
             vip.dhcp = Some(Dhcp {
                 mac: wishes.mac.or(found).unwrap_or_else(|| mac_of(uid)),
@@ -186,7 +186,9 @@ impl Engine {
                     self.out.extend(note.map(|alias| Action::Wire(WireOp::Note { link, alias })));
                 }
                 dhcp.facts = Some(facts_to_record(dhcp.facts.take(), &leased, now));
-                self.void.remove(uid);
+                if let Some(lost) = self.void.get_mut(uid) {
+                    lost.v4 = None;
+                }
                 dhcp.leased = Some(leased);
                 let net = IpNet::V4(Ipv4Net::new(address, 32).expect("32 is a length of IPv4"));
                 let carrier = Carrier { link, mac: dhcp.mac, net };
@@ -205,7 +207,9 @@ impl Engine {
                 dhcp.leased = None;
                 // Nothing is written while nothing is up: taken over again, this node would go on with what it knows to be
                 // over, and the address may be somebody else's by now.
-                self.void.extend(dhcp.facts.take().map(|facts| (uid.clone(), facts)));
+                if let Some(facts) = dhcp.facts.take() {
+                    self.void.entry(uid.clone()).or_default().v4 = Some(facts);
+                }
                 self.lease_lost(now, &id, address, &why);
             }
             said => self.client_said(now, &id, said),

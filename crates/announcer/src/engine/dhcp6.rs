@@ -37,7 +37,9 @@ impl Engine {
         let name = place.and_then(|place| network.link(place)).map(|link| link.name.clone()).unwrap_or_default();
         let vip = self.vips.get_mut(&id).expect("it is there");
         vip.place = place;
-        let dhcp = vip.dhcp6.get_or_insert_with(|| Dhcp6 { facts: wishes.lease6.clone(), ..Dhcp6::default() });
+        let void = self.void.get(uid).and_then(|lost| lost.v6.as_ref());
+        let facts = wishes.lease6.clone().filter(|facts| Some(facts) != void);
+        let dhcp = vip.dhcp6.get_or_insert_with(|| Dhcp6 { facts, ..Dhcp6::default() });
         let Some(found) = found else {
             if place.is_some() && dhcp.client.running.is_none() {
                 let text = format!(
@@ -96,12 +98,18 @@ impl Engine {
                     dhcp.facts = Some(leased.facts.clone());
                 }
                 dhcp.leased = Some(leased);
+                if let Some(lost) = self.void.get_mut(uid) {
+                    lost.v6 = None;
+                }
                 self.carry_lease(now, &id, carrier);
                 self.dirty = true;
             }
             DhcpEvent::Lost { address, why } => {
                 dhcp.leased = None;
-                dhcp.facts = None;
+                // As with DHCPv4: neither this node nor a successor goes on with what is over.
+                if let Some(facts) = dhcp.facts.take() {
+                    self.void.entry(uid.clone()).or_default().v6 = Some(facts);
+                }
                 self.lease_lost(now, &id, address, &why);
             }
             said => self.client_said(now, &id, said),

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use l2::Mac;
 
 use super::dhcp_state::ClientState;
 use super::vip::Carrier;
@@ -13,7 +12,6 @@ use crate::annotations::printable;
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::screen::user_of_leased;
-use crate::view::Uid;
 
 const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// A renewal is written down when it moves the end of the lease by this much: short leases must not cost the API a
@@ -53,23 +51,15 @@ impl Engine {
     /// find out about the interface beneath it (RFC 2131 3.1 step 5); false: it may be used.
     pub(super) fn decline_taken(&mut self, now: Instant, id: &VipId, address: IpAddr) -> bool {
         let (VipId::Dhcp(uid) | VipId::Dhcp6(uid)) = id else { return false };
-        let Some(user) = self.user_of_leased(uid, address) else { return false };
-        let link = self.vips.get(id).and_then(|vip| vip.place).and_then(|place| self.network.as_ref()?.link(place));
-        let by = link.and_then(|link| link.mac).unwrap_or(Mac::BROADCAST);
-        self.out.push(Action::DhcpTaken { id: id.clone(), address, by });
+        let own_link = self.own_interface_of(address);
+        let Some(user) = user_of_leased(&self.services, &self.machines, own_link, uid, address) else { return false };
+        self.out.push(Action::DhcpTaken { id: id.clone(), address, by: user.mac });
         let text = format!(
-            "the DHCP server gave address {address}, which {user}: it is declined. Take the address out of what the server may give"
+            "the DHCP server gave address {address}, which {}: it is declined. Take the address out of what the server may give",
+            user.what
         );
         self.tell_members(now, id, Reason::AddressConflict, &text);
         true
-    }
-
-    fn user_of_leased(&self, uid: &Uid, address: IpAddr) -> Option<String> {
-        let known = user_of_leased(&self.services, &self.machines, uid, address);
-        known.or_else(|| {
-            let own = self.own_interface_of(address)?;
-            Some(format!("is this node's own address on {own}"))
-        })
     }
 
     /// A lease was granted or renewed: its address is set there, or stays for longer.

@@ -20,7 +20,7 @@ use crate::ownership::service::LeaseKey;
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::security::Protection;
-use crate::view::{Port, ServiceKey, ServiceView, Uid};
+use crate::view::{Port, Published, ServiceKey, ServiceView, Uid};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -235,14 +235,38 @@ pub struct Record {
     pub requested_ip: Option<String>,
     /// Lease facts, for DHCP.
     pub lease: Option<LeaseFacts>,
-    /// Instead of them: these, if they still stand there, are of a lease that is lost.
-    pub lost: Option<LeaseFacts>,
+    /// Instead of them: these, if they still stand there, are of leases that are lost.
+    pub lost: LostLeases,
     /// Lease facts, for DHCPv6.
     pub lease6: Option<LeaseFacts6>,
     /// `status.loadBalancer.ingress`; absent: not to be touched yet.
     pub ingress: Option<Vec<(IpAddr, Vec<Port>)>>,
     /// In which turn it has joined others that had its address (`seniority.rs`); written with `ingress`.
     pub turn: u32,
+}
+
+/// The facts of leases that a server has refused or not renewed, as they may still stand on their Service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LostLeases {
+    /// That of DHCP.
+    pub v4: Option<LeaseFacts>,
+    /// That of DHCPv6.
+    pub v6: Option<LeaseFacts6>,
+}
+
+impl LostLeases {
+    /// Those of them that stand on the Service.
+    pub fn standing(&self, published: &Published) -> Self {
+        Self {
+            v4: self.v4.clone().filter(|lost| published.lease.as_ref() == Some(lost)),
+            v6: self.v6.clone().filter(|lost| published.lease6.as_ref() == Some(lost)),
+        }
+    }
+
+    /// Whether none is lost.
+    pub fn is_empty(&self) -> bool {
+        self.v4.is_none() && self.v6.is_none()
+    }
 }
 
 /// How to start a DHCP client.
@@ -371,8 +395,8 @@ pub enum Action {
         id: VipId,
         /// The address.
         address: IpAddr,
-        /// The MAC of whoever has it.
-        by: Mac,
+        /// The MAC of whoever has it, where it is known.
+        by: Option<Mac>,
     },
     /// Write on a Service.
     Record(ServiceKey, Record),

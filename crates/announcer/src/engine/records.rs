@@ -139,17 +139,17 @@ impl Engine {
         }
     }
 
-    /// kube-vip spec 3.8. Nothing at all while nothing is up; no status before every address that is being probed is
-    /// settled, so that a Service with two families costs one write; never an address that is not up, unless clients
-    /// know it already.
+    /// kube-vip spec 3.8. While nothing is up nothing but which lease is lost; no status before every address that is being
+    /// probed is settled, so that a Service with two families costs one write; never an address that is not up, unless
+    /// clients know it already.
     fn wanted_record(&self, view: &ServiceView, ids: &[VipId]) -> Option<Record> {
         let vips: Vec<_> = ids.iter().filter_map(|id| Some((id, self.vips.get(id)?))).collect();
         let up = vips.iter().any(|(_, vip)| vip.is_up());
         let probing = vips.iter().any(|(_, vip)| matches!(vip.phase, Phase::Probing(_)));
         let settling = probing || vips.iter().any(|(_, vip)| vip.phase == Phase::Adding);
         // A successor would answer for the address at once, until the server says what it has said here.
-        let lost = self.void.get(&view.uid).filter(|lost| !up && view.published.lease.as_ref() == Some(lost));
-        if !up && lost.is_none() {
+        let lost = self.void.get(&view.uid).map(|lost| lost.standing(&view.published)).unwrap_or_default();
+        if !up && lost.is_empty() {
             return None;
         }
         let term = match &self.ownership {
@@ -160,7 +160,7 @@ impl Engine {
             }
         };
         let vip_host = self.config.node_name.clone();
-        let mut record = Record { uid: view.uid.clone(), vip_host, term, lost: lost.cloned(), ..Record::default() };
+        let mut record = Record { uid: view.uid.clone(), vip_host, term, lost, ..Record::default() };
         if !up {
             return Some(record);
         }
@@ -250,7 +250,7 @@ pub fn stands(published: &Published, wanted: &Record) -> bool {
         && text(&published.hwaddr, &wanted.hwaddr)
         && text(&published.requested_ip, &wanted.requested_ip)
         && wanted.lease.as_ref().is_none_or(|lease| published.lease.as_ref() == Some(lease))
-        && wanted.lost.as_ref().is_none_or(|lost| published.lease.as_ref() != Some(lost))
+        && wanted.lost.standing(published).is_empty()
         && wanted.lease6.as_ref().is_none_or(|lease| published.lease6.as_ref() == Some(lease))
         && wanted.ingress.as_ref().is_none_or(|wanted| {
             published.turn == turn

@@ -184,7 +184,10 @@ impl Node {
                     Action::DhcpLink { uid, up } => {
                         self.note(&format!("dhcp link {uid} {}", if up { "up" } else { "down" }));
                     }
-                    Action::DhcpTaken { id, address, .. } => self.note(&format!("decline {address} of {id}")),
+                    Action::DhcpTaken { id, address, by } => {
+                        let by = by.map_or(String::new(), |mac| format!(" for {mac}"));
+                        self.note(&format!("decline {address} of {id}{by}"));
+                    }
                     Action::ReleaseLease => self.note("release lease"),
                     Action::Exit => {
                         self.exited = true;
@@ -278,9 +281,14 @@ pub(super) fn apply(view: &mut ServiceView, record: &Record) {
         published.lease = Some(lease.clone());
         view.dhcp.lease = Some(lease.clone());
     }
-    if record.lost.is_some() && published.lease == record.lost {
+    let lost = record.lost.standing(published);
+    if lost.v4.is_some() {
         published.lease = None;
         view.dhcp.lease = None;
+    }
+    if lost.v6.is_some() {
+        published.lease6 = None;
+        view.dhcp.lease6 = None;
     }
     if let Some(lease) = &record.lease6 {
         published.lease6 = Some(lease.clone());

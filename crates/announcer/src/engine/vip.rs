@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use l2::Mac;
+use l2::netlink::Link;
 
 use super::dhcp_state::{Dhcp, Dhcp6};
 use super::due::Timed;
@@ -284,10 +285,10 @@ impl Engine {
     }
 
     /// The interface on which the node has `address` as its own.
-    pub(super) fn own_interface_of(&self, address: IpAddr) -> Option<String> {
+    pub(super) fn own_interface_of(&self, address: IpAddr) -> Option<&Link> {
         let network = self.network.as_ref()?;
         let ours = |found: &_| self.is_removed(found) || network.is_ours_without_mark(found, self.fence);
-        network.own_interface(address, ours).map(|link| link.name.clone())
+        network.own_interface(address, ours)
     }
 
     /// An address that stands on this node without our mark or kube-vip's form is the node's own. Set as a VIP it would
@@ -295,7 +296,7 @@ impl Engine {
     fn refuse_own_address(&mut self, now: Instant, id: &VipId) -> bool {
         let Some(carrier) = self.vips[id].carrier else { return false };
         let address = carrier.net.addr();
-        let Some(interface) = self.own_interface_of(address) else { return false };
+        let Some(interface) = self.own_interface_of(address).map(|link| link.name.clone()) else { return false };
         let vip = self.vips.get_mut(id).expect("it is there");
         vip.phase = Phase::Blocked { until: now + CONFLICT_RETRY };
         vip.announcing = Announcing::Silent;

@@ -265,6 +265,28 @@ fn who_names_a_missing_interface_does_not_decide_where_a_shared_address_is() {
 }
 
 #[test]
+fn each_who_names_what_no_vip_can_be_on_is_told_what_he_names_and_is_passed_over() {
+    let on = |created, name: &str, interface: &str| {
+        let interface = InterfaceWish::Named(interface.into());
+        ServiceView { created, interface, ..view(name, &["10.0.0.5"]) }
+    };
+    let third = ServiceView { created: 3, ..view("c", &["10.0.0.5"]) };
+    let id = VipId::Static("10.0.0.5".parse().unwrap());
+    for (first, second) in [("eth8", "eth9"), ("lo", "eth9"), ("eth8", "lo")] {
+        let both = [on(1, "a", first), on(2, "b", second)];
+        for (services, place) in
+            [(both.to_vec(), None), ([both.as_slice(), std::slice::from_ref(&third)].concat(), Some(2))]
+        {
+            let plan = planned(&services, MINE, &[]);
+            assert_eq!(plan.vips[&id].place.as_ref().ok(), place.as_ref(), "{first} {second}");
+            let told: Vec<(&str, &str)> =
+                plan.told.iter().map(|(key, text)| (key.name.as_str(), text.split('"').nth(1).unwrap())).collect();
+            assert_eq!(told, [("a", first), ("b", second)]);
+        }
+    }
+}
+
+#[test]
 fn an_address_that_is_leased_is_known_as_such_in_both_families() {
     let uid = Uid("web".into());
     assert!(VipId::Dhcp(uid.clone()).is_dhcp());

@@ -1,10 +1,11 @@
 //! This node's card, in its membership Lease: when it is written again. Each write renews the Lease.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::super::{Action, Engine};
 use crate::ownership::Owners;
-use crate::ownership::node::Card;
+use crate::ownership::node::{Card, CardLink};
 
 /// A card that changed is written again, but not more often than this: a fail-over of 200 VIPs changes the term 200
 /// times.
@@ -26,8 +27,6 @@ impl WrittenCard {
     /// When the card has to be written again, given what it should say; absent: at once.
     pub fn due(&self, card: &Card) -> Option<Instant> {
         let (written, at) = self.last.as_ref()?;
-        let by_which_others_decide =
-            |card: &Card| (card.links.clone(), card.serving, card.leaving, card.unable.clone());
         let urgent = by_which_others_decide(card) != by_which_others_decide(written);
         let pause = match (urgent, card == written) {
             (true, _) => Duration::ZERO,
@@ -36,6 +35,10 @@ impl WrittenCard {
         };
         Some(*at + pause)
     }
+}
+
+fn by_which_others_decide(card: &Card) -> (&[CardLink], bool, bool, &BTreeSet<String>) {
+    (&card.links, card.serving, card.leaving, &card.unable)
 }
 
 impl Engine {
@@ -53,7 +56,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ownership::node::{CardLink, Term};
+    use crate::ownership::node::Term;
 
     #[test]
     fn what_others_decide_by_is_written_at_once_and_the_rest_with_the_next_renewal_or_after_a_pause() {

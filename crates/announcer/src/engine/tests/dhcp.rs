@@ -410,7 +410,9 @@ fn an_address_that_another_service_or_the_node_has_is_declined_and_never_set() {
     let mut node = Node::leading(&[served, view("web", &["dhcp"])]);
     node.pass_ms(1000);
     // The node's own address on eth0.
-    for (address, user) in [("10.0.0.5", "Service default/served"), ("10.0.0.1", "own address")] {
+    for (address, user, by) in
+        [("10.0.0.5", "Service default/served", ""), ("10.0.0.1", "own address", " for 02:00:00:00:00:02")]
+    {
         node.take_log();
         node.told.clear();
         let given = leased(&node, address, 600);
@@ -418,7 +420,7 @@ fn an_address_that_another_service_or_the_node_has_is_declined_and_never_set() {
         node.dhcp("web", DhcpEvent::Lost { address: address.parse().unwrap(), why: "in use".into() });
         node.pass_ms(20_000);
         let log = node.take_log();
-        assert!(log.contains(&format!("decline {address} of dhcp web00000-uid")), "{log:?}");
+        assert!(log.contains(&format!("decline {address} of dhcp web00000-uid{by}")), "{log:?}");
         assert!(node.kernel.own().iter().all(|own| !own.starts_with("vip-")), "{:?}", node.kernel.own());
         let told: Vec<_> = node.told.iter().map(|(name, tell)| (name.as_str(), tell.reason)).collect();
         assert_eq!(told, [("web", Reason::AddressConflict)]);

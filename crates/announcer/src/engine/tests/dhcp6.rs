@@ -87,19 +87,61 @@ fn an_address_that_is_taken_back_is_replaced_everywhere() {
     assert!(node.reasons().contains(&"DHCPLeaseLost"));
 }
 
-#[test]
-fn both_families_are_leased_side_by_side() {
+fn bound_twice() -> Node {
     let mut node = Node::started(&[view("web", &["dhcp", "dhcp6"])], MINE, with_ipv6());
     node.pass_ms(1000);
     let (four, six) = (Leased { facts: facts("10.0.0.50"), expires: None }, leased(&node, "fd00::50", 600));
     node.dhcp("web", DhcpEvent::Bound(four));
     say(&mut node, DhcpEvent::Bound(six));
     node.pass_ms(1000);
+    node
+}
+
+#[test]
+fn both_families_are_leased_side_by_side() {
+    let node = bound_twice();
     assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.50/32", "eth0 fd00::50/128"]);
     let published = &node.engine.services[&ServiceKey::new("default", "web")].published;
     assert_eq!(published.requested_ip.as_deref(), Some("10.0.0.50,fd00::50"));
     assert_eq!(published.ingress.len(), 2);
     assert!(published.lease.is_some() && published.lease6.is_some());
+}
+
+#[test]
+fn a_lease_that_is_lost_is_left_to_no_successor_while_the_other_family_is_up() {
+    let mut node = bound_twice();
+    node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
+    node.pass_ms(1000);
+    let published = &node.engine.services[&ServiceKey::new("default", "web")].published;
+    assert!(published.lease.is_none() && published.lease6.is_some(), "{published:?}");
+
+    let mut node = bound_twice();
+    say(&mut node, DhcpEvent::Lost { address: "fd00::50".parse().unwrap(), why: "no binding".into() });
+    node.pass_ms(1000);
+    let published = &node.engine.services[&ServiceKey::new("default", "web")].published;
+    assert!(published.lease.is_some() && published.lease6.is_none(), "{published:?}");
+}
+
+#[test]
+fn a_lease_that_was_lost_here_is_not_gone_on_with_before_the_server_gives_it_again() {
+    let mut node = bound();
+    // It still stands on the Service when that comes back.
+    node.api = false;
+    let lease = leased(&node, "fd00::50", 600);
+    say(&mut node, DhcpEvent::Lost { address: "fd00::50".parse().unwrap(), why: "no binding".into() });
+    node.feed(Input::Lease(theirs()));
+    node.take_log();
+    node.feed(Input::Lease(MINE));
+    node.pass_ms(100);
+    let log = node.take_log();
+    assert!(log.contains(&"start dhcp6 web00000-uid lease None".to_owned()), "{log:?}");
+    say(&mut node, DhcpEvent::Bound(lease));
+    node.feed(Input::Lease(theirs()));
+    node.take_log();
+    node.feed(Input::Lease(MINE));
+    node.pass_ms(100);
+    let log = node.take_log();
+    assert!(log.contains(&"start dhcp6 web00000-uid lease Some(\"fd00::50\")".to_owned()), "{log:?}");
 }
 
 #[test]

@@ -116,6 +116,19 @@ fn a_client_hears_once_that_its_link_is_lost_and_once_that_it_is_back() {
     assert_eq!(carrier(&mut node, true), ["dhcp link web00000-uid up"]);
 }
 
+#[test]
+fn what_is_known_of_a_lost_lease_goes_with_its_service_also_when_another_takes_its_name() {
+    let anew = ServiceView { uid: Uid("another-uid".into()), ..view("web", &["dhcp"]) };
+    for next in [None, Some(Box::new(anew))] {
+        let mut node = bound("web", "10.0.0.50");
+        node.api = false;
+        node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
+        assert!(node.engine.void.contains_key(&uid("web")));
+        node.feed(Input::Service(ServiceKey::new("default", "web"), next));
+        assert!(node.engine.void.is_empty(), "{:?}", node.engine.void);
+    }
+}
+
 /// What a former life left, as seen by a process that cannot reach the API.
 fn orphaned(end: impl FnOnce(Instant) -> Option<LeaseEnd>) -> Node {
     let mut network = network();

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use l2::Mac;
 
+use super::standing::chosen;
 use super::{Cluster, Scene};
 use crate::annotations::Wanted;
-use crate::network::Network;
+use crate::network::{Network, named};
 use crate::view::{InterfaceWish, ServiceView};
 
 /// What clients and detectors ask for, as far as it is known.
@@ -57,11 +58,12 @@ impl Cluster {
     /// Whose wish says on which interface a group is: that of the first, unless no node has what it names. All nodes know
     /// the same of one another; who names what there is nowhere would take the address off the others.
     pub(super) fn placed_by<'a>(&self, scene: &Scene<'_>, members: &[&'a ServiceView]) -> &'a ServiceView {
-        let exists = |view: &&&ServiceView| match &view.interface {
-            InterfaceWish::Named(name) => {
-                scene.network.link_by_name(name).is_some() || self.facts.is_link_of_member(name)
-            }
-            InterfaceWish::Default | InterfaceWish::Auto => true,
+        let address = addresses(members).first().map(|(address, _)| *address);
+        let exists = |view: &&&ServiceView| {
+            let here = chosen(scene, view, address);
+            let elsewhere =
+                || named(&view.interface, scene.config).is_some_and(|(_, name)| self.facts.is_link_of_member(name));
+            here.err().is_none_or(|error| !error.names_nothing()) || elsewhere()
         };
         members.iter().find(exists).copied().unwrap_or(members[0])
     }

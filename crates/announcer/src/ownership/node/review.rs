@@ -152,7 +152,7 @@ impl Cluster {
         for (key, members) in &scene.groups.members {
             let group = key.to_string();
             let refused = members.iter().any(|member| scene.refused.contains(member));
-            if !refused && !self.unable.has(now, &group) {
+            if !refused && !self.unable.knows(&group) {
                 continue;
             }
             let views: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();

@@ -120,7 +120,7 @@ impl Cluster {
         let first = records.next().flatten();
         first.or_else(|| {
             let copies = records.flatten().filter(|seat| seat.term.is_counted());
-            // Of equal ones the older Service's: `max_by_key` would give the last.
+            // Of equal ones the senior's: `max_by_key` would give the last.
             copies.reduce(|best, seat| if best.term >= seat.term { best } else { seat })
         })
     }
@@ -234,7 +234,11 @@ pub(super) fn link_of(scene: &Scene<'_>, view: &ServiceView, address: Option<IpA
     link.is_usable().then_some(link.index)
 }
 
-fn chosen<'a>(scene: &Scene<'a>, view: &ServiceView, address: Option<IpAddr>) -> Result<&'a Link, InterfaceError> {
+pub(super) fn chosen<'a>(
+    scene: &Scene<'a>,
+    view: &ServiceView,
+    address: Option<IpAddr>,
+) -> Result<&'a Link, InterfaceError> {
     let address = address.filter(|_| !view.wants_dhcp() && !view.wants_dhcp6());
     scene.network.choose(&view.interface, scene.config, address)
 }

@@ -24,10 +24,11 @@ struct Entry {
 pub struct Unable(BTreeMap<String, Entry>);
 
 impl Unable {
-    /// It was refused too often. True if that is news.
+    /// It was refused too often. True if that is news. What would have no room on the card is not taken down: to the others
+    /// this node would still be able, and what it gives away would come back.
     pub fn note(&mut self, now: Instant, group: &str) -> bool {
         let before = self.0.get(group);
-        if before.is_some_and(|entry| now < entry.until) {
+        if before.is_some_and(|entry| now < entry.until) || self.active(now).count() >= MOST {
             return false;
         }
         let times = before.map_or(0, |entry| (entry.times + 1).min(DOUBLINGS));
@@ -40,10 +41,18 @@ impl Unable {
         self.0.get(group).is_some_and(|entry| now < entry.until)
     }
 
+    /// Whether it was refused not long ago: its next refusal would count for more.
+    pub fn knows(&self, group: &str) -> bool {
+        self.0.contains_key(group)
+    }
+
     /// What stands on the card.
     pub fn on_card(&self, now: Instant) -> BTreeSet<String> {
-        let active = self.0.iter().filter(|(_, entry)| now < entry.until);
-        active.take(MOST).map(|(group, _)| group.clone()).collect()
+        self.active(now).cloned().collect()
+    }
+
+    fn active(&self, now: Instant) -> impl Iterator<Item = &String> {
+        self.0.iter().filter(move |(_, entry)| now < entry.until).map(|(group, _)| group)
     }
 
     /// Forgets those that are `well` again, and what was long ago.
@@ -76,5 +85,17 @@ mod tests {
         unable.retain(again, |group| group == "a");
         assert!(!unable.has(again, "a") && unable.note(again, "a"));
         assert_eq!(unable.deadline(again), Some(again + HOLD), "it begins anew");
+    }
+
+    #[test]
+    fn what_has_no_room_on_the_card_is_not_given_away() {
+        let now = Instant::now();
+        let mut unable = Unable::default();
+        let groups: Vec<String> = (0..=MOST).map(|number| format!("{number:04}")).collect();
+        let noted = groups.iter().filter(|group| unable.note(now, group)).count();
+        assert_eq!(noted, MOST);
+        let card = unable.on_card(now);
+        assert!(groups.iter().all(|group| unable.has(now, group) == card.contains(group)));
+        assert!(unable.note(now + HOLD, &groups[MOST]), "there is room again");
     }
 }

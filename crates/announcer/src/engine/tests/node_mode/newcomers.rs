@@ -111,3 +111,20 @@ fn a_service_with_the_mac_of_one_that_is_served_elsewhere_gets_no_macvlan_and_sa
     }
     panic!("one of the names belongs to this node");
 }
+
+#[test]
+fn who_names_an_interface_on_which_no_node_has_vips_is_passed_over_by_plan_and_record_alike() {
+    for (interface, env) in [
+        (InterfaceWish::Named("lo".into()), ("vip_loglevel", "4")),
+        (InterfaceWish::Default, ("vip_interface", "nosuch")),
+    ] {
+        let first = ServiceView { interface, ..seated("first", "10.0.0.5", "node-1", 4) };
+        let mut second = ServiceView { created: 100, ..seated("second", "10.0.0.5", "node-1", 4) };
+        second.interface = InterfaceWish::Named("eth0".into());
+        second.ports = vec![Port { port: 9, protocol: "TCP".into() }];
+        let mut cluster = Cluster::with(&[env], &["node-1", "node-2"], &[first, second]);
+        cluster.quiet(5000, &[("node-2", "10.0.0.2")], &["node-1", "node-2"]);
+        assert!(cluster.has(), "{env:?}");
+        assert_eq!(cluster.node.swaps, [], "{env:?}");
+    }
+}

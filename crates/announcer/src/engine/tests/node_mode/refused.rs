@@ -102,3 +102,30 @@ fn nodes_that_all_cannot_do_not_throw_an_address_at_one_another() {
     assert!(cluster.has());
     assert_eq!(cluster.node.cards.last().unwrap().unable, BTreeSet::new());
 }
+
+#[test]
+fn what_is_served_here_again_after_its_hold_is_held_no_longer_than_the_first_time_when_it_is_refused_again() {
+    let mut cluster = refused_by_the_kernel(&["node-1"]);
+    let unable = |cluster: &Cluster| cluster.node.cards.last().unwrap().unable.clone();
+    let minutes = |cluster: &mut Cluster, minutes: u64| {
+        for _ in 0..minutes * 12 {
+            cluster.renew(&["node-1"]);
+            cluster.node.pass(Duration::from_secs(5));
+        }
+    };
+    cluster.node.gone("web");
+    minutes(&mut cluster, 11);
+    assert_eq!(unable(&cluster), BTreeSet::new());
+    cluster.node.kernel.refuse = false;
+    cluster.node.upsert(seated("web", "10.0.0.5", "node-1", 4));
+    minutes(&mut cluster, 1);
+    assert!(cluster.has());
+    cluster.node.gone("web");
+    cluster.node.kernel.refuse = true;
+    cluster.node.upsert(seated("web", "10.0.0.5", "node-1", 4));
+    minutes(&mut cluster, 1);
+    assert_eq!(unable(&cluster), ["10.0.0.5".to_owned()].into());
+    cluster.node.gone("web");
+    minutes(&mut cluster, 11);
+    assert_eq!(unable(&cluster), BTreeSet::new(), "not doubled");
+}
