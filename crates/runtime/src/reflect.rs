@@ -37,7 +37,7 @@ const WATCH_SECONDS: u32 = 120;
 const TRY_WATCH_SOON: Duration = Duration::from_secs(1);
 /// A watch that lasted for longer works, or the server was away meanwhile.
 const LASTED: Duration = Duration::from_secs(10);
-/// Who pauses for so long has been refused for longer than a server needs to start: it is told.
+/// What is refused for so long is refused for longer than a server needs to start.
 const REFUSED_FOR_GOOD: Duration = Duration::from_secs(8);
 /// In the long run somebody may have granted the right.
 const TRY_WATCH_AGAIN: Duration = Duration::from_mins(10);
@@ -219,6 +219,7 @@ where
     async fn watch(&self, returns: &mut Option<watch::Receiver<u64>>) -> Ended {
         let mut ingest = Ingest::new(self);
         let mut pause = FIRST_PAUSE;
+        let mut forbidden_since = None;
         // When a watch that was refused before, and of which nothing has been heard since, has lasted.
         let mut lasted = None;
         let mut events = std::pin::pin!(self.stream());
@@ -240,7 +241,7 @@ where
                     let polling = matches!(event, watcher::Event::InitDone) && self.is_polling();
                     ingest.take(event);
                     if done {
-                        pause = FIRST_PAUSE;
+                        (pause, forbidden_since) = (FIRST_PAUSE, None);
                         lasted = polling.then(|| Instant::now() + LASTED);
                         self.well(polling);
                     }
@@ -257,10 +258,19 @@ where
                     if returned_within(pause.mul_f64(0.5 + rand::random::<f64>()), returns).await {
                         return Ended::Returned;
                     }
-                    pause = (pause * 2).min(self.longest_pause);
+                    forbidden_since =
+                        (api_code(&error) == Some(403)).then(|| forbidden_since.unwrap_or_else(Instant::now));
+                    pause = (pause * 2).min(self.longest_after(forbidden_since));
                 }
             }
         }
+    }
+
+    /// The longest pause after a failure. A list that is forbidden for longer than a server needs to start is so until somebody grants
+    /// the right.
+    fn longest_after(&self, forbidden_since: Option<Instant>) -> Duration {
+        let for_good = forbidden_since.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
+        if for_good { TRY_WATCH_AGAIN } else { self.longest_pause }
     }
 
     async fn list(&self) {

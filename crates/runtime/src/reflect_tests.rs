@@ -110,6 +110,25 @@ async fn a_right_that_is_missing_for_good_is_asked_for_less_and_less_often() {
     task.abort();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_forbidden_for_good_is_asked_for_less_and_less_often_and_at_once_by_who_is_back() {
+    let scenario = Scenario::answering(|_| (403, Scenario::status(403, "Forbidden", "cannot list")));
+    let (reflector, _) = reflector(&scenario);
+    let returns = watch::Sender::new(0);
+    let task = tokio::spawn(reflector.returns(returns.subscribe()).run());
+    let asked = || scenario.requests().len();
+    tokio::time::sleep(REFUSED_FOR_GOOD).await;
+    let soon = asked();
+    assert!(soon >= 4, "it may be starting: {soon}");
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    let later = asked() - soon;
+    assert!((10..=40).contains(&later), "{later}");
+    returns.send_modify(|returns| *returns += 1);
+    tokio::time::sleep(REFUSED_FOR_GOOD).await;
+    assert!(asked() - soon - later >= 4, "{}", asked() - soon - later);
+    task.abort();
+}
+
 /// An answer is in memory as a whole, and what it takes is never given back.
 #[tokio::test(start_paused = true)]
 async fn a_list_is_read_page_by_page() {
@@ -291,7 +310,7 @@ async fn a_missing_right_is_told_from_other_errors_until_there_is_a_list() {
     let task = tokio::spawn(reflector.run());
     let mut after = async |answer: u16| {
         *code.lock().unwrap() = answer;
-        tokio::time::sleep(Duration::from_mins(1)).await;
+        tokio::time::sleep(TRY_WATCH_AGAIN * 2).await;
         let status = status.borrow_and_update();
         (status.forbidden, status.error.is_some())
     };
