@@ -187,9 +187,7 @@ impl Guest<'_> {
             tell(outcome, vec![endpoint::check_administrator(client, request, &plan.steps).await], say)?;
         }
         let Some(secret) = plan.token.as_ref().filter(|_| self.checked) else { return Ok(None) };
-        if let Some(text) = endpoint::unreachable_for_guests(self.server) {
-            return Err(Error::Endpoint { name: "url", text });
-        }
+        self.is_for_guests()?;
         tell(outcome, endpoint::check_port(self.server).await, say)?;
 
         let exists = !plan.steps.contains(&Step::CreateToken(secret.clone()));
@@ -231,11 +229,18 @@ impl Guest<'_> {
         if request.skip_checks {
             return tell(outcome, vec![endpoint::check_token(client, &credentials.token).await], say);
         }
+        self.is_for_guests()?;
         let (checks, trusted) = self.certificate(request, Some(&credentials.ca_pem)).await;
         tell(outcome, checks, say)?;
         let ca_pem = trusted.unwrap_or(credentials.ca_pem);
         let kubeconfig = cloud_config::render(self.server, &ca_pem, &request.namespace, &credentials.token);
         tell(outcome, endpoint::check_rights(&kubeconfig, request, self.product).await, say)
+    }
+
+    /// What answers on this machine says nothing of what answers a guest.
+    fn is_for_guests(&self) -> Result<(), Error> {
+        let unreachable = endpoint::unreachable_for_guests(self.server);
+        unreachable.map_or(Ok(()), |text| Err(Error::Endpoint { name: "url", text }))
     }
 
     /// The authority that the user gives is the only one that counts.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cloud_provider::cache::ServiceCache;
 use cloud_provider::service::wants_load_balancer;
@@ -18,10 +18,9 @@ use cloud_provider::view::ServiceKey;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
-use runtime::error::{api_code, chain};
+use runtime::error::chain;
 use runtime::events::Recorder;
-use runtime::refusal;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::identity::keeper::RecordCache;
 use crate::identity::record::{self, NAME, NAMESPACE};
@@ -61,6 +60,12 @@ struct Beat {
     renewed: Option<Instant>,
 }
 
+impl Beat {
+    fn is_recent(&self, now: Instant) -> bool {
+        self.renewed.is_some_and(|at| now.saturating_duration_since(at) < PATIENCE)
+    }
+}
+
 /// Leases by name, as looks have shown them.
 #[derive(Debug, Default)]
 struct Pulse(BTreeMap<String, Beat>);
@@ -76,8 +81,7 @@ impl Pulse {
                 None => drop(self.0.insert(name, Beat { renewal, renewed: None })),
             }
         }
-        let recent = |beat: &Beat| beat.renewed.is_some_and(|at| now.saturating_duration_since(at) < PATIENCE);
-        let alive = self.0.values().any(recent);
+        let alive = self.0.values().any(|beat| beat.is_recent(now));
         // A Lease that is gone says something only while no other one lives: nodes come and go.
         self.0.retain(|name, beat| there.contains(name) || !alive && beat.renewed.is_some());
         match (alive, self.0.values().any(|beat| beat.renewed.is_some())) {
@@ -87,9 +91,10 @@ impl Pulse {
         }
     }
 
-    /// The API did not answer: announcers did not reach it either, maybe, and have their time anew.
+    /// The API did not answer: announcers did not reach it either, maybe, and have their time anew. Those that were silent for long
+    /// when it began stay so: an outage brings nobody back.
     fn blind(&mut self, now: Instant) {
-        self.0.values_mut().for_each(|beat| beat.renewed = beat.renewed.map(|_| now));
+        self.0.values_mut().filter(|beat| beat.is_recent(now)).for_each(|beat| beat.renewed = Some(now));
     }
 }
 
@@ -123,23 +128,23 @@ impl Announcers {
 
     /// Never ends.
     pub async fn run(self, events: Recorder) -> Infallible {
-        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + EVERY, EVERY);
+        let mut ticks = tokio::time::interval_at(Instant::now() + EVERY, EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut pulse, mut told) = (Pulse::default(), Told::default());
         loop {
             ticks.tick().await;
-            match refusal::settled(|| self.list()).await {
+            match self.list().await {
                 Ok(leases) => {
                     let finding = pulse.look(Instant::now(), leases);
                     if self.follow(Instant::now(), finding, &mut told, &events) {
                         pulse = Pulse::default();
                     }
                 }
-                Err(error) if api_code(&error) == Some(403) => {
-                    tracing::debug!(error = chain(&error), "nothing will be told of announcers");
-                    return std::future::pending().await;
+                // A right that is missing, too: it may be back, and what was seen before says nothing of what is.
+                Err(error) => {
+                    tracing::debug!(error = chain(&error), "nothing is known of announcers");
+                    pulse.blind(Instant::now());
                 }
-                Err(_) => pulse.blind(Instant::now()),
             }
         }
     }
@@ -160,7 +165,9 @@ impl Announcers {
         let served = if finding == Finding::Missing { self.served() } else { BTreeSet::new() };
         let fresh = told.missing.is_some() && !served.is_subset(&told.served);
         if finding != Finding::Missing || served.is_empty() || fresh {
-            if std::mem::take(told).missing.is_some() {
+            let back = finding == Finding::Alive || fresh;
+            // With the last Service the trouble goes, but nobody has come back.
+            if std::mem::take(told).missing.is_some() && back {
                 let text = "addresses of Services are announced again";
                 tracing::info!("{text}");
                 events.normal(&self.reference(), "AnnouncerBack", text);
@@ -253,10 +260,22 @@ mod tests {
         let mut pulse = Pulse::default();
         pulse.look(start, leases(&[(LOCK, "1")]));
         pulse.look(start + MINUTE, leases(&[(LOCK, "2")]));
-        let back = start + Duration::from_hours(1);
-        pulse.blind(back);
+        (2..=60).for_each(|minute| pulse.blind(start + MINUTE * minute));
+        let back = start + MINUTE * 60;
         assert_eq!(pulse.look(back + MINUTE, leases(&[(LOCK, "2")])), Finding::Alive);
         assert_eq!(pulse.look(back + PATIENCE, leases(&[(LOCK, "2")])), Finding::Missing);
+    }
+
+    #[test]
+    fn an_outage_brings_back_nobody_who_was_missing_before() {
+        let start = Instant::now();
+        let mut pulse = Pulse::default();
+        pulse.look(start, leases(&[(LOCK, "1")]));
+        pulse.look(start + MINUTE, leases(&[(LOCK, "2")]));
+        let late = start + Duration::from_hours(1);
+        assert_eq!(pulse.look(late, leases(&[(LOCK, "2")])), Finding::Missing);
+        pulse.blind(late + MINUTE);
+        assert_eq!(pulse.look(late + MINUTE * 2, leases(&[(LOCK, "2")])), Finding::Missing);
     }
 
     struct Lab {
@@ -312,6 +331,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn when_the_last_service_goes_the_trouble_goes_and_nobody_is_said_to_be_back() {
+        let mut lab = Lab::new(&nobody(), Some("10.0.0.1"));
+        let start = Instant::now();
+        lab.follow(start, Finding::Missing);
+        lab.announcers.services.remove(&service("default/web").done().key);
+        assert_eq!(lab.follow(start + MINUTE, Finding::Missing), (vec![], 0, false));
+        assert_eq!(lab.follow(start + MINUTE * 2, Finding::Alive), (vec![], 0, false));
+    }
+
+    #[tokio::test]
     async fn who_serves_without_a_lease_that_we_see_ends_the_silence() {
         let mut lab = Lab::new(&nobody(), Some("10.0.0.1"));
         let start = Instant::now();
@@ -322,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_leases_of_announcers_count_and_without_the_right_nobody_asks_again() {
+    async fn only_the_leases_of_announcers_count() {
         let item =
             |name: &str| json!({"metadata": {"name": name}, "spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}});
         let items = ["kube-scheduler", LOCK, "harvester-announcer-node-1"].map(item);
@@ -333,13 +362,33 @@ mod tests {
         let found = lab.announcers.list().await.unwrap();
         assert_eq!(found.keys().collect::<Vec<_>>(), ["harvester-announcer-node-1", LOCK]);
         assert_eq!(server.requests()[0].path, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases");
+    }
 
-        let refusing = Scenario::answering(|_| (403, Scenario::status(403, "Forbidden", "no")));
-        let lab = Lab::new(&refusing, Some("10.0.0.1"));
-        tokio::time::pause();
-        let watched = tokio::time::timeout(Duration::from_mins(10), lab.announcers.run(lab.recorder));
-        assert!(watched.await.is_err(), "it never ends");
-        let asked = refusing.requests().len();
-        assert!((2..30).contains(&asked), "for as long as an API server may need to start, and no longer: {asked}");
+    #[tokio::test(start_paused = true)]
+    async fn a_right_that_is_away_for_a_while_neither_ends_the_watch_nor_heals_what_it_has_told() {
+        let begin = Instant::now();
+        let server = Scenario::answering(move |_| {
+            let minutes = begin.elapsed().as_secs() / 60;
+            let renewal = match minutes {
+                20..40 => return (403, Scenario::status(403, "Forbidden", "cannot list leases")),
+                0..5 | 45.. => format!("2026-01-01T00:{minutes:02}:00.000000Z"),
+                _ => "2026-01-01T00:04:00.000000Z".to_owned(),
+            };
+            let item = json!({"metadata": {"name": LOCK}, "spec": {"renewTime": renewal}});
+            (200, json!({"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "metadata": {}, "items": [item]}))
+        });
+        let Lab { announcers, recorder, mut events, .. } = Lab::new(&server, Some("10.0.0.1"));
+        let metrics = Arc::clone(&announcers.metrics);
+        let task = tokio::spawn(announcers.run(recorder));
+        let mut after = async |minutes| {
+            tokio::time::sleep(MINUTE * minutes).await;
+            let told: Vec<String> = std::iter::from_fn(|| events.try_recv().ok()).map(|event| event.reason).collect();
+            (told, metrics.announcer_missing.get())
+        };
+        assert_eq!(after(15).await, (reasons(&["NoAnnouncer"]), 1));
+        assert_eq!(after(15).await, (vec![], 1), "refused");
+        assert_eq!(after(13).await, (vec![], 1), "answered, and still silent");
+        assert_eq!(after(7).await, (reasons(&["AnnouncerBack"]), 0));
+        task.abort();
     }
 }

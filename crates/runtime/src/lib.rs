@@ -23,3 +23,6 @@ pub use product::Product;
 
 #[cfg(any(test, feature = "scenario"))]
 pub mod scenario;
+
+#[cfg(test)]
+mod log_lines;

@@ -35,8 +35,10 @@ const WATCH_SECONDS: u32 = 120;
 /// A reflector that polls tries to watch again after this time, doubled up to [`TRY_WATCH_AGAIN`]: an API server that has just started
 /// refuses what it allows as soon as it has read its rules.
 const TRY_WATCH_SOON: Duration = Duration::from_secs(1);
-/// A watch that lasted for longer worked, or the server was away meanwhile.
-const AT_ONCE: Duration = Duration::from_secs(10);
+/// A watch that lasted for longer works, or the server was away meanwhile.
+const LASTED: Duration = Duration::from_secs(10);
+/// What is refused for so long is refused for longer than a server needs to start.
+const REFUSED_FOR_GOOD: Duration = Duration::from_secs(8);
 /// In the long run somebody may have granted the right.
 const TRY_WATCH_AGAIN: Duration = Duration::from_mins(10);
 
@@ -177,6 +179,7 @@ where
     pub async fn run(self) -> Infallible {
         let mut returns = self.returns.clone();
         let mut patience = TRY_WATCH_SOON;
+        let mut told = false;
         loop {
             let begin = Instant::now();
             if let Ended::Returned = self.watch(&mut returns).await {
@@ -184,8 +187,13 @@ where
                 patience = TRY_WATCH_SOON;
                 continue;
             }
-            if begin.elapsed() > AT_ONCE {
+            if begin.elapsed() > LASTED {
                 patience = TRY_WATCH_SOON;
+            }
+            let worked = self.status.send_if_modified(|status| !std::mem::replace(&mut status.polling, true));
+            told &= !worked;
+            if patience >= REFUSED_FOR_GOOD && !std::mem::replace(&mut told, true) {
+                tracing::info!(kind = self.name, "watch refused: reading the list every {:?} instead", POLL_EVERY);
             }
             let until = Instant::now() + patience;
             patience = (patience * 2).min(TRY_WATCH_AGAIN);
@@ -198,7 +206,7 @@ where
         loop {
             let pause = POLL_EVERY.mul_f64(0.8 + 0.4 * rand::random::<f64>());
             let left = until.saturating_duration_since(Instant::now());
-            if let Ended::Returned = sleep(pause.min(left), returns).await {
+            if returned_within(pause.min(left), returns).await {
                 return self.begin_anew();
             }
             if pause >= left {
@@ -211,12 +219,21 @@ where
     async fn watch(&self, returns: &mut Option<watch::Receiver<u64>>) -> Ended {
         let mut ingest = Ingest::new(self);
         let mut pause = FIRST_PAUSE;
+        let mut forbidden_since = None;
+        // When a watch that was refused before, and of which nothing has been heard since, has lasted.
+        let mut lasted = None;
         let mut events = std::pin::pin!(self.stream());
         loop {
             let event = tokio::select! {
                 event = events.next() => event.expect("a watcher never ends"),
                 () = returned(returns) => return Ended::Returned,
+                () = async { tokio::time::sleep_until(lasted.expect("polled only if set")).await }, if lasted.is_some() => {
+                    lasted = None;
+                    self.well(false);
+                    continue;
+                }
             };
+            lasted = None;
             match event {
                 Ok(event) => {
                     let done = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
@@ -224,19 +241,12 @@ where
                     let polling = matches!(event, watcher::Event::InitDone) && self.is_polling();
                     ingest.take(event);
                     if done {
-                        pause = FIRST_PAUSE;
+                        (pause, forbidden_since) = (FIRST_PAUSE, None);
+                        lasted = polling.then(|| Instant::now() + LASTED);
                         self.well(polling);
                     }
                 }
                 Err(watcher::Error::WatchStartFailed(error)) if api_code(&error) == Some(403) => {
-                    let news = self.status.send_if_modified(|status| !std::mem::replace(&mut status.polling, true));
-                    if news {
-                        tracing::info!(
-                            kind = self.name,
-                            "watch refused: reading the list every {:?} instead",
-                            POLL_EVERY
-                        );
-                    }
                     return Ended::Refused;
                 }
                 Err(error) => {
@@ -245,13 +255,22 @@ where
                     if !routine {
                         self.unwell(&error);
                     }
-                    if let Ended::Returned = sleep(pause.mul_f64(0.5 + rand::random::<f64>()), returns).await {
+                    if returned_within(pause.mul_f64(0.5 + rand::random::<f64>()), returns).await {
                         return Ended::Returned;
                     }
-                    pause = (pause * 2).min(self.longest_pause);
+                    forbidden_since =
+                        (api_code(&error) == Some(403)).then(|| forbidden_since.unwrap_or_else(Instant::now));
+                    pause = (pause * 2).min(self.longest_after(forbidden_since));
                 }
             }
         }
+    }
+
+    /// The longest pause after a failure. A list that is forbidden for longer than a server needs to start is so until somebody grants
+    /// the right.
+    fn longest_after(&self, forbidden_since: Option<Instant>) -> Duration {
+        let for_good = forbidden_since.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
+        if for_good { TRY_WATCH_AGAIN } else { self.longest_pause }
     }
 
     async fn list(&self) {
@@ -328,12 +347,9 @@ pub async fn returned(returns: &mut Option<watch::Receiver<u64>>) {
     }
 }
 
-/// A pause, shorter when the server is back.
-async fn sleep(pause: Duration, returns: &mut Option<watch::Receiver<u64>>) -> Ended {
-    tokio::select! {
-        () = tokio::time::sleep(pause) => Ended::Refused,
-        () = returned(returns) => Ended::Returned,
-    }
+/// A pause, shorter when the server is back: true.
+async fn returned_within(pause: Duration, returns: &mut Option<watch::Receiver<u64>>) -> bool {
+    tokio::time::timeout(pause, returned(returns)).await.is_ok()
 }
 
 /// Turns watch events into cache content; holds a list back until it is complete.

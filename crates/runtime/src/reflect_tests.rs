@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::log_lines::Lines;
 use crate::scenario::Scenario;
 
 fn reflector(scenario: &Scenario) -> (Reflector<ConfigMap, String, String>, Cache<String, String>) {
@@ -72,14 +73,20 @@ async fn a_watch_that_was_refused_for_a_moment_is_back_soon() {
         }
         (0, Value::Null)
     });
+    let log = Lines::default();
+    let _collecting = log.collect();
     let (reflector, _) = reflector(&scenario);
+    let status = reflector.status();
     let task = tokio::spawn(reflector.run());
     tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(status.borrow().polling, "a list does not show yet that the watch is granted");
     let watches = |of: &[crate::scenario::Seen]| of.iter().filter(|seen| is_watch(&seen.query)).count();
     let seen = scenario.requests();
     assert_eq!(watches(&seen), 3, "refused at once and after 1 s, granted after 3 s: {seen:?}");
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(scenario.requests().len(), seen.len(), "no list is read beside a watch that works");
+    assert!(!status.borrow().polling, "nothing has happened, and yet it watches");
+    assert_eq!(log.count("watch refused"), 0, "it did not last");
     task.abort();
 }
 
@@ -100,6 +107,25 @@ async fn a_right_that_is_missing_for_good_is_asked_for_less_and_less_often() {
     tokio::time::sleep(Duration::from_hours(1)).await;
     assert!((10..=16).contains(&first_hour), "1, 2, 4 s and so on, then each ten minutes: {first_hour}");
     assert!((5..=6).contains(&(watches() - first_hour)), "{}", watches() - first_hour);
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_forbidden_for_good_is_asked_for_less_and_less_often_and_at_once_by_who_is_back() {
+    let scenario = Scenario::answering(|_| (403, Scenario::status(403, "Forbidden", "cannot list")));
+    let (reflector, _) = reflector(&scenario);
+    let returns = watch::Sender::new(0);
+    let task = tokio::spawn(reflector.returns(returns.subscribe()).run());
+    let asked = || scenario.requests().len();
+    tokio::time::sleep(REFUSED_FOR_GOOD).await;
+    let soon = asked();
+    assert!(soon >= 4, "it may be starting: {soon}");
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    let later = asked() - soon;
+    assert!((10..=40).contains(&later), "{later}");
+    returns.send_modify(|returns| *returns += 1);
+    tokio::time::sleep(REFUSED_FOR_GOOD).await;
+    assert!(asked() - soon - later >= 4, "{}", asked() - soon - later);
     task.abort();
 }
 
@@ -128,29 +154,10 @@ async fn a_list_is_read_page_by_page() {
     task.abort();
 }
 
-/// Collects log lines.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_told_once_and_again_only_after_the_watch_has_worked() {
-    let log = Log::default();
-    let lines = log.clone();
-    let _guard = tracing::subscriber::set_default(
-        tracing_subscriber::fmt().with_writer(move || lines.clone()).with_max_level(tracing::Level::INFO).finish(),
-    );
-    let told = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap().matches("watch refused").count();
+    let log = Lines::default();
+    let _collecting = log.collect();
     let granted = Arc::new(AtomicBool::new(false));
     let allowed = Arc::clone(&granted);
     let scenario = Scenario::answering(move |request| {
@@ -171,10 +178,10 @@ async fn a_refusal_is_told_once_and_again_only_after_the_watch_has_worked() {
     let watches = || scenario.requests().iter().filter(|seen| is_watch(&seen.query)).count();
     tokio::time::sleep(TRY_WATCH_AGAIN * 3).await;
     assert!(watches() >= 3, "it was tried again: {}", watches());
-    assert_eq!(told(), 1);
+    assert_eq!(log.count("watch refused"), 1);
     granted.store(true, Ordering::Relaxed);
     tokio::time::sleep(TRY_WATCH_AGAIN * 3).await;
-    assert_eq!(told(), 2, "granted and withdrawn");
+    assert_eq!(log.count("watch refused"), 2, "granted and withdrawn");
     task.abort();
 }
 
@@ -303,7 +310,7 @@ async fn a_missing_right_is_told_from_other_errors_until_there_is_a_list() {
     let task = tokio::spawn(reflector.run());
     let mut after = async |answer: u16| {
         *code.lock().unwrap() = answer;
-        tokio::time::sleep(Duration::from_mins(1)).await;
+        tokio::time::sleep(TRY_WATCH_AGAIN * 2).await;
         let status = status.borrow_and_update();
         (status.forbidden, status.error.is_some())
     };

@@ -27,6 +27,8 @@ use crate::health::Check;
 /// what it allows as soon as it has read its rules.
 const WATCH_AGAIN_SOON: Duration = Duration::from_secs(1);
 const WATCH_AGAIN: Duration = Duration::from_mins(10);
+/// Who waits for so long has been refused for longer than a server needs to start: it is told.
+const WATCH_REFUSED: Duration = Duration::from_secs(8);
 
 /// One replica's part in an election. [`Election::run`] does the work; [`Election::leadership`] tells the result.
 #[derive(Debug)]
@@ -179,14 +181,20 @@ impl Election {
         pause: &mut Duration,
     ) -> Option<(Input, Option<DynamicObject>)> {
         match event {
-            Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
+            Ok(watcher::Event::InitApply(object)) => Some((Input::Watched(Some(observe(&object))), Some(object))),
+            // These show that the watch is granted, which a list does not.
+            Ok(watcher::Event::Apply(object)) => {
+                *pause = WATCH_AGAIN_SOON;
                 Some((Input::Watched(Some(observe(&object))), Some(object)))
             }
-            Ok(watcher::Event::Delete(_)) => Some((Input::Watched(None), None)),
+            Ok(watcher::Event::Delete(_)) => {
+                *pause = WATCH_AGAIN_SOON;
+                Some((Input::Watched(None), None))
+            }
             Ok(watcher::Event::Init | watcher::Event::InitDone) => None,
             Err(error) => {
                 if crate::error::api_code(&error) == Some(403) {
-                    if *pause == WATCH_AGAIN_SOON {
+                    if *pause == WATCH_REFUSED {
                         tracing::info!(
                             lease = %self.config.name, namespace = %self.config.namespace,
                             "no right to list and watch Leases here: polling every {:?}", self.config.timing.retry_period

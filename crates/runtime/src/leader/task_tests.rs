@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::{OnLoss, Timing};
 use super::*;
+use crate::log_lines::Lines;
 use crate::scenario::{Scenario, Seen};
 
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
@@ -13,28 +14,49 @@ const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 struct Server {
     scenario: Scenario,
     away: Arc<AtomicBool>,
+    /// List and watch are granted, for one watch that shows the Lease and ends.
+    granted: Arc<AtomicBool>,
     lease: Arc<Mutex<Option<Value>>>,
 }
 
 impl Server {
     fn new() -> Self {
-        let away = Arc::new(AtomicBool::new(false));
+        let (away, granted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let lease: Arc<Mutex<Option<Value>>> = Arc::default();
         let scenario = Scenario::answering({
-            let (away, lease) = (Arc::clone(&away), Arc::clone(&lease));
+            let (away, granted, lease) = (Arc::clone(&away), Arc::clone(&granted), Arc::clone(&lease));
             move |seen| {
                 if away.load(Ordering::Relaxed) {
                     return (503, Scenario::status(503, "ServiceUnavailable", "away"));
                 }
-                answer(seen, &mut lease.lock().unwrap())
+                let mut lease = lease.lock().unwrap();
+                if seen.path == PATH && seen.method == "GET" && granted.load(Ordering::Relaxed) {
+                    return listed(seen, lease.as_ref(), &granted);
+                }
+                answer(seen, &mut lease)
             }
         });
-        Self { scenario, away, lease }
+        Self { scenario, away, granted, lease }
     }
 
     fn holder(&self) -> String {
         let lease = self.lease.lock().unwrap();
         lease.as_ref().map_or("-", |lease| lease["spec"]["holderIdentity"].as_str().unwrap()).to_owned()
+    }
+}
+
+fn listed(seen: &Seen, lease: Option<&Value>, granted: &AtomicBool) -> (u16, Value) {
+    match lease {
+        Some(lease) if seen.query.contains("watch=true") && granted.swap(false, Ordering::Relaxed) => {
+            (200, json!({"type": "MODIFIED", "object": lease}))
+        }
+        lease => {
+            let items: Vec<&Value> = lease.into_iter().collect();
+            (
+                200,
+                json!({"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "metadata": {"resourceVersion": "1"}, "items": items}),
+            )
+        }
     }
 }
 
@@ -111,6 +133,32 @@ async fn a_watch_that_is_refused_is_tried_again_less_and_less_often() {
     assert!((3..=4).contains(&soon), "at once, after 1 s, after 3 s, after 7 s: {soon}");
     seconds(3600).await;
     assert!((5..=20).contains(&(lists() - soon)), "{}", lists() - soon);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_watch_that_worked_a_refusal_is_tried_again_soon() {
+    let server = Server::new();
+    let _first = start(&server, "first", OnLoss::End);
+    let lists = || server.scenario.requests().iter().filter(|seen| seen.method == "GET" && seen.path == PATH).count();
+    seconds(3600).await;
+    server.granted.store(true, Ordering::Relaxed);
+    let before = lists();
+    seconds(1200).await;
+    assert!(!server.granted.load(Ordering::Relaxed), "it was watched");
+    assert!(lists() - before >= 10, "after 1, 2, 4 s and so on: {}", lists() - before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_right_to_watch_is_told_once_and_only_when_it_lasts() {
+    let lines = Lines::default();
+    let _collecting = lines.collect();
+    let told = || lines.count("no right to list");
+    let server = Server::new();
+    let _first = start(&server, "first", OnLoss::End);
+    seconds(5).await;
+    assert_eq!(told(), 0, "a server that has just started");
+    seconds(3600).await;
+    assert_eq!(told(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -330,39 +378,16 @@ async fn a_lease_that_may_bear_our_name_is_not_called_handed_back() {
 #[test]
 fn an_outage_is_told_when_it_begins_and_when_it_is_over() {
     let lines = Lines::default();
-    tracing::subscriber::with_default(lines.subscriber(), || {
-        let outage = Outage::default();
-        outage.over("web");
-        for _ in 0..100 {
-            outage.failed("web", "read", "away");
-        }
-        outage.over("web");
-        outage.over("web");
+    let _collecting = lines.collect();
+    let outage = Outage::default();
+    outage.over("web");
+    for _ in 0..100 {
         outage.failed("web", "read", "away");
-    });
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    }
+    outage.over("web");
+    outage.over("web");
+    outage.failed("web", "read", "away");
+    let text = lines.text();
     let levels: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(levels, ["WARN", "INFO", "WARN"], "{text}");
-}
-
-/// What is logged at info level.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Lines {
-    fn subscriber(&self) -> impl tracing::Subscriber + Send + Sync + 'static {
-        let lines = self.clone();
-        tracing_subscriber::fmt().without_time().with_ansi(false).with_writer(move || lines.clone()).finish()
-    }
-}
-
-impl std::io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }

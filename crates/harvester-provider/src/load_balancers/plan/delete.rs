@@ -78,15 +78,13 @@ pub fn delete(
     }
 }
 
-/// The object stays, and with it the address; only its labels and the proof of whose it is change. Not without a cluster UID: under
-/// its old name the object could not be proven to be the heir's.
+/// The object stays, and with it the address; only its labels and the proof of whose it is change.
 fn hand_over(
     service: &ServiceView,
     config: &LoadBalancerConfig,
     lb: &LbView,
     sharers: &[Arc<ServiceView>],
 ) -> Option<DeletePlan> {
-    config.cluster_uid.as_ref()?;
     lb.usable_address.as_ref().filter(|_| lb.effective_ipam() == "pool" && lb.is_settled())?;
     let heir = sharing::heir(service, &joined(service, lb, sharers))?;
     let mut changes = desired::drift(config, lb, heir, Ipam::Pool);

@@ -16,7 +16,7 @@ use super::super::sharing;
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::object::{foreign, without_address};
-use super::{Action, Plan, Refusal, Verdict, World, object, wait};
+use super::{Action, Plan, Verdict, World, object, wait};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::unique_in_pool;
 
@@ -36,10 +36,6 @@ pub(super) fn step(
     let pool = source.pool()?;
     let address = lb.usable_address.as_deref()?;
     let found = lb.pool().filter(|found| *found != pool)?;
-    if world.config.cluster_uid.is_none() {
-        let (service, found, wanted) = (service.key.clone(), found.to_owned(), pool.to_owned());
-        return Some(Plan::only(Refusal::CannotMove { service, found, wanted }));
-    }
     let moves = format!("moving from IPPool {found} to {pool}, {address} stays until then");
     let next = world.others.iter().find(|other| !other.terminating && other.pool() == Some(pool));
     let plan = match next {

@@ -53,19 +53,6 @@ pub enum Refusal {
         /// Whose it is.
         holder: Holder,
     },
-    /// A move between pools needs a second object, and a proof that it is ours.
-    #[error(
-        "service {service} cannot move from IPPool {found} to {wanted}: the UID of this cluster is not known (no service \
-         default/kubernetes). Set annotation {key} back, or delete the Service and create it again", key = cloudprovider::IP_POOL
-    )]
-    CannotMove {
-        /// The Service.
-        service: ServiceKey,
-        /// Where its address is booked.
-        found: String,
-        /// What the annotation asks for.
-        wanted: String,
-    },
     /// The host does not change the mode of an object (harvester-side.md 5.2 F).
     #[error(
         "can't change the IPAM from {found} to {wanted} of load balancer {lb}: set annotation {key} back to {found}, or delete the \
@@ -164,7 +151,6 @@ impl Refusal {
             Self::ClusterName(_) => "BadClusterName",
             Self::NotAsAsked { .. } => "AddressNotAsAsked",
             Self::AddressTaken { .. } | Self::AddressHeld { .. } => "AddressTaken",
-            Self::CannotMove { .. } => "CannotMove",
             Self::IpamChanged { .. } => "IPAMChanged",
             Self::NetworkChanged { .. } => "NetworkChanged",
             Self::NetworkNotKept { .. } => "NetworkNotKept",

@@ -1,0 +1,46 @@
+//! What is logged at info level while a test runs.
+
+use std::sync::{Arc, Mutex};
+
+use tracing::dispatcher::Dispatch;
+use tracing::subscriber::{DefaultGuard, NoSubscriber};
+
+#[derive(Clone, Default)]
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
+
+/// Lines of this thread are collected for as long as it lives.
+pub(crate) struct Collecting {
+    _here: DefaultGuard,
+    _beside: Dispatch,
+}
+
+impl Lines {
+    pub(crate) fn collect(&self) -> Collecting {
+        let lines = self.clone();
+        let subscriber =
+            tracing_subscriber::fmt().without_time().with_ansi(false).with_writer(move || lines.clone()).finish();
+        let here = tracing::subscriber::set_default(subscriber);
+        // Where only one subscriber lives, a line that the thread of another test reaches first is off for all threads.
+        Collecting { _here: here, _beside: Dispatch::new(NoSubscriber::default()) }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// How often this was said.
+    pub(crate) fn count(&self, words: &str) -> usize {
+        self.text().matches(words).count()
+    }
+}
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
