@@ -109,6 +109,17 @@ pub enum Action {
     Patch(ServicePatch),
 }
 
+impl Action {
+    /// Name of the object that it creates or deletes: both take turns.
+    pub fn takes_turn_for(&self) -> Option<&str> {
+        match self {
+            Self::Create(object) => object.metadata.name.as_deref(),
+            Self::Delete { name, .. } => Some(name),
+            Self::Update { .. } | Self::Readmit { .. } | Self::Patch(_) => None,
+        }
+    }
+}
+
 /// What to do, and what to say about it when it is done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {

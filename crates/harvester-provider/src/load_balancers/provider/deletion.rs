@@ -116,6 +116,7 @@ impl HarvesterLoadBalancers {
                     let left = self.owned(service, &config);
                     // After a hand-over too: the object of a move may stand beside the one that goes on with its heir.
                     if left.lb.is_some_and(|lb| lb.name != name) || !left.others.is_empty() {
+                        self.forget_object(&name);
                         continue;
                     }
                     if let Some(waiting) = self.withdraw_address(service).await? {
@@ -156,9 +157,8 @@ impl HarvesterLoadBalancers {
         let users = self.users(service, &shown);
         let age = lb.as_deref().map(|lb| self.objects.age(lb)).unwrap_or_default();
         let plan = plan::delete(service, &config, lb.as_deref(), (&self.sharers(service, &config), &users), age);
-        if !matches!(plan, DeletePlan::Send { .. }) {
-            self.pacer.not_wanted(name);
-        }
+        let wanted = matches!(plan, DeletePlan::Send { .. }).then(|| name.to_owned());
+        self.pacer.wants_only(&service.key, wanted.as_slice());
         match plan {
             DeletePlan::Verify => match self.requests.read(name).await.map_err(failed)? {
                 None => {

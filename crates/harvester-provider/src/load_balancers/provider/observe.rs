@@ -177,19 +177,26 @@ impl HarvesterLoadBalancers {
         });
     }
 
+    /// We send nothing more for this object.
+    pub(super) fn forget_object(&self, name: &str) {
+        self.pacer.forget(name);
+        let mut memory = self.memory();
+        memory.created.remove(name);
+        memory.sent.remove(name);
+        memory.deleted.remove(name);
+    }
+
     /// Nothing of the Service is left on Harvester, and after this call nothing of it is left here.
     pub(super) fn forget(&self, service: &ServiceView, name: &str) {
         self.owners.forget(service);
         let service = &service.key;
         self.objects.forget(name);
         self.patched.forget(service);
-        self.pacer.forget(name);
+        self.forget_object(name);
+        self.pacer.wants_only(service, &[]);
         self.metrics.waits(service, None);
         let mut memory = self.memory();
         memory.backlog.remove(service);
-        memory.created.remove(name);
-        memory.sent.remove(name);
-        memory.deleted.remove(name);
         memory.unserved.remove(service);
         memory.inherited.remove(service);
         memory.founders.retain(|_, founder| founder != service);

@@ -136,15 +136,7 @@ async fn a_move_to_another_pool_costs_one_object_more_for_a_while() {
     lab.ensure().await.unwrap();
     assert_eq!(lab.sent(), [], "the watch does not show it yet, and the host books");
 
-    {
-        let mut stored = lab.stored.lock().unwrap();
-        let object = stored.get_mut(&next).unwrap();
-        object["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
-        object["status"] = json!({"allocatedAddress": {"ip": "10.30.0.1", "ipPool": "new"},
-            "conditions": [{"type": "Ready", "status": "True"}]});
-        bump(object);
-    }
-    lab.watch();
+    lab.host_books_next(&next, "10.30.0.1", "new");
     lab.ensure().await.unwrap();
     let sent = lab.sent();
     assert_eq!(methods(&sent), ["PATCH"]);
@@ -161,6 +153,52 @@ async fn a_move_to_another_pool_costs_one_object_more_for_a_while() {
     let sent = lab.sent();
     assert!(sent.iter().any(|seen| seen.method == "DELETE" && seen.path.ends_with(&under("demo"))), "{sent:?}");
     assert!(!sent.iter().any(|seen| seen.method == "DELETE" && seen.path.ends_with(&next)));
+}
+
+impl Lab {
+    /// The user names another pool; the name of the object that is created at once, if there is one.
+    async fn asks_for_pool(&self, pool: &str) -> Option<String> {
+        self.guest(|service| service.annotations.insert("cloudprovider.harvesterhci.io/ippool", pool));
+        self.ensure().await.unwrap();
+        let sent = self.sent();
+        let created = sent.iter().find(|seen| seen.method == "POST")?;
+        created.body["metadata"]["name"].as_str().map(str::to_owned)
+    }
+
+    /// The host books this address for the object of a move.
+    fn host_books_next(&self, next: &str, ip: &str, pool: &str) {
+        {
+            let mut stored = self.stored.lock().unwrap();
+            let object = stored.get_mut(next).expect("an object");
+            object["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
+            object["status"] = json!({"allocatedAddress": {"ip": ip, "ipPool": pool},
+                "conditions": [{"type": "Ready", "status": "True"}]});
+            bump(object);
+        }
+        self.watch();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_changes_the_pool_again_and_again_keeps_nobody_else_waiting() {
+    let fresh = service("default/fresh").done();
+    let lab = Lab::new(vec![served(), cluster_service(), fresh.clone()]);
+    store(&lab, go_object("demo", IP));
+    let mut wakes = lab.provider.wakes();
+    let next = lab.asks_for_pool("p0").await.expect("an object");
+    for pool in 1..20 {
+        assert_eq!(lab.asks_for_pool(&format!("p{pool}")).await, None, "its turn has not come");
+    }
+    lab.guest(|service| service.annotations.remove("cloudprovider.harvesterhci.io/ippool"));
+    lab.ensure().await.unwrap();
+    let begin = tokio::time::Instant::now();
+    lab.provider.ensure(&fresh).await.unwrap();
+    assert_eq!(lab.sent(), [], "the host books for the first of them");
+    lab.host_books_next(&next, "10.30.0.1", "p0");
+    while wakes.next().await.expect("a stream without end") != fresh.key {}
+    lab.provider.ensure(&fresh).await.unwrap();
+    assert_eq!(methods(&lab.sent()), ["POST"]);
+    assert_eq!(begin.elapsed(), Duration::ZERO);
 }
 
 fn cluster_service() -> ServiceView {
