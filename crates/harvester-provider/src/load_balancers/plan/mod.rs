@@ -19,7 +19,7 @@ use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::load_balancer::LoadBalancer;
 
 pub use delete::{DeletePlan, delete};
-pub use moving::name_in_pool;
+pub use moving::{name_in_pool, next_object};
 pub use refusal::Refusal;
 
 use super::booking::Ages;

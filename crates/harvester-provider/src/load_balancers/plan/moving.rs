@@ -3,6 +3,8 @@
 //! The host itself would release first and book then; an exhausted or mistyped pool would leave the Service without any address. So
 //! a second object is made, under a name of its own.
 
+use std::sync::Arc;
+
 use cloud_provider::provider::Waiting;
 use cloud_provider::view::ServiceView;
 use harvester_api::load_balancer::DHCP_ADDRESS;
@@ -15,7 +17,7 @@ use super::super::service_patch::publish;
 use super::super::sharing;
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
-use super::object::{foreign, without_address};
+use super::object::{foreign, used_by_static, without_address};
 use super::{Action, Plan, Refusal, Verdict, World, object, wait};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::unique_in_pool;
@@ -23,6 +25,14 @@ use crate::identity::proof::unique_in_pool;
 /// Name of the object that takes the Service's address from this pool, beside the one that serves.
 pub fn name_in_pool(config: &LoadBalancerConfig, service: &ServiceView, pool: &str) -> String {
     config.cluster_name.load_balancer_name(&service.key.namespace, &service.key.name, &unique_in_pool(service, pool))
+}
+
+/// The object that takes over, if the Service is to leave this one and there is one.
+pub fn next_object<'a>(lb: &LbView, others: &'a [Arc<LbView>], source: &Source) -> Option<&'a Arc<LbView>> {
+    let pool = source.pool()?;
+    lb.usable_address.as_ref()?;
+    lb.pool().filter(|found| *found != pool)?;
+    others.iter().find(|other| !other.terminating && other.pool() == Some(pool))
 }
 
 /// One step of a move that is asked for; `None`: the address is where it should be, or there is none to move.
@@ -41,15 +51,16 @@ pub(super) fn step(
         return Some(Plan::only(Refusal::CannotMove { service, found, wanted }));
     }
     let moves = format!("moving from IPPool {found} to {pool}, {address} stays until then");
-    let next = world.others.iter().find(|other| !other.terminating && other.pool() == Some(pool));
-    let plan = match next {
+    let plan = match next_object(lb, world.others, source) {
         None => {
             let name = name_in_pool(world.config, service, pool);
             let object = desired::new_object(world.config, &name, service, source);
             Plan { actions: vec![Action::Create(Box::new(object))], verdict: wait(moves, WaitReason::Allocation) }
         }
         Some(next) => {
-            if let Some(address) = &next.usable_address {
+            if let Some(verdict) = used_by_static(service, source, next, world) {
+                Plan { actions: Vec::new(), verdict: prefixed(&moves, verdict) }
+            } else if let Some(address) = &next.usable_address {
                 let patch = publish(service, address, interface);
                 Plan { actions: vec![Action::Patch(patch)], verdict: wait(moves, WaitReason::Allocation) }
             } else {

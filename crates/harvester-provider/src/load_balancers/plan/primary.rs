@@ -21,7 +21,7 @@ use super::super::sharing::{PortClash, ShareError, first_clash, shares_by};
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::delete::still_booking;
-use super::object::{foreign, network_changed, without_address};
+use super::object::{foreign, network_changed, used_by_static, without_address};
 use super::{Action, Plan, Refusal, UNSERVED, Verdict, World, key, moving, user_wait, wait};
 
 /// How often a Service looks whether the cluster may have one more load balancer.
@@ -29,9 +29,6 @@ const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long another one's PATCH may take.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
-
-/// How often a Service looks whether a static one still uses the address that was booked for it.
-const STATIC_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &World<'_>) -> Plan {
     let (source, asked) = match choice::choice(service) {
@@ -168,23 +165,6 @@ fn claimed(service: &ServiceView, by: &ServiceKey) -> Verdict {
     let reason = WaitReason::Allocation;
     let waiting = Waiting { reason: reason.word(), message, needs_user: false, retry_after: Some(CLAIM_PAUSE) };
     Verdict::Waiting(waiting, reason)
-}
-
-/// Harvester booked an address that a Service with a static one uses. Two nodes must not answer for it; who has it keeps it.
-fn used_by_static(service: &ServiceView, source: &Source, lb: &LbView, world: &World<'_>) -> Option<Verdict> {
-    let (Source::Pool(_), Some(address), Some(by)) = (source, &lb.usable_address, &world.address_user) else {
-        return None;
-    };
-    let service = &service.key;
-    let message = format!(
-        "Harvester booked address {address} for service {service}, and service {by} uses it by annotation {ip}: static addresses must \
-         lie outside all pools. Give service {by} another address, or exclude {address} from the IPPool and create service {service} \
-         anew",
-        ip = cloudprovider::IP
-    );
-    let reason = WaitReason::AddressTaken;
-    let waiting = Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(STATIC_INTERVAL) };
-    Some(Verdict::Waiting(waiting, reason))
 }
 
 /// Booked and published, and nobody serves it.

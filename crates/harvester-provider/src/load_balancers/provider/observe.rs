@@ -35,6 +35,14 @@ fn address_claimed(service: &ServiceView, memory: &Memory, lb: Option<&LbView>) 
     memory.under_way.publisher(&service.key, address, only_static).cloned()
 }
 
+/// The object whose address the Service is to show: that of a move, if there is one.
+fn to_be_shown<'a>(service: &ServiceView, owned: &'a Owned) -> Option<&'a LbView> {
+    let lb = owned.lb.as_deref()?;
+    let source = choice::source(service).ok();
+    let next = source.and_then(|source| plan::next_object(lb, &owned.others, &source));
+    Some(next.map_or(lb, Arc::as_ref))
+}
+
 impl HarvesterLoadBalancers {
     pub(super) fn service(&self, key: &ServiceKey) -> Option<Arc<ServiceView>> {
         self.services.get(key).map(|service| Arc::new(self.patched.see(&service)))
@@ -136,13 +144,14 @@ impl HarvesterLoadBalancers {
             memory.unserved.remove(&service.key);
             None
         };
+        let to_be_shown = to_be_shown(service, owned);
         let world = World {
             config,
             name,
             lb: lb.as_deref(),
             others: &owned.others,
-            address_user: self.address_user(service, lb.as_deref()),
-            address_claimed: address_claimed(service, &memory, lb.as_deref()),
+            address_user: self.address_user(service, to_be_shown),
+            address_claimed: address_claimed(service, &memory, to_be_shown),
             address_holder: self.address_holder(service),
             quota_reached,
             unserved,

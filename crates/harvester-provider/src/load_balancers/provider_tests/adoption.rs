@@ -201,6 +201,24 @@ async fn whoever_changes_the_pool_again_and_again_keeps_nobody_else_waiting() {
     assert_eq!(begin.elapsed(), Duration::ZERO);
 }
 
+#[tokio::test]
+async fn nobody_moves_to_an_address_that_a_static_service_has() {
+    let fixed = || service("default/fixed").short(&[("ipam", "static"), ("want", "10.30.0.1"), ("ip", "10.30.0.1")]);
+    let lab = Lab::new(vec![served(), cluster_service(), fixed().ingress("10.30.0.1").done()]);
+    store(&lab, go_object("demo", IP));
+    let next = lab.asks_for_pool("new").await.expect("an object");
+    lab.host_books_next(&next, "10.30.0.1", "new");
+    let Ensured::Waiting(waiting) = lab.ensure().await.unwrap() else { panic!("two would answer for one address") };
+    assert_eq!(lab.sent(), []);
+    assert_eq!((waiting.reason, waiting.needs_user), ("AddressTaken", true));
+    for part in [&format!("{IP} stays until then"), "default/fixed", "10.30.0.1"] {
+        assert!(waiting.message.contains(part), "{}", waiting.message);
+    }
+    lab.services.apply(key("default/fixed"), service("default/fixed").done());
+    lab.ensure().await.unwrap();
+    assert_eq!(methods(&lab.sent()), ["PATCH"], "it has another address now");
+}
+
 fn cluster_service() -> ServiceView {
     ServiceView { is_load_balancer: false, ..service("default/kubernetes").done() }
 }
