@@ -2,7 +2,7 @@
 //!
 //! An unchanged world gives an empty plan. The only plans that delete are that of a Service that is gone or wants no load
 //! balancer any more ([`delete`]), that of a Service which shares another one's address now (`secondary`), and the end of a move to
-//! another pool (`moving`).
+//! another pool, or of one that is given up (`moving`).
 
 mod delete;
 mod moving;
@@ -19,7 +19,7 @@ use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::load_balancer::LoadBalancer;
 
 pub use delete::{DeletePlan, delete};
-pub use moving::{name_in_pool, next_object};
+pub use moving::{name_in_pool, needs_object, next_object};
 pub use refusal::Refusal;
 
 use super::booking::Ages;

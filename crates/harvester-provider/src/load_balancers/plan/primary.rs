@@ -230,7 +230,7 @@ fn create(service: &ServiceView, source: &Source, world: &World<'_>) -> Plan {
     Plan { actions, verdict: wait(message, WaitReason::Allocation) }
 }
 
-fn over_quota(limit: usize) -> Verdict {
+pub(super) fn over_quota(limit: usize) -> Verdict {
     let message = format!(
         "this cluster may have {limit} load balancers and has them (--max-load-balancers): delete a Service that needs no address, \
          share one with annotation {}, or raise the limit",
@@ -259,7 +259,10 @@ fn unusable(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'
             return Some(make_anew(service, lb, source, world));
         }
         let found = lb.effective_ipam().to_owned();
-        return Some(Plan::only(Refusal::IpamChanged { lb: key(world), found, wanted: source.word() }));
+        // Nobody moves any more; the address that serves stays.
+        let actions = moving::given_up(service, lb, world);
+        let refusal = Refusal::IpamChanged { lb: key(world), found, wanted: source.word() };
+        return Some(Plan { actions, verdict: refusal.into() });
     }
     network_changed(service, lb, world.config).map(Plan::only)
 }

@@ -136,7 +136,10 @@ impl HarvesterLoadBalancers {
                 None
             }
         };
-        let quota_reached = if lb.is_none() { self.quota_reached(&service.key, &memory, config) } else { None };
+        let creates = owned.lb.as_deref().is_none_or(|lb| {
+            choice::source(service).is_ok_and(|source| plan::needs_object(lb, &owned.others, &source))
+        });
+        let quota_reached = if creates { self.quota_reached(&service.key, &memory, config) } else { None };
         let unserved = if unserved::is_unserved(service) {
             let elapsed = memory.unserved.entry(service.key.clone()).or_insert_with(Instant::now).elapsed();
             Some(elapsed.max(unserved::told_before(service)))

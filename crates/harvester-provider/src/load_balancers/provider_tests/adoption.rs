@@ -219,6 +219,16 @@ async fn nobody_moves_to_an_address_that_a_static_service_has() {
     assert_eq!(methods(&lab.sent()), ["PATCH"], "it has another address now");
 }
 
+#[tokio::test]
+async fn a_move_counts_against_the_limit() {
+    let mut lab = Lab::new(vec![served(), cluster_service()]);
+    lab.provider.given.max_load_balancers = Some(1);
+    store(&lab, go_object("demo", IP));
+    assert_eq!(lab.asks_for_pool("new").await, None);
+    lab.provider.given.max_load_balancers = Some(2);
+    assert!(lab.asks_for_pool("new").await.is_some());
+}
+
 fn cluster_service() -> ServiceView {
     ServiceView { is_load_balancer: false, ..service("default/kubernetes").done() }
 }
