@@ -78,6 +78,9 @@ impl HarvesterLoadBalancers {
     }
 
     async fn abandon(&self, service: &ServiceView, name: &str) -> Result<Deleted, ProviderError> {
+        if let Some(waiting) = self.withdraw_address(service).await? {
+            return Ok(Deleted::Waiting(waiting));
+        }
         let now = Timestamp::from_second(unix_seconds()).unwrap_or_default();
         let lb = format!("{}/{name}", self.given.namespace);
         let line = format!("{lb} of service {} ({}), abandoned {now}", service.key, service.uid);
