@@ -1,6 +1,7 @@
 //! A Service that is gone or wants no load balancer any more: its objects are deleted and their absence is verified; what cannot be
 //! verified names its escape (decision 12).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -81,28 +82,36 @@ impl HarvesterLoadBalancers {
         if let Some(waiting) = self.withdraw_address(service).await? {
             return Ok(Deleted::Waiting(waiting));
         }
-        let now = Timestamp::from_second(unix_seconds()).unwrap_or_default();
-        let lb = format!("{}/{name}", self.given.namespace);
-        let line = format!("{lb} of service {} ({}), abandoned {now}", service.key, service.uid);
-        match self.requests.note_orphan(&line).await {
-            Ok(()) => {}
-            // Where it cannot be written the log has to do.
-            Err(error) if error.is_final() => {
-                tracing::warn!(error = chain(&error), "an abandoned load balancer is noted nowhere but here");
-            }
-            Err(error) => {
-                return Err(ProviderError::caused(
-                    format!("load balancer {lb} is abandoned and cannot be noted"),
-                    error,
-                ));
-            }
+        let owned = self.owned(service, &self.config());
+        // The object of a move too: it is left behind with the one that serves.
+        let more: BTreeSet<String> = owned.lb.iter().chain(&owned.others).map(|lb| lb.name.clone()).collect();
+        for name in more.iter().map(String::as_str).filter(|more| *more != name).chain([name]) {
+            self.note_orphan(service, name).await?;
         }
+        let lb = format!("{}/{name}", self.given.namespace);
         self.forget(service, name);
         self.memory().deleting.remove(&service.key);
         let message = format!(
             "load balancer {lb} is left behind on Harvester, as annotation {ABANDON} asks; its address may stay booked"
         );
         Ok(Deleted::Left(Remark { reason: "AbandonedLoadBalancer", message, warning: true }))
+    }
+
+    async fn note_orphan(&self, service: &ServiceView, name: &str) -> Result<(), ProviderError> {
+        let now = Timestamp::from_second(unix_seconds()).unwrap_or_default().to_string();
+        let lb = format!("{}/{name}", self.given.namespace);
+        let what = format!("{lb} of service {} ({}), abandoned ", service.key, service.uid);
+        match self.requests.note_orphan(&what, &now).await {
+            Ok(()) => Ok(()),
+            // Where it cannot be written the log has to do.
+            Err(error) if error.is_final() => {
+                tracing::warn!(lb, error = chain(&error), "an abandoned load balancer is noted nowhere but here");
+                Ok(())
+            }
+            Err(error) => {
+                Err(ProviderError::caused(format!("load balancer {lb} is abandoned and cannot be noted"), error))
+            }
+        }
     }
 
     pub(super) async fn try_delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {

@@ -229,6 +229,26 @@ async fn a_move_counts_against_the_limit() {
     assert!(lab.asks_for_pool("new").await.is_some());
 }
 
+#[tokio::test]
+async fn who_abandons_in_the_middle_of_a_move_leaves_two_objects_and_both_are_noted() {
+    let lab = Lab::new(vec![served(), cluster_service()]);
+    store(&lab, go_object("demo", IP));
+    let next = lab.asks_for_pool("new").await.expect("an object");
+    lab.watch();
+    let (guest, lab) = leaving::with_record(lab);
+    lab.guest(|service| {
+        service.deleting = true;
+        service.annotations.insert("cloudprovider.harvesterhci.io/abandon", &under("demo"));
+    });
+    assert!(matches!(lab.delete().await, Deleted::Left(_)));
+    let writes = guest.writes();
+    let noted = |name: &str| {
+        let line = format!("guests/{name} of service default/web (uid-of-default-web), abandoned ");
+        writes.iter().filter(|seen| seen.body["data"]["possible-orphans"].to_string().contains(&line)).count()
+    };
+    assert_eq!((noted(&under("demo")), noted(&next)), (1, 1));
+}
+
 fn cluster_service() -> ServiceView {
     ServiceView { is_load_balancer: false, ..service("default/kubernetes").done() }
 }

@@ -18,7 +18,7 @@ impl Lab {
 }
 
 /// The record's ConfigMap, beside everything that [`answer`] knows.
-fn with_record(lab: Lab) -> (Scenario, Lab) {
+pub(super) fn with_record(lab: Lab) -> (Scenario, Lab) {
     let server = Scenario::answering(|request| match request.method.as_str() {
         "GET" => (404, Scenario::status(404, "NotFound", "configmaps not found")),
         "PATCH" => answer(request, &mut BTreeMap::new(), &mut 0),
