@@ -168,9 +168,9 @@ impl Collector {
     async fn delete(&self, garbage: &Garbage, seen: u64, events: &Recorder) -> Result<(), RequestError> {
         let name = &garbage.lb.name;
         if pacing::releases(&garbage.lb) {
-            let nobody = || ServiceKey { namespace: self.given.namespace.clone(), name: name.clone() };
-            let service = garbage.service.clone().unwrap_or_else(nobody);
-            self.pacer.turn(name, &service, Work::Delete).await;
+            // Not in the name of the Service: one of the same name gives back what it does not want itself.
+            let nobody = ServiceKey { namespace: self.given.namespace.clone(), name: name.clone() };
+            self.pacer.turn(name, &nobody, Work::Delete).await;
         }
         let deleted = if self.troubles() == seen { self.delete_now(garbage, events).await } else { Ok(false) };
         if matches!(deleted, Ok(true)) {

@@ -19,6 +19,9 @@ pub const POSSIBLE_ORPHANS: &str = "possible-orphans";
 /// Annotation: a changed value makes us look for garbage at once.
 pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";
 
+/// A ConfigMap has room for a megabyte; the oldest lines go first.
+const MOST_ORPHANS: usize = 500;
+
 /// So often a write may meet a conflict.
 const ATTEMPTS: usize = 4;
 
@@ -114,16 +117,12 @@ impl Records {
         self.change(|data| drop(data.insert(CLUSTER_NAME.to_owned(), name.to_string()))).await
     }
 
-    /// Adds a line about a LoadBalancer that is left behind, unless it is there.
-    pub async fn add_orphan(&self, line: &str) -> Result<Record, RecordError> {
+    /// Adds a line about a LoadBalancer that is left behind, unless there is one that says the same of another time.
+    pub async fn add_orphan(&self, what: &str, when: &str) -> Result<Record, RecordError> {
         self.change(|data| {
             let lines = data.entry(POSSIBLE_ORPHANS.to_owned()).or_default();
-            if !lines.lines().any(|known| known == line) {
-                if !lines.is_empty() && !lines.ends_with('\n') {
-                    lines.push('\n');
-                }
-                lines.push_str(line);
-                lines.push('\n');
+            if !lines.lines().any(|known| known.starts_with(what)) {
+                *lines = with_line(lines, &format!("{what}{when}"));
             }
         })
         .await
@@ -158,6 +157,12 @@ impl Records {
             }
         }
     }
+}
+
+fn with_line(lines: &str, line: &str) -> String {
+    let all: Vec<&str> = lines.lines().chain([line]).collect();
+    let kept = &all[all.len().saturating_sub(MOST_ORPHANS)..];
+    kept.join("\n") + "\n"
 }
 
 #[cfg(test)]
@@ -203,12 +208,24 @@ mod tests {
 
     #[tokio::test]
     async fn an_orphan_is_a_line_of_its_own_and_stands_there_once() {
-        let one = server(Some(config_map(&json!({"possible-orphans": "guests/a"}))));
+        let one = server(Some(config_map(&json!({"possible-orphans": "guests/a, abandoned yesterday"}))));
         let records = Records::new(one.client());
-        records.add_orphan("guests/a").await.unwrap();
+        records.add_orphan("guests/a, abandoned ", "today").await.unwrap();
         assert_eq!(one.writes(), []);
-        records.add_orphan("guests/b").await.unwrap();
-        assert_eq!(one.writes()[0].body["data"]["possible-orphans"], "guests/a\nguests/b\n");
+        records.add_orphan("guests/b, abandoned ", "today").await.unwrap();
+        assert_eq!(
+            one.writes()[0].body["data"]["possible-orphans"],
+            "guests/a, abandoned yesterday\nguests/b, abandoned today\n"
+        );
+    }
+
+    #[test]
+    fn the_oldest_orphans_make_room() {
+        let mut lines = String::new();
+        for n in 0..=MOST_ORPHANS {
+            lines = with_line(&lines, &format!("guests/{n}"));
+        }
+        assert_eq!((lines.lines().count(), lines.lines().next()), (MOST_ORPHANS, Some("guests/1")));
     }
 
     #[tokio::test]

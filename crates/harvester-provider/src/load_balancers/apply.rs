@@ -233,8 +233,8 @@ impl Requests {
     }
 
     /// Notes in the guest cluster that this object is left behind (decision 12).
-    pub async fn note_orphan(&self, line: &str) -> Result<(), RecordError> {
-        Records::new(self.guest.clone()).add_orphan(line).await.map(drop)
+    pub async fn note_orphan(&self, what: &str, when: &str) -> Result<(), RecordError> {
+        Records::new(self.guest.clone()).add_orphan(what, when).await.map(drop)
     }
 
     /// One merge PATCH of the Service, on the condition that it is still the same one; gives its new resourceVersion.

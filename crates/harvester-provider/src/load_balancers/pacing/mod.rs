@@ -95,12 +95,12 @@ impl Pacer {
 
     /// The request failed, or found the work done.
     pub fn failed(&self, name: &str) {
-        self.change(|state, now| state.scheduler.give_back(now, name, false));
+        self.change(|state, now| state.scheduler.give_back(now, name));
     }
 
-    /// Nothing is to be sent for this object, as things are.
-    pub fn not_wanted(&self, name: &str) {
-        self.change(|state, now| state.scheduler.give_back(now, name, true));
+    /// The Service sends requests for these objects and for no others, as things are.
+    pub fn wants_only(&self, service: &ServiceKey, names: &[String]) {
+        self.change(|state, now| state.scheduler.wants_only(now, service, names));
     }
 
     /// Nothing is left of it.

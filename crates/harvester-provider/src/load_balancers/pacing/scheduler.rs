@@ -68,6 +68,7 @@ struct Waiting {
 
 #[derive(Debug)]
 struct Place {
+    service: ServiceKey,
     delete: bool,
     since: Instant,
     sent: bool,
@@ -83,6 +84,8 @@ pub struct Scheduler {
     line: BTreeMap<u64, Waiting>,
     /// Numbers of the line by what is wanted.
     lanes: [BTreeSet<u64>; 3],
+    /// The same by who wants it.
+    services: BTreeSet<(ServiceKey, u64)>,
     numbers: HashMap<String, u64>,
     arrivals: u64,
     under_way: HashMap<String, Place>,
@@ -126,6 +129,7 @@ impl Scheduler {
         self.arrivals += 1;
         self.numbers.insert(name.to_owned(), number);
         self.lanes[lane(work)].insert(number);
+        self.services.insert((service.clone(), number));
         self.line.insert(number, Waiting { name: name.to_owned(), service: service.clone(), since: now, work });
     }
 
@@ -149,13 +153,26 @@ impl Scheduler {
         }
     }
 
-    /// The request failed, or there was nothing to send after all. What was sent stays the host's matter if `only_unsent`.
-    pub fn give_back(&mut self, now: Instant, name: &str, only_unsent: bool) {
+    /// The request failed, or there was nothing to send after all.
+    pub fn give_back(&mut self, now: Instant, name: &str) {
         self.leave_line(name);
-        if self.under_way.get(name).is_some_and(|place| !(only_unsent && place.sent)) {
-            self.under_way.remove(name);
+        if self.under_way.remove(name).is_some() {
             self.call(now);
         }
+    }
+
+    /// The Service sends requests for these objects and for no others, as things are: nobody else would take the others out of the
+    /// line, and each would hold a place when its turn comes. What was sent stays the host's matter.
+    pub fn wants_only(&mut self, now: Instant, service: &ServiceKey, names: &[String]) {
+        let given_up = |name: &str| !names.iter().any(|wanted| wanted == name);
+        let first = (service.clone(), 0);
+        let numbers = self.services.range(first..).take_while(|(key, _)| key == service).map(|(_, number)| number);
+        let in_line = numbers.filter_map(|number| Some(&self.line.get(number)?.name)).filter(|name| given_up(name));
+        for name in in_line.cloned().collect::<Vec<_>>() {
+            self.leave_line(&name);
+        }
+        self.under_way.retain(|name, place| place.sent || place.service != *service || !given_up(name));
+        self.call(now);
     }
 
     /// The watch shows this.
@@ -182,7 +199,7 @@ impl Scheduler {
 
     /// Nothing of this object is left to remember.
     pub fn forget(&mut self, now: Instant, name: &str) {
-        self.give_back(now, name, false);
+        self.give_back(now, name);
         self.tried.remove(name);
     }
 
@@ -224,6 +241,7 @@ impl Scheduler {
         let number = self.numbers.remove(name)?;
         let waiting = self.line.remove(&number)?;
         self.lanes[lane(waiting.work)].remove(&number);
+        self.services.remove(&(waiting.service.clone(), number));
         Some(waiting)
     }
 
@@ -234,7 +252,8 @@ impl Scheduler {
             let Some(name) = self.next() else { return };
             let Some(waiting) = self.leave_line(&name) else { return };
             self.turns += 1;
-            let place = Place { delete: waiting.work == Work::Delete, since: now, sent: false, load: 1 };
+            let service = waiting.service.clone();
+            let place = Place { service, delete: waiting.work == Work::Delete, since: now, sent: false, load: 1 };
             self.under_way.insert(name, place);
             self.called.push(waiting.service);
         }

@@ -24,6 +24,11 @@ impl Desk {
         self.scheduler.sent(self.now, name);
     }
 
+    fn wants_only(&mut self, service: &str, names: &[&str]) {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        self.scheduler.wants_only(self.now, &key(&format!("default/{service}")), &names);
+    }
+
     fn seen(&mut self, name: &str, seen: Seen) {
         self.scheduler.seen(self.now, name, seen);
     }
@@ -107,7 +112,7 @@ fn a_place_is_free_after_five_seconds_or_when_the_host_refuses_or_the_request_fa
     desk.sent("b");
     desk.seen("b", Seen::Refused);
     assert_eq!(desk.called(), ["c"]);
-    desk.scheduler.give_back(desk.now, "c", false);
+    desk.scheduler.give_back(desk.now, "c");
     assert_eq!(desk.called(), ["d"]);
     // Called, and does not come.
     desk.pass(5_000);
@@ -119,7 +124,7 @@ fn a_retry_is_backlog() {
     let mut desk = Desk::new();
     desk.ask("a", Work::CreateNew);
     desk.sent("a");
-    desk.scheduler.give_back(desk.now, "a", false);
+    desk.scheduler.give_back(desk.now, "a");
     desk.ask("busy", Work::CreateNew);
     desk.ask("a", Work::CreateNew);
     desk.ask("new", Work::CreateNew);
@@ -132,14 +137,31 @@ fn what_is_not_wanted_any_more_leaves_the_line_and_gives_an_unused_place_back() 
     for name in ["a", "b", "c"] {
         desk.ask(name, Work::CreateNew);
     }
-    desk.scheduler.give_back(desk.now, "b", true);
-    desk.scheduler.give_back(desk.now, "a", true);
+    desk.wants_only("b", &[]);
+    desk.wants_only("a", &[]);
     assert_eq!(desk.called(), ["c"]);
     desk.sent("c");
-    desk.scheduler.give_back(desk.now, "c", true);
+    desk.wants_only("c", &[]);
     assert_eq!(desk.ask("d", Work::CreateNew), Turn::NotYet { ahead: 1 }, "what was sent is the host's matter");
     desk.scheduler.forget(desk.now, "c");
     assert_eq!(desk.called(), ["d"]);
+}
+
+#[test]
+fn a_service_that_changes_its_mind_gives_back_every_turn_but_those_it_still_wants() {
+    let mut desk = Desk::new();
+    desk.ask("busy", Work::CreateNew);
+    for name in ["p0", "p1", "p2"] {
+        desk.scheduler.ask(desk.now, name, &key("default/web"), Work::CreateNew);
+    }
+    assert_eq!(desk.ask("next", Work::CreateNew), Turn::NotYet { ahead: 4 });
+    desk.wants_only("web", &["p2"]);
+    assert_eq!(desk.ask("next", Work::CreateNew), Turn::NotYet { ahead: 2 });
+    desk.sent("busy");
+    desk.seen("busy", Seen::Ready);
+    assert_eq!(desk.called(), ["web"]);
+    desk.wants_only("web", &["p3"]);
+    assert_eq!(desk.called(), ["next"], "who was called for something else frees the place at once");
 }
 
 #[test]

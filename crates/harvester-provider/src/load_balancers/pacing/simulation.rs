@@ -87,7 +87,7 @@ impl Cluster {
             (_, lb) => lb.is_none(),
         };
         if !due {
-            return self.scheduler.give_back(self.now(), &name.to_string(), true);
+            return self.scheduler.wants_only(self.now(), &Self::service(name), &[]);
         }
         if self.scheduler.ask(self.now(), &name.to_string(), &Self::service(name), work) == Turn::Now {
             self.scheduler.sent(self.now(), &name.to_string());

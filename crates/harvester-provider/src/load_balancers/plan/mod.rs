@@ -2,7 +2,7 @@
 //!
 //! An unchanged world gives an empty plan. The only plans that delete are that of a Service that is gone or wants no load
 //! balancer any more ([`delete`]), that of a Service which shares another one's address now (`secondary`), and the end of a move to
-//! another pool (`moving`).
+//! another pool, or of one that is given up (`moving`).
 
 mod delete;
 mod moving;
@@ -19,7 +19,7 @@ use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::load_balancer::LoadBalancer;
 
 pub use delete::{DeletePlan, delete};
-pub use moving::name_in_pool;
+pub use moving::{name_in_pool, needs_object, next_object};
 pub use refusal::Refusal;
 
 use super::booking::Ages;
@@ -107,6 +107,17 @@ pub enum Action {
     },
     /// Change labels and annotations of the Service.
     Patch(ServicePatch),
+}
+
+impl Action {
+    /// Name of the object that it creates or deletes: both take turns.
+    pub fn takes_turn_for(&self) -> Option<&str> {
+        match self {
+            Self::Create(object) => object.metadata.name.as_deref(),
+            Self::Delete { name, .. } => Some(name),
+            Self::Update { .. } | Self::Readmit { .. } | Self::Patch(_) => None,
+        }
+    }
 }
 
 /// What to do, and what to say about it when it is done.

@@ -3,6 +3,8 @@
 //! The host itself would release first and book then; an exhausted or mistyped pool would leave the Service without any address. So
 //! a second object is made, under a name of its own.
 
+use std::sync::Arc;
+
 use cloud_provider::provider::Waiting;
 use cloud_provider::view::ServiceView;
 use harvester_api::load_balancer::DHCP_ADDRESS;
@@ -15,7 +17,9 @@ use super::super::service_patch::publish;
 use super::super::sharing;
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
-use super::object::{foreign, without_address};
+use super::delete::still_booking;
+use super::object::{foreign, used_by_static, without_address};
+use super::primary::over_quota;
 use super::{Action, Plan, Verdict, World, object, wait};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::unique_in_pool;
@@ -23,6 +27,25 @@ use crate::identity::proof::unique_in_pool;
 /// Name of the object that takes the Service's address from this pool, beside the one that serves.
 pub fn name_in_pool(config: &LoadBalancerConfig, service: &ServiceView, pool: &str) -> String {
     config.cluster_name.load_balancer_name(&service.key.namespace, &service.key.name, &unique_in_pool(service, pool))
+}
+
+/// The pool that the Service leaves and the one that it is to move to.
+fn pools<'a>(lb: &'a LbView, source: &'a Source) -> Option<(&'a str, &'a str)> {
+    let wanted = source.pool()?;
+    lb.usable_address.as_ref()?;
+    let found = lb.pool().filter(|found| *found != wanted)?;
+    Some((found, wanted))
+}
+
+/// The object that takes over, if the Service is to leave this one and there is one.
+pub fn next_object<'a>(lb: &LbView, others: &'a [Arc<LbView>], source: &Source) -> Option<&'a Arc<LbView>> {
+    let (_, wanted) = pools(lb, source)?;
+    others.iter().find(|other| !other.terminating && other.pool() == Some(wanted))
+}
+
+/// Whether the Service is to leave this object, and none is there that takes over.
+pub fn needs_object(lb: &LbView, others: &[Arc<LbView>], source: &Source) -> bool {
+    pools(lb, source).is_some() && next_object(lb, others, source).is_none()
 }
 
 /// One step of a move that is asked for; `None`: the address is where it should be, or there is none to move.
@@ -37,15 +60,12 @@ pub(super) fn step(
     let address = lb.usable_address.as_deref()?;
     let found = lb.pool().filter(|found| *found != pool)?;
     let moves = format!("moving from IPPool {found} to {pool}, {address} stays until then");
-    let next = world.others.iter().find(|other| !other.terminating && other.pool() == Some(pool));
-    let plan = match next {
-        None => {
-            let name = name_in_pool(world.config, service, pool);
-            let object = desired::new_object(world.config, &name, service, source);
-            Plan { actions: vec![Action::Create(Box::new(object))], verdict: wait(moves, WaitReason::Allocation) }
-        }
+    let plan = match next_object(lb, world.others, source) {
+        None => begin(service, lb, source, &name_in_pool(world.config, service, pool), &moves, world),
         Some(next) => {
-            if let Some(address) = &next.usable_address {
+            if let Some(verdict) = used_by_static(service, source, next, world) {
+                Plan { actions: Vec::new(), verdict: prefixed(&moves, verdict) }
+            } else if let Some(address) = &next.usable_address {
                 let patch = publish(service, address, interface);
                 Plan { actions: vec![Action::Patch(patch)], verdict: wait(moves, WaitReason::Allocation) }
             } else {
@@ -55,6 +75,28 @@ pub(super) fn step(
         }
     };
     Some(plan)
+}
+
+/// Makes the object that takes over. Whoever names one pool after the other must not collect an address of each: what an earlier
+/// move has left goes first.
+fn begin(service: &ServiceView, lb: &LbView, source: &Source, name: &str, moves: &str, world: &World<'_>) -> Plan {
+    let actions = given_up(service, lb, world);
+    if !actions.is_empty() {
+        let message = format!("{moves}: what is left of an earlier move is deleted first");
+        return Plan { actions, verdict: wait(message, WaitReason::Terminating) };
+    }
+    if let Some(waiting) = half_moved(service, lb, world).find_map(|other| booking(other, world)) {
+        return Plan::only(prefixed(moves, waiting));
+    }
+    if world.others.iter().any(|other| other.terminating && other.name == name) {
+        let message = format!("{moves}: load balancer {}/{name} is being deleted on Harvester", world.config.namespace);
+        return Plan::only(wait(message, WaitReason::Terminating));
+    }
+    if let Some(limit) = world.quota_reached {
+        return Plan::only(prefixed(moves, over_quota(limit)));
+    }
+    let object = desired::new_object(world.config, name, service, source);
+    Plan { actions: vec![Action::Create(Box::new(object))], verdict: wait(moves.to_owned(), WaitReason::Allocation) }
 }
 
 fn prefixed(moves: &str, verdict: Verdict) -> Verdict {
@@ -75,17 +117,44 @@ pub(super) fn superseded(service: &ServiceView, lb: &LbView, world: &World<'_>) 
     if current.is_none() || !dhcp && served.as_deref() != current {
         return Vec::new();
     }
-    let unused = world.others.iter().filter(|other| !other.terminating && other.name != lb.name);
-    let unused = unused.filter(|other| foreign(service, other, world.config).is_none());
+    deletions(unused(service, lb, world), world)
+}
+
+/// Objects of moves that nobody asks for any more. The Service need not be served for that: their addresses have reached nobody.
+pub(super) fn given_up(service: &ServiceView, lb: &LbView, world: &World<'_>) -> Vec<Action> {
+    deletions(half_moved(service, lb, world), world)
+}
+
+fn half_moved<'a>(service: &'a ServiceView, lb: &'a LbView, world: &'a World<'_>) -> impl Iterator<Item = &'a LbView> {
+    // Whose lease a Service has cannot be told by the address.
+    let shown = |other: &LbView| other.effective_ipam() == "dhcp" || sharing::has_address_of(service, other);
+    unused(service, lb, world).filter(move |other| !shown(other))
+}
+
+/// A deletion of this object would leak its address.
+fn booking(lb: &LbView, world: &World<'_>) -> Option<Verdict> {
+    match when(lb, world.ages.of(lb)) {
+        When::Now { .. } => None,
+        When::In(rest) => Some(Verdict::Waiting(still_booking(lb, world.config, rest), WaitReason::Booking)),
+    }
+}
+
+/// Objects beside the one that serves, whose address no other Service has.
+fn unused<'a>(service: &'a ServiceView, lb: &'a LbView, world: &'a World<'_>) -> impl Iterator<Item = &'a LbView> {
     let used = |lb: &LbView| world.sharers.iter().chain(world.users).any(|user| sharing::has_address_of(user, lb));
-    let unused = unused.filter(|other| !used(other));
-    unused
-        .filter_map(|other| match when(other, world.ages.of(other)) {
-            When::Now { leaks } => {
-                tracing::debug!(lb = object(world.config, other), "superseded");
-                Some(Action::Delete { name: other.name.clone(), uid: other.uid.clone(), leaks })
-            }
-            When::In(_) => None,
-        })
-        .collect()
+    let others = world.others.iter().map(Arc::as_ref);
+    let others = others.filter(move |other| !other.terminating && other.name != lb.name && !used(other));
+    others.filter(|other| foreign(service, other, world.config).is_none())
+}
+
+/// By the rules of every deletion (decision 7).
+fn deletions<'a>(objects: impl Iterator<Item = &'a LbView>, world: &World<'_>) -> Vec<Action> {
+    let delete = |lb: &LbView| match when(lb, world.ages.of(lb)) {
+        When::Now { leaks } => {
+            tracing::debug!(lb = object(world.config, lb), "superseded");
+            Some(Action::Delete { name: lb.name.clone(), uid: lb.uid.clone(), leaks })
+        }
+        When::In(_) => None,
+    };
+    objects.filter_map(delete).collect()
 }

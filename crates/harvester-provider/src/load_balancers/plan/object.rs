@@ -1,13 +1,22 @@
-//! What an object that is there means for a Service: whose it is, whether it is the right one, and why it has no address yet.
+//! What an object that is there means for a Service: whose it is, whether it is the right one, why it has no address yet, and who
+//! else has that address.
 
+use std::time::Duration;
+
+use cloud_provider::provider::Waiting;
 use cloud_provider::view::ServiceView;
 use harvester_api::keys::cloudprovider;
 
+use super::super::choice::Source;
 use super::super::host_words::{self, Resend};
 use super::super::network::wanted_network;
 use super::super::view::LbView;
+use super::super::wait_reason::WaitReason;
 use super::{Refusal, Verdict, World};
 use crate::config::LoadBalancerConfig;
+
+/// How often a Service looks whether a static one still uses the address that was booked for it.
+const STATIC_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Its labels name another Service.
 pub(super) fn foreign(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<Refusal> {
@@ -41,4 +50,26 @@ pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Op
         waiting.retry_after = Some(resend.interval().saturating_sub(world.idle.unwrap_or_default()));
     }
     (due, Verdict::Waiting(waiting, told.reason))
+}
+
+/// Harvester booked an address that a Service with a static one uses. Two nodes must not answer for it; who has it keeps it.
+pub(super) fn used_by_static(
+    service: &ServiceView,
+    source: &Source,
+    lb: &LbView,
+    world: &World<'_>,
+) -> Option<Verdict> {
+    let (Source::Pool(_), Some(address), Some(by)) = (source, &lb.usable_address, &world.address_user) else {
+        return None;
+    };
+    let service = &service.key;
+    let message = format!(
+        "Harvester booked address {address} for service {service}, and service {by} uses it by annotation {ip}: static addresses must \
+         lie outside all pools. Give service {by} another address, or exclude {address} from the IPPool and create service {service} \
+         anew",
+        ip = cloudprovider::IP
+    );
+    let reason = WaitReason::AddressTaken;
+    let waiting = Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(STATIC_INTERVAL) };
+    Some(Verdict::Waiting(waiting, reason))
 }

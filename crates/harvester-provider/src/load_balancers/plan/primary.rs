@@ -21,7 +21,7 @@ use super::super::sharing::{PortClash, ShareError, first_clash, shares_by};
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::delete::still_booking;
-use super::object::{foreign, network_changed, without_address};
+use super::object::{foreign, network_changed, used_by_static, without_address};
 use super::{Action, Plan, Refusal, UNSERVED, Verdict, World, key, moving, user_wait, wait};
 
 /// How often a Service looks whether the cluster may have one more load balancer.
@@ -29,9 +29,6 @@ const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long another one's PATCH may take.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
-
-/// How often a Service looks whether a static one still uses the address that was booked for it.
-const STATIC_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &World<'_>) -> Plan {
     let (source, asked) = match choice::choice(service) {
@@ -170,23 +167,6 @@ fn claimed(service: &ServiceView, by: &ServiceKey) -> Verdict {
     Verdict::Waiting(waiting, reason)
 }
 
-/// Harvester booked an address that a Service with a static one uses. Two nodes must not answer for it; who has it keeps it.
-fn used_by_static(service: &ServiceView, source: &Source, lb: &LbView, world: &World<'_>) -> Option<Verdict> {
-    let (Source::Pool(_), Some(address), Some(by)) = (source, &lb.usable_address, &world.address_user) else {
-        return None;
-    };
-    let service = &service.key;
-    let message = format!(
-        "Harvester booked address {address} for service {service}, and service {by} uses it by annotation {ip}: static addresses must \
-         lie outside all pools. Give service {by} another address, or exclude {address} from the IPPool and create service {service} \
-         anew",
-        ip = cloudprovider::IP
-    );
-    let reason = WaitReason::AddressTaken;
-    let waiting = Waiting { reason: reason.word(), message, needs_user: true, retry_after: Some(STATIC_INTERVAL) };
-    Some(Verdict::Waiting(waiting, reason))
-}
-
 /// Booked and published, and nobody serves it.
 fn unserved(
     service: &ServiceView,
@@ -251,7 +231,7 @@ fn create(service: &ServiceView, source: &Source, world: &World<'_>) -> Plan {
     Plan { actions, verdict: wait(message, WaitReason::Allocation) }
 }
 
-fn over_quota(limit: usize) -> Verdict {
+pub(super) fn over_quota(limit: usize) -> Verdict {
     let message = format!(
         "this cluster may have {limit} load balancers and has them (--max-load-balancers): delete a Service that needs no address, \
          share one with annotation {}, or raise the limit",
@@ -280,7 +260,10 @@ fn unusable(service: &ServiceView, lb: &LbView, source: &Source, world: &World<'
             return Some(make_anew(service, lb, source, world));
         }
         let found = lb.effective_ipam().to_owned();
-        return Some(Plan::only(Refusal::IpamChanged { lb: key(world), found, wanted: source.word() }));
+        // Nobody moves any more; the address that serves stays.
+        let actions = moving::given_up(service, lb, world);
+        let refusal = Refusal::IpamChanged { lb: key(world), found, wanted: source.word() };
+        return Some(Plan { actions, verdict: refusal.into() });
     }
     network_changed(service, lb, world.config).map(Plan::only)
 }

@@ -1,6 +1,7 @@
 //! A Service that is gone or wants no load balancer any more: its objects are deleted and their absence is verified; what cannot be
 //! verified names its escape (decision 12).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -78,28 +79,39 @@ impl HarvesterLoadBalancers {
     }
 
     async fn abandon(&self, service: &ServiceView, name: &str) -> Result<Deleted, ProviderError> {
-        let now = Timestamp::from_second(unix_seconds()).unwrap_or_default();
-        let lb = format!("{}/{name}", self.given.namespace);
-        let line = format!("{lb} of service {} ({}), abandoned {now}", service.key, service.uid);
-        match self.requests.note_orphan(&line).await {
-            Ok(()) => {}
-            // Where it cannot be written the log has to do.
-            Err(error) if error.is_final() => {
-                tracing::warn!(error = chain(&error), "an abandoned load balancer is noted nowhere but here");
-            }
-            Err(error) => {
-                return Err(ProviderError::caused(
-                    format!("load balancer {lb} is abandoned and cannot be noted"),
-                    error,
-                ));
-            }
+        if let Some(waiting) = self.withdraw_address(service).await? {
+            return Ok(Deleted::Waiting(waiting));
         }
+        let owned = self.owned(service, &self.config());
+        // The object of a move too: it is left behind with the one that serves.
+        let more: BTreeSet<String> = owned.lb.iter().chain(&owned.others).map(|lb| lb.name.clone()).collect();
+        for name in more.iter().map(String::as_str).filter(|more| *more != name).chain([name]) {
+            self.note_orphan(service, name).await?;
+        }
+        let lb = format!("{}/{name}", self.given.namespace);
         self.forget(service, name);
         self.memory().deleting.remove(&service.key);
         let message = format!(
             "load balancer {lb} is left behind on Harvester, as annotation {ABANDON} asks; its address may stay booked"
         );
         Ok(Deleted::Left(Remark { reason: "AbandonedLoadBalancer", message, warning: true }))
+    }
+
+    async fn note_orphan(&self, service: &ServiceView, name: &str) -> Result<(), ProviderError> {
+        let now = Timestamp::from_second(unix_seconds()).unwrap_or_default().to_string();
+        let lb = format!("{}/{name}", self.given.namespace);
+        let what = format!("{lb} of service {} ({}), abandoned ", service.key, service.uid);
+        match self.requests.note_orphan(&what, &now).await {
+            Ok(()) => Ok(()),
+            // Where it cannot be written the log has to do.
+            Err(error) if error.is_final() => {
+                tracing::warn!(lb, error = chain(&error), "an abandoned load balancer is noted nowhere but here");
+                Ok(())
+            }
+            Err(error) => {
+                Err(ProviderError::caused(format!("load balancer {lb} is abandoned and cannot be noted"), error))
+            }
+        }
     }
 
     pub(super) async fn try_delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
@@ -116,6 +128,7 @@ impl HarvesterLoadBalancers {
                     let left = self.owned(service, &config);
                     // After a hand-over too: the object of a move may stand beside the one that goes on with its heir.
                     if left.lb.is_some_and(|lb| lb.name != name) || !left.others.is_empty() {
+                        self.forget_object(&name);
                         continue;
                     }
                     if let Some(waiting) = self.withdraw_address(service).await? {
@@ -156,9 +169,8 @@ impl HarvesterLoadBalancers {
         let users = self.users(service, &shown);
         let age = lb.as_deref().map(|lb| self.objects.age(lb)).unwrap_or_default();
         let plan = plan::delete(service, &config, lb.as_deref(), (&self.sharers(service, &config), &users), age);
-        if !matches!(plan, DeletePlan::Send { .. }) {
-            self.pacer.not_wanted(name);
-        }
+        let wanted = matches!(plan, DeletePlan::Send { .. }).then(|| name.to_owned());
+        self.pacer.wants_only(&service.key, wanted.as_slice());
         match plan {
             DeletePlan::Verify => match self.requests.read(name).await.map_err(failed)? {
                 None => {

@@ -216,10 +216,11 @@ impl HarvesterLoadBalancers {
             let mut outcome = Ok(());
             let mut decide_anew = false;
             let mut not_yet = None;
-            if !actions.iter().any(|action| matches!(action, Action::Create(_) | Action::Delete { .. })) {
-                self.pacer.not_wanted(&name);
-            }
+            let wanted: Vec<_> = actions.iter().filter_map(Action::takes_turn_for).map(str::to_owned).collect();
+            self.pacer.wants_only(&service.key, &wanted);
+            let mut asked = 0;
             for action in actions {
+                asked += usize::from(action.takes_turn_for().is_some());
                 match self.perform(&current, &name, action).await {
                     Ok(Done::Seen) => changed = true,
                     Ok(Done::Unseen) => {}
@@ -237,6 +238,8 @@ impl HarvesterLoadBalancers {
                     }
                 }
             }
+            // The pass ended before: a place that was kept for the rest would stand empty.
+            self.pacer.wants_only(&service.key, &wanted[..asked]);
             self.release_claims(&service.key);
             outcome?;
             if decide_anew {

@@ -35,6 +35,14 @@ fn address_claimed(service: &ServiceView, memory: &Memory, lb: Option<&LbView>) 
     memory.under_way.publisher(&service.key, address, only_static).cloned()
 }
 
+/// The object whose address the Service is to show: that of a move, if there is one.
+fn to_be_shown<'a>(service: &ServiceView, owned: &'a Owned) -> Option<&'a LbView> {
+    let lb = owned.lb.as_deref()?;
+    let source = choice::source(service).ok();
+    let next = source.and_then(|source| plan::next_object(lb, &owned.others, &source));
+    Some(next.map_or(lb, Arc::as_ref))
+}
+
 impl HarvesterLoadBalancers {
     pub(super) fn service(&self, key: &ServiceKey) -> Option<Arc<ServiceView>> {
         self.services.get(key).map(|service| Arc::new(self.patched.see(&service)))
@@ -128,7 +136,10 @@ impl HarvesterLoadBalancers {
                 None
             }
         };
-        let quota_reached = if lb.is_none() { self.quota_reached(&service.key, &memory, config) } else { None };
+        let creates = owned.lb.as_deref().is_none_or(|lb| {
+            choice::source(service).is_ok_and(|source| plan::needs_object(lb, &owned.others, &source))
+        });
+        let quota_reached = if creates { self.quota_reached(&service.key, &memory, config) } else { None };
         let unserved = if unserved::is_unserved(service) {
             let elapsed = memory.unserved.entry(service.key.clone()).or_insert_with(Instant::now).elapsed();
             Some(elapsed.max(unserved::told_before(service)))
@@ -136,13 +147,14 @@ impl HarvesterLoadBalancers {
             memory.unserved.remove(&service.key);
             None
         };
+        let to_be_shown = to_be_shown(service, owned);
         let world = World {
             config,
             name,
             lb: lb.as_deref(),
             others: &owned.others,
-            address_user: self.address_user(service, lb.as_deref()),
-            address_claimed: address_claimed(service, &memory, lb.as_deref()),
+            address_user: self.address_user(service, to_be_shown),
+            address_claimed: address_claimed(service, &memory, to_be_shown),
             address_holder: self.address_holder(service),
             quota_reached,
             unserved,
@@ -177,19 +189,26 @@ impl HarvesterLoadBalancers {
         });
     }
 
+    /// We send nothing more for this object.
+    pub(super) fn forget_object(&self, name: &str) {
+        self.pacer.forget(name);
+        let mut memory = self.memory();
+        memory.created.remove(name);
+        memory.sent.remove(name);
+        memory.deleted.remove(name);
+    }
+
     /// Nothing of the Service is left on Harvester, and after this call nothing of it is left here.
     pub(super) fn forget(&self, service: &ServiceView, name: &str) {
         self.owners.forget(service);
         let service = &service.key;
         self.objects.forget(name);
         self.patched.forget(service);
-        self.pacer.forget(name);
+        self.forget_object(name);
+        self.pacer.wants_only(service, &[]);
         self.metrics.waits(service, None);
         let mut memory = self.memory();
         memory.backlog.remove(service);
-        memory.created.remove(name);
-        memory.sent.remove(name);
-        memory.deleted.remove(name);
         memory.unserved.remove(service);
         memory.inherited.remove(service);
         memory.founders.retain(|_, founder| founder != service);

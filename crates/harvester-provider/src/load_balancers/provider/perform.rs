@@ -61,7 +61,7 @@ impl HarvesterLoadBalancers {
                     return Ok(Done::NotYet(waiting));
                 }
                 let answer = self.send_delete(name, &uid).await?;
-                self.memory().created.remove(name);
+                self.forget_request(name);
                 if leaks && !matches!(answer, apply::Deleted::Gone) {
                     self.count_leak(name);
                 }
@@ -88,6 +88,13 @@ impl HarvesterLoadBalancers {
                 Ok(Done::Seen)
             }
         }
+    }
+
+    /// Whether it gets an address is nobody's question any more.
+    fn forget_request(&self, name: &str) {
+        let mut memory = self.memory();
+        memory.created.remove(name);
+        memory.sent.remove(name);
     }
 
     pub(super) async fn create_in_turn(

@@ -136,15 +136,7 @@ async fn a_move_to_another_pool_costs_one_object_more_for_a_while() {
     lab.ensure().await.unwrap();
     assert_eq!(lab.sent(), [], "the watch does not show it yet, and the host books");
 
-    {
-        let mut stored = lab.stored.lock().unwrap();
-        let object = stored.get_mut(&next).unwrap();
-        object["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
-        object["status"] = json!({"allocatedAddress": {"ip": "10.30.0.1", "ipPool": "new"},
-            "conditions": [{"type": "Ready", "status": "True"}]});
-        bump(object);
-    }
-    lab.watch();
+    lab.host_books_next(&next, "10.30.0.1", "new");
     lab.ensure().await.unwrap();
     let sent = lab.sent();
     assert_eq!(methods(&sent), ["PATCH"]);
@@ -161,6 +153,100 @@ async fn a_move_to_another_pool_costs_one_object_more_for_a_while() {
     let sent = lab.sent();
     assert!(sent.iter().any(|seen| seen.method == "DELETE" && seen.path.ends_with(&under("demo"))), "{sent:?}");
     assert!(!sent.iter().any(|seen| seen.method == "DELETE" && seen.path.ends_with(&next)));
+}
+
+impl Lab {
+    /// The user names another pool; the name of the object that is created at once, if there is one.
+    async fn asks_for_pool(&self, pool: &str) -> Option<String> {
+        self.guest(|service| service.annotations.insert("cloudprovider.harvesterhci.io/ippool", pool));
+        self.ensure().await.unwrap();
+        let sent = self.sent();
+        let created = sent.iter().find(|seen| seen.method == "POST")?;
+        created.body["metadata"]["name"].as_str().map(str::to_owned)
+    }
+
+    /// The host books this address for the object of a move.
+    fn host_books_next(&self, next: &str, ip: &str, pool: &str) {
+        {
+            let mut stored = self.stored.lock().unwrap();
+            let object = stored.get_mut(next).expect("an object");
+            object["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
+            object["status"] = json!({"allocatedAddress": {"ip": ip, "ipPool": pool},
+                "conditions": [{"type": "Ready", "status": "True"}]});
+            bump(object);
+        }
+        self.watch();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_changes_the_pool_again_and_again_keeps_nobody_else_waiting() {
+    let fresh = service("default/fresh").done();
+    let lab = Lab::new(vec![served(), cluster_service(), fresh.clone()]);
+    store(&lab, go_object("demo", IP));
+    let mut wakes = lab.provider.wakes();
+    let next = lab.asks_for_pool("p0").await.expect("an object");
+    for pool in 1..20 {
+        assert_eq!(lab.asks_for_pool(&format!("p{pool}")).await, None, "its turn has not come");
+    }
+    lab.guest(|service| service.annotations.remove("cloudprovider.harvesterhci.io/ippool"));
+    lab.ensure().await.unwrap();
+    let begin = tokio::time::Instant::now();
+    lab.provider.ensure(&fresh).await.unwrap();
+    assert_eq!(lab.sent(), [], "the host books for the first of them");
+    lab.host_books_next(&next, "10.30.0.1", "p0");
+    while wakes.next().await.expect("a stream without end") != fresh.key {}
+    lab.provider.ensure(&fresh).await.unwrap();
+    assert_eq!(methods(&lab.sent()), ["POST"]);
+    assert_eq!(begin.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn nobody_moves_to_an_address_that_a_static_service_has() {
+    let fixed = || service("default/fixed").short(&[("ipam", "static"), ("want", "10.30.0.1"), ("ip", "10.30.0.1")]);
+    let lab = Lab::new(vec![served(), cluster_service(), fixed().ingress("10.30.0.1").done()]);
+    store(&lab, go_object("demo", IP));
+    let next = lab.asks_for_pool("new").await.expect("an object");
+    lab.host_books_next(&next, "10.30.0.1", "new");
+    let Ensured::Waiting(waiting) = lab.ensure().await.unwrap() else { panic!("two would answer for one address") };
+    assert_eq!(lab.sent(), []);
+    assert_eq!((waiting.reason, waiting.needs_user), ("AddressTaken", true));
+    for part in [&format!("{IP} stays until then"), "default/fixed", "10.30.0.1"] {
+        assert!(waiting.message.contains(part), "{}", waiting.message);
+    }
+    lab.services.apply(key("default/fixed"), service("default/fixed").done());
+    lab.ensure().await.unwrap();
+    assert_eq!(methods(&lab.sent()), ["PATCH"], "it has another address now");
+}
+
+#[tokio::test]
+async fn a_move_counts_against_the_limit() {
+    let mut lab = Lab::new(vec![served(), cluster_service()]);
+    lab.provider.given.max_load_balancers = Some(1);
+    store(&lab, go_object("demo", IP));
+    assert_eq!(lab.asks_for_pool("new").await, None);
+    lab.provider.given.max_load_balancers = Some(2);
+    assert!(lab.asks_for_pool("new").await.is_some());
+}
+
+#[tokio::test]
+async fn who_abandons_in_the_middle_of_a_move_leaves_two_objects_and_both_are_noted() {
+    let lab = Lab::new(vec![served(), cluster_service()]);
+    store(&lab, go_object("demo", IP));
+    let next = lab.asks_for_pool("new").await.expect("an object");
+    lab.watch();
+    let (guest, lab) = leaving::with_record(lab);
+    lab.guest(|service| {
+        service.deleting = true;
+        service.annotations.insert("cloudprovider.harvesterhci.io/abandon", &under("demo"));
+    });
+    assert!(matches!(lab.delete().await, Deleted::Left(_)));
+    let writes = guest.writes();
+    let noted = |name: &str| {
+        let line = format!("guests/{name} of service default/web (uid-of-default-web), abandoned ");
+        writes.iter().filter(|seen| seen.body["data"]["possible-orphans"].to_string().contains(&line)).count()
+    };
+    assert_eq!((noted(&under("demo")), noted(&next)), (1, 1));
 }
 
 fn cluster_service() -> ServiceView {

@@ -18,9 +18,10 @@ impl Lab {
 }
 
 /// The record's ConfigMap, beside everything that [`answer`] knows.
-fn with_record(lab: Lab) -> (Scenario, Lab) {
+pub(super) fn with_record(lab: Lab) -> (Scenario, Lab) {
     let server = Scenario::answering(|request| match request.method.as_str() {
         "GET" => (404, Scenario::status(404, "NotFound", "configmaps not found")),
+        "PATCH" => answer(request, &mut BTreeMap::new(), &mut 0),
         _ => (201, request.body.clone()),
     });
     let requests = Requests::new(server.client(), lab.server.client(), "guests");
@@ -93,6 +94,25 @@ async fn an_abandoned_object_is_noted_and_the_service_released() {
         "{noted}"
     );
     assert_eq!(lab.sent(), [], "nothing is asked of Harvester");
+}
+
+/// W-34, on this way too.
+#[tokio::test]
+async fn a_service_that_stays_and_abandons_its_object_keeps_no_address() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    let (guest, lab) = with_record(lab);
+    let name = lab.name();
+    lab.guest(|service| {
+        service.is_load_balancer = false;
+        service.annotations.insert(ABANDON, &name);
+    });
+    assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
+    let writes = guest.writes();
+    assert_eq!(methods(&writes), ["PATCH"]);
+    assert_eq!(writes[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], Value::Null);
+    lab.guest(|service| service.annotations.remove("kube-vip.io/loadbalancerIPs"));
+    assert!(matches!(lab.delete().await, Deleted::Left(_)));
 }
 
 #[tokio::test]

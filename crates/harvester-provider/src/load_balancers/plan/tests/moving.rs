@@ -96,6 +96,63 @@ fn whoever_changes_their_mind_keeps_the_address_and_the_other_is_given_back() {
     assert_eq!(plan.verdict, Verdict::Ready);
 }
 
+fn asks_for(pool: &str) -> ServiceView {
+    service("default/web").short(&[("ip", IP), ("ippool", pool)]).ingress(IP).done()
+}
+
+#[test]
+fn what_an_earlier_move_has_left_goes_before_the_next_one_begins() {
+    let plan = step(&asks_for("third"), &old_lb(), &[ready_next()]);
+    let [Action::Delete { name, leaks: false, .. }] = plan.actions.as_slice() else { panic!("{plan:?}") };
+    assert_eq!(name, "lb-next");
+    assert!(waiting(&plan).message.contains(&format!("{IP} stays until then")));
+    let going = LbView { terminating: true, ..ready_next() };
+    let begun = step(&asks_for("third"), &old_lb(), &[going]);
+    assert!(matches!(begun.actions.as_slice(), [Action::Create(_)]), "{begun:?}");
+}
+
+#[test]
+fn a_move_that_is_given_up_while_harvester_books_leaks_nothing() {
+    let plan = step(&asks_for("third"), &old_lb(), &[next_lb()]);
+    assert_eq!(plan.actions, []);
+    assert!(waiting(&plan).retry_after.is_some(), "{plan:?}");
+}
+
+#[test]
+fn the_object_that_serves_is_no_leftover_of_a_move() {
+    // The new address is shown, and the announcer has not taken it yet.
+    let shown = service("default/web").short(&[("ip", NEW), ("ippool", "third")]).ingress(IP).done();
+    let plan = step(&shown, &ready_next(), &[old_lb()]);
+    assert!(matches!(plan.actions.as_slice(), [Action::Create(_)]), "{plan:?}");
+}
+
+#[test]
+fn a_pool_is_named_again_while_its_object_is_being_deleted() {
+    let name = name_in_pool(&config(), &moved(), "new");
+    let going = LbView { terminating: true, name, ..ready_next() };
+    let plan = step(&moved(), &old_lb(), &[going]);
+    assert_eq!(plan.actions, []);
+    assert!(waiting(&plan).message.contains("is being deleted on Harvester"), "{plan:?}");
+}
+
+#[test]
+fn a_move_needs_one_load_balancer_more_and_keeps_to_the_limit() {
+    let scene = Scene { quota_reached: Some(1), ..Scene::default() };
+    let plan = scene.plan(&moved(), &[], &[("default/web", &old_lb())]);
+    assert_eq!(plan.actions, []);
+    let told = waiting(&plan);
+    assert!(told.message.contains("--max-load-balancers") && told.message.contains(IP), "{told:?}");
+}
+
+#[test]
+fn a_mode_that_cannot_be_had_in_the_middle_of_a_move_leaves_no_address_booked_for_nobody() {
+    let dhcp = service("default/web").short(&[("ip", IP), ("ipam", "dhcp")]).ingress(IP).done();
+    let plan = step(&dhcp, &old_lb(), &[ready_next()]);
+    assert!(refusal(&plan).contains("can't change the IPAM"));
+    let [Action::Delete { name, .. }] = plan.actions.as_slice() else { panic!("{plan:?}") };
+    assert_eq!(name, "lb-next");
+}
+
 #[test]
 fn an_object_that_names_another_service_is_never_given_back() {
     let mut foreign = ready_next();
