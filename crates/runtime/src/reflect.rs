@@ -41,6 +41,8 @@ const LASTED: Duration = Duration::from_secs(10);
 const REFUSED_FOR_GOOD: Duration = Duration::from_secs(8);
 /// In the long run somebody may have granted the right.
 const TRY_WATCH_AGAIN: Duration = Duration::from_mins(10);
+/// Without the list nothing works: whoever grants the right waits for us.
+const TRY_LIST_AGAIN: Duration = Duration::from_mins(1);
 
 /// How often the list is read where the watch is refused, with jitter.
 const POLL_EVERY: Duration = Duration::from_secs(5);
@@ -270,7 +272,7 @@ where
     /// the right.
     fn longest_after(&self, forbidden_since: Option<Instant>) -> Duration {
         let for_good = forbidden_since.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
-        if for_good { TRY_WATCH_AGAIN } else { self.longest_pause }
+        if for_good { TRY_LIST_AGAIN } else { self.longest_pause }
     }
 
     async fn list(&self) {
