@@ -77,7 +77,7 @@ enum Event {
         node: usize,
         life: u64,
         id: u64,
-        request: Request,
+        request: Box<Request>,
     },
     Answer {
         node: usize,

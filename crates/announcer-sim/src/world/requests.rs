@@ -37,7 +37,7 @@ impl World<'_> {
         let limit = self.nodes[n].process.as_ref().map_or(Duration::ZERO, |process| process.limit(&purpose));
         self.nodes[n].waiting.insert(id, purpose);
         let after = self.latency(n, LATENCY_US);
-        self.schedule(after, Event::Request { node: n, life, id, request });
+        self.schedule(after, Event::Request { node: n, life, id, request: Box::new(request) });
         self.schedule(limit, Event::Answer { node: n, life, id, answer: Answer::Failed });
     }
 
