@@ -15,7 +15,7 @@ use serde_json::json;
 use testbed::echo::field;
 use testbed::{Connection, SimPod};
 use tokio::sync::MutexGuard;
-use vip::{OVERLAP, Vip, nothing_was_lost, seen, somebody_answered};
+use vip::{OVERLAP, Vip, only_what_was_under_way_was_lost, seen, somebody_answered};
 
 static BEDS: Beds = Beds::new();
 
@@ -102,7 +102,7 @@ async fn a_long_lived_connection_ends_at_once_when_its_address_moves_and_is_made
         let anew = connect(&bed, &vip);
         let pod = Some(third.node.as_str());
         assert_eq!((connection.answered_by().as_deref(), anew.answered_by().as_deref()), (pod, pod));
-        nothing_was_lost("new connections meanwhile", watch);
+        only_what_was_under_way_was_lost("new connections meanwhile", watch);
         assert_eq!(anew.broken(), None, "{anew}");
         vip.is_deleted().await;
     }

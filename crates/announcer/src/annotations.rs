@@ -40,20 +40,6 @@ pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
 /// Ours: the same for DHCPv6 (see [`LeaseFacts6`]).
 pub const DHCP6_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp6-lease";
-/// Ours, no annotation but a condition in the status, which authors of Services may not write: the Service has joined others
-/// that had its address before it. Its reason says in which turn (see [`turn_reason`]).
-pub const JOINED: &str = "cloudprovider.harvesterhci.io/joined-address";
-const TURN: &str = "JoinedAs";
-
-/// The reason of the condition [`JOINED`].
-pub fn turn_reason(turn: u32) -> String {
-    format!("{TURN}{turn}")
-}
-
-/// The turn in the reason of the condition [`JOINED`].
-pub fn parse_turn(reason: &str) -> Option<u32> {
-    reason.strip_prefix(TURN)?.parse().ok()
-}
 
 /// The reverse-path filter of a macvlan (`Documentation/networking/ip-sysctl`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use crate::annotations as keys;
 use crate::engine::{Input, Record, Recorded};
 use crate::ownership::node::{Seat, Term};
+use crate::seniority;
 use crate::view::{Port, Published, ServiceKey};
 
 /// Requests at a time.
@@ -309,17 +310,17 @@ pub fn publish(object: &mut DynamicObject, record: &Record) -> bool {
 /// The condition is replaced as a whole: who has joined one address and then another has a new turn.
 fn join(object: &mut DynamicObject, turn: u32) -> bool {
     let old = object.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let is_ours = |condition: &&Value| condition["type"] == keys::JOINED;
-    let stands = old.iter().find(is_ours).map(|ours| ours["reason"].as_str().and_then(keys::parse_turn));
+    let is_ours = |condition: &&Value| condition["type"] == seniority::JOINED;
+    let stands = old.iter().find(is_ours).map(|ours| ours["reason"].as_str().and_then(seniority::parse_turn));
     if stands == (turn > 0).then_some(Some(turn)) {
         return false;
     }
     let mut new: Vec<Value> = old.iter().filter(|condition| !is_ours(condition)).cloned().collect();
     if turn > 0 {
         new.push(json!({
-            "type": keys::JOINED,
+            "type": seniority::JOINED,
             "status": "True",
-            "reason": keys::turn_reason(turn),
+            "reason": seniority::turn_reason(turn),
             "message": "Another Service had the address before: where it is announced follows what that one asks for",
             "lastTransitionTime": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }));
@@ -396,7 +397,7 @@ mod tests {
             let service: Service = serde_json::from_value(serde_json::to_value(&object).unwrap()).unwrap();
             let conditions = service.status.unwrap().conditions.unwrap();
             let reasons: Vec<&str> = conditions.iter().skip(1).map(|it| it.reason.as_str()).collect();
-            assert_eq!(reasons.first().and_then(|reason| keys::parse_turn(reason)), (turn > 0).then_some(turn));
+            assert_eq!(reasons.first().and_then(|reason| seniority::parse_turn(reason)), (turn > 0).then_some(turn));
         }
     }
 

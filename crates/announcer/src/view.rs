@@ -11,6 +11,7 @@ use l2::netlink::check_interface_name;
 use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter, Wanted};
 use crate::class::ClassRules;
 use crate::network::is_link_name_of_a_service;
+use crate::seniority;
 use crate::term::Term;
 
 mod wish;
@@ -393,9 +394,9 @@ fn wanted(annotation: Option<&str>, spec: Option<&str>, published: &Published) -
 fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str>) -> Published {
     let status = service.status.as_ref();
     let ingress = status.and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
-    let joined = status.and_then(|status| status.conditions.iter().flatten().find(|it| it.type_ == keys::JOINED));
+    let joined = status.and_then(|status| status.conditions.iter().flatten().find(|it| it.type_ == seniority::JOINED));
     Published {
-        turn: joined.and_then(|joined| keys::parse_turn(&joined.reason)).unwrap_or_default(),
+        turn: joined.and_then(|joined| seniority::parse_turn(&joined.reason)).unwrap_or_default(),
         vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
         term: annotation(keys::TERM).and_then(Term::parse),
         hwaddr: annotation(keys::HWADDR).map(str::to_owned),

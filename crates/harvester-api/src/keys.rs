@@ -77,7 +77,7 @@ pub mod kube_vip {
     pub const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
     /// Network interface for the address.
     pub const SERVICE_INTERFACE: &str = "kube-vip.io/serviceInterface";
-    /// MAC address of the DHCP macvlan.
+    /// MAC address of the DHCP macvlan. Refused: one that an interface of a node or another Service's lease has. Those of the gateway and of other machines cannot be told: do not name them.
     pub const HWADDR: &str = "kube-vip.io/hwaddr";
     /// Last DHCP address, asked for again.
     pub const REQUESTED_IP: &str = "kube-vip.io/requestedIP";

@@ -118,6 +118,11 @@ pub fn nothing_was_lost(what: &str, (probe, answerers): (Probe, Answerers)) {
     moved_quickly(what, &answerers);
 }
 
+pub fn only_what_was_under_way_was_lost(what: &str, (probe, answerers): (Probe, Answerers)) {
+    watch::only_what_was_under_way_was_lost(what, probe).unwrap();
+    moved_quickly(what, &answerers);
+}
+
 pub fn at_most(bound: Duration, what: &str, (probe, answerers): (Probe, Answerers)) {
     watch::at_most(bound, what, [probe]).unwrap();
     moved_quickly(what, &answerers);
