@@ -9,11 +9,11 @@ SHELL := /bin/bash
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-# Static, because the image holds nothing else; without the paths of the building machine, so that two builds are alike.
+# Static, because the image holds nothing else; dev/rustc.sh leaves out the paths of the building machine, so that two builds are alike.
 # Relocations are packed; unwind tables, which a program that aborts never reads, are left out; functions with the same code are folded,
 # which rustc's own linker can, and that one it uses on x86_64 only.
 FOLD := $(if $(filter x86_64,$(ARCH)),-C link-arg=-Wl$(,)--icf=all)
-RELEASE_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no -C link-arg=-Wl,-z,pack-relative-relocs $(FOLD) --remap-path-prefix=$(CURDIR)=. --remap-path-prefix=$(HOME)/.cargo=cargo
+RELEASE_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no -C link-arg=-Wl,-z,pack-relative-relocs $(FOLD)
 OUT := $(or $(CARGO_TARGET_DIR),target)
 BINARY := $(OUT)/$(TARGET)/release/harvester-cloud-provider
 # Everything is always built with one selection of packages: another one has other features of the dependencies, and compiles all of
@@ -67,7 +67,7 @@ sim: ## simulate announcers under faults (SEEDS=100000, MODE='global service nod
 	  for mode in $(or $(MODE),global service node); do $(OUT)/tools/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
 
 release: ## the static binary that is shipped
-	@RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
+	@RUSTC_WRAPPER=$(CURDIR)/dev/rustc.sh RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
 	@ls -l $(BINARY) | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'
 	@echo "sha256 $$(sha256sum <$(BINARY) | cut -c-64)"
 
