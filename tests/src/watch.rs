@@ -37,6 +37,8 @@ pub fn nothing_was_lost(what: &str, probes: impl IntoIterator<Item = Probe>) -> 
 pub fn only_what_was_under_way_was_lost(what: &str, probe: Probe) -> Result<()> {
     let report = stop(what, probe)?;
     ensure!(report.lost <= 3 && report.outage() < Duration::from_millis(500), "{what}: {report}");
+    let refused = report.last_failure.as_ref().is_none_or(|failure| failure.contains("reset"));
+    ensure!(refused, "{what}, something else than a reset: {report}");
     Ok(())
 }
 

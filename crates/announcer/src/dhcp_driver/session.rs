@@ -254,17 +254,20 @@ mod tests {
         "2026-01-01T00:00:00Z".parse().unwrap()
     }
 
-    fn session(now: Instant) -> Session<dhcp_client::Client> {
-        let start = DhcpStart {
+    fn start(lease: Option<crate::annotations::LeaseFacts>) -> DhcpStart {
+        DhcpStart {
             generation: 1,
             link: 2,
             mac: Mac::new([2, 0, 0, 0, 0, 1]),
             hostname: None,
             broadcast: false,
             requested: None,
-            lease: None,
-        };
-        session4(&start, now, wall(), 7).unwrap()
+            lease,
+        }
+    }
+
+    fn session(now: Instant) -> Session<dhcp_client::Client> {
+        session4(&start(None), now, wall(), 7).unwrap()
     }
 
     #[test]
@@ -313,16 +316,7 @@ mod tests {
             server: "10.0.0.1".parse().unwrap(),
             expires: Some("2026-01-01T01:00:00Z".parse().unwrap()),
         };
-        let start = DhcpStart {
-            generation: 1,
-            link: 2,
-            mac: Mac::new([2, 0, 0, 0, 0, 1]),
-            hostname: None,
-            broadcast: false,
-            requested: None,
-            lease: Some(facts),
-        };
-        let mut session = session4(&start, now, wall(), 7).unwrap();
+        let mut session = session4(&start(Some(facts)), now, wall(), 7).unwrap();
         let by = None;
         let declines = |acts: &[Act<_>]| acts.iter().any(|act| matches!(act, Act::Tell(DhcpEvent::Lost { .. })));
         session.step(now, wall(), Happened::Start);

@@ -110,7 +110,7 @@ pub fn source(service: &ServiceView) -> Result<Source, ChoiceError> {
 
 /// Where the address comes from, and the one that is asked for. Who is served from a pool or by a lease goes on: the wish was never
 /// granted, and is no reason to leave the Service alone.
-pub fn choice(service: &ServiceView) -> Result<(Source, Option<IpAddr>), ChoiceError> {
+pub fn read(service: &ServiceView) -> Result<(Source, Option<IpAddr>), ChoiceError> {
     let (source, asked) = (source(service)?, address(service)?);
     let families = &service.families;
     let wrong = |address: &IpAddr| !families.is_empty() && !families.contains(&Family::from(*address));
@@ -279,7 +279,7 @@ mod tests {
         ] {
             let web = service("default/web").short(&[("ipam", ipam), ("want", ip)]).families(families);
             let web = if served { web.ingress("10.0.0.1") } else { web }.done();
-            let told = choice(&web).err().map(|error| error.to_string());
+            let told = read(&web).err().map(|error| error.to_string());
             let fits = told.as_deref().zip(expected).is_some_and(|(told, part)| told.contains(part));
             assert!(fits || told.is_none() && expected.is_none(), "{ipam} {ip} {families:?} {served}: {told:?}");
         }

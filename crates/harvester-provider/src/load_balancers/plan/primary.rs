@@ -31,7 +31,7 @@ const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) fn ensure(service: &ServiceView, interface: Option<&str>, world: &World<'_>) -> Plan {
-    let (source, asked) = match choice::choice(service) {
+    let (source, asked) = match choice::read(service) {
         Ok(choice) => choice,
         Err(error) => return Plan::only(Refusal::from(error)),
     };

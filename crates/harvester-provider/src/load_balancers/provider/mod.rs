@@ -240,7 +240,7 @@ impl HarvesterLoadBalancers {
             }
             // The pass ended before: a place that was kept for the rest would stand empty.
             self.pacer.wants_only(&service.key, &wanted[..asked]);
-            self.release_claims(&service.key);
+            self.end_pass(&service.key);
             outcome?;
             if decide_anew {
                 continue 'rounds;

@@ -180,7 +180,7 @@ impl HarvesterLoadBalancers {
     }
 
     /// The requests of the Service's plan are answered: what it took can be seen now.
-    pub(super) fn release_claims(&self, service: &ServiceKey) {
+    pub(super) fn end_pass(&self, service: &ServiceKey) {
         let mut memory = self.memory();
         memory.under_way.end(service);
         memory.claims.retain(|_, claims| {
