@@ -29,6 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use defence::Yielded;
 use due::Due;
 pub use io::{
     Action, Dhcp6Start, DhcpEvent, DhcpStart, Input, Leased, LostLeases, Observations, Put, Record, Recorded, Resumed,
@@ -100,9 +101,8 @@ pub struct Engine {
     network: Option<Network>,
     plan: Plan,
     vips: Due<VipId, Vip>,
-    /// VIPs given up because somebody claimed them while our own record was in doubt, and when it is looked at again
-    /// whether it still is. Absent: it is not, the VIP may be taken up again; until it is up its first step is a probe.
-    yielded: BTreeMap<VipId, Option<Instant>>,
+    /// VIPs given up because somebody claimed them while our own record was in doubt.
+    yielded: BTreeMap<VipId, Yielded>,
     /// Macvlans whose clients are sending their RELEASE.
     leaving: BTreeMap<Uid, dhcp::Leaving>,
     /// VIPs that the kernel is asked to set at the end of the step.
@@ -319,7 +319,7 @@ impl Engine {
     /// When to step with [`Input::Tick`] if nothing happens before.
     pub fn deadline(&self) -> Instant {
         let leaving = self.leaving.values().map(|leaving| leaving.until);
-        let yielded = self.yielded.values().copied().flatten();
+        let yielded = self.yielded.values().filter_map(|yielded| yielded.deadline());
         let stopping = self.stopping.as_ref().and_then(Stopping::deadline);
         // One observation at a time: the next is judged when the kernel has answered.
         let observe = Some(self.next_observe).filter(|_| !self.observing);
@@ -388,7 +388,7 @@ impl Engine {
                 self.dirty |= record.wake(now);
             }
         }
-        self.yielded_timers(now);
+        self.dirty |= self.yielded.values().any(|yielded| yielded.deadline().is_some_and(|until| until <= now));
         self.look_around(now);
         self.write_card(now);
         self.stop_timer(now);
@@ -428,6 +428,7 @@ impl Engine {
             });
             let plan = &self.plan;
             self.yielded.retain(|id, _| plan.vips.contains_key(id));
+            self.end_yielding(now);
             self.withdraw_unplanned(now);
             self.protect();
             self.begin_planned(now);
@@ -463,7 +464,7 @@ impl Engine {
             if !self.vips.contains_key(&id) {
                 // While undecided nothing is begun: what a former life left is kept as it is (`keep_orphans`).
                 if vip.owner != Owner::Mine
-                    || self.yielded.get(&id).is_some_and(Option::is_some)
+                    || self.yielded.get(&id).is_some_and(|yielded| *yielded != Yielded::Over)
                     || self.stopping.is_some()
                     || self.is_leaving(&id)
                 {

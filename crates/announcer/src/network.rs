@@ -117,6 +117,14 @@ impl Network {
         self.links.iter().find(|link| link.index == index)
     }
 
+    /// The interface beneath a macvlan.
+    pub fn parent_of(&self, index: u32) -> Option<u32> {
+        match self.link(index)?.kind {
+            LinkKind::Macvlan { parent, .. } => Some(parent),
+            _ => None,
+        }
+    }
+
     /// Until when the lease of an address of ours runs, as far as it is noted.
     pub fn lease_end_of(&self, address: &Address) -> Option<LeaseEnd> {
         let own = self.address_ends.get(&(address.interface, address.net.addr())).copied();

@@ -173,6 +173,17 @@ impl Claims {
         self.forget(address, |_| true);
     }
 
+    /// The VIP is not up any more and stays ours: who has lost it, under which MAC each is reached, and since which term.
+    pub fn take(&mut self, address: IpAddr) -> Vec<(Loser, Mac, Term)> {
+        let mut taken = Vec::new();
+        self.losers.retain(|loser, claiming| {
+            let claimed = claiming.vips.remove(&address);
+            taken.extend(claimed.map(|claimed| (loser.clone(), claimed.loser_mac, claimed.term)));
+            !claiming.vips.is_empty()
+        });
+        taken
+    }
+
     fn forget(&mut self, address: IpAddr, which: impl Fn(&Claimed) -> bool) {
         self.losers.retain(|_, claiming| {
             if claiming.vips.get(&address).is_some_and(&which) {

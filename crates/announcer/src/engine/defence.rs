@@ -18,6 +18,33 @@ const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 /// A Lease is read after this many retry periods at the latest (client-go's jitter).
 const RETRY_PERIODS: f64 = 2.2;
 
+/// How long a VIP that was given up is left alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Yielded {
+    /// Whoever claimed it has this long to be read of.
+    Until(Instant),
+    /// Until our own record is known to stand.
+    Unconfirmed,
+    /// It may be taken up again; until it is up its first step is a probe.
+    Over,
+}
+
+impl Yielded {
+    pub fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Until(until) => Some(until),
+            Self::Unconfirmed | Self::Over => None,
+        }
+    }
+
+    /// The record is known to stand.
+    pub fn cut_short(&mut self, now: Instant) {
+        if let Self::Until(until) = self {
+            *until = now.min(*until);
+        }
+    }
+}
+
 impl Engine {
     /// How long any announcer takes to read a Lease that has changed, at most.
     pub(super) fn longest_retry(&self) -> Duration {
@@ -30,6 +57,9 @@ impl Engine {
         let Some(id) = self.vip_on(link, address) else {
             if what == Heard::Claim {
                 self.orphan_claimed(link, address, mac);
+                if let Some(id) = self.lease_of(frame) {
+                    self.judge_claim(now, &id, frame);
+                }
             }
             return;
         };
@@ -111,7 +141,10 @@ impl Engine {
     fn defend(&mut self, now: Instant, id: &VipId, mac: Mac) {
         let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is defended");
-        if matches!(vip.announcing, Announcing::Burst { .. })
+        // After a pause: somebody else has the address by now, and ours goes as soon as the timers are judged.
+        let is_over = vip.lease_expires().is_some_and(|end| end <= now);
+        if is_over
+            || matches!(vip.announcing, Announcing::Burst { .. })
             || vip.defended.is_some_and(|at| now < at + DEFEND_INTERVAL)
         {
             return;
@@ -135,23 +168,23 @@ impl Engine {
             tracing::warn!(vip = %id, %mac, "somebody else announces the address and our record is in doubt: withdrawing it");
         }
         self.withdraw(now, id, false, "another node announces it");
-        self.yielded.insert(id.clone(), Some(now + self.config.lease.duration));
+        self.yielded.insert(id.clone(), Yielded::Until(now + self.config.lease.duration));
         self.dirty = true;
     }
 
     /// decisions.md 18: a node that cannot reach the API does not know who owns what it gave up. Time alone gives
     /// nothing back: it would take the address from its new owner again and again.
-    pub(super) fn yielded_timers(&mut self, now: Instant) {
-        let due: Vec<VipId> = self
-            .yielded
-            .iter()
-            .filter(|(_, until)| until.is_some_and(|until| until <= now))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in due {
-            let confirmed = self.plan.vips.get(&id).is_some_and(|planned| self.is_confirmed(&planned.members));
-            self.dirty |= confirmed;
-            self.yielded.insert(id, (!confirmed).then(|| now + self.config.lease.duration));
+    pub(super) fn end_yielding(&mut self, now: Instant) {
+        let mut yielded = std::mem::take(&mut self.yielded);
+        for (id, yielded) in &mut yielded {
+            if yielded.deadline().is_some_and(|until| until <= now) {
+                *yielded = Yielded::Unconfirmed;
+            }
+            let ours = || self.plan.vips.get(id).is_some_and(|planned| self.is_confirmed(&planned.members));
+            if *yielded == Yielded::Unconfirmed && ours() {
+                *yielded = Yielded::Over;
+            }
         }
+        self.yielded = yielded;
     }
 }

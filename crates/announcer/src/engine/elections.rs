@@ -16,7 +16,7 @@ impl Engine {
         }
         match &state {
             LeaseState::Held { confirmed: true } => {
-                self.yielded.values_mut().for_each(|until| *until = until.map(|until| until.min(now)));
+                self.yielded.values_mut().for_each(|yielded| yielded.cut_short(now));
             }
             LeaseState::Held { confirmed: false } => {}
             // Whoever takes it from here on takes it over from another owner.
@@ -32,7 +32,7 @@ impl Engine {
         let confirmed = state == LeaseState::Held { confirmed: true };
         if leases.lease(key, state) {
             if confirmed {
-                self.yielded.values_mut().for_each(|until| *until = until.map(|until| until.min(now)));
+                self.yielded.values_mut().for_each(|yielded| yielded.cut_short(now));
             }
             self.dirty = true;
         }

@@ -91,8 +91,13 @@ impl Engine {
             })
             .collect();
         wanted.extend(self.lookout.links());
-        wanted.extend(self.orphans().into_iter().map(|orphan| (orphan.interface, Family::of(orphan.net.addr()))));
         if let Some(network) = &self.network {
+            for orphan in self.orphans() {
+                let family = Family::of(orphan.net.addr());
+                // A new owner's claims come to the interface beneath its macvlan.
+                let parent = network.parent_of(orphan.interface).map(|parent| (parent, family));
+                wanted.extend([(orphan.interface, family)].into_iter().chain(parent));
+            }
             let there: BTreeSet<u32> = network.links.iter().map(|link| link.index).collect();
             let carrying: BTreeSet<u32> =
                 self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| carrier.link).collect();

@@ -127,14 +127,16 @@ impl Engine {
         if own.is_some_and(|own| own.mac == Some(mac) && !is_macvlan(own)) {
             return;
         }
+        let parent_of = |link| self.network.as_ref().and_then(|network| network.parent_of(link));
         let claimed: Vec<Address> = self
             .orphans()
             .into_iter()
-            .filter(|orphan| orphan.interface == link && orphan.net.addr() == address)
+            .filter(|orphan| orphan.net.addr() == address)
+            .filter(|orphan| orphan.interface == link || parent_of(orphan.interface) == Some(link))
             .collect();
         for orphan in claimed {
             tracing::warn!(%address, %mac, "somebody else announces an address that a former life left here: removing it");
-            self.remove_address(link, orphan.net);
+            self.remove_address(orphan.interface, orphan.net);
         }
     }
 

@@ -143,7 +143,7 @@ impl Vip {
     }
 
     /// End of the lease of its address, if it has one that ends.
-    fn lease_expires(&self) -> Option<Instant> {
+    pub fn lease_expires(&self) -> Option<Instant> {
         let v4 = self.dhcp.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires);
         v4.or(self.dhcp6.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires))
     }
@@ -244,6 +244,9 @@ impl Engine {
             && was_ours
         {
             self.remove_address(old.link, old.net);
+        }
+        if let Some(old) = old.filter(|old| carrier.is_none_or(|new| new.net.addr() != old.net.addr())) {
+            self.unclaim(id, old.net.addr());
         }
         let moved = was_ours && old.zip(carrier).is_some_and(|(old, new)| old.net.addr() == new.net.addr());
         match carrier {

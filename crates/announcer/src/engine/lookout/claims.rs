@@ -1,6 +1,5 @@
 //! Claims in both directions: former owners of what is up here are told, and what others claim of ours is judged.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -10,7 +9,7 @@ use crate::frames::Frame;
 use crate::ownership::Owners;
 use crate::ownership::node::{Loser, Term};
 use crate::plan::VipId;
-use crate::view::ServiceKey;
+use crate::view::{ServiceKey, Uid};
 
 /// Losers of what is ours and not up here yet. A claim makes a former owner withdraw, and draws the traffic of a
 /// macvlan's MAC: until we serve, that would be a gap.
@@ -18,10 +17,10 @@ use crate::view::ServiceKey;
 pub(super) struct Unclaimed(Vec<Loser>);
 
 impl Unclaimed {
-    /// One who has to be told. Of several that had the same address all that have lost it to the same term.
+    /// One who has to be told. Of several that had the same VIP all that have lost it to the same term.
     pub fn add(&mut self, loser: Loser) {
         let same = |waiting: &Loser| waiting.term == loser.term && waiting.owner != loser.owner;
-        self.0.retain(|waiting| waiting.address != loser.address || same(waiting));
+        self.0.retain(|waiting| waiting.vip != loser.vip || same(waiting));
         self.0.push(loser);
     }
 
@@ -30,9 +29,9 @@ impl Unclaimed {
     }
 
     /// Those of what is up by now. What is not ours any more is nobody's loss.
-    fn take(&mut self, up: &BTreeSet<IpAddr>, is_ours: impl FnMut(&Loser) -> bool) -> Vec<Loser> {
+    fn take(&mut self, is_up: impl Fn(&VipId) -> bool, is_ours: impl FnMut(&Loser) -> bool) -> Vec<Loser> {
         self.0.retain(is_ours);
-        self.0.extract_if(.., |loser| up.contains(&loser.address)).collect()
+        self.0.extract_if(.., |loser| is_up(&loser.vip)).collect()
     }
 }
 
@@ -45,33 +44,46 @@ impl Engine {
         }
         let me = &self.config.node_name;
         let is_ours = |loser: &Loser| cluster.seat(&loser.service).is_some_and(|seat| seat.host == *me);
-        let up: BTreeSet<IpAddr> = self.vips.values().filter(|vip| vip.is_up()).filter_map(Vip::address).collect();
-        for loser in self.lookout.unclaimed.take(&up, is_ours) {
+        let is_up = |id: &VipId| self.vips.get(id).is_some_and(Vip::is_up);
+        for loser in self.lookout.unclaimed.take(is_up, is_ours) {
             self.claim_from(now, loser);
         }
     }
 
     fn claim_from(&mut self, now: Instant, loser: Loser) {
         let Some(view) = self.services.get(&loser.service) else { return };
-        let key = Key::from(&view.uid);
-        let found = self.plan_id(loser.address);
-        let own_mac = self.network.as_ref().and_then(|network| network.link(loser.link)?.mac);
-        let macvlan = self
-            .services
-            .values()
-            .find(|view| view.told_leased().map(IpAddr::V4) == Some(loser.address))
-            .and_then(|view| view.dhcp.mac);
-        let carried = found.and_then(|id| self.vips.get(&id)?.carrier).map(|carrier| carrier.mac);
-        let Some(mac) = carried.or(macvlan).or(own_mac) else { return };
+        let Some(carrier) = self.vips.get(&loser.vip).and_then(|vip| vip.carrier) else { return };
         let won = Won {
-            address: loser.address,
-            mac,
+            address: carrier.net.addr(),
+            mac: carrier.mac,
             loser_mac: loser.mac,
-            on_macvlan: macvlan.is_some(),
+            on_macvlan: matches!(loser.vip, VipId::Dhcp(_)),
             term: loser.term,
-            key,
+            key: Key::from(&view.uid),
         };
         self.lookout.claims.begin(now, claim::Loser { owner: loser.owner, link: loser.link }, &won);
+    }
+
+    /// The VIP is not up under this address any more: whoever has lost it is told once it is up again, perhaps with another
+    /// one that its DHCP server gives.
+    pub(in crate::engine) fn unclaim(&mut self, id: &VipId, address: IpAddr) {
+        let Owners::Node(cluster) = &self.ownership else { return };
+        let Some(first) = self.vips.get(id).and_then(|vip| vip.members.first()) else { return };
+        let service = cluster.primary(first);
+        for (claim::Loser { owner, link }, mac, term) in self.lookout.claims.take(address) {
+            let (vip, service) = (id.clone(), service.clone());
+            self.lookout.unclaimed.add(Loser { owner, link, mac, vip, term, service });
+        }
+    }
+
+    /// The DHCP VIP of which another node speaks as its own, under an address that it does not have here: not yet, or not
+    /// any more, since the server may have given it another one. All nodes have it with the same MAC, and the tag proves
+    /// whose it is.
+    pub(in crate::engine) fn lease_of(&self, frame: &Frame) -> Option<VipId> {
+        frame.payload?;
+        let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
+        let mut spoken_of = leased.filter(|(_, vip)| vip.place == Some(frame.link));
+        spoken_of.find(|(_, vip)| vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.mac == frame.mac)).map(|(id, _)| id.clone())
     }
 
     pub(super) fn plan_id(&self, address: IpAddr) -> Option<VipId> {
@@ -165,14 +177,14 @@ mod tests {
             owner: owner.into(),
             link: 2,
             mac: Mac::new([2, 0, 0, 0, 0, last]),
-            address: IpAddr::from([10, 0, 0, last]),
+            vip: VipId::Static(IpAddr::from([10, 0, 0, last])),
             term: Term(5),
             service: ServiceKey::new("default", format!("web{last}")),
         }
     }
 
-    fn up(last: &[u8]) -> BTreeSet<IpAddr> {
-        last.iter().map(|last| IpAddr::from([10, 0, 0, *last])).collect()
+    fn up(last: &[u8]) -> impl Fn(&VipId) -> bool {
+        |vip| last.iter().any(|last| *vip == VipId::Static(IpAddr::from([10, 0, 0, *last])))
     }
 
     #[test]
@@ -180,10 +192,10 @@ mod tests {
         let mut unclaimed = Unclaimed::default();
         unclaimed.add(loser("node-2", 5));
         unclaimed.add(loser("node-2", 6));
-        assert_eq!(unclaimed.take(&up(&[]), |_| true), []);
-        assert_eq!(unclaimed.take(&up(&[6, 7]), |_| true), [loser("node-2", 6)]);
-        assert_eq!(unclaimed.take(&up(&[6, 7]), |_| true), []);
-        assert_eq!(unclaimed.take(&up(&[5, 6]), |_| true), [loser("node-2", 5)]);
+        assert_eq!(unclaimed.take(up(&[]), |_| true), []);
+        assert_eq!(unclaimed.take(up(&[6, 7]), |_| true), [loser("node-2", 6)]);
+        assert_eq!(unclaimed.take(up(&[6, 7]), |_| true), []);
+        assert_eq!(unclaimed.take(up(&[5, 6]), |_| true), [loser("node-2", 5)]);
         assert!(unclaimed.is_empty());
     }
 
@@ -191,7 +203,7 @@ mod tests {
     fn what_is_lost_again_before_it_is_up_is_claimed_from_nobody() {
         let mut unclaimed = Unclaimed::default();
         unclaimed.add(loser("node-2", 5));
-        assert_eq!(unclaimed.take(&up(&[5]), |_| false), []);
+        assert_eq!(unclaimed.take(up(&[5]), |_| false), []);
         assert!(unclaimed.is_empty(), "nor when it is ours once more: then it was somebody else's before");
     }
 
@@ -202,6 +214,6 @@ mod tests {
         for loser in [loser("node-2", 5), newer("node-2"), newer("node-3"), newer("node-3")] {
             unclaimed.add(loser);
         }
-        assert_eq!(unclaimed.take(&up(&[5]), |_| true), [newer("node-2"), newer("node-3")]);
+        assert_eq!(unclaimed.take(up(&[5]), |_| true), [newer("node-2"), newer("node-3")]);
     }
 }

@@ -3,6 +3,7 @@
 mod foreign;
 mod handed_over;
 mod ipv6;
+mod leases;
 mod newcomers;
 mod peers;
 mod refused;
@@ -403,6 +404,12 @@ fn an_owner_without_the_api_serves_for_hours_and_yields_to_any_claim() {
     assert!(cluster.has());
     cluster.node.heard(2, "10.0.0.5", mac("node-2"), Heard::Claim);
     assert!(!cluster.has());
+    cluster.node.pass(LEASE * 2);
+    assert!(!cluster.has(), "time alone gives nothing back");
+    // The API is back, and the record still says so.
+    cluster.renew(&ALL);
+    cluster.node.pass_ms(100);
+    assert!(cluster.has(), "not only when another Lease has passed");
 }
 
 #[test]

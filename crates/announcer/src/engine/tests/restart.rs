@@ -91,6 +91,20 @@ fn what_is_found_goes_at_once_when_somebody_else_announces_it() {
     assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
 }
 
+/// Its new owner reaches the interface beneath; the macvlan has the MAC that it has everywhere.
+#[test]
+fn what_is_found_on_a_macvlan_goes_when_its_new_owner_claims_it() {
+    let mut network = left_behind(&[(50, "10.0.0.50/32")]);
+    network.links.push(macvlan(50, "vip-web00000", 2, Some(uid("web").0.as_str())));
+    let mac = network.link(50).unwrap().mac.unwrap().octets();
+    let mut node = Node::new(&[], network);
+    with_deadlines(&mut node, &[(50, "10.0.0.50/32")]);
+    node.feed(Input::Tick);
+    assert_eq!(node.listening, BTreeSet::from([(2, Family::V4), (50, Family::V4)]));
+    node.heard(2, "10.0.0.50", mac, Heard::Claim);
+    assert!(!node.kernel.has("vip-web00000", "10.0.0.50/32"));
+}
+
 #[test]
 fn what_is_found_is_listened_for_in_its_own_family() {
     for (net, claimed, family) in [("10.0.0.5/32", "10.0.0.5", Family::V4), ("fd00::5/128", "fd00::5", Family::V6)] {

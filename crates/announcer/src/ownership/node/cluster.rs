@@ -31,6 +31,8 @@ pub struct Cluster {
     pub(super) records: BTreeMap<ServiceKey, (Uid, Seat)>,
     /// The newest term heard on the wire.
     heard: Term,
+    /// The newest term that the watch has shown.
+    shown: Term,
     pub(super) pending: BTreeMap<ServiceKey, Pending>,
     asking: BTreeMap<ServiceKey, Asking>,
     pub(super) taken: BTreeMap<ServiceKey, Taken>,
@@ -51,6 +53,11 @@ pub struct Cluster {
     former: BTreeMap<ServiceKey, BTreeMap<String, Term>>,
     /// Records that became ours, with the hosts before.
     pub(super) gained: Vec<(ServiceKey, String)>,
+    /// Records that were ours before this process began, as the watch shows: whom that one has told nobody knows.
+    pub(super) resumed: BTreeSet<ServiceKey>,
+    /// Records that others have handed to us. It may have been one whose own turn was not seen here, and serves until it
+    /// hears us.
+    pub(super) received: BTreeSet<ServiceKey>,
     pub(super) foreign_since: Option<Instant>,
     /// Services whose authors know that a Lease which nobody renews keeps them from being announced.
     pub(super) foreign_told: BTreeSet<ServiceKey>,
@@ -77,6 +84,7 @@ impl Cluster {
             card: Card::default(),
             records: BTreeMap::new(),
             heard: Term::default(),
+            shown: Term::default(),
             pending: BTreeMap::new(),
             asking: BTreeMap::new(),
             taken: BTreeMap::new(),
@@ -89,6 +97,8 @@ impl Cluster {
             vacant: BTreeMap::new(),
             former: BTreeMap::new(),
             gained: Vec::new(),
+            resumed: BTreeSet::new(),
+            received: BTreeSet::new(),
             foreign_since: None,
             foreign_told: BTreeSet::new(),
             owners: BTreeMap::new(),
@@ -160,9 +170,10 @@ impl Cluster {
         self.facts.foreign(now, lock);
     }
 
-    /// What this node says about itself; the term is filled in.
+    /// What this node says about itself; the term is filled in. What it has won itself, heard, or read of others is no
+    /// sign that it knows what it has lost: its watch may stand still.
     pub fn set_card(&mut self, now: Instant, mut card: Card) {
-        card.term = self.newest_term();
+        card.term = self.shown;
         card.unable = self.unable.on_card(now);
         self.card = card;
     }
@@ -284,6 +295,7 @@ impl Cluster {
             if mine && regained {
                 let change = Change { key: key.clone(), from: before, why: "it was handed over", silent: None };
                 self.changes.push(change);
+                self.received.insert(key.clone());
             }
         }
         if mine {
@@ -292,6 +304,18 @@ impl Cluster {
         }
         self.asking.remove(key);
         self.records.insert(key.clone(), (uid.clone(), seat));
+    }
+
+    /// The watch has shown a record.
+    pub(super) fn shown(&mut self, now: Instant, view: &ServiceView, seat: Seat) {
+        if seat.term.is_counted() {
+            self.shown = self.shown.max(seat.term);
+        }
+        let known = self.records.get(&view.key).is_some_and(|(uid, _)| *uid == view.uid);
+        if !known && seat.host == self.me && !self.pending.contains_key(&view.key) {
+            self.resumed.insert(view.key.clone());
+        }
+        self.learn(now, &view.key, &view.uid, seat);
     }
 
     pub(super) fn record(&self, key: &ServiceKey, uid: &Uid) -> Option<&Seat> {
@@ -418,6 +442,12 @@ mod tests {
         cluster.learn(now, &bad, &uid, Seat { host: "node-2".into(), term: Term(1 << 41) });
         cluster.learn(now, &good, &uid, Seat { host: "node-2".into(), term: Term(7) });
         cluster.claimed(now, &bad, Term(1 << 41));
+        cluster.set_card(now, Card::default());
+        assert_eq!(cluster.card().term, Term(0), "the watch has shown nothing");
+        for (key, term) in [(&bad, 1 << 41), (&good, 7)] {
+            let view = ServiceView { key: key.clone(), uid: uid.clone(), ..crate::plan::tests::view("any", &[]) };
+            cluster.shown(now, &view, Seat { host: "node-2".into(), term: Term(term) });
+        }
         cluster.set_card(now, Card::default());
         assert_eq!(cluster.card().term, Term(7));
         let term = cluster.begin_swap(now, &good, &uid, "node-1".into(), "test").map(|swap| swap.seat.term);

@@ -114,7 +114,8 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         }
         // The detector has nobody to ask, so everybody is asked instead; or the addresses would stay on a dead node.
         (_, Holder::Unseen) if rank == 0 => ask(case, "its node's Lease has expired, and nobody answers for it"),
-        (_, Holder::Absent) if rank == 0 => ask(case, "its node is gone"),
+        // Not before its Lease has had the time to come: on the wire our question looks as if a stranger wanted the address.
+        (_, Holder::Absent) if rank == 0 && case.passed_over > 0 => ask(case, "its node is gone"),
         _ => Step::Rest,
     }
 }
@@ -231,13 +232,16 @@ mod tests {
     fn an_owner_that_cannot_be_watched_is_asked_for_by_broadcast_by_the_first_in_line() {
         let seat = seat("node-1");
         for holder in [Holder::Absent, Holder::Unseen] {
-            let step = |me, asked| decide(&Case { holder, asked, ..case(me, Some(&seat)) });
+            let step = |me, asked| decide(&Case { holder, asked, passed_over: 1, ..case(me, Some(&seat)) });
             assert_eq!(step("node-2", Asked::NotYet), Step::Ask, "{holder:?}");
             assert_eq!(step("node-2", Asked::Waiting), Step::Rest, "{holder:?}");
             assert_eq!(step("node-2", Asked::Answered), Step::Rest, "{holder:?}");
             assert!(matches!(step("node-2", Asked::Silence), Step::Take(_)), "{holder:?}");
             assert_eq!(step("node-3", Asked::Silence), Step::Rest, "{holder:?}");
         }
+        // Its Lease may not have come yet.
+        let fresh = Case { holder: Holder::Absent, passed_over: 0, ..case("node-2", Some(&seat)) };
+        assert_eq!(decide(&fresh), Step::Rest);
     }
 
     #[test]

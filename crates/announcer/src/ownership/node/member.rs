@@ -45,7 +45,7 @@ pub struct Card {
     /// It is about to end and wants nothing new.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
-    /// The newest term that it knows (decisions.md 20).
+    /// The newest term that its watch has shown (decisions.md 20).
     #[serde(default)]
     pub term: Term,
     /// Groups whose addresses its kernel refuses.

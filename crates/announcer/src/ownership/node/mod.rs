@@ -35,6 +35,7 @@ pub(crate) use place::preferred;
 pub(crate) use review::{LINGER, Review, Scene};
 pub(crate) use swaps::Change;
 
+use crate::plan::VipId;
 pub use crate::term::Term;
 use crate::view::{ServiceKey, Uid};
 
@@ -95,7 +96,7 @@ pub(crate) struct Loser {
     /// Its interface's own MAC: where a claim reaches it, also if the address moves with a MAC of its own.
     pub mac: Mac,
     /// What it has lost.
-    pub address: IpAddr,
+    pub vip: VipId,
     /// To whom: our term.
     pub term: Term,
     /// Whose record it is: the key of the tag.

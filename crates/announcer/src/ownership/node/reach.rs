@@ -1,6 +1,6 @@
 //! Which nodes a group can be reached at, and about which of its addresses they can be asked. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use l2::Mac;
@@ -9,6 +9,7 @@ use super::standing::chosen;
 use super::{Cluster, Scene};
 use crate::annotations::Wanted;
 use crate::network::{Network, named};
+use crate::plan::VipId;
 use crate::view::{InterfaceWish, ServiceView};
 
 /// What clients and detectors ask for, as far as it is known.
@@ -32,6 +33,27 @@ pub fn addresses(members: &[&ServiceView]) -> Vec<(IpAddr, Option<Mac>)> {
         }
     }
     all.into_iter().collect()
+}
+
+/// What whoever had the group has, by the names that stay: a lease may get another address while nobody sees it.
+pub fn vips(members: &[&ServiceView]) -> BTreeSet<VipId> {
+    let leased: BTreeSet<IpAddr> = members
+        .iter()
+        .flat_map(|view| view.told_leased().map(IpAddr::from).into_iter().chain(view.told_leased6().map(IpAddr::from)))
+        .collect();
+    let mut vips = BTreeSet::new();
+    for view in members {
+        vips.extend(view.wanted.iter().filter_map(|wanted| match wanted {
+            Wanted::Static(address) => (!leased.contains(address)).then_some(VipId::Static(*address)),
+            Wanted::Dhcp4 => Some(VipId::Dhcp(view.uid.clone())),
+            Wanted::Dhcp6 => Some(VipId::Dhcp6(view.uid.clone())),
+        }));
+        // On its way out it wants nothing, and who shares its lease goes on with it.
+        if view.retired && view.told_leased().is_some() {
+            vips.insert(VipId::Dhcp(view.uid.clone()));
+        }
+    }
+    vips
 }
 
 /// Whether an IPv6 address is among what a group wants.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::decide::Step;
 use super::member::Fitness;
-use super::reach::addresses;
+use super::reach::{addresses, vips};
 use super::standing::{PASS_OVER, Round, Standing, link_of};
 use super::{Cluster, Loser, Seat, Swap, Target, Targets, Term, Watched, place};
 use crate::config::Config;
@@ -140,7 +140,7 @@ impl Cluster {
         self.retain(now, scene.services);
         for view in scene.services.values() {
             if let (Some(host), Some(term)) = (&view.published.vip_host, view.published.term) {
-                self.learn(now, &view.key, &view.uid, Seat { host: host.clone(), term });
+                self.shown(now, view, Seat { host: host.clone(), term });
             }
         }
     }
@@ -244,7 +244,16 @@ impl Cluster {
             };
             review.swaps.extend(swap.map(|swap| (primary.key.clone(), swap)));
         }
-        for (key, from) in std::mem::take(&mut self.gained) {
+        let mut gained = std::mem::take(&mut self.gained);
+        for key in std::mem::take(&mut self.resumed) {
+            let Some(seat) = self.seats.get(&key) else { continue };
+            let ignorant = self.members().filter(|(_, card)| card.term < seat.term);
+            gained.extend(ignorant.map(|(from, _)| (key.clone(), from.to_owned())));
+        }
+        for key in std::mem::take(&mut self.received) {
+            gained.extend(self.members().map(|(from, _)| (key.clone(), from.to_owned())));
+        }
+        for (key, from) in gained {
             let Some(seat) = self.seats.get(&key).filter(|seat| seat.host == self.me) else { continue };
             // Its tag is made with the UID of the first.
             if *self.primary(&key) != key {
@@ -259,16 +268,14 @@ impl Cluster {
         let all = scene.groups;
         let members = all.of.get(key).and_then(|group| all.members.get(group)).cloned().unwrap_or_default();
         let views: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
-        let addresses = addresses(&views);
-        let first = addresses.first().map(|(address, _)| *address);
+        let first = addresses(&views).first().map(|(address, _)| *address);
         let link = (!views.is_empty()).then(|| link_of(scene, self.placed_by(scene, &views), first)).flatten();
         let Some((link, there)) = link.and_then(|link| Some((link, self.facts.towards(from, scene.network, link)?)))
         else {
             return Vec::new();
         };
-        let loser =
-            |address| Loser { owner: from.to_owned(), link, mac: there.mac, address, term, service: key.clone() };
-        addresses.into_iter().map(|(address, _)| loser(address)).collect()
+        let loser = |vip| Loser { owner: from.to_owned(), link, mac: there.mac, vip, term, service: key.clone() };
+        vips(&views).into_iter().map(loser).collect()
     }
 
     fn watch(&mut self, watched: BTreeMap<(String, u32, u8), Vec<Watched>>, review: &mut Review) {

@@ -47,6 +47,16 @@ fn what_comes_back_after_a_claim_that_was_older_is_served_at_once() {
     assert!(set(&cluster.node.take_log()), "not only when a Lease has passed");
 }
 
+/// At whom claims were sent since the last look.
+fn claimed_at(cluster: &mut Cluster) -> Vec<&'static str> {
+    let log = cluster.node.take_log();
+    let at = |node: &str| {
+        let to = Mac::from(mac(node)).to_string();
+        log.iter().any(|line| line.starts_with("claim") && line.contains(&to))
+    };
+    ALL.into_iter().filter(|node| at(node)).collect()
+}
+
 #[test]
 fn who_was_owner_before_the_last_one_is_told_too_unless_his_card_says_that_he_knows() {
     for (known, told) in [(4, true), (5, false)] {
@@ -54,15 +64,43 @@ fn who_was_owner_before_the_last_one_is_told_too_unless_his_card_says_that_he_kn
         // node-3 sees nothing of the API, and its successor did not get as far as to claim anything.
         cluster.shows("web", "node-2", 5);
         cluster.member("node-3", Card { term: Term(known), ..card("node-3") });
+        cluster.node.pass_ms(6000);
+        while cluster.node.swaps.is_empty() {
+            cluster.node.pass_ms(5);
+            cluster.answers("node-3", "10.0.0.3");
+        }
         cluster.node.take_log();
-        cluster.shows("web", "node-1", 6);
+        cluster.won();
         cluster.node.pass_ms(100);
-        let claims = cluster.node.take_log();
-        let at = |node: &str| {
-            let to = Mac::from(mac(node)).to_string();
-            claims.iter().any(|line| line.starts_with("claim") && line.contains(&to))
-        };
-        assert!(cluster.has() && at("node-2"), "{claims:?}");
-        assert_eq!(at("node-3"), told, "{claims:?}");
+        let expected = if told { vec!["node-2", "node-3"] } else { vec!["node-2"] };
+        assert!(cluster.has());
+        assert_eq!(claimed_at(&mut cluster), expected);
     }
+}
+
+/// Whoever has handed it over serves until it hears us, and which one that was we need not have seen: all are told.
+#[test]
+fn what_was_handed_to_us_is_claimed_at_everybody() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+    for node in ["node-2", "node-3"] {
+        cluster.member(node, Card { term: Term(6), ..card(node) });
+    }
+    cluster.node.take_log();
+    cluster.shows("web", "node-1", 6);
+    cluster.node.pass_ms(100);
+    assert!(cluster.has());
+    assert_eq!(claimed_at(&mut cluster), ["node-2", "node-3"]);
+}
+
+/// What the process before has told, and to whom, died with it.
+#[test]
+fn what_was_ours_before_this_process_is_claimed_at_those_who_do_not_know() {
+    let mut cluster = Cluster::new(&["node-1"], &[]);
+    cluster.member("node-2", Card { term: Term(5), ..card("node-2") });
+    cluster.member("node-3", Card { term: Term(6), ..card("node-3") });
+    cluster.node.take_log();
+    cluster.node.upsert(seated("web", "10.0.0.5", "node-1", 6));
+    cluster.node.pass_ms(200);
+    assert!(cluster.has());
+    assert_eq!(claimed_at(&mut cluster), ["node-2"]);
 }
