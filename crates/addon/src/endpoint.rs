@@ -16,7 +16,7 @@ use runtime::Product;
 use runtime::client::{Settings, connect, from_document};
 use runtime::error::{api_code, chain};
 
-use crate::plan::{Right, Step};
+use crate::plan::{Right, Step, WIDE};
 use crate::request::{Request, is_loopback};
 
 /// Longest wait for an answer.
@@ -212,13 +212,13 @@ pub async fn check_administrator(client: &Client, request: &Request, steps: &[St
     check("administrator", begun, ok, text)
 }
 
-/// Which of these the client's user may not do in the namespace.
+/// Which of these the client's user may not do in the namespace, or at all where what it concerns has none.
 async fn missing_rights(client: &Client, request: &Request, needed: &[Right]) -> Result<Vec<String>, kube::Error> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let mut missing = Vec::new();
     for (group, resource, verb) in needed {
         let attributes = ResourceAttributes {
-            namespace: Some(request.namespace.clone()),
+            namespace: (*resource != WIDE).then(|| request.namespace.clone()),
             group: Some((*group).into()),
             resource: Some((*resource).into()),
             verb: Some((*verb).into()),

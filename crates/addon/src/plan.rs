@@ -248,6 +248,9 @@ pub fn undo(task: Task, done: &[Step]) -> Undo {
 /// API group, resource and verb that somebody needs.
 pub type Right = (&'static str, &'static str, &'static str);
 
+/// The only resource here that is in no namespace.
+pub const WIDE: &str = "clusterrolebindings";
+
 impl Step {
     /// What whoever takes it has to be allowed.
     pub fn right(&self) -> Right {
@@ -259,7 +262,7 @@ impl Step {
             Self::CreateToken(_) => ("", "secrets", "create"),
             Self::DeleteToken(..) => ("", "secrets", "delete"),
             Self::DeleteBinding(..) => (rbac, "rolebindings", "delete"),
-            Self::DeleteWideBinding(..) => (rbac, "clusterrolebindings", "delete"),
+            Self::DeleteWideBinding(..) => (rbac, WIDE, "delete"),
             Self::DeleteAccount(_) => ("", "serviceaccounts", "delete"),
         }
     }

@@ -236,9 +236,18 @@ impl Report {
         serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
     }
 
+    /// What keeps all of them from being announced, in one line: each owner that is silent is only a consequence.
+    pub fn trouble(&self) -> Option<&'static str> {
+        let alive = self.leases.iter().any(|lease| !lease.expired && lease.holder.is_some());
+        (!self.vips.is_empty() && !alive).then_some(
+            "no announcer runs, or none reaches this API server: no Lease of one is fresh (kubectl -n kube-system get daemonset,pods)",
+        )
+    }
+
     /// For people.
     pub fn to_text(&self) -> String {
         let none = || "-".to_owned();
+        let trouble = self.trouble().map_or_else(String::new, |trouble| format!("{trouble}\n\n"));
         let mut vips = vec![["SERVICE", "ADDRESS", "OWNER", "TERM", "STATE", "DHCP"].map(str::to_owned).to_vec()];
         vips.extend(self.vips.iter().map(|vip| {
             let addresses: Vec<String> = vip.addresses.iter().map(ToString::to_string).collect();
@@ -271,7 +280,7 @@ impl Report {
                 state.join(", "),
             ]
         }));
-        format!("{}\n{}", table(&vips), table(&leases))
+        format!("{trouble}{}\n{}", table(&vips), table(&leases))
     }
 }
 
@@ -394,6 +403,16 @@ harvester-announcer-node-1   node-1   3s ago      fresh
 harvester-announcer-node-2   node-2   10m0s ago   expired, kube-proxy not ready, leaving
 "
         );
+    }
+
+    #[test]
+    fn where_no_announcer_lives_that_is_said_first() {
+        let (services, mut leases) = world();
+        assert_eq!(report(&config(&[]), &services, &leases, now()).trouble(), None);
+        leases.remove(0);
+        let text = report(&config(&[]), &services, &leases, now()).to_text();
+        assert!(text.starts_with("no announcer runs, or none reaches this API server"), "{text}");
+        assert_eq!(report(&config(&[]), &[], &leases, now()).trouble(), None, "nothing is to be announced");
     }
 
     #[test]

@@ -128,10 +128,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_failure_names_what_was_asked_for_and_where() {
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let url = format!("http://{address}/readyz#deployment/ccm,service/ccm-test");
+        // The port is ours, and nobody listens there.
+        let taken = tokio::net::TcpSocket::new_v4().unwrap();
+        taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let url = format!("http://{}/readyz#deployment/ccm,service/ccm-test", taken.local_addr().unwrap());
         let said = chain(once(&url).await.unwrap_err().as_ref());
-        assert!(said.starts_with(&format!("{url} does not answer 200: cannot connect to the server at ")), "{said}");
+        let expected = format!("{url} does not answer 200: cannot connect to the probed API server at ");
+        assert!(said.starts_with(&expected), "{said}");
     }
 
     #[test]

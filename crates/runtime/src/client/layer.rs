@@ -142,20 +142,11 @@ struct RequestTimeout {
 
 /// No connection. The cause says how it failed, and not to whom.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot connect to {} at {url}", spoken(.server))]
+#[error("cannot connect to the {server} API server at {url}")]
 struct NotConnected {
     server: &'static str,
     url: String,
     source: BoxError,
-}
-
-/// What the metrics call `guest` and `harvester`, for people.
-fn spoken(server: &str) -> &'static str {
-    match server {
-        "guest" => "the API of the guest cluster",
-        "harvester" => "the API of Harvester",
-        _ => "the server",
-    }
 }
 
 #[derive(Debug, Clone)]

@@ -1,0 +1,133 @@
+//! Whether somebody renews the Leases of announcers, as looks at them have shown. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Longer than a roll-out or a reboot of a single node takes.
+pub const PATIENCE: Duration = Duration::from_mins(5);
+
+/// What the Leases say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finding {
+    /// Nothing that can be told.
+    Unknown,
+    /// Somebody renews.
+    Alive,
+    /// Nobody renews any more, and somebody did.
+    Missing,
+}
+
+/// One Lease.
+#[derive(Debug)]
+struct Beat {
+    renewal: String,
+    /// When a look showed another renewal than the one before.
+    renewed: Option<Instant>,
+}
+
+impl Beat {
+    fn is_recent(&self, now: Instant) -> bool {
+        self.renewed.is_some_and(|at| now.saturating_duration_since(at) < PATIENCE)
+    }
+}
+
+/// Leases by name, as looks have shown them.
+#[derive(Debug, Default)]
+pub struct Pulse(BTreeMap<String, Beat>);
+
+impl Pulse {
+    /// What stands in the Leases now: name and renewal.
+    pub fn look(&mut self, now: Instant, leases: BTreeMap<String, String>) -> Finding {
+        let there: BTreeSet<String> = leases.keys().cloned().collect();
+        for (name, renewal) in leases {
+            match self.0.get_mut(&name) {
+                Some(beat) if beat.renewal == renewal => {}
+                Some(beat) => *beat = Beat { renewal, renewed: Some(now) },
+                None => drop(self.0.insert(name, Beat { renewal, renewed: None })),
+            }
+        }
+        let alive = self.0.values().any(|beat| beat.is_recent(now));
+        // A Lease that is gone says something only while no other one lives: nodes come and go.
+        self.0.retain(|name, beat| there.contains(name) || !alive && beat.renewed.is_some());
+        match (alive, self.0.values().any(|beat| beat.renewed.is_some())) {
+            (true, _) => Finding::Alive,
+            (false, true) => Finding::Missing,
+            (false, false) => Finding::Unknown,
+        }
+    }
+
+    /// The API did not answer: announcers did not reach it either, maybe, and have their time anew. Those that were silent for long
+    /// when it began stay so: an outage brings nobody back.
+    pub fn blind(&mut self, now: Instant) {
+        self.0.values_mut().filter(|beat| beat.is_recent(now)).for_each(|beat| beat.renewed = Some(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LOCK, MEMBER_PREFIX};
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    fn leases(all: &[(&str, &str)]) -> BTreeMap<String, String> {
+        all.iter().map(|(name, renewal)| ((*name).to_owned(), (*renewal).to_owned())).collect()
+    }
+
+    #[test]
+    fn silence_is_missed_only_where_a_lease_was_seen_being_renewed() {
+        let start = Instant::now();
+        let mut pulse = Pulse::default();
+        assert_eq!(pulse.look(start, leases(&[])), Finding::Unknown, "another announcer, without Leases");
+        let left = [(LOCK, "long ago")];
+        for minute in 0..30 {
+            assert_eq!(pulse.look(start + MINUTE * minute, leases(&left)), Finding::Unknown, "left behind");
+        }
+        let alive = start + MINUTE * 30;
+        assert_eq!(pulse.look(alive, leases(&[(LOCK, "now")])), Finding::Alive);
+        assert_eq!(pulse.look(alive + PATIENCE / 2, leases(&[(LOCK, "now")])), Finding::Alive, "a roll-out");
+        assert_eq!(pulse.look(alive + PATIENCE, leases(&[(LOCK, "now")])), Finding::Missing);
+        assert_eq!(pulse.look(alive + PATIENCE + MINUTE, leases(&[])), Finding::Missing, "it went with its node");
+        assert_eq!(pulse.look(alive + PATIENCE * 2, leases(&[(LOCK, "later")])), Finding::Alive);
+    }
+
+    #[test]
+    fn one_of_many_announcers_is_enough_and_nodes_that_are_gone_are_forgotten() {
+        let start = Instant::now();
+        let mut pulse = Pulse::default();
+        let mut found = Finding::Unknown;
+        for minute in 0..60 {
+            let renewal = minute.to_string();
+            let passing = format!("{MEMBER_PREFIX}{}", minute / 3);
+            let both = leases(&[("harvester-announcer-stays", &renewal), (&passing, &renewal)]);
+            found = pulse.look(start + MINUTE * minute, both);
+        }
+        assert_eq!((found, pulse.0.len()), (Finding::Alive, 2));
+    }
+
+    #[test]
+    fn an_api_that_was_away_gives_announcers_their_time_anew() {
+        let start = Instant::now();
+        let mut pulse = Pulse::default();
+        pulse.look(start, leases(&[(LOCK, "1")]));
+        pulse.look(start + MINUTE, leases(&[(LOCK, "2")]));
+        (2..=60).for_each(|minute| pulse.blind(start + MINUTE * minute));
+        let back = start + MINUTE * 60;
+        assert_eq!(pulse.look(back + MINUTE, leases(&[(LOCK, "2")])), Finding::Alive);
+        assert_eq!(pulse.look(back + PATIENCE, leases(&[(LOCK, "2")])), Finding::Missing);
+    }
+
+    #[test]
+    fn an_outage_brings_back_nobody_who_was_missing_before() {
+        let start = Instant::now();
+        let mut pulse = Pulse::default();
+        pulse.look(start, leases(&[(LOCK, "1")]));
+        pulse.look(start + MINUTE, leases(&[(LOCK, "2")]));
+        let late = start + Duration::from_hours(1);
+        assert_eq!(pulse.look(late, leases(&[(LOCK, "2")])), Finding::Missing);
+        pulse.blind(late + MINUTE);
+        assert_eq!(pulse.look(late + MINUTE * 2, leases(&[(LOCK, "2")])), Finding::Missing);
+    }
+}
