@@ -67,7 +67,7 @@ sim: ## simulate announcers under faults (SEEDS=100000, MODE='global service nod
 	  for mode in $(or $(MODE),global service node); do $(OUT)/tools/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
 
 release: ## the static binary that is shipped
-	@RUSTC_WRAPPER=$(CURDIR)/dev/rustc.sh RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
+	@RUSTC_WRAPPER='$(CURDIR)/dev/rustc.sh' RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
 	@ls -l $(BINARY) | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'
 	@echo "sha256 $$(sha256sum <$(BINARY) | cut -c-64)"
 

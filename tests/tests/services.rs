@@ -176,6 +176,37 @@ async fn members_of_a_group_share_an_address_that_outlives_the_one_who_asked_for
     assert!(bookings.iter().all(|(_, owner)| !owner.ends_with(&lb)), "{bookings:?}");
 }
 
+/// As the deletion of a namespace does: nobody of the group is left to inherit, and nothing may be left on Harvester.
+#[tokio::test]
+async fn a_group_whose_members_go_all_at_once_leaves_nothing() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    for round in 0..4 {
+        let case = bed.case(&format!("flock-{round}")).await.unwrap();
+        let mut members = Vec::new();
+        for number in 1..=5 {
+            let spec =
+                service(&format!("m{number}")).annotation(cloudprovider::SHARE_GROUP, "flock").tcp(1000 + number);
+            members.push(case.expose(spec).await.unwrap());
+        }
+        let address = members[0].settled().await.unwrap();
+        let lb = members[0].load_balancer().await.unwrap().unwrap().name_any();
+        futures::future::try_join_all(members.iter().map(Exposed::delete)).await.unwrap();
+        for member in &members {
+            member.wait_until_gone().await.unwrap();
+        }
+        wait_for("the address to be free", e2e::PATIENCE, || async {
+            let bookings = bed.bookings(e2e::bed::POOL).await.map_err(|error| format!("{error:#}"))?;
+            let left = bookings.iter().any(|(booked, owner)| owner.ends_with(&lb) || *booked == address.to_string());
+            if left { Err(format!("{bookings:?}")) } else { Ok(()) }
+        })
+        .await
+        .unwrap();
+    }
+}
+
 /// kube-vip spec 3.9: kube-vip puts such an address on the macvlan and on the node's own NIC.
 #[tokio::test]
 async fn a_leased_address_can_be_shared_too_and_has_one_mac() {

@@ -16,7 +16,7 @@ use runtime::Product;
 use runtime::client::{Settings, connect, from_document};
 use runtime::error::{api_code, chain};
 
-use crate::plan::{Right, Step, WIDE};
+use crate::plan::{CLUSTER_ROLE_BINDINGS, Right, Step};
 use crate::request::{Request, is_loopback};
 
 /// Longest wait for an answer.
@@ -218,7 +218,7 @@ async fn missing_rights(client: &Client, request: &Request, needed: &[Right]) ->
     let mut missing = Vec::new();
     for (group, resource, verb) in needed {
         let attributes = ResourceAttributes {
-            namespace: (*resource != WIDE).then(|| request.namespace.clone()),
+            namespace: (*resource != CLUSTER_ROLE_BINDINGS).then(|| request.namespace.clone()),
             group: Some((*group).into()),
             resource: Some((*resource).into()),
             verb: Some((*verb).into()),

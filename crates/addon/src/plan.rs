@@ -249,7 +249,7 @@ pub fn undo(task: Task, done: &[Step]) -> Undo {
 pub type Right = (&'static str, &'static str, &'static str);
 
 /// The only resource here that is in no namespace.
-pub const WIDE: &str = "clusterrolebindings";
+pub const CLUSTER_ROLE_BINDINGS: &str = "clusterrolebindings";
 
 impl Step {
     /// What whoever takes it has to be allowed.
@@ -262,7 +262,7 @@ impl Step {
             Self::CreateToken(_) => ("", "secrets", "create"),
             Self::DeleteToken(..) => ("", "secrets", "delete"),
             Self::DeleteBinding(..) => (rbac, "rolebindings", "delete"),
-            Self::DeleteWideBinding(..) => (rbac, WIDE, "delete"),
+            Self::DeleteWideBinding(..) => (rbac, CLUSTER_ROLE_BINDINGS, "delete"),
             Self::DeleteAccount(_) => ("", "serviceaccounts", "delete"),
         }
     }

@@ -34,6 +34,8 @@ pub enum Trouble {
     Torn(usize, usize, usize),
     /// The same where one of them has not seen yet that the Service was deleted and made anew.
     Unproven(usize, usize, usize),
+    /// The same where one of them has handed it over and did not hear the other then.
+    Lingering(usize, usize, usize),
     /// The same for the leased address of a Service, which has one MAC on all nodes.
     SplitLease(usize, usize, usize),
     /// This node has an address for this Service that the DHCP server has never leased to it, or not for so long.
@@ -65,6 +67,7 @@ impl Trouble {
             Self::Split(..) => "two nodes that hear each other do not answer for one address",
             Self::Torn(..) => "two nodes that see the API do not answer for one address",
             Self::Unproven(..) => "two nodes do not answer for the address of a Service that was made anew",
+            Self::Lingering(..) => "what was handed over out of hearing is served for a last moment only",
             Self::SplitLease(..) => "two nodes that hear each other do not use one lease",
             Self::Unleased(..) => "a leased address is used as long as it is leased",
             Self::Refused(..) => "a leased address is given up when the server refuses it",
@@ -88,6 +91,7 @@ pub struct Limits {
     split: Duration,
     torn: Duration,
     unproven: Duration,
+    lingering: Duration,
     split_lease: Duration,
     unleased: Duration,
     refused: Duration,
@@ -132,6 +136,8 @@ impl Limits {
             // The claims of the new owner carry a tag that the old one cannot prove: it hears the announcement, which waits
             // for the status for up to a second, and reads the record.
             unproven: seconds(1) + ms(150) + 3 * late + if scenario.loss > 0.0 { ms(540) } else { Duration::ZERO },
+            // From when the former owner learns that the record is written; the claims go to those whom the records have named.
+            lingering: seconds(2) + relisted + ms(500) + 3 * late,
             // The address is on the macvlan before that is up; then the client begins, says that it goes on with the
             // lease, and the kernel is asked again, before anything is claimed.
             split_lease: split + 3 * late + ms(5),
@@ -169,6 +175,7 @@ impl Limits {
             Trouble::Split(..) => self.split,
             Trouble::Torn(..) => self.torn,
             Trouble::Unproven(..) => self.unproven,
+            Trouble::Lingering(..) => self.lingering,
             Trouble::SplitLease(..) => self.split_lease,
             Trouble::Unleased(..) => self.unleased,
             Trouble::Refused(..) => self.refused,

@@ -25,6 +25,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use announcer::ownership::node::NodeFacts;
+use announcer::view::ServiceKey;
 use dhcp::{Dhcp, Refusal};
 use jiff::Timestamp;
 use judge::Judge;
@@ -162,6 +163,8 @@ struct World<'a> {
     /// Since when, and until when at most, a kube-vip's Lease is honoured.
     kube_vip: Option<(Duration, Duration)>,
     dhcp: Dhcp,
+    /// When a node has handed a Service over last.
+    handed: BTreeMap<(usize, ServiceKey), Duration>,
     /// Where each unicast MAC was seen last.
     learned: BTreeMap<Mac, usize>,
     judge: Judge,
@@ -217,6 +220,7 @@ impl<'a> World<'a> {
             kube_vips: 0,
             kube_vip: None,
             dhcp: Dhcp::new(scenario),
+            handed: BTreeMap::new(),
             learned: BTreeMap::new(),
             judge: Judge::new(scenario),
             trace: trace.then(Vec::new),

@@ -13,7 +13,7 @@ use runtime::client::{ClientError, Settings, connect};
 use serde::Serialize;
 
 use crate::annotations::{Wanted, printable};
-use crate::config::Config;
+use crate::config::{Config, ElectionMode};
 use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
 use crate::run::{lease_namespace, source};
 use crate::view::ServiceView;
@@ -104,6 +104,9 @@ pub struct LeaseRow {
 /// All of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
+    /// What keeps all of them from being announced: each owner that is silent is only a consequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// By name.
     pub vips: Vec<VipRow>,
     /// By name.
@@ -154,7 +157,18 @@ pub(crate) fn report(config: &Config, services: &[Service], leases: &[Lease], no
         services.iter().filter_map(|service| ServiceView::of(service, &config.class)).collect();
     views.retain(|view| !view.wanted.is_empty());
     views.sort_by(|a, b| a.key.cmp(&b.key));
-    Report { vips: views.iter().map(|view| vip_row(view, &leases, now)).collect(), leases }
+    let vips: Vec<VipRow> = views.iter().map(|view| vip_row(view, &leases, now)).collect();
+    Report { trouble: trouble(config, &vips, &leases), vips, leases }
+}
+
+fn trouble(config: &Config, vips: &[VipRow], leases: &[LeaseRow]) -> Option<String> {
+    let alive = leases.iter().any(|lease| !lease.expired && lease.holder.is_some());
+    // In `service` mode Leases stand beside their Services, and most are not read here.
+    let told = !alive && !vips.is_empty() && config.election_mode != ElectionMode::Service;
+    told.then(|| {
+        let namespace = lease_namespace(config);
+        format!("no announcer runs, or none reaches this API server: no Lease of one in namespace {namespace} is fresh")
+    })
 }
 
 fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
@@ -236,18 +250,10 @@ impl Report {
         serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
     }
 
-    /// What keeps all of them from being announced, in one line: each owner that is silent is only a consequence.
-    pub fn trouble(&self) -> Option<&'static str> {
-        let alive = self.leases.iter().any(|lease| !lease.expired && lease.holder.is_some());
-        (!self.vips.is_empty() && !alive).then_some(
-            "no announcer runs, or none reaches this API server: no Lease of one is fresh (kubectl -n kube-system get daemonset,pods)",
-        )
-    }
-
     /// For people.
     pub fn to_text(&self) -> String {
         let none = || "-".to_owned();
-        let trouble = self.trouble().map_or_else(String::new, |trouble| format!("{trouble}\n\n"));
+        let trouble = self.trouble.as_ref().map_or_else(String::new, |trouble| format!("{trouble}\n\n"));
         let mut vips = vec![["SERVICE", "ADDRESS", "OWNER", "TERM", "STATE", "DHCP"].map(str::to_owned).to_vec()];
         vips.extend(self.vips.iter().map(|vip| {
             let addresses: Vec<String> = vip.addresses.iter().map(ToString::to_string).collect();
@@ -408,11 +414,15 @@ harvester-announcer-node-2   node-2   10m0s ago   expired, kube-proxy not ready,
     #[test]
     fn where_no_announcer_lives_that_is_said_first() {
         let (services, mut leases) = world();
-        assert_eq!(report(&config(&[]), &services, &leases, now()).trouble(), None);
+        assert_eq!(report(&config(&[]), &services, &leases, now()).trouble, None);
         leases.remove(0);
         let text = report(&config(&[]), &services, &leases, now()).to_text();
-        assert!(text.starts_with("no announcer runs, or none reaches this API server"), "{text}");
-        assert_eq!(report(&config(&[]), &[], &leases, now()).trouble(), None, "nothing is to be announced");
+        let expected =
+            "no announcer runs, or none reaches this API server: no Lease of one in namespace kube-system is fresh\n\n";
+        assert!(text.starts_with(expected), "{text}");
+        assert_eq!(report(&config(&[]), &[], &leases, now()).trouble, None, "nothing is to be announced");
+        let service = config(&[("election_mode", "service")]);
+        assert_eq!(report(&service, &services, &leases, now()).trouble, None, "its Leases are elsewhere");
     }
 
     #[test]

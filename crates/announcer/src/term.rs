@@ -29,9 +29,10 @@ impl Term {
         self.0 <= Self::COUNTED
     }
 
-    /// The one after it.
+    /// The one after it. What somebody has written to the very end stays there: under the same term the host that stands in
+    /// the record counts, and one that nobody can read would never be known to anybody.
     pub fn next(self) -> Self {
-        Self(self.0.saturating_add(1))
+        Self(self.0.saturating_add(1).min(Self::MAX))
     }
 }
 
@@ -61,5 +62,14 @@ mod tests {
         ] {
             assert_eq!(Term::parse(text), term.map(Term), "{text:?}");
         }
+    }
+
+    #[test]
+    fn what_is_written_next_can_always_be_read() {
+        for term in [0, Term::COUNTED, Term::MAX - 1, Term::MAX] {
+            let next = Term(term).next();
+            assert_eq!(Term::parse(&next.to_string()), Some(next));
+        }
+        assert_eq!((Term(7).next(), Term(Term::MAX).next()), (Term(8), Term(Term::MAX)));
     }
 }

@@ -133,7 +133,7 @@ mod tests {
         taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let url = format!("http://{}/readyz#deployment/ccm,service/ccm-test", taken.local_addr().unwrap());
         let said = chain(once(&url).await.unwrap_err().as_ref());
-        let expected = format!("{url} does not answer 200: cannot connect to the probed API server at ");
+        let expected = format!("{url} does not answer 200: cannot connect to the probed server at ");
         assert!(said.starts_with(&expected), "{said}");
     }
 

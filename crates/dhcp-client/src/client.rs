@@ -215,7 +215,7 @@ impl Phases for Client {
 
     fn link_lost(&mut self) {
         match &self.phase {
-            Phase::Idle | Phase::Released => return,
+            Phase::Idle | Phase::Released | Phase::Declined { .. } => return,
             // Not in use yet, but booked for us: ask for it again, and probe it then.
             Phase::Probing { lease, .. } => {
                 self.remembered = Some(RememberedLease { expiry: None, ..lease.remember() });

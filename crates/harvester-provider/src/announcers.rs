@@ -3,8 +3,9 @@
 //! the API, and then they keep serving; and a thousand Services would be a thousand writes on an API that may be what is in trouble. (What
 //! waits for its first announcer says so on the Service, see `load_balancers/provider/unserved.rs`.)
 //!
-//! Silence is told only where this process has seen a Lease being renewed before: a cluster whose announcer keeps no Lease there, a Lease
-//! that was left behind, and a missing right say nothing. Clocks of others play no part: a renewal is a change between two looks.
+//! Silence is told only where somebody was seen to renew before: a cluster whose announcer keeps no Lease there, a Lease that was left
+//! behind, and a missing right say nothing. A renewal is a change between two looks; only at the first look, of a process that may have
+//! been replaced together with the announcers, does a Lease count that was renewed within the last hour by its own word.
 
 mod pulse;
 
@@ -18,6 +19,7 @@ use cloud_provider::cache::ServiceCache;
 use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::ServiceKey;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use pulse::{Finding, PATIENCE, Pulse};
@@ -37,6 +39,10 @@ pub const LOCK: &str = "plndr-svcs-lock";
 
 /// How often it is looked: nothing changes when announcers do nothing, so nothing wakes. One list that the API server has in memory.
 const EVERY: Duration = Duration::from_mins(1);
+
+/// What was renewed so lately when this process first looks had an announcer: no clock is as wrong, and nobody replaces announcers by
+/// others in less.
+const LATELY: Duration = Duration::from_hours(1);
 
 /// The same trouble is told again after this time, before the Event of the last time expires.
 const TELL_AGAIN: Duration = Duration::from_mins(50);
@@ -74,10 +80,14 @@ impl Announcers {
         let mut ticks = tokio::time::interval_at(Instant::now() + EVERY, EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut pulse, mut told) = (Pulse::default(), Told::default());
+        let mut is_first = true;
         loop {
             ticks.tick().await;
             match self.list().await {
                 Ok(leases) => {
+                    if std::mem::take(&mut is_first) {
+                        pulse.presume(Instant::now(), renewed_lately(&leases, Timestamp::now()));
+                    }
                     let finding = pulse.look(Instant::now(), leases);
                     if self.follow(Instant::now(), finding, &mut told, &events) {
                         pulse = Pulse::default();
@@ -146,6 +156,13 @@ impl Announcers {
         ours.flat_map(|service| service.ingress.iter().map(|ip| (service.key.clone(), *ip)).collect::<Vec<_>>())
             .collect()
     }
+}
+
+/// Those that say themselves that they were renewed within [`LATELY`].
+fn renewed_lately(leases: &BTreeMap<String, String>, wall: Timestamp) -> BTreeMap<String, String> {
+    let lately =
+        |renewal: &str| renewal.parse::<Timestamp>().is_ok_and(|at| wall.duration_since(at).unsigned_abs() < LATELY);
+    leases.iter().filter(|(_, renewal)| lately(renewal)).map(|(name, at)| (name.clone(), at.clone())).collect()
 }
 
 #[cfg(test)]
@@ -246,6 +263,25 @@ mod tests {
         let found = lab.announcers.list().await.unwrap();
         assert_eq!(found.keys().collect::<Vec<_>>(), ["harvester-announcer-node-1", LOCK]);
         assert_eq!(server.requests()[0].path, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases");
+    }
+
+    /// An upgrade replaces this process and the announcers, and leaves no node for them: nobody is seen renewing any more.
+    #[tokio::test(start_paused = true)]
+    async fn announcers_that_were_lost_together_with_the_process_before_are_missed() {
+        for (ago, expected) in [(Duration::from_mins(2), reasons(&["NoAnnouncer"])), (LATELY * 2, vec![])] {
+            let renewed = Timestamp::now() - ago;
+            let server = Scenario::answering(move |_| {
+                let item = json!({"metadata": {"name": LOCK}, "spec": {"renewTime": format!("{renewed:.6}")}});
+                let list = json!({"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "metadata": {}, "items": [item]});
+                (200, list)
+            });
+            let Lab { announcers, recorder, mut events, .. } = Lab::new(&server, Some("10.0.0.1"));
+            let task = tokio::spawn(announcers.run(recorder));
+            tokio::time::sleep(MINUTE * 10).await;
+            let told: Vec<String> = std::iter::from_fn(|| events.try_recv().ok()).map(|event| event.reason).collect();
+            assert_eq!(told, expected);
+            task.abort();
+        }
     }
 
     #[tokio::test(start_paused = true)]

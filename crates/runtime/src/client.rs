@@ -283,7 +283,7 @@ current-context: x
         let config = Config::new(format!("http://{address}").parse().unwrap());
         let settings = Settings::new("guest", &Product::TEST).retries(false);
         let error = connect(config, &settings).unwrap().apiserver_version().await.unwrap_err();
-        let expected = format!("cannot connect to the guest API server at http://{address}/: ");
+        let expected = format!("cannot connect to the guest server at http://{address}/: ");
         assert!(chain(&error).starts_with(&expected), "{}", chain(&error));
         assert!(chain(&error).contains("refused"), "{}", chain(&error));
     }

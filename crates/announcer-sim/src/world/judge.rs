@@ -18,6 +18,9 @@ use crate::scenario::{Kind, REST, Scenario, ServerFault};
 /// No fence is as long: an address with more was left in order, for the next process (decisions.md 26).
 const LEFT_IN_ORDER: Duration = Duration::from_secs(20);
 
+/// Who has handed an address over serves it for two seconds, from when he learns that the API has taken it.
+const JUST: Duration = Duration::from_secs(4);
+
 /// What one node at a time answers for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Vip {
@@ -107,7 +110,8 @@ impl World<'_> {
         let stranger =
             |kind: &Kind| matches!(kind, Kind::Thief(_) | Kind::KubeVip(_) | Kind::Server(ServerFault::Forgets));
         // By a clock that has stood still a lease goes on that has ended, and the address is another Service's by now.
-        let deceived = self.nodes.iter().any(|node| node.deceived_at.is_some());
+        let lease = Duration::from_secs(self.scenario.dhcp.lease_seconds.into());
+        let deceived = self.nodes.iter().any(|node| node.deceived_at.is_some_and(|at| self.now < at + lease));
         let quiet = !deceived && self.scenario.faults.iter().all(|fault| !stranger(&fault.kind));
         if reason == Reason::AddressConflict && quiet && self.scenario.mode == ElectionMode::Node {
             let seen = format!("{} says: {text}", self.nodes[n].name);
@@ -312,6 +316,10 @@ impl World<'_> {
                 let heard = contact <= a.1.max(b.1) && !refused && pair.iter().all(reads);
                 return heard.then_some(Trouble::Unproven(a.0, b.0, index));
             }
+            // They met when both had it already.
+            if contact > a.1.max(b.1) && pair.iter().any(|n| self.has_just_handed_over(*n, index)) {
+                return Some(Trouble::Lingering(a.0, b.0, index));
+            }
             return Some(match self.judge.addresses[index].0 {
                 Vip::Given(_) => Trouble::Split(a.0, b.0, index),
                 Vip::Leased(_) => Trouble::SplitLease(a.0, b.0, index),
@@ -332,6 +340,11 @@ impl World<'_> {
     }
 
     /// Its process knows a Service of this address that is not there any more, and not the one that was made in its place.
+    fn has_just_handed_over(&self, n: usize, index: usize) -> bool {
+        let at = |service: &usize| self.handed.get(&(n, key(*service)));
+        self.judge.addresses[index].1.iter().filter_map(at).any(|at| self.now < *at + JUST)
+    }
+
     fn is_behind(&self, n: usize, index: usize) -> bool {
         let seen = |service: usize| self.nodes[n].process.as_ref().and_then(|process| process.seen(&key(service)));
         let services = &self.judge.addresses[index].1;

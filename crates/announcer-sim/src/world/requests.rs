@@ -68,6 +68,11 @@ impl World<'_> {
         }
         let renewal = self.api.renews(request);
         let answer = self.commit(request);
+        if let (Request::Sit(key, _, swap), Answer::Service(Some(_))) = (request, &answer)
+            && swap.seat.host != self.nodes[n].name
+        {
+            self.handed.insert((n, key.clone()), self.now);
+        }
         if request.writes() && !(renewal && matches!(answer, Answer::LeaseWritten(_) | Answer::Member(_))) {
             self.note_of(n, || format!("API: {request}: {}", outcome(&answer)));
         }

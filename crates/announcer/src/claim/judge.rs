@@ -18,7 +18,7 @@ const PER_SECOND: u32 = 20;
 pub enum Judgement {
     /// Proven and newer: withdraw first, ask later.
     Yield(Term),
-    /// Proven and older: its sender has lost and does not know it. It has to hear our claim.
+    /// Proven and older: its sender has lost and does not know it. Our own claims tell it, if a record has named it.
     Outdated(Term),
     /// Unproven: defend, and read the record again.
     Doubt,

@@ -65,6 +65,8 @@ pub(crate) struct Won {
     pub term: Term,
     /// Of its Service.
     pub key: Key,
+    /// The loser may never have had it: unless it answers it is told less often soon, and not for ever.
+    pub suspected: bool,
 }
 
 /// What to do.
@@ -91,7 +93,7 @@ pub(crate) enum Output {
 }
 
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools)] // four things that happen in any order
+#[allow(clippy::struct_excessive_bools)] // five things that happen in any order
 struct Claimed {
     mac: Mac,
     loser_mac: Mac,
@@ -107,12 +109,11 @@ struct Claimed {
     begun: Instant,
     /// Nobody serves for so long what he has given away.
     settled: bool,
+    suspected: bool,
 }
 
 impl Claimed {
     fn is_over(&self) -> bool {
-        #[cfg(test)]
-        tests::LOOKED_AT.set(tests::LOOKED_AT.get() + 1);
         self.known && self.settled && (self.on_macvlan || self.unanswered >= SILENT)
     }
 }
@@ -163,22 +164,19 @@ impl Claims {
             last: None,
             begun: now,
             settled: false,
+            suspected: won.suspected,
         };
         claiming.vips.insert(won.address, claimed);
         claiming.next = claiming.next.min(now + FIRST);
     }
 
-    /// The VIP is not ours any more.
-    pub fn end(&mut self, address: IpAddr) {
-        self.forget(address, |_| true);
-    }
-
-    /// The VIP is not up any more and stays ours: who has lost it, under which MAC each is reached, and since which term.
-    pub fn take(&mut self, address: IpAddr) -> Vec<(Loser, Mac, Term)> {
+    /// The VIP is not up any more: who has lost it, and under which MAC each is reached, since which term, and whether it is
+    /// only suspected.
+    pub fn take(&mut self, address: IpAddr) -> Vec<(Loser, Mac, Term, bool)> {
         let mut taken = Vec::new();
         self.losers.retain(|loser, claiming| {
             let claimed = claiming.vips.remove(&address);
-            taken.extend(claimed.map(|claimed| (loser.clone(), claimed.loser_mac, claimed.term)));
+            taken.extend(claimed.map(|claimed| (loser.clone(), claimed.loser_mac, claimed.term, claimed.suspected)));
             !claiming.vips.is_empty()
         });
         taken
@@ -193,17 +191,13 @@ impl Claims {
         });
     }
 
-    /// The node of a loser was seen alive after the take-over and knows this term of the VIP. Said of every VIP with every
-    /// plan, so that nothing is looked at but this one.
-    pub fn known(&mut self, owner: &str, address: IpAddr, term: Term) {
+    /// The Lease of a loser says that its watch has shown this term. That it was another record's is possible, where
+    /// two have the same: then it learns of this one from its watch alone.
+    pub fn known(&mut self, owner: &str, term: Term) {
         self.losers.retain(|loser, claiming| {
-            if loser.owner == owner
-                && let Some(claimed) = claiming.vips.get_mut(&address)
-            {
-                claimed.known |= term >= claimed.term;
-                if claimed.is_over() {
-                    claiming.vips.remove(&address);
-                }
+            if loser.owner == owner {
+                claiming.vips.values_mut().for_each(|claimed| claimed.known |= term >= claimed.term);
+                claiming.vips.retain(|_, claimed| !claimed.is_over());
             }
             !claiming.vips.is_empty()
         });
@@ -230,6 +224,7 @@ impl Claims {
             };
             claimed.unanswered = 0;
             claimed.has_answered = true;
+            claimed.suspected = false;
             claiming.last_sign = now;
             if claiming.spell.is_none_or(|begun| now >= begun + SPELL) {
                 claiming.spell = Some(now);
@@ -255,9 +250,9 @@ impl Claims {
         self.losers.values().map(|claiming| claiming.next).min()
     }
 
-    /// How many VIPs are being claimed.
+    /// How many VIPs are being claimed from those who had them.
     pub fn len(&self) -> usize {
-        self.losers.values().map(|claiming| claiming.vips.len()).sum()
+        self.losers.values().flat_map(|claiming| claiming.vips.values()).filter(|claimed| !claimed.suspected).count()
     }
 
     /// Whether nothing is claimed.
@@ -274,12 +269,14 @@ impl Claiming {
         for vip in self.vips.values_mut() {
             vip.settled = now >= vip.begun + HAND_OVER;
         }
+        self.vips.retain(|_, vip| !(vip.suspected && now >= vip.begun + SWITCHED_OFF));
+        let only_suspected = self.vips.values().all(|vip| vip.suspected && vip.settled);
         let answering = self.spell.is_some_and(|begun| now < begun + SPELL);
         // From now, not from when it was due: what was missed is not made up for.
         self.next = now
             + if answering {
                 FAST
-            } else if now >= self.last_sign + SWITCHED_OFF {
+            } else if only_suspected || now >= self.last_sign + SWITCHED_OFF {
                 RARE
             } else {
                 SLOW

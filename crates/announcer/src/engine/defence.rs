@@ -57,9 +57,7 @@ impl Engine {
         let Some(id) = self.vip_on(link, address) else {
             if what == Heard::Claim {
                 self.orphan_claimed(link, address, mac);
-                if let Some(id) = self.lease_of(frame) {
-                    self.judge_claim(now, &id, frame);
-                }
+                self.judge_claim_of_lease(now, frame);
             }
             return;
         };

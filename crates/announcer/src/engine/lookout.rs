@@ -180,7 +180,7 @@ impl Engine {
             self.lookout.targets = review.targets;
         }
         review.losers.into_iter().for_each(|loser| self.lookout.unclaimed.add(loser));
-        self.claim(now);
+        self.claim_all(now);
         for (key, reason, text) in review.told {
             self.tell(now, &key, true, reason, &text);
         }
@@ -255,7 +255,7 @@ impl Engine {
                 }
                 claim::Output::Ask(ask) => self.ask(ask),
                 claim::Output::Announce(address) => {
-                    if let Some(vip) = self.plan_id(address).and_then(|id| self.vips.get_mut(&id)) {
+                    if let Some(vip) = self.vip_with(address).and_then(|id| self.vips.get_mut(&id)) {
                         vip.announce_now(now);
                     }
                 }

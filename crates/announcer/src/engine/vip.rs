@@ -245,7 +245,7 @@ impl Engine {
         {
             self.remove_address(old.link, old.net);
         }
-        if let Some(old) = old.filter(|old| carrier.is_none_or(|new| new.net.addr() != old.net.addr())) {
+        if let Some(old) = old {
             self.unclaim(id, old.net.addr());
         }
         let moved = was_ours && old.zip(carrier).is_some_and(|(old, new)| old.net.addr() == new.net.addr());
@@ -390,18 +390,16 @@ impl Engine {
         tracing::info!(%address, services = ?vip.members.iter().map(ToString::to_string).collect::<Vec<_>>(), "VIP is up");
         self.dirty = true;
         self.vip_timer(now, id);
-        self.claim(now);
+        self.claim(now, id);
     }
 
     /// Takes a VIP off the node. What is not there counts as removed.
     pub(super) fn withdraw(&mut self, now: Instant, id: &VipId, release: bool, why: &str) {
-        let Some(mut vip) = self.vips.remove(id) else { return };
-        if let Some(address) = vip.address() {
+        if let Some(address) = self.vips.get(id).and_then(Vip::address) {
             tracing::info!(%address, why, "VIP withdrawn");
+            self.unclaim(id, address);
         }
-        if let Some(address) = vip.address() {
-            self.lookout.claims.end(address);
-        }
+        let Some(mut vip) = self.vips.remove(id) else { return };
         if let (VipId::Dhcp6(uid), Some(dhcp)) = (id, vip.dhcp6.take()) {
             self.leave_dhcp6(uid, &dhcp, release);
         }

@@ -255,7 +255,7 @@ impl Phases for Client {
 
     fn link_lost(&mut self) {
         match &self.phase {
-            Phase::Idle | Phase::Released => return,
+            Phase::Idle | Phase::Released | Phase::Declined { .. } => return,
             Phase::Probing { lease, .. } => self.wish = Some(lease.address),
             _ => {}
         }

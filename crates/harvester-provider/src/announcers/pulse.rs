@@ -35,40 +35,55 @@ impl Beat {
 
 /// Leases by name, as looks have shown them.
 #[derive(Debug, Default)]
-pub struct Pulse(BTreeMap<String, Beat>);
+pub struct Pulse {
+    beats: BTreeMap<String, Beat>,
+    /// When it was looked last, with success or without.
+    looked: Option<Instant>,
+}
 
 impl Pulse {
+    /// These were being renewed before the first look.
+    pub fn presume(&mut self, now: Instant, leases: BTreeMap<String, String>) {
+        let beats = leases.into_iter().map(|(name, renewal)| (name, Beat { renewal, renewed: Some(now) }));
+        self.beats.extend(beats);
+    }
+
     /// What stands in the Leases now: name and renewal.
     pub fn look(&mut self, now: Instant, leases: BTreeMap<String, String>) -> Finding {
+        self.looked = Some(now);
         let there: BTreeSet<String> = leases.keys().cloned().collect();
         for (name, renewal) in leases {
-            match self.0.get_mut(&name) {
+            match self.beats.get_mut(&name) {
                 Some(beat) if beat.renewal == renewal => {}
                 Some(beat) => *beat = Beat { renewal, renewed: Some(now) },
-                None => drop(self.0.insert(name, Beat { renewal, renewed: None })),
+                None => drop(self.beats.insert(name, Beat { renewal, renewed: None })),
             }
         }
-        let alive = self.0.values().any(|beat| beat.is_recent(now));
+        let alive = self.beats.values().any(|beat| beat.is_recent(now));
         // A Lease that is gone says something only while no other one lives: nodes come and go.
-        self.0.retain(|name, beat| there.contains(name) || !alive && beat.renewed.is_some());
-        match (alive, self.0.values().any(|beat| beat.renewed.is_some())) {
+        self.beats.retain(|name, beat| there.contains(name) || !alive && beat.renewed.is_some());
+        match (alive, self.beats.values().any(|beat| beat.renewed.is_some())) {
             (true, _) => Finding::Alive,
             (false, true) => Finding::Missing,
             (false, false) => Finding::Unknown,
         }
     }
 
-    /// The API did not answer: announcers did not reach it either, maybe, and have their time anew. Those that were silent for long
-    /// when it began stay so: an outage brings nobody back.
+    /// The API did not answer: announcers did not reach it either, maybe, and this time does not count against them. Those that
+    /// were silent for long when it began stay so: an outage brings nobody back.
     pub fn blind(&mut self, now: Instant) {
-        self.0.values_mut().filter(|beat| beat.is_recent(now)).for_each(|beat| beat.renewed = Some(now));
+        let passed = self.looked.replace(now).map_or(Duration::ZERO, |looked| now.saturating_duration_since(looked));
+        for beat in self.beats.values_mut().filter(|beat| beat.is_recent(now)) {
+            beat.renewed = beat.renewed.map(|at| at + passed);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LOCK, MEMBER_PREFIX};
     use super::*;
+
+    const LOCK: &str = "plndr-svcs-lock";
 
     const MINUTE: Duration = Duration::from_mins(1);
 
@@ -100,11 +115,11 @@ mod tests {
         let mut found = Finding::Unknown;
         for minute in 0..60 {
             let renewal = minute.to_string();
-            let passing = format!("{MEMBER_PREFIX}{}", minute / 3);
+            let passing = format!("harvester-announcer-{}", minute / 3);
             let both = leases(&[("harvester-announcer-stays", &renewal), (&passing, &renewal)]);
             found = pulse.look(start + MINUTE * minute, both);
         }
-        assert_eq!((found, pulse.0.len()), (Finding::Alive, 2));
+        assert_eq!((found, pulse.beats.len()), (Finding::Alive, 2));
     }
 
     #[test]
@@ -117,6 +132,23 @@ mod tests {
         let back = start + MINUTE * 60;
         assert_eq!(pulse.look(back + MINUTE, leases(&[(LOCK, "2")])), Finding::Alive);
         assert_eq!(pulse.look(back + PATIENCE, leases(&[(LOCK, "2")])), Finding::Missing);
+    }
+
+    #[test]
+    fn a_look_that_fails_now_and_then_hides_nobody_who_is_silent() {
+        let start = Instant::now();
+        let mut pulse = Pulse::default();
+        pulse.look(start, leases(&[(LOCK, "1")]));
+        pulse.look(start + MINUTE, leases(&[(LOCK, "2")]));
+        let missed = (2..30).find(|minute| {
+            let now = start + MINUTE * *minute;
+            if minute % 3 == 0 {
+                pulse.blind(now);
+                return false;
+            }
+            pulse.look(now, leases(&[(LOCK, "2")])) == Finding::Missing
+        });
+        assert!(missed.is_some_and(|minute| minute <= 10), "{missed:?}");
     }
 
     #[test]

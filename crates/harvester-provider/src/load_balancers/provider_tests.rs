@@ -9,7 +9,7 @@ mod leaving;
 #[path = "provider_tests/static_addresses.rs"]
 mod static_addresses;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt;
 use harvester_api::load_balancer::LoadBalancer;
@@ -25,6 +25,7 @@ use super::super::wakes::object_name;
 use super::*;
 
 const IP: &str = "10.20.4.1";
+const SERVICES: &str = "/api/v1/namespaces/default/services/";
 const LBS: &str = "/apis/loadbalancer.harvesterhci.io/v1beta1/namespaces/guests/loadbalancers";
 
 /// LoadBalancer objects on the server, the caches of the provider, and the provider.
@@ -32,6 +33,8 @@ struct Lab {
     server: Scenario,
     stored: Arc<Mutex<BTreeMap<String, Value>>>,
     conflicts: Arc<Mutex<usize>>,
+    /// Services that are being deleted, which the cache does not show yet.
+    going: Arc<Mutex<BTreeSet<String>>>,
     services: ServiceCache,
     nodes: NodeCache,
     lbs: LbCache,
@@ -42,8 +45,12 @@ impl Lab {
     fn new(services: Vec<ServiceView>) -> Self {
         let stored: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
         let conflicts: Arc<Mutex<usize>> = Arc::default();
-        let (objects, refuse) = (Arc::clone(&stored), Arc::clone(&conflicts));
+        let going: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let (objects, refuse, leaving) = (Arc::clone(&stored), Arc::clone(&conflicts), Arc::clone(&going));
         let server = Scenario::answering(move |request| {
+            if let Some(name) = request.path.strip_prefix(SERVICES).filter(|_| request.method == "GET") {
+                return (200, live(name, leaving.lock().unwrap().contains(name)));
+            }
             answer(request, &mut objects.lock().unwrap(), &mut refuse.lock().unwrap())
         });
         let services = cloud_provider::cache::services_with(services);
@@ -61,7 +68,7 @@ impl Lab {
             requests,
             metrics,
         );
-        Self { server, stored, conflicts, services, nodes, lbs, provider }
+        Self { server, stored, conflicts, going, services, nodes, lbs, provider }
     }
 
     fn name(&self) -> String {
@@ -162,8 +169,18 @@ fn bump(object: &mut Value) {
     object["metadata"]["resourceVersion"] = json!((version + 1).to_string());
 }
 
+/// A Service as the API has it now.
+fn live(name: &str, is_going: bool) -> Value {
+    let deleted = is_going.then_some("2026-01-01T00:00:00Z");
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": "default", "name": name, "uid": format!("uid-of-default-{name}"), "deletionTimestamp": deleted},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
+    })
+}
+
 fn answer(request: &Seen, stored: &mut BTreeMap<String, Value>, conflicts: &mut usize) -> (u16, Value) {
-    if request.path.starts_with("/api/v1/namespaces/default/services/") {
+    if request.path.starts_with(SERVICES) {
         assert_eq!(request.method, "PATCH");
         let kind = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata"});
         let mut answer = kind;

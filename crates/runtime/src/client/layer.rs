@@ -142,7 +142,7 @@ struct RequestTimeout {
 
 /// No connection. The cause says how it failed, and not to whom.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot connect to the {server} API server at {url}")]
+#[error("cannot connect to the {server} server at {url}")]
 struct NotConnected {
     server: &'static str,
     url: String,

@@ -18,6 +18,15 @@ use crate::ownership::{Owner, Ownership};
 use crate::screen::Machine;
 use crate::view::{ServiceKey, ServiceView, Uid};
 
+/// Who has to learn that a record is ours.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Whom {
+    /// A host that the record has named before.
+    Host(String),
+    /// Every member whose watch has not come as far.
+    Ignorant,
+}
+
 /// `node` mode, as one node sees it.
 #[derive(Debug)]
 pub struct Cluster {
@@ -32,7 +41,7 @@ pub struct Cluster {
     /// The newest term heard on the wire.
     heard: Term,
     /// The newest term that the watch has shown.
-    shown: Term,
+    pub(super) watched_term: Term,
     pub(super) pending: BTreeMap<ServiceKey, Pending>,
     asking: BTreeMap<ServiceKey, Asking>,
     pub(super) taken: BTreeMap<ServiceKey, Taken>,
@@ -51,13 +60,8 @@ pub struct Cluster {
     /// Hosts that each record has named, and the term under which they have lost it, until they are known to know. Not
     /// all of their successors may have come to tell them.
     former: BTreeMap<ServiceKey, BTreeMap<String, Term>>,
-    /// Records that became ours, with the hosts before.
-    pub(super) gained: Vec<(ServiceKey, String)>,
-    /// Records that were ours before this process began, as the watch shows: whom that one has told nobody knows.
-    pub(super) resumed: BTreeSet<ServiceKey>,
-    /// Records that others have handed to us. It may have been one whose own turn was not seen here, and serves until it
-    /// hears us.
-    pub(super) received: BTreeSet<ServiceKey>,
+    /// Records that became ours, and who has to learn it.
+    pub(super) gained: Vec<(ServiceKey, Whom)>,
     pub(super) foreign_since: Option<Instant>,
     /// Services whose authors know that a Lease which nobody renews keeps them from being announced.
     pub(super) foreign_told: BTreeSet<ServiceKey>,
@@ -84,7 +88,7 @@ impl Cluster {
             card: Card::default(),
             records: BTreeMap::new(),
             heard: Term::default(),
-            shown: Term::default(),
+            watched_term: Term::default(),
             pending: BTreeMap::new(),
             asking: BTreeMap::new(),
             taken: BTreeMap::new(),
@@ -97,8 +101,6 @@ impl Cluster {
             vacant: BTreeMap::new(),
             former: BTreeMap::new(),
             gained: Vec::new(),
-            resumed: BTreeSet::new(),
-            received: BTreeSet::new(),
             foreign_since: None,
             foreign_told: BTreeSet::new(),
             owners: BTreeMap::new(),
@@ -173,7 +175,7 @@ impl Cluster {
     /// What this node says about itself; the term is filled in. What it has won itself, heard, or read of others is no
     /// sign that it knows what it has lost: its watch may stand still.
     pub fn set_card(&mut self, now: Instant, mut card: Card) {
-        card.term = self.shown;
+        card.term = self.watched_term;
         card.unable = self.unable.on_card(now);
         self.card = card;
     }
@@ -295,25 +297,25 @@ impl Cluster {
             if mine && regained {
                 let change = Change { key: key.clone(), from: before, why: "it was handed over", silent: None };
                 self.changes.push(change);
-                self.received.insert(key.clone());
             }
         }
         if mine {
             let former = self.former.remove(key).unwrap_or_default();
-            self.gained.extend(former.into_keys().map(|from| (key.clone(), from)));
+            self.gained.extend(former.into_keys().map(|from| (key.clone(), Whom::Host(from))));
         }
         self.asking.remove(key);
         self.records.insert(key.clone(), (uid.clone(), seat));
     }
 
     /// The watch has shown a record.
-    pub(super) fn shown(&mut self, now: Instant, view: &ServiceView, seat: Seat) {
+    pub(super) fn learn_from_watch(&mut self, now: Instant, view: &ServiceView, seat: Seat) {
         if seat.term.is_counted() {
-            self.shown = self.shown.max(seat.term);
+            self.watched_term = self.watched_term.max(seat.term);
         }
         let known = self.records.get(&view.key).is_some_and(|(uid, _)| *uid == view.uid);
+        // Whom the process before this one has told nobody knows.
         if !known && seat.host == self.me && !self.pending.contains_key(&view.key) {
-            self.resumed.insert(view.key.clone());
+            self.gained.push((view.key.clone(), Whom::Ignorant));
         }
         self.learn(now, &view.key, &view.uid, seat);
     }
@@ -408,6 +410,11 @@ impl Cluster {
         self.facts.members().filter(|node| *node != self.me).filter_map(|node| Some((node, self.facts.card(node)?)))
     }
 
+    /// What that node says of itself, also if it has not renewed that for long; absent: it takes no part.
+    pub fn card_of(&self, node: &str) -> Option<&Card> {
+        self.facts.card(node)
+    }
+
     /// Whether this is, or was, an interface of another node that takes part.
     pub fn is_of_member(&self, mac: Mac) -> bool {
         self.facts.is_of_member(mac)
@@ -446,7 +453,7 @@ mod tests {
         assert_eq!(cluster.card().term, Term(0), "the watch has shown nothing");
         for (key, term) in [(&bad, 1 << 41), (&good, 7)] {
             let view = ServiceView { key: key.clone(), uid: uid.clone(), ..crate::plan::tests::view("any", &[]) };
-            cluster.shown(now, &view, Seat { host: "node-2".into(), term: Term(term) });
+            cluster.learn_from_watch(now, &view, Seat { host: "node-2".into(), term: Term(term) });
         }
         cluster.set_card(now, Card::default());
         assert_eq!(cluster.card().term, Term(7));
@@ -460,6 +467,9 @@ mod tests {
         cluster.member(now, "node-2".into(), Some(member));
         assert_eq!(cluster.newest_term(), Term((1 << 40) + 1));
         assert_eq!(Term::parse(&cluster.newest_term().next().to_string()), Some(Term((1 << 40) + 2)));
+        // At the very end the host that stands there counts.
+        cluster.learn(now, &bad, &uid, Seat { host: "node-1".into(), term: Term(1 << 41) });
+        assert_eq!(cluster.record(&bad, &uid).map(|seat| seat.host.as_str()), Some("node-1"));
         // From before there was this bound.
         assert_eq!(Card::parse(r#"{"term":4611686018427387905}"#).term, Term(0));
     }

@@ -86,6 +86,9 @@ pub fn decide(case: &Case<'_>) -> Step {
     }
 }
 
+/// It was withdrawn for a claim, and the record does not say for whom.
+const GIVEN_UP: &str = "it was given up for a claim that nobody stands behind";
+
 /// We are the owner. Whoever is better off gets it from us, announced before we withdraw.
 fn keep(case: &Case<'_>) -> Step {
     let why = if case.stopping {
@@ -115,7 +118,9 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         // The detector has nobody to ask, so everybody is asked instead; or the addresses would stay on a dead node.
         (_, Holder::Unseen) if rank == 0 => ask(case, "its node's Lease has expired, and nobody answers for it"),
         // Not before its Lease has had the time to come: on the wire our question looks as if a stranger wanted the address.
-        (_, Holder::Absent) if rank == 0 && case.passed_over > 0 => ask(case, "its node is gone"),
+        (_, Holder::Absent) if rank == 0 && case.passed_over > 0 => {
+            ask(case, if owner.is_empty() { GIVEN_UP } else { "its node is gone" })
+        }
         _ => Step::Rest,
     }
 }

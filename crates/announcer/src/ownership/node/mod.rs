@@ -101,6 +101,8 @@ pub(crate) struct Loser {
     pub term: Term,
     /// Whose record it is: the key of the tag.
     pub service: ServiceKey,
+    /// It may never have had it, and is only told to be sure.
+    pub suspected: bool,
 }
 
 /// One address that an owner has to answer for, and with which MAC (its interface's, or that of the Service's macvlan).

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::cluster::Whom;
 use super::decide::Step;
 use super::member::Fitness;
 use super::reach::{addresses, vips};
 use super::standing::{PASS_OVER, Round, Standing, link_of};
-use super::{Cluster, Loser, Seat, Swap, Target, Targets, Term, Watched, place};
+use super::{Cluster, Loser, Seat, Swap, Target, Targets, Watched, place};
 use crate::config::Config;
 use crate::endpoints::Endpoints;
 use crate::group::Groups;
@@ -90,6 +91,8 @@ impl Cluster {
     /// Looks at everything. Called after each change and at [`Cluster::deadline`].
     pub fn review(&mut self, now: Instant, scene: &Scene<'_>) -> Review {
         self.take_in(now, scene);
+        // Before anything can be written: a card without it would make others take us for ignorant.
+        self.card.term = self.watched_term;
         let mut review = Review { told: self.note_unable(now, scene), ..Review::default() };
         let Some(known_since) = self.facts.known_since() else { return review };
         let yield_at = self.note_foreign(now);
@@ -140,7 +143,7 @@ impl Cluster {
         self.retain(now, scene.services);
         for view in scene.services.values() {
             if let (Some(host), Some(term)) = (&view.published.vip_host, view.published.term) {
-                self.shown(now, view, Seat { host: host.clone(), term });
+                self.learn_from_watch(now, view, Seat { host: host.clone(), term });
             }
         }
     }
@@ -244,38 +247,45 @@ impl Cluster {
             };
             review.swaps.extend(swap.map(|swap| (primary.key.clone(), swap)));
         }
-        let mut gained = std::mem::take(&mut self.gained);
-        for key in std::mem::take(&mut self.resumed) {
-            let Some(seat) = self.seats.get(&key) else { continue };
-            let ignorant = self.members().filter(|(_, card)| card.term < seat.term);
-            gained.extend(ignorant.map(|(from, _)| (key.clone(), from.to_owned())));
-        }
-        for key in std::mem::take(&mut self.received) {
-            gained.extend(self.members().map(|(from, _)| (key.clone(), from.to_owned())));
-        }
-        for (key, from) in gained {
-            let Some(seat) = self.seats.get(&key).filter(|seat| seat.host == self.me) else { continue };
-            // Its tag is made with the UID of the first.
-            if *self.primary(&key) != key {
-                continue;
-            }
-            review.losers.extend(self.losers(scene, &key, &from, seat.term));
-        }
+        let gained = std::mem::take(&mut self.gained);
+        self.gained = gained.into_iter().filter(|gained| !self.tell(scene, gained, &mut review.losers)).collect();
     }
 
-    /// Where the claims go that tell `from` what it has lost.
-    fn losers(&self, scene: &Scene<'_>, key: &ServiceKey, from: &str, term: Term) -> Vec<Loser> {
-        let all = scene.groups;
-        let members = all.of.get(key).and_then(|group| all.members.get(group)).cloned().unwrap_or_default();
-        let views: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
-        let first = addresses(&views).first().map(|(address, _)| *address);
-        let link = (!views.is_empty()).then(|| link_of(scene, self.placed_by(scene, &views), first)).flatten();
-        let Some((link, there)) = link.and_then(|link| Some((link, self.facts.towards(from, scene.network, link)?)))
-        else {
-            return Vec::new();
+    /// Adds those whom a record that is ours now concerns. False: it cannot be said yet where they are told.
+    fn tell(&self, scene: &Scene<'_>, (key, whom): &(ServiceKey, Whom), losers: &mut Vec<Loser>) -> bool {
+        // The tag is made with the UID of the first.
+        let Some(seat) = self.seats.get(key).filter(|seat| seat.host == self.me && *self.primary(key) == *key) else {
+            return true;
         };
-        let loser = |vip| Loser { owner: from.to_owned(), link, mac: there.mac, vip, term, service: key.clone() };
-        vips(&views).into_iter().map(loser).collect()
+        let all = scene.groups;
+        let members = all.of.get(key).and_then(|group| all.members.get(group)).into_iter().flatten();
+        let views: Vec<&ServiceView> = members.filter_map(|key| scene.services.get(key)).collect();
+        if views.is_empty() {
+            return true;
+        }
+        let address = addresses(&views).first().map(|(address, _)| *address);
+        let Some(link) = link_of(scene, self.placed_by(scene, &views), address) else { return false };
+        let (hosts, suspected): (Vec<&str>, bool) = match whom {
+            // A term that counts for this Service alone is on no card: nobody is ever known to know it.
+            Whom::Host(host) => (vec![host], !seat.term.is_counted()),
+            Whom::Ignorant if !seat.term.is_counted() => return true,
+            Whom::Ignorant => {
+                (self.members().filter(|(_, card)| card.term < seat.term).map(|(host, _)| host).collect(), true)
+            }
+        };
+        for host in hosts {
+            let Some(there) = self.facts.towards(host, scene.network, link) else { continue };
+            losers.extend(vips(&views).into_iter().map(|vip| Loser {
+                owner: host.to_owned(),
+                link,
+                mac: there.mac,
+                vip,
+                term: seat.term,
+                service: key.clone(),
+                suspected,
+            }));
+        }
+        true
     }
 
     fn watch(&mut self, watched: BTreeMap<(String, u32, u8), Vec<Watched>>, review: &mut Review) {

@@ -56,6 +56,10 @@ impl Client {
                 let lease = times.lease(address, reply.server, exchange.started);
                 if !lease.expiry.is_past(now) {
                     self.take_lease(now, lease, out);
+                } else if matches!(self.phase, Phase::Renewing(_) | Phase::Rebinding(_)) {
+                    // It may be an answer to what was sent long ago, so its time counts from there. A new question has a
+                    // new number.
+                    self.begin(now, Phase::Rebinding, out);
                 }
             }
             (Phase::Requesting { .. }, None) => {

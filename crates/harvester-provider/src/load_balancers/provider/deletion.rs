@@ -30,6 +30,22 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// How often a deletion that fails for so long is tried.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
+/// An heir whose own deletion waits until this is dropped.
+struct Reserved<'a>(&'a HarvesterLoadBalancers, ServiceKey);
+
+impl<'a> Reserved<'a> {
+    fn new(provider: &'a HarvesterLoadBalancers, heir: &ServiceKey) -> Self {
+        provider.memory().heirs.insert(heir.clone());
+        Self(provider, heir.clone())
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.0.memory().heirs.remove(&self.1);
+    }
+}
+
 impl HarvesterLoadBalancers {
     /// Deletes what there is. When that takes long, the user hears what is in the way and how to do without.
     pub(super) async fn delete_patiently(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
@@ -160,6 +176,11 @@ impl HarvesterLoadBalancers {
         if lb.as_deref().is_some_and(handed_over) {
             return Ok(Some(Deleted::Gone { existed: false }));
         }
+        // It could go before the object is its own, and nobody would look after that.
+        if self.memory().heirs.contains(&service.key) {
+            let message = format!("another service is handing its load balancer over to service {}", service.key);
+            return Ok(Some(Deleted::Waiting(soon(message))));
+        }
         // Another Service is being given the address at this moment: it is an heir, or in the way, once that is answered.
         if self.memory().claims.contains_key(&service.key) {
             let message = format!("another service is about to share the address of service {}", service.key);
@@ -223,12 +244,22 @@ impl HarvesterLoadBalancers {
         heir: ServiceKey,
         changes: &[Change],
     ) -> Result<Option<Deleted>, ProviderError> {
+        let lb = format!("{}/{name}", self.given.namespace);
+        let reserved = Reserved::new(self, &heir);
+        // A group whose members are deleted together: the cache shows an heir that has had its last look by now. From here on it waits
+        // for us, so it is there if it was just now.
+        let seen = self.service(&heir).map(|heir| heir.uid.clone());
+        let live = self.requests.read_service(&heir).await.map_err(failed)?;
+        if !live.is_some_and(|live| Some(&live.uid) == seen.as_ref() && !live.deleting && wants_load_balancer(&live)) {
+            let message = format!("service {heir}, with which load balancer {lb} was to go on, goes too");
+            return Ok(Some(Deleted::Waiting(soon(message))));
+        }
         if let Done::DecideAnew = self.update(name, uid, changes, false).await? {
             return Ok(None);
         }
-        let lb = format!("{}/{name}", self.given.namespace);
         let message = format!("load balancer {lb} and its address go on with service {heir} of the same group");
         self.memory().inherited.insert(heir, name.to_owned());
+        drop(reserved);
         Ok(Some(Deleted::Left(Remark { reason: "HandedOverLoadBalancer", message, warning: false })))
     }
 

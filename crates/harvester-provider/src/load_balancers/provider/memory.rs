@@ -28,6 +28,8 @@ pub(super) struct Memory {
     pub(super) founders: BTreeMap<Group, ServiceKey>,
     /// By heir: the object that was handed over to it, for as long as the watch does not show that.
     pub(super) inherited: BTreeMap<ServiceKey, String>,
+    /// To whom an object is being handed over at this moment.
+    pub(super) heirs: BTreeSet<ServiceKey>,
     /// Since when a Service is being deleted.
     pub(super) deleting: BTreeMap<ServiceKey, Instant>,
     /// Since when an address is published and not served.
@@ -45,6 +47,7 @@ impl Memory {
             && self.under_way.is_empty()
             && self.founders.is_empty()
             && self.inherited.is_empty()
+            && self.heirs.is_empty()
             && self.deleting.is_empty()
             && self.unserved.is_empty()
     }

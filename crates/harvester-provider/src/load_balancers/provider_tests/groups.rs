@@ -2,8 +2,6 @@
 
 use super::*;
 
-const PATCHES: &str = "/api/v1/namespaces/default/services/";
-
 fn member(name: &str, created: i64, port: &str) -> ServiceView {
     service(name).short(&[("group", "edge")]).created(created).ports(&[port]).done()
 }
@@ -24,7 +22,7 @@ async fn sharing() -> Lab {
     lab.served().await;
     assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(true));
     let sent = lab.sent();
-    assert_eq!((methods(&sent), sent[0].path.as_str()), (vec!["PATCH"], format!("{PATCHES}second").as_str()));
+    assert_eq!((methods(&sent), sent[0].path.as_str()), (vec!["PATCH"], format!("{SERVICES}second").as_str()));
     assert_eq!(sent[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], IP);
     lab.change("default/second", |service| {
         service.annotations.insert("kube-vip.io/loadbalancerIPs", IP);
@@ -162,7 +160,7 @@ async fn a_hand_over_that_was_done_already_is_not_done_again() {
     successor.stored.lock().unwrap().insert(name.clone(), object.clone());
 
     let Deleted::Left(_) = successor.delete().await else { panic!("the address goes on") };
-    assert_eq!(methods(&successor.sent()), ["GET"], "nothing is left to write");
+    assert_eq!(methods(&successor.sent()), ["GET"; 2], "the heir and the object; nothing is left to write");
     assert_eq!(successor.stored.lock().unwrap()[&name], object);
 }
 
@@ -196,7 +194,7 @@ async fn the_address_goes_on_with_the_next_member_when_its_holder_is_deleted() {
     let Deleted::Left(left) = lab.delete().await else { panic!("it is handed over") };
     assert_eq!((left.reason, left.warning), ("HandedOverLoadBalancer", false));
     assert!(left.message.contains(&name) && left.message.contains("default/second"), "{}", left.message);
-    assert_eq!(methods(&lab.sent()), ["GET", "PUT"]);
+    assert_eq!(methods(&lab.sent()), ["GET", "GET", "PUT"]);
     let object = lab.stored.lock().unwrap()[&name].clone();
     assert_eq!(object["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"], "second");
     assert_eq!(object["metadata"]["annotations"]["cloudprovider.harvesterhci.io/serviceUID"], "uid-of-default-second");
@@ -226,6 +224,38 @@ async fn the_address_goes_on_with_the_next_member_when_its_holder_is_deleted() {
     assert_eq!((methods(&sent), sent[0].path.ends_with(&name)), (vec!["DELETE"], true));
 }
 
+/// A namespace goes with all members. Whoever is to inherit may have had its last look already.
+#[tokio::test]
+async fn what_is_left_of_a_group_that_goes_as_a_whole_goes_too() {
+    let lab = sharing().await;
+    lab.change("default/web", |service| service.deleting = true);
+    lab.going.lock().unwrap().insert("second".into());
+    let Deleted::Waiting(waiting) = lab.delete().await else { panic!("it must not be left to who goes too") };
+    assert!(waiting.message.contains("default/second") && !waiting.needs_user, "{waiting:?}");
+    assert_eq!(methods(&lab.sent()), ["GET"]);
+    assert_eq!(lab.provider.delete(&lab.view("default/second")).await.unwrap(), Deleted::Gone { existed: false });
+    lab.services.remove(&key("default/second"));
+    lab.sent();
+    let Deleted::Waiting(_) = lab.delete().await else { panic!("the host takes its time") };
+    assert_eq!(methods(&lab.sent()), ["DELETE"]);
+}
+
+/// Its own deletion begins while the object is on its way to it.
+#[tokio::test]
+async fn an_heir_does_not_go_before_the_object_is_its_own() {
+    let lab = sharing().await;
+    lab.change("default/web", |service| service.deleting = true);
+    let (left, early) = tokio::join!(lab.delete(), async {
+        lab.change("default/second", |service| service.deleting = true);
+        lab.provider.delete(&lab.view("default/second")).await.unwrap()
+    });
+    assert!(matches!(left, Deleted::Left(_)), "{left:?}");
+    assert!(matches!(&early, Deleted::Waiting(waiting) if !waiting.needs_user), "{early:?}");
+    lab.sent();
+    let Deleted::Waiting(_) = lab.provider.delete(&lab.view("default/second")).await.unwrap() else { panic!("gone") };
+    assert_eq!(methods(&lab.sent()), ["DELETE"]);
+}
+
 #[tokio::test]
 async fn a_process_that_ends_after_the_hand_over_lets_the_old_holder_go_without_touching_anything() {
     let lab = sharing().await;
@@ -247,7 +277,7 @@ async fn a_hand_over_does_not_need_the_uid_of_the_cluster() {
     lab.services.remove(&key("default/kubernetes"));
     lab.change("default/web", |service| service.deleting = true);
     assert!(matches!(lab.delete().await, Deleted::Left(left) if left.reason == "HandedOverLoadBalancer"));
-    assert_eq!(methods(&lab.sent()), ["GET", "PUT"]);
+    assert_eq!(methods(&lab.sent()), ["GET", "GET", "PUT"]);
     lab.watch();
     let second = lab.view("default/second");
     let object = lab.lbs.get(&lab.name()).unwrap();
@@ -284,8 +314,8 @@ async fn a_holder_that_hands_over_in_the_middle_of_a_move_takes_the_other_object
     lab.change("default/web", |service| service.deleting = true);
     assert!(matches!(lab.delete().await, Deleted::Waiting(_)), "its finalizer stays until nothing is left");
     let sent = lab.sent();
-    assert_eq!(methods(&sent), ["GET", "PUT", "DELETE"]);
-    assert!(sent[1].path.ends_with(&lab.name()) && sent[2].path.ends_with(&next), "{sent:?}");
+    assert_eq!(methods(&sent), ["GET", "GET", "PUT", "DELETE"]);
+    assert!(sent[2].path.ends_with(&lab.name()) && sent[3].path.ends_with(&next), "{sent:?}");
     assert!(lab.stored.lock().unwrap().contains_key(&lab.name()), "it goes on with its heir");
     lab.stored.lock().unwrap().remove(&next);
     lab.lbs.remove(&next);

@@ -25,13 +25,14 @@ pub(super) fn with_record(lab: Lab) -> (Scenario, Lab) {
         _ => (201, request.body.clone()),
     });
     let requests = Requests::new(server.client(), lab.server.client(), "guests");
-    let Lab { server: harvester, stored, conflicts, services, nodes, lbs, provider } = lab;
+    let Lab { server: harvester, stored, conflicts, going, services, nodes, lbs, provider } = lab;
     (
         server,
         Lab {
             server: harvester,
             stored,
             conflicts,
+            going,
             services,
             nodes,
             lbs,

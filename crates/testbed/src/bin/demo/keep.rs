@@ -103,7 +103,7 @@ fn credentials(guest: &Path, harvester: &Path) -> [String; 2] {
 }
 
 /// How to use what was left up.
-pub fn explain(story: &Story, bed: &Bed, binary: &Path) -> Result<()> {
+pub fn explain(story: &Story, bed: &Bed) -> Result<()> {
     let exe = std::env::current_exe().context("failed to find this program")?.display().to_string();
     let exe = exe.trim_end_matches(" (deleted)"); // it was built again meanwhile
     let tools = testbed::programs::tools()?;
@@ -127,10 +127,6 @@ pub fn explain(story: &Story, bed: &Bed, binary: &Path) -> Result<()> {
     ] {
         story::command(line);
     }
-    story::command(&format!(
-        "{} generate-addon other default --kubeconfig $HARVESTER --dry-run    # credentials for another cluster",
-        binary.display()
-    ));
     story::command(&format!("{} -n kube-system get values {RELEASE} --all", VERSIONS[0]));
     story::command("make demo-down    # removes it");
     Ok(())

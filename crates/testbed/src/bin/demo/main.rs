@@ -136,7 +136,7 @@ async fn tell(args: &RunArgs) -> Result<bool> {
         report::write(&args.report, &story, &figures)?;
         registration.keep(held, keep::entrances(bed))?;
         story::chapter("Left up");
-        keep::explain(&story, bed, &args.binary)?;
+        keep::explain(&story, bed)?;
         epilogue(&story, args, held);
         keep::let_go_of_the_terminal()?;
         tokio::select! {

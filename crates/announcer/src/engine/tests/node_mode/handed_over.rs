@@ -78,20 +78,6 @@ fn who_was_owner_before_the_last_one_is_told_too_unless_his_card_says_that_he_kn
     }
 }
 
-/// Whoever has handed it over serves until it hears us, and which one that was we need not have seen: all are told.
-#[test]
-fn what_was_handed_to_us_is_claimed_at_everybody() {
-    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
-    for node in ["node-2", "node-3"] {
-        cluster.member(node, Card { term: Term(6), ..card(node) });
-    }
-    cluster.node.take_log();
-    cluster.shows("web", "node-1", 6);
-    cluster.node.pass_ms(100);
-    assert!(cluster.has());
-    assert_eq!(claimed_at(&mut cluster), ["node-2", "node-3"]);
-}
-
 /// What the process before has told, and to whom, died with it.
 #[test]
 fn what_was_ours_before_this_process_is_claimed_at_those_who_do_not_know() {

@@ -58,8 +58,10 @@ fn what_somebody_else_claims_with_this_mac_and_no_proof_is_nothing_to_a_lease_th
     let mut cluster = Cluster::new(&ALL, &[leasing("node-1", 4)]);
     cluster.node.pass_ms(100);
     cluster.node.take_log();
-    let mac = shared_mac(&cluster);
-    cluster.node.heard(2, "10.0.0.50", mac.octets(), Heard::Claim);
+    let (address, mac) = (IpAddr::from([10, 0, 0, 50]), shared_mac(&cluster));
+    // As ARP frames are: padded with zeros.
+    let payload = Some([0; 18]);
+    cluster.node.feed(Input::Heard(Frame { link: 2, address, mac, what: Heard::Claim, to_us: false, payload }));
     assert!(cluster.node.take_log().is_empty());
     assert!(cluster.node.swaps.is_empty());
 }
