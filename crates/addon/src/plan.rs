@@ -193,6 +193,10 @@ fn revoke(request: &Request, seen: &Observed) -> Plan {
             "ServiceAccount {0} was not made by this command and stays: kubectl -n {1} delete serviceaccount {0}",
             request.service_account, request.namespace
         )),
+        None if plan.steps.is_empty() && plan.notes.is_empty() => plan.notes.push(format!(
+            "there is no service account {0} in namespace {1}, nor a token or binding of it: nothing was revoked (kubectl -n {1} get serviceaccounts)",
+            request.service_account, request.namespace
+        )),
         None => {}
     }
     plan
@@ -358,6 +362,18 @@ mod tests {
         assert_eq!(plan(&request(), &other, "s").unwrap().steps, []);
         let rotate = Request { task: Task::Rotate, ..request() };
         assert_eq!(plan(&rotate, &other, "s").unwrap().steps, [Step::CreateToken("demo-token-s".into())]);
+    }
+
+    #[test]
+    fn to_revoke_what_nobody_has_says_so() {
+        let request = Request { task: Task::Revoke, ..request() };
+        let seen = Observed { namespace: true, role: true, ..Observed::default() };
+        let plan = plan(&request, &seen, "1").unwrap();
+        assert_eq!(plan.steps, []);
+        assert!(
+            plan.notes[0].contains("nothing was revoked") && plan.notes[0].contains(&request.service_account),
+            "{plan:?}"
+        );
     }
 
     #[test]

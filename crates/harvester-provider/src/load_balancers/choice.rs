@@ -124,6 +124,9 @@ pub fn read(service: &ServiceView) -> Result<(Source, Option<IpAddr>), ChoiceErr
 /// Who has an address that no Service gets by asking for it. (One that another Service has as its own is `AddressTaken`.)
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Holder {
+    /// The other cluster: whoever announced it would cut its node, and us on it, off from there.
+    #[error("that of the Harvester API")]
+    Harvester,
     /// A machine.
     #[error("that of node {0}")]
     Node(String),
@@ -132,8 +135,18 @@ pub enum Holder {
     ClusterIp(ServiceKey),
 }
 
-/// Who has this address, of the Nodes and of the Services inside the cluster.
-pub fn holder(address: IpAddr, nodes: &[Arc<NodeView>], services: &[Arc<ServiceView>]) -> Option<Holder> {
+/// Who has this address, of the Harvester API at that URL, the Nodes, and the Services inside the cluster.
+pub fn holder(
+    address: IpAddr,
+    harvester: &str,
+    nodes: &[Arc<NodeView>],
+    services: &[Arc<ServiceView>],
+) -> Option<Holder> {
+    let url = runtime::client::server_url(harvester);
+    let host = url.as_ref().and_then(|url| url.host()).map(|host| host.trim_matches(['[', ']']));
+    if host.and_then(|host| host.parse::<IpAddr>().ok()).is_some_and(|host| host.to_canonical() == address) {
+        return Some(Holder::Harvester);
+    }
     let node = nodes.iter().find(|node| node_addresses(node).contains(&address));
     let service = || services.iter().find(|service| service.cluster_ips.contains(&address));
     node.map(|node| Holder::Node(node.name.clone()))
@@ -214,7 +227,13 @@ mod tests {
         let inside =
             ServiceView { cluster_ips: vec!["10.43.0.1".parse().unwrap()], ..service("default/kubernetes").done() };
         let (nodes, services) = ([Arc::new(node)], [Arc::new(inside)]);
-        let found = |ip: &str| holder(ip.parse().unwrap(), &nodes, &services).map(|holder| holder.to_string());
+        let found = |ip: &str| {
+            let at = |url| holder(ip.parse().unwrap(), url, &nodes, &services).map(|holder| holder.to_string());
+            assert_eq!(at("https://harvester.example.com"), at("https://10.99.0.3:6443").filter(|_| ip != "10.99.0.3"));
+            at("https://10.99.0.3:6443").or_else(|| at("https://[fd00::3]:6443"))
+        };
+        assert_eq!(found("10.99.0.3").as_deref(), Some("that of the Harvester API"));
+        assert_eq!(found("fd00::3").as_deref(), Some("that of the Harvester API"));
         assert_eq!(found("192.168.0.11").as_deref(), Some("that of node worker-1"));
         assert_eq!(found("fd00::11").as_deref(), Some("that of node worker-1"));
         assert_eq!(found("10.43.0.1").as_deref(), Some("the ClusterIP of service default/kubernetes"));

@@ -82,7 +82,7 @@ impl HarvesterLoadBalancers {
     /// taking it away would help nobody.
     pub(super) fn address_holder(&self, service: &ServiceView) -> Option<Holder> {
         let address = choice::static_address(service).filter(|address| !service.ingress.contains(address))?;
-        choice::holder(address, &self.nodes.all(), &self.services.all())
+        choice::holder(address, &self.given.server, &self.nodes.all(), &self.services.all())
     }
 
     /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too, unless somebody has
