@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use announcer::ElectionMode;
 
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, ServerFault};
 
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,7 +159,11 @@ impl Limits {
             left_behind: relisted + ms(100) + 2 * late,
             unfenced: scenario.fence() + kernel,
             // From when another node has said that it may serve: what makes it so is seen in the watch, the successor is written, sees that, and announces.
-            misplaced: relisted + ms(500) + 6 * late,
+            // One that gets no lease is waited for as long as for one that is not heard.
+            misplaced: relisted
+                + ms(500)
+                + 6 * late
+                + if scenario.has(ServerFault::Silent) { seconds(2) } else { Duration::ZERO },
             // A write that was under way is given up after three seconds, and done again after one.
             misjudged: seconds(4) + ms(100) + 3 * late,
             // decisions.md 19.

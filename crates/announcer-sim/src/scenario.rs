@@ -240,6 +240,11 @@ impl Fault {
 }
 
 impl Scenario {
+    /// Whether the DHCP server has this fault at some time.
+    pub fn has(&self, fault: ServerFault) -> bool {
+        self.faults.iter().any(|one| matches!(one.kind, Kind::Server(kind) if kind == fault))
+    }
+
     /// The address that Service `n` asks for; unspecified for one by DHCP.
     pub fn address(&self, n: usize) -> IpAddr {
         let last = u8::try_from(100 + n).expect("few Services");

@@ -105,14 +105,15 @@ impl World<'_> {
         self.check_rest();
     }
 
-    /// In `node` mode nodes tell each other from strangers. A server that has lost its book gives an address twice.
+    /// In `node` mode nodes tell each other from strangers. A server that has lost its book, or takes leases back, gives an
+    /// address twice.
     pub(super) fn judge_alarm(&mut self, n: usize, reason: Reason, text: &str) {
-        let stranger =
-            |kind: &Kind| matches!(kind, Kind::Thief(_) | Kind::KubeVip(_) | Kind::Server(ServerFault::Forgets));
+        let twice = self.scenario.has(ServerFault::Forgets) || self.scenario.has(ServerFault::Refuses);
+        let stranger = |kind: &Kind| matches!(kind, Kind::Thief(_) | Kind::KubeVip(_));
         // By a clock that has stood still a lease goes on that has ended, and the address is another Service's by now.
         let lease = Duration::from_secs(self.scenario.dhcp.lease_seconds.into());
         let deceived = self.nodes.iter().any(|node| node.deceived_at.is_some_and(|at| self.now < at + lease));
-        let quiet = !deceived && self.scenario.faults.iter().all(|fault| !stranger(&fault.kind));
+        let quiet = !twice && !deceived && self.scenario.faults.iter().all(|fault| !stranger(&fault.kind));
         if reason == Reason::AddressConflict && quiet && self.scenario.mode == ElectionMode::Node {
             let seen = format!("{} says: {text}", self.nodes[n].name);
             self.broken("no conflict is told of where no stranger is", seen);
