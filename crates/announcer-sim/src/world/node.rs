@@ -176,7 +176,8 @@ impl World<'_> {
         let node = &mut self.nodes[n];
         node.life += 1;
         node.process = Some(process);
-        node.left_in_order = false;
+        // One that stands still as soon as it starts has touched nothing: what was left for it stays for as long as it was left.
+        node.left_in_order &= !node.runs();
         node.set.clear();
         node.honours = None;
         node.performing = false;
