@@ -53,7 +53,8 @@ impl Judge {
         self.forged
     }
 
-    fn may_doubt(&mut self, now: Instant, address: IpAddr) -> bool {
+    /// Whether the record may be read for a claim of this address by now.
+    pub fn may_doubt(&mut self, now: Instant, address: IpAddr) -> bool {
         self.doubted.retain(|_, until| *until > now);
         if self.doubted.contains_key(&address) {
             return false;

@@ -133,7 +133,9 @@ impl Engine {
         let confirmed = self.is_confirmed(&self.vips[id].members);
         match self.lookout.judge.judge(now, frame, &Key::from(&uid), term) {
             Judgement::Yield(_) if !known && confirmed && !lingering => {
-                if let Some(swap) = self.cluster().and_then(|cluster| cluster.read_again(now, &primary, &uid)) {
+                if self.lookout.judge.may_doubt(now, frame.address)
+                    && let Some(swap) = self.cluster().and_then(|cluster| cluster.read_again(now, &primary, &uid))
+                {
                     self.out.push(Action::Swap(primary, swap));
                 }
                 false

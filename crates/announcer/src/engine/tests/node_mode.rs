@@ -367,6 +367,35 @@ fn a_proven_newer_claim_withdraws_at_once_and_the_record_is_asked_later() {
     assert!(!cluster.has());
 }
 
+/// Whoever may read a Service can make a good tag.
+#[test]
+fn a_stranger_with_a_good_tag_has_the_record_read_once_a_second_and_gets_nothing() {
+    let mut cluster = owner(&ALL);
+    let (address, stranger) = (IpAddr::from([10, 0, 0, 5]), Mac::new([2, 9, 9, 9, 9, 9]));
+    for term in 5..25 {
+        let payload = Some(tag::seal(&Key::from(&uid("web")), address, stranger, Term(term)));
+        cluster.node.feed(Input::Heard(Frame {
+            link: 2,
+            address,
+            mac: stranger,
+            what: Heard::Claim,
+            to_us: true,
+            payload,
+        }));
+        if let Some((key, swap)) = cluster.node.swaps.first() {
+            assert_eq!(
+                (term, swap.expect.as_ref()),
+                (5, Some(&swap.seat)),
+                "a swap that changes nothing, and only one"
+            );
+            let key = key.clone();
+            cluster.node.swaps.clear();
+            cluster.node.feed(Input::Swapped(key, Swapped::Won));
+        }
+    }
+    assert!(cluster.has());
+}
+
 #[test]
 fn an_unproven_claim_is_defended_against_while_the_record_stands() {
     let mut cluster = owner(&ALL);
