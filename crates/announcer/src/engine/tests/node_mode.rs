@@ -1,5 +1,6 @@
 //! `node` mode: one engine, with the other nodes, the API and the wire played by the tests.
 
+mod claims;
 mod foreign;
 mod handed_over;
 mod ipv6;
@@ -354,76 +355,6 @@ fn owner(nodes: &[&str]) -> Cluster {
     assert!(cluster.has());
     cluster.node.take_log();
     cluster
-}
-
-#[test]
-fn a_proven_newer_claim_withdraws_at_once_and_the_record_is_asked_later() {
-    let mut cluster = owner(&ALL);
-    cluster.claims("node-2", "10.0.0.5", "web", 5);
-    assert!(!cluster.has());
-    // Only now the watch shows it.
-    cluster.shows("web", "node-2", 5);
-    cluster.quiet(3000, &[("node-2", "10.0.0.5")], &ALL);
-    assert!(!cluster.has());
-}
-
-/// Whoever may read a Service can make a good tag.
-#[test]
-fn a_stranger_with_a_good_tag_has_the_record_read_once_a_second_and_gets_nothing() {
-    let mut cluster = owner(&ALL);
-    let (address, stranger) = (IpAddr::from([10, 0, 0, 5]), Mac::new([2, 9, 9, 9, 9, 9]));
-    for term in 5..25 {
-        let payload = Some(tag::seal(&Key::from(&uid("web")), address, stranger, Term(term)));
-        cluster.node.feed(Input::Heard(Frame {
-            link: 2,
-            address,
-            mac: stranger,
-            what: Heard::Claim,
-            to_us: true,
-            payload,
-        }));
-        if let Some((key, swap)) = cluster.node.swaps.first() {
-            assert_eq!(
-                (term, swap.expect.as_ref()),
-                (5, Some(&swap.seat)),
-                "a swap that changes nothing, and only one"
-            );
-            let key = key.clone();
-            cluster.node.swaps.clear();
-            cluster.node.feed(Input::Swapped(key, Swapped::Won));
-        }
-    }
-    assert!(cluster.has());
-}
-
-#[test]
-fn an_unproven_claim_is_defended_against_while_the_record_stands() {
-    let mut cluster = owner(&ALL);
-    cluster.node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
-    cluster.claims("node-2", "10.0.0.5", "other", 9);
-    cluster.claims("node-2", "10.0.0.5", "web", 3);
-    assert!(cluster.has());
-    assert!(cluster.node.reasons().contains(&"AddressConflict"));
-}
-
-#[test]
-fn an_unproven_claim_has_the_record_read_again_and_not_more_often_than_once_a_second() {
-    let mut cluster = owner(&ALL);
-    let thief = [2, 9, 9, 9, 9, 9];
-    for _ in 0..50 {
-        cluster.node.heard(2, "10.0.0.5", thief, Heard::Claim);
-    }
-    let (key, swap) = cluster.node.swaps.pop().expect("it is read again");
-    assert!(cluster.node.swaps.is_empty(), "once");
-    assert_eq!(swap.expect.as_ref(), Some(&swap.seat), "a swap that changes nothing");
-    cluster.node.feed(Input::Swapped(key.clone(), Swapped::Won));
-    assert!(cluster.has(), "it stands as we know it");
-    cluster.quiet(1025, &[], &ALL);
-    cluster.node.heard(2, "10.0.0.5", thief, Heard::Claim);
-    let other = Seat { host: "node-2".into(), term: Term(9) };
-    assert_eq!(cluster.node.swaps.len(), 1);
-    cluster.node.feed(Input::Swapped(key, Swapped::Other(other)));
-    assert!(!cluster.has(), "somebody else stands there, whatever the watch says");
 }
 
 #[test]
