@@ -388,7 +388,7 @@ impl Engine {
                 self.dirty |= record.wake(now);
             }
         }
-        self.dirty |= self.yielded.values().any(|yielded| yielded.deadline().is_some_and(|until| until <= now));
+        self.yielded_timers(now);
         self.look_around(now);
         self.write_card(now);
         self.stop_timer(now);
@@ -428,7 +428,7 @@ impl Engine {
             });
             let plan = &self.plan;
             self.yielded.retain(|id, _| plan.vips.contains_key(id));
-            self.end_yielding(now);
+            self.end_yielding();
             self.withdraw_unplanned(now);
             self.protect();
             self.begin_planned(now);

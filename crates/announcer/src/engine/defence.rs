@@ -170,19 +170,22 @@ impl Engine {
         self.dirty = true;
     }
 
-    /// decisions.md 18: a node that cannot reach the API does not know who owns what it gave up. Time alone gives
-    /// nothing back: it would take the address from its new owner again and again.
-    pub(super) fn end_yielding(&mut self, now: Instant) {
-        let mut yielded = std::mem::take(&mut self.yielded);
-        for (id, yielded) in &mut yielded {
+    /// What is due is seen to also where nothing is reconciled any more: it would stay due.
+    pub(super) fn yielded_timers(&mut self, now: Instant) {
+        for yielded in self.yielded.values_mut() {
             if yielded.deadline().is_some_and(|until| until <= now) {
                 *yielded = Yielded::Unconfirmed;
-            }
-            let ours = || self.plan.vips.get(id).is_some_and(|planned| self.is_confirmed(&planned.members));
-            if *yielded == Yielded::Unconfirmed && ours() {
-                *yielded = Yielded::Over;
+                self.dirty = true;
             }
         }
-        self.yielded = yielded;
+    }
+
+    /// decisions.md 18: a node that cannot reach the API does not know who owns what it gave up. Time alone gives
+    /// nothing back: it would take the address from its new owner again and again.
+    pub(super) fn end_yielding(&mut self) {
+        let confirmed = |id: &VipId| self.plan.vips.get(id).is_some_and(|planned| self.is_confirmed(&planned.members));
+        let waiting = self.yielded.iter().filter(|(_, yielded)| **yielded == Yielded::Unconfirmed);
+        let over: Vec<VipId> = waiting.map(|(id, _)| id).filter(|id| confirmed(id)).cloned().collect();
+        self.yielded.extend(over.into_iter().map(|id| (id, Yielded::Over)));
     }
 }
