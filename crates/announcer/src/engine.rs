@@ -265,6 +265,7 @@ impl Engine {
                     (Some(view), Some(before)) => {
                         if view.uid != before.uid {
                             self.void.remove(&before.uid);
+                            self.moved.remove(&key);
                         }
                         self.services.insert(key, view.following(&before));
                     }
@@ -273,6 +274,7 @@ impl Engine {
                     }
                     (None, Some(gone)) => {
                         self.void.remove(&gone.uid);
+                        self.moved.remove(&key);
                     }
                     (None, None) => {}
                 }
@@ -299,7 +301,7 @@ impl Engine {
             Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.nodes_synced(readable)),
             Input::Foreign(lock) => self.tell_cluster(|cluster| cluster.foreign(now, lock)),
             Input::KubeProxy(healthy) => self.kube_proxy(healthy),
-            Input::Swapped(key, swapped) => self.swapped(now, &key, swapped),
+            Input::Swapped(key, asked, swapped) => self.swapped(now, &key, &asked, swapped),
             Input::NetworkChanged => self.observe(now),
             Input::Wire(done) => self.wire_done(now, done),
             Input::Heard(frame) => {
@@ -428,6 +430,7 @@ impl Engine {
             });
             let plan = &self.plan;
             self.yielded.retain(|id, _| plan.vips.contains_key(id));
+            self.given_back.retain(|uid, _| plan.vips.contains_key(&VipId::Dhcp(uid.clone())));
             self.end_yielding();
             self.withdraw_unplanned(now);
             self.protect();

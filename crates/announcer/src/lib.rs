@@ -20,6 +20,7 @@ pub mod engine;
 pub mod frames;
 mod group;
 mod handover;
+mod keep;
 mod listen;
 mod membership;
 pub mod metrics;

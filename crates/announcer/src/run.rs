@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::config::{ApiConfig, Config, ElectionMode};
 use crate::engine::{Engine, Input};
+use crate::keep::keep;
 use crate::membership::Membership;
 use crate::metrics::Metrics;
 use crate::node::{self, Parts, Pulse};
@@ -87,11 +88,19 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let client = connect(api.clone(), &settings)?;
     let namespace = lease_namespace(&config);
     let membership = Membership::new(&client, &namespace, &config.node_name, config.lease.duration);
-    fall_back_without_rights(&mut config, &membership, &namespace).await;
 
     // The engine outlives `shutdown` until it has handed over; everything it needs ends when it does.
     let everything = Token::new();
     let mut tasks = Tasks::new(everything.clone());
+    let network = Arc::new(Notify::new());
+    feeds::network(&mut tasks, Arc::clone(&network), netlink.clone(), connection);
+    let wire = NetlinkWire::new(netlink);
+    let keeping = keep(config.clone(), &wire);
+    tokio::select! {
+        () = fall_back_without_rights(&mut config, &membership, &namespace) => {}
+        never = keeping => match never {},
+    }
+
     let (recorder, events) = Recorder::new(client.clone(), COMPONENT);
     let events = tokio::spawn(events);
     let (inputs, received) = mpsc::unbounded_channel();
@@ -101,8 +110,6 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let writer = Writer::new(client.clone(), queue_metrics.queue("records"), inputs.clone());
     tasks.spawn("writer of Services", plain(writer.clone().run(everything.clone())));
     let services = feeds::services(&mut tasks, &shared);
-    let network = Arc::new(Notify::new());
-    feeds::network(&mut tasks, Arc::clone(&network), netlink.clone(), connection);
     feeds::shutdown(&mut tasks, &inputs, shutdown);
     serve_health(&mut tasks, &config, &registry, &pulse, services);
 
@@ -122,7 +129,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let engine = Engine::new(clock::now(), config);
     let parts = Parts {
         engine,
-        wire: NetlinkWire::new(netlink),
+        wire,
         writer,
         recorder,
         metrics: Arc::new(metrics),

@@ -1,6 +1,7 @@
 //! Changes the owner in the record of a Service: compare and swap, in a hurry (decisions.md 20). Clients wait for this
 //! write, and the node that has just died may have carried the API server that we talk to.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -59,6 +60,39 @@ struct Way {
     number: u64,
 }
 
+/// Swaps that were asked for. Of each Service one is under way and one waits, the last: while the API does not answer they
+/// are asked for again and again.
+#[derive(Debug, Default)]
+struct Backlog {
+    waiting: BTreeMap<ServiceKey, Swap>,
+    /// What waits, by the time it was first asked for.
+    order: VecDeque<ServiceKey>,
+    running: BTreeMap<ServiceKey, Swap>,
+}
+
+impl Backlog {
+    fn ask(&mut self, key: ServiceKey, swap: Swap) {
+        if self.running.get(&key) == Some(&swap) {
+            self.waiting.remove(&key);
+            self.order.retain(|waiting| *waiting != key);
+        } else if self.waiting.insert(key.clone(), swap).is_none() {
+            self.order.push_back(key);
+        }
+    }
+
+    fn begin(&mut self) -> Option<(ServiceKey, Swap)> {
+        let at = self.order.iter().position(|key| !self.running.contains_key(key))?;
+        let key = self.order.remove(at)?;
+        let swap = self.waiting.remove(&key)?;
+        self.running.insert(key.clone(), swap.clone());
+        Some((key, swap))
+    }
+
+    fn ended(&mut self, key: &ServiceKey) {
+        self.running.remove(key);
+    }
+}
+
 /// What came of one attempt.
 enum Attempt {
     Done(Swapped),
@@ -77,16 +111,21 @@ impl Swapper {
     /// Performs those that are asked for, beside one another, and tells the engine what became of them.
     pub async fn run(self, mut asked: mpsc::UnboundedReceiver<(ServiceKey, Swap)>) {
         let mut running = FuturesUnordered::new();
+        let mut backlog = Backlog::default();
         loop {
+            while running.len() < AT_ONCE
+                && let Some((key, swap)) = backlog.begin()
+            {
+                let this = &self;
+                running.push(async move {
+                    let swapped = this.perform(&key, &swap).await;
+                    let _ = this.inputs.send(Input::Swapped(key.clone(), swap, swapped));
+                    key
+                });
+            }
             tokio::select! {
-                Some(()) = running.next(), if !running.is_empty() => {}
-                Some((key, swap)) = asked.recv(), if running.len() < AT_ONCE => {
-                    let this = &self;
-                    running.push(async move {
-                        let swapped = this.perform(&key, &swap).await;
-                        let _ = this.inputs.send(Input::Swapped(key, swapped));
-                    });
-                }
+                Some(key) = running.next(), if !running.is_empty() => backlog.ended(&key),
+                Some((key, swap)) = asked.recv() => backlog.ask(key, swap),
                 else => return,
             }
         }
@@ -257,8 +296,6 @@ async fn once(client: &Client, key: &ServiceKey, swap: &Swap, limit: Duration) -
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
-
     use serde_json::{Value, json};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -292,6 +329,29 @@ mod tests {
             }
         });
         (Client::new(service, "default"), asked)
+    }
+
+    #[test]
+    fn of_each_service_one_swap_is_under_way_and_one_waits_however_often_it_is_asked_for() {
+        let swap =
+            |term| Swap { uid: Uid("u".into()), expect: None, seat: Seat { host: "node-1".into(), term: Term(term) } };
+        let (web, api) = (ServiceKey::new("default", "web"), ServiceKey::new("default", "api"));
+        let mut backlog = Backlog::default();
+        backlog.ask(web.clone(), swap(1));
+        assert_eq!(backlog.begin(), Some((web.clone(), swap(1))));
+        for term in 2..1000 {
+            backlog.ask(web.clone(), swap(term));
+            backlog.ask(api.clone(), swap(7));
+        }
+        assert_eq!((backlog.waiting.len(), backlog.order.len()), (2, 2));
+        assert_eq!(backlog.begin(), Some((api.clone(), swap(7))), "web is still under way");
+        assert_eq!(backlog.begin(), None);
+        backlog.ended(&web);
+        assert_eq!(backlog.begin(), Some((web.clone(), swap(999))), "the last that was asked for");
+        backlog.ask(web.clone(), swap(1000));
+        backlog.ask(web.clone(), swap(999));
+        backlog.ended(&web);
+        assert_eq!(backlog.begin(), None, "what was asked for last has just been answered");
     }
 
     #[tokio::test]

@@ -67,7 +67,7 @@ impl Swapper {
             }
         };
         match swapped {
-            Some(swapped) => inputs.push(Input::Swapped(swapping.key, swapped)),
+            Some(swapped) => inputs.push(Input::Swapped(swapping.key, swapping.swap, swapped)),
             None => {
                 self.swaps.insert(id, swapping);
             }

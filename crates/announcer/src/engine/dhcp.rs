@@ -219,7 +219,7 @@ impl Engine {
     /// Ends a DHCP VIP. The lease is given back only if its Service is gone: otherwise the successor comes back to it
     /// with the same MAC, and a RELEASE here would hand the address to somebody else.
     pub(super) fn leave_dhcp(&mut self, now: Instant, uid: &Uid, dhcp: &Dhcp, release: bool) {
-        let release = release && dhcp.leased.is_some();
+        // Also one that was granted and is still being probed: the client knows what it has.
         if dhcp.client.running.is_some() {
             self.out.push(Action::StopDhcp { uid: uid.clone(), release });
         }

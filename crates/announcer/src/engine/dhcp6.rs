@@ -142,7 +142,8 @@ impl Engine {
     /// The RELEASE is sent from the interface's own address: the leased one can go at once.
     pub(super) fn leave_dhcp6(&mut self, uid: &Uid, dhcp: &Dhcp6, release: bool) {
         if dhcp.client.running.is_some() {
-            self.out.push(Action::StopDhcp6 { uid: uid.clone(), release: release && dhcp.leased.is_some() });
+            // Also what was granted and is still being probed: the client knows what it has.
+            self.out.push(Action::StopDhcp6 { uid: uid.clone(), release });
         }
     }
 }

@@ -53,7 +53,7 @@ pub enum Input {
     /// Whether kube-proxy is healthy on this node, as far as can be told.
     KubeProxy(bool),
     /// Answer to an [`Action::Swap`].
-    Swapped(ServiceKey, Swapped),
+    Swapped(ServiceKey, Swap, Swapped),
     /// The kernel reported a change that we did not make.
     NetworkChanged,
     /// Answer to a [`WireOp`].

@@ -137,8 +137,8 @@ impl Engine {
         if !missing.is_empty() {
             self.out.push(Action::Wire(WireOp::Put(missing)));
         }
-        if stale && self.observed >= self.fresh_from {
-            // What is only kept was not extended since the pause, and may have little left.
+        if before.is_none() || (stale && self.observed >= self.fresh_from) {
+            // What is only kept was not extended since the pause, or since a former life, and may have little left.
             self.refresh(now);
         }
     }

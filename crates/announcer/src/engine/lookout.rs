@@ -21,7 +21,7 @@ use crate::detect::{self, Ask, Detector, Timers, Witness};
 use crate::frames::Frame;
 use crate::network::{Family, Network, looks_like_a_vip};
 use crate::ownership::Owners;
-use crate::ownership::node::{Card, Change, Cluster, Review, Scene, Swapped, Targets, Verdict, card_links};
+use crate::ownership::node::{Card, Change, Cluster, Review, Scene, Swap, Swapped, Targets, Verdict, card_links};
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
@@ -111,13 +111,13 @@ impl Engine {
         self.dirty |= std::mem::replace(&mut self.lookout.serving, healthy) != healthy;
     }
 
-    pub(super) fn swapped(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
+    pub(super) fn swapped(&mut self, now: Instant, key: &ServiceKey, asked: &Swap, swapped: Swapped) {
         self.observations.failed_swaps += u64::from(matches!(swapped, Swapped::Failed(_) | Swapped::Refused(_)));
         if let Swapped::Refused(why) = &swapped {
             let text = format!("the API server refuses the record of its owner, it is tried again now and then: {why}");
             self.tell(now, key, true, Reason::CannotAnnounce, &text);
         }
-        self.tell_cluster(|cluster| cluster.swapped(now, key, swapped));
+        self.tell_cluster(|cluster| cluster.swapped(now, key, asked, swapped));
     }
 
     /// Who owns what by now, and what follows. Before each plan.
@@ -261,16 +261,22 @@ impl Engine {
                 }
             }
         }
-        if self.cluster().and_then(|cluster| cluster.deadline()).is_some_and(|at| at <= now) {
+        if self.next_review().is_some_and(|at| at <= now) {
             self.dirty = true;
         }
+    }
+
+    /// Before all is known, and at the very end, nothing is reviewed: what was due then would stay due.
+    fn next_review(&self) -> Option<Instant> {
+        let Owners::Node(cluster) = &self.ownership else { return None };
+        let reviews = self.synced && self.network.is_some() && self.stopping != Some(Stopping::Done);
+        cluster.deadline().filter(|_| reviews)
     }
 
     pub(super) fn lookout_deadline(&self) -> Option<Instant> {
         let Owners::Node(cluster) = &self.ownership else { return None };
         let card = self.network.as_ref().and_then(|_| self.lookout.written.due(cluster.card()));
-        // At the very end nothing is reviewed any more: what was due then would stay due.
-        let review = cluster.deadline().filter(|_| self.stopping != Some(Stopping::Done));
+        let review = self.next_review();
         self.lookout.deadline().into_iter().chain(review).chain(card).min()
     }
 }

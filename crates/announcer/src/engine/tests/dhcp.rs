@@ -115,6 +115,32 @@ fn a_lease_that_was_refused_here_is_not_gone_on_with_when_the_service_comes_back
 }
 
 #[test]
+fn a_leased_address_that_the_kernel_refuses_is_tried_again_long_before_its_lease_is_renewed() {
+    let mut node = Node::leading(&[view("web", &["dhcp"])]);
+    node.pass_ms(1000);
+    node.kernel.refuse = true;
+    let leased = leased(&node, "10.0.0.50", 86_400);
+    node.dhcp("web", DhcpEvent::Bound(leased));
+    node.pass_ms(100);
+    assert!(node.reasons().contains(&"CannotAnnounce"));
+    assert!(!node.kernel.has("vip-web00000", "10.0.0.50/32"));
+    node.kernel.refuse = false;
+    node.pass_ms(5200);
+    assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"));
+}
+
+#[test]
+fn a_lease_that_is_still_being_obtained_is_given_back_too() {
+    let mut node = Node::leading(&[view("web", &["dhcp"])]);
+    node.pass_ms(1000);
+    node.take_log();
+    node.gone("web");
+    assert_eq!(node.take_log(), ["stop dhcp web00000-uid release true", "restore eth0"]);
+    node.dhcp("web", DhcpEvent::Stopped);
+    assert_eq!(node.take_log(), ["delete vip-web00000"]);
+}
+
+#[test]
 fn the_lease_is_given_back_when_the_service_goes_and_only_then() {
     let mut node = bound("web", "10.0.0.50");
     node.take_log();
@@ -305,6 +331,7 @@ fn an_interface_of_somebody_else_is_never_deleted_for_its_name() {
         node.upsert(named("web", "lan"));
         assert!(node.kernel.network.link_by_name("lan").is_some());
         node.gone("web");
+        node.dhcp("web", DhcpEvent::Stopped);
         assert_eq!(node.kernel.network.links, network.links, "{taken}");
     }
 }

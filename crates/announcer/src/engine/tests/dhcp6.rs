@@ -50,6 +50,20 @@ fn the_address_stands_on_the_nodes_interface_and_everywhere_in_the_record() {
 }
 
 #[test]
+fn an_address_that_the_kernel_refuses_is_tried_again_long_before_its_lease_is_renewed() {
+    let mut node = Node::started(&[view("web", &["dhcp6"])], MINE, with_ipv6());
+    node.pass_ms(1000);
+    node.kernel.refuse = true;
+    let lease = leased(&node, "fd00::50", 86_400);
+    say(&mut node, DhcpEvent::Bound(lease));
+    node.pass_ms(100);
+    assert!(node.kernel.own().is_empty());
+    node.kernel.refuse = false;
+    node.pass_ms(5200);
+    assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"]);
+}
+
+#[test]
 fn it_ends_with_its_lease_and_goes_with_its_service_which_gives_it_back() {
     let mut node = bound();
     let renewed = leased(&node, "fd00::50", 3);
@@ -200,7 +214,7 @@ fn a_lease_of_a_former_life_goes_when_its_client_does_not_go_on_with_it() {
     assert_eq!(node.kernel.own(), ["eth0 fd00::60/128"]);
 
     let mut node = restarted(&["fd00::50"]);
-    node.pass(Duration::from_secs(8));
+    node.pass(Duration::from_secs(12));
     assert!(node.kernel.own().is_empty(), "a client that says nothing does not have the deadline put off");
 
     let node = restarted(&[]);

@@ -1,6 +1,7 @@
 //! `node` mode: one engine, with the other nodes, the API and the wire played by the tests.
 
 mod claims;
+mod fail_back;
 mod foreign;
 mod handed_over;
 mod ipv6;
@@ -79,8 +80,13 @@ impl Cluster {
     /// The API answers the swap that was asked for last, and the watch shows it.
     fn won(&mut self) {
         let (key, swap) = self.node.swaps.pop().expect("a swap was asked for");
-        self.node.feed(Input::Swapped(key.clone(), Swapped::Won));
+        self.answered((key.clone(), swap.clone()), Swapped::Won);
         self.shows(&key.name, &swap.seat.host, swap.seat.term.0);
+    }
+
+    /// The API has answered a swap.
+    fn answered(&mut self, (key, swap): (ServiceKey, Swap), swapped: Swapped) {
+        self.node.feed(Input::Swapped(key, swap, swapped));
     }
 
     /// The watch shows this record.
@@ -136,6 +142,19 @@ fn seated(name: &str, address: &str, host: &str, term: u64) -> ServiceView {
 }
 
 const ALL: [&str; 3] = ["node-1", "node-2", "node-3"];
+
+#[test]
+fn a_node_that_may_not_read_services_rests_whatever_membership_leases_do() {
+    let mut node = Node::new(&[("election_mode", "node")], network());
+    node.feed(Input::Tick);
+    node.feed(Input::Node("node-1".into(), Some(FACTS)));
+    node.feed(Input::NodesSynced { readable: true });
+    node.feed(Input::MembersSynced);
+    let mut cluster = Cluster { node, renewals: 0 };
+    cluster.renew(&["node-1", "node-2"]);
+    // node-2 is never heard of again; our own Lease is renewed. No timer stays due: the loop would spin.
+    cluster.quiet(60_000, &[], &["node-1"]);
+}
 
 #[test]
 fn one_node_alone_takes_what_is_new_and_writes_who_it_is() {
@@ -263,15 +282,15 @@ fn the_slower_successor_gives_way() {
         cluster.node.pass_ms(5);
         cluster.answers("node-2", "10.0.0.2");
     }
-    let (key, _) = cluster.node.swaps.pop().unwrap();
+    let asked = cluster.node.swaps.pop().unwrap();
     let other = Seat { host: "node-2".into(), term: Term(5) };
-    cluster.node.feed(Input::Swapped(key, Swapped::Other(other)));
+    cluster.answered(asked, Swapped::Other(other));
     cluster.quiet(5000, &[("node-2", "10.0.0.5")], &ALL);
     assert!(cluster.node.swaps.is_empty() && !cluster.has());
 }
 
 /// node-3 has fallen silent and node-1 has asked for its record, under this term; node-2 is well.
-fn asked_for_the_record_of_a_silent_owner() -> (Cluster, ServiceKey, Seat) {
+fn asked_for_the_record_of_a_silent_owner() -> (Cluster, (ServiceKey, Swap)) {
     let views = [seated("web", "10.0.0.5", "node-3", 4), seated("other", "10.0.0.6", "node-2", 3)];
     let mut cluster = Cluster::new(&ALL, &views);
     let alive = [("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")];
@@ -281,9 +300,9 @@ fn asked_for_the_record_of_a_silent_owner() -> (Cluster, ServiceKey, Seat) {
         cluster.quiet(25, &alive, &[]);
         assert!(cluster.node.now < died + Duration::from_secs(1), "{:?}", cluster.node.log);
     }
-    let (key, swap) = cluster.node.swaps.pop().unwrap();
-    assert_eq!(swap.seat, Seat { host: "node-1".into(), term: Term(5) });
-    (cluster, key, swap.seat)
+    let asked = cluster.node.swaps.pop().unwrap();
+    assert_eq!(asked.1.seat, Seat { host: "node-1".into(), term: Term(5) });
+    (cluster, asked)
 }
 
 /// Why node-1 says that it has what it has, each time that it came to it.
@@ -295,13 +314,15 @@ const SILENT: &str = "its node does not answer any more";
 
 #[test]
 fn a_take_over_whose_answer_was_lost_is_recognised_under_a_later_term() {
-    let (mut cluster, key, seat) = asked_for_the_record_of_a_silent_owner();
-    cluster.node.feed(Input::Swapped(key.clone(), Swapped::Failed("no answer".into())));
+    let (mut cluster, asked) = asked_for_the_record_of_a_silent_owner();
+    let seat = asked.1.seat.clone();
+    cluster.answered(asked, Swapped::Failed("no answer".into()));
     // The next attempt has a newer term, because others have moved on.
     cluster.shows("other", "node-2", 7);
     cluster.quiet(75, &[("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")], &[]);
-    assert_eq!(cluster.node.swaps.pop().expect("it is tried again").1.seat.term, Term(8));
-    cluster.node.feed(Input::Swapped(key, Swapped::Other(seat)));
+    let again = cluster.node.swaps.pop().expect("it is tried again");
+    assert_eq!(again.1.seat.term, Term(8));
+    cluster.answered(again, Swapped::Other(seat));
     assert!(cluster.has());
     assert_eq!(reasons_of_changes(&cluster), [(SILENT, 1)]);
     let text = &cluster.node.told.last().unwrap().1.text;
@@ -313,10 +334,31 @@ fn a_take_over_whose_answer_was_lost_is_recognised_under_a_later_term() {
     );
 }
 
+/// Of the record by which the engine goes.
+fn term(cluster: &mut Cluster) -> Option<Term> {
+    let engine = cluster.node.engine.cluster()?;
+    engine.seat(&ServiceKey::new("default", "web")).map(|seat| seat.term)
+}
+
+#[test]
+fn an_answer_that_comes_when_the_next_attempt_is_under_way_says_nothing_about_that_one() {
+    let (mut cluster, first) = asked_for_the_record_of_a_silent_owner();
+    cluster.answered(first.clone(), Swapped::Failed("no answer".into()));
+    cluster.shows("other", "node-2", 7);
+    cluster.quiet(75, &[("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")], &[]);
+    let second = cluster.node.swaps.pop().expect("it is tried again");
+    cluster.answered(first, Swapped::Won);
+    assert!(cluster.has(), "it was written after all");
+    assert_eq!(term(&mut cluster), Some(Term(5)), "nobody has written {}", second.1.seat.term);
+    cluster.answered(second.clone(), Swapped::Won);
+    assert_eq!(term(&mut cluster), Some(second.1.seat.term));
+}
+
 #[test]
 fn a_record_that_names_us_under_a_term_that_we_never_asked_for_was_handed_over() {
-    let (mut cluster, key, seat) = asked_for_the_record_of_a_silent_owner();
-    cluster.node.feed(Input::Swapped(key, Swapped::Other(Seat { term: Term(9), ..seat })));
+    let (mut cluster, asked) = asked_for_the_record_of_a_silent_owner();
+    let other = Seat { term: Term(9), ..asked.1.seat.clone() };
+    cluster.answered(asked, Swapped::Other(other));
     assert!(cluster.has());
     assert_eq!(reasons_of_changes(&cluster), [("it was handed over", 1)]);
 }
@@ -324,10 +366,10 @@ fn a_record_that_names_us_under_a_term_that_we_never_asked_for_was_handed_over()
 #[test]
 fn a_watch_that_is_faster_than_the_answer_makes_no_second_take_over() {
     for answer in [Swapped::Won, Swapped::Failed("no answer".into())] {
-        let (mut cluster, key, _) = asked_for_the_record_of_a_silent_owner();
+        let (mut cluster, asked) = asked_for_the_record_of_a_silent_owner();
         cluster.shows("web", "node-1", 5);
         assert!(cluster.has());
-        cluster.node.feed(Input::Swapped(key, answer.clone()));
+        cluster.answered(asked, answer.clone());
         assert_eq!(reasons_of_changes(&cluster), [(SILENT, 1)], "{answer:?}");
         // Nothing is under way any more: a stranger's claim has the record read again.
         cluster.node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
@@ -339,10 +381,10 @@ fn a_watch_that_is_faster_than_the_answer_makes_no_second_take_over() {
 fn what_is_handed_over_is_served_on_when_the_watch_is_faster_than_the_answer() {
     let mut cluster = owner(&["node-1", "node-2"]);
     cluster.node.feed(Input::Stop);
-    let (key, _) = cluster.node.swaps.pop().unwrap();
+    let asked = cluster.node.swaps.pop().unwrap();
     cluster.shows("web", "node-2", 5);
     assert!(cluster.has(), "make before break");
-    cluster.node.feed(Input::Swapped(key, Swapped::Won));
+    cluster.answered(asked, Swapped::Won);
     assert!(cluster.has());
     cluster.claims("node-2", "10.0.0.5", "web", 5);
     assert!(!cluster.has() && cluster.node.exited);
@@ -432,8 +474,8 @@ fn an_api_that_is_away_at_the_end_leaves_the_address_too() {
     cluster.node.feed(Input::Stop);
     let mut failures = 0;
     for _ in 0..200 {
-        if let Some((key, _)) = cluster.node.swaps.pop() {
-            cluster.node.feed(Input::Swapped(key, Swapped::Failed("away".into())));
+        if let Some(asked) = cluster.node.swaps.pop() {
+            cluster.answered(asked, Swapped::Failed("away".into()));
             failures += 1;
         }
         cluster.node.pass_ms(50);

@@ -94,7 +94,11 @@ impl Cluster {
         // Before anything can be written: a card without it would make others take us for ignorant.
         self.card.term = self.watched_term;
         let mut review = Review { told: self.note_unable(now, scene), ..Review::default() };
-        let Some(known_since) = self.facts.known_since() else { return review };
+        let Some(known_since) = self.facts.known_since() else {
+            self.facts_next = self.facts.deadline(now);
+            self.next = self.own_deadline(now);
+            return review;
+        };
         let yield_at = self.note_foreign(now);
         let settled = known_since + SETTLE;
         let unsettled = now < settled && self.facts.awaits_members();

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::{Cluster, Seat, Swap, Swapped, Term, place};
 use crate::view::{ServiceKey, Uid};
 
-/// A swap without an answer is forgotten; whoever performs them answers sooner.
+/// A swap without an answer is asked for again: with hundreds of them and an API that does not answer, the last ones have
+/// to wait for their turn.
 const SWAP_LIMIT: Duration = Duration::from_secs(10);
 /// Between two attempts while the API does not answer: someone is waiting for this address.
 const SWAP_RETRY: Duration = Duration::from_millis(50);
@@ -86,8 +87,20 @@ pub(super) struct Taken {
 
 impl Cluster {
     /// Answer to a [`Swap`].
-    pub fn swapped(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
+    pub fn swapped(&mut self, now: Instant, key: &ServiceKey, asked: &Swap, swapped: Swapped) {
         let Some(pending) = self.pending.get_mut(key) else { return };
+        if pending.swap != *asked {
+            // It comes too late: another one is under way. What it says of the record counts all the same.
+            let stands = match swapped {
+                Swapped::Won => Some(asked.seat.clone()).filter(|seat| asked.expect.as_ref() != Some(seat)),
+                Swapped::Other(other) => Some(other),
+                Swapped::Gone | Swapped::Failed(_) | Swapped::Refused(_) => None,
+            };
+            if let Some(seat) = stands {
+                self.learn(now, key, &asked.uid, seat);
+            }
+            return;
+        }
         let (uid, seat) = (pending.swap.uid.clone(), pending.swap.seat.clone());
         let stands = match swapped {
             // Read again: it stands as we know it, or cannot be told; the next claim asks again.

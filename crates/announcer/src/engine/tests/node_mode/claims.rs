@@ -34,9 +34,9 @@ fn a_stranger_with_a_good_tag_has_the_record_read_once_a_second_and_gets_nothing
                 (5, Some(&swap.seat)),
                 "a swap that changes nothing, and only one"
             );
-            let key = key.clone();
+            let asked = (key.clone(), swap.clone());
             cluster.node.swaps.clear();
-            cluster.node.feed(Input::Swapped(key, Swapped::Won));
+            cluster.answered(asked, Swapped::Won);
         }
     }
     assert!(cluster.has());
@@ -62,12 +62,13 @@ fn an_unproven_claim_has_the_record_read_again_and_not_more_often_than_once_a_se
     let (key, swap) = cluster.node.swaps.pop().expect("it is read again");
     assert!(cluster.node.swaps.is_empty(), "once");
     assert_eq!(swap.expect.as_ref(), Some(&swap.seat), "a swap that changes nothing");
-    cluster.node.feed(Input::Swapped(key.clone(), Swapped::Won));
+    cluster.answered((key, swap), Swapped::Won);
     assert!(cluster.has(), "it stands as we know it");
     cluster.quiet(1025, &[], &ALL);
     cluster.node.heard(2, "10.0.0.5", thief, Heard::Claim);
     let other = Seat { host: "node-2".into(), term: Term(9) };
     assert_eq!(cluster.node.swaps.len(), 1);
-    cluster.node.feed(Input::Swapped(key, Swapped::Other(other)));
+    let asked = cluster.node.swaps.pop().unwrap();
+    cluster.answered(asked, Swapped::Other(other));
     assert!(!cluster.has(), "somebody else stands there, whatever the watch says");
 }

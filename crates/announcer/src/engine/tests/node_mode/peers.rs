@@ -78,8 +78,8 @@ fn an_owner_that_has_not_seen_that_its_service_was_made_anew_gives_way_to_the_ne
     // With the UID of another Service: nothing proves it here.
     cluster.claims("node-2", "10.0.0.5", "made-anew", 5);
     assert!(cluster.has());
-    let (key, _) = cluster.node.swaps.pop().expect("the record is read again");
-    cluster.node.feed(Input::Swapped(key, Swapped::Gone));
+    let asked = cluster.node.swaps.pop().expect("the record is read again");
+    cluster.answered(asked, Swapped::Gone);
     assert!(!cluster.has());
     cluster.quiet(1000, &[], &ALL);
     assert_eq!(cluster.node.swaps, [], "what is gone is not taken back");

@@ -14,9 +14,9 @@ fn refuse(cluster: &mut Cluster, time: Duration) -> usize {
     let end = cluster.node.now + time;
     let mut asked = 0;
     while cluster.node.now < end {
-        while let Some((key, _)) = cluster.node.swaps.pop() {
+        while let Some(swap) = cluster.node.swaps.pop() {
             asked += 1;
-            cluster.node.feed(Input::Swapped(key, Swapped::Refused(TOO_LONG.into())));
+            cluster.answered(swap, Swapped::Refused(TOO_LONG.into()));
         }
         cluster.renew(&["node-1"]);
         cluster.node.pass(Duration::from_secs(1).min(end - cluster.node.now));
@@ -55,8 +55,8 @@ fn a_refusal_at_the_end_leaves_the_address_and_no_timer() {
     let mut cluster = owner(&["node-1", "node-2"]);
     cluster.node.feed(Input::Stop);
     for _ in 0..200 {
-        if let Some((key, _)) = cluster.node.swaps.pop() {
-            cluster.node.feed(Input::Swapped(key, Swapped::Refused(TOO_LONG.into())));
+        if let Some(asked) = cluster.node.swaps.pop() {
+            cluster.answered(asked, Swapped::Refused(TOO_LONG.into()));
         }
         cluster.node.pass_ms(50);
     }

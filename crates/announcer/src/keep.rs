@@ -1,0 +1,84 @@
+//! What a former life left is kept while this one finds out in which mode it runs: the API may take longer to answer than
+//! the kernel's deadlines last.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use tokio::sync::mpsc;
+
+use crate::clock;
+use crate::config::Config;
+use crate::engine::{Action, Engine, Input};
+use crate::listen::Listeners;
+use crate::wire::Wire;
+
+/// Frames that wait; more are dropped.
+const FRAMES: usize = 64;
+
+/// Runs until it is dropped. An engine that is told nothing keeps what it finds, and gives up what somebody else
+/// announces.
+pub(crate) async fn keep<W: Wire>(config: Config, wire: &W) -> Infallible {
+    let mut engine = Engine::new(clock::now(), config);
+    let (ears, mut frames) = mpsc::channel(FRAMES);
+    let mut listeners = Listeners::new(ears);
+    let mut answers = VecDeque::new();
+    loop {
+        let input = if let Some(answer) = answers.pop_front() {
+            Input::Wire(answer)
+        } else {
+            tokio::select! {
+                biased;
+                Some(frame) = frames.recv() => frame,
+                () = clock::sleep_until(engine.deadline()) => Input::Tick,
+            }
+        };
+        for action in engine.step(clock::now(), input) {
+            match action {
+                Action::Wire(op) => answers.extend(wire.perform(op).await),
+                Action::Listen(wanted) => listeners.set(&wanted),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::{WireDone, WireOp};
+    use crate::network::fixtures::{config, network, own_address};
+
+    /// Carries 10.0.0.5, and notes what it is asked for.
+    struct Found(Mutex<Vec<WireOp>>);
+
+    impl Wire for Found {
+        async fn perform(&self, op: WireOp) -> Option<WireDone> {
+            self.0.lock().unwrap().push(op.clone());
+            let mut found = network();
+            found.addresses.push(own_address(2, "10.0.0.5/32"));
+            match op {
+                WireOp::Observe => Some(WireDone::Observed(Ok(found))),
+                WireOp::Extend(puts) => {
+                    Some(WireDone::Extended(puts.iter().map(|put| (put.link, put.net, Ok(()))).collect()))
+                }
+                _ => None,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_former_life_left_gets_more_time_at_once_and_nothing_else_is_done() {
+        let kernel = Found(Mutex::default());
+        let keeping = keep(config(&[("election_mode", "node")]), &kernel);
+        assert!(tokio::time::timeout(Duration::from_millis(500), keeping).await.is_err());
+        let asked = kernel.0.into_inner().unwrap();
+        let kept = |op: &WireOp| matches!(op, WireOp::Extend(puts) if puts.iter().any(|put| put.net.to_string() == "10.0.0.5/32"));
+        // The next second's pass may or may not be within the time.
+        assert_eq!(asked.first(), Some(&WireOp::Observe));
+        assert!(asked.get(1).is_some_and(kept), "{asked:?}");
+        assert!(asked.len() < 6 && asked.iter().all(|op| *op == WireOp::Observe || kept(op)), "{asked:?}");
+    }
+}
