@@ -40,6 +40,8 @@ pub struct Scenario {
     pub refusals: f64,
     /// Up to this long until the scheduler lets a process run.
     pub busy_us: u64,
+    /// Addresses go back where they belong (`node` mode).
+    pub fail_back: bool,
     /// How the DHCP server is set up.
     pub dhcp: DhcpServer,
     /// What goes wrong.
@@ -299,6 +301,9 @@ impl fmt::Display for Scenario {
             self.refusals * 100.0,
             Duration::from_micros(self.busy_us).as_secs_f64() * 1000.0
         )?;
+        if self.fail_back {
+            write!(f, ", addresses go back where they belong")?;
+        }
         for (n, service) in self.services.iter().enumerate() {
             write!(f, "\n  Service {n}: {service}")?;
         }

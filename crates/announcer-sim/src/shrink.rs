@@ -38,6 +38,9 @@ fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     if scenario.busy_us > 300 {
         push(&|candidate| candidate.busy_us = 300);
     }
+    if scenario.fail_back {
+        push(&|candidate| candidate.fail_back = false);
+    }
     let named = scenario.faults.iter().filter_map(|fault| fault.kind.last_node());
     let placed = scenario.services.iter().filter_map(|service| service.local.as_ref()?.last().copied());
     if named.chain(placed).all(|n| n + 1 < scenario.nodes) && scenario.nodes > 1 {

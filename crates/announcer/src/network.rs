@@ -149,15 +149,25 @@ impl Network {
 
     /// Interfaces with an address in a subnet of this one, itself included: they are very likely in the same LAN.
     pub fn same_lan(&self, link: u32) -> impl Iterator<Item = u32> + '_ {
-        let subnets = move |index: u32| {
-            let own = self.addresses.iter().filter(move |own| own.interface == index && !own.is_ours());
-            own.filter(|own| own.net.prefix_len() < own.net.max_prefix_len())
-                .filter(|own| !matches!(own.net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local()))
-                .map(|own| own.net.trunc())
-        };
-        let of_it: Vec<IpNet> = subnets(link).collect();
+        let of_it: Vec<IpNet> = self.subnets(link).collect();
         let real = self.links.iter().filter(|other| !is_own_macvlan(other) && other.name != "lo");
-        real.map(|other| other.index).filter(move |other| subnets(*other).any(|subnet| of_it.contains(&subnet)))
+        real.map(|other| other.index).filter(move |other| self.subnets(*other).any(|subnet| of_it.contains(&subnet)))
+    }
+
+    /// Those of the interface's own addresses.
+    fn subnets(&self, link: u32) -> impl Iterator<Item = IpNet> + '_ {
+        let own = self.addresses.iter().filter(move |own| own.interface == link && !own.is_ours());
+        own.filter(|own| own.net.prefix_len() < own.net.max_prefix_len())
+            .filter(|own| !matches!(own.net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local()))
+            .map(|own| own.net.trunc())
+    }
+
+    /// The subnet of the interface that `address` should be in and is not: hosts beside the node do not ask for it there.
+    /// Absent: it is in one, or the interface has none of its family.
+    pub fn missed_subnet(&self, link: u32, address: IpAddr) -> Option<IpNet> {
+        let mut subnets = self.subnets(link).filter(|subnet| subnet.addr().is_ipv4() == address.is_ipv4());
+        let first = subnets.next()?;
+        (!first.contains(&address) && !subnets.any(|subnet| subnet.contains(&address))).then_some(first)
     }
 
     /// The interface with this name.

@@ -16,6 +16,8 @@ const LATEST: Duration = Duration::from_mins(1);
 const MARGIN: Duration = Duration::from_secs(5);
 /// A DHCP client that nobody has answered, or whom the server has refused, for the half of this asks again within it.
 const BACK_OFF: Duration = Duration::from_secs(66);
+/// An address goes back when its home has been well for a minute, and in touch with the others.
+const FAIL_BACK: Duration = Duration::from_secs(80);
 
 impl Scenario {
     /// The run of this seed.
@@ -34,6 +36,8 @@ impl Scenario {
             loss: if rng.random_bool(0.3) { rng.random_range(0.0..0.2) } else { 0.0 },
             refusals: if rng.random_bool(0.3) { rng.random_range(0.0..0.3) } else { 0.0 },
             busy_us: if rng.random_bool(0.3) { 40_000 } else { 300 },
+            // Drawn apart: a seed stays the run that it was.
+            fail_back: mode == ElectionMode::Node && SmallRng::seed_from_u64(seed ^ 0xfa11_0000_0000).random_bool(0.1),
             dhcp: DhcpServer { lease_seconds: 120, authoritative: true },
             faults: Vec::new(),
             calm: Duration::ZERO,
@@ -58,6 +62,7 @@ impl Scenario {
         scenario.calm = scenario.faults.iter().map(Fault::is_over_at).max().unwrap_or_default().max(WARM_UP);
         // Whoever has lost something in the last moment waits for a Lease to expire, and asks again after that long.
         let back_off = if leases { BACK_OFF } else { Duration::ZERO };
+        let back_off = if scenario.fail_back { back_off.max(FAIL_BACK) } else { back_off };
         scenario.deletion =
             scenario.calm + Duration::from_secs(2 * lease[0]).max(CONFLICT + MARGIN).max(back_off) + REST;
         // Services are deleted while a process is down: the next one finds what nobody wants any more.

@@ -13,7 +13,7 @@ use super::node::Node;
 use crate::api::{key, uid};
 use crate::checks::{Checks, Trouble, Violation};
 use crate::process::Process;
-use crate::scenario::{Kind, REST, Scenario, ServerFault};
+use crate::scenario::{Fault, Kind, REST, Scenario, ServerFault};
 
 /// No fence is as long: an address with more was left in order, for the next process (decisions.md 26).
 const LEFT_IN_ORDER: Duration = Duration::from_secs(20);
@@ -366,8 +366,13 @@ impl World<'_> {
     }
 
     fn check_rest(&mut self) {
-        let faults = u64::try_from(self.scenario.faults.len()).expect("there are few");
+        // Where the network falls in two, each half misses the owner, takes the address back, and waits for longer each time
+        // before it does so again.
+        let halves = |fault: &Fault| if matches!(fault.kind, Kind::Split(_)) { fault.lasts.as_secs() / 20 } else { 0 };
+        let faults: u64 = self.scenario.faults.iter().map(|fault| 1 + halves(fault)).sum();
         let limit = 2 + 3 * faults + if self.scenario.has_weather() { 6 } else { 0 };
+        // Each time it may go back where it belongs.
+        let limit = if self.scenario.fail_back { 2 * limit } else { limit };
         if let Some(index) = self.judge.moves.iter().position(|moves| *moves > limit) {
             let (address, moves) = (self.judge.addresses[index].0, self.judge.moves[index]);
             self.broken("an address does not flap", format!("{address} moved {moves} times"));

@@ -169,6 +169,7 @@ impl World<'_> {
             ("vip_leaseduration", &duration),
             ("vip_renewdeadline", &deadline),
             ("vip_retryperiod", &retry),
+            ("vip_failback", if self.scenario.fail_back { "true" } else { "false" }),
         ];
         let env = env.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let config = Config::from_env_and_args(env, [], &self.nodes[n].name).expect("a valid configuration");

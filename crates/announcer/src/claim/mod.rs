@@ -19,7 +19,7 @@ pub use tag::Key;
 
 use crate::detect::Ask;
 use crate::frames::{Frame, Heard};
-use crate::ownership::node::{LINGER, Term};
+use crate::ownership::node::{HAND_OVER_LINGER, Term};
 
 /// While the loser is silent, one claim in this time: it meets a VM in the first moments of its new life.
 const SLOW: Duration = Duration::from_millis(50);
@@ -35,8 +35,8 @@ const FIRST: Duration = Duration::from_millis(1);
 /// Questions in a row without an answer after which a loser is silent about a VIP.
 const SILENT: u32 = 5;
 /// Whoever has handed a VIP over knows the term from the start, and serves it until he hears its new owner or for
-/// [`LINGER`], from when he learns that the API has taken it.
-const HAND_OVER: Duration = LINGER.saturating_add(Duration::from_millis(500));
+/// [`HAND_OVER_LINGER`], from when he learns that the API has taken it.
+const HAND_OVER: Duration = HAND_OVER_LINGER.saturating_add(Duration::from_millis(500));
 /// VIPs claimed in one go: two hundred in four steps of ten milliseconds, without a burst that a switch would drop.
 const AT_ONCE: usize = 64;
 

@@ -212,7 +212,7 @@ fn who_has_handed_over_and_is_cut_off_is_claimed_from_for_as_long_as_he_may_serv
     let mut wire = Wire::new(&[5]);
     // He wrote the record himself.
     wire.claims.known("node-2", Term(5));
-    wire.run(LINGER);
+    wire.run(HAND_OVER_LINGER);
     wire.hears = true;
     wire.run(Duration::from_millis(60));
     assert!(wire.held.is_empty(), "two answer as soon as he is back on the LAN");

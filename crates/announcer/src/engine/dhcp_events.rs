@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::dhcp_state::ClientState;
-use super::vip::Carrier;
+use super::vip::{Carrier, FAILED_RETRY};
 use super::{Action, DhcpEvent, Engine, Tell, Vip, WireOp};
 use crate::annotations::printable;
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::screen::user_of_leased;
 
-const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// A renewal is written down when it moves the end of the lease by this much: short leases must not cost the API a
 /// write per renewal.
 const FACTS_STEP: Duration = Duration::from_mins(1);

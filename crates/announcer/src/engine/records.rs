@@ -13,7 +13,7 @@ use crate::seniority::turn;
 use crate::view::{Port, Published, ServiceKey, ServiceView};
 
 /// How long after our write the cached Service may still be the old one, before somebody must have changed it back.
-const SETTLE: Duration = Duration::from_secs(1);
+const RECORD_SETTLE: Duration = Duration::from_secs(1);
 /// How long another node's name stays where ours stood, unless the Lease is read to be another's before: a holder reads it
 /// each retry period. Two nodes that both believe to hold it would overwrite each other with every event of the watch.
 const HOLD: Duration = Duration::from_secs(10);
@@ -93,7 +93,7 @@ impl Engine {
         if replaced && record.stood && !record.in_flight {
             let until = *record.replaced.get_or_insert(now) + HOLD;
             if now < until || !confirmed {
-                record.recheck = Some(until.max(now + SETTLE));
+                record.recheck = Some(until.max(now + RECORD_SETTLE));
                 return;
             }
             record.replaced = None;
@@ -103,7 +103,7 @@ impl Engine {
                 return;
             }
             // The watch may lag behind our own write.
-            if let Some(settled) = record.done_at.map(|done| done + SETTLE)
+            if let Some(settled) = record.done_at.map(|done| done + RECORD_SETTLE)
                 && now < settled
             {
                 record.recheck = Some(settled);
@@ -230,10 +230,27 @@ impl Engine {
             None if told || previous.as_deref() == Some(node.as_str()) => return,
             None => previous.map_or(String::new(), |from| format!(", before by node {from}")),
         };
-        let text = format!("address {} is announced by node {node}{before}", up.join(", "));
+        let routed = self.routed(ids);
+        let text = format!("address {} is announced by node {node}{before}{routed}", up.join(", "));
         let gap = change.and_then(|change| Some(self.lookout.gap(change.silent?, now)));
         self.observations.last_gap = gap.or(self.observations.last_gap);
         self.tell(now, key, false, Reason::AddressAnnounced, &text);
+    }
+
+    /// What to know of addresses that nobody beside the node takes for a neighbour's: on purpose, or a slip of the pen.
+    fn routed(&self, ids: &[VipId]) -> String {
+        let Some(network) = &self.network else { return String::new() };
+        let given = ids.iter().filter(|id| matches!(id, VipId::Static(_)));
+        let carriers = given.filter_map(|id| self.vips.get(id)?.carrier);
+        let missed = carriers.filter_map(|carrier| {
+            let (address, link) = (carrier.net.addr(), network.link(carrier.link)?);
+            let subnet = network.missed_subnet(carrier.link, address)?;
+            Some(format!(
+                "; {address} is not in network {subnet} of interface {}: only clients with a route to it by this node reach it",
+                link.name
+            ))
+        });
+        missed.collect()
     }
 }
 

@@ -21,7 +21,7 @@ const LEFT_BEHIND: Duration = Duration::from_mins(5);
 const RELEASE_LIMIT: Duration = Duration::from_secs(4);
 /// Between seeing the successor's name and withdrawing, if its claim is not heard before: it is setting its addresses
 /// just now.
-const LINGER: Duration = Duration::from_millis(500);
+const AFTER_SUCCESSOR: Duration = Duration::from_millis(500);
 /// `node` mode: for the API to take the new owners, and for them to be heard. Less than a pod has to end.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(6);
 
@@ -112,14 +112,14 @@ impl Engine {
             self.leave(now, self.fence);
         } else {
             tracing::info!(node, "the Lease has a new holder");
-            self.stopping = Some(Stopping::Lingering { until: now + LINGER });
+            self.stopping = Some(Stopping::Lingering { until: now + AFTER_SUCCESSOR });
         }
     }
 
     /// The successor has claimed an address: it is at work, and may need time for the others.
     pub(super) fn claimed_by_successor(&mut self, now: Instant) {
         if let Some(Stopping::Lingering { until }) = &mut self.stopping {
-            *until = (*until).max(now + LINGER);
+            *until = (*until).max(now + AFTER_SUCCESSOR);
         }
     }
 

@@ -127,6 +127,12 @@ impl Engine {
         if own.is_some_and(|own| own.mac == Some(mac) && !is_macvlan(own)) {
             return;
         }
+        // Most of what is announced on a network is nothing of ours.
+        let found =
+            |network: &Network| network.addresses.iter().any(|found| found.net.addr() == address && found.is_ours());
+        if !self.network.as_ref().is_some_and(found) {
+            return;
+        }
         let parent_of = |link| self.network.as_ref().and_then(|network| network.parent_of(link));
         let claimed: Vec<Address> = self
             .orphans()

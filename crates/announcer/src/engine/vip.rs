@@ -21,7 +21,7 @@ pub(super) const BURST_MS: [u64; 5] = [0, 20, 60, 150, 500];
 /// How long an address that somebody else uses is left alone. Different per node, so that two that found one another do
 /// not meet again.
 pub(super) const CONFLICT_RETRY: Duration = Duration::from_secs(10);
-const FAILED_RETRY: Duration = Duration::from_secs(5);
+pub(super) const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// The first announcement waits for the status (decisions.md 21), because kube-proxy drops nothing for an address that
 /// it does not know yet: clients would be refused. Not longer than this, since the API may be away.
 const STATUS_WAIT: Duration = Duration::from_secs(1);

@@ -255,6 +255,17 @@ fn a_returned_link_is_announced_on_again() {
 }
 
 #[test]
+fn an_address_outside_the_interfaces_network_is_announced_and_its_event_says_who_reaches_it() {
+    for (address, routed) in [("10.0.0.5", false), ("192.0.2.5", true)] {
+        let mut node = Node::leading(&[view("web", &[address])]);
+        node.pass_ms(100);
+        let announced = node.told.iter().find(|(_, tell)| tell.reason == Reason::AddressAnnounced);
+        let text = &announced.expect("it is announced").1.text;
+        assert_eq!(text.contains("is not in network 10.0.0.0/24 of interface eth0"), routed, "{text}");
+    }
+}
+
+#[test]
 fn a_kernel_that_refuses_is_asked_again() {
     let mut node = Node::new(&[], network());
     node.kernel.refuse = true;

@@ -60,6 +60,8 @@ pub struct Case<'a> {
     pub stopping: bool,
     /// How many candidates before this node have had their time and have not taken what nobody owns.
     pub passed_over: usize,
+    /// Nobody that we know has had it for as long as a Lease needs to come into view.
+    pub vacant_long_enough: bool,
     /// Fail-back is wanted, and the group has belonged elsewhere for long enough.
     pub fail_back: bool,
 }
@@ -118,7 +120,7 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         // The detector has nobody to ask, so everybody is asked instead; or the addresses would stay on a dead node.
         (_, Holder::Unseen) if rank == 0 => ask(case, "its node's Lease has expired, and nobody answers for it"),
         // Not before its Lease has had the time to come: on the wire our question looks as if a stranger wanted the address.
-        (_, Holder::Absent) if rank == 0 && case.passed_over > 0 => {
+        (_, Holder::Absent) if rank == 0 && case.vacant_long_enough => {
             ask(case, if owner.is_empty() { GIVEN_UP } else { "its node is gone" })
         }
         _ => Step::Rest,
@@ -181,6 +183,7 @@ mod tests {
             asked: Asked::NotYet,
             stopping: false,
             passed_over: 0,
+            vacant_long_enough: false,
             fail_back: false,
         }
     }
@@ -237,7 +240,7 @@ mod tests {
     fn an_owner_that_cannot_be_watched_is_asked_for_by_broadcast_by_the_first_in_line() {
         let seat = seat("node-1");
         for holder in [Holder::Absent, Holder::Unseen] {
-            let step = |me, asked| decide(&Case { holder, asked, passed_over: 1, ..case(me, Some(&seat)) });
+            let step = |me, asked| decide(&Case { holder, asked, vacant_long_enough: true, ..case(me, Some(&seat)) });
             assert_eq!(step("node-2", Asked::NotYet), Step::Ask, "{holder:?}");
             assert_eq!(step("node-2", Asked::Waiting), Step::Rest, "{holder:?}");
             assert_eq!(step("node-2", Asked::Answered), Step::Rest, "{holder:?}");
@@ -245,7 +248,7 @@ mod tests {
             assert_eq!(step("node-3", Asked::Silence), Step::Rest, "{holder:?}");
         }
         // Its Lease may not have come yet.
-        let fresh = Case { holder: Holder::Absent, passed_over: 0, ..case("node-2", Some(&seat)) };
+        let fresh = Case { holder: Holder::Absent, ..case("node-2", Some(&seat)) };
         assert_eq!(decide(&fresh), Step::Rest);
     }
 

@@ -32,7 +32,7 @@ pub(crate) use member::{CARD, LEASE_PREFIX, card_links};
 pub use member::{Card, CardLink, ForeignLock, Member, NodeFacts};
 #[cfg(test)]
 pub(crate) use place::preferred;
-pub(crate) use review::{LINGER, Review, Scene};
+pub(crate) use review::{HAND_OVER_LINGER, Review, Scene};
 pub(crate) use swaps::Change;
 
 use crate::plan::VipId;

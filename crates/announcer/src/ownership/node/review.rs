@@ -20,9 +20,9 @@ use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
 
 /// Between a hand-over and withdrawing, if the new owner is not heard before.
-pub const LINGER: Duration = Duration::from_secs(2);
+pub const HAND_OVER_LINGER: Duration = Duration::from_secs(2);
 /// When all announcers start together the first one must not get everything.
-const SETTLE: Duration = Duration::from_secs(3);
+const MEMBERS_SETTLE: Duration = Duration::from_secs(3);
 /// A group has to belong elsewhere for this long before it is handed back there.
 pub(super) const FAIL_BACK_AFTER: Duration = Duration::from_mins(1);
 
@@ -100,7 +100,7 @@ impl Cluster {
             return review;
         };
         let yield_at = self.note_foreign(now);
-        let settled = known_since + SETTLE;
+        let settled = known_since + MEMBERS_SETTLE;
         let unsettled = now < settled && self.facts.awaits_members();
         let fitness = self.all_fitness(now);
         let round = Round { now, scene, fitness: &fitness, yield_at, unsettled };

@@ -157,9 +157,12 @@ impl Cluster {
 
     /// How many candidates before this node have had their time and have not taken what nobody owns.
     pub(super) fn passed_over(&self, round: &Round<'_>, standing: &Standing<'_>) -> usize {
+        usize::try_from(self.vacant_for(round, standing).as_secs() / PASS_OVER.as_secs()).unwrap_or(usize::MAX)
+    }
+
+    fn vacant_for(&self, round: &Round<'_>, standing: &Standing<'_>) -> Duration {
         let since = self.vacant.get(&standing.primary().key);
-        let waited = since.map_or(Duration::ZERO, |since| round.now.duration_since(*since));
-        usize::try_from(waited.as_secs() / PASS_OVER.as_secs()).unwrap_or(usize::MAX)
+        since.map_or(Duration::ZERO, |since| round.now.duration_since(*since))
     }
 
     /// Whose it is, and what this node does about it. `elsewhere`: where it would belong.
@@ -202,6 +205,7 @@ impl Cluster {
             asked: self.asked(now, &primary.key),
             stopping: scene.stopping,
             passed_over: self.passed_over(round, standing),
+            vacant_long_enough: self.vacant_for(round, standing) >= PASS_OVER,
             fail_back: scene.config.fail_back && elsewhere.is_some_and(|(_, since)| now >= *since + FAIL_BACK_AFTER),
         });
         (owner, step)

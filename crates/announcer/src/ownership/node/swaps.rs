@@ -168,7 +168,7 @@ impl Cluster {
             self.taken.insert(key.clone(), Taken { at: now, times });
         } else {
             tracing::info!(service = %key, to = seat.host, term = %seat.term, why, "handed over");
-            self.lingering.insert(key.clone(), now + super::review::LINGER);
+            self.lingering.insert(key.clone(), now + super::review::HAND_OVER_LINGER);
         }
         // While it is under way its answer is still to come.
         if *failed {
