@@ -2,8 +2,10 @@
 //! `cargo run -p announcer-sim --bin sim -- --mode node --seed 17`; many: `make sim SEEDS=100000`.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use announcer::ElectionMode;
+use announcer_sim::scenario::{Address, Fault, Kind, Wish};
 use announcer_sim::{Sabotage, Scenario, run, shrink};
 
 /// What is run of each mode. In `node` mode owners are asked twenty times a second: a seed costs ten times as much.
@@ -150,6 +152,31 @@ fn a_seed_makes_the_same_run_each_time() {
             assert_eq!(first.events, second.events);
             assert_eq!(first.trace, second.trace);
             assert!(first.events > 500 && first.moves < 100, "{} events, {} moves", first.events, first.moves);
+        }
+    }
+}
+
+/// How often its address moves while one node of three does not hear the others, or is not heard, for half a minute.
+fn moves_while(seed: u64, kind: Kind) -> u64 {
+    let mut scenario = Scenario::of(seed, ElectionMode::Node);
+    (scenario.nodes, scenario.loss, scenario.refusals, scenario.fail_back) = (3, 0.0, 0.0, false);
+    scenario.services = vec![Wish { address: Address::V4, local: None }];
+    let (at, lasts) = (Duration::from_secs(20), Duration::from_secs(30));
+    scenario.faults = vec![Fault { at, lasts, kind }];
+    scenario.calm = at + lasts;
+    scenario.deletion = scenario.calm + Duration::from_mins(1);
+    scenario.end = scenario.deletion + Duration::from_secs(20);
+    let outcome = run(&scenario, None, true);
+    assert_eq!(outcome.violation, None, "{}", outcome.trace.join("\n"));
+    outcome.moves
+}
+
+#[test]
+fn a_node_that_loses_one_direction_of_the_lan_moves_an_address_once_if_it_has_it_and_else_never() {
+    for seed in 0..4 {
+        for lost in [Kind::Mute, Kind::Deaf] {
+            let moves: Vec<u64> = (0..3).map(|node| moves_while(seed, lost(node))).collect();
+            assert!(moves.iter().sum::<u64>() <= 1, "seed {seed}, {:?} on each node: {moves:?} moves", lost(0));
         }
     }
 }
