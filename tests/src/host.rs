@@ -7,7 +7,8 @@ use axum::Router;
 use harvester_api::cloud_config::{self, CloudConfig};
 use harvester_sim::faults::Faults;
 use harvester_sim::serve::tls::{Authority, serve};
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use testbed::addresses::{API_PORT, HARVESTER};
 use testbed::{Task, wait_for};
@@ -79,10 +80,19 @@ impl Bed {
         Ok((text.ends_with("200"), text))
     }
 
+    async fn spec_of_ccm_lease(&self) -> Result<LeaseSpec> {
+        let leases: Api<Lease> = Api::namespaced(self.client().await?, "kube-system");
+        Ok(leases.get(CCM_LEASE).await.context("failed to read the Lease")?.spec.unwrap_or_default())
+    }
+
+    /// When the cloud controller manager that leads has said so the last time.
+    pub async fn ccm_lease_renewed(&self) -> Result<Option<Timestamp>> {
+        Ok(self.spec_of_ccm_lease().await?.renew_time.map(|time| time.0))
+    }
+
     /// The cloud controller manager's metrics cannot be read without a token; its Lease can: holder and number of changes of hands.
     pub async fn ccm_lease(&self) -> Result<(String, i32)> {
-        let leases: Api<Lease> = Api::namespaced(self.client().await?, "kube-system");
-        let spec = leases.get(CCM_LEASE).await.context("failed to read the Lease")?.spec.unwrap_or_default();
+        let spec = self.spec_of_ccm_lease().await?;
         Ok((spec.holder_identity.unwrap_or_default(), spec.lease_transitions.unwrap_or_default()))
     }
 

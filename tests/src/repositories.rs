@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use testbed::{Process, RunDir, programs, wait_until};
 
 fn free_address() -> Result<SocketAddr> {
@@ -14,13 +14,23 @@ fn free_address() -> Result<SocketAddr> {
     listener.local_addr().context("a bound socket has an address")
 }
 
-fn started(name: &str, command: &Command, dir: &RunDir, address: SocketAddr) -> Result<Process> {
-    let process = Process::spawn(name, command, &dir.log(name))?;
-    wait_until(&format!("{name} to listen"), Duration::from_secs(20), || {
-        process.check().map_err(|error| format!("{error:#}"))?;
-        TcpStream::connect(address).map(drop).map_err(|error| error.to_string())
-    })?;
-    Ok(process)
+/// Starts a server on a port that was free a moment ago, and on another one if somebody else has got that by now.
+fn started(name: &str, dir: &RunDir, command: impl Fn(SocketAddr) -> Result<Command>) -> Result<(Process, SocketAddr)> {
+    for _ in 0..5 {
+        let address = free_address()?;
+        let process = Process::spawn(name, &command(address)?, &dir.log(name))?;
+        let listens = wait_until(&format!("{name} to listen"), Duration::from_secs(20), || {
+            if process.ended().is_some() {
+                return Ok(false);
+            }
+            TcpStream::connect(address).map(|_| true).map_err(|error| error.to_string())
+        })?;
+        if listens && process.ended().is_none() {
+            return Ok((process, address));
+        }
+        eprintln!("{name} at {address} ended: {}", process.log_tail(5));
+    }
+    bail!("{name} ended five times, see {}", dir.log(name).display())
 }
 
 /// `python3 -m http.server`.
@@ -34,13 +44,14 @@ pub struct WebServer {
 impl WebServer {
     /// Serves a directory.
     pub fn start(directory: &Path) -> Result<Self> {
-        let address = free_address()?;
         let dir = RunDir::new("web-server")?;
-        let mut command = Command::new("python3");
-        command
-            .args(["-m", "http.server", &address.port().to_string(), "--bind", "127.0.0.1", "--directory"])
-            .arg(directory);
-        let process = started("http.server", &command, &dir, address)?;
+        let (process, address) = started("http.server", &dir, |address| {
+            let mut command = Command::new("python3");
+            command
+                .args(["-m", "http.server", &address.port().to_string(), "--bind", "127.0.0.1", "--directory"])
+                .arg(directory);
+            Ok(command)
+        })?;
         Ok(Self { _process: process, address, _dir: dir })
     }
 
@@ -61,19 +72,20 @@ pub struct OciRegistry {
 impl OciRegistry {
     /// An empty one.
     pub fn start() -> Result<Self> {
-        let address = free_address()?;
         let dir = RunDir::new("registry")?;
         let storage = dir.path().join("storage");
-        let config = serde_json::json!({
-            "version": 0.1,
-            "log": { "level": "warn" },
-            "storage": { "filesystem": { "rootdirectory": storage } },
-            "http": { "addr": address.to_string() },
-        });
-        let config = dir.write("config.yml", config.to_string())?;
-        let mut command = Command::new(programs::tool("docker-registry")?);
-        command.arg("serve").arg(config);
-        let process = started("docker-registry", &command, &dir, address)?;
+        let (process, address) = started("docker-registry", &dir, |address| {
+            let config = serde_json::json!({
+                "version": 0.1,
+                "log": { "level": "warn" },
+                "storage": { "filesystem": { "rootdirectory": storage } },
+                "http": { "addr": address.to_string() },
+            });
+            let config = dir.write("config.yml", config.to_string())?;
+            let mut command = Command::new(programs::tool("docker-registry")?);
+            command.arg("serve").arg(config);
+            Ok(command)
+        })?;
         Ok(Self { _process: process, address, _dir: dir })
     }
 

@@ -115,6 +115,33 @@ impl Bed {
         .await
     }
 
+    /// Waits until exactly one machine answers the client's ARP requests for this address; its MAC.
+    pub async fn wait_for_one_mac(&self, address: IpAddr) -> Result<String> {
+        wait_for(&format!("one machine to answer for {address}"), PATIENCE, || async {
+            let macs = self.macs(address).map_err(|error| format!("{error:#}"))?;
+            if let [mac] = &*macs { Ok(mac.clone()) } else { Err(format!("{macs:?}")) }
+        })
+        .await
+    }
+
+    /// Waits until the client host believes that this MAC has the address.
+    pub async fn wait_until_the_client_knows(&self, address: IpAddr, mac: &str) -> Result<()> {
+        wait_for(&format!("the client to know that {mac} has {address}"), PATIENCE, || async {
+            let known = self.lan.client().neighbour(address).map_err(|error| format!("{error:#}"))?;
+            if known.as_deref() == Some(mac) { Ok(()) } else { Err(format!("{known:?}")) }
+        })
+        .await
+    }
+
+    /// Waits until the kernel of node `n` removes this address by itself if nobody puts that off.
+    pub async fn wait_for_a_deadline(&self, n: usize, address: IpAddr) -> Result<()> {
+        wait_for(&format!("{address} to be under the deadline of a running announcer"), PATIENCE, || async {
+            let lifetime = self.lifetime(n, address).map_err(|error| format!("{error:#}"))?;
+            if lifetime.is_some_and(|seconds| seconds < 60) { Ok(()) } else { Err(format!("{lifetime:?} s")) }
+        })
+        .await
+    }
+
     /// For how many seconds more the kernel of node `n` keeps this address; `u32::MAX` is for ever, `None` is not at all.
     pub fn lifetime(&self, n: usize, address: IpAddr) -> Result<Option<u32>> {
         for link in self.lan.host(n).namespace().ip_json("addr show")? {

@@ -133,8 +133,7 @@ async fn what_kube_vip_left_is_adopted_where_it_is_ours_and_removed_where_it_is_
     .unwrap();
     assert_eq!(index(), before, "the macvlan was kept");
     for address in [address, leased] {
-        let lifetime = bed.lifetime(1, address).unwrap().unwrap();
-        assert!(lifetime < 60, "{address} is under the kernel's deadline now: {lifetime} s");
+        bed.wait_for_a_deadline(1, address).await.unwrap();
     }
     assert!(node1.has_address(node1.ipv4()).unwrap());
     for foreign in ["172.20.0.9", "172.20.0.10"] {
@@ -223,12 +222,7 @@ async fn a_stop_without_successor_leaves_the_addresses_for_five_minutes_to_be_ad
     assert_eq!(web.annotation(kube_vip::VIP_HOST).await.unwrap(), "node1");
 
     start(&bed, 1).await;
-    wait_for("the deadline to be that of a running announcer", PATIENCE, || async {
-        let lifetime = bed.lifetime(1, address).unwrap();
-        if lifetime.is_some_and(|seconds| seconds < 60) { Ok(()) } else { Err(format!("{lifetime:?}")) }
-    })
-    .await
-    .unwrap();
+    bed.wait_for_a_deadline(1, address).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     watch::nothing_was_lost("stop and start", probes).unwrap();
     bed.wait_for_mac(leased, &mac).await.unwrap();

@@ -186,7 +186,7 @@ async fn an_address_in_use_is_declined_and_another_one_is_taken() {
     }
     let (address, mac) = agreed(&bed, &web).await;
     assert_ne!(address, taken);
-    assert_eq!(bed.macs(taken).unwrap(), [squatter.mac()]);
+    bed.wait_for_mac(taken, &squatter.mac()).await.unwrap();
     let declines: Vec<String> =
         bed.lan.dhcp().log().lines().filter(|line| line.contains("DHCPDECLINE(")).map(str::to_owned).collect();
     assert!(declines.iter().any(|line| line.contains(&taken.to_string()) && line.contains(&mac)), "{declines:?}");

@@ -27,6 +27,6 @@ async fn a_bed_without_the_product_has_nodes_pods_machines_and_a_pool() {
     let reply = web.reply(address.into(), 80).await.unwrap();
     assert!(field(&reply, "pod").is_some_and(|pod| pod.starts_with("echo-")), "{reply}");
     assert_eq!(bed.owner_of(address.into()).unwrap(), Some(1));
-    assert_eq!(bed.macs(address.into()).unwrap(), [bed.lan.host(1).mac()]);
+    bed.wait_for_mac(address.into(), &bed.lan.host(1).mac()).await.unwrap();
     eprintln!("served after {:.1} s", start.elapsed().as_secs_f64());
 }

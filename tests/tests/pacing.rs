@@ -1,7 +1,7 @@
 //! A Harvester at its real pace: five requests per second, two workers that get into each other's way. host-throughput.md 1
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,21 +11,71 @@ use futures::StreamExt;
 use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::load_balancer::LoadBalancer;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt};
 
 const COUNT: usize = 12;
 
-/// Everything that Harvester says against a load balancer from now on.
-async fn complaints(bed: &Bed) -> Arc<Mutex<BTreeSet<String>>> {
+/// A turn is free again after five seconds, of which the API server counts whole ones: on a machine with other things to do the host may
+/// need longer for one load balancer, and then the next one begins beside it.
+const TURN_SECONDS: i64 = 4;
+
+/// What Harvester has in hand, in the order in which it happens there, and what it says against it.
+#[derive(Debug, Default)]
+struct Heard {
+    complaints: BTreeSet<String>,
+    /// Since when, as the API server says.
+    in_hand: BTreeMap<String, i64>,
+    /// Who began while somebody else had a turn.
+    beside: Vec<String>,
+    /// Some turn was free again before the host was done.
+    slow: bool,
+    finished: usize,
+}
+
+impl Heard {
+    fn hear(&mut self, lb: &LoadBalancer, gone: bool) {
+        let name = lb.name_any();
+        self.complaints.extend(lb.not_ready_message().map(str::to_owned));
+        if gone || lb.usable_address().is_some() {
+            self.finished += usize::from(self.in_hand.remove(&name).is_some());
+            return;
+        }
+        let begun = lb.metadata.deletion_timestamp.as_ref().or(lb.metadata.creation_timestamp.as_ref()).unwrap();
+        let begun = begun.0.as_second();
+        if self.in_hand.contains_key(&name) {
+            return;
+        }
+        for (other, since) in &self.in_hand {
+            if begun - since < TURN_SECONDS {
+                self.beside.push(format!("{name} began {} s after {other}", begun - since));
+            } else {
+                self.slow = true;
+            }
+        }
+        self.in_hand.insert(name, begun);
+    }
+
+    /// One at a time; then nobody collides, unless the host was slower than a turn.
+    fn check(&self) {
+        assert!(self.finished >= COUNT && self.beside.is_empty(), "one at a time: {self:?}");
+        assert!(self.slow || self.complaints.is_empty(), "nobody collides: {self:?}");
+    }
+}
+
+/// Hears Harvester from now on.
+async fn complaints(bed: &Bed) -> Arc<Mutex<Heard>> {
     let lbs: Api<LoadBalancer> = Api::namespaced(bed.harvester_client().await.unwrap(), VM_NAMESPACE);
-    let heard: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let heard: Arc<Mutex<Heard>> = Arc::default();
     let hearing = Arc::clone(&heard);
     tokio::spawn(async move {
-        let mut events = std::pin::pin!(watcher(lbs, watcher::Config::default()).default_backoff().touched_objects());
+        let mut events = std::pin::pin!(watcher(lbs, watcher::Config::default()).default_backoff());
         while let Some(event) = events.next().await {
-            let text = event.ok().and_then(|lb| lb.not_ready_message().map(str::to_owned));
-            hearing.lock().unwrap().extend(text);
+            match event {
+                Ok(Event::Apply(lb) | Event::InitApply(lb)) => hearing.lock().unwrap().hear(&lb, false),
+                Ok(Event::Delete(lb)) => hearing.lock().unwrap().hear(&lb, true),
+                Ok(Event::Init | Event::InitDone) | Err(_) => {}
+            }
         }
     });
     heard
@@ -66,7 +116,7 @@ async fn services_take_turns_on_a_real_host_new_ones_first_and_nothing_is_leaked
     for service in &services {
         published(service).await;
     }
-    assert_eq!(*complaints.lock().unwrap(), BTreeSet::new(), "one at a time, nobody collides");
+    complaints.lock().unwrap().check();
     let objects_there = objects(&bed).await;
     let preset = objects_there.iter().filter(|lb| lb.annotation(cloudprovider::PRESET_FINALIZER).is_some()).count();
     assert!((COUNT - 2..COUNT).contains(&preset), "{preset} of {COUNT}: learnt from the first one");
@@ -104,5 +154,5 @@ async fn services_take_turns_on_a_real_host_new_ones_first_and_nothing_is_leaked
     assert_eq!(there.len(), COUNT - 8 + 1);
     let booked: BTreeSet<String> = bed.bookings(POOL).await.unwrap().into_iter().map(|(_, owner)| owner).collect();
     assert_eq!(booked, there, "every booking has its load balancer");
-    assert_eq!(*complaints.lock().unwrap(), BTreeSet::new());
+    complaints.lock().unwrap().check();
 }

@@ -34,12 +34,18 @@ fn last_byte(address: IpAddr) -> u8 {
     }
 }
 
-/// Exactly one machine answers ARP for the address, and it is the one that the Service names.
-async fn answered_by_its_owner_alone(bed: &Bed, web: &Exposed<'_>, address: IpAddr) {
-    let owner = web.get().await.unwrap().annotations()[kube_vip::VIP_HOST].clone();
-    let n = bed.owner_of(address).unwrap().expect("some node has the address");
-    assert_eq!(bed.lan.host(n).name(), owner, "kube-vip.io/vipHost names the node that has the address");
-    assert_eq!(bed.macs(address).unwrap().len(), 1, "one machine answers");
+/// Waits until exactly one machine answers ARP for the address, with its NIC's own MAC, and the Service names it.
+async fn is_answered_by_its_owner_alone(bed: &Bed, web: &Exposed<'_>, address: IpAddr) {
+    wait_for("one node that has the address, is named and answers alone", e2e::PATIENCE, || async {
+        let named = web.annotation(kube_vip::VIP_HOST).await.map_err(|error| format!("{error:#}"))?;
+        let owner = bed.owner_of(address).map_err(|error| format!("{error:#}"))?;
+        let macs = bed.macs(address).map_err(|error| format!("{error:#}"))?;
+        let host = owner.map(|n| bed.lan.host(n));
+        let agreed = host.is_some_and(|host| host.name() == named && macs == [host.mac()]);
+        if agreed { Ok(()) } else { Err(format!("{named:?} is named, node {owner:?} has it, {macs:?} answer")) }
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test]
@@ -54,9 +60,7 @@ async fn a_pool_service_gets_an_address_of_the_pool_and_answers() {
     assert!(e2e::bed::POOL_RANGE.contains(&last_byte(address)), "{address} is of the pool");
     let reply = web.reply(address, 80).await.unwrap();
     assert!(field(&reply, "pod").is_some_and(|pod| pod.starts_with("echo-node")), "{reply}");
-    answered_by_its_owner_alone(&bed, &web, address).await;
-    let n = bed.owner_of(address).unwrap().unwrap();
-    assert_eq!(bed.macs(address).unwrap(), [bed.lan.host(n).mac()], "a static address is on the node's own NIC");
+    is_answered_by_its_owner_alone(&bed, &web, address).await;
 
     web.settled().await.unwrap();
     let lb = web.load_balancer().await.unwrap().unwrap();
@@ -88,8 +92,9 @@ async fn a_dhcp_service_gets_a_lease_under_a_mac_of_its_own_and_answers() {
     let mac = annotations[kube_vip::HWADDR].clone();
     let leases = bed.lan.dhcp().leases().unwrap();
     assert!(leases.iter().any(|lease| IpAddr::from(lease.address) == address && lease.mac == mac), "{mac} {leases:?}");
-    assert_eq!(bed.macs(address).unwrap(), [mac], "only the macvlan answers, not the node's own NIC");
-    let n = bed.owner_of(address).unwrap().unwrap();
+    // Only the macvlan answers, not the node's own NIC.
+    bed.wait_for_mac(address, &mac).await.unwrap();
+    let n = bed.wait_for_owner(address).await.unwrap();
     let link = format!("vip-{}", &object.uid().unwrap()[..8]);
     assert!(bed.lan.host(n).interfaces().unwrap().contains(&link), "{link} on node{n}");
     web.settled().await.unwrap();
@@ -117,7 +122,7 @@ async fn a_second_service_shares_the_first_ones_address() {
     web.reply(address, 80).await.unwrap();
     secure.reply(address, 443).await.unwrap();
     names.udp_reply(address, 80).await.unwrap();
-    assert_eq!(bed.macs(address).unwrap().len(), 1);
+    bed.wait_for_one_mac(address).await.unwrap();
 
     // The address stays as long as somebody uses it, and goes with the last.
     secure.delete().await.unwrap();
@@ -163,7 +168,7 @@ async fn members_of_a_group_share_an_address_that_outlives_the_one_who_asked_for
         second.ask(address, 443).unwrap();
     }
     assert_eq!((second.address().await.unwrap(), third.address().await.unwrap()), (address, address));
-    assert_eq!(bed.macs(address).unwrap().len(), 1);
+    bed.wait_for_one_mac(address).await.unwrap();
 
     // The last ones take it along.
     clash.delete().await.unwrap();
@@ -222,13 +227,13 @@ async fn a_leased_address_can_be_shared_too_and_has_one_mac() {
     secure.reply(address, 443).await.unwrap();
     web.reply(address, 80).await.unwrap();
     let mac = web.get().await.unwrap().annotations()[kube_vip::HWADDR].clone();
-    assert_eq!(bed.macs(address).unwrap(), std::slice::from_ref(&mac));
+    bed.wait_for_mac(address, &mac).await.unwrap();
 
     // The sharer goes: the lease stays.
     secure.delete().await.unwrap();
     secure.wait_until_gone().await.unwrap();
     web.reply(address, 80).await.unwrap();
-    assert_eq!(bed.macs(address).unwrap(), std::slice::from_ref(&mac));
+    bed.wait_for_mac(address, &mac).await.unwrap();
     let leases = bed.lan.dhcp().leases().unwrap();
     assert!(leases.iter().any(|lease| lease.mac == mac), "{leases:?}");
 }
@@ -245,9 +250,15 @@ async fn type_and_ports_change(protocol: &str) {
         if udp { web.udp_reply(address, port).await } else { web.reply(address, port).await }
     };
 
+    // From the lower band, which the API server leaves to those who choose themselves: any other port may be a Service's of another test.
+    let (first_port, second_port) = if udp { (30_001, 30_002) } else { (30_003, 30_004) };
+    let port = |port: u16, node_port: i32| json!({"spec": {"ports": [{"name": "p", "protocol": protocol, "port": port, "targetPort": 8080, "nodePort": node_port}]}});
+
     // ClusterIP, NodePort: reachable there, and nothing of ours.
-    web.patch(json!({"spec": {"type": "NodePort"}})).await.unwrap();
-    let first_port = node_port(&web.get().await.unwrap(), 0).unwrap();
+    let mut node_port_service = port(80, first_port);
+    node_port_service["spec"]["type"] = json!("NodePort");
+    web.patch(node_port_service).await.unwrap();
+    web.publish(&bed.pods()).await.unwrap();
     let node = IpAddr::from(bed.lan.host(1).ipv4());
     reply(node, u16::try_from(first_port).unwrap()).await.unwrap();
     let object = web.get().await.unwrap();
@@ -259,12 +270,8 @@ async fn type_and_ports_change(protocol: &str) {
     reply(address, 80).await.unwrap();
     assert_eq!(node_port(&web.get().await.unwrap(), 0), Some(first_port), "the node port is kept");
 
-    // Another node port: address unchanged, the old port closed. From the lower band, which the API server leaves to
-    // those who choose themselves: any other port may be a Service's of another test.
-    let second_port = if udp { 30_001 } else { 30_002 };
-    let port = |port: u16, node_port: i32| json!({"spec": {"ports": [{"name": "p", "protocol": protocol, "port": port, "targetPort": 8080, "nodePort": node_port}]}});
+    // Another node port: address unchanged, the old port closed.
     web.patch(port(80, second_port)).await.unwrap();
-    web.publish(&bed.pods()).await.unwrap();
     reply(node, u16::try_from(second_port).unwrap()).await.unwrap();
     wait_for("the old node port to be closed", e2e::PATIENCE, || async {
         ask(node, u16::try_from(first_port).unwrap()).map_or(Ok(()), |reply| Err(format!("it answers {reply}")))
@@ -406,10 +413,13 @@ async fn scenario_15_the_traffic_policy_changes_both_ways_without_changing_the_a
     }
     let bed = bed().await;
     let case = bed.case("policy").await.unwrap();
-    let web = case.expose(service("web").set("externalTrafficPolicy", "Local").tcp(80)).await.unwrap();
+    // Of the lower band: it is given back and asked for again, and nobody else may have it by then.
+    let port = 30_005;
+    let spec = service("web").set("externalTrafficPolicy", "Local").set("healthCheckNodePort", port);
+    let web = case.expose(spec.tcp(80)).await.unwrap();
     let address = web.address().await.unwrap();
     web.reply(address, 80).await.unwrap();
-    let port = health_port(&web.get().await.unwrap()).unwrap();
+    assert_eq!(health_port(&web.get().await.unwrap()), Some(port));
     let sees = async |what: &str, wanted: fn(&str) -> bool| {
         wait_for(what, e2e::PATIENCE, || async {
             let reply = web.ask(address, 80).map_err(|error| format!("{error:#}"))?;
@@ -422,7 +432,7 @@ async fn scenario_15_the_traffic_policy_changes_both_ways_without_changing_the_a
     sees("the client's address to be masqueraded", |client| client != CLIENT).await.unwrap();
     assert_eq!(health_port(&web.get().await.unwrap()), None);
     // Every node forwards now: only pods that are not on the announcing node are left.
-    let owner = bed.owner_of(address).unwrap().unwrap();
+    let owner = bed.wait_for_owner(address).await.unwrap();
     let others: Vec<_> = (1..=2).filter(|n| *n != owner).map(|n| bed.pod(n)).collect();
     web.publish(&others).await.unwrap();
     wait_for("an answer from another node", e2e::PATIENCE, || async {

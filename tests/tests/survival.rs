@@ -17,6 +17,7 @@ use harvester_sim::faults::Faults;
 use harvester_sim::guest::machines::MigrationOutcome;
 use harvester_sim::serve::tls::Authority;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret, Service};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -86,6 +87,27 @@ async fn wait_for_internal_ip(bed: &Bed, node: &str, ip: &str) {
     .unwrap();
 }
 
+/// How often the cloud controller manager renewed its Lease between the first answer of Harvester after `away` and the object that it
+/// created there: time as the process has it, whatever else the machine does.
+fn heartbeats_until_created(bed: &Bed, away: e2e::Mark) -> usize {
+    let ours = |user: &str| user.ends_with(":harvester-cloud-provider") || user.ends_with(":demo");
+    let mut harvester = bed.harvester.audit().since(away.harvester).unwrap();
+    harvester.retain(|request| ours(&request.user) && (1..400).contains(&request.code));
+    let first = harvester.iter().filter_map(|request| request.at).min().expect("Harvester has answered");
+    let created = harvester.iter().find(|request| request.verb == "create" && request.resource == "loadbalancers");
+    let created = created.and_then(|request| request.at).expect("the object was created");
+    let guest = bed.control_plane.audit().since(away.guest).unwrap();
+    let renewals = guest.iter().filter(|request| {
+        ours(&request.user) && request.is_write() && request.name.as_deref() == Some(e2e::host::CCM_LEASE)
+    });
+    renewals.filter_map(|request| request.at).filter(|at| (first..created).contains(at)).count()
+}
+
+/// A busy machine's own trouble, which is told as well.
+fn is_bad_luck(event: &e2e::EventFact) -> bool {
+    ["deadline exceeded", "timed out", "timeout"].iter().any(|part| event.message.to_lowercase().contains(part))
+}
+
 fn deletions(bed: &Bed, mark: e2e::Mark) -> Vec<String> {
     let harvester = bed.harvester.audit().since(mark.harvester).unwrap();
     let guest = bed.control_plane.audit().since(mark.guest).unwrap();
@@ -110,6 +132,7 @@ async fn h1_h3_h14_an_outage_of_the_harvester_api_destroys_nothing_and_what_was_
     let mark = bed.mark();
 
     bed.harvester.api_server().kill();
+    let away = bed.mark();
     let new = case.create(service("new").tcp(80)).await.unwrap();
     goes.delete().await.unwrap();
     stays.annotate("touched", Some("meanwhile")).await.unwrap();
@@ -129,14 +152,13 @@ async fn h1_h3_h14_an_outage_of_the_harvester_api_destroys_nothing_and_what_was_
     assert!(left.metadata.deletion_timestamp.is_some() && !left.finalizers().is_empty(), "h14: the finalizer stays");
 
     bed.harvester.api_server().start().await.unwrap();
-    let back = Instant::now();
     published(&new).await;
-    let took = back.elapsed();
+    let beats = heartbeats_until_created(&bed, away);
     goes.wait_until_gone().await.unwrap();
     assert_eq!(goes.load_balancer().await.unwrap(), None);
     // Who waits for its next attempt, backed off during the outage, comes later.
-    assert!(took < Duration::from_secs(20), "a second on an idle machine, this took {took:?}");
-    eprintln!("address {took:?} after the return");
+    assert!(beats < 8, "{beats} renewals of its Lease, two seconds apart, between the first answer and the new object");
+    eprintln!("created {beats} heartbeats after the first answer");
     assert_eq!((published(&stays).await, uid_of_load_balancer(&stays).await), (address, lb));
     assert_eq!(bed.ccm_lease().await.unwrap(), lease);
     let deleted = deletions(&bed, mark);
@@ -249,8 +271,9 @@ async fn h3_h15_refusals_of_the_webhooks_are_waited_out_without_deleting_and_tol
         tokio::time::sleep(Duration::from_secs(8)).await;
         bed.set_faults(&Faults::default()).unwrap();
         published(&new).await;
-        let warnings: Vec<_> =
-            new.events().await.unwrap().into_iter().filter(|event| event.kind == "Warning").collect();
+        let mut warnings = new.events().await.unwrap();
+        warnings.retain(|event| event.kind == "Warning" && !is_bad_luck(event));
+        warnings.retain(|event| told.is_none_or(|part| event.message.contains(part)));
         assert_eq!(warnings.len(), usize::from(told.is_some()), "{name}: {warnings:#?}");
     }
     assert_eq!(published(&case.named("stays")).await, address);
@@ -318,12 +341,20 @@ async fn h4_h12_a_restart_or_a_pause_in_the_middle_of_an_outage_writes_nothing_o
     let mark = bed.mark();
     bed.ccm().pause().unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
+    let resumed = Timestamp::now();
     bed.ccm().resume().unwrap();
+    // Either it still leads, or it ends and the kubelet starts it again.
+    wait_for("the Lease to be renewed after the pause", e2e::PATIENCE, || async {
+        if bed.ccm().check().is_err() {
+            bed.ccm().start().map_err(|error| format!("{error:#}"))?;
+        }
+        let renewed = bed.ccm_lease_renewed().await.map_err(|error| format!("{error:#}"))?;
+        if renewed.is_some_and(|renewed| renewed > resumed) { Ok(()) } else { Err(format!("{renewed:?}")) }
+    })
+    .await
+    .unwrap();
+    bed.wait_until_ccm_is_ready().await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    // Either it still leads, or it has ended and the kubelet starts it again.
-    if bed.ccm().check().is_err() {
-        bed.ccm().start().unwrap();
-    }
     created(&case, "after").await;
     let mut costs = writes_of(&bed, &case, mark);
     costs.ccm_guest.retain(|request| request.name.as_deref() != Some("after"));
@@ -389,8 +420,9 @@ async fn h5_h6_h7_h10_a_machine_that_is_moved_and_restarted_keeps_its_node_until
     .unwrap();
     let of_node = |request: &testbed::Request| request.verb == "patch" && request.uri.contains("/nodes/h7-node");
     let guest = bed.control_plane.audit().since(mark.guest).unwrap();
-    let labels =
-        guest.iter().filter(|request| of_node(request) && request.user.ends_with(":harvester-cloud-provider")).count();
+    // A write that was refused, for a conflict, has changed nothing and is sent again.
+    let ours = |request: &testbed::Request| request.user.ends_with(":harvester-cloud-provider") && request.code < 400;
+    let labels = guest.iter().filter(|request| of_node(request) && ours(request)).count();
     assert!(labels <= 2, "h10: one write of addresses, one of labels, not {labels}");
 }
 

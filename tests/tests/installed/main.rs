@@ -176,7 +176,7 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
     let upgrade = ["upgrade", RELEASE, &archive, "-n=kube-system", "--wait", "--timeout=8s", "-f", &broken];
     let refused = newest.run(&upgrade);
     assert!(refused.is_err(), "--wait was satisfied by a provider without credentials: {refused:?}");
-    let tested = helm.run(&["test", RELEASE, "-n=kube-system", "--timeout=5s"]);
+    let tested = helm.run(&["test", RELEASE, "-n=kube-system", "--timeout=30s"]);
     let said = format!("{:#}", tested.expect_err("the test was satisfied by a provider without credentials"));
     assert!(said.contains("service/harvester-cloud-provider-test does not answer 200: "), "no reason in {said}");
     let log = cluster.log_of_provider();

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use e2e::{Bed, Beds, Case, Exposed, PATIENCE, ServiceSpec, service, wait_for, watch};
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport, Traffic};
 use tokio::sync::MutexGuard;
@@ -113,23 +114,24 @@ pub fn somebody_answered(what: &str, answers: &AnswerReport) {
     assert!(answers.asked > 10 && !answers.by.is_empty(), "{what}, nobody listened: {answers}");
 }
 
-pub fn nothing_was_lost(what: &str, (probe, answerers): (Probe, Answerers)) {
-    watch::nothing_was_lost(what, [probe]).unwrap();
-    moved_quickly(what, &answerers);
+pub fn nothing_was_lost(what: &str, (probe, answerers): (Probe, Answerers)) -> Result<()> {
+    watch::nothing_was_lost(what, [probe])?;
+    moved_quickly(what, &answerers)
 }
 
-pub fn only_what_was_under_way_was_lost(what: &str, (probe, answerers): (Probe, Answerers)) {
-    watch::only_what_was_under_way_was_lost(what, probe).unwrap();
-    moved_quickly(what, &answerers);
+pub fn only_what_was_under_way_was_lost(what: &str, (probe, answerers): (Probe, Answerers)) -> Result<()> {
+    watch::only_what_was_under_way_was_lost(what, probe)?;
+    moved_quickly(what, &answerers)
 }
 
-pub fn at_most(bound: Duration, what: &str, (probe, answerers): (Probe, Answerers)) {
-    watch::at_most(bound, what, [probe]).unwrap();
-    moved_quickly(what, &answerers);
+pub fn at_most(bound: Duration, what: &str, (probe, answerers): (Probe, Answerers)) -> Result<()> {
+    watch::at_most(bound, what, [probe])?;
+    moved_quickly(what, &answerers)
 }
 
 /// Two nodes may have answered for a moment, but not for longer.
-fn moved_quickly(what: &str, answerers: &Answerers) {
+fn moved_quickly(what: &str, answerers: &Answerers) -> Result<()> {
     let answers = answers(what, answerers);
-    assert!(answers.double < OVERLAP, "{what}: {answers}");
+    ensure!(answers.double < OVERLAP, "{what}: {answers}");
+    Ok(())
 }

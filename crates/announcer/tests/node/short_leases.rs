@@ -1,4 +1,4 @@
-//! A DHCP server for what dnsmasq does not do: leases of seconds, and another address in the middle of one.
+//! A DHCP server for what dnsmasq does not do: leases of seconds, another address in the middle of one, silence without being away.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,6 +14,14 @@ const OFFER: u8 = 2;
 const REQUEST: u8 = 3;
 const ACK: u8 = 5;
 
+/// In seconds from the beginning of a lease. Between T2 and the end there has to be room for a machine that stands still.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    pub t1: u32,
+    pub t2: u32,
+    pub lease: u32,
+}
+
 /// Gives one address to whoever asks.
 pub struct ShortLeases {
     address: Arc<AtomicU32>,
@@ -24,8 +32,8 @@ pub struct ShortLeases {
 }
 
 impl ShortLeases {
-    /// Answers at the other end of the cable with leases of this many seconds.
-    pub fn serve(bench: &Bench, address: Ipv4Addr, seconds: u32) -> Self {
+    /// Answers at the other end of the cable with such leases.
+    pub fn serve(bench: &Bench, address: Ipv4Addr, times: Times) -> Self {
         let mut server = Self {
             address: Arc::new(AtomicU32::new(address.into())),
             messages: Arc::default(),
@@ -58,7 +66,7 @@ impl ShortLeases {
                 if silent.load(Ordering::Relaxed) {
                     continue;
                 }
-                let reply = answer(request, reply, given.load(Ordering::Relaxed).into(), seconds);
+                let reply = answer(request, reply, given.load(Ordering::Relaxed).into(), times);
                 let client = Ipv4Addr::new(request[12], request[13], request[14], request[15]);
                 // To the subnet's broadcast address where the client has none yet: that has a route.
                 let to = if client.is_unspecified() { Ipv4Addr::new(10, 77, 0, 255) } else { client };
@@ -107,12 +115,13 @@ fn option(message: &[u8], wanted: u8) -> Option<&[u8]> {
     None
 }
 
-fn answer(request: &[u8], kind: u8, address: Ipv4Addr, seconds: u32) -> Vec<u8> {
+fn answer(request: &[u8], kind: u8, address: Ipv4Addr, times: Times) -> Vec<u8> {
     let mut reply = request[..240].to_vec();
     reply[0] = 2;
     reply[16..20].copy_from_slice(&address.octets());
+    let [lease, t1, t2] = [times.lease, times.t1, times.t2].map(u32::to_be_bytes);
     for (code, value) in
-        [(53, &[kind][..]), (54, &SERVER.octets()), (51, &seconds.to_be_bytes()), (1, &[255, 255, 255, 0])]
+        [(53, &[kind][..]), (54, &SERVER.octets()), (51, &lease), (58, &t1), (59, &t2), (1, &[255, 255, 255, 0])]
     {
         reply.extend([code, u8::try_from(value.len()).expect("short")]);
         reply.extend(value);

@@ -127,12 +127,43 @@ fn spawn(directory: &Path, program: &Path, arguments: &[String]) -> Child {
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-async fn start(directory: &Path, profile: Profile) -> Result<(Host, Sim), String> {
+/// etcd and an API server, on ports that were free a moment ago: whoever else has got one of them by now makes this begin again.
+async fn servers(directory: &Path) -> (String, String, Client) {
+    let ca_pem = certificates(directory).expect("certificates");
+    for _ in 0..5 {
+        let (mut processes, server) = spawn_servers(directory);
+        let admin = client(&server, &ca_pem).await;
+        let deadline = Instant::now() + Duration::from_mins(1);
+        loop {
+            let readyz = http::Request::get("/readyz").body(Vec::new()).expect("a request");
+            let Err(error) = admin.request_text(readyz).await else { return (server, ca_pem, admin) };
+            if processes.iter_mut().any(|process| process.try_wait().expect("our child").is_some()) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "API server not ready after 60 s: {error}\n{}", end_of_log(directory));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        for process in &mut processes {
+            let _ = process.kill();
+            process.wait().expect("our child");
+        }
+    }
+    panic!("etcd or the API server ended five times:\n{}", end_of_log(directory));
+}
+
+fn end_of_log(directory: &Path) -> String {
+    let log = fs::read_to_string(directory.join("kube-apiserver.log")).unwrap_or_default();
+    let tail: Vec<_> = log.lines().rev().take(20).collect();
+    tail.into_iter().rev().collect::<Vec<_>>().join("\n")
+}
+
+fn spawn_servers(directory: &Path) -> ([Child; 2], String) {
     let tools = tools().expect("checked before");
     let [etcd, peer, api] = [free_port(), free_port(), free_port()];
     let file = |name: &str| directory.join(name).display().to_string();
-    let ca_pem = certificates(directory).expect("certificates");
     fs::write(file("tokens.csv"), "admin-token,admin,admin,system:masters\n").expect("a token file");
+    // Of a former attempt, which has written there under another address.
+    let _ = fs::remove_dir_all(file("etcd"));
 
     let url = format!("http://127.0.0.1:{etcd}");
     let peer = format!("http://127.0.0.1:{peer}");
@@ -147,7 +178,7 @@ async fn start(directory: &Path, profile: Profile) -> Result<(Host, Sim), String
         "--unsafe-no-fsync".to_owned(),
         "--log-level=warn".to_owned(),
     ];
-    let mut processes = vec![spawn(directory, &tools.join("etcd"), &arguments)];
+    let etcd = spawn(directory, &tools.join("etcd"), &arguments);
     let arguments = [
         format!("--etcd-servers={url}"),
         "--bind-address=127.0.0.1".to_owned(),
@@ -165,27 +196,12 @@ async fn start(directory: &Path, profile: Profile) -> Result<(Host, Sim), String
         "--disable-admission-plugins=ServiceAccount".to_owned(),
         "--profiling=false".to_owned(),
     ];
-    processes.push(spawn(directory, &tools.join("kube-apiserver"), &arguments));
+    let api_server = spawn(directory, &tools.join("kube-apiserver"), &arguments);
+    ([etcd, api_server], format!("https://127.0.0.1:{api}"))
+}
 
-    let server = format!("https://127.0.0.1:{api}");
-    let admin = client(&server, &ca_pem).await;
-    let deadline = Instant::now() + Duration::from_mins(1);
-    loop {
-        let readyz = http::Request::get("/readyz").body(Vec::new()).expect("a request");
-        let ended = processes.iter_mut().any(|process| process.try_wait().expect("our child").is_some());
-        match admin.request_text(readyz).await {
-            Ok(_) => break,
-            Err(error) if ended || Instant::now() > deadline => {
-                let log = fs::read_to_string(file("kube-apiserver.log")).unwrap_or_default();
-                let tail: Vec<_> = log.lines().rev().take(20).collect();
-                panic!(
-                    "API server not ready after 60 s: {error}\n{}",
-                    tail.into_iter().rev().collect::<Vec<_>>().join("\n")
-                );
-            }
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-        }
-    }
+async fn start(directory: &Path, profile: Profile) -> Result<(Host, Sim), String> {
+    let (server, ca_pem, admin) = servers(directory).await;
     let own = |name: &&str| (*name).to_owned();
     let wanted = Install {
         namespaces: NAMESPACES.iter().map(own).collect(),

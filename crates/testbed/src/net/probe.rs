@@ -68,6 +68,8 @@ pub struct ProbeReport {
     /// The longest time between two answers that follow each other, counted at the client; an open end counts as well. Zero if
     /// nothing was lost.
     pub longest_gap: Duration,
+    /// What of a gap is not the prober's own, at most: while it sends nothing, nobody can answer.
+    pub outage: Duration,
     /// The longest time in which the prober itself sent nothing: a busy machine. A gap is not known better than this.
     pub longest_stall: Duration,
     /// Answers by who gave them: the `node` field of our echo server, else the whole first line.
@@ -78,22 +80,16 @@ pub struct ProbeReport {
     pub last_failure: Option<String>,
 }
 
-impl ProbeReport {
-    /// What of the longest gap is not the prober's own: while it sends nothing, nobody can answer.
-    pub fn outage(&self) -> Duration {
-        self.longest_gap.saturating_sub(self.longest_stall)
-    }
-}
-
 impl fmt::Display for ProbeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} sent, {} answered, {} lost, longest gap {} ms (prober stalled at most {} ms), by {:?}",
+            "{} sent, {} answered, {} lost, longest gap {} ms, outage {} ms (prober stalled at most {} ms), by {:?}",
             self.sent,
             self.answered,
             self.lost,
             self.longest_gap.as_millis(),
+            self.outage.as_millis(),
             self.longest_stall.as_millis(),
             self.answered_by
         )?;
@@ -118,6 +114,8 @@ struct Journal {
     sends: u64,
     last_send: Instant,
     longest_stall: Duration,
+    /// From one request to the next, where that took longer than it should have.
+    stalls: Vec<(Instant, Instant)>,
     /// When it was sent, when its fate was known, and the answer. In order of fate.
     fates: Vec<(Instant, Instant, Result<String, String>)>,
 }
@@ -130,6 +128,7 @@ impl Probe {
             sends: 0,
             last_send: start,
             longest_stall: Duration::ZERO,
+            stalls: Vec::new(),
             fates: Vec::new(),
         }));
         let shared = journal.clone();
@@ -212,8 +211,11 @@ async fn ask_for_ever(traffic: Traffic, options: ProbeOptions, journal: Arc<Mute
         let number = {
             let mut journal = lock(&journal);
             journal.sends += 1;
-            journal.longest_stall = journal.longest_stall.max(sent - journal.last_send);
-            journal.last_send = sent;
+            let since = std::mem::replace(&mut journal.last_send, sent);
+            journal.longest_stall = journal.longest_stall.max(sent - since);
+            if sent - since > options.interval * 2 {
+                journal.stalls.push((since, sent));
+            }
             journal.sends
         };
         let journal = journal.clone();
@@ -315,6 +317,12 @@ fn summarize(journal: &Journal, end: Instant, options: ProbeOptions) -> ProbeRep
         longest_stall: journal.longest_stall,
         ..ProbeReport::default()
     };
+    let gap = |report: &mut ProbeReport, from: Instant, to: Instant| {
+        report.longest_gap = report.longest_gap.max(to - from);
+        let overlap = |(begin, end): &(Instant, Instant)| (*end).min(to).saturating_duration_since((*begin).max(from));
+        let stalled: Duration = journal.stalls.iter().map(overlap).sum();
+        report.outage = report.outage.max((to - from).saturating_sub(stalled));
+    };
     let mut last_answer_at = None;
     for (_, at, fate) in &journal.fates {
         match fate {
@@ -322,7 +330,7 @@ fn summarize(journal: &Journal, end: Instant, options: ProbeOptions) -> ProbeRep
                 report.answered += 1;
                 report.first_answer.get_or_insert(*at - journal.start);
                 *report.answered_by.entry(answerer(answer).to_owned()).or_default() += 1;
-                report.longest_gap = report.longest_gap.max(*at - last_answer_at.unwrap_or(*at));
+                gap(&mut report, last_answer_at.unwrap_or(*at), *at);
                 last_answer_at = Some(*at);
                 report.last_answer = Some(answer.clone());
             }
@@ -335,10 +343,11 @@ fn summarize(journal: &Journal, end: Instant, options: ProbeOptions) -> ProbeRep
     // Without a loss there is no gap, only the pace of the prober and of the machine. At the end, answers still under way do not count.
     if report.lost == 0 {
         report.longest_gap = Duration::ZERO;
+        report.outage = Duration::ZERO;
     } else if let Some(last) = last_answer_at
         && end.saturating_duration_since(last) > options.connect
     {
-        report.longest_gap = report.longest_gap.max(end - last);
+        gap(&mut report, last, end);
     }
     report
 }
@@ -356,7 +365,8 @@ mod tests {
                 (at, at, if *ok { Ok("pod=p node=n1 client=c".to_owned()) } else { Err("refused".to_owned()) })
             })
             .collect();
-        (Journal { start, sends: fates.len() as u64, last_send: start, longest_stall: Duration::ZERO, fates }, start)
+        let sends = fates.len() as u64;
+        (Journal { start, sends, last_send: start, longest_stall: Duration::ZERO, stalls: Vec::new(), fates }, start)
     }
 
     #[test]
@@ -384,11 +394,50 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_of_the_prober_is_no_outage() {
-        let (mut journal, start) = journal(&[(5, true), (15, false), (2000, true)]);
-        journal.longest_stall = Duration::from_millis(1800);
-        let report = summarize(&journal, start + Duration::from_secs(2), ProbeOptions::default());
-        assert_eq!((report.longest_gap, report.outage()), (Duration::from_millis(1995), Duration::from_millis(195)));
+    fn a_stall_of_the_prober_is_no_outage_where_it_lies_in_the_gap() {
+        let (mut journal, start) = journal(&[(5, true), (15, false), (2000, true), (4000, true), (5000, true)]);
+        let at = |ms| start + Duration::from_millis(ms);
+        let ms = Duration::from_millis;
+        // Of the last gap nothing is the network's; of the first one, what lies outside of the stalls.
+        for (stalls, outage) in [
+            (vec![(15, 1815), (2000, 4000), (4000, 5000)], 195),
+            (vec![(0, 105), (1900, 4000), (4000, 5000)], 1795),
+            (vec![(100, 200), (300, 400), (2000, 4000), (4000, 5000)], 1795),
+            (vec![(2000, 4000)], 1995),
+        ] {
+            journal.stalls = stalls.iter().map(|(begin, end)| (at(*begin), at(*end))).collect();
+            let report = summarize(&journal, at(5000), ProbeOptions::default());
+            assert_eq!((report.longest_gap, report.outage), (ms(2000), ms(outage)), "{stalls:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_prober_that_does_not_get_its_turn_notes_when() {
+        let start = Instant::now();
+        let nothing = Journal {
+            start,
+            sends: 0,
+            last_send: start,
+            longest_stall: Duration::ZERO,
+            stalls: Vec::new(),
+            fates: Vec::new(),
+        };
+        let journal = Arc::new(Mutex::new(nothing));
+        let target = SocketAddr::from(([127, 0, 0, 1], 9));
+        let asking = tokio::spawn(ask_for_ever(Traffic::Udp(target), ProbeOptions::default(), journal.clone()));
+        while lock(&journal).sends < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let (begin, sends) = (Instant::now(), lock(&journal).sends);
+        // Nothing else runs on this runtime meanwhile.
+        std::thread::sleep(Duration::from_millis(200));
+        let end = Instant::now();
+        while lock(&journal).sends == sends {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        asking.abort();
+        let covers = |(from, to): &(Instant, Instant)| *from <= begin && *to >= end;
+        assert!(lock(&journal).stalls.iter().any(covers), "{:?}", lock(&journal).stalls);
     }
 
     #[tokio::test]

@@ -28,8 +28,8 @@ use std::net::IpAddr;
 
 pub(crate) use cluster::Cluster;
 use l2::Mac;
-pub(crate) use member::{CARD, LEASE_PREFIX, card_links};
-pub use member::{Card, CardLink, ForeignLock, Member, NodeFacts};
+pub(crate) use member::{CARD, card_links};
+pub use member::{Card, CardLink, ForeignLock, LEASE_PREFIX, Member, NodeFacts};
 #[cfg(test)]
 pub(crate) use place::preferred;
 pub(crate) use review::{HAND_OVER_LINGER, Review, Scene};
