@@ -1,15 +1,16 @@
-//! The pages, typed word for word on a cluster of three real nodes: README, `docs/install-rke2.md`, `docs/install-k3s.md`. RKE2 and K3s are
-//! not here; what they would do with their manifests is done by Helm, as their controller calls it.
+//! The pages, typed word for word on a cluster of three real nodes: README, `docs/install-rke2.md`, `docs/install-k3s.md`, parts of
+//! `docs/operations.md`. RKE2 and K3s are not here; what they would do with their manifests is done by Helm, as their controller calls it.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 mod desk;
 
 use std::net::Ipv4Addr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use e2e::documents::page;
 use e2e::installation::{Installation, RKE2_FILE};
-use e2e::{ENOUGH, PATIENCE};
+use e2e::{ENOUGH, PATIENCE, wait_for};
 use serde_json::Value;
 use testbed::Probe;
 
@@ -36,6 +37,37 @@ fn every_datagram_answered(what: &str, clients: &[(&str, Probe)], state: impl Fn
         eprintln!("{what}: {name}: {report}");
         assert_eq!(report.lost, 0, "{what}: {name}: {report}\n{}", state());
     }
+}
+
+/// Replaces the credentials line by line as `docs/operations.md` says, waiting where it says so: the pod reads the new ones, and the old
+/// ones are worth nothing afterwards.
+async fn rotate(desk: &Desk) -> Result<()> {
+    const SAVE: &str =
+        "kubectl -n kube-system get secret harvester-cloud-config -o jsonpath='{.data.cloud-config}' | base64 -d >";
+    const USE: &str = "get loadbalancers.loadbalancer.harvesterhci.io";
+    desk.runs(&format!("{SAVE} before.yaml; kubectl --kubeconfig before.yaml {USE}"))?;
+    for line in page("docs/operations.md").section("Credentials", "sh")[0].text.lines() {
+        if !line.contains("# wait until it appears") {
+            desk.runs(line)?;
+            continue;
+        }
+        // A kubelet looks at Secrets once a minute or so.
+        wait_for("the new credentials to be read", Duration::from_mins(4), || async {
+            let said = desk.runs(line).map_err(|error| format!("{error:#}"))?;
+            if said.contains("CloudConfigReloaded") { Ok(()) } else { Err(said) }
+        })
+        .await?;
+    }
+    desk.runs(&format!("{SAVE} after.yaml; kubectl --kubeconfig after.yaml {USE}"))?;
+    // The API server believes in a token for some seconds more.
+    wait_for("the former token to be refused", PATIENCE, || async {
+        match desk.runs(&format!("kubectl --kubeconfig before.yaml {USE}")) {
+            Ok(said) => Err(said),
+            Err(error) if format!("{error:#}").contains("provide credentials") => Ok(()),
+            Err(error) => Err(format!("{error:#}")),
+        }
+    })
+    .await
 }
 
 #[tokio::test]
@@ -99,6 +131,17 @@ async fn who_types_what_the_pages_say_gets_an_address_that_works_and_keeps_it_th
         tell(what);
         every_datagram_answered(what, &clients, state);
     }
+
+    // docs/operations.md: who announces what, and other credentials while clients ask.
+    let said = type_all("docs/operations.md", "Who announces what");
+    let report: Value = serde_json::from_str(&said[said.find("\n{").unwrap()..]).unwrap();
+    let announced = report["vips"].as_array().unwrap().iter().filter(|vip| vip["state"] == "announced").count();
+    assert_eq!(announced, 3, "{said}");
+    rotate(&desk).await.unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.state()));
+    let after = expose("rotated", "pool").await;
+    assert!(![web, pool].contains(&after), "{after} is in use");
+    tell("other credentials");
+    every_datagram_answered("other credentials", &clients, state);
 
     // docs/install-k3s.md: the file by cloud-init, and the manifest as K3s's Helm controller runs it.
     let addon = "harvester-cloud-provider generate-addon prod guests --kubeconfig harvester.yaml -o cloud-init --distribution k3s";

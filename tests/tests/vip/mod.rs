@@ -10,7 +10,7 @@ use e2e::{Bed, Beds, Case, Exposed, PATIENCE, ServiceSpec, service, wait_for, wa
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport, Traffic};
 use tokio::sync::MutexGuard;
 
-const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
+pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 /// Two nodes answer for milliseconds; a process on a busy machine may need longer to start and hear that it has lost.
 pub const OVERLAP: Duration = Duration::from_secs(2);
 

@@ -143,8 +143,22 @@ impl ApiServer {
         drop(self.slot().take());
     }
 
+    /// Freezes it: connections stay open, requests queue up, nobody answers.
+    pub fn pause(&self) -> Result<()> {
+        self.with(Process::pause)
+    }
+
+    /// Lets it go on, with all that queued up.
+    pub fn resume(&self) -> Result<()> {
+        self.with(Process::resume)
+    }
+
     fn check(&self) -> Result<()> {
-        self.slot().as_ref().with_context(|| format!("{} is not running", self.settings.name))?.check()
+        self.with(Process::check)
+    }
+
+    fn with(&self, act: impl FnOnce(&Process) -> Result<()>) -> Result<()> {
+        act(self.slot().as_ref().with_context(|| format!("{} is not running", self.settings.name))?)
     }
 
     /// Waits until it answers `/readyz`, which includes the built-in roles.

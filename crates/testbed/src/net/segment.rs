@@ -77,6 +77,16 @@ impl Segment {
         self.fault(&format!("iifname \"{}\" oifname \"{}\" drop", from.port, to.port))
     }
 
+    /// Nothing that `nic` sends arrives anywhere until the guard is dropped; it goes on hearing.
+    pub fn mute(self: &Arc<Self>, nic: &Nic) -> Result<Fault> {
+        self.fault(&format!("iifname \"{}\" drop", nic.port))
+    }
+
+    /// Nothing arrives at `nic` until the guard is dropped; it goes on being heard.
+    pub fn deafen(self: &Arc<Self>, nic: &Nic) -> Result<Fault> {
+        self.fault(&format!("oifname \"{}\" drop", nic.port))
+    }
+
     /// Adds an nftables rule of the `bridge` family to what this switch forwards, until the guard is dropped; for example
     /// `arp operation reply drop`, or `ip protocol udp udp dport 68 numgen random mod 10 < 5 drop`.
     pub fn fault(self: &Arc<Self>, rule: &str) -> Result<Fault> {

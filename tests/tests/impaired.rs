@@ -1,0 +1,128 @@
+//! `node` mode when something works by half: a LAN that carries frames in one direction only, an API server that takes requests and does
+//! not answer. Three nodes. What moves moves once, and what need not move stays.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
+
+mod vip;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use e2e::watch::{let_it_happen, nothing_was_written};
+use e2e::{Bed, Beds};
+use testbed::{Fault, Nic};
+use tokio::sync::MutexGuard;
+use vip::{Vip, at_most, nothing_was_lost, seen};
+
+static BEDS: Beds = Beds::new();
+
+/// A fail-over takes a quarter of a second on an idle machine.
+const FAILOVER: Duration = Duration::from_secs(8);
+/// Longer than a membership Lease lasts.
+const BEYOND_THE_LEASE: u64 = 22;
+
+async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
+    vip::alone(&BEDS).await
+}
+
+/// The owner of a new VIP gets `fault` on its way to the LAN: one move, and none when the fault is gone.
+async fn is_replaced_once(what: &str, last: u8, fault: impl Fn(&Nic) -> anyhow::Result<Fault>) {
+    let (_alone, bed) = alone().await;
+    let case = bed.case("one-way").await.unwrap();
+    let vip = Vip::new(&bed, &case, last).await;
+    let term = vip.term().await;
+    let watch = vip.watch();
+    let fault = fault(&bed.lan.host(vip.owner).nic("eth0")).unwrap();
+    let second = vip.moved_from(vip.owner).await;
+    vip.is_gone_from(vip.owner).await;
+    // It believes to be well, and its API is: it may not come back as long as clients do not reach it.
+    let_it_happen(BEYOND_THE_LEASE).await;
+    vip.is_announced_by(second).await;
+    drop(fault);
+    let_it_happen(5).await;
+    vip.is_announced_by(second).await;
+    vip.is_gone_from(vip.owner).await;
+    at_most(FAILOVER, what, watch);
+    assert_eq!(vip.term().await, term + 1, "{what}: one move");
+    vip.is_deleted().await;
+}
+
+#[tokio::test]
+async fn an_owner_that_nobody_hears_is_replaced_once() {
+    if e2e::skip() {
+        return;
+    }
+    is_replaced_once("mute owner", 181, |nic| nic.segment().mute(nic)).await;
+}
+
+/// It cannot hear that it has lost: it reads it.
+#[tokio::test]
+async fn an_owner_that_hears_nobody_is_replaced_once() {
+    if e2e::skip() {
+        return;
+    }
+    is_replaced_once("deaf owner", 182, |nic| nic.segment().deafen(nic)).await;
+}
+
+/// To a node that hears no answers everybody is dead; it takes nothing over, because no witness answers it either.
+#[tokio::test]
+async fn a_standby_that_hears_nobody_or_that_nobody_hears_takes_nothing_over() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("standby").await.unwrap();
+    let vip = Vip::new(&bed, &case, 183).await;
+    // Pods are reached over the LAN too: the one on the owner's node, whatever happens to the others.
+    vip.web.publish(&[bed.pod(vip.owner)]).await.unwrap();
+    vip.web.wait_until_every_node_serves(80).await.unwrap();
+    let_it_happen(3).await;
+    let (term, mark, watch) = (vip.term().await, bed.mark(), vip.watch());
+    let standbys: Vec<_> = (1..=3).filter(|n| *n != vip.owner).map(|n| bed.lan.host(n).nic("eth0")).collect();
+    for standby in &standbys {
+        let deaf = standby.segment().deafen(standby).unwrap();
+        let_it_happen(BEYOND_THE_LEASE).await;
+        drop(deaf);
+        let mute = standby.segment().mute(standby).unwrap();
+        let_it_happen(BEYOND_THE_LEASE).await;
+        drop(mute);
+    }
+    // Both at a time: of the owner's two successors none is well.
+    let deaf: Vec<_> = standbys.iter().map(|standby| standby.segment().deafen(standby).unwrap()).collect();
+    let_it_happen(BEYOND_THE_LEASE).await;
+    drop(deaf);
+    let_it_happen(5).await;
+    let (report, answers) = seen("deaf and mute standbys", watch);
+    assert_eq!(report.lost, 0, "{report}");
+    assert_eq!(answers.double, Duration::ZERO, "{answers}");
+    assert_eq!((vip.term().await, bed.owner_of(vip.address).unwrap()), (term, Some(vip.owner)));
+    nothing_was_written(&bed, mark).unwrap();
+    vip.is_deleted().await;
+}
+
+/// Connections stand, requests are taken, nobody answers; and then all that queued up is done at once, late.
+#[tokio::test]
+async fn an_api_server_that_stands_still_and_goes_on_moves_nothing() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("frozen").await.unwrap();
+    let vip = Vip::new(&bed, &case, 184).await;
+    let_it_happen(3).await;
+    for (what, seconds) in [("API frozen for 12 s", 12), ("API frozen beyond the Leases", BEYOND_THE_LEASE)] {
+        let (term, mark, watch) = (vip.term().await, bed.mark(), vip.watch());
+        bed.control_plane.api_server().pause().unwrap();
+        let_it_happen(seconds).await;
+        assert_eq!(bed.owner_of(vip.address).unwrap(), Some(vip.owner), "{what}");
+        bed.control_plane.api_server().resume().unwrap();
+        for n in 1..=3 {
+            bed.wait_until_announcing(n).await.unwrap();
+        }
+        let_it_happen(20).await;
+        nothing_was_lost(what, watch);
+        assert_eq!((vip.term().await, bed.owner_of(vip.address).unwrap()), (term, Some(vip.owner)), "{what}");
+        nothing_was_written(&bed, mark).unwrap();
+    }
+    vip.is_deleted().await;
+    bed.restart_proxies().unwrap();
+}
