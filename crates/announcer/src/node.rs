@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clients::Clients;
 use crate::clock;
 use crate::dhcp_driver;
-use crate::engine::{Action, Engine, Input, REFRESH, Tell, WireOp};
+use crate::engine::{Action, Engine, Input, REFRESH, Recorded, Tell, WireOp};
 use crate::frames;
 use crate::listen::Listeners;
 use crate::metrics::Metrics;
@@ -286,11 +286,13 @@ impl Node {
     fn note(&mut self, engine: &Engine, input: &Input) {
         match input {
             Input::Service(key, view) => {
+                self.metrics.services.seen(key, view.as_deref(), clock::now());
                 if let Some(event) = self.uids.note(key, view.as_ref().map(|view| &view.uid)) {
                     self.metrics.service_event(event);
                 }
             }
             Input::Lease(state) => self.metrics.lease(engine.lease(), state),
+            Input::Recorded(key, Recorded::Failed) => self.metrics.services.unwritten(key),
             _ => {}
         }
     }
@@ -339,6 +341,7 @@ impl Node {
             Action::DhcpTaken { id: VipId::Static(_), .. } => {}
             Action::Record(key, record) => self.writer.want(key, record),
             Action::Campaign(wanted) => {
+                self.metrics.services.campaigns(&wanted);
                 let _ = self.campaigns.send(wanted);
             }
             Action::Swap(key, swap) => {
@@ -358,6 +361,9 @@ impl Node {
     fn tell(&self, key: &ServiceKey, tell: &Tell) {
         if tell.reason == Reason::AddressConflict {
             self.metrics.conflict();
+        }
+        if tell.reason == Reason::CannotAnnounce {
+            self.metrics.services.refused(key);
         }
         let object = ObjectReference {
             api_version: Some("v1".into()),
