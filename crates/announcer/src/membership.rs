@@ -17,6 +17,7 @@ use kube::{Api, Client};
 pub use kube_proxy::watch as watch_kube_proxy;
 use runtime::cache::{Cache, Told};
 use runtime::error::{api_code, chain};
+use runtime::health::{Health, Matters};
 use runtime::reflect::Reflector;
 use runtime::refusal;
 use serde_json::json;
@@ -208,7 +209,13 @@ async fn other_than(card: &Card, cards: &mut mpsc::UnboundedReceiver<Card>) -> O
 }
 
 /// Tells the engine what the Leases of the namespace say: membership, and `lock`, kube-vip's.
-pub async fn watch_leases(client: Client, namespace: String, lock: String, inputs: mpsc::UnboundedSender<Input>) {
+pub async fn watch_leases(
+    client: Client,
+    namespace: String,
+    lock: String,
+    inputs: mpsc::UnboundedSender<Input>,
+    health: Health,
+) {
     let cache: Cache<String, LeaseView> = Cache::new(|old, new| old != new);
     let wanted = lock.clone();
     let reflector =
@@ -216,6 +223,7 @@ pub async fn watch_leases(client: Client, namespace: String, lock: String, input
             LeaseView::of(lease, &wanted, Timestamp::now())
         })
         .longest_pause(WATCH_PAUSE);
+    health.register("leases-fresh", Matters::Ready, reflector.freshness());
     let tell = |name: &str, view: Option<&LeaseView>| {
         let input = match (name.strip_prefix(LEASE_PREFIX), view) {
             (Some(node), Some(LeaseView::Member(member))) => Input::Member(node.to_owned(), Some(member.clone())),
@@ -239,7 +247,12 @@ pub async fn watch_leases(client: Client, namespace: String, lock: String, input
 }
 
 /// Tells the engine what counts of the Nodes. Where they may not be read it says so, and goes by Leases alone.
-pub async fn watch_nodes(client: Client, nodes: Cache<String, NodeView>, inputs: mpsc::UnboundedSender<Input>) {
+pub async fn watch_nodes(
+    client: Client,
+    nodes: Cache<String, NodeView>,
+    inputs: mpsc::UnboundedSender<Input>,
+    health: Health,
+) {
     let api: Api<Node> = Api::all(client);
     loop {
         let one = ListParams::default().limit(1);
@@ -257,6 +270,7 @@ pub async fn watch_nodes(client: Client, nodes: Cache<String, NodeView>, inputs:
     }
     let reflector = Reflector::new("nodes", api, nodes.clone(), name, |node: &Node| Some(NodeView::of(node)))
         .longest_pause(WATCH_PAUSE);
+    health.register("nodes-fresh", Matters::Ready, reflector.freshness());
     let feed = nodes.follow(|told| {
         let _ = inputs.send(match told {
             Told::Object(name, view) => Input::Node(name.clone(), view.map(|view| view.facts)),

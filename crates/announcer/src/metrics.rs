@@ -1,5 +1,7 @@
 //! What can be read at `/metrics`: kube-vip's names (kube-vip spec 7.1) and ours for what it does not tell.
 
+mod services;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
@@ -15,6 +17,7 @@ use prometheus_client::registry::Registry;
 use crate::engine::{Observations, VipStatus};
 use crate::network;
 use crate::ownership::LeaseState;
+use services::Services;
 
 type Number = Gauge<f64, AtomicU64>;
 
@@ -72,6 +75,8 @@ impl<S: Clone + Eq + Ord + Hash, M: Default> Present<S, M> {
 /// The metrics of the announcer.
 #[derive(Debug)]
 pub struct Metrics {
+    /// kube-vip's of each Service.
+    pub services: Services,
     leader_labels: LeaderLabels,
     events: Family<[(&'static str, &'static str); 1], Gauge>,
     active: Present<[(&'static str, String); 1], Gauge>,
@@ -98,6 +103,7 @@ impl Metrics {
     /// Registers all of them.
     pub fn register(registry: &mut Registry, node: &str, lease_name: &str, version: &str) -> Self {
         let metrics = Self {
+            services: Services::register(registry, node),
             leader_labels: LeaderLabels { node: node.to_owned(), lease_name: lease_name.to_owned() },
             events: Family::default(),
             active: Present::default(),
@@ -310,8 +316,103 @@ mod tests {
     use prometheus_client::encoding::text::encode;
 
     use super::*;
+    use crate::ownership::service::LeaseKey;
     use crate::plan::VipId;
-    use crate::view::{ServiceKey, Uid};
+    use crate::view::{Ingress, ServiceKey, Uid};
+
+    /// Every metric has something to show.
+    fn full() -> String {
+        let product = runtime::Product { name: "announcer", metrics_prefix: "hcp", version: "1" };
+        let whole = runtime::metrics::Metrics::new(&product);
+        let metrics = whole.register(|registry| Metrics::register(registry, "node-1", "lock", "1"));
+        let (now, key) = (Instant::now(), ServiceKey::new("default", "web"));
+        let held = LeaseState::Held { confirmed: true };
+        metrics.lease(&LeaseState::default(), &held);
+        metrics.service_event("ADDED");
+        metrics.vips(&[leased(VipId::Dhcp, "bound", now)], now);
+        let changes = BTreeMap::from([("placed", 1)]);
+        metrics.observed(&Observations {
+            changes,
+            last_gap: Some(Duration::from_millis(230)),
+            ..Observations::default()
+        });
+        metrics.services.refused(&key);
+        let mut view = crate::plan::tests::view("web", &["10.0.0.5"]);
+        metrics.services.seen(&key, Some(&view), now);
+        view.published.vip_host = Some("node-1".into());
+        view.published.ingress = vec![Ingress { ip: None, ports: Vec::new() }];
+        metrics.services.seen(&key, Some(&view), now);
+        let lease = LeaseKey { namespace: "default".into(), name: "kubevip-web".into() };
+        metrics.services.campaigns(&BTreeSet::from([lease]));
+        whole.encode()
+    }
+
+    /// Names and types, those of the process apart: what every Prometheus client tells is not ours to promise.
+    fn shown_types() -> BTreeMap<String, String> {
+        let text = full();
+        let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let ours = lines.filter(|(name, _)| !name.starts_with("process_"));
+        ours.map(|(name, kind)| {
+            // A reader of the metrics finds a counter under this name.
+            let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+            (name, kind.to_owned())
+        })
+        .collect()
+    }
+
+    #[test]
+    fn dashboards_and_alerts_find_these_names_and_types() {
+        let expected = [
+            ("hcp_announcer_address_conflicts_total", "counter"),
+            ("hcp_announcer_announcements_total", "counter"),
+            ("hcp_announcer_claiming", "gauge"),
+            ("hcp_announcer_dhcp_lease_remaining_seconds", "gauge"),
+            ("hcp_announcer_dhcp_state", "gauge"),
+            ("hcp_announcer_failed_owner_changes_total", "counter"),
+            ("hcp_announcer_fallen_addresses_total", "counter"),
+            ("hcp_announcer_forged_claims_total", "counter"),
+            ("hcp_announcer_last_gap_seconds", "gauge"),
+            ("hcp_announcer_lease_confirmed", "gauge"),
+            ("hcp_announcer_owner_changes_total", "counter"),
+            ("hcp_announcer_probes_total", "counter"),
+            ("hcp_announcer_unprotected", "gauge"),
+            ("hcp_announcer_vips", "gauge"),
+            ("hcp_announcer_worst_lateness_seconds", "gauge"),
+            ("hcp_build_info", "gauge"),
+            ("kube_vip_active_services", "gauge"),
+            ("kube_vip_build_info", "gauge"),
+            ("kube_vip_is_leader", "gauge"),
+            ("kube_vip_leader_election_transitions_total", "counter"),
+            ("kube_vip_manager_all_services_events", "gauge"),
+            ("kube_vip_service_election_attempts_total", "counter"),
+            ("kube_vip_service_election_loops", "gauge"),
+            ("kube_vip_service_reconcile_duration_seconds", "histogram"),
+            ("kube_vip_service_reconcile_errors_total", "counter"),
+        ];
+        let expected: BTreeMap<String, String> = expected.map(|(name, kind)| (name.to_owned(), kind.to_owned())).into();
+        assert_eq!(shown_types(), expected);
+    }
+
+    /// First cells of the rows of the table under this heading; names stand there in back quotes, without the labels.
+    fn documented(heading: &str) -> BTreeSet<String> {
+        let manual = include_str!("../../../docs/announcer.md");
+        let (_, table) = manual.split_once(heading).expect("the table is there");
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let cells = rows.filter_map(|row| row.split('|').nth(1));
+        let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        names.map(|name| name.split('{').next().unwrap_or_default().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_manual_names_every_metric_and_none_that_there_is_not() {
+        let shown = |prefix: &str| -> BTreeSet<String> {
+            shown_types().keys().filter_map(|name| name.strip_prefix(prefix)).map(str::to_owned).collect()
+        };
+        assert_eq!(documented("\n| metric (`hcp_announcer_…`)"), shown("hcp_announcer_"));
+        assert_eq!(documented("\n| kept of kube-vip (`kube_vip_…`)"), shown("kube_vip_"));
+        let left_out = documented("\n| left out of kube-vip (`kube_vip_…`)");
+        assert!(!left_out.is_empty() && left_out.is_disjoint(&shown("kube_vip_")), "{left_out:?}");
+    }
 
     fn leased(id: fn(Uid) -> VipId, state: &'static str, expires: Instant) -> VipStatus {
         VipStatus {

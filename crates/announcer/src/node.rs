@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clients::Clients;
 use crate::clock;
 use crate::dhcp_driver;
-use crate::engine::{Action, Engine, Input, REFRESH, Tell, WireOp};
+use crate::engine::{Action, Engine, Input, REFRESH, Recorded, Tell, WireOp};
 use crate::frames;
 use crate::listen::Listeners;
 use crate::metrics::Metrics;
@@ -49,7 +49,12 @@ impl Default for Pulse {
 impl Pulse {
     /// Fails if the loop has not gone round for a while: it is woken every second.
     pub fn alive(&self) -> Result<(), String> {
-        let silent = l2::clock::since_boot().as_secs().saturating_sub(self.beat.load(Ordering::Relaxed));
+        self.alive_at(l2::clock::since_boot())
+    }
+
+    /// `now`: since boot.
+    fn alive_at(&self, now: Duration) -> Result<(), String> {
+        let silent = now.as_secs().saturating_sub(self.beat.load(Ordering::Relaxed));
         if silent > 30 { Err(format!("the engine has not made a step for {silent} s")) } else { Ok(()) }
     }
 
@@ -57,6 +62,10 @@ impl Pulse {
     pub fn ready(&self) -> Result<(), String> {
         let unknown = *self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
         unknown.map_or(Ok(()), |what| Err(format!("not known yet: {what}")))
+    }
+
+    fn beat(&self, now: Duration) {
+        self.beat.store(now.as_secs(), Ordering::Relaxed);
     }
 
     fn knows_all_but(&self, unknown: Option<&'static str>) {
@@ -185,7 +194,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         if plan {
             pace.planned(now, clock::now());
         }
-        pulse.beat.store(l2::clock::since_boot().as_secs(), Ordering::Relaxed);
+        pulse.beat(l2::clock::since_boot());
         pulse.knows_all_but(engine.unknown());
         if now >= next_status {
             next_status = now + REFRESH;
@@ -277,11 +286,13 @@ impl Node {
     fn note(&mut self, engine: &Engine, input: &Input) {
         match input {
             Input::Service(key, view) => {
+                self.metrics.services.seen(key, view.as_deref(), clock::now());
                 if let Some(event) = self.uids.note(key, view.as_ref().map(|view| &view.uid)) {
                     self.metrics.service_event(event);
                 }
             }
             Input::Lease(state) => self.metrics.lease(engine.lease(), state),
+            Input::Recorded(key, Recorded::Failed) => self.metrics.services.unwritten(key),
             _ => {}
         }
     }
@@ -330,6 +341,7 @@ impl Node {
             Action::DhcpTaken { id: VipId::Static(_), .. } => {}
             Action::Record(key, record) => self.writer.want(key, record),
             Action::Campaign(wanted) => {
+                self.metrics.services.campaigns(&wanted);
                 let _ = self.campaigns.send(wanted);
             }
             Action::Swap(key, swap) => {
@@ -349,6 +361,9 @@ impl Node {
     fn tell(&self, key: &ServiceKey, tell: &Tell) {
         if tell.reason == Reason::AddressConflict {
             self.metrics.conflict();
+        }
+        if tell.reason == Reason::CannotAnnounce {
+            self.metrics.services.refused(key);
         }
         let object = ObjectReference {
             api_version: Some("v1".into()),
@@ -467,6 +482,66 @@ mod tests {
         let changed = Notify::new();
         wake_for_each(futures::stream::iter(0..10_000), &changed).await;
         assert_eq!([(); 2].map(|()| changed.notified().now_or_never()), [Some(()), None]);
+    }
+
+    #[test]
+    fn a_loop_is_alive_for_half_a_minute_after_its_last_step() {
+        let (pulse, boot) = (Pulse::default(), Duration::from_secs(86_400));
+        assert_eq!(pulse.alive_at(boot).unwrap_err(), "the engine has not made a step for 86400 s");
+        pulse.beat(boot);
+        assert_eq!(pulse.alive_at(boot + Duration::from_secs(30)), Ok(()));
+        let stuck = pulse.alive_at(boot + Duration::from_secs(31));
+        assert_eq!(stuck.unwrap_err(), "the engine has not made a step for 31 s");
+        pulse.beat(boot + Duration::from_secs(40));
+        assert_eq!(pulse.alive_at(boot + Duration::from_secs(41)), Ok(()));
+    }
+
+    fn parts(pulse: &Arc<Pulse>, recorder: Recorder) -> Parts<Noting> {
+        let config = crate::Config::from_env_and_args([], [], "node-1").unwrap();
+        let api = runtime::scenario::Scenario::answering(|_| (404, serde_json::Value::Null));
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut registry = prometheus_client::registry::Registry::default();
+        Parts {
+            engine: Engine::new(clock::now(), config),
+            wire: Noting(mpsc::unbounded_channel().0),
+            writer: Writer::new(api.client(), runtime::work_queue::QueueMetrics::default(), sender.clone()),
+            recorder,
+            metrics: Arc::new(Metrics::register(&mut registry, "node-1", "lock", "0")),
+            pulse: Arc::clone(pulse),
+            release: CancellationToken::new(),
+            campaigns: mpsc::unbounded_channel().0,
+            swaps: mpsc::unbounded_channel().0,
+            cards: mpsc::unbounded_channel().0,
+            network: Arc::new(Notify::new()),
+            inputs: (sender, receiver),
+        }
+    }
+
+    #[tokio::test]
+    async fn only_steps_of_the_loop_are_signs_of_life() {
+        let pulse = Arc::new(Pulse::default());
+        let (recorder, _events) = Recorder::to_channel("test");
+        let mut process = Box::pin(run(parts(&pulse, recorder)));
+        let seen = || pulse.beat.load(Ordering::Relaxed);
+        assert_eq!(seen(), 0, "it has not begun");
+        let two_beats = async {
+            let mut first = 0;
+            while first == 0 || seen() == first {
+                first = if first == 0 { seen() } else { first };
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            () = &mut process => panic!("nobody has ended it"),
+            ended = tokio::time::timeout(Duration::from_secs(40), two_beats) => ended.expect("it goes round by itself"),
+        }
+        assert_eq!(pulse.alive(), Ok(()));
+        // Now it is stuck: whatever else runs in the process makes up for no step.
+        let last = seen();
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        assert_eq!(seen(), last);
+        assert!(pulse.alive_at(Duration::from_secs(last + 31)).is_err());
+        drop(process);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Wiring: from a [`Config`] to a running announcer.
 
 mod feeds;
+#[cfg(test)]
+mod freshness_tests;
 mod modes;
 
 use std::convert::Infallible;
@@ -15,7 +17,7 @@ use l2::netlink::inet_conf_of_all;
 use runtime::Product;
 use runtime::client::{ApiMetrics, ClientError, Settings, Source, connect};
 use runtime::events::Recorder;
-use runtime::health::{Check, Health, Matters};
+use runtime::health::{Health, Matters};
 use runtime::leader::{LeaderConfig, OnLoss, Timing};
 use runtime::shutdown::Token;
 use runtime::tasks::{TaskError, Tasks};
@@ -69,6 +71,8 @@ struct Shared<'a> {
     /// Of the Leases that are not a Service's own.
     namespace: String,
     inputs: mpsc::UnboundedSender<Input>,
+    /// Each cache says here how it is doing.
+    health: Health,
 }
 
 /// Runs until `shutdown`, and ends in the order of `engine/stop.rs`. Losing the Lease never ends it.
@@ -106,12 +110,14 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let (inputs, received) = mpsc::unbounded_channel();
     let pulse = Arc::new(Pulse::default());
 
-    let shared = Shared { config: &config, client: client.clone(), namespace, inputs: inputs.clone() };
+    let health = Health::new();
+    let shared =
+        Shared { config: &config, client: client.clone(), namespace, inputs: inputs.clone(), health: health.clone() };
     let writer = Writer::new(client.clone(), queue_metrics.queue("records"), inputs.clone());
     tasks.spawn("writer of Services", plain(writer.clone().run(everything.clone())));
-    let services = feeds::services(&mut tasks, &shared);
+    feeds::services(&mut tasks, &shared);
     feeds::shutdown(&mut tasks, &inputs, shutdown);
-    serve_health(&mut tasks, &config, &registry, &pulse, services);
+    serve_health(&mut tasks, &config, &registry, &pulse, &health);
 
     let release = CancellationToken::new();
     let (campaigns, asked_campaigns) = mpsc::unbounded_channel();
@@ -185,19 +191,16 @@ async fn fall_back_without_rights(config: &mut Config, membership: &Membership, 
     }
 }
 
-/// `services`: whether they can be read.
 fn serve_health(
     tasks: &mut Tasks,
     config: &Config,
     registry: &runtime::metrics::Metrics,
     pulse: &Arc<Pulse>,
-    services: Check,
+    health: &Health,
 ) {
-    let health = Health::new();
     let (beat, known) = (Arc::clone(pulse), Arc::clone(pulse));
     health.register("engine", Matters::Alive, Arc::new(move || beat.alive()));
     health.register("ownership", Matters::Ready, Arc::new(move || known.ready()));
-    health.register("services", Matters::Ready, services);
     for listen in config.metrics.into_iter().chain(config.health) {
         let server = serve(listen, health.clone(), registry.clone(), tasks.stop());
         tasks.spawn("health and metrics server", server);

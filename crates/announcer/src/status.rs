@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, Client};
 use runtime::Product;
 use runtime::client::{ClientError, Settings, connect};
 use serde::Serialize;
@@ -133,6 +133,10 @@ pub enum StatusError {
 pub async fn read(config: &Config, product: &Product) -> Result<Report, StatusError> {
     let api = source(&config.api).load(config.api.server.as_deref()).await?;
     let client = connect(api, &Settings::new("guest", product))?;
+    listed(config, client, Timestamp::now()).await
+}
+
+async fn listed(config: &Config, client: Client, now: Timestamp) -> Result<Report, StatusError> {
     let services: Api<Service> = match &config.watch_namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
@@ -146,7 +150,7 @@ pub async fn read(config: &Config, product: &Product) -> Result<Report, StatusEr
     let all = ListParams::default();
     let services = services.list(&all).await.map_err(failed("Services"))?;
     let leases = leases.list(&all).await.map_err(failed(&format!("Leases in namespace {namespace}")))?;
-    Ok(report(config, &services.items, &leases.items, Timestamp::now()))
+    Ok(report(config, &services.items, &leases.items, now))
 }
 
 /// The report on these objects.
@@ -314,6 +318,7 @@ fn table(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use runtime::scenario::Scenario;
     use serde_json::json;
 
     use super::*;
@@ -409,6 +414,46 @@ harvester-announcer-node-1   node-1   3s ago      fresh
 harvester-announcer-node-2   node-2   10m0s ago   expired, kube-proxy not ready, leaving
 "
         );
+    }
+
+    /// An API server with these objects; others than `allowed` may not be read.
+    fn cluster(allowed: &'static [&'static str]) -> Scenario {
+        let (services, leases) = world();
+        Scenario::answering(move |request| {
+            assert_eq!(request.method, "GET", "it only reads");
+            if !allowed.contains(&request.path.as_str()) {
+                return (403, Scenario::status(403, "Forbidden", "you may not"));
+            }
+            let items = if request.path.ends_with("/leases") { json!(leases) } else { json!(services) };
+            (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}))
+        })
+    }
+
+    const ALL: &[&str] = &["/api/v1/services", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"];
+
+    #[tokio::test]
+    async fn what_is_read_is_what_is_reported_in_two_requests() {
+        let (services, leases) = world();
+        let api = cluster(ALL);
+        let read = listed(&config(&[]), api.client(), now()).await.unwrap();
+        assert_eq!(read, report(&config(&[]), &services, &leases, now()));
+        let asked: Vec<String> = api.requests().iter().map(|request| request.path.clone()).collect();
+        assert_eq!(asked, ALL);
+        let elsewhere = config(&[("svc_namespace", "tenant")]);
+        let api = cluster(&[]);
+        listed(&elsewhere, api.client(), now()).await.unwrap_err();
+        assert_eq!(api.requests()[0].path, "/api/v1/namespaces/tenant/services", "only what the announcer watches");
+    }
+
+    #[tokio::test]
+    async fn what_may_not_be_read_is_named() {
+        for (allowed, expected) in
+            [(&ALL[..0], "failed to list Services"), (&ALL[..1], "failed to list Leases in namespace kube-system")]
+        {
+            let error = listed(&config(&[]), cluster(allowed).client(), now()).await.unwrap_err();
+            let text = runtime::error::chain(&error);
+            assert!(text.starts_with(expected) && text.contains("you may not"), "{text}");
+        }
     }
 
     #[test]

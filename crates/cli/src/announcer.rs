@@ -110,13 +110,17 @@ fn status(arguments: &[String]) -> ExitCode {
     match report {
         Ok(report) => {
             let said = say(if json { report.to_json() } else { report.to_text() }.trim_end());
-            if report.is_well() { said } else { ExitCode::from(NOT_WELL) }
+            ends_with(&report, said)
         }
         Err(error) => {
             eprintln!("cannot tell the status: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }
+}
+
+fn ends_with(report: &announcer::status::Report, said: ExitCode) -> ExitCode {
+    if report.is_well() { said } else { ExitCode::from(NOT_WELL) }
 }
 
 /// What `announcer status` was asked for.
@@ -254,6 +258,27 @@ mod tests {
         }
         for wrong in [&["--kubeconfig"][..], &["--kubeconfig="]] {
             assert!(asked(&words(wrong)).expect_err("refused").contains("--kubeconfig needs a value"));
+        }
+    }
+
+    #[test]
+    fn a_vip_without_an_owner_is_told_by_the_exit_status_too() {
+        use announcer::status::{Report, State, VipRow};
+        let report = |state: State| Report {
+            trouble: None,
+            vips: vec![VipRow {
+                service: "default/web".into(),
+                addresses: vec!["10.0.0.5".parse().unwrap()],
+                owner: None,
+                term: None,
+                state,
+                dhcp: Vec::new(),
+            }],
+            leases: Vec::new(),
+        };
+        assert_eq!(ends_with(&report(State::Announced), ExitCode::SUCCESS), ExitCode::SUCCESS);
+        for state in [State::Pending, State::Unowned, State::OwnerSilent, State::LeaseExpired] {
+            assert_eq!(ends_with(&report(state), ExitCode::SUCCESS), ExitCode::from(3), "{state:?}");
         }
     }
 

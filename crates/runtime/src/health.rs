@@ -72,6 +72,11 @@ impl Health {
         self.checks.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), (matters, check));
     }
 
+    /// What was checked there is no more.
+    pub fn forget(&self, name: &str) {
+        self.checks.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
     /// Names of all checks.
     pub fn names(&self) -> Vec<String> {
         self.checks.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
@@ -215,6 +220,14 @@ mod tests {
             report.text(true),
             "[+]caches excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"other\"\nreadyz check passed\n"
         );
+    }
+
+    #[test]
+    fn what_is_forgotten_fails_no_more() {
+        let health = health();
+        health.forget("caches");
+        assert_eq!(health.names(), ["leaderElection"]);
+        assert!(health.ask(Probe::Readyz, &[]).is_well());
     }
 
     #[test]

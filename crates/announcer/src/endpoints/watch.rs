@@ -7,6 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client};
 use runtime::cache::{Cache, Touched};
+use runtime::health::{Check, Health, Matters};
 use runtime::reflect::Reflector;
 use tokio::sync::mpsc;
 
@@ -17,6 +18,9 @@ use crate::view::{Seen, ServiceKey, ServiceView};
 /// kube-proxy leaves these alone too.
 const OURS: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
 
+/// The health check of a cache that is there only while a Service needs it.
+const FRESH: &str = "endpointslices-fresh";
+
 type SliceKey = (String, String);
 
 /// Tells the engine on which nodes the Services with policy Local have endpoints. Ends only with `services`.
@@ -25,6 +29,7 @@ pub async fn run(
     namespace: Option<String>,
     services: Cache<ServiceKey, Seen>,
     inputs: mpsc::UnboundedSender<Input>,
+    health: Health,
 ) {
     let api = || match &namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
@@ -34,18 +39,26 @@ pub async fn run(
     let mut locals = Locals::new(inputs);
     loop {
         if locals.wanted.is_empty() {
+            health.forget(FRESH);
             let Some(key) = touched.next().await else { return };
             locals.service(&key, services.get(&key).as_deref().and_then(|seen| seen.view.as_deref()));
             continue;
         }
         let slices: Cache<SliceKey, SliceView> = Cache::new(|old, new| old != new);
         let reflector = reflector(api(), &slices);
+        health.register(FRESH, Matters::Ready, freshness(&reflector));
         tokio::select! {
             never = reflector.run() => match never {},
             ended = follow(&mut locals, &services, &mut touched, &slices) => if ended { return },
         }
         locals.index = Index::default();
     }
+}
+
+/// What was never read is not out of date: without the right to read slices the rest works.
+fn freshness(reflector: &Reflector<EndpointSlice, SliceKey, SliceView>) -> Check {
+    let (status, fresh) = (reflector.status(), reflector.freshness());
+    Arc::new(move || if status.borrow().synced { fresh() } else { Ok(()) })
 }
 
 fn reflector(

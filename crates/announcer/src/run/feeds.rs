@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 use l2::Netlink;
 use runtime::cache::{Cache, Told};
-use runtime::health::Check;
+use runtime::health::Matters;
 use runtime::reflect::Reflector;
 use runtime::shutdown::Token;
 use runtime::tasks::Tasks;
@@ -21,17 +21,18 @@ use crate::engine::Input;
 use crate::node;
 use crate::view::{Seen, ServiceKey};
 
-/// Services and the endpoints of those that ask for them. Whether Services can be read is in the result.
-pub(super) fn services(tasks: &mut Tasks, shared: &Shared<'_>) -> Check {
-    let Shared { config, client, inputs, .. } = shared;
+/// Services and the endpoints of those that ask for them.
+pub(super) fn services(tasks: &mut Tasks, shared: &Shared<'_>) {
+    let Shared { config, client, inputs, health, .. } = shared;
     let cache: Cache<ServiceKey, Seen> = Cache::new(|old, new| old != new);
     let services = reflector(client, config, &cache);
-    let check = services.check();
+    health.register("services", Matters::Ready, services.check());
+    health.register("services-fresh", Matters::Ready, services.freshness());
     tasks.spawn_endless("watch of Services", services.run());
-    let slices = endpoints::run(client.clone(), config.watch_namespace.clone(), cache.clone(), inputs.clone());
+    let namespace = config.watch_namespace.clone();
+    let slices = endpoints::run(client.clone(), namespace, cache.clone(), inputs.clone(), health.clone());
     tasks.spawn("watch of EndpointSlices", at_most_until(tasks.stop(), slices));
     tasks.spawn("feed of Services", plain(feed_services(cache, inputs.clone(), tasks.stop())));
-    check
 }
 
 /// Tells `changed` of what others do to the node's network. `connection` carries what `netlink` is asked.

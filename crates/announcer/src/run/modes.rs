@@ -21,7 +21,7 @@ use crate::view::ServiceKey;
 
 /// One Lease for all Services, until it is to be handed back.
 pub(super) fn global(tasks: &mut Tasks, shared: &Shared<'_>, recorder: &Recorder, release: CancellationToken) {
-    let Shared { config, client, namespace, inputs } = shared;
+    let Shared { config, client, namespace, inputs, .. } = shared;
     let election = Election::new(client.clone(), leader_config(config, namespace), Some(recorder));
     let leadership = election.leadership();
     let after = Successor {
@@ -51,12 +51,13 @@ pub(super) struct Member {
 
 /// One membership Lease per node, and a record on each Service.
 pub(super) fn node(tasks: &mut Tasks, shared: &Shared<'_>, member: Member) {
-    let Shared { config, client, namespace, inputs } = shared;
+    let Shared { config, client, namespace, inputs, health } = shared;
     let Member { membership, written, swapper, asked_swaps } = member;
-    let leases = membership::watch_leases(client.clone(), namespace.clone(), config.lease.name.clone(), inputs.clone());
+    let lock = config.lease.name.clone();
+    let leases = membership::watch_leases(client.clone(), namespace.clone(), lock, inputs.clone(), health.clone());
     tasks.spawn("watch of Leases", until(tasks.stop(), leases));
     let nodes = Cache::new(|old, new| old != new);
-    let watch = membership::watch_nodes(client.clone(), nodes.clone(), inputs.clone());
+    let watch = membership::watch_nodes(client.clone(), nodes.clone(), inputs.clone(), health.clone());
     tasks.spawn("watch of Nodes", until(tasks.stop(), watch));
     let proxy = membership::watch_kube_proxy(config.node_name.clone(), nodes, inputs.clone());
     tasks.spawn("watch of kube-proxy", until(tasks.stop(), proxy));
