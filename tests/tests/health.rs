@@ -57,7 +57,7 @@ async fn an_announcer_without_the_api_goes_on_serving_lives_and_is_not_ready() {
         bed.wait_until_announcing(n).await.unwrap();
     }
     let_it_happen(3).await;
-    nothing_was_lost("no API for anybody", watch);
+    nothing_was_lost("no API for anybody", watch).unwrap();
     vip.is_announced_by(vip.owner).await;
     vip.is_deleted().await;
     bed.restart_proxies().unwrap();

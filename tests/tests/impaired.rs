@@ -41,7 +41,7 @@ async fn is_replaced_once(what: &str, last: u8, fault: impl Fn(&Nic) -> anyhow::
     let_it_happen(5).await;
     vip.is_announced_by(second).await;
     vip.is_gone_from(vip.owner).await;
-    at_most(FAILOVER, what, watch);
+    at_most(FAILOVER, what, watch).unwrap();
     assert_eq!(vip.term().await, term + 1, "{what}: one move");
     vip.is_deleted().await;
 }
@@ -119,7 +119,7 @@ async fn an_api_server_that_stands_still_and_goes_on_moves_nothing() {
             bed.wait_until_announcing(n).await.unwrap();
         }
         let_it_happen(20).await;
-        nothing_was_lost(what, watch);
+        nothing_was_lost(what, watch).unwrap();
         assert_eq!((vip.term().await, bed.owner_of(vip.address).unwrap()), (term, Some(vip.owner)), "{what}");
         nothing_was_written(&bed, mark).unwrap();
     }
