@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use e2e::host::CCM_LEASE;
 use e2e::wire::{GLOBAL_LEASE, Renewal};
-use e2e::{Bed, Exposed, PATIENCE, service, wait_for, watch};
+use e2e::{Bed, Exposed, service, watch};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
 use serde_json::json;
@@ -55,15 +55,6 @@ fn ask(bed: &Bed, address: IpAddr) -> Probe {
 async fn start(bed: &Bed, n: usize) {
     bed.announcer(n).start().unwrap();
     bed.wait_until_announcing(n).await.unwrap();
-}
-
-async fn is_without(bed: &Bed, n: usize, address: IpAddr) {
-    wait_for(&format!("node{n} to have given {address} up"), PATIENCE, || async {
-        let has = bed.lan.host(n).has_address(address).map_err(|error| format!("{error:#}"))?;
-        if has { Err("it has the address".to_owned()) } else { Ok(()) }
-    })
-    .await
-    .unwrap();
 }
 
 /// Addresses and MACs stay through both moves, the DHCP server hears of no end, and each move is one short gap.
@@ -128,9 +119,9 @@ async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes
     let probe = ask(&bed, address);
     bed.announcer(1).stop().unwrap();
     let theirs = KubeVip::leads(&bed, 1).await;
-    is_without(&bed, 2, address).await;
-    is_without(&bed, 2, leased).await;
-    is_without(&bed, 1, address).await;
+    bed.wait_until_without(2, address).await.unwrap();
+    bed.wait_until_without(2, leased).await.unwrap();
+    bed.wait_until_without(1, address).await.unwrap();
     theirs.carries(1, "eth0", address);
     web.reply(address, 80).await.unwrap();
     tokio::time::sleep(LEASE).await;
