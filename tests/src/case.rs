@@ -331,6 +331,12 @@ impl Exposed<'_> {
         deleted.map(drop).with_context(|| format!("failed to delete Service {self}"))
     }
 
+    /// Deletes it, and waits until its address is withdrawn.
+    pub async fn delete_with(&self, address: IpAddr) -> Result<()> {
+        self.delete().await?;
+        self.wait_until_withdrawn(address).await
+    }
+
     /// Waits until it is gone.
     pub async fn wait_until_gone(&self) -> Result<()> {
         let services = self.api();
@@ -355,6 +361,15 @@ impl Exposed<'_> {
             Ok(value) => Ok(value),
             Err(error) => bail!("{error:#}; its Events: {:#?}", self.events().await.unwrap_or_default()),
         }
+    }
+
+    /// Waits for the address that the cloud provider asks the announcer for.
+    pub async fn published(&self) -> Result<String> {
+        self.wait_for("a published address", |service| {
+            let found = service.annotations().get(kube_vip::LOADBALANCER_IPS).cloned();
+            found.filter(|ip| !ip.is_empty()).ok_or_else(|| seen(service))
+        })
+        .await
     }
 
     /// Waits for the address in its status.

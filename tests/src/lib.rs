@@ -11,6 +11,7 @@
 //! | [`cost`] | API writes of the product, from the audit logs |
 //! | [`host`] | what goes wrong at Harvester, and how the cloud controller manager says that it is |
 //! | [`wire`] | who answers for an address, where it is, and who may announce |
+//! | [`watch`] | clients that ask all the time while something happens, and what may not happen meanwhile |
 //! | [`installation`] | [`installation::Installation`]: real nodes without the product, for tests that install it |
 //! | [`repositories`] | where charts come from: a web server, an OCI registry |
 //! | [`prometheus`] | a real Prometheus with the chart's alerts and the dashboard's queries |
@@ -44,7 +45,8 @@
 //! The product's binaries are taken as they lie in the target directory: `make test-e2e` builds them first, a bare `cargo test
 //! --workspace --test NAME` does so only where they are missing.
 //!
-//! Everything that waits has a generous deadline ([`PATIENCE`]) and says what it saw last. Nothing has to be cleaned up: a bed has no
+//! Everything that waits has a generous deadline ([`PATIENCE`]) and says what it saw last. What a machine without time for an announcer can
+//! spoil, and rightly, is tried up to three times ([`watch::one_of_three`]). Nothing has to be cleaned up: a bed has no
 //! name outside its process, and the kernel ends it with the process (see [`testbed`]). `TESTBED_KEEP_LOGS=1` keeps logs and data.
 
 use std::time::Duration;

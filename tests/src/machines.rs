@@ -120,6 +120,21 @@ impl Bed {
         .await
     }
 
+    /// Waits until a cloud provider has initialised a Node.
+    pub async fn wait_until_node_is_initialized(&self, name: &str) -> Result<()> {
+        self.wait_for_node(name, "to be initialised", |node| {
+            if is_initialized(node) { Ok(()) } else { Err(format!("still tainted, addresses {:?}", addresses(node))) }
+        })
+        .await
+    }
+
+    /// A virtual machine with this address, and its Node, initialised.
+    pub async fn machine_and_node(&self, vm: &str, node: &str, address: &str) -> Result<()> {
+        self.machines().await?.save(&self.machine(vm, &[address]).called(node)).await?;
+        self.register_node(&NodeSketch::new(node)).await?;
+        self.wait_until_node_is_initialized(node).await
+    }
+
     /// Waits until a Node is gone.
     pub async fn wait_until_node_is_gone(&self, name: &str) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client().await?);

@@ -1,6 +1,6 @@
 //! The two kinds of places that charts come from: any web server with an index, and an OCI registry.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -14,6 +14,21 @@ fn free_address() -> Result<SocketAddr> {
     listener.local_addr().context("a bound socket has an address")
 }
 
+/// Whether it is this process that listens there: whoever else has got the port would answer as well.
+fn listens_at(process: &Process, address: SocketAddr) -> bool {
+    let own = format!("/proc/{}", process.pid());
+    let listening = std::fs::read_to_string(format!("{own}/net/tcp")).unwrap_or_default();
+    // 0A is LISTEN; the tenth column is the socket's inode.
+    let port = format!(":{:04X}", address.port());
+    let inode = listening.lines().find_map(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        (columns.get(1)?.ends_with(&port) && *columns.get(3)? == "0A").then(|| format!("socket:[{}]", columns[9]))
+    });
+    let files = std::fs::read_dir(format!("{own}/fd")).into_iter().flatten().flatten();
+    let mut links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+    inode.is_some_and(|inode| links.any(|link| link.as_os_str() == inode.as_str()))
+}
+
 /// Starts a server on a port that was free a moment ago, and on another one if somebody else has got that by now.
 fn started(name: &str, dir: &RunDir, command: impl Fn(SocketAddr) -> Result<Command>) -> Result<(Process, SocketAddr)> {
     for _ in 0..5 {
@@ -23,9 +38,9 @@ fn started(name: &str, dir: &RunDir, command: impl Fn(SocketAddr) -> Result<Comm
             if process.ended().is_some() {
                 return Ok(false);
             }
-            TcpStream::connect(address).map(|_| true).map_err(|error| error.to_string())
+            if listens_at(&process, address) { Ok(true) } else { Err(process.log_tail(5)) }
         })?;
-        if listens && process.ended().is_none() {
+        if listens {
             return Ok((process, address));
         }
         eprintln!("{name} at {address} ended: {}", process.log_tail(5));
@@ -92,5 +107,31 @@ impl OciRegistry {
     /// Where it is.
     pub fn url(&self) -> String {
         format!("oci://{}/charts", self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn a_port_that_somebody_else_gets_first_is_given_up_for_another() {
+        let dir = RunDir::new("taken").unwrap();
+        let (taken, tried) = (RefCell::new(None), RefCell::new(Vec::new()));
+        let (_process, address) = started("http.server", &dir, |address| {
+            if taken.borrow().is_none() {
+                *taken.borrow_mut() = Some(TcpListener::bind(address)?);
+            }
+            tried.borrow_mut().push(address);
+            let mut command = Command::new("python3");
+            command.args(["-m", "http.server", &address.port().to_string(), "--bind", "127.0.0.1"]);
+            Ok(command)
+        })
+        .unwrap();
+        let tried = tried.into_inner();
+        assert!(tried.len() > 1 && tried.last() == Some(&address), "{tried:?}");
+        assert_ne!(tried[0], address);
     }
 }

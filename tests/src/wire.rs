@@ -106,6 +106,15 @@ impl Bed {
         .await
     }
 
+    /// Waits until node `n` has given this address up.
+    pub async fn wait_until_without(&self, n: usize, address: IpAddr) -> Result<()> {
+        wait_for(&format!("node{n} to have given {address} up"), PATIENCE, || async {
+            let has = self.lan.host(n).has_address(address).map_err(|error| format!("{error:#}"))?;
+            if has { Err("it has the address".to_owned()) } else { Ok(()) }
+        })
+        .await
+    }
+
     /// Waits until this MAC, and no other, answers the client's ARP requests for this address.
     pub async fn wait_for_mac(&self, address: IpAddr, mac: &str) -> Result<()> {
         wait_for(&format!("{mac} alone to answer for {address}"), PATIENCE, || async {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use e2e::case::ingress;
 use e2e::wire::{GLOBAL_LEASE, Renewal};
-use e2e::{Bed, Beds, Exposed, PATIENCE, service, wait_for, watch};
+use e2e::{Bed, Beds, PATIENCE, service, wait_for, watch};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
 use serde_json::json;
@@ -40,11 +40,6 @@ async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
 async fn start(bed: &Bed, n: usize) {
     bed.announcer(n).start().unwrap();
     bed.wait_until_announcing(n).await.unwrap();
-}
-
-async fn gone(web: &Exposed<'_>, address: IpAddr) {
-    web.delete().await.unwrap();
-    web.wait_until_withdrawn(address).await.unwrap();
 }
 
 async fn wait_for_holder(bed: &Bed, node: &str) {
@@ -142,8 +137,8 @@ async fn what_kube_vip_left_is_adopted_where_it_is_ours_and_removed_where_it_is_
     assert!(node1.interfaces().unwrap().contains(&"macvlan0".to_owned()));
     watch::nothing_was_lost("adoption", [probe]).unwrap();
     node1.ip(["link del macvlan0", "addr del 172.20.0.9/32 dev eth0"]).unwrap();
-    gone(&web, address).await;
-    gone(&lease, leased).await;
+    web.delete_with(address).await.unwrap();
+    lease.delete_with(leased).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,7 +185,7 @@ async fn a_foreign_holder_of_the_lease_is_respected_until_it_gives_it_up_and_whe
     bed.hold_announcer_lease("", Duration::from_secs(1)).await.unwrap();
     wait_for_holder(&bed, "node1").await;
     web.reply(address, 80).await.unwrap();
-    gone(&web, address).await;
+    web.delete_with(address).await.unwrap();
 }
 
 #[tokio::test]
@@ -226,8 +221,8 @@ async fn a_stop_without_successor_leaves_the_addresses_for_five_minutes_to_be_ad
     tokio::time::sleep(Duration::from_secs(3)).await;
     watch::nothing_was_lost("stop and start", probes).unwrap();
     bed.wait_for_mac(leased, &mac).await.unwrap();
-    gone(&web, address).await;
-    gone(&lease, leased).await;
+    web.delete_with(address).await.unwrap();
+    lease.delete_with(leased).await.unwrap();
 }
 
 #[tokio::test]
@@ -262,8 +257,8 @@ async fn addresses_left_behind_are_removed_by_the_next_life_if_somebody_else_own
     bed.wait_for_mac(leased, &mac).await.unwrap();
     web.reply(address, 80).await.unwrap();
     lease.reply(leased, 80).await.unwrap();
-    gone(&web, address).await;
-    gone(&lease, leased).await;
+    web.delete_with(address).await.unwrap();
+    lease.delete_with(leased).await.unwrap();
 }
 
 #[tokio::test]
@@ -289,9 +284,9 @@ async fn settings_of_the_interface_are_changed_while_addresses_are_there_and_put
     let link = format!("vip-{}", &lease.get().await.unwrap().uid().unwrap()[..8]);
     let macvlan = ["arp_ignore", "arp_announce", "rp_filter"].map(|name| bed.inet_conf(1, &link, name).unwrap());
     assert_eq!(macvlan, [1, 2, 2]);
-    gone(&web, address).await;
+    web.delete_with(address).await.unwrap();
     assert_eq!(settings(), [1, 2], "the macvlan needs them as well");
-    gone(&lease, leased).await;
+    lease.delete_with(leased).await.unwrap();
     wait_for("the former settings", PATIENCE, || async {
         let found = settings();
         if found == [0, 1] { Ok(()) } else { Err(format!("{found:?}")) }

@@ -72,8 +72,7 @@ async fn a_dual_stack_service_answers_in_both_families() {
             assert!(field(&reply, "pod").is_some(), "{reply}");
         }
         assert_eq!(on_its_node(&bed, &web, v4).await, on_its_node(&bed, &web, v6).await);
-        web.delete().await.unwrap();
-        web.wait_until_withdrawn(v4).await.unwrap();
+        web.delete_with(v4).await.unwrap();
         wait_for("the other address to go as well", PATIENCE, || async {
             bed.owner_of(v6).map_err(|error| format!("{error:#}"))?.map_or(Ok(()), |n| Err(format!("on node{n}")))
         })
@@ -105,8 +104,7 @@ async fn two_services_with_one_address_keep_it_until_the_last_one_goes() {
     .unwrap();
     second.reply(address, 81).await.unwrap();
     bed.wait_for_one_mac(address).await.unwrap();
-    second.delete().await.unwrap();
-    second.wait_until_withdrawn(address).await.unwrap();
+    second.delete_with(address).await.unwrap();
 }
 
 #[tokio::test]

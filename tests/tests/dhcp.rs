@@ -64,8 +64,7 @@ async fn lease_of(bed: &Bed, mac: &str) -> DhcpLease {
 
 /// Deletes it and waits until nothing of it is left, on no node and at the server.
 async fn released(bed: &Bed, web: &Exposed<'_>, address: IpAddr) {
-    web.delete().await.unwrap();
-    web.wait_until_withdrawn(address).await.unwrap();
+    web.delete_with(address).await.unwrap();
     wait_for("macvlan and lease to be gone", PATIENCE, || async {
         let links = [bed.macvlans(1).unwrap(), bed.macvlans(2).unwrap()].concat();
         let leases = bed.lan.dhcp().leases().unwrap();

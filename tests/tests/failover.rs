@@ -249,8 +249,7 @@ async fn strangers_on_the_lan_change_nothing_and_are_told() {
     drop(rogue);
     late.wait_for_addresses(&[new]).await.unwrap();
     late.reply(new, 80).await.unwrap();
-    late.delete().await.unwrap();
-    late.wait_until_withdrawn(new).await.unwrap();
+    late.delete_with(new).await.unwrap();
     vip.is_deleted().await;
 }
 

@@ -116,8 +116,7 @@ impl<'a> Pair<'a> {
 
     async fn is_deleted(&self) {
         for (service, address) in [(&self.web, self.address), (&self.lease, self.leased)] {
-            service.delete().await.unwrap();
-            service.wait_until_withdrawn(address).await.unwrap();
+            service.delete_with(address).await.unwrap();
         }
     }
 }
@@ -260,8 +259,7 @@ async fn the_api_away_for_everybody_moves_nothing_and_loses_no_reply() {
     eprintln!("a new Service is announced {} ms after the outage", since.elapsed().as_millis());
     web.wait_for_addresses(&[late]).await.unwrap();
     web.reply(late, 80).await.unwrap();
-    web.delete().await.unwrap();
-    web.wait_until_withdrawn(late).await.unwrap();
+    web.delete_with(late).await.unwrap();
     pair.is_deleted().await;
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use e2e::host::CCM_LEASE;
 use e2e::wire::{GLOBAL_LEASE, Renewal};
-use e2e::{Bed, Exposed, PATIENCE, service, wait_for, watch};
+use e2e::{Bed, Exposed, service, watch};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
 use serde_json::json;
@@ -74,15 +74,6 @@ async fn start(bed: &Bed, n: usize) {
     bed.wait_until_announcing(n).await.unwrap();
 }
 
-async fn is_without(bed: &Bed, n: usize, address: IpAddr) {
-    wait_for(&format!("node{n} to have given {address} up"), PATIENCE, || async {
-        let has = bed.lan.host(n).has_address(address).map_err(|error| format!("{error:#}"))?;
-        if has { Err("it has the address".to_owned()) } else { Ok(()) }
-    })
-    .await
-    .unwrap();
-}
-
 /// Addresses and MACs stay through both moves, the DHCP server hears of no end, and each move is one short gap.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes_back() {
@@ -145,7 +136,7 @@ async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes
     // Back: node1's pod is a kube-vip again, which takes the Lease that nobody holds, and the addresses at once.
     bed.announcer(1).stop().unwrap();
     for address in [address, leased] {
-        is_without(&bed, 1, address).await;
+        bed.wait_until_without(1, address).await.unwrap();
     }
     bed.wait_for_mac(address, &node2.mac()).await.unwrap();
     let probes = [ask(&bed, address), ask(&bed, leased)];
@@ -158,7 +149,7 @@ async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes
     theirs.carries(1, "eth0", address);
     let announcements = [theirs.repeats(1, &link, leased), theirs.repeats(1, "eth0", address)];
     for address in [address, leased] {
-        is_without(&bed, 2, address).await;
+        bed.wait_until_without(2, address).await.unwrap();
     }
     for (service, address) in [(&web, address), (&lease, leased)] {
         service.reply(address, 80).await.unwrap();

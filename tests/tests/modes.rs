@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use e2e::wire::Renewal;
-use e2e::{Bed, Beds, Case, Exposed, PATIENCE, service, wait_for, watch};
+use e2e::{Bed, Beds, Case, PATIENCE, service, wait_for, watch};
 use harvester_api::keys::kube_vip;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -87,11 +87,6 @@ async fn at(case: &Case<'_>, name: &str, last: u8) -> (String, IpAddr) {
     (name.to_owned(), address)
 }
 
-async fn gone(web: &Exposed<'_>, address: IpAddr) {
-    web.delete().await.unwrap();
-    web.wait_until_withdrawn(address).await.unwrap();
-}
-
 #[tokio::test]
 async fn each_service_has_a_lease_of_its_own_that_is_handed_on_and_lost_alone() {
     if e2e::skip() {
@@ -138,7 +133,7 @@ async fn each_service_has_a_lease_of_its_own_that_is_handed_on_and_lost_alone() 
     watch::at_most(MOVE, "crash", probes).unwrap();
     start_in(&bed, other, "service").await;
     for (web, _, address) in &services {
-        gone(web, *address).await;
+        web.delete_with(*address).await.unwrap();
     }
 }
 
@@ -177,8 +172,8 @@ async fn a_foreign_holder_of_one_lease_is_respected_and_the_other_service_stays(
     lease.hold("").await.unwrap();
     theirs.reply(address, 80).await.unwrap();
     watch::nothing_was_lost("the other Service", [probe]).unwrap();
-    gone(&theirs, address).await;
-    gone(&case.named(&own), beside).await;
+    theirs.delete_with(address).await.unwrap();
+    case.named(&own).delete_with(beside).await.unwrap();
 }
 
 /// Node by node, as a DaemonSet is replaced after the value was changed. The term that `node` mode has written stays on
@@ -219,5 +214,5 @@ async fn a_cluster_goes_from_mode_to_mode_and_back_and_serves_all_the_time() {
         assert!(answers.double < Duration::from_secs(3), "{from} to {to}: {answers}");
         assert!(!web.annotation(kube_vip::VIP_HOST).await.unwrap().is_empty());
     }
-    gone(&web, address).await;
+    web.delete_with(address).await.unwrap();
 }

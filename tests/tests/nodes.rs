@@ -32,19 +32,8 @@ fn provider_id(node: &Node) -> Option<&str> {
     node.spec.as_ref()?.provider_id.as_deref()
 }
 
-fn initialized(node: &Node) -> Result<(), String> {
-    if is_initialized(node) { Ok(()) } else { Err(format!("still tainted, addresses {:?}", addresses(node))) }
-}
-
 fn has_taint(node: &Node, key: &str) -> bool {
     node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| taint.key == key)
-}
-
-/// A Node with a machine of the same name, initialised.
-async fn machine_and_node(bed: &Bed, name: &str, address: &str) {
-    bed.machines().await.unwrap().save(&bed.machine(name, &[address])).await.unwrap();
-    bed.register_node(&NodeSketch::new(name)).await.unwrap();
-    bed.wait_for_node(name, "to be initialised", initialized).await.unwrap();
 }
 
 #[tokio::test]
@@ -78,9 +67,9 @@ async fn scenario_20_a_node_whose_machine_was_deleted_goes_and_others_stay() {
         return;
     }
     let bed = bed().await;
-    machine_and_node(&bed, "gone", "192.168.100.61").await;
-    machine_and_node(&bed, "sick", "192.168.100.62").await;
-    machine_and_node(&bed, "fine", "192.168.100.63").await;
+    bed.machine_and_node("gone", "gone", "192.168.100.61").await.unwrap();
+    bed.machine_and_node("sick", "sick", "192.168.100.62").await.unwrap();
+    bed.machine_and_node("fine", "fine", "192.168.100.63").await.unwrap();
     bed.set_ready("sick", false).await.unwrap();
     bed.set_ready("gone", false).await.unwrap();
     bed.machines().await.unwrap().delete(VM_NAMESPACE, "gone", false).await.unwrap();
@@ -101,7 +90,7 @@ async fn a_machine_that_is_switched_off_marks_its_node_until_it_is_back() {
         return;
     }
     let bed = bed().await;
-    machine_and_node(&bed, "sleeper", "192.168.100.64").await;
+    bed.machine_and_node("sleeper", "sleeper", "192.168.100.64").await.unwrap();
     let machines = bed.machines().await.unwrap();
     machines.power(VM_NAMESPACE, "sleeper", false).await.unwrap();
     bed.set_ready("sleeper", false).await.unwrap();
@@ -131,7 +120,7 @@ async fn a_node_whose_machine_cannot_be_found_says_so_and_is_initialised_when_it
     assert!(event.message.contains(VM_NAMESPACE), "the Event names where the machine is looked for: {}", event.message);
     assert!(!is_initialized(&bed.node("early").await.unwrap().unwrap()));
     bed.machines().await.unwrap().save(&bed.machine("early", &["192.168.100.65"])).await.unwrap();
-    bed.wait_for_node("early", "to be initialised", initialized).await.unwrap();
+    bed.wait_until_node_is_initialized("early").await.unwrap();
 }
 
 #[tokio::test]
@@ -149,7 +138,7 @@ async fn a_node_whose_machine_has_no_address_yet_says_so_and_gets_it_when_it_is_
     assert_eq!(event.kind, "Warning");
     assert!(!is_initialized(&bed.node("silent").await.unwrap().unwrap()));
     machines.addresses(VM_NAMESPACE, "silent", "nic-0", &["192.168.100.66".to_owned()]).await.unwrap();
-    bed.wait_for_node("silent", "to be initialised", initialized).await.unwrap();
+    bed.wait_until_node_is_initialized("silent").await.unwrap();
     let node = bed.node("silent").await.unwrap().unwrap();
     assert_eq!(addresses(&node), ["InternalIP=192.168.100.66", "Hostname=silent"]);
 }
@@ -169,7 +158,7 @@ async fn a_node_with_another_host_name_than_its_machine_is_found_through_the_gue
         bed.wait_for_event("default", "Node", "worker-a", "NodeInitializationFailed", "worker-a").await.unwrap();
     assert!(event.message.contains("worker-a"), "{}", event.message);
     machines.agent(VM_NAMESPACE, "vm-17", true).await.unwrap();
-    bed.wait_for_node("worker-a", "to be initialised", initialized).await.unwrap();
+    bed.wait_until_node_is_initialized("worker-a").await.unwrap();
     let node = bed.node("worker-a").await.unwrap().unwrap();
     assert_eq!(provider_id(&node), Some(format!("harvester://{}", vm_uid(&bed, "vm-17").await).as_str()));
     assert_eq!(addresses(&node), ["InternalIP=192.168.100.67", "Hostname=worker-a"]);
@@ -181,7 +170,7 @@ async fn a_changed_address_shows_on_the_node_at_once() {
         return;
     }
     let bed = bed().await;
-    machine_and_node(&bed, "mover", "192.168.100.68").await;
+    bed.machine_and_node("mover", "mover", "192.168.100.68").await.unwrap();
     let machines = bed.machines().await.unwrap();
     machines.addresses(VM_NAMESPACE, "mover", "nic-0", &["192.168.100.69".to_owned()]).await.unwrap();
     // The Go provider looks every five minutes; nobody waits that long here.
@@ -201,7 +190,7 @@ async fn a_node_stays_while_harvester_forbids_to_ask_or_cannot_be_reached() {
     }
     let builder = Bed::builder().nodes(1).without_announcers().without_pool().ccm_arg("--node-monitor-period=1s");
     let bed = builder.start().await.unwrap();
-    machine_and_node(&bed, "lost", "192.168.100.70").await;
+    bed.machine_and_node("lost", "lost", "192.168.100.70").await.unwrap();
     let roles: Api<ClusterRole> = Api::all(bed.harvester_client().await.unwrap());
     let mut role = roles.get(CLOUD_PROVIDER_ROLE).await.unwrap();
     let rules = role.rules.clone();
@@ -229,5 +218,5 @@ async fn a_node_stays_while_harvester_forbids_to_ask_or_cannot_be_reached() {
     let node = bed.node("node1").await.unwrap().unwrap();
     assert!(is_initialized(&node));
     // It goes on with its work.
-    machine_and_node(&bed, "late", "192.168.100.71").await;
+    bed.machine_and_node("late", "late", "192.168.100.71").await.unwrap();
 }

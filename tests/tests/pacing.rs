@@ -8,7 +8,7 @@ use std::time::Duration;
 use e2e::bed::POOL;
 use e2e::{Bed, Case, Exposed, VM_NAMESPACE, service};
 use futures::StreamExt;
-use harvester_api::keys::{cloudprovider, kube_vip};
+use harvester_api::keys::cloudprovider;
 use harvester_api::load_balancer::LoadBalancer;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -81,15 +81,6 @@ async fn complaints(bed: &Bed) -> Arc<Mutex<Heard>> {
     heard
 }
 
-async fn published(service: &Exposed<'_>) {
-    service
-        .wait_for("its address to be published", |service| {
-            service.annotations().get(kube_vip::LOADBALANCER_IPS).map(drop).ok_or_else(|| "not yet".to_owned())
-        })
-        .await
-        .unwrap();
-}
-
 async fn make<'a>(case: &'a Case<'_>, prefix: &str, count: usize) -> Vec<Exposed<'a>> {
     let names: Vec<String> = (0..count).map(|n| format!("{prefix}-{n}")).collect();
     futures::future::try_join_all(names.iter().map(|name| case.create(service(name).ipam("pool").tcp(80))))
@@ -114,7 +105,7 @@ async fn services_take_turns_on_a_real_host_new_ones_first_and_nothing_is_leaked
 
     let services = make(&case, "web", COUNT).await;
     for service in &services {
-        published(service).await;
+        service.published().await.unwrap();
     }
     complaints.lock().unwrap().check();
     let objects_there = objects(&bed).await;
@@ -131,7 +122,7 @@ async fn services_take_turns_on_a_real_host_new_ones_first_and_nothing_is_leaked
         service.delete().await.unwrap();
     }
     let new = make(&case, "new", 1).await;
-    published(&new[0]).await;
+    new[0].published().await.unwrap();
 
     // Deleted while the host is booking.
     let hasty = make(&case, "hasty", 3).await;

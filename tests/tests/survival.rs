@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use e2e::machines::{SHUTDOWN, addresses, is_initialized};
-use e2e::{Bed, Case, Exposed, NodeSketch, Shared, VM_NAMESPACE, service, wait_for};
-use harvester_api::keys::{cloudprovider, kube_vip};
+use e2e::{Bed, Case, Exposed, Shared, VM_NAMESPACE, service, wait_for};
+use harvester_api::keys::cloudprovider;
 use harvester_api::load_balancer::LoadBalancer;
 use harvester_sim::faults::Faults;
 use harvester_sim::guest::machines::MigrationOutcome;
@@ -39,19 +39,10 @@ async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
     (guard, bed)
 }
 
-async fn published(web: &Exposed<'_>) -> String {
-    web.wait_for("a published address", |service| {
-        let found = service.annotations().get(kube_vip::LOADBALANCER_IPS).cloned();
-        found.filter(|ip| !ip.is_empty()).ok_or_else(|| e2e::case::seen(service))
-    })
-    .await
-    .unwrap()
-}
-
 /// A Service that is well: its address is published, and served, as the announcer would say.
 async fn created(case: &Case<'_>, name: &str) -> String {
     let web = case.create(service(name).tcp(80)).await.unwrap();
-    let address = published(&web).await;
+    let address = web.published().await.unwrap();
     web.patch_status(json!({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}})).await.unwrap();
     address
 }
@@ -67,14 +58,6 @@ fn writes_of(bed: &Bed, case: &Case<'_>, mark: e2e::Mark) -> e2e::Costs {
 
 async fn uid_of_load_balancer(web: &Exposed<'_>) -> String {
     web.load_balancer().await.unwrap().unwrap().uid().unwrap()
-}
-
-async fn machine_and_node(bed: &Bed, vm: &str, node: &str, address: &str) {
-    bed.machines().await.unwrap().save(&bed.machine(vm, &[address]).called(node)).await.unwrap();
-    bed.register_node(&NodeSketch::new(node)).await.unwrap();
-    bed.wait_for_node(node, "to be initialised", |node| is_initialized(node).then_some(()).ok_or("tainted".to_owned()))
-        .await
-        .unwrap();
 }
 
 async fn wait_for_internal_ip(bed: &Bed, node: &str, ip: &str) {
@@ -126,7 +109,7 @@ async fn h1_h3_h14_an_outage_of_the_harvester_api_destroys_nothing_and_what_was_
     let case = bed.case("h1").await.unwrap();
     let address = created(&case, "stays").await;
     let (stays, goes) = (case.named("stays"), case.create(service("goes").tcp(80)).await.unwrap());
-    published(&goes).await;
+    goes.published().await.unwrap();
     let lb = uid_of_load_balancer(&stays).await;
     let lease = bed.ccm_lease().await.unwrap();
     let mark = bed.mark();
@@ -152,14 +135,14 @@ async fn h1_h3_h14_an_outage_of_the_harvester_api_destroys_nothing_and_what_was_
     assert!(left.metadata.deletion_timestamp.is_some() && !left.finalizers().is_empty(), "h14: the finalizer stays");
 
     bed.harvester.api_server().start().await.unwrap();
-    published(&new).await;
+    new.published().await.unwrap();
     let beats = heartbeats_until_created(&bed, away);
     goes.wait_until_gone().await.unwrap();
     assert_eq!(goes.load_balancer().await.unwrap(), None);
     // Who waits for its next attempt, backed off during the outage, comes later.
     assert!(beats < 8, "{beats} renewals of its Lease, two seconds apart, between the first answer and the new object");
     eprintln!("created {beats} heartbeats after the first answer");
-    assert_eq!((published(&stays).await, uid_of_load_balancer(&stays).await), (address, lb));
+    assert_eq!((stays.published().await.unwrap(), uid_of_load_balancer(&stays).await), (address, lb));
     assert_eq!(bed.ccm_lease().await.unwrap(), lease);
     let deleted = deletions(&bed, mark);
     assert!(!deleted.is_empty(), "what was asked to go was deleted by us");
@@ -204,7 +187,7 @@ async fn a_service_leaves_its_load_balancer_behind_when_its_user_says_so_by_name
     assert!(left.get(&name).await.is_ok(), "left behind");
     assert_eq!(deletions(&bed, mark), Vec::<String>::new());
     let again = case.create(service("web").tcp(80)).await.unwrap();
-    published(&again).await;
+    again.published().await.unwrap();
     left.delete(&name, &DeleteParams::default()).await.unwrap();
     again
         .wait_for_load_balancer("one of its own", |lb| if lb.name_any() == name { Err(name.clone()) } else { Ok(()) })
@@ -221,7 +204,7 @@ async fn h2_a_server_that_knows_nothing_in_the_place_of_the_api_server_proves_no
     let case = bed.case("h2").await.unwrap();
     let address = created(&case, "web").await;
     let lb = uid_of_load_balancer(&case.named("web")).await;
-    machine_and_node(&bed, "h2-sick", "h2-sick", "192.168.100.81").await;
+    bed.machine_and_node("h2-sick", "h2-sick", "192.168.100.81").await.unwrap();
     let authority = Authority::new().unwrap();
     bed.write_cloud_config(&bed.cloud_config_trusting(&authority).unwrap()).unwrap();
     bed.wait_for_event("kube-system", "Lease", e2e::host::CCM_LEASE, "CloudConfigReloaded", "in use").await.unwrap();
@@ -233,10 +216,10 @@ async fn h2_a_server_that_knows_nothing_in_the_place_of_the_api_server_proves_no
     let doomed = case.create(service("doomed").tcp(80)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert!(bed.node("h2-sick").await.unwrap().is_some());
-    assert_eq!(published(&case.named("web")).await, address);
+    assert_eq!(case.named("web").published().await.unwrap(), address);
     drop(impostor);
     bed.harvester.api_server().start().await.unwrap();
-    published(&doomed).await;
+    doomed.published().await.unwrap();
     assert_eq!(uid_of_load_balancer(&case.named("web")).await, lb);
     assert_eq!(deletions(&bed, mark), Vec::<String>::new());
     bed.set_ready("h2-sick", true).await.unwrap();
@@ -270,13 +253,13 @@ async fn h3_h15_refusals_of_the_webhooks_are_waited_out_without_deleting_and_tol
         // It is tried again and again.
         tokio::time::sleep(Duration::from_secs(8)).await;
         bed.set_faults(&Faults::default()).unwrap();
-        published(&new).await;
+        new.published().await.unwrap();
         let mut warnings = new.events().await.unwrap();
         warnings.retain(|event| event.kind == "Warning" && !is_bad_luck(event));
         warnings.retain(|event| told.is_none_or(|part| event.message.contains(part)));
         assert_eq!(warnings.len(), usize::from(told.is_some()), "{name}: {warnings:#?}");
     }
-    assert_eq!(published(&case.named("stays")).await, address);
+    assert_eq!(case.named("stays").published().await.unwrap(), address);
     assert_eq!(uid_of_load_balancer(&case.named("stays")).await, lb);
     assert_eq!(deletions(&bed, mark), Vec::<String>::new());
 }
@@ -290,7 +273,7 @@ async fn a_restart_writes_nothing_over_a_service_that_nobody_serves() {
     let (_guard, bed) = alone().await;
     let case = bed.case("unserved").await.unwrap();
     let web = case.create(service("web").tcp(80)).await.unwrap();
-    published(&web).await;
+    web.published().await.unwrap();
     let condition = json!({"type": "LoadBalancerReady", "status": "False", "reason": "NotServed",
         "message": "as a former process said", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     bed.ccm().stop().unwrap();
@@ -368,7 +351,7 @@ async fn h5_h6_h7_h10_a_machine_that_is_moved_and_restarted_keeps_its_node_until
         return;
     }
     let (_guard, bed) = alone().await;
-    machine_and_node(&bed, "h7-vm", "h7-node", "192.168.100.82").await;
+    bed.machine_and_node("h7-vm", "h7-node", "192.168.100.82").await.unwrap();
     let machines = bed.machines().await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(bed.client().await.unwrap(), "kube-system");
     let mapping =
@@ -432,7 +415,7 @@ async fn h8_h9_a_replica_that_comes_up_while_agents_are_silent_knows_its_nodes_a
         return;
     }
     let (_guard, bed) = alone().await;
-    machine_and_node(&bed, "h8-vm", "h8-node", "192.168.100.84").await;
+    bed.machine_and_node("h8-vm", "h8-node", "192.168.100.84").await.unwrap();
     let machines = bed.machines().await.unwrap();
     machines.power(VM_NAMESPACE, "h8-vm", false).await.unwrap();
     bed.set_ready("h8-node", false).await.unwrap();
@@ -489,9 +472,9 @@ async fn a_revoked_token_is_told_and_a_new_one_is_used_without_a_restart() {
     config["contexts"] = json!([context("first", "dead"), context("second", "default")]);
     config["current-context"] = json!("first");
     bed.write_cloud_config(&config.to_string()).unwrap();
-    published(&pending).await;
+    pending.published().await.unwrap();
     bed.wait_for_event(about.0, about.1, about.2, "CloudConfigReloaded", "in use").await.unwrap();
     bed.wait_for_event(about.0, about.1, about.2, "HarvesterCredentialsAccepted", "accepts").await.unwrap();
-    assert_eq!(published(&case.named("before")).await, address);
+    assert_eq!(case.named("before").published().await.unwrap(), address);
     assert_eq!(bed.ccm_lease().await.unwrap(), lease, "the same process leads");
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::{Bed, Beds, Case, Exposed, PATIENCE, ServiceSpec, service, wait_for, watch};
+use e2e::{Bed, Beds, Case, Exposed, ServiceSpec, service, watch};
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport, Traffic};
 use tokio::sync::MutexGuard;
 
@@ -79,12 +79,7 @@ impl<'a> Vip<'a> {
     }
 
     pub async fn is_gone_from(&self, n: usize) {
-        wait_for(&format!("node{n} to be clean"), PATIENCE, || async {
-            let has = self.bed.lan.host(n).has_address(self.address).unwrap();
-            if has { Err("it has the address".to_owned()) } else { Ok(()) }
-        })
-        .await
-        .unwrap();
+        self.bed.wait_until_without(n, self.address).await.unwrap();
     }
 
     pub fn watch(&self) -> (Probe, Answerers) {
@@ -93,8 +88,7 @@ impl<'a> Vip<'a> {
     }
 
     pub async fn is_deleted(&self) {
-        self.web.delete().await.unwrap();
-        self.web.wait_until_withdrawn(self.address).await.unwrap();
+        self.web.delete_with(self.address).await.unwrap();
     }
 }
 
