@@ -14,7 +14,7 @@ use vip::{Vip, alone, nothing_was_lost};
 static BEDS: Beds = Beds::new();
 
 /// A cache may stand still for a minute before it counts as out of date.
-const STALE: Duration = Duration::from_secs(60);
+const STALE: Duration = Duration::from_mins(1);
 
 /// What a probe of node `n`'s announcer is answered: status and text.
 fn probe(bed: &Bed, n: usize, path: &str) -> (String, String) {

@@ -284,9 +284,7 @@ impl fmt::Display for Lines<'_> {
         if self.0.steps.is_empty() {
             writeln!(f, "  nothing to write: everything is as it should be")?;
         }
-        for note in &self.0.notes {
-            writeln!(f, "  note: {note}")?;
-        }
+        // Its notes are told at the end, with what is to be done next.
         Ok(())
     }
 }
@@ -385,6 +383,14 @@ mod tests {
         assert_eq!((again.steps, again.token.as_deref()), (vec![], Some("demo-token-20260102")));
         // The next plain run prints the newest one.
         assert_eq!(plan(&request(), &two, "s").unwrap().token.as_deref(), Some("demo-token-20260102"));
+    }
+
+    #[test]
+    fn notes_are_no_part_of_the_plan_as_it_is_shown_so_that_they_are_read_once() {
+        let rotate = Request { task: Task::Rotate, ..request() };
+        let rotated = plan(&rotate, &complete(), "20260102").unwrap();
+        assert!(!rotated.notes.is_empty());
+        assert_eq!(Lines(&rotated, &rotate).to_string().lines().count(), rotated.steps.len());
     }
 
     #[test]

@@ -68,6 +68,11 @@ pub enum RequestError {
         "{0} needs --credentials own: Harvester's own endpoint only makes what is missing and always hands out the same token"
     )]
     NeedsOwnRoad(Task),
+    /// It would be written on every machine; and it is not repeated here.
+    #[error(
+        "--server must not hold a user or a password: guests show their token. Accepted: an https URL such as https://192.168.1.10:6443"
+    )]
+    UserInServer,
     /// No URL that a client could use.
     #[error("--server {0:?} is not an https URL such as https://192.168.1.10:6443")]
     Server(String),
@@ -96,6 +101,12 @@ impl Request {
         check_name("namespace", &self.namespace, LABEL_LIMIT)?;
         check_name("--cluster-name", &self.cluster_name, LABEL_LIMIT)?;
         if let Some(server) = &self.server {
+            if server
+                .parse::<http::Uri>()
+                .is_ok_and(|uri| uri.authority().is_some_and(|host| host.as_str().contains('@')))
+            {
+                return Err(RequestError::UserInServer);
+            }
             let usable = server
                 .parse::<http::Uri>()
                 .is_ok_and(|uri| uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty()));
@@ -191,6 +202,11 @@ pub(crate) mod tests {
         let server = |url: &str| Request { server: Some(url.into()), ..request() }.validate();
         assert_eq!(server("https://rancher.example/k8s/clusters/c-abc"), Ok(()));
         assert_eq!(server("https://[fd00::1]:6443"), Ok(()));
+        // Neither is repeated: it may be a password.
+        for bad in ["https://admin:secret@10.0.0.1:6443", "https://admin@harvester.example"] {
+            let error = server(bad).unwrap_err();
+            assert!(error == RequestError::UserInServer && !error.to_string().contains("secret"), "{error}");
+        }
         for bad in ["", "10.0.0.1:6443", "http://10.0.0.1", "https://"] {
             assert_eq!(server(bad), Err(RequestError::Server(bad.into())));
         }

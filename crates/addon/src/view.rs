@@ -194,7 +194,7 @@ fn has_others(subjects: Option<&[Subject]>, request: &Request) -> bool {
 
 /// Something could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to read {what} on Harvester")]
+#[error("failed to read {what} on Harvester{}", runtime::error::nothing_there(.source))]
 pub struct ObserveError {
     what: String,
     source: kube::Error,

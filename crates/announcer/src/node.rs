@@ -486,7 +486,7 @@ mod tests {
 
     #[test]
     fn a_loop_is_alive_for_half_a_minute_after_its_last_step() {
-        let (pulse, boot) = (Pulse::default(), Duration::from_secs(86_400));
+        let (pulse, boot) = (Pulse::default(), Duration::from_hours(24));
         assert_eq!(pulse.alive_at(boot).unwrap_err(), "the engine has not made a step for 86400 s");
         pulse.beat(boot);
         assert_eq!(pulse.alive_at(boot + Duration::from_secs(30)), Ok(()));

@@ -120,7 +120,7 @@ pub enum StatusError {
     #[error("failed to connect to the cluster")]
     Client(#[from] ClientError),
     /// The API does not answer, or refuses.
-    #[error("failed to list {what}")]
+    #[error("failed to list {what}{}", runtime::error::nothing_there(.source))]
     List {
         /// Which objects.
         what: String,

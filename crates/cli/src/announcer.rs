@@ -1,11 +1,12 @@
 //! The announcer's command line: kube-vip's environment and flags, and the way out.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use announcer::Config;
-use announcer::config::VARIABLES;
+use announcer::config::{ConfigError, VARIABLES};
 use runtime::error::chain;
 use runtime::logging::{self, Format};
 use runtime::shutdown;
@@ -27,7 +28,8 @@ Configuration is kube-vip's: environment variables first, then its flags. Those 
 const NEEDS: &str = "
 kube-vip's other variables and flags are accepted and do nothing; docs/reference.md lists them and every flag.
 
-Needs the capabilities NET_ADMIN and NET_RAW, as user 0. Ends with 0 after SIGTERM, with 1 on an error, with 2 on a word that is no command.
+Needs the capabilities NET_ADMIN and NET_RAW, as user 0. Ends with 0 after SIGTERM, with 1 on an error, with 2 on a word that is no
+command and on a flag or value that is not accepted.
 
 Examples:
   harvester-cloud-provider announcer
@@ -100,7 +102,7 @@ fn status(arguments: &[String]) -> ExitCode {
     };
     let mut config = match Config::from_env_and_args(std::env::vars(), rest, &hostname()) {
         Ok(config) => config,
-        Err(error) => return usage(&chain(&error)),
+        Err(error) => return usage(&format!("{}{}", chain(&error), meant(&error))),
     };
     config.api.kubeconfig = kubeconfig(flag, config.api.kubeconfig.take(), std::env::var_os("KUBECONFIG"));
     let report = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -192,8 +194,8 @@ pub fn main(arguments: &[String]) -> ExitCode {
         Ok(config) => config,
         Err(error) => {
             logging::init(Format::Text, 0);
-            tracing::error!("the announcer cannot start: {error}");
-            return ExitCode::FAILURE;
+            tracing::error!("the announcer cannot start: {error}{}", meant(&error));
+            return ExitCode::from(WRONG_USAGE);
         }
     };
     // slog counts downwards: -4 is debug, and what is below means more.
@@ -217,6 +219,14 @@ pub fn main(arguments: &[String]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The flag that is most like one that is none.
+fn meant(error: &ConfigError) -> String {
+    let ConfigError::UnknownFlag(flag) = error else { return String::new() };
+    let known: BTreeSet<&str> = VARIABLES.iter().filter_map(|variable| variable.flag).collect();
+    let guess = words::like(flag, known.into_iter());
+    guess.map(|guess| format!("; most like it is {guess}")).unwrap_or_default()
 }
 
 async fn run(config: Config) -> anyhow::Result<()> {
@@ -280,6 +290,19 @@ mod tests {
         for state in [State::Pending, State::Unowned, State::OwnerSilent, State::LeaseExpired] {
             assert_eq!(ends_with(&report(state), ExitCode::SUCCESS), ExitCode::from(3), "{state:?}");
         }
+    }
+
+    #[test]
+    fn a_mistyped_flag_of_the_manual_is_answered_with_what_was_meant() {
+        for (typed, expected) in
+            [("--serviceInterfac", "--serviceInterface"), ("--prometheusHTTPServr", "--prometheusHTTPServer")]
+        {
+            let arguments = words(&["manager", typed, "x"]);
+            let error = Config::from_env_and_args([], arguments, "node-1").unwrap_err();
+            assert_eq!(meant(&error), format!("; most like it is {expected}"));
+        }
+        assert_eq!(meant(&ConfigError::UnknownFlag("--zebra".into())), "");
+        assert_eq!(meant(&ConfigError::FlagWithoutValue("--x".into())), "");
     }
 
     #[test]

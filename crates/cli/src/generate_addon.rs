@@ -143,9 +143,15 @@ pub fn main(arguments: &[String]) -> ExitCode {
             if let Some(addon::Error::Unfinished { undo, .. }) = error.downcast_ref() {
                 eprintln!("{}", what_now(&arguments, undo));
             }
-            ExitCode::FAILURE
+            ExitCode::from(status(&error))
         }
     }
+}
+
+/// A word that cannot be meant is wrong usage, whoever finds out.
+fn status(error: &anyhow::Error) -> u8 {
+    let wrong = |error: &addon::Error| matches!(error, addon::Error::Request(_));
+    if error.is::<addon::RequestError>() || error.downcast_ref().is_some_and(wrong) { 2 } else { 1 }
 }
 
 async fn run(arguments: &Arguments) -> Result<()> {
@@ -348,6 +354,17 @@ mod tests {
         for words in ["generate-addon demo", "generate-addon demo guests --rotate --revoke"] {
             assert_eq!(Arguments::try_parse_from(words.split_whitespace()).unwrap_err().exit_code(), 2);
         }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_meant_is_wrong_usage_too() {
+        for words in ["Demo guests", "demo guests --server http://h", "demo guests --server https://me:pw@h"] {
+            let request = request(&parsed(&format!("generate-addon {words}"))).unwrap();
+            let error = anyhow::Error::from(request.validate().unwrap_err());
+            assert_eq!(status(&error), 2, "{words}");
+            assert!(!error.to_string().contains("pw"), "{error}");
+        }
+        assert_eq!(status(&anyhow::anyhow!("the API is away")), 1);
     }
 
     #[test]

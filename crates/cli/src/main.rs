@@ -13,6 +13,8 @@ mod reference;
 mod shared_keys;
 mod stdout;
 mod values;
+#[cfg(test)]
+mod version;
 mod words;
 
 /// Version, with the commit it was built from where that is known.

@@ -16,6 +16,8 @@ use crate::stdout::{self, say};
 
 /// A workload that is being replaced is ready again by then.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// As everywhere for a command line that cannot be read.
+const WRONG_USAGE: u8 = 2;
 const PERIOD: Duration = Duration::from_millis(500);
 
 const HELP: &str = "\
@@ -26,13 +28,13 @@ Usage: harvester-cloud-provider probe URL...
 Example:
   harvester-cloud-provider probe https://127.0.0.1:10258/readyz http://127.0.0.1:2112/readyz
 
-Exit status: 0 if all answered, 1 if one did not.";
+Exit status: 0 if all answered, 1 if one did not, 2 on wrong usage.";
 
 /// Runs the command; `urls` are the arguments after its name.
 pub fn main(urls: &[String]) -> ExitCode {
     if urls.is_empty() || urls.iter().any(|url| url == "--help" || url == "-h") {
         let said = say(HELP);
-        return if urls.is_empty() { ExitCode::FAILURE } else { said };
+        return if urls.is_empty() { ExitCode::from(WRONG_USAGE) } else { said };
     }
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -59,6 +61,9 @@ async fn all(urls: &[String]) -> anyhow::Result<()> {
                 last_said = why;
             }
             if Instant::now() >= deadline {
+                if let Some(hint) = where_to_look(url) {
+                    eprintln!("{hint}");
+                }
                 return Err(error);
             }
             sleep(PERIOD).await;
@@ -66,6 +71,16 @@ async fn all(urls: &[String]) -> anyhow::Result<()> {
         stdout::print(&format!("{url} answers\n"))?;
     }
     Ok(())
+}
+
+/// The chart says behind `#` what stands behind the URL: a refused connection alone tells nobody that no pod runs there.
+fn where_to_look(url: &str) -> Option<String> {
+    let (_, objects) = url.split_once('#')?;
+    let objects = objects.replace(',', " ");
+    Some(format!(
+        "where a connection is refused or not answered, no pod is ready behind the Service; look at: kubectl get {objects} -o wide, and \
+         kubectl describe {objects}, in the namespace of the release"
+    ))
 }
 
 /// The chart has the host from the environment of its pod, where an IPv6 address stands without the brackets that a URL needs.
@@ -135,6 +150,13 @@ mod tests {
         let said = chain(once(&url).await.unwrap_err().as_ref());
         let expected = format!("{url} does not answer 200: cannot connect to the probed server at ");
         assert!(said.starts_with(&expected), "{said}");
+    }
+
+    #[test]
+    fn who_does_not_answer_is_named_with_what_to_look_at() {
+        let hint = where_to_look("http://10.96.0.7/readyz#daemonset/kube-vip,service/kube-vip-test").unwrap();
+        assert!(hint.contains("kubectl get daemonset/kube-vip service/kube-vip-test"), "{hint}");
+        assert_eq!(where_to_look("https://127.0.0.1:10258/readyz"), None);
     }
 
     #[test]

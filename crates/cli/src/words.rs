@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Command;
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, Command};
 
 /// As everywhere for a command line that cannot be read.
 const WRONG_USAGE: u8 = 2;
@@ -23,6 +24,16 @@ fn message(program: &'static str, known: &[&'static str], word: &str) -> String 
     let guess = paragraphs.find(|paragraph| paragraph.trim().starts_with("tip: "));
     let guess = guess.map(|guess| format!("\n\n{guess}")).unwrap_or_default();
     format!("{first}{guess}\n\nCommands: {}\nSee: {program} --help", known.join(", "))
+}
+
+/// Of these flags (without their dashes) the one that is most like `flag`, as clap guesses.
+pub fn like(flag: &str, known: impl Iterator<Item = &'static str>) -> Option<String> {
+    let command = Command::new("flags").disable_help_flag(true).args(known.map(|name| Arg::new(name).long(name)));
+    let error = command.try_get_matches_from(["flags", flag]).err()?;
+    match error.get(ContextKind::SuggestedArg)? {
+        ContextValue::String(guess) => Some(guess.split_whitespace().next()?.to_owned()),
+        _ => None,
+    }
 }
 
 /// Says it.

@@ -61,6 +61,16 @@ pub fn api_code(error: &(dyn Error + 'static)) -> Option<u16> {
     api_status(error).map(|status| status.code)
 }
 
+/// Behind the words for a request that must find something: an API server that has not even the list is none, or its URL has a wrong path.
+pub fn nothing_there(error: &kube::Error) -> &'static str {
+    if api_code(error) == Some(404) {
+        ": there is no Kubernetes API under this URL; look at the server of the kubeconfig, its path above all (https://HOST:6443, \
+         behind Rancher https://HOST/k8s/clusters/ID)"
+    } else {
+        ""
+    }
+}
+
 /// Somebody else wrote the object since we read it: look again, nothing is wrong. ("Already exists" is 409 too, and is not this.)
 pub fn is_conflict(error: &(dyn Error + 'static)) -> bool {
     api_status(error).is_some_and(kube::core::Status::is_conflict)
@@ -89,6 +99,15 @@ mod tests {
             chain(&refused()),
             "failed to create LoadBalancer guests/a: admission webhook denied the request: no pool"
         );
+    }
+
+    #[test]
+    fn only_an_answer_that_nothing_is_there_blames_the_url() {
+        let said = |code: u16| {
+            nothing_there(&kube::Error::Api(kube::core::Status::failure("no", "Reason").with_code(code).boxed()))
+        };
+        assert!(said(404).contains("the server of the kubeconfig"));
+        assert_eq!((said(403), said(500)), ("", ""));
     }
 
     #[test]

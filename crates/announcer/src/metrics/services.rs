@@ -16,6 +16,7 @@ use crate::view::{ServiceKey, ServiceView};
 
 type OfService = [(&'static str, String); 2];
 type Failure = [(&'static str, String); 3];
+type OfNamespace = [(&'static str, String); 1];
 
 /// kube-vip's word for an address that cannot be brought up.
 const NEW_INSTANCE: &str = "new_instance";
@@ -30,7 +31,7 @@ const LEASE_PREFIX: &str = "kubevip-";
 pub struct Services {
     node: String,
     errors: Family<Failure, Counter>,
-    duration: Family<[(&'static str, String); 1], Histogram, fn() -> Histogram>,
+    duration: Family<OfNamespace, Histogram, fn() -> Histogram>,
     loops: Present<OfService, Gauge>,
     attempts: Family<OfService, Counter>,
     campaigning: Mutex<BTreeSet<LeaseKey>>,

@@ -35,3 +35,68 @@ impl LinkMetrics {
         metrics
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use cloud_provider::view::ServiceKey;
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+    use crate::garbage::list::Kind;
+    use crate::load_balancers::wait_reason::WaitReason;
+    use crate::metrics::Metrics;
+
+    /// Names, as a reader of the metrics finds them, and types of all that the provider tells of Harvester.
+    fn shown() -> BTreeMap<String, String> {
+        let mut registry = Registry::default();
+        let (metrics, link) = (Metrics::register(&mut registry), LinkMetrics::register(&mut registry));
+        metrics.waits(&ServiceKey { namespace: "default".into(), name: "web".into() }, Some(WaitReason::Allocation));
+        metrics.host_feature("feature", true);
+        metrics.garbage(Kind::Ours, 1);
+        link.reloads.get_or_create(&[("result", "used")]).inc();
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        lines
+            .map(|(name, kind)| {
+                let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+                (name, kind.to_owned())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn dashboards_and_alerts_find_these_names_and_types() {
+        let expected = [
+            ("harvester_announcer_missing", "gauge"),
+            ("harvester_api_credentials_accepted", "gauge"),
+            ("harvester_api_reachable", "gauge"),
+            ("harvester_cloud_config_reloads_total", "counter"),
+            ("harvester_cluster_name_mismatch", "gauge"),
+            ("harvester_garbage_loadbalancers", "gauge"),
+            ("harvester_guest_agent_failures_total", "counter"),
+            ("harvester_host_feature", "gauge"),
+            ("harvester_known_hostnames", "gauge"),
+            ("harvester_loadbalancer_allocation_seconds", "histogram"),
+            ("harvester_loadbalancer_possible_leaks_total", "counter"),
+            ("harvester_loadbalancer_waiting", "gauge"),
+            ("harvester_loadbalancer_window", "gauge"),
+            ("harvester_nad_mapping_networks", "gauge"),
+        ];
+        assert_eq!(shown(), expected.map(|(name, kind)| (name.to_owned(), kind.to_owned())).into());
+    }
+
+    #[test]
+    fn the_manual_names_every_metric_and_none_that_there_is_not() {
+        let manual = include_str!("../../../../docs/operations.md");
+        let (_, table) = manual.split_once("\n| metric (`harvester_…`)").expect("the table is there");
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let cells = rows.filter_map(|row| row.split('|').nth(1));
+        let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        let documented: BTreeSet<String> =
+            names.map(|name| format!("harvester_{}", name.split('{').next().unwrap_or_default())).collect();
+        assert_eq!(documented, shown().into_keys().collect());
+    }
+}

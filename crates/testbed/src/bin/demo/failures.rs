@@ -12,6 +12,14 @@ use crate::report::{Figures, Outage, losses};
 use crate::services::Vips;
 use crate::story::{self, Story};
 
+/// A take-over after a power loss takes a quarter of a second on an idle machine.
+const LONGEST_GAP_MS: u64 = 1000;
+
+/// The time for which the prober itself did not run is nobody's.
+fn is_too_long(outage: &Outage) -> bool {
+    outage.gap_ms > LONGEST_GAP_MS + outage.prober_stall_ms
+}
+
 /// Kills a process, then a node.
 pub async fn fail(story: &mut Story, bed: &Bed, vips: Vips, figures: &mut Figures) -> Result<()> {
     let owner = story
@@ -32,10 +40,28 @@ pub async fn fail(story: &mut Story, bed: &Bed, vips: Vips, figures: &mut Figure
     figures.announcer_killed = Some(story.step("announcer-killed", kill_announcer(bed, vips, &owner)).await?);
 
     story::command(&format!("# {owner} loses power"));
-    figures.failover = Some(story.step("failover", power_loss(bed, vips, &owner)).await?);
-
+    let mut gap = story.step("failover", power_loss(bed, vips, &owner)).await?;
+    figures.failover = Some(gap.clone());
     story::command(&format!("# {owner} is switched on again"));
-    story.step("node-back", node_back(bed, vips, &owner)).await
+    story.step("node-back", node_back(bed, vips, &owner)).await?;
+    if is_too_long(&gap) {
+        // A machine that was busy with something else for a moment is no fault of the failure detector.
+        let owner = only_owner(bed, vips.pool)?;
+        story::command(&format!(
+            "# no answer for {} ms, which is too long; once more: {owner} loses power",
+            gap.gap_ms
+        ));
+        gap = story.step("failover-again", power_loss(bed, vips, &owner)).await?;
+        figures.failover = Some(gap.clone());
+        story::command(&format!("# {owner} is switched on again"));
+        story.step("node-back-again", node_back(bed, vips, &owner)).await?;
+    }
+    ensure!(
+        !is_too_long(&gap),
+        "clients had no answer for {} ms after a power loss, twice more than {LONGEST_GAP_MS} ms",
+        gap.gap_ms
+    );
+    Ok(())
 }
 
 /// How long a new process takes until it is ready, and whether it leaves everything as it is.
@@ -187,4 +213,24 @@ pub fn container_id(pod: &Pod) -> Option<String> {
     let container = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
     container.state.as_ref()?.running.as_ref()?;
     container.container_id.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_of_more_than_a_second_fails_the_demo_unless_the_prober_stood_still() {
+        let outage = |gap_ms: u64, prober_stall_ms: u64| Outage {
+            from: "a".into(),
+            to: "b".into(),
+            gap_ms,
+            prober_stall_ms,
+            sent: 1,
+            lost: 0,
+        };
+        assert!(!is_too_long(&outage(230, 0)) && !is_too_long(&outage(1000, 0)));
+        assert!(is_too_long(&outage(1001, 0)) && is_too_long(&outage(2500, 300)));
+        assert!(!is_too_long(&outage(2500, 1600)));
+    }
 }

@@ -1,0 +1,111 @@
+//! What is told has its place in the documents and in the packages: reasons of Events, versions, the questions of Rancher's form.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use testbed::Helm;
+use testbed::helm::{RELEASE, chart, package};
+use testbed::programs::workspace as root;
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The text of all sources below, without their tests.
+fn sources(directory: &Path) -> String {
+    let mut text = String::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.contains("test") {
+            continue;
+        }
+        if path.is_dir() {
+            text.push_str(&sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let source = std::fs::read_to_string(&path).unwrap();
+            text.push_str(source.split("#[cfg(test)]").next().unwrap());
+        }
+    }
+    text
+}
+
+fn is_reason(word: &str) -> bool {
+    word.len() > 3
+        && word.starts_with(|c: char| c.is_ascii_uppercase())
+        && word.chars().all(|c| c.is_ascii_alphanumeric())
+}
+
+/// The first word in quotes behind each marker, in the same statement, if it has the form of a reason.
+fn reasons(text: &str, markers: &[&str]) -> BTreeSet<String> {
+    let behind = markers.iter().flat_map(|marker| text.split(marker).skip(1));
+    let statements = behind.map(|rest| rest.split(';').next().unwrap_or_default());
+    let words = statements.filter_map(|statement| statement.split('"').nth(1));
+    words.filter(|word| is_reason(word)).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_manual_of_troubles_names_the_reason_of_every_event() {
+    let manual = read("docs/troubleshooting.md");
+    let mut all = reasons(&read("crates/announcer/src/reason.rs"), &["=> "]);
+    assert!(all.contains("CannotAnnounce"), "{all:?}");
+    for file in ["wait_reason.rs", "plan/refusal.rs"] {
+        let text = read(&format!("crates/harvester-provider/src/load_balancers/{file}"));
+        all.extend(reasons(text.split("#[cfg(test)]").next().unwrap(), &["=> "]));
+    }
+    for directory in ["crates/cloud-provider/src", "crates/harvester-provider/src"] {
+        let markers = [".normal(", "::normal(", ".warning(", "::warning(", "reason: ", ".because("];
+        all.extend(reasons(&sources(&root().join(directory)), &markers));
+    }
+    for known in ["EnsuredLoadBalancer", "PoolExhausted", "DeletingNode", "GarbageLoadBalancers", "WrongAnnotation"] {
+        assert!(all.contains(known), "{known} is not found any more: {all:?}");
+    }
+    let missing: Vec<&String> = all.iter().filter(|reason| !manual.contains(&format!("`{reason}`"))).collect();
+    assert!(missing.is_empty(), "docs/troubleshooting.md does not say what these mean: {missing:?}");
+}
+
+#[test]
+fn the_first_version_of_the_changelog_is_the_one_that_is_built() {
+    let changelog = read("CHANGELOG.md");
+    let first = changelog.lines().find_map(|line| line.strip_prefix("## ")).unwrap();
+    assert_eq!(first.split([',', ' ']).next(), Some(env!("CARGO_PKG_VERSION")), "{first}");
+}
+
+/// The default of a value by its path; quotes protect a dot.
+fn value<'a>(values: &'a Value, variable: &str) -> Option<&'a Value> {
+    variable.split('.').try_fold(values, |values, key| values.get(key))
+}
+
+#[test]
+fn rancher_finds_its_form_and_its_page_in_the_archive_and_every_question_is_about_a_value() {
+    let helm = Helm::new("helm3").unwrap();
+    let archive = package(&helm.dir().join("told"), "109.1.0").unwrap().rancher;
+    let opened = helm.dir().join("opened");
+    std::fs::create_dir_all(&opened).unwrap();
+    let status = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&opened).status().unwrap();
+    assert!(status.success());
+    let packed = |name: &str| std::fs::read_to_string(opened.join(RELEASE).join(name)).unwrap();
+    for name in ["questions.yml", "app-readme.md"] {
+        assert_eq!(packed(name), std::fs::read_to_string(chart().join(name)).unwrap(), "{name}");
+    }
+    assert!(packed("app-readme.md").starts_with("# "), "the page has a heading");
+    let form: Value = serde_saphyr::from_str(&packed("questions.yml")).unwrap();
+    let values: Value = serde_saphyr::from_str(&packed("values.yaml")).unwrap();
+    let mut asked = 0;
+    let mut left: Vec<&Value> = form["questions"].as_array().unwrap().iter().collect();
+    while let Some(question) = left.pop() {
+        let variable = question["variable"].as_str().unwrap();
+        let known = value(&values, variable);
+        assert!(known.is_some(), "the form asks for {variable}, which values.yaml has not");
+        if let (Some(default), Some(known)) = (question.get("default"), known) {
+            let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            assert_eq!(text(default), text(known), "default of {variable}");
+        }
+        asked += 1;
+        left.extend(question["subquestions"].as_array().into_iter().flatten());
+    }
+    assert!(asked > 3, "{asked} questions");
+}
