@@ -28,7 +28,7 @@ async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
 /// one packet may get lost, which is no outage.
 fn nobody_noticed(what: &str, watch: (Probe, Answerers)) {
     let (report, answers) = seen(what, watch);
-    assert!(report.lost <= 3 && report.outage() < Duration::from_millis(500), "{what}: {report}");
+    assert!(report.lost <= 3 && report.outage < Duration::from_millis(500), "{what}: {report}");
     assert_eq!((answers.double, answers.by.len()), (Duration::ZERO, 1), "{what}: {answers}");
 }
 
