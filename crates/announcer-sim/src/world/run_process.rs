@@ -224,9 +224,13 @@ impl World<'_> {
     /// What a broken engine would have asked for instead.
     fn altered(&mut self, n: usize, mut op: WireOp) -> Option<WireOp> {
         let node = &mut self.nodes[n];
+        let is_put = matches!(op, WireOp::Put(_));
         match (&mut op, self.sabotage) {
             (WireOp::Put(puts) | WireOp::Extend(puts), sabotage) => {
-                node.set.extend(puts.iter().map(|put| put.net.addr()));
+                // What is only kept is not what it has set.
+                if is_put {
+                    node.set.extend(puts.iter().map(|put| put.net.addr()));
+                }
                 if sabotage == Some(Sabotage::NoFence) {
                     for put in puts {
                         put.valid = Duration::from_hours(1);
