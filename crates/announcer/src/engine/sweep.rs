@@ -15,7 +15,8 @@ use l2::netlink::{Address, Link, LinkKind};
 use super::{Engine, Put, UNDECIDED_LIMIT};
 use crate::annotations::Wanted;
 use crate::network::{LeaseEnd, Network, is_own_macvlan, looks_like_a_vip, owner_in};
-use crate::view::ServiceView;
+use crate::plan::VipId;
+use crate::view::{ServiceView, Uid};
 
 /// How long an address without our mark, which is kube-vip's and has no deadline, may wait on an adopted macvlan for its
 /// client to confirm the lease.
@@ -119,6 +120,21 @@ impl Engine {
             .collect()
     }
 
+    /// A lease that is ours by a record in hand, and its client is about to go on with it: a former owner, who may just have
+    /// begun himself, repeats his announcements until he hears ours.
+    fn is_being_taken_up(&self, orphan: &Address) -> bool {
+        let Some(link) = self.network.as_ref().and_then(|network| network.link(orphan.interface)) else { return false };
+        let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
+        let mut ours = leased.filter(|(_, vip)| self.is_confirmed(&vip.members));
+        ours.any(|(_, vip)| {
+            let on_macvlan = vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.link_name() == link.name);
+            let awaited = vip.dhcp6.as_ref().and_then(|dhcp| dhcp.facts.as_ref());
+            on_macvlan
+                || (vip.place == Some(link.index)
+                    && awaited.is_some_and(|facts| IpAddr::V6(facts.address) == orphan.net.addr()))
+        })
+    }
+
     /// Somebody else announces what we only kept: it is theirs.
     pub(super) fn orphan_claimed(&mut self, link: u32, address: IpAddr, mac: Mac) {
         // A macvlan has the same MAC on every node, and what is only kept announces nothing: what is heard there is said
@@ -139,6 +155,7 @@ impl Engine {
             .into_iter()
             .filter(|orphan| orphan.net.addr() == address)
             .filter(|orphan| orphan.interface == link || parent_of(orphan.interface) == Some(link))
+            .filter(|orphan| !self.is_being_taken_up(orphan))
             .collect();
         for orphan in claimed {
             tracing::warn!(%address, %mac, "somebody else announces an address that a former life left here: removing it");

@@ -231,6 +231,20 @@ fn an_address_that_is_only_kept_goes_when_another_node_announces_it_with_the_sam
 }
 
 #[test]
+fn a_leased_address_that_is_being_taken_up_stays_while_its_former_owner_repeats_himself() {
+    for (lease, stays) in [(MINE, true), (DOUBTFUL, false)] {
+        let mut node = orphaned(|_| Some(LeaseEnd::Never));
+        node.start_with(&[its_service()], lease.clone());
+        let mac = node.kernel.network.link(50).unwrap().mac.unwrap();
+        // The client has not said yet that it goes on with it.
+        for link in [2, 50] {
+            node.heard(link, "10.0.0.50", mac.octets(), Heard::Claim);
+        }
+        assert_eq!(!node.kernel.own().is_empty(), stays, "{lease:?}");
+    }
+}
+
+#[test]
 fn the_end_of_the_lease_is_noted_on_the_macvlan_and_only_when_it_changes() {
     let mut node = bound("web", "10.0.0.50");
     let noted = |node: &Node| node.kernel.network.link_by_name("vip-web00000").unwrap().alias.clone().unwrap();
