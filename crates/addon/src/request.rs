@@ -101,16 +101,11 @@ impl Request {
         check_name("namespace", &self.namespace, LABEL_LIMIT)?;
         check_name("--cluster-name", &self.cluster_name, LABEL_LIMIT)?;
         if let Some(server) = &self.server {
-            if server
-                .parse::<http::Uri>()
-                .is_ok_and(|uri| uri.authority().is_some_and(|host| host.as_str().contains('@')))
-            {
+            // A password may hold what ends the host in a URL.
+            if server.contains('@') {
                 return Err(RequestError::UserInServer);
             }
-            let usable = server
-                .parse::<http::Uri>()
-                .is_ok_and(|uri| uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty()));
-            if !usable {
+            if !is_server(server) {
                 return Err(RequestError::Server(server.clone()));
             }
         }
@@ -121,6 +116,21 @@ impl Request {
             _ => Ok(()),
         }
     }
+}
+
+/// Scheme, host, and at most a port and a path: what a kubeconfig has.
+fn is_server(server: &str) -> bool {
+    let Ok(uri) = server.parse::<http::Uri>() else { return false };
+    let Some(authority) = uri.authority() else { return false };
+    let host = authority.host();
+    let port = authority.as_str().strip_prefix(host).unwrap_or_default();
+    let port_is_one =
+        port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse().is_ok_and(|port: u16| port > 0));
+    uri.scheme_str() == Some("https")
+        && !host.is_empty()
+        && port_is_one
+        && uri.query().is_none()
+        && !server.contains('#')
 }
 
 /// Checks the server of the administrator's kubeconfig, before anything is sent there.
@@ -203,11 +213,26 @@ pub(crate) mod tests {
         assert_eq!(server("https://rancher.example/k8s/clusters/c-abc"), Ok(()));
         assert_eq!(server("https://[fd00::1]:6443"), Ok(()));
         // Neither is repeated: it may be a password.
-        for bad in ["https://admin:secret@10.0.0.1:6443", "https://admin@harvester.example"] {
+        for bad in [
+            "https://admin:secret@10.0.0.1:6443",
+            "https://admin:sec/ret@10.0.0.1",
+            "https://admin:sec ret@10.0.0.1",
+            "https://admin@harvester.example",
+        ] {
             let error = server(bad).unwrap_err();
             assert!(error == RequestError::UserInServer && !error.to_string().contains("secret"), "{error}");
         }
-        for bad in ["", "10.0.0.1:6443", "http://10.0.0.1", "https://"] {
+        for bad in [
+            "",
+            "10.0.0.1:6443",
+            "http://10.0.0.1",
+            "https://",
+            "https://10.0.0.1:",
+            "https://10.0.0.1:abc",
+            "https://10.0.0.1:99999",
+            "https://10.0.0.1:6443?token=abc",
+            "https://10.0.0.1:6443#a",
+        ] {
             assert_eq!(server(bad), Err(RequestError::Server(bad.into())));
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::clock;
 use crate::config::Config;
@@ -17,7 +17,7 @@ const FRAMES: usize = 64;
 
 /// Runs until it is dropped. An engine that is told nothing keeps what it finds, and gives up what somebody else
 /// announces.
-pub(crate) async fn keep<W: Wire>(config: Config, wire: &W) -> Infallible {
+pub(crate) async fn keep<W: Wire>(config: Config, wire: &W, network: &Notify) -> Infallible {
     let mut engine = Engine::new(clock::now(), config);
     let (ears, mut frames) = mpsc::channel(FRAMES);
     let mut listeners = Listeners::new(ears);
@@ -29,6 +29,7 @@ pub(crate) async fn keep<W: Wire>(config: Config, wire: &W) -> Infallible {
             tokio::select! {
                 biased;
                 Some(frame) = frames.recv() => frame,
+                () = network.notified() => Input::NetworkChanged,
                 () = clock::sleep_until(engine.deadline()) => Input::Tick,
             }
         };
@@ -47,6 +48,8 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
+    use l2::netlink::{Address, AddressLifetime};
+
     use super::*;
     use crate::engine::{WireDone, WireOp};
     use crate::network::fixtures::{config, network, own_address};
@@ -58,7 +61,8 @@ mod tests {
         async fn perform(&self, op: WireOp) -> Option<WireDone> {
             self.0.lock().unwrap().push(op.clone());
             let mut found = network();
-            found.addresses.push(own_address(2, "10.0.0.5/32"));
+            let valid = AddressLifetime::For(Duration::from_secs(3));
+            found.addresses.push(Address { valid, ..own_address(2, "10.0.0.5/32") });
             match op {
                 WireOp::Observe => Some(WireDone::Observed(Ok(found))),
                 WireOp::Extend(puts) => {
@@ -72,7 +76,8 @@ mod tests {
     #[tokio::test]
     async fn what_a_former_life_left_gets_more_time_at_once_and_nothing_else_is_done() {
         let kernel = Found(Mutex::default());
-        let keeping = keep(config(&[("election_mode", "node")]), &kernel);
+        let network = Notify::new();
+        let keeping = keep(config(&[("election_mode", "node")]), &kernel, &network);
         assert!(tokio::time::timeout(Duration::from_millis(500), keeping).await.is_err());
         let asked = kernel.0.into_inner().unwrap();
         let kept = |op: &WireOp| matches!(op, WireOp::Extend(puts) if puts.iter().any(|put| put.net.to_string() == "10.0.0.5/32"));

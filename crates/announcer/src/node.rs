@@ -292,7 +292,9 @@ impl Node {
                 }
             }
             Input::Lease(state) => self.metrics.lease(engine.lease(), state),
-            Input::Recorded(key, Recorded::Failed) => self.metrics.services.unwritten(key),
+            Input::Recorded(key, Recorded::Failed) if self.uids.0.contains_key(key) => {
+                self.metrics.services.unwritten(key);
+            }
             _ => {}
         }
     }
@@ -362,7 +364,8 @@ impl Node {
         if tell.reason == Reason::AddressConflict {
             self.metrics.conflict();
         }
-        if tell.reason == Reason::CannotAnnounce {
+        // What is told of a Service that is gone must not bring its series back.
+        if tell.reason == Reason::CannotAnnounce && self.uids.0.contains_key(key) {
             self.metrics.services.refused(key);
         }
         let object = ObjectReference {

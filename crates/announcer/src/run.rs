@@ -99,7 +99,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let network = Arc::new(Notify::new());
     feeds::network(&mut tasks, Arc::clone(&network), netlink.clone(), connection);
     let wire = NetlinkWire::new(netlink);
-    let keeping = keep(config.clone(), &wire);
+    let keeping = keep(config.clone(), &wire, &network);
     tokio::select! {
         () = fall_back_without_rights(&mut config, &membership, &namespace) => {}
         never = keeping => match never {},

@@ -15,6 +15,7 @@ use kube::{Api, Client};
 use runtime::client::{ClientError, Settings, connect};
 use runtime::error::{api_code, chain};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::engine::Input;
 use crate::ownership::node::{Swap, Swapped};
@@ -28,6 +29,8 @@ const LIMIT: Duration = Duration::from_millis(300);
 const ATTEMPTS: usize = 4;
 /// Swaps at a time: a node that dies with 200 VIPs must not make the API server slow for all of them.
 const AT_ONCE: usize = 16;
+/// What has waited for longer than this is decided anew: its owner may answer again by now.
+const WAIT_LIMIT: Duration = Duration::from_secs(2);
 /// How often the API servers are listed.
 const ENDPOINTS_EVERY: Duration = Duration::from_mins(1);
 
@@ -64,28 +67,30 @@ struct Way {
 /// are asked for again and again.
 #[derive(Debug, Default)]
 struct Backlog {
-    waiting: BTreeMap<ServiceKey, Swap>,
+    /// With the time at which it was asked for last.
+    waiting: BTreeMap<ServiceKey, (Swap, Instant)>,
     /// What waits, by the time it was first asked for.
     order: VecDeque<ServiceKey>,
     running: BTreeMap<ServiceKey, Swap>,
 }
 
 impl Backlog {
-    fn ask(&mut self, key: ServiceKey, swap: Swap) {
+    fn ask(&mut self, now: Instant, key: ServiceKey, swap: Swap) {
         if self.running.get(&key) == Some(&swap) {
             self.waiting.remove(&key);
             self.order.retain(|waiting| *waiting != key);
-        } else if self.waiting.insert(key.clone(), swap).is_none() {
+        } else if self.waiting.insert(key.clone(), (swap, now)).is_none() {
             self.order.push_back(key);
         }
     }
 
-    fn begin(&mut self) -> Option<(ServiceKey, Swap)> {
+    /// The next one, and since when it has been waiting.
+    fn begin(&mut self) -> Option<(ServiceKey, Swap, Instant)> {
         let at = self.order.iter().position(|key| !self.running.contains_key(key))?;
         let key = self.order.remove(at)?;
-        let swap = self.waiting.remove(&key)?;
+        let (swap, asked) = self.waiting.remove(&key)?;
         self.running.insert(key.clone(), swap.clone());
-        Some((key, swap))
+        Some((key, swap, asked))
     }
 
     fn ended(&mut self, key: &ServiceKey) {
@@ -114,18 +119,22 @@ impl Swapper {
         let mut backlog = Backlog::default();
         loop {
             while running.len() < AT_ONCE
-                && let Some((key, swap)) = backlog.begin()
+                && let Some((key, swap, asked)) = backlog.begin()
             {
                 let this = &self;
                 running.push(async move {
-                    let swapped = this.perform(&key, &swap).await;
+                    let swapped = if asked.elapsed() > WAIT_LIMIT {
+                        Swapped::Failed(format!("it had to wait for more than {WAIT_LIMIT:?}"))
+                    } else {
+                        this.perform(&key, &swap).await
+                    };
                     let _ = this.inputs.send(Input::Swapped(key.clone(), swap, swapped));
                     key
                 });
             }
             tokio::select! {
                 Some(key) = running.next(), if !running.is_empty() => backlog.ended(&key),
-                Some((key, swap)) = asked.recv() => backlog.ask(key, swap),
+                Some((key, swap)) = asked.recv() => backlog.ask(Instant::now(), key, swap),
                 else => return,
             }
         }
@@ -337,19 +346,21 @@ mod tests {
             |term| Swap { uid: Uid("u".into()), expect: None, seat: Seat { host: "node-1".into(), term: Term(term) } };
         let (web, api) = (ServiceKey::new("default", "web"), ServiceKey::new("default", "api"));
         let mut backlog = Backlog::default();
-        backlog.ask(web.clone(), swap(1));
-        assert_eq!(backlog.begin(), Some((web.clone(), swap(1))));
+        let start = Instant::now();
+        let late = start + Duration::from_secs(1);
+        backlog.ask(start, web.clone(), swap(1));
+        assert_eq!(backlog.begin(), Some((web.clone(), swap(1), start)));
         for term in 2..1000 {
-            backlog.ask(web.clone(), swap(term));
-            backlog.ask(api.clone(), swap(7));
+            backlog.ask(late, web.clone(), swap(term));
+            backlog.ask(late, api.clone(), swap(7));
         }
         assert_eq!((backlog.waiting.len(), backlog.order.len()), (2, 2));
-        assert_eq!(backlog.begin(), Some((api.clone(), swap(7))), "web is still under way");
+        assert_eq!(backlog.begin(), Some((api.clone(), swap(7), late)), "web is still under way");
         assert_eq!(backlog.begin(), None);
         backlog.ended(&web);
-        assert_eq!(backlog.begin(), Some((web.clone(), swap(999))), "the last that was asked for");
-        backlog.ask(web.clone(), swap(1000));
-        backlog.ask(web.clone(), swap(999));
+        assert_eq!(backlog.begin(), Some((web.clone(), swap(999), late)), "the last that was asked for");
+        backlog.ask(late, web.clone(), swap(1000));
+        backlog.ask(late, web.clone(), swap(999));
         backlog.ended(&web);
         assert_eq!(backlog.begin(), None, "what was asked for last has just been answered");
     }

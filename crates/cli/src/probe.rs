@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use kube::Config;
 use runtime::client::{Settings, connect};
 use runtime::error::chain;
@@ -36,6 +36,10 @@ pub fn main(urls: &[String]) -> ExitCode {
         let said = say(HELP);
         return if urls.is_empty() { ExitCode::from(WRONG_USAGE) } else { said };
     }
+    if let Some(error) = urls.iter().find_map(|url| parsed(url).err()) {
+        eprintln!("{error}");
+        return ExitCode::from(WRONG_USAGE);
+    }
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -56,11 +60,13 @@ async fn all(urls: &[String]) -> anyhow::Result<()> {
         let mut last_said = String::new();
         while let Err(error) = once(url).await {
             let why = chain(error.as_ref());
-            if why != last_said {
+            let over = Instant::now() >= deadline;
+            // The last one is told at the end.
+            if why != last_said && !over {
                 eprintln!("{why}");
                 last_said = why;
             }
-            if Instant::now() >= deadline {
+            if over {
                 if let Some(hint) = where_to_look(url) {
                     eprintln!("{hint}");
                 }
@@ -90,11 +96,14 @@ fn bracketed(url: &str) -> Cow<'_, str> {
     if host.parse::<Ipv6Addr>().is_ok() { format!("{scheme}://[{host}]{path}").into() } else { url.into() }
 }
 
+fn parsed(url: &str) -> Result<http::Uri, String> {
+    let uri = bracketed(url).parse::<http::Uri>().ok();
+    uri.filter(|uri| uri.host().is_some() && uri.scheme().is_some())
+        .ok_or_else(|| format!("{url:?} is not a URL with scheme and host, such as https://127.0.0.1:10258/readyz"))
+}
+
 async fn once(url: &str) -> anyhow::Result<()> {
-    let uri: http::Uri = bracketed(url).parse().with_context(|| format!("{url} is not a URL"))?;
-    if uri.host().is_none() || uri.scheme().is_none() {
-        bail!("{url} is not a URL with scheme and host, such as https://127.0.0.1:10258/readyz");
-    }
+    let uri = parsed(url).map_err(anyhow::Error::msg)?;
     let path = uri.path().to_owned();
     let mut config = Config::new(uri);
     config.accept_invalid_certs = true;

@@ -35,6 +35,9 @@ const WATCH_SECONDS: u32 = 120;
 /// A reflector that polls tries to watch again after this time, doubled up to [`TRY_WATCH_AGAIN`]: an API server that has just started
 /// refuses what it allows as soon as it has read its rules.
 const TRY_WATCH_SOON: Duration = Duration::from_secs(1);
+/// After a failed watch of which nothing is heard: soon enough that nobody takes what rests for outdated ([`TOLERATED`]), and longer
+/// than any attempt may take, so that an API server that is away is not asked for lists.
+const CONFIRM: Duration = Duration::from_secs(30);
 /// A watch that lasted for longer works, or the server was away meanwhile.
 const LASTED: Duration = Duration::from_secs(10);
 /// What is refused for so long is refused for longer than a server needs to start.
@@ -224,6 +227,9 @@ where
         let mut forbidden_since = None;
         // When a watch that was refused before, and of which nothing has been heard since, has lasted.
         let mut lasted = None;
+        // When to read the list again after a failure of which nothing has been heard since: a watch that goes on where it
+        // stopped says nothing as long as nothing changes, and whether it does would not be known for hours.
+        let mut confirm = None;
         let mut events = std::pin::pin!(self.stream());
         loop {
             let event = tokio::select! {
@@ -234,8 +240,14 @@ where
                     self.well(false);
                     continue;
                 }
+                () = async { tokio::time::sleep_until(confirm.expect("polled only if set")).await }, if confirm.is_some() => {
+                    confirm = None;
+                    ingest = Ingest::new(self);
+                    events.set(self.stream());
+                    continue;
+                }
             };
-            lasted = None;
+            (lasted, confirm) = (None, None);
             match event {
                 Ok(event) => {
                     let done = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
@@ -263,6 +275,7 @@ where
                     forbidden_since =
                         (api_code(&error) == Some(403)).then(|| forbidden_since.unwrap_or_else(Instant::now));
                     pause = (pause * 2).min(self.longest_after(forbidden_since));
+                    confirm = Some(Instant::now() + CONFIRM);
                 }
             }
         }

@@ -261,6 +261,31 @@ async fn an_outage_that_the_watch_did_not_notice_is_told_by_the_list_after_it() 
     task.abort();
 }
 
+/// A watch that goes on where it was says nothing while nothing changes.
+#[tokio::test(start_paused = true)]
+async fn what_rests_after_a_failed_watch_is_listed_once_and_is_not_taken_for_outdated() {
+    let watches = Arc::new(Mutex::new(0));
+    let scenario = Scenario::answering(move |request| {
+        if !is_watch(&request.query) {
+            return (200, list(&[("a", "1")]));
+        }
+        let mut watches = watches.lock().unwrap();
+        *watches += 1;
+        if *watches == 1 { (500, Scenario::status(500, "InternalError", "once")) } else { (0, Value::Null) }
+    });
+    let (reflector, cache) = reflector(&scenario);
+    let (fresh, mut status) = (reflector.freshness(), reflector.status());
+    let task = tokio::spawn(reflector.run());
+    cache.wait_synced().await;
+    status.wait_for(|status| status.error.is_some()).await.unwrap();
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(fresh(), Ok(()));
+    }
+    assert_eq!(scenario.requests().iter().filter(|seen| !is_watch(&seen.query)).count(), 2);
+    task.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_must_know_soon_asks_often_while_the_api_server_is_away() {
     let attempts = |longest: Option<Duration>| async move {

@@ -62,7 +62,7 @@ impl Scenario {
         scenario.calm = scenario.faults.iter().map(Fault::is_over_at).max().unwrap_or_default().max(WARM_UP);
         // Whoever has lost something in the last moment waits for a Lease to expire, and asks again after that long.
         let back_off = if leases { BACK_OFF } else { Duration::ZERO };
-        let back_off = if scenario.fail_back { back_off.max(FAIL_BACK) } else { back_off };
+        let back_off = if scenario.fail_back { back_off + FAIL_BACK } else { back_off };
         scenario.deletion =
             scenario.calm + Duration::from_secs(2 * lease[0]).max(CONFLICT + MARGIN).max(back_off) + REST;
         // Services are deleted while a process is down: the next one finds what nobody wants any more.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use l2::Mac;
-use l2::netlink::{Address, Link, LinkKind};
+use l2::netlink::{Address, AddressLifetime, Link, LinkKind};
 
 use super::{Engine, Put, UNDECIDED_LIMIT};
 use crate::annotations::Wanted;
@@ -100,9 +100,12 @@ impl Engine {
         }
         let Some(network) = &self.network else { return Vec::new() };
         let doubtful = self.doubtful(network);
+        let since = now.saturating_duration_since(self.last_observe);
         self.orphans()
             .into_iter()
             .filter(|orphan| !ready || doubtful.has(orphan))
+            // A process that ended in order has left it more time: ours may be over before it has found out anything.
+            .filter(|orphan| !matches!(orphan.valid, AddressLifetime::For(left) if left > self.fence + since))
             .filter_map(|orphan| {
                 let left = match network.lease_end_of(&orphan) {
                     Some(LeaseEnd::At(end)) => end.saturating_duration_since(now),

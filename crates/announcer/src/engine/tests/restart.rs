@@ -43,6 +43,24 @@ fn what_is_found_is_kept_while_it_is_not_known_whose_it_is_but_not_for_ever() {
     assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
 }
 
+#[test]
+fn what_was_left_in_order_keeps_its_time_while_nothing_is_known() {
+    let net = "10.0.0.5/32";
+    let mut network = left_behind(&[(2, net)]);
+    let left = Duration::from_mins(5);
+    network.addresses.iter_mut().filter(|found| found.is_ours()).for_each(|found| {
+        found.valid = l2::netlink::AddressLifetime::For(left);
+    });
+    let mut node = Node::new(&[], network);
+    node.kernel.deadlines.push((2, net.parse().unwrap(), node.now + left));
+    node.feed(Input::Tick);
+    // Should it end here, for whatever reason, the next one may take its time.
+    assert!(node.kernel.valid(net, node.now).unwrap() > Duration::from_mins(4));
+    // It may also take its time itself.
+    node.pass(Duration::from_secs(299));
+    assert!(node.kernel.has("eth0", net));
+}
+
 /// Not even the process knows of the pause until it looks at the clock.
 fn stand_still(node: &mut Node, seconds: u64) {
     node.now += Duration::from_secs(seconds);

@@ -52,6 +52,13 @@ pub(super) struct Standing<'a> {
 }
 
 impl Standing<'_> {
+    /// By what its home is chosen. A lease moves nothing when it is granted, nor when another address is: clients would lose
+    /// their connections for it.
+    pub fn home_key(&self) -> &str {
+        let primary = self.primary();
+        if primary.wants_dhcp() || primary.wants_dhcp6() { &primary.uid.0 } else { &self.key }
+    }
+
     /// The Service whose record counts.
     pub fn primary(&self) -> &ServiceView {
         self.members[0]
@@ -143,7 +150,7 @@ impl Cluster {
 
     /// The other node that it would belong to, and since when.
     pub(super) fn belongs_elsewhere(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(String, Instant)> {
-        let node = place::preferred(&standing.key, standing.candidates.iter().copied())?;
+        let node = place::preferred(standing.home_key(), standing.candidates.iter().copied())?;
         let known = self.misplaced.get(&standing.primary().key).filter(|(known, _)| known == node);
         (node != self.me).then(|| (node.to_owned(), known.map_or(round.now, |(_, since)| *since)))
     }
@@ -192,7 +199,7 @@ impl Cluster {
         let addresses: Vec<IpAddr> = standing.addresses().collect();
         let step = decide(&Case {
             me: &self.me,
-            group: &standing.key,
+            group: standing.home_key(),
             seat: standing.seat.as_ref(),
             hint: primary.published.vip_host.as_deref(),
             holding,

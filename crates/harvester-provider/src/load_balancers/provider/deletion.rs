@@ -52,19 +52,22 @@ impl HarvesterLoadBalancers {
         if let Some(name) = self.abandoned(service) {
             return self.abandon(service, &name).await;
         }
-        let since = *self.memory().deleting.entry(service.key.clone()).or_insert_with(Instant::now);
-        let late = since.elapsed() > PATIENCE;
         let escapable = [WaitReason::Terminating.word(), WaitReason::Cache.word()];
         let result = self.try_delete(service).await;
+        let waits_for_harvester = match &result {
+            Ok(Deleted::Waiting(waiting)) => escapable.contains(&waiting.reason),
+            Err(error) => !error.permanent,
+            Ok(Deleted::Gone { .. } | Deleted::Left(_)) => false,
+        };
+        if !waits_for_harvester {
+            self.memory().deleting.remove(&service.key);
+            return result;
+        }
+        let since = *self.memory().deleting.entry(service.key.clone()).or_insert_with(Instant::now);
+        let late = since.elapsed() > PATIENCE;
         match result {
-            Ok(gone @ (Deleted::Gone { .. } | Deleted::Left(_))) => {
-                self.memory().deleting.remove(&service.key);
-                Ok(gone)
-            }
-            Ok(Deleted::Waiting(waiting)) if late && escapable.contains(&waiting.reason) => {
-                Ok(Deleted::Waiting(self.with_escape(service, &waiting)))
-            }
-            Err(error) if late && !error.permanent => {
+            Ok(Deleted::Waiting(waiting)) if late => Ok(Deleted::Waiting(self.with_escape(service, &waiting))),
+            Err(error) if late => {
                 let message = chain(&error);
                 let reason = WaitReason::Terminating.word();
                 let waiting = Waiting { reason, message, needs_user: true, retry_after: Some(TRY_AGAIN) };

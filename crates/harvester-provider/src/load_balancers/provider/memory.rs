@@ -7,6 +7,7 @@ use cloud_provider::view::ServiceKey;
 
 use super::super::sharing::{Group, Occupant};
 use super::super::under_way::UnderWay;
+use super::unserved::Unserved;
 
 /// What is not worth losing while the process lives, and no harm if it is lost. Most of it comes in a burst and is gone soon after: a
 /// tree gives the room back, a hash table never does.
@@ -30,10 +31,10 @@ pub(super) struct Memory {
     pub(super) inherited: BTreeMap<ServiceKey, String>,
     /// To whom an object is being handed over at this moment.
     pub(super) heirs: BTreeSet<ServiceKey>,
-    /// Since when a Service is being deleted.
+    /// Since when nothing but Harvester keeps a Service from being deleted.
     pub(super) deleting: BTreeMap<ServiceKey, Instant>,
-    /// Since when an address is published and not served.
-    pub(super) unserved: BTreeMap<ServiceKey, Instant>,
+    /// Addresses that are published and not served.
+    pub(super) unserved: BTreeMap<ServiceKey, Unserved>,
 }
 
 #[cfg(test)]

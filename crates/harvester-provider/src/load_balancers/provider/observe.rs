@@ -15,6 +15,7 @@ use super::super::plan::{self, Action, Plan, World};
 use super::super::sharing::{self, Occupant};
 use super::super::view::LbView;
 use super::memory::Memory;
+use super::unserved::Unserved;
 use super::{HarvesterLoadBalancers, unix_seconds, unserved};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::{cluster_of, is_proven};
@@ -141,8 +142,11 @@ impl HarvesterLoadBalancers {
         });
         let quota_reached = if creates { self.quota_reached(&service.key, &memory, config) } else { None };
         let unserved = if unserved::is_unserved(service) {
-            let elapsed = memory.unserved.entry(service.key.clone()).or_insert_with(Instant::now).elapsed();
-            Some(elapsed.max(unserved::told_before(service)))
+            let known = memory.unserved.remove(&service.key);
+            let unserved = Unserved::of(service, known);
+            let elapsed = unserved.elapsed();
+            memory.unserved.insert(service.key.clone(), unserved);
+            Some(elapsed)
         } else {
             memory.unserved.remove(&service.key);
             None

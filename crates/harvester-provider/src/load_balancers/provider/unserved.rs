@@ -17,30 +17,63 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// It shows an address and has none in its status.
 pub(super) fn is_unserved(service: &ServiceView) -> bool {
-    let shows = service.annotations.get(kube_vip::LOADBALANCER_IPS).is_some_and(|ips| !ips.is_empty());
-    shows && service.ingress.is_empty() && wants_load_balancer(service)
+    !shown(service).is_empty() && service.ingress.is_empty() && wants_load_balancer(service)
+}
+
+fn shown(service: &ServiceView) -> &str {
+    service.annotations.get(kube_vip::LOADBALANCER_IPS).unwrap_or_default()
+}
+
+/// An address that nobody serves.
+#[derive(Debug)]
+pub(super) struct Unserved {
+    address: String,
+    since: Instant,
+    /// For how long a former process has seen it so.
+    before: Duration,
+}
+
+impl Unserved {
+    /// `known`: what was known of the Service a moment ago. Another address has a minute of its own.
+    pub(super) fn of(service: &ServiceView, known: Option<Self>) -> Self {
+        let before = if known.is_none() { told_before(service) } else { Duration::ZERO };
+        match known {
+            Some(known) if known.address == shown(service) => known,
+            _ => Self { address: shown(service).to_owned(), since: Instant::now(), before },
+        }
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.since.elapsed().max(self.before)
+    }
 }
 
 /// What a former process has said already: for at least so long it is unserved. Saying "all is well" for a minute after each restart
 /// would be two writes and a lie.
-pub(super) fn told_before(service: &ServiceView) -> Duration {
+fn told_before(service: &ServiceView) -> Duration {
     let told = service.condition.as_ref();
     let told = told.is_some_and(|condition| !condition.status && condition.reason == WaitReason::Unserved.word());
     if told { UNSERVED + Duration::from_secs(1) } else { Duration::ZERO }
 }
 
-/// Since when Services are not served, and whether they were woken for that.
+/// Since when Services are not served under an address, and whether they were woken for that.
 #[derive(Debug, Default)]
-struct Seen(HashMap<ServiceKey, (Instant, bool)>);
+struct Seen(HashMap<(ServiceKey, String), (Instant, bool)>);
 
 impl Seen {
     /// Who has been waiting for too long now, each once.
-    fn late(&mut self, now: Instant, unserved: BTreeSet<ServiceKey>) -> Vec<ServiceKey> {
-        self.0.retain(|key, _| unserved.contains(key));
+    fn late(&mut self, now: Instant, unserved: BTreeSet<(ServiceKey, String)>) -> Vec<ServiceKey> {
+        self.0.retain(|one, _| unserved.contains(one));
         let late = |entry: &mut (Instant, bool)| {
             now.saturating_duration_since(entry.0) > UNSERVED && !std::mem::replace(&mut entry.1, true)
         };
-        unserved.into_iter().filter(|key| late(self.0.entry(key.clone()).or_insert((now, false)))).collect()
+        let mut woken = Vec::new();
+        for one in unserved {
+            if late(self.0.entry(one.clone()).or_insert((now, false))) {
+                woken.push(one.0);
+            }
+        }
+        woken
     }
 }
 
@@ -53,7 +86,7 @@ pub(super) fn wakes(services: ServiceCache) -> impl Stream<Item = ServiceKey> {
     let mut seen = Seen::default();
     ticks.flat_map(move |()| {
         let unserved = services.all().into_iter().filter(|service| is_unserved(service));
-        let unserved = unserved.map(|service| service.key.clone()).collect();
+        let unserved = unserved.map(|service| (service.key.clone(), shown(&service).to_owned())).collect();
         futures::stream::iter(seen.late(Instant::now(), unserved))
     })
 }
@@ -69,13 +102,34 @@ mod tests {
     fn a_service_is_woken_once_when_nobody_serves_it_for_too_long() {
         let start = Instant::now();
         let mut seen = Seen::default();
-        let web = || BTreeSet::from([key("default/web")]);
+        let web = || BTreeSet::from([(key("default/web"), "10.0.0.1".to_owned())]);
         let none = BTreeSet::new;
         assert_eq!(seen.late(start, web()), []);
         let late = start + UNSERVED + Duration::from_secs(1);
         assert_eq!((seen.late(late, web()), seen.late(late + EVERY, web())), (vec![key("default/web")], vec![]));
         assert_eq!(seen.late(late, none()), [], "served");
         assert_eq!(seen.late(late + EVERY, web()), [], "it counts anew");
+    }
+
+    #[test]
+    fn another_address_has_a_minute_of_its_own() {
+        let told =
+            Condition { status: false, reason: "NotServed".into(), message: String::new(), since: String::new() };
+        let showing = |address| ServiceView {
+            condition: Some(told.clone()),
+            ..service("default/web").short(&[("ip", address)]).done()
+        };
+        let first = Unserved::of(&showing("10.0.0.1"), None);
+        assert!(first.elapsed() > UNSERVED, "a former process has waited");
+        let same = Unserved::of(&showing("10.0.0.1"), Some(first));
+        assert!(same.elapsed() > UNSERVED);
+        assert!(Unserved::of(&showing("10.0.0.2"), Some(same)).elapsed() < UNSERVED);
+        let (start, mut seen) = (Instant::now(), Seen::default());
+        let one = |address: &str| BTreeSet::from([(key("default/web"), address.to_owned())]);
+        let late = UNSERVED + Duration::from_secs(1);
+        assert_eq!((seen.late(start, one("10.0.0.1")), seen.late(start + late, one("10.0.0.1")).len()), (vec![], 1));
+        assert_eq!(seen.late(start + late, one("10.0.0.2")), []);
+        assert_eq!(seen.late(start + 2 * late, one("10.0.0.2")).len(), 1);
     }
 
     #[test]

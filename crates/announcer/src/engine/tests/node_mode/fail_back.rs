@@ -68,3 +68,29 @@ fn a_home_that_comes_and_goes_gets_nothing_back() {
         }
     }
 }
+
+#[test]
+fn a_lease_that_is_granted_moves_nothing() {
+    let mut placed = 0;
+    for number in 0..12 {
+        let (name, address) = (format!("w{number}"), format!("10.0.0.{}", 50 + number));
+        let mut cluster = Cluster::with(&[("vip_failback", "true")], &ALL, &[]);
+        cluster.quiet(4000, &[], &ALL);
+        cluster.node.upsert(view(&name, &["dhcp"]));
+        cluster.quiet(500, &[], &ALL);
+        if cluster.node.swaps.is_empty() {
+            continue;
+        }
+        placed += 1;
+        cluster.won();
+        cluster.quiet(1000, &[], &ALL);
+        let lease = dhcp::leased(&cluster.node, &address, 86_400);
+        let mut told = cluster.node.engine.services[&ServiceKey::new("default", &name)].clone();
+        told.dhcp.lease = Some(lease.facts.clone());
+        told.published.ingress = vec![Ingress { ip: address.parse().ok(), ports: Vec::new() }];
+        cluster.node.dhcp(&name, DhcpEvent::Bound(lease));
+        cluster.node.upsert(told);
+        assert_eq!(given_to(&mut cluster, 70_000), None, "{name} with {address}");
+    }
+    assert!(placed > 1, "{placed}");
+}
