@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use e2e::watch::{let_it_happen, nothing_was_written};
-use e2e::{Bed, Beds};
+use e2e::{Bed, Beds, PATIENCE, wait_for};
 use testbed::{Answerers, Fault, Nic, Probe};
 use tokio::sync::MutexGuard;
 use vip::{Vip, at_most, seen};
@@ -105,6 +105,22 @@ async fn a_standby_that_hears_nobody_or_that_nobody_hears_takes_nothing_over() {
     vip.is_deleted().await;
 }
 
+/// The API server stands still until this is dropped: other tests need it, also when this one fails.
+struct Frozen<'a>(&'a Bed);
+
+impl<'a> Frozen<'a> {
+    fn new(bed: &'a Bed) -> Self {
+        bed.control_plane.api_server().pause().unwrap();
+        Self(bed)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        self.0.control_plane.api_server().resume().unwrap();
+    }
+}
+
 /// Connections stand, requests are taken, nobody answers; and then all that queued up is done at once, late.
 #[tokio::test]
 async fn an_api_server_that_stands_still_and_goes_on_moves_nothing() {
@@ -117,11 +133,18 @@ async fn an_api_server_that_stands_still_and_goes_on_moves_nothing() {
     let_it_happen(3).await;
     for (what, seconds) in [("API frozen for 12 s", 12), ("API frozen beyond the Leases", BEYOND_THE_LEASE)] {
         let (term, mark, watch) = (vip.term().await, bed.mark(), vip.watch());
-        bed.control_plane.api_server().pause().unwrap();
-        let answer = tokio::time::timeout(Duration::from_secs(seconds), vip.web.get()).await;
-        assert!(answer.is_err(), "{what}: it has answered: {answer:?}");
+        let frozen = Frozen::new(&bed);
+        // On a busy machine its threads take a moment to stop.
+        let silent = async || tokio::time::timeout(Duration::from_secs(1), vip.web.get()).await.is_err();
+        wait_for("the API server to stand still", PATIENCE, || async {
+            if silent().await { Ok(()) } else { Err("it answers".to_owned()) }
+        })
+        .await
+        .unwrap();
+        let_it_happen(seconds).await;
+        assert!(silent().await, "{what}: it answers");
         assert_eq!(bed.owner_of(vip.address).unwrap(), Some(vip.owner), "{what}");
-        bed.control_plane.api_server().resume().unwrap();
+        drop(frozen);
         for n in 1..=3 {
             bed.wait_until_announcing(n).await.unwrap();
         }
