@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use e2e::documents::page;
 use e2e::installation::{Installation, RKE2_FILE};
-use e2e::watch::is_unharmed;
 use e2e::{ENOUGH, PATIENCE, wait_for};
 use serde_json::Value;
 use testbed::Probe;
@@ -31,13 +30,12 @@ fn values_of(manifest: &Value) -> &str {
 }
 
 /// The clients, which send a datagram every 10 ms, had every answer until now: of the address of a pool and of the leased one.
-/// `rollout.rs` wants every single one while addresses move.
 fn every_datagram_answered(what: &str, clients: &[(&str, Probe)], state: impl Fn() -> String) {
     for (name, probe) in clients {
         probe.wait_for_answers(ENOUGH, PATIENCE).unwrap_or_else(|error| panic!("{error:#}\n{}", state()));
         let report = probe.settled_report();
         eprintln!("{what}: {name}: {report}");
-        assert!(is_unharmed(&report), "{what}: {name}: {report}\n{}", state());
+        assert_eq!(report.lost, 0, "{what}: {name}: {report}\n{}", state());
     }
 }
 
