@@ -122,10 +122,6 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
     assert_eq!(label, format!("{RELEASE}-{}", second.replace('+', "_")));
     assert_eq!([cluster.address_of("web").unwrap(), cluster.address_of("web-dhcp").unwrap()], [pool, dhcp]);
     assert_eq!(cluster.owners(pool).unwrap(), 1);
-    for client in &clients {
-        let report = client.settled_report();
-        assert_eq!(report.lost, 0, "not one reply is lost in an upgrade: {report}");
-    }
 
     // `helm test`, and what Prometheus makes of metrics, alerts and the dashboard.
     helm.run(&["test", RELEASE, "-n", "kube-system", "--timeout=60s"]).unwrap_or_else(|error| {
@@ -249,9 +245,7 @@ async fn the_chart_is_installed_upgraded_observed_and_removed_and_no_client_noti
         client.wait_for_answers(e2e::ENOUGH, e2e::PATIENCE).unwrap();
         let report = client.settled_report();
         assert!(report.sent > 1000, "{address}: {report}");
-        // A minute and a half with Prometheus and pods that come and go: of several thousand connections on a busy machine one packet
-        // may get lost, which is no outage.
-        assert!(report.lost <= 2 && report.outage < Duration::from_millis(500), "{address}: {report}");
+        assert_eq!(report.lost, 0, "{address}: {report}");
         tell(&format!("{address}: {report}"));
     }
 }
