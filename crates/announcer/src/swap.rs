@@ -84,13 +84,13 @@ impl Backlog {
         }
     }
 
-    /// The next one, and since when it has been waiting.
-    fn begin(&mut self) -> Option<(ServiceKey, Swap, Instant)> {
+    /// The next one, and whether it has waited for too long.
+    fn begin(&mut self, now: Instant) -> Option<(ServiceKey, Swap, bool)> {
         let at = self.order.iter().position(|key| !self.running.contains_key(key))?;
         let key = self.order.remove(at)?;
         let (swap, asked) = self.waiting.remove(&key)?;
         self.running.insert(key.clone(), swap.clone());
-        Some((key, swap, asked))
+        Some((key, swap, now.saturating_duration_since(asked) > WAIT_LIMIT))
     }
 
     fn ended(&mut self, key: &ServiceKey) {
@@ -119,11 +119,11 @@ impl Swapper {
         let mut backlog = Backlog::default();
         loop {
             while running.len() < AT_ONCE
-                && let Some((key, swap, asked)) = backlog.begin()
+                && let Some((key, swap, late)) = backlog.begin(Instant::now())
             {
                 let this = &self;
                 running.push(async move {
-                    let swapped = if asked.elapsed() > WAIT_LIMIT {
+                    let swapped = if late {
                         Swapped::Failed(format!("it had to wait for more than {WAIT_LIMIT:?}"))
                     } else {
                         this.perform(&key, &swap).await
@@ -349,20 +349,34 @@ mod tests {
         let start = Instant::now();
         let late = start + Duration::from_secs(1);
         backlog.ask(start, web.clone(), swap(1));
-        assert_eq!(backlog.begin(), Some((web.clone(), swap(1), start)));
+        assert_eq!(backlog.begin(late), Some((web.clone(), swap(1), false)));
         for term in 2..1000 {
             backlog.ask(late, web.clone(), swap(term));
             backlog.ask(late, api.clone(), swap(7));
         }
         assert_eq!((backlog.waiting.len(), backlog.order.len()), (2, 2));
-        assert_eq!(backlog.begin(), Some((api.clone(), swap(7), late)), "web is still under way");
-        assert_eq!(backlog.begin(), None);
+        assert_eq!(backlog.begin(late), Some((api.clone(), swap(7), false)), "web is still under way");
+        assert_eq!(backlog.begin(late), None);
         backlog.ended(&web);
-        assert_eq!(backlog.begin(), Some((web.clone(), swap(999), late)), "the last that was asked for");
+        assert_eq!(backlog.begin(late), Some((web.clone(), swap(999), false)), "the last that was asked for");
         backlog.ask(late, web.clone(), swap(1000));
         backlog.ask(late, web.clone(), swap(999));
         backlog.ended(&web);
-        assert_eq!(backlog.begin(), None, "what was asked for last has just been answered");
+        assert_eq!(backlog.begin(late), None, "what was asked for last has just been answered");
+    }
+
+    #[test]
+    fn a_swap_that_had_to_wait_is_late_unless_it_was_asked_for_again() {
+        let swap = Swap { uid: Uid("u".into()), expect: None, seat: Seat { host: "node-1".into(), term: Term(1) } };
+        let (web, api) = (ServiceKey::new("default", "web"), ServiceKey::new("default", "api"));
+        let (start, mut backlog) = (Instant::now(), Backlog::default());
+        for key in [&web, &api] {
+            backlog.ask(start, key.clone(), swap.clone());
+        }
+        let late = start + WAIT_LIMIT + Duration::from_millis(1);
+        backlog.ask(late, api.clone(), swap.clone());
+        assert_eq!(backlog.begin(late), Some((web, swap.clone(), true)));
+        assert_eq!(backlog.begin(late), Some((api, swap, false)));
     }
 
     #[tokio::test]
