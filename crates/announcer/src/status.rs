@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::annotations::{Wanted, printable};
 use crate::config::{Config, ElectionMode};
 use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
+use crate::ownership::service::LeaseKey;
 use crate::run::{lease_namespace, source};
 use crate::view::ServiceView;
 
@@ -212,7 +213,7 @@ fn vip_row(view: &ServiceView, leases: &[LeaseRow], now: Timestamp) -> VipRow {
 fn lease_row(config: &Config, lease: &Lease, now: Timestamp) -> Option<LeaseRow> {
     let name = lease.metadata.name.as_deref()?;
     let member = name.starts_with(LEASE_PREFIX);
-    if !member && name != config.lease.name && !name.starts_with("kubevip-") {
+    if !member && name != config.lease.name && LeaseKey::service_of(name).is_none() {
         return None;
     }
     let spec = lease.spec.as_ref();

@@ -23,9 +23,6 @@ const NEW_INSTANCE: &str = "new_instance";
 /// Ours: kube-vip does not count what it cannot write.
 const UPDATE_SERVICE: &str = "update_service";
 
-/// One Lease per Service is called after it.
-const LEASE_PREFIX: &str = "kubevip-";
-
 /// The metrics.
 #[derive(Debug)]
 pub struct Services {
@@ -49,7 +46,7 @@ fn failure(key: &ServiceKey, reason: &str) -> Failure {
 }
 
 fn of_service(lease: &LeaseKey) -> OfService {
-    let name = lease.name.strip_prefix(LEASE_PREFIX).unwrap_or(&lease.name);
+    let name = LeaseKey::service_of(&lease.name).unwrap_or(&lease.name);
     [("namespace", lease.namespace.clone()), ("name", name.to_owned())]
 }
 

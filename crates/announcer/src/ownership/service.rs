@@ -30,6 +30,9 @@ impl fmt::Display for LeaseKey {
     }
 }
 
+/// kube-vip spec 4: what its Leases of single Services are called, before the name of the Service.
+const LEASE_PREFIX: &str = "kubevip-";
+
 impl LeaseKey {
     /// kube-vip spec 4: `kubevip-<service>` beside the Service, unless its annotation names another one, as `name` or
     /// `namespace/name`. Other Leases decide about other things, some about who controls the cluster, and whoever may
@@ -49,7 +52,12 @@ impl LeaseKey {
     }
 
     fn usual(view: &ServiceView) -> Self {
-        Self { namespace: view.key.namespace.clone(), name: format!("kubevip-{}", view.key.name) }
+        Self { namespace: view.key.namespace.clone(), name: format!("{LEASE_PREFIX}{}", view.key.name) }
+    }
+
+    /// The Service whose own Lease has this name, if any has.
+    pub fn service_of(name: &str) -> Option<&str> {
+        name.strip_prefix(LEASE_PREFIX)
     }
 }
 
