@@ -349,15 +349,9 @@ mod tests {
 
     /// Names and types, those of the process apart: what every Prometheus client tells is not ours to promise.
     fn shown_types() -> BTreeMap<String, String> {
-        let text = full();
-        let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-        let ours = lines.filter(|(name, _)| !name.starts_with("process_"));
-        ours.map(|(name, kind)| {
-            // A reader of the metrics finds a counter under this name.
-            let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
-            (name, kind.to_owned())
-        })
-        .collect()
+        let mut types = runtime::metrics::shown_types(&full());
+        types.retain(|name, _| !name.starts_with("process_"));
+        types
     }
 
     #[test]

@@ -58,6 +58,18 @@ impl Metrics {
     }
 }
 
+/// Names and types in an OpenMetrics text, as a reader of the metrics finds them: counters with their suffix.
+#[cfg(any(test, feature = "scenario"))]
+pub fn shown_types(text: &str) -> std::collections::BTreeMap<String, String> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    lines
+        .map(|(name, kind)| {
+            let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+            (name, kind.to_owned())
+        })
+        .collect()
+}
+
 #[derive(Debug)]
 struct Process {
     start: f64,

@@ -58,13 +58,7 @@ mod tests {
         link.reloads.get_or_create(&[("result", "used")]).inc();
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
-        let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-        lines
-            .map(|(name, kind)| {
-                let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
-                (name, kind.to_owned())
-            })
-            .collect()
+        runtime::metrics::shown_types(&text)
     }
 
     #[test]

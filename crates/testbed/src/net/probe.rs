@@ -120,17 +120,16 @@ struct Journal {
     fates: Vec<(Instant, Instant, Result<String, String>)>,
 }
 
+impl Journal {
+    fn new(start: Instant) -> Self {
+        Self { start, sends: 0, last_send: start, longest_stall: Duration::ZERO, stalls: Vec::new(), fates: Vec::new() }
+    }
+}
+
 impl Probe {
     pub(crate) fn start(namespace: &Namespace, traffic: Traffic, options: ProbeOptions) -> Result<Self> {
         let start = Instant::now();
-        let journal = Arc::new(Mutex::new(Journal {
-            start,
-            sends: 0,
-            last_send: start,
-            longest_stall: Duration::ZERO,
-            stalls: Vec::new(),
-            fates: Vec::new(),
-        }));
+        let journal = Arc::new(Mutex::new(Journal::new(start)));
         let shared = journal.clone();
         let task = namespace.task("probe", move || ask_for_ever(traffic, options, shared))?;
         Ok(Self { journal, options, task: Some(task) })
@@ -366,7 +365,7 @@ mod tests {
             })
             .collect();
         let sends = fates.len() as u64;
-        (Journal { start, sends, last_send: start, longest_stall: Duration::ZERO, stalls: Vec::new(), fates }, start)
+        (Journal { sends, fates, ..Journal::new(start) }, start)
     }
 
     #[test]
@@ -414,15 +413,7 @@ mod tests {
     #[tokio::test]
     async fn a_prober_that_does_not_get_its_turn_notes_when() {
         let start = Instant::now();
-        let nothing = Journal {
-            start,
-            sends: 0,
-            last_send: start,
-            longest_stall: Duration::ZERO,
-            stalls: Vec::new(),
-            fates: Vec::new(),
-        };
-        let journal = Arc::new(Mutex::new(nothing));
+        let journal = Arc::new(Mutex::new(Journal::new(start)));
         let target = SocketAddr::from(([127, 0, 0, 1], 9));
         let asking = tokio::spawn(ask_for_ever(Traffic::Udp(target), ProbeOptions::default(), journal.clone()));
         while lock(&journal).sends < 2 {
