@@ -206,21 +206,12 @@ impl Engine {
         let place = planned.place.as_ref().ok().copied();
         match id {
             VipId::Static(address) => self.place_static(now, id, *address, place),
-            VipId::Dhcp(uid) => {
-                self.place_dhcp(now, uid, place);
-                self.carry_leased_again(now, id);
-            }
-            VipId::Dhcp6(uid) => {
-                self.place_dhcp6(now, uid, place);
-                self.carry_leased_again(now, id);
-            }
+            VipId::Dhcp(uid) => self.place_dhcp(now, uid, place),
+            VipId::Dhcp6(uid) => self.place_dhcp6(now, uid, place),
         }
-    }
-
-    /// A leased address that the kernel has refused is tried again when its pause is over, and not when the lease is next
-    /// renewed, which may be hours later.
-    fn carry_leased_again(&mut self, now: Instant, id: &VipId) {
-        if let Some(vip) = self.vips.get(id) {
+        // A leased address that the kernel has refused is tried again when its pause is over, and not when the lease is next
+        // renewed, which may be hours later.
+        if let Some(vip) = self.vips.get(id).filter(|_| id.is_dhcp()) {
             self.carry(now, id, vip.carrier);
         }
     }
