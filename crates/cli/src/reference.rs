@@ -9,8 +9,8 @@ use clap::{Arg, Command, CommandFactory};
 
 use crate::{ccm, generate_addon};
 
-const KEYS: &str = include_str!("../../harvester-api/src/keys.rs");
-const ANNOUNCER: &str = include_str!("../../announcer/src/annotations.rs");
+const CONTRACT: &str = include_str!("../../contract/src/keys.rs");
+const HARVESTER: &str = include_str!("../../harvester-api/src/keys.rs");
 const RECORD: &str = include_str!("../../harvester-provider/src/identity/record.rs");
 
 const INTRODUCTION: &str = "\
@@ -28,8 +28,8 @@ fn render() -> String {
     flags(&mut text, &generate_addon::Arguments::command());
     variables(&mut text);
     text.push_str("\n## Annotations, labels, finalizers and taints\n");
-    keys(&mut text, KEYS);
-    further(&mut text, "Further keys of the announcer, on Services.", ANNOUNCER);
+    keys(&mut text, CONTRACT);
+    keys(&mut text, HARVESTER);
     further(&mut text, "Keys on ConfigMap `kube-system/harvester-cloud-provider`.", RECORD);
     text
 }
