@@ -60,11 +60,11 @@ pub mod cloudprovider {
 
         /// Service, of the announcer: since which change of owner `vipHost` stands, as a decimal number (decisions.md 20).
         pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
-        /// Service, of the announcer: what a successor needs to go on with the DHCP lease (see [`LeaseFacts`](crate::LeaseFacts)).
+        /// Service, of the announcer: what a successor needs to go on with the DHCP lease (see `LeaseFacts`).
         pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
-        /// Service, of the announcer: the same for DHCPv6 (see [`LeaseFacts6`](crate::LeaseFacts6)).
+        /// Service, of the announcer: the same for DHCPv6 (see `LeaseFacts6`).
         pub const DHCP6_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp6-lease";
-        /// Lease of a node, of the announcer: what the node says about itself (see [`Card`](crate::Card)).
+        /// Lease of a node, of the announcer: what the node says about itself (see `Card`).
         pub const CARD: &str = "cloudprovider.harvesterhci.io/announcer-card";
         /// ConfigMap `kube-system/harvester-cloud-provider`: a changed value makes the cloud provider look for garbage at once.
         pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";
