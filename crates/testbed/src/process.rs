@@ -22,7 +22,7 @@ pub struct Process {
     log: PathBuf,
     state: Mutex<State>,
     /// Time in which it waits for a processor is nobody's fault.
-    _watched: Option<Arc<stall::Watched>>,
+    _watched: Arc<stall::Watched>,
 }
 
 #[derive(Debug)]

@@ -1,9 +1,10 @@
 //! How long this machine kept processes waiting for a processor: what of a gap is nobody's fault.
 //!
-//! Two sources, and both count. On each processor a thread sleeps 5 ms again and again and notes when it wakes too late: then nothing
-//! ran there, or something else did. And of each process that a bed has started, the kernel tells for how long it was ready to run and
-//! did not (`run_delay` in `schedstat`): a process may wait while others are served. kube-proxy is left out: it is busy all the time,
-//! and no address waits for it.
+//! Two sources, and both count. On each processor a thread sleeps 5 ms again and again and notes when it wakes too late; while all of them
+//! are late, nobody had a turn. And of the processes on which the move of an address waits the kernel tells for how long each was ready
+//! to run and did not (`run_delay` in `schedstat`). They wait for one another: an announcer for an API server, that one for etcd. So
+//! the waiting of the three kinds is added, and of several of a kind the one counts that waited longest. Nothing else counts, however
+//! long it waits: a busy machine must not explain everything.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,22 +29,23 @@ pub type Stretch = (Instant, Instant);
 /// What was measured up to some moment. Pure: the same record always gives the same answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stalls {
-    /// Stretches in which a thread that should have woken had not. They may overlap.
-    late: Vec<Stretch>,
-    /// When it was read, and for how long watched processes had waited until then, all together.
+    /// For each processor the stretches in which a thread that should have woken had not, in order.
+    late: Vec<Vec<Stretch>>,
+    /// When it was read, and for how long the processes that count had waited until then.
     waited: Vec<(Instant, Duration)>,
 }
 
 impl Stalls {
-    /// A record of these stretches and of nothing else, for tests of what builds on it.
+    /// A record of one processor with these stretches, for tests of what builds on it.
     pub fn of(late: Vec<Stretch>, waited: Vec<(Instant, Duration)>) -> Self {
-        Self { late, waited }
+        Self { late: vec![late], waited }
     }
 
     /// How much of this time a machine without other work would not have needed, at most. `own` are further stretches in which the
     /// observer itself stood still; what several sources report of one moment counts once.
     pub fn within(&self, from: Instant, to: Instant, own: &[Stretch]) -> Duration {
-        let all = self.late.iter().chain(own);
+        let nobody_had_a_turn = common(&self.late, from, to);
+        let all = nobody_had_a_turn.iter().chain(own);
         let mut clipped: Vec<Stretch> =
             all.map(|(begin, end)| ((*begin).max(from), (*end).min(to))).filter(|(begin, end)| begin < end).collect();
         clipped.sort_unstable();
@@ -79,16 +81,59 @@ impl Stalls {
     }
 }
 
+/// What lies in a stretch of every list, between the two moments.
+fn common(lists: &[Vec<Stretch>], from: Instant, to: Instant) -> Vec<Stretch> {
+    let within = |list: &Vec<Stretch>| -> Vec<Stretch> {
+        let first = list.partition_point(|(_, end)| *end <= from);
+        list[first..].iter().take_while(|(begin, _)| *begin < to).copied().collect()
+    };
+    let mut lists = lists.iter().map(within);
+    let first = lists.next().unwrap_or_default();
+    lists.fold(first, |found, list| {
+        let (mut both, mut left, mut right) = (Vec::new(), found.iter().peekable(), list.iter().peekable());
+        while let (Some((begin, end)), Some((other_begin, other_end))) = (left.peek(), right.peek()) {
+            let (later, sooner) = (*begin.max(other_begin), *end.min(other_end));
+            if later < sooner {
+                both.push((later, sooner));
+            }
+            if end <= other_end {
+                left.next();
+            } else {
+                right.next();
+            }
+        }
+        both
+    })
+}
+
 #[derive(Debug, Default)]
 struct Meter {
     stalls: Mutex<Stalls>,
     watched: Mutex<Vec<Weak<Watched>>>,
 }
 
-/// A process whose waiting counts while this lives.
+/// On whose turn the move of an address waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Announcer,
+    ApiServer,
+    Etcd,
+}
+
+impl Kind {
+    /// By the name under which a bed has started it.
+    fn of(name: &str) -> Option<Self> {
+        let kinds = [("announcer", Self::Announcer), ("kube-apiserver", Self::ApiServer), ("etcd", Self::Etcd)];
+        kinds.iter().find(|(part, _)| name.contains(part)).map(|(_, kind)| *kind)
+    }
+}
+
+/// A process that a bed has started, while this lives.
 #[derive(Debug)]
 pub struct Watched {
     pid: u32,
+    /// Absent: its waiting does not count.
+    kind: Option<Kind>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -102,13 +147,14 @@ fn meter() -> &'static Meter {
         let meter: &'static Meter = Box::leak(Box::default());
         let allowed = sched_getaffinity(None).ok();
         let processors = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.as_ref().is_some_and(|set| set.is_set(*cpu)));
-        for cpu in processors {
+        for (place, cpu) in processors.enumerate() {
+            lock(&meter.stalls).late.push(Vec::new());
             start(&format!("stalls-{cpu}"), move || {
                 let mut only = CpuSet::new();
                 only.set(cpu);
                 // Where this is forbidden, the thread measures wherever it runs.
                 let _ = sched_setaffinity(None, &only);
-                nap_for_ever(meter);
+                nap_for_ever(meter, place);
             });
         }
         start("stalls-waited", move || sample_for_ever(meter));
@@ -121,13 +167,13 @@ fn start(name: &str, work: impl FnOnce() + Send + 'static) {
     drop(started.expect("threads are not exhausted"));
 }
 
-fn nap_for_ever(meter: &Meter) {
+fn nap_for_ever(meter: &Meter, place: usize) {
     loop {
         let due = Instant::now() + NAP;
         std::thread::sleep(NAP);
         let woke = Instant::now();
         if woke - due > LATE {
-            lock(&meter.stalls).late.push((due, woke));
+            lock(&meter.stalls).late[place].push((due, woke));
         }
     }
 }
@@ -140,16 +186,16 @@ fn sample_for_ever(meter: &Meter) {
         if round % 10 == 0 {
             containers = processes_called(Path::new("/proc"), PRODUCT);
         }
-        let mut pids: Vec<u32> = {
+        let known: Vec<Arc<Watched>> = {
             let mut watched = lock(&meter.watched);
             watched.retain(|process| process.strong_count() > 0);
-            watched.iter().filter_map(|process| process.upgrade().map(|process| process.pid)).collect()
+            watched.iter().filter_map(Weak::upgrade).collect()
         };
-        pids.extend(&containers);
-        pids.sort_unstable();
-        pids.dedup();
+        let unknown = containers.iter().filter(|pid| known.iter().all(|process| process.pid != **pid));
+        let mut processes: Vec<(Kind, u32)> = unknown.map(|pid| (Kind::Announcer, *pid)).collect();
+        processes.extend(known.iter().filter_map(|process| Some((process.kind?, process.pid))));
         let now = Instant::now();
-        let more = waits.read(Path::new("/proc"), &pids, now - last);
+        let more = waits.read(Path::new("/proc"), &processes, now - last);
         last = now;
         let mut stalls = lock(&meter.stalls);
         let total = stalls.waited.last().map_or(Duration::ZERO, |(_, total)| *total) + more;
@@ -173,12 +219,12 @@ fn processes_called(proc: &Path, name: &str) -> Vec<u32> {
 struct Waits(BTreeMap<(u32, u32), u64>);
 
 impl Waits {
-    /// For how long these processes have waited since the last reading, which is so long ago: no process waits longer than that,
-    /// however many of its threads do.
-    fn read(&mut self, proc: &Path, pids: &[u32], since: Duration) -> Duration {
+    /// For how long these processes have waited since the last reading, which is so long ago: of each kind the one that waited longest,
+    /// and no process longer than that time, however many of its threads did.
+    fn read(&mut self, proc: &Path, processes: &[(Kind, u32)], since: Duration) -> Duration {
         let mut seen = BTreeMap::new();
-        let mut waited = Duration::ZERO;
-        for pid in pids {
+        let mut longest: BTreeMap<Kind, Duration> = BTreeMap::new();
+        for (kind, pid) in processes {
             let threads = std::fs::read_dir(proc.join(format!("{pid}/task")));
             let mut of_process = Duration::ZERO;
             for thread in threads.into_iter().flatten().flatten() {
@@ -190,10 +236,11 @@ impl Waits {
                 of_process += Duration::from_nanos(delay.saturating_sub(before));
                 seen.insert((*pid, id), delay);
             }
-            waited += of_process.min(since);
+            let of_kind = longest.entry(*kind).or_default();
+            *of_kind = of_process.min(since).max(*of_kind);
         }
         self.0 = seen;
-        waited
+        longest.values().sum()
     }
 }
 
@@ -202,14 +249,11 @@ fn run_delay(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// From now on time in which this process waits counts, until the guard is dropped. kube-proxy's does not.
-pub(crate) fn watch(name: &str, pid: u32) -> Option<Arc<Watched>> {
-    if name.contains("kube-proxy") {
-        return None;
-    }
-    let watched = Arc::new(Watched { pid });
+/// From now on time in which this process waits counts, if it is of a kind that does, until the guard is dropped.
+pub(crate) fn watch(name: &str, pid: u32) -> Arc<Watched> {
+    let watched = Arc::new(Watched { pid, kind: Kind::of(name) });
     lock(&meter().watched).push(Arc::downgrade(&watched));
-    Some(watched)
+    watched
 }
 
 /// Begins to measure, if nobody did before.
@@ -222,7 +266,7 @@ pub fn since(since: Instant) -> Stalls {
     let stalls = lock(&meter().stalls);
     let from = stalls.waited.partition_point(|(at, _)| *at <= since).saturating_sub(1);
     Stalls {
-        late: stalls.late.iter().filter(|(_, end)| *end > since).copied().collect(),
+        late: stalls.late.iter().map(|list| list[list.partition_point(|(_, end)| *end <= since)..].to_vec()).collect(),
         waited: stalls.waited[from..].to_vec(),
     }
 }
@@ -244,14 +288,33 @@ mod tests {
         for (late, own, stalled) in [
             (vec![], vec![], 0),
             (vec![(100, 200)], vec![], 100),
-            // Two processors late at once, the observer too.
-            (vec![(100, 200), (150, 250)], vec![(120, 260)], 160),
+            // The machine and the observer late at once.
+            (vec![(100, 200), (200, 250)], vec![(120, 260)], 160),
             // Before, across the beginning, across the end, after: the gap is 100 to 600.
             (vec![(0, 50), (50, 150), (550, 700), (700, 900)], vec![], 100),
             (vec![(0, 900)], vec![(0, 900)], 500),
         ] {
             let stalls = Stalls::of(stretches(&late), Vec::new());
             assert_eq!(stalls.within(at(100), at(600), &stretches(&own)), ms(stalled), "{late:?} {own:?}");
+        }
+    }
+
+    #[test]
+    fn a_processor_that_is_late_while_another_one_is_not_keeps_nobody_waiting() {
+        let start = Instant::now();
+        let at = |milliseconds| start + ms(milliseconds);
+        let list = |list: &[(u64, u64)]| list.iter().map(|(begin, end)| (at(*begin), at(*end))).collect::<Vec<_>>();
+        for (one, other, stalled) in [
+            (vec![(100, 200)], vec![], 0),
+            (vec![(100, 200)], vec![(200, 300)], 0),
+            (vec![(100, 200), (300, 400)], vec![(150, 350)], 100),
+            (vec![(100, 400)], vec![(110, 120), (130, 140), (390, 500)], 30),
+            (vec![(0, 1000)], vec![(0, 1000)], 500),
+        ] {
+            for late in [vec![list(&one), list(&other)], vec![list(&other), list(&one)]] {
+                let stalls = Stalls { late, waited: Vec::new() };
+                assert_eq!(stalls.within(at(0), at(500), &[]), ms(stalled), "{one:?} {other:?}");
+            }
         }
     }
 
@@ -288,19 +351,39 @@ mod tests {
             std::fs::write(dir.join("schedstat"), format!("77 {} 5\n", delay.as_nanos())).unwrap();
         };
         let mut waits = Waits::default();
+        let processes = [(Kind::Announcer, 7), (Kind::Announcer, 8), (Kind::Etcd, 9), (Kind::Etcd, 10)];
+        let mut read = || waits.read(proc.path(), &processes, ms(100));
         say(7, 7, ms(10));
         say(8, 8, ms(1));
-        assert_eq!(waits.read(proc.path(), &[7, 8, 9], ms(100)), ms(11));
-        // A second thread of one, nothing new of the other.
+        // Of each kind the longest; the second etcd is gone.
+        say(9, 9, ms(3));
+        assert_eq!(read(), ms(13));
+        // A second thread of one, nothing new of another.
         say(7, 7, ms(40));
         say(7, 12, ms(5));
-        assert_eq!(waits.read(proc.path(), &[7, 8], ms(100)), ms(35));
+        say(9, 9, ms(4));
+        assert_eq!(read(), ms(36));
         for thread in [7, 12] {
             say(7, thread, ms(500));
         }
         say(8, 8, ms(31));
-        assert_eq!(waits.read(proc.path(), &[7, 8], ms(100)), ms(130));
-        assert_eq!(waits.read(proc.path(), &[7, 8], ms(100)), Duration::ZERO);
+        say(9, 9, ms(14));
+        assert_eq!(read(), ms(110));
+        assert_eq!(read(), Duration::ZERO);
+    }
+
+    #[test]
+    fn processes_that_no_address_waits_for_do_not_count() {
+        for (name, kind) in [
+            ("node1.announcer", Some(Kind::Announcer)),
+            ("etcd2.etcd", Some(Kind::Etcd)),
+            ("control.kube-apiserver", Some(Kind::ApiServer)),
+            ("node1.ccm", None),
+            ("node3.kube-proxy", None),
+            ("harvester.harvester-sim", None),
+        ] {
+            assert_eq!(Kind::of(name), kind, "{name}");
+        }
     }
 
     #[test]
@@ -324,10 +407,11 @@ mod tests {
         std::thread::sleep(ms(50));
         // The same as a machine without power for 200 ms, to a thread that notes when it wakes.
         let (due, woke) = (Instant::now(), Instant::now() + ms(200));
-        lock(&meter().stalls).late.push((due, woke));
+        for list in &mut lock(&meter().stalls).late {
+            list.push((due, woke));
+        }
         let stalls = since(from);
         assert!(stalls.within(from, woke, &[]) >= ms(200), "{stalls:?}");
-        assert!(since(woke).late.iter().all(|(_, end)| *end > woke));
     }
 
     #[test]
@@ -339,7 +423,7 @@ mod tests {
             command.args(["-c", "taskset -cp 0 $$ >/dev/null; while :; do :; done"]);
             crate::Process::spawn(name, &command, &dir.log(name)).unwrap()
         };
-        let _busy = ["one", "two", "three"].map(busy);
+        let _busy = ["announcer-one", "announcer-two", "announcer-three"].map(busy);
         let from = Instant::now();
         let waited = crate::wait_until("processes to wait", Duration::from_secs(20), || {
             let stalls = since(from);

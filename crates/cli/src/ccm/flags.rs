@@ -284,6 +284,7 @@ mod tests {
         command().debug_assert();
     }
 
+    /// W-54.
     #[test]
     fn defaults_are_those_of_the_go_provider() {
         let flags = parsed(&[]).unwrap();
