@@ -27,7 +27,6 @@ mod screen;
 pub mod security;
 mod seniority;
 pub mod status;
-mod term;
 pub mod view;
 
 pub use config::{Config, ConfigError, ElectionMode};

@@ -9,15 +9,13 @@ use serde_json::{Value, json};
 
 use crate::annotations as keys;
 use crate::engine::Record;
-use crate::ownership::node::{Seat, Term};
+use crate::ownership::node::Seat;
 use crate::seniority;
 use crate::view::{Port, Published};
 
 /// The record of ownership that stands on a Service (decisions.md 20).
 pub fn seat(meta: &ObjectMeta) -> Option<Seat> {
-    let annotations = meta.annotations.as_ref()?;
-    let term = Term::parse(annotations.get(keys::TERM)?)?;
-    Some(Seat { host: annotations.get(keys::VIP_HOST)?.clone(), term })
+    Seat::read(meta.annotations.as_ref()?)
 }
 
 /// Whether another owner stands there that `record` must not be written over.
@@ -28,9 +26,7 @@ pub fn is_superseded(meta: &ObjectMeta, record: &Record) -> bool {
 
 /// Makes the object say who owns it from now on.
 pub fn sit(meta: &mut ObjectMeta, seat: &Seat) {
-    let annotations = meta.annotations.get_or_insert_default();
-    annotations.insert(keys::VIP_HOST.to_owned(), seat.host.clone());
-    annotations.insert(keys::TERM.to_owned(), seat.term.to_string());
+    seat.write(meta.annotations.get_or_insert_default());
 }
 
 /// Sets the annotations; true if one changed.

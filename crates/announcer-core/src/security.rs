@@ -30,6 +30,16 @@ impl Port {
         };
         Some(Self { protocol, port: u16::try_from(port).ok().filter(|port| *port != 0)? })
     }
+
+    /// Number of its protocol in the IP header.
+    pub fn protocol(self) -> u8 {
+        self.protocol
+    }
+
+    /// Its own number.
+    pub fn number(self) -> u16 {
+        self.port
+    }
 }
 
 /// What is protected.

@@ -258,10 +258,6 @@ mod tests {
         vec![Port { port: 80, protocol: "TCP".into() }]
     }
 
-    fn at(address: &str, ports: Vec<Port>) -> Record {
-        Record { ingress: Some(vec![(address.parse().unwrap(), ports)]), ..Record::default() }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_write_that_is_under_way_when_the_process_stops_is_finished_with_its_status() {
         let (arrived, mut requests) = mpsc::unbounded_channel();

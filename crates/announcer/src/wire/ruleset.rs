@@ -21,7 +21,7 @@ use std::net::IpAddr;
 
 use l2::nftables::{Chain, Expression, Header, Meta, Part, Set, Table, Value, Verdict};
 
-use crate::security::{Port, Protection};
+use crate::security::Protection;
 
 /// Name of the table.
 pub const TABLE: &str = "harvester-announcer";
@@ -64,8 +64,8 @@ fn sets(protection: &Protection) -> Vec<Set> {
             IpAddr::V6(_) => (&mut vips6, &mut ports6),
         };
         vips.insert(&[Value::Address(*vip)]);
-        for Port { protocol, port } in open {
-            ports.insert(&[Value::Address(*vip), Value::Protocol(*protocol), Value::Service(*port)]);
+        for port in open {
+            ports.insert(&[Value::Address(*vip), Value::Protocol(port.protocol()), Value::Service(port.number())]);
         }
     }
     for name in &protection.quiet {

@@ -27,26 +27,17 @@ mod vacant;
 use std::net::IpAddr;
 
 pub(crate) use cluster::Cluster;
+pub use contract::{OwnerRecord as Seat, Term};
 use l2_types::Mac;
-pub(crate) use member::{CARD, card_links};
-pub use member::{Card, CardLink, ForeignLock, LEASE_PREFIX, Member, NodeFacts};
+pub use member::{CARD, Card, CardLink, ForeignLock, LEASE_PREFIX, Member, NodeFacts};
+pub(crate) use member::{card_links, link_towards};
 #[cfg(test)]
 pub(crate) use place::preferred;
 pub(crate) use review::{HAND_OVER_LINGER, Review, Scene};
 pub(crate) use swaps::Change;
 
 use crate::plan::VipId;
-pub use crate::term::Term;
 use crate::view::{ServiceKey, Uid};
-
-/// The record on a Service (decisions.md 20): `kube-vip.io/vipHost` and the term.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seat {
-    /// The node that announces.
-    pub host: String,
-    /// Since which change of owner.
-    pub term: Term,
-}
 
 /// A compare-and-swap of one Service's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
