@@ -1,10 +1,12 @@
 //! A node with two interfaces, for tests.
 
-use l2_types::{MacvlanMode, OUR_ADDRESS_PROTOCOL, OperState};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use l2_types::Mac;
+use l2_types::{Address, AddressLifetime, Link, LinkKind, Mac, MacvlanMode, OUR_ADDRESS_PROTOCOL, OperState};
 
-use super::*;
+use super::Network;
+use crate::config::Config;
 
 /// An interface that is up.
 pub fn link(index: u32, name: &str) -> Link {

@@ -1,7 +1,9 @@
 //! Services, for tests.
 
-use super::*;
-use crate::view::{Ingress, InterfaceWish, Port, Published, Wish};
+use std::collections::BTreeSet;
+
+use crate::annotations::Wanted;
+use crate::view::{DhcpWishes, Ingress, InterfaceWish, Port, Published, ServiceKey, ServiceView, Uid, Wish};
 
 /// A Service of this name that wants these addresses; `dhcp` and `dhcp6` stand for leased ones.
 pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
