@@ -110,7 +110,7 @@ async fn an_upgrade_of_three_hosts_deletes_nothing_moves_no_address_and_is_shown
         .await
         .unwrap();
     assert_eq!(report.kind, "Normal");
-    let told = case.events().await.unwrap();
+    let told = web.events().await.unwrap();
     assert_eq!(told.iter().filter(|event| event.reason == "HostUpgradeStarted").count(), 1, "{told:?}");
     println!("writes on the guest: {}, Events: {}", costs.ccm_guest.len(), costs.ccm_events.len());
 }
