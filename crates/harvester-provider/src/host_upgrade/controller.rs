@@ -325,20 +325,17 @@ impl Controller {
     }
 
     async fn put(&mut self, data: BTreeMap<String, String>) -> Result<(), kube::Error> {
-        let written = match self.config_maps.get_opt(status::NAME).await? {
-            Some(mut found) => {
-                found.data = Some(data);
-                self.config_maps.replace(status::NAME, &PostParams::default(), &found).await?
-            }
-            None => {
-                let metadata = ObjectMeta {
-                    name: Some(status::NAME.to_owned()),
-                    namespace: Some(status::NAMESPACE.to_owned()),
-                    ..ObjectMeta::default()
-                };
-                let new = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
-                self.config_maps.create(&PostParams::default(), &new).await?
-            }
+        let written = if let Some(mut found) = self.config_maps.get_opt(status::NAME).await? {
+            found.data = Some(data);
+            self.config_maps.replace(status::NAME, &PostParams::default(), &found).await?
+        } else {
+            let metadata = ObjectMeta {
+                name: Some(status::NAME.to_owned()),
+                namespace: Some(status::NAMESPACE.to_owned()),
+                ..ObjectMeta::default()
+            };
+            let new = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+            self.config_maps.create(&PostParams::default(), &new).await?
         };
         self.uid = written.metadata.uid;
         Ok(())

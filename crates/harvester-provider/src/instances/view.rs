@@ -34,6 +34,7 @@ impl From<&VirtualMachine> for VmView {
 
 /// A VirtualMachineInstance: exists while its VM runs, has the VM's name and a UID of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // facts of an object that have nothing to do with each other
 pub struct VmiView {
     /// `metadata.namespace`.
     pub namespace: String,

@@ -127,7 +127,7 @@ async fn replay(client: Client, args: ReplayArgs) -> anyhow::Result<()> {
         .with_context(|| format!("failed to read the replay {}", args.file.display()))?;
     let replay = Replay::parse(&text).with_context(|| format!("{} is no replay", args.file.display()))?;
     let player = Player::new(client, &args.namespace, &args.cluster, &args.network);
-    let minute = Duration::from_secs(60).div_f64(args.speed.max(0.1));
+    let minute = Duration::from_mins(1).div_f64(args.speed.max(0.1));
     let mut before = 0.0;
     for scene in replay.scenes(player.stage())? {
         tokio::time::sleep(minute.mul_f64((scene.minute - before).max(0.0))).await;

@@ -52,8 +52,8 @@ pub(super) fn is_webhook_failure(error: &ProviderError) -> bool {
 mod tests {
     use super::*;
 
-    fn window(upgrade: bool) -> Option<Window> {
-        Some(Window { why: "hosts are being upgraded".into(), upgrade })
+    fn window(upgrade: bool) -> Window {
+        Window { why: "hosts are being upgraded".into(), upgrade }
     }
 
     #[test]
@@ -63,9 +63,9 @@ mod tests {
         served_one.ingress.push("10.0.0.5".parse().unwrap());
         served_one.annotations.insert(kube_vip::LOADBALANCER_IPS, "10.0.0.5");
         for (service, window, waits) in [
-            (&new, window(true), false),
-            (&served_one, window(true), true),
-            (&served_one, window(false), false),
+            (&new, Some(window(true)), false),
+            (&served_one, Some(window(true)), true),
+            (&served_one, Some(window(false)), false),
             (&served_one, None, false),
         ] {
             assert_eq!(served(service, window.clone()).is_some(), waits, "{window:?}");
@@ -76,8 +76,10 @@ mod tests {
     fn a_refusal_that_passes_is_waited_for_and_one_of_the_users_own_making_is_told() {
         let failed = || Err(ProviderError::new("failed calling webhook \"x\": connection refused"));
         assert!(is_webhook_failure(&failed().unwrap_err()));
-        assert!(matches!(patiently(failed(), window(true)), Ok(Ensured::Waiting(waiting)) if !waiting.needs_user));
-        assert!(patiently(failed(), window(false)).is_err() && patiently(failed(), None).is_err());
-        assert!(patiently(Err(ProviderError::new("no such network").permanent()), window(true)).is_err());
+        assert!(
+            matches!(patiently(failed(), Some(window(true))), Ok(Ensured::Waiting(waiting)) if !waiting.needs_user)
+        );
+        assert!(patiently(failed(), Some(window(false))).is_err() && patiently(failed(), None).is_err());
+        assert!(patiently(Err(ProviderError::new("no such network").permanent()), Some(window(true))).is_err());
     }
 }
