@@ -19,7 +19,7 @@ static BEDS: Beds = Beds::new();
 const EXPIRY: Duration = Duration::from_secs(5 + 1);
 /// A fail-over: the expiry is the rule, and then the record is written and the address announced. The machine's stalls are subtracted.
 const FAILOVER: Duration = EXPIRY.saturating_add(Duration::from_secs(1));
-/// Nothing has to expire: the owner gives the Lease back, or its kernel answers until the address is elsewhere.
+/// Nothing has to expire: the owner gives the Lease back.
 const ORDERLY: Duration = Duration::from_secs(1);
 
 /// The bed with all nodes alive and well, also after a test that failed.
@@ -179,7 +179,7 @@ async fn an_owner_that_hangs_is_replaced_and_lets_go_when_it_wakes() {
     bed.announcer(pair.owner).pause().unwrap();
     // Its kernel removes the addresses at their deadline, with nobody's help.
     let successor = pair.moved_from(pair.owner).await;
-    at_most(ORDERLY, "owner hangs", probes).unwrap();
+    at_most(FAILOVER, "owner hangs", probes).unwrap();
     let probes = pair.probes();
     bed.announcer(pair.owner).resume().unwrap();
     let_it_happen(3).await;
@@ -278,7 +278,7 @@ async fn an_owner_that_alone_loses_the_api_is_replaced_and_never_answers_beside_
     management.cut().unwrap();
     let successor = pair.moved_from(pair.owner).await;
     pair.nothing_is_left_on(pair.owner).await;
-    at_most(ORDERLY, "owner without API", probes).unwrap();
+    at_most(FAILOVER, "owner without API", probes).unwrap();
     let probes = pair.probes();
     management.plug().unwrap();
     bed.wait_until_announcing(pair.owner).await.unwrap();
