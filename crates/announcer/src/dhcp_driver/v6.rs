@@ -11,7 +11,7 @@ use runtime::error::chain;
 
 use super::session::{Protocol, Session, expiry};
 use crate::annotations::LeaseFacts6;
-use crate::engine::{self, Dhcp6Start, DhcpEvent};
+use crate::engine::{self, ClientEvent, Dhcp6Start, DhcpEvent};
 use crate::reason::Reason;
 use crate::view::Uid;
 
@@ -59,7 +59,7 @@ impl Protocol for Client {
     }
 
     fn input(uid: Uid, generation: u64, event: DhcpEvent<LeaseFacts6>) -> engine::Input {
-        engine::Input::Dhcp6(uid, generation, event)
+        engine::Input::Dhcp(uid, generation, ClientEvent::V6(event))
     }
 }
 
