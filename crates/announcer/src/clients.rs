@@ -8,7 +8,7 @@ use l2::Mac;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::dhcp_driver::{Order, Orders};
-use crate::plan::VipId;
+use announcer_core::VipId;
 
 /// At the end: for a RELEASE that is on its way. None needs an answer.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::view::Uid;
+    use announcer_core::view::Uid;
 
     fn vip(name: &str) -> VipId {
         VipId::Dhcp(Uid(name.into()))

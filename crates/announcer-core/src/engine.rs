@@ -1,0 +1,376 @@
+//! The engine: what happened goes in, what to do comes out. No I/O, no clock, no await; a test or a simulation can run
+//! it as well as a node.
+//!
+//! It keeps one small machine per VIP (`vip.rs`) in step with the plan (`plan.rs`), extends what is up, sweeps what is
+//! nobody's (`sweep.rs`), decides what stands on each Service (`records.rs`) and how to leave (`stop.rs`).
+
+mod defence;
+mod dhcp;
+mod dhcp6;
+mod dhcp_events;
+mod dhcp_history;
+mod dhcp_state;
+mod due;
+mod elections;
+mod io;
+mod kernel;
+mod links;
+mod lookout;
+mod observer;
+mod outbox;
+mod protect;
+mod records;
+mod refresh;
+mod screening;
+mod services;
+mod stop;
+mod sweep;
+mod tell;
+mod traffic;
+mod vip;
+mod vip_timers;
+
+use std::time::{Duration, Instant};
+
+use defence::YieldedVips;
+use dhcp_history::DhcpHistory;
+use due::Due;
+pub use io::{
+    Action, ClientEvent, ClientStart, Dhcp6Start, DhcpEvent, DhcpStart, Input, Leased, LostLeases, Observations, Put,
+    Record, Recorded, Resumed, Tell, VipStatus, WireDone, WireOp,
+};
+use links::Interfaces;
+use lookout::NodeMode;
+use observer::Observer;
+use outbox::Outbox;
+use protect::Rules;
+use records::Records;
+pub use refresh::REFRESH;
+use refresh::Refresh;
+use services::Services;
+use stop::Shutdown;
+use vip::{Phase, Vip};
+
+use crate::config::Config;
+use crate::frames::Heard;
+use crate::ownership::{LeaseState, Owner, Owners, Ownership};
+use crate::plan::{self, Plan, VipId, World};
+use crate::view::{ServiceKey, ServiceView};
+
+/// A refresh this late means that the process or the machine stood still: others may have acted meanwhile
+/// (failover-protocol.md R6).
+const PAUSE: Duration = Duration::from_secs(2);
+const NODE_PAUSE: Duration = Duration::from_millis(250);
+
+/// One node's announcer, as a state machine made of smaller ones. It owns the order in which they act.
+pub struct Engine {
+    config: Config,
+    ownership: Owners,
+    services: Services,
+    plan: Plan,
+    vips: Due<VipId, Vip>,
+    /// VIPs given up because somebody claimed them while our own record was in doubt.
+    yielded: YieldedVips,
+    dhcp: DhcpHistory,
+    observer: Observer,
+    refresh: Refresh,
+    interfaces: Interfaces,
+    rules: Rules,
+    node_mode: NodeMode,
+    records: Records,
+    shutdown: Shutdown,
+    out: Outbox,
+}
+
+impl Engine {
+    /// An engine that knows nothing yet. The first step asks for the network.
+    pub fn new(now: Instant, config: Config) -> Self {
+        let mut out = Outbox::default();
+        out.replan();
+        Self {
+            ownership: Owners::new(&config),
+            services: Services::default(),
+            plan: Plan::default(),
+            vips: Due::default(),
+            yielded: YieldedVips::default(),
+            dhcp: DhcpHistory::default(),
+            observer: Observer::new(now),
+            refresh: Refresh::new(now),
+            interfaces: Interfaces::default(),
+            rules: Rules::default(),
+            node_mode: NodeMode::new(now, &config),
+            records: Records::default(),
+            shutdown: Shutdown::default(),
+            out,
+            config,
+        }
+    }
+
+    /// Takes in what happened at `now`, then judges the timers, and says what to do, in this order.
+    pub fn step(&mut self, now: Instant, input: Input) -> Vec<Action> {
+        self.take(now, input);
+        self.timers(now);
+        self.settle(now)
+    }
+
+    /// Takes in what happened and no more: for all but the last of several inputs that wait, which has to come by
+    /// [`Engine::step`]. What was heard counts before any time-out (failover-protocol.md R1), and a thousand Services
+    /// that change together are planned once, not a thousand times.
+    pub fn hear(&mut self, now: Instant, input: Input) -> Vec<Action> {
+        self.take(now, input);
+        self.out.take()
+    }
+
+    /// Judges the one timer that cannot wait for a plan, whether the owners that this node is to succeed still answer,
+    /// and says what to ask. All that was heard has to be taken in before.
+    pub fn look_out(&mut self, now: Instant) -> Vec<Action> {
+        if self.next_look().is_some_and(|at| at <= now) {
+            self.look_around(now);
+        }
+        self.out.take()
+    }
+
+    /// When to call [`Engine::look_out`], if no step comes before.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.node_mode.deadline()
+    }
+
+    /// Clients wait for the next plan: an owner was found silent.
+    pub fn is_urgent(&self) -> bool {
+        self.out.is_urgent()
+    }
+
+    fn settle(&mut self, now: Instant) -> Vec<Action> {
+        if self.out.take_replan() {
+            self.reconcile(now);
+            self.finish_hand_over(now);
+        }
+        self.add_all(now);
+        self.vips.settle();
+        self.records.settle();
+        self.out.take()
+    }
+
+    fn take(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::ClusterIps(key, addresses) => {
+                let concerned = self.services.set_cluster_ips(&key, addresses);
+                self.out.replan_if(concerned);
+            }
+            // Most Services of a cluster are none of ours, and change nothing here.
+            Input::Service(key, None) if !self.services.contains_key(&key) => {}
+            Input::Service(key, view) => self.service_changed(now, key, view.map(|view| *view)),
+            Input::Endpoints(key, nodes) => {
+                let changed = self.services.set_endpoints(key, nodes);
+                self.out.replan_if(changed);
+            }
+            Input::Synced => {
+                self.services.set_listed();
+                self.out.replan();
+            }
+            Input::Lease(state) => self.lease_changed(now, None, state),
+            Input::ServiceLease(key, state) => self.lease_changed(now, Some(key), state),
+            Input::Member(node, member) => {
+                if self.cluster().is_some_and(|cluster| cluster.member(now, node, member)) {
+                    self.out.replan();
+                    self.note_machines();
+                }
+            }
+            Input::ApiServers(servers) => {
+                self.tell_cluster(|cluster| cluster.api_servers(servers));
+                self.note_machines();
+            }
+            Input::MembersSynced => self.tell_cluster(|cluster| cluster.members_synced(now)),
+            Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.node(name, facts)),
+            Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.nodes_synced(readable)),
+            Input::Foreign(lock) => self.tell_cluster(|cluster| cluster.foreign(now, lock)),
+            Input::KubeProxy(healthy) => self.kube_proxy(healthy),
+            Input::Swapped(key, asked, swapped) => self.swapped(now, &key, &asked, swapped),
+            Input::NetworkChanged => self.observe(now),
+            Input::Wire(done) => self.wire_done(now, done),
+            Input::Heard(frame) => {
+                self.look(now, &frame);
+                self.heard(now, &frame);
+            }
+            Input::Dhcp(uid, generation, event) => self.dhcp_event(now, &uid, generation, event),
+            Input::Recorded(key, recorded) => self.recorded(now, &key, &recorded),
+            Input::Stop => self.stop(now),
+            Input::Released(released) => self.released(now, released),
+            Input::Successor(node) => self.successor(now, &node),
+            Input::Tick => {}
+        }
+    }
+
+    fn service_changed(&mut self, now: Instant, key: ServiceKey, view: Option<ServiceView>) {
+        self.out.replan();
+        if let Some(cluster) = self.cluster() {
+            cluster.changed(now, &key);
+        }
+        if let Some(gone) = self.services.change(key.clone(), view) {
+            self.dhcp.forget(&gone);
+            self.node_mode.changes.forget(&key);
+        }
+    }
+
+    /// When to step with [`Input::Tick`] if nothing happens before.
+    pub fn deadline(&self) -> Instant {
+        let machines = [
+            self.dhcp.deadline(),
+            self.vips.first(),
+            self.records.deadline(),
+            self.yielded.deadline(),
+            self.shutdown.deadline(),
+            self.observer.deadline(),
+            self.lookout_deadline(),
+        ];
+        machines.into_iter().flatten().fold(self.refresh.deadline(), Instant::min)
+    }
+
+    /// All VIPs of this node as they stand.
+    pub fn status(&self) -> Vec<VipStatus> {
+        self.vips.iter().map(|(id, vip)| vip.status(id)).collect()
+    }
+
+    /// What has happened since the start, for metrics.
+    pub fn observations(&self) -> Observations {
+        let (unprotected, fallen) = (self.rules.are_refused(), self.refresh.fallen());
+        let mut counted = Observations { unprotected, fallen, ..Observations::default() };
+        self.node_mode.count(&mut counted);
+        counted
+    }
+
+    /// What has to be read before anything can be decided: the Services, and by what owners are told.
+    pub fn unknown(&self) -> Option<&'static str> {
+        if self.services.are_listed() { self.ownership.unknown() } else { Some("the Services") }
+    }
+
+    /// What the election said last, in `global` mode.
+    pub fn lease(&self) -> &LeaseState {
+        match &self.ownership {
+            Owners::Elected(leases) => leases.for_all().map_or(&LeaseState::Unknown, |key| leases.state(key)),
+            Owners::Node(_) => &LeaseState::Unknown,
+        }
+    }
+
+    fn timers(&mut self, now: Instant) {
+        if let Some(late) = self.refresh.take_due(now) {
+            self.each_second(now, late);
+        }
+        if self.observer.is_due(now) {
+            // Somebody may have flushed what is not his.
+            self.out.extend(self.rules.check());
+            self.observe(now);
+        }
+        self.vip_timers(now);
+        self.leaving_timers(now);
+        let due = self.records.take_due(now) | self.yielded.take_due(now);
+        self.out.replan_if(due);
+        self.look_around(now);
+        self.write_card(now);
+        self.stop_timer(now);
+    }
+
+    fn each_second(&mut self, now: Instant, late: Duration) {
+        if late > self.pause() && self.observer.network().is_some() {
+            tracing::warn!(
+                late_ms = late.as_millis(),
+                "stood still: asking on the wire whether the addresses are still ours"
+            );
+            self.doubt_all(now);
+            self.observer.stood_still();
+        }
+        self.refresh(now);
+        self.out.extend(self.interfaces.listen_again());
+        self.tell_stuck(now);
+        self.out.forget_told(now);
+        if self.observer.is_stale() {
+            self.observe(now);
+        }
+    }
+
+    /// In `node` mode others act within a quarter of a second (failover-protocol.md R6).
+    fn pause(&self) -> Duration {
+        match self.ownership {
+            Owners::Elected(_) => PAUSE,
+            Owners::Node(_) => NODE_PAUSE,
+        }
+    }
+
+    /// Brings everything in line with the plan.
+    fn reconcile(&mut self, now: Instant) {
+        if self.shutdown.is_done() {
+            return;
+        }
+        self.services.settle();
+        if self.services.are_listed() {
+            self.review(now);
+            self.write_card(now);
+        }
+        self.campaign();
+        if self.services.are_listed() && self.observer.network().is_some() {
+            self.plan();
+            self.end_yielding();
+            self.dhcp.follow(&self.plan);
+            self.withdraw_unplanned(now);
+            self.protect();
+            self.begin_planned(now);
+            self.tell_problems(now);
+            self.tell_refused(now);
+            self.tell_traffic(now);
+            self.sweep(now);
+            self.update_records(now);
+        }
+        self.prepare_links(now);
+        self.listen();
+    }
+
+    fn plan(&mut self) {
+        let Some(network) = self.observer.network() else { return };
+        let leases = self.leases();
+        self.plan = plan::plan(&World {
+            services: &self.services,
+            ownership: &self.ownership,
+            network,
+            config: &self.config,
+            leases: &leases,
+        });
+    }
+
+    fn withdraw_unplanned(&mut self, now: Instant) {
+        let gone: Vec<VipId> = self.vips.keys().filter(|id| !self.plan.vips.contains_key(*id)).cloned().collect();
+        for id in gone {
+            let keep_lease = matches!(&id, VipId::Dhcp(uid) | VipId::Dhcp6(uid) if self.plan.elsewhere.contains(uid));
+            let members = &self.vips[&id].members;
+            let theirs = |key| self.services.get(key).is_some_and(|view| self.ownership.of(view) == Owner::Theirs);
+            let why = if keep_lease || members.iter().any(theirs) {
+                "another node owns it"
+            } else {
+                "no Service wants it any more"
+            };
+            self.withdraw(now, &id, !keep_lease, why);
+        }
+    }
+
+    fn begin_planned(&mut self, now: Instant) {
+        let planned: Vec<(VipId, Owner)> = self.plan.vips.iter().map(|(id, vip)| (id.clone(), vip.owner)).collect();
+        for (id, owner) in planned {
+            if !self.vips.contains_key(&id) {
+                // While undecided nothing is begun: what a former life left is kept as it is (`keep_orphans`).
+                let waits = owner != Owner::Mine || self.yielded.blocks(&id) || self.dhcp.is_leaving(&id);
+                if waits || self.shutdown.has_begun() {
+                    continue;
+                }
+                let source = self.source_of(&id);
+                self.vips.insert(id.clone(), Vip::new(source));
+            }
+            self.follow_plan(now, &id);
+        }
+    }
+
+    fn is_confirmed(&self, members: &[ServiceKey]) -> bool {
+        members.iter().filter_map(|key| self.services.get(key)).any(|view| self.ownership.confirmed(view))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! What others say about an address of ours: conflicts, defence, and giving way.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use l2_types::Mac;
+
+use super::vip::{Announcing, CONFLICT_RETRY, Phase};
+use super::{Action, Engine, Heard, Ownership};
+use crate::frames::Frame;
+use crate::plan::VipId;
+use crate::reason::Reason;
+use crate::view::Uid;
+
+/// RFC 5227 2.4: defend, but not more often than this.
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A Lease is read after this many retry periods at the latest (client-go's jitter).
+const RETRY_PERIODS: f64 = 2.2;
+
+/// How long a VIP that was given up is left alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Yielded {
+    /// The API has this long to show the record of whoever claimed it.
+    Until(Instant),
+    /// Until our own record is known to stand.
+    Unconfirmed,
+    /// It may be taken up again; until it is up its first step is a probe.
+    Over,
+}
+
+/// VIPs that were given up because somebody claimed them while our own record was in doubt.
+#[derive(Debug, Default)]
+pub(super) struct YieldedVips(BTreeMap<VipId, Yielded>);
+
+impl YieldedVips {
+    /// This one is given up.
+    pub fn add(&mut self, id: VipId, until: Instant) {
+        self.0.insert(id, Yielded::Until(until));
+    }
+
+    /// Whether it was given up and has not been up since.
+    pub fn contains(&self, id: &VipId) -> bool {
+        self.0.contains_key(id)
+    }
+
+    /// Whether it is left alone.
+    pub fn blocks(&self, id: &VipId) -> bool {
+        self.0.get(id).is_some_and(|yielded| *yielded != Yielded::Over)
+    }
+
+    /// Keeps those for which `keep` holds.
+    pub fn retain(&mut self, mut keep: impl FnMut(&VipId) -> bool) {
+        self.0.retain(|id, _| keep(id));
+    }
+
+    /// It is up again.
+    pub fn remove(&mut self, id: &VipId) {
+        self.0.remove(id);
+    }
+
+    /// Our record is known to stand: nothing more is waited for.
+    pub fn cut_short(&mut self, now: Instant) {
+        for yielded in self.0.values_mut() {
+            if let Yielded::Until(until) = yielded {
+                *until = now.min(*until);
+            }
+        }
+    }
+
+    /// When the next one has waited for long enough.
+    pub fn deadline(&self) -> Option<Instant> {
+        let until = |yielded: &Yielded| match yielded {
+            Yielded::Until(until) => Some(*until),
+            Yielded::Unconfirmed | Yielded::Over => None,
+        };
+        self.0.values().filter_map(until).min()
+    }
+
+    /// Ends what has waited for long enough, also where nothing is planned any more: it would stay due. True if anything
+    /// has.
+    pub fn take_due(&mut self, now: Instant) -> bool {
+        let mut due = false;
+        for yielded in self.0.values_mut() {
+            if matches!(yielded, Yielded::Until(until) if *until <= now) {
+                *yielded = Yielded::Unconfirmed;
+                due = true;
+            }
+        }
+        due
+    }
+
+    /// decisions.md 18: a node that cannot reach the API does not know who owns what it gave up. Time alone gives
+    /// nothing back: it would take the address from its new owner again and again.
+    pub fn end_confirmed(&mut self, confirmed: impl Fn(&VipId) -> bool) {
+        for (id, yielded) in &mut self.0 {
+            if *yielded == Yielded::Unconfirmed && confirmed(id) {
+                *yielded = Yielded::Over;
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// How long any announcer takes to read a Lease that has changed, at most.
+    pub(super) fn longest_retry(&self) -> Duration {
+        self.config.lease.retry_period.mul_f64(RETRY_PERIODS)
+    }
+
+    /// Somebody spoke about an address.
+    pub(super) fn heard(&mut self, now: Instant, frame: &Frame) {
+        let Frame { link, address, mac, what, .. } = *frame;
+        let Some(id) = self.vip_on(link, address) else {
+            if what == Heard::Claim {
+                self.orphan_claimed(link, address, mac);
+                self.judge_claim_of_lease(now, frame);
+            }
+            return;
+        };
+        if self.judge_claim(now, &id, frame) {
+            return;
+        }
+        let vip = &self.vips[&id];
+        let carrier = vip.carrier.expect("it was found by it");
+        let confirmed = self.is_confirmed(&vip.members);
+        // A DHCP address has the same MAC on every node. Our own frames are not heard, but some switches send them
+        // back: such an echo must not disturb an owner whose record stands.
+        if mac == carrier.mac && (carrier.link == link || confirmed) {
+            return;
+        }
+        match vip.phase {
+            // A node of ours asks whether the owner that it watches is there (`detect`): it does not want the address.
+            Phase::Probing(_) if what == Heard::Probe && (frame.to_us || self.is_peer(mac)) => {}
+            // A former owner who does not know yet that the record says us: he hears our claims once it is up. As where
+            // clients know the address already, and nobody is asked before, an API out of sight changes nothing.
+            Phase::Probing(_) if self.is_peer(mac) && !self.yielded.contains(&id) => {}
+            Phase::Probing(_) => self.conflict(now, &id, mac),
+            Phase::Up { doubt: Some(_) } if what != Heard::Probe => {
+                self.yield_to(now, &id, mac);
+            }
+            Phase::Up { .. } | Phase::Adding(_) if what == Heard::Claim => {
+                if self.shutdown.has_begun() || !confirmed {
+                    self.yield_to(now, &id, mac);
+                } else if !self.is_peer(mac) {
+                    // A node of ours goes by a newer record, which is being read, or withdraws by itself: an announcement
+                    // of ours would only lead clients back to the wrong one.
+                    self.defend(now, &id, mac);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The VIP that has this address, seen from this interface. Of the leased ones only their carriers tell; a given one,
+    /// and there may be hundreds, is looked up.
+    fn vip_on(&self, link: u32, address: IpAddr) -> Option<VipId> {
+        let given = self.vips.get_key_value(&VipId::Static(address));
+        let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
+        let mut there = given.into_iter().chain(leased).filter(|(_, vip)| {
+            vip.carrier.is_some_and(|carrier| {
+                carrier.net.addr() == address && (carrier.link == link || vip.place == Some(link))
+            })
+        });
+        there.next().map(|(id, _)| id.clone())
+    }
+
+    fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        let (given_up, longest_retry) = (self.yielded.contains(id), self.longest_retry());
+        let peer = self.is_peer(mac);
+        let vip = self.vips.get_mut(id).expect("it is there");
+        let carrier = vip.carrier.expect("only a carried address is probed");
+        vip.conflicts += 1;
+        if peer || (given_up && vip.conflicts == 1) {
+            // Most probably a node that believed to hold the Lease: it reads within this that it does not. Of a node of
+            // ours the record tells whose it is, once we see it again: that is no mistake of any user.
+            vip.phase = Phase::Blocked { until: now + longest_retry };
+            tracing::warn!(address = %carrier.net.addr(), %mac, "somebody still answers for an address that is not ours for certain");
+            self.out.replan();
+            return;
+        }
+        let retry = CONFLICT_RETRY + Duration::from_millis(10) * u32::from(carrier.mac.octets()[5]);
+        vip.phase = Phase::Blocked { until: now + retry };
+        let link = self
+            .observer
+            .network()
+            .and_then(|network| network.link(carrier.link))
+            .map_or("?", |link| link.name.as_str());
+        let text = format!(
+            "address {} is already used by {mac} on the network of interface {link}: it is not announced. Free it there, or give this Service another one; tried again every {} s",
+            carrier.net.addr(),
+            retry.as_secs()
+        );
+        tracing::warn!(address = %carrier.net.addr(), %mac, "address conflict");
+        self.tell_members(now, id, Reason::AddressConflict, &text);
+        self.out.replan();
+    }
+
+    fn defend(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        let vip = self.vips.get_mut(id).expect("it is there");
+        let carrier = vip.carrier.expect("only a carried address is defended");
+        // After a pause: somebody else has the address by now, and ours goes as soon as the timers are judged.
+        let is_over = vip.source.expires().is_some_and(|end| end <= now);
+        if is_over
+            || matches!(vip.announcing, Announcing::Burst { .. })
+            || vip.defended.is_some_and(|at| now < at + DEFEND_INTERVAL)
+        {
+            return;
+        }
+        vip.defended = Some(now);
+        let text = format!(
+            "{mac} claims address {} too: two hosts answer for it. This node owns it and defends it",
+            carrier.net.addr()
+        );
+        tracing::warn!(address = %carrier.net.addr(), %mac, "somebody else claims the address, defending it");
+        self.out.push(Action::Announce { link: carrier.link, mac: carrier.mac, address: carrier.net.addr() });
+        self.tell_members(now, id, Reason::AddressConflict, &text);
+    }
+
+    /// decisions.md 18: withdraw first, ask later. It is taken up again when the Lease is known to be ours.
+    pub(super) fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        if self.shutdown.has_begun() {
+            tracing::info!(vip = %id, %mac, "the successor announces the address: withdrawing it");
+            self.shutdown.claimed(now);
+        } else {
+            tracing::warn!(vip = %id, %mac, "somebody else announces the address and our record is in doubt: withdrawing it");
+        }
+        self.withdraw(now, id, false, "another node announces it");
+        self.yielded.add(id.clone(), now + self.config.lease.duration);
+        self.out.replan();
+    }
+
+    /// What was given up is taken up again as soon as the record is known to say that it is ours.
+    pub(super) fn end_yielding(&mut self) {
+        let plan = &self.plan;
+        self.yielded.retain(|id| plan.vips.contains_key(id));
+        let (services, ownership) = (&self.services, &self.ownership);
+        self.yielded.end_confirmed(|id| {
+            let members = plan.vips.get(id).into_iter().flat_map(|planned| &planned.members);
+            members.filter_map(|key| services.get(key)).any(|view| ownership.confirmed(view))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(last: u8) -> VipId {
+        VipId::Static(IpAddr::from([10, 0, 0, last]))
+    }
+
+    #[test]
+    fn time_alone_gives_nothing_back() {
+        let (now, mut yielded) = (Instant::now(), YieldedVips::default());
+        let until = now + Duration::from_secs(15);
+        yielded.add(id(5), until);
+        yielded.add(id(6), until);
+        assert!(!yielded.take_due(now) && yielded.deadline() == Some(until));
+        yielded.end_confirmed(|_| true);
+        assert!(yielded.blocks(&id(5)), "the record may be older than the claim");
+        assert!(yielded.take_due(until) && yielded.deadline().is_none());
+        yielded.end_confirmed(|confirmed| *confirmed == id(6));
+        assert!(yielded.blocks(&id(5)) && !yielded.blocks(&id(6)));
+        assert!(yielded.contains(&id(6)), "its first step is a probe");
+        yielded.remove(&id(6));
+        assert!(!yielded.contains(&id(6)));
+    }
+
+    #[test]
+    fn a_record_that_is_known_to_stand_ends_the_wait() {
+        let (now, mut yielded) = (Instant::now(), YieldedVips::default());
+        yielded.add(id(5), now + Duration::from_secs(15));
+        yielded.cut_short(now);
+        assert!(yielded.take_due(now));
+        yielded.end_confirmed(|_| true);
+        assert!(!yielded.blocks(&id(5)));
+        yielded.retain(|_| false);
+        assert!(!yielded.contains(&id(5)));
+    }
+}

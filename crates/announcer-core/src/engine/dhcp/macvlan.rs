@@ -1,0 +1,258 @@
+//! The macvlan of a DHCP VIP: made, adopted, made again, and what its client is told of it.
+
+use std::time::{Duration, Instant};
+
+use ipnet::{IpNet, Ipv4Net};
+use jiff::Timestamp;
+use l2_types::Mac;
+use l2_types::{AddressLifetime, InetConfChange, Macvlan};
+
+use super::super::dhcp_state::{MacvlanState, Source};
+use super::super::vip::Vip;
+use super::super::{Action, ClientStart, DhcpStart, Engine, Resumed, WireOp};
+use super::MACVLAN_STAYED;
+use crate::annotations::mac_of_a_node;
+use crate::network::mac_is_taken;
+use crate::plan::VipId;
+use crate::reason::Reason;
+use crate::screen::user_of_mac;
+use crate::view::{Uid, is_told};
+
+impl Resumed {
+    /// What the client will say at once of a lease that is not over. The kernel counts whole seconds.
+    pub fn first_address(&self, wall: Timestamp) -> Option<(IpNet, AddressLifetime)> {
+        let left = match self.expires {
+            Some(end) => Duration::from_secs(u64::try_from(end.as_second() - wall.as_second() - 1).ok()?),
+            None => self.fence,
+        };
+        let valid = left.min(self.fence);
+        (valid >= Duration::from_secs(1)).then(|| (IpNet::V4(Ipv4Net::from(self.address)), AddressLifetime::For(valid)))
+    }
+}
+
+impl Engine {
+    /// The next thing that the macvlan or the client needs.
+    pub(super) fn advance_dhcp(&mut self, now: Instant, uid: &Uid, settings: bool) {
+        let id = VipId::Dhcp(uid.clone());
+        let missing = |vip: &Vip| vip.source.dhcp4().is_some_and(|dhcp| dhcp.macvlan == MacvlanState::Absent);
+        let resumed = self.resumed(&id);
+        let refused = self.vips.get(&id).filter(|vip| missing(vip)).and_then(|_| self.mac_refused(&id));
+        let Some(vip) = self.vips.get_mut(&id) else { return };
+        let (Source::Dhcp4(dhcp), Some(parent)) = (&mut vip.source, vip.place) else { return };
+        let wanted = Macvlan {
+            name: dhcp.name.clone(),
+            parent,
+            mac: dhcp.mac,
+            alias: uid.0.clone(),
+            inet_conf: InetConfChange {
+                arp_ignore: Some(1),
+                arp_announce: Some(2),
+                rp_filter: Some(dhcp.wishes.rp_filter.value()),
+            },
+            address: None,
+        };
+        match dhcp.macvlan {
+            MacvlanState::Absent if let Some(text) = refused => {
+                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
+                self.tell_members(now, &id, Reason::CannotAnnounce, &text);
+            }
+            MacvlanState::Absent => {
+                if self.macvlan_awaits_rules(&wanted.name, resumed) {
+                    return;
+                }
+                if let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.source.dhcp4_mut()) {
+                    dhcp.macvlan = MacvlanState::Making;
+                    dhcp.asked = Some((wanted.parent, wanted.name.clone()));
+                }
+                self.prepare_links(now);
+                self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted, resumed)));
+            }
+            MacvlanState::Ready(link, _) => {
+                if settings {
+                    self.out.push(Action::Wire(WireOp::Macvlan(uid.clone(), wanted, None)));
+                }
+                self.start_client(now, uid, link);
+            }
+            MacvlanState::Making | MacvlanState::Failed { .. } => {}
+        }
+    }
+
+    fn start_client(&mut self, now: Instant, uid: &Uid, link: u32) {
+        let Some(vip) = self.vips.get_mut(&VipId::Dhcp(uid.clone())) else { return };
+        let Source::Dhcp4(dhcp) = &mut vip.source else { return };
+        if !dhcp.lease.client.may_start(now) {
+            return;
+        }
+        let (lease, requested) = dhcp.lease.remembered(|address| is_told(&self.services, uid, address));
+        let generation = self.dhcp.next_generation();
+        dhcp.lease.client.running = Some(generation);
+        // What it is not, the next reading of the network tells.
+        dhcp.link_up = true;
+        let start = DhcpStart {
+            generation,
+            link,
+            mac: dhcp.mac,
+            hostname: dhcp.wishes.hostname.clone(),
+            broadcast: dhcp.wishes.broadcast,
+            requested: dhcp.wishes.requested.or(requested),
+            lease,
+        };
+        self.out.push(Action::StartDhcp(uid.clone(), ClientStart::V4(start)));
+    }
+
+    /// The lease that the client will go on with before the server has answered. Clients know its address, so the rules
+    /// of service security are there already.
+    fn resumed(&self, id: &VipId) -> Option<Resumed> {
+        let VipId::Dhcp(uid) = id else { return None };
+        let lease = &self.vips.get(id)?.source.dhcp4()?.lease;
+        let known = lease.granted.as_ref().map(|leased| &leased.facts).or(lease.recorded.as_ref());
+        let facts = known.filter(|facts| is_told(&self.services, uid, facts.address))?;
+        Some(Resumed { address: facts.address, expires: facts.expires, fence: self.config.fence() })
+    }
+
+    /// Why the VIP cannot have its MAC. A machine's would lead the machine's own traffic here. Two macvlans of one interface
+    /// cannot have the same: whose was there first keeps it.
+    fn mac_refused(&self, id: &VipId) -> Option<String> {
+        let vip = self.vips.get(id)?;
+        let mac = vip.source.dhcp4()?.mac;
+        if self.observer.network().is_some_and(|network| network.has_interface_with(mac)) || self.is_peer(mac) {
+            return Some(mac_of_a_node(mac).to_string());
+        }
+        if let Some(user) = user_of_mac(&self.services, &vip.members, mac) {
+            return Some(format!("{} (by Service {user})", mac_is_taken(mac)));
+        }
+        let other = self.vips.iter().find(|(other, found)| {
+            *other != id
+                && found.place == vip.place
+                && found.source.dhcp4().is_some_and(|dhcp| {
+                    dhcp.mac == mac && matches!(dhcp.macvlan, MacvlanState::Making | MacvlanState::Ready(..))
+                })
+        });
+        let (_, other) = other?;
+        let user = other.members.first().map_or(String::new(), |member| format!(" (by Service {member})"));
+        Some(format!("{}{user}", mac_is_taken(mac)))
+    }
+
+    pub(in crate::engine) fn macvlan_done(&mut self, now: Instant, uid: &Uid, result: Result<(u32, Mac), String>) {
+        let id = VipId::Dhcp(uid.clone());
+        let asked = self.observer.asked();
+        let place = self.vips.get(&id).and_then(|vip| vip.place);
+        let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.source.dhcp4_mut()) else {
+            // Given up while it was being made.
+            if let Ok((link, _)) = result {
+                self.delete_link(link);
+            }
+            return;
+        };
+        match result {
+            Ok((link, mac)) if mac == dhcp.mac && dhcp.is_as_asked(place) => {
+                dhcp.macvlan = MacvlanState::Ready(link, asked);
+                dhcp.made = Some(now);
+                self.out.replan();
+            }
+            // Made for annotations, or on an interface, that have changed since.
+            Ok((link, _)) => {
+                dhcp.macvlan = MacvlanState::Absent;
+                self.delete_link(link);
+                self.out.replan();
+            }
+            Err(error) => {
+                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
+                let name = dhcp.name.clone();
+                if let Some(vip) = self.vips.get_mut(&id) {
+                    vip.refusals = vip.refusals.saturating_add(1);
+                }
+                self.out.replan();
+                tracing::warn!(macvlan = name, error, "cannot make the macvlan, trying again");
+                self.tell_members(now, &id, Reason::CannotAnnounce, &format!("{error}; trying again"));
+                self.observe(now);
+            }
+        }
+    }
+
+    /// Macvlans go with their parents, or by somebody's hand.
+    pub(in crate::engine) fn check_macvlans(&mut self, now: Instant) {
+        let Some(network) = self.observer.network() else { return };
+        let gone: Vec<Uid> = self
+            .vips
+            .iter()
+            .filter_map(|(id, vip)| match (id, vip.source.dhcp4()?.macvlan) {
+                (VipId::Dhcp(uid), MacvlanState::Ready(link, asked))
+                    if self.observer.shows(asked) && network.link(link).is_none() =>
+                {
+                    Some(uid.clone())
+                }
+                _ => None,
+            })
+            .collect();
+        self.tell_links();
+        for uid in gone {
+            tracing::warn!(%uid, "the macvlan is gone: it is made again as soon as its interface is there");
+            let id = VipId::Dhcp(uid);
+            self.drop_macvlan(&id, None);
+            let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.source.dhcp4_mut()) else { continue };
+            if dhcp.made.is_some_and(|made| now >= made + MACVLAN_STAYED) {
+                dhcp.troubles = 0;
+            }
+            if dhcp.troubles == 0 {
+                // Most probably its interface went and comes back.
+                dhcp.troubles = 1;
+            } else {
+                dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
+            }
+        }
+    }
+
+    /// Tells clients of links that were lost or are back: what happened on the network meanwhile is not known, so the lease
+    /// is confirmed.
+    fn tell_links(&mut self) {
+        let Some(network) = self.observer.network() else { return };
+        for (id, vip) in self.vips.iter_mut() {
+            let Source::Dhcp4(dhcp) = &mut vip.source else { continue };
+            let Some(link) = dhcp.link().and_then(|index| network.link(index)) else { continue };
+            let up = link.is_usable();
+            if dhcp.lease.client.running.is_some() && std::mem::replace(&mut dhcp.link_up, up) != up {
+                self.out.push(Action::DhcpLink { id: id.clone(), up });
+            }
+        }
+    }
+
+    /// Stops the client, keeping the lease, and forgets the macvlan, deleting it if it is still there.
+    pub(super) fn drop_macvlan(&mut self, id: &VipId, delete: Option<u32>) {
+        self.stop_client(id, false);
+        let Some(vip) = self.vips.get_mut(id) else { return };
+        vip.put_down();
+        if let Source::Dhcp4(dhcp) = &mut vip.source {
+            dhcp.macvlan = MacvlanState::Absent;
+            dhcp.noted = None;
+        }
+        if let Some(link) = delete {
+            self.delete_link(link);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_macvlan_gets_its_address_at_once_while_the_lease_lasts_and_never_for_longer() {
+        let wall: Timestamp = "2026-01-01T00:00:00.9Z".parse().unwrap();
+        let (address, fence) = ("10.0.0.5".parse().unwrap(), Duration::from_secs(5));
+        for (ends, valid) in [
+            (None, Some(5)),
+            (Some("2026-01-01T01:00:00Z"), Some(5)),
+            // The kernel counts whole seconds.
+            (Some("2026-01-01T00:00:03.1Z"), Some(2)),
+            (Some("2026-01-01T00:00:02Z"), Some(1)),
+            (Some("2026-01-01T00:00:01.8Z"), None),
+            (Some("2025-12-31T23:59:00Z"), None),
+        ] {
+            let expires = ends.map(|end| end.parse().unwrap());
+            let first = Resumed { address, expires, fence }.first_address(wall);
+            let lifetime = valid.map(|seconds| AddressLifetime::For(Duration::from_secs(seconds)));
+            assert_eq!(first, lifetime.map(|lifetime| ("10.0.0.5/32".parse().unwrap(), lifetime)), "{ends:?}");
+        }
+    }
+}
