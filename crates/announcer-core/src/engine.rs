@@ -181,7 +181,7 @@ impl Engine {
                 self.note_machines();
             }
             Input::MembersSynced => self.tell_cluster(|cluster| cluster.members_synced(now)),
-            Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.node(name, facts)),
+            Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.node(now, name, facts)),
             Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.nodes_synced(readable)),
             Input::Foreign(lock) => self.tell_cluster(|cluster| cluster.foreign(now, lock)),
             Input::KubeProxy(healthy) => self.kube_proxy(healthy),

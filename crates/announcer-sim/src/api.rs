@@ -184,7 +184,7 @@ impl Api {
         let members = self.members.iter().map(|(node, (_, member))| Change::Member(node.clone(), member.clone()));
         let lock = self.lock.iter().map(|lock| Change::Lock(lock.clone()));
         let endpoints = self.endpoints.iter().map(|(key, nodes)| Change::Endpoints(key.clone(), nodes.clone()));
-        let nodes = self.nodes.iter().map(|(name, facts)| Change::Node(name.clone(), *facts));
+        let nodes = self.nodes.iter().map(|(name, facts)| Change::Node(name.clone(), facts.clone()));
         services.chain(leases).chain(members).chain(lock).chain(endpoints).chain(nodes).collect()
     }
 

@@ -46,6 +46,8 @@ pub enum Trouble {
     Unanswered(usize),
     /// The same where the owner and both of its successors are ill.
     Orphaned(usize),
+    /// The same where a stranger answers for it.
+    Contested(usize),
     /// This node, which is well, has an address of a Service that is gone.
     LeftBehind(usize),
     /// The process on this node is dead or hangs, and its addresses are still there.
@@ -73,6 +75,9 @@ impl Trouble {
             Self::Refused(..) => "a leased address is given up when the server refuses it",
             Self::Unanswered(_) => "an address with a healthy node is answered",
             Self::Orphaned(_) => "an address with a healthy node is answered, once Leases have expired",
+            Self::Contested(_) => {
+                "an address for which a stranger answers is answered by us, once its owner's Lease has run out"
+            }
             Self::LeftBehind(_) => "nothing is left behind",
             Self::Unfenced(_) => "addresses do not outlive their process",
             Self::Misplaced(..) => "an address is where it may be served",
@@ -97,6 +102,7 @@ pub struct Limits {
     refused: Duration,
     unanswered: Duration,
     orphaned: Duration,
+    contested: Duration,
     left_behind: Duration,
     unfenced: Duration,
     misplaced: Duration,
@@ -155,7 +161,11 @@ impl Limits {
                 duration + retry.mul_f64(2.2) + seconds(1)
             },
             // R8: the Leases of those in line expire first, counted from a renewal of our own that has come back.
-            orphaned: duration + duration / 3 + seconds(7),
+            // A majority that is cut off keeps it until its own cards show that it hears fewer hosts: 13 s, and a renewal.
+            orphaned: (duration + seconds(7)).max(seconds(17 + 7)) + duration / 3,
+            // decisions.md 24: five seconds after the Lease has run out, counted from a renewal of our own; and the wait for whoever
+            // comes first.
+            contested: duration + duration / 3 + seconds(5) + seconds(7),
             left_behind: relisted + ms(100) + 2 * late,
             unfenced: scenario.fence() + kernel,
             // From when another node has said that it may serve: what makes it so is seen in the watch, the successor is written, sees that, and announces.
@@ -192,6 +202,7 @@ impl Limits {
             Trouble::Refused(..) => self.refused,
             Trouble::Unanswered(_) => self.unanswered,
             Trouble::Orphaned(_) => self.orphaned,
+            Trouble::Contested(_) => self.contested,
             Trouble::LeftBehind(_) => self.left_behind,
             Trouble::Unfenced(_) => self.unfenced,
             Trouble::Misplaced(..) => self.misplaced,

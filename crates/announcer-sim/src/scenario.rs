@@ -32,6 +32,8 @@ pub struct Scenario {
     pub lease: [u64; 3],
     /// How many nodes.
     pub nodes: usize,
+    /// The hypervisor of each node; none: no node says.
+    pub hosts: Vec<usize>,
     /// What users have made.
     pub services: Vec<Wish>,
     /// Frames lost between warm-up and calm.
@@ -143,6 +145,16 @@ pub enum Kind {
     Endpoints(usize, BTreeSet<usize>),
     /// A host uses the address of this Service and announces it.
     Thief(usize),
+    /// A host answers whoever asks for the address of this Service, and announces nothing.
+    Duplicate(usize),
+    /// A router answers for every address that somebody asks everybody for.
+    ProxyArp,
+    /// Every node that runs answers for the addresses of all Services: kube-proxy in IPVS mode without strict ARP.
+    Ipvs,
+    /// A host announces the address of this Service once and answers nobody.
+    Claims(usize),
+    /// All Nodes are not ready, one after another, and come back one by one.
+    AllNotReady,
     /// A kube-vip holds the Lease for all Services, and has all their addresses; it hands the Lease back at its end, or not.
     KubeVip(bool),
     /// Something is wrong with the DHCP server.
@@ -192,6 +204,11 @@ impl Kind {
             | Self::Deleted(_)
             | Self::Endpoints(..)
             | Self::Thief(_)
+            | Self::Duplicate(_)
+            | Self::ProxyArp
+            | Self::Ipvs
+            | Self::Claims(_)
+            | Self::AllNotReady
             | Self::KubeVip(_)
             | Self::Server(_) => None,
         }
@@ -209,7 +226,11 @@ impl Kind {
     /// The Service that it is about.
     pub fn service(&self) -> Option<usize> {
         match self {
-            Self::Deleted(service) | Self::Endpoints(service, _) | Self::Thief(service) => Some(*service),
+            Self::Deleted(service)
+            | Self::Endpoints(service, _)
+            | Self::Thief(service)
+            | Self::Duplicate(service)
+            | Self::Claims(service) => Some(*service),
             _ => None,
         }
     }
@@ -229,6 +250,8 @@ impl Fault {
     /// When nothing that it has begun has to be waited for any more.
     pub fn is_over_at(&self) -> Duration {
         match self.kind {
+            // They come back one by one.
+            Kind::AllNotReady => self.end() + Duration::from_secs(15),
             // Its Lease has to expire.
             Kind::KubeVip(false) => self.end() + KUBE_VIP_LEASE,
             _ => self.end(),

@@ -113,6 +113,11 @@ enum Event {
         service: usize,
         fault: usize,
     },
+    /// A Node is not ready any more, or again.
+    Ready {
+        node: usize,
+        begins: bool,
+    },
     /// A kube-vip renews its Lease.
     KubeVip {
         fault: usize,
@@ -153,6 +158,13 @@ struct World<'a> {
     splits: BTreeMap<usize, BTreeSet<usize>>,
     /// Services whose addresses another host uses.
     robbed: BTreeSet<usize>,
+    /// The same, of which that host only answers.
+    duplicated: BTreeSet<usize>,
+    /// Routers that answer for everybody, and clusters whose nodes do.
+    proxies: u32,
+    ipvs: u32,
+    /// Many Nodes were not ready together; for so long nothing moves for it.
+    storm_until: Duration,
     /// Until when that may still be felt.
     conflicts: BTreeMap<usize, Duration>,
     /// How often each Service was made.
@@ -213,6 +225,10 @@ impl<'a> World<'a> {
             api_down: 0,
             splits: BTreeMap::new(),
             robbed: BTreeSet::new(),
+            duplicated: BTreeSet::new(),
+            proxies: 0,
+            ipvs: 0,
+            storm_until: Duration::ZERO,
             conflicts: BTreeMap::new(),
             generation: vec![0; scenario.services.len()],
             wanted: BTreeSet::new(),
@@ -230,7 +246,8 @@ impl<'a> World<'a> {
 
     fn begin(&mut self) {
         for node in 0..self.nodes.len() {
-            let facts = NodeFacts { ready: true, shut_out: false, cordoned: false };
+            let host = self.scenario.hosts.get(node).map(|host| format!("host-{host}"));
+            let facts = NodeFacts { ready: true, host, ..NodeFacts::default() };
             self.api.note(Change::Node(self.nodes[node].name.clone(), facts));
             let after = Duration::from_millis(self.rng.random_range(0..3000));
             self.schedule(after, Event::Starts { node, boot: 0 });
@@ -311,6 +328,7 @@ impl<'a> World<'a> {
                 }
             }
             Event::Rob { service, fault } => self.rob(service, fault),
+            Event::Ready { node, begins } => self.ready(node, begins),
             Event::KubeVip { fault } => self.renew_kube_vip(fault),
             Event::Delete => {
                 self.judge.at_rest = None;

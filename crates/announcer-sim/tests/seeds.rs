@@ -176,6 +176,23 @@ fn a_lease_that_its_server_has_shortened_is_used_by_a_successor_no_longer_than_t
 }
 
 #[test]
+fn a_node_that_hears_nobody_takes_what_a_dead_owner_had_after_those_that_hear_somebody() {
+    keeps_its_promises(6_000_145, ElectionMode::Node);
+}
+
+#[test]
+fn a_lease_that_a_watch_does_not_show_has_not_run_out() {
+    keeps_its_promises(6_000_561, ElectionMode::Node);
+}
+
+#[test]
+fn a_successor_whose_record_is_on_its_way_is_no_stranger() {
+    for seed in [157, 6_000_933, 6_000_941] {
+        keeps_its_promises(seed, ElectionMode::Node);
+    }
+}
+
+#[test]
 fn a_seed_makes_the_same_run_each_time() {
     for mode in ALL {
         for seed in 0..3 {
@@ -193,9 +210,11 @@ fn moves_while(seed: u64, kind: Kind) -> u64 {
     let mut scenario = Scenario::of(seed, ElectionMode::Node);
     (scenario.nodes, scenario.loss, scenario.refusals, scenario.fail_back) = (3, 0.0, 0.0, false);
     scenario.services = vec![Wish { address: Address::V4, local: None }];
+    scenario.hosts.clear();
     let (at, lasts) = (Duration::from_secs(20), Duration::from_secs(30));
     scenario.faults = vec![Fault { at, lasts, kind }];
     scenario.calm = at + lasts;
+    scenario.calm += Duration::from_secs(15);
     scenario.deletion = scenario.calm + Duration::from_mins(1);
     scenario.end = scenario.deletion + Duration::from_secs(20);
     let outcome = run(&scenario, None, true);
@@ -209,6 +228,33 @@ fn a_node_that_loses_one_direction_of_the_lan_moves_an_address_once_if_it_has_it
         for lost in [Kind::Mute, Kind::Deaf] {
             let moves: Vec<u64> = (0..3).map(|node| moves_while(seed, lost(node))).collect();
             assert!(moves.iter().sum::<u64>() <= 1, "seed {seed}, {:?} on each node: {moves:?} moves", lost(0));
+        }
+    }
+}
+
+/// A switch with two of three nodes loses its uplink: clients and the gateway are with the third one, or are lost to the owner.
+#[test]
+fn a_group_that_is_cut_off_together_takes_nothing_and_loses_what_it_has_once() {
+    for seed in 0..3 {
+        let moves = [vec![0, 1], vec![0, 2], vec![1, 2]].map(|group| moves_while(seed, Kind::Split(group)));
+        let mut sorted = moves;
+        sorted.sort_unstable();
+        assert_eq!(sorted, [0, 1, 1], "seed {seed}: {moves:?} moves");
+    }
+}
+
+#[test]
+fn while_all_nodes_are_not_ready_and_when_they_come_back_nothing_moves() {
+    for seed in 0..3 {
+        assert_eq!(moves_while(seed, Kind::AllNotReady), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn no_stranger_makes_an_owner_withdraw() {
+    for seed in 0..2 {
+        for kind in [Kind::Thief(0), Kind::Duplicate(0), Kind::ProxyArp, Kind::Ipvs, Kind::Claims(0)] {
+            assert_eq!(moves_while(seed, kind.clone()), 0, "seed {seed}, {kind:?}");
         }
     }
 }

@@ -273,7 +273,7 @@ pub async fn watch_nodes(
     health.register("nodes-fresh", Matters::Ready, reflector.freshness());
     let feed = nodes.follow(|told| {
         let _ = inputs.send(match told {
-            Told::Object(name, view) => Input::Node(name.clone(), view.map(|view| view.facts)),
+            Told::Object(name, view) => Input::Node(name.clone(), view.map(|view| view.facts.clone())),
             Told::Listed => Input::NodesSynced { readable: true },
         });
     });

@@ -1,6 +1,6 @@
 //! What a node says about itself in its membership Lease, for the other announcers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -45,6 +45,10 @@ pub struct Card<M> {
     /// It has read that somebody else holds the Lease for all Services, and takes nothing (decisions.md 19).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub yields: bool,
+    /// How many hosts that are no members answer it, by interface: on which side of a broken LAN clients are. Written with the
+    /// next renewal.
+    #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
+    pub hears: BTreeMap<String, u8>,
     /// Groups whose addresses its kernel refuses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unable: BTreeSet<String>,
@@ -58,6 +62,7 @@ impl<M> Default for Card<M> {
             leaving: false,
             term: Term::default(),
             yields: false,
+            hears: BTreeMap::new(),
             unable: BTreeSet::new(),
         }
     }

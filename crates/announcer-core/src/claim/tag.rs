@@ -65,6 +65,11 @@ pub fn seal(key: &Key, address: IpAddr, mac: Mac, term: Term) -> Payload {
     payload
 }
 
+/// Whether it looks like a tagged claim, for those who cannot prove it.
+pub fn is_tagged(payload: Option<&Payload>) -> bool {
+    payload.is_some_and(|payload| payload[0] == MAGIC)
+}
+
 /// The term in the payload of a claim of `address` for `mac`, if it is proven.
 pub fn open(key: &Key, address: IpAddr, mac: Mac, payload: Option<&Payload>) -> Result<Term, Unproven> {
     let payload = payload.filter(|payload| payload[0] == MAGIC).ok_or(Unproven::NoTag)?;

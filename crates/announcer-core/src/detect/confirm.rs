@@ -1,5 +1,5 @@
-//! The confirmation burst (R3) with its witnesses (R4): everybody is asked three times about what is suspected, and at
-//! the same moments somebody else whether *we* are heard.
+//! The confirmation burst (R3) with its landmarks (R4): everybody is asked three times about what is suspected, and at the
+//! same moments the landmarks, whether *we* are heard, and by whom.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use l2_types::Mac;
 
+use super::landmarks::{Before, Side};
 use super::profile::BURST;
 use super::{Ask, Context};
 use crate::frames::{Frame, Heard};
@@ -14,16 +15,18 @@ use crate::frames::{Frame, Heard};
 /// How often a late timer of ours may put off the end. A node without processor time must not take anything over, but
 /// one that is merely busy has to some day.
 const PATIENCE: u32 = 3;
-/// More witnesses make the burst no better.
-const WITNESSES: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Burst {
     suspects: BTreeMap<IpAddr, Mac>,
     answered: BTreeSet<IpAddr>,
-    taken: BTreeSet<IpAddr>,
-    /// Addresses beside the suspected ones for which somebody answered us.
-    witnesses: BTreeSet<IpAddr>,
+    taken: BTreeMap<IpAddr, Mac>,
+    /// MACs of the owner, and whether it has answered for something.
+    owner: BTreeSet<Mac>,
+    owner_answers: bool,
+    /// Whom we heard before, and who else has answered us now.
+    before: Before,
+    found: BTreeSet<Mac>,
     rounds: u32,
     put_off: u32,
     next: Instant,
@@ -35,9 +38,13 @@ pub(super) struct Outcome {
     /// Nobody answered for these.
     pub silent: Vec<IpAddr>,
     /// Another MAC than the owner's speaks for these.
-    pub taken: Vec<IpAddr>,
-    /// Somebody answered us.
-    pub witnessed: bool,
+    pub taken: Vec<(IpAddr, Mac)>,
+    /// On which side of the LAN we are.
+    pub side: Side,
+    /// How many landmarks that are no members have answered.
+    pub outside: u8,
+    /// Who has answered.
+    pub found: BTreeSet<Mac>,
 }
 
 pub(super) enum Step {
@@ -46,12 +53,22 @@ pub(super) enum Step {
 }
 
 impl Burst {
-    pub fn begin(now: Instant, suspects: BTreeMap<IpAddr, Mac>) -> Self {
+    /// `found`: who has answered a moment ago.
+    pub fn begin(
+        now: Instant,
+        suspects: BTreeMap<IpAddr, Mac>,
+        owner: BTreeSet<Mac>,
+        before: Before,
+        found: BTreeSet<Mac>,
+    ) -> Self {
         Self {
             suspects,
             answered: BTreeSet::new(),
-            taken: BTreeSet::new(),
-            witnesses: BTreeSet::new(),
+            taken: BTreeMap::new(),
+            owner,
+            owner_answers: false,
+            before,
+            found,
             rounds: 0,
             put_off: 0,
             next: now,
@@ -76,12 +93,12 @@ impl Burst {
             // The owner's own announcement: it sends, but whether it hears anybody is the question.
             (Some(mac), Heard::Claim) if *mac == frame.mac => {}
             (Some(_), _) => {
-                self.taken.insert(frame.address);
+                self.taken.insert(frame.address, frame.mac);
             }
-            // Any way there and back will do, also one to another address of the suspected node: then it is not we who
-            // are cut off, and its VIP is gone all the same.
+            // Another address of the suspected node: then it is not we who are cut off, and its VIP is gone all the same.
+            (None, Heard::Answer) if frame.to_us && self.owner.contains(&frame.mac) => self.owner_answers = true,
             (None, Heard::Answer) if frame.to_us => {
-                self.witnesses.insert(frame.address);
+                self.found.insert(frame.mac);
             }
             (None, _) => {}
         }
@@ -95,33 +112,37 @@ impl Burst {
             self.rounds -= 1;
         }
         if self.rounds == BURST {
-            return Step::Over(self.outcome());
+            return Step::Over(self.outcome(context));
         }
         self.rounds += 1;
         self.next = context.now + context.timers.burst_gap();
-        let open =
-            self.suspects.keys().filter(|address| !self.answered.contains(address) && !self.taken.contains(address));
+        let open = self
+            .suspects
+            .keys()
+            .filter(|address| !self.answered.contains(address) && !self.taken.contains_key(address));
         let questions = open.map(|address| Ask { link: context.link, address: *address, to: Mac::BROADCAST });
-        let witnesses = context
-            .witnesses
-            .iter()
-            .filter(|witness| witness.link == context.link && !self.suspects.contains_key(&witness.address))
-            .take(WITNESSES)
-            .map(|witness| Ask {
-                link: witness.link,
-                address: witness.address,
-                to: witness.mac.unwrap_or(Mac::BROADCAST),
-            });
-        Step::Ask { asks: questions.chain(witnesses).collect(), late }
+        let landmarks = context.landmarks.asks(context.link, None).into_iter();
+        let landmarks = landmarks.filter(|ask| !self.suspects.contains_key(&ask.address));
+        Step::Ask { asks: questions.chain(landmarks).collect(), late }
     }
 
-    fn outcome(&self) -> Outcome {
-        let silent =
-            self.suspects.keys().filter(|address| !self.answered.contains(address) && !self.taken.contains(address));
+    fn outcome(&self, context: &Context<'_>) -> Outcome {
+        let silent = self
+            .suspects
+            .keys()
+            .filter(|address| !self.answered.contains(address) && !self.taken.contains_key(address));
+        let taken = self.taken.iter().filter(|(address, _)| !self.answered.contains(address));
+        // A node may answer for addresses of several MACs.
+        let known = context.landmarks.among(context.link, &self.found);
+        let found = if known.is_empty() { self.found.clone() } else { known };
+        let sees_owner = self.owner_answers || !self.answered.is_empty();
+        let outside = found.iter().filter(|mac| context.landmarks.is_outside(context.link, **mac)).count();
         Outcome {
             silent: silent.copied().collect(),
-            taken: self.taken.difference(&self.answered).copied().collect(),
-            witnessed: !self.witnesses.is_empty() || !self.answered.is_empty(),
+            taken: taken.map(|(address, mac)| (*address, *mac)).collect(),
+            side: if sees_owner { Side::Greater } else { self.before.side(&found) },
+            outside: u8::try_from(outside).unwrap_or(u8::MAX),
+            found,
         }
     }
 }

@@ -4,38 +4,31 @@
 //! * [`Detector`]: what it watches, what it heard, when it asks. One round per period over all owners, each owner asked
 //!   about one of its VIPs by a unicast question to the MAC that has to answer.
 //! * `watch.rs`: one owner on one interface: silent periods, whose turn it is, which VIPs are suspected.
-//! * `confirm.rs`: the confirmation burst of an owner, by broadcast, beside it the witnesses.
+//! * `confirm.rs`: the confirmation burst of an owner, by broadcast, beside it the landmarks.
+//! * `landmarks.rs`: who else is on the LAN, asked now and then.
 //!
 //! The rules: R1, all that was heard is fed in by [`Detector::hear`] before [`Detector::tick`] judges a timer, and a late
 //! tick puts off the next one; R2, what was asked before a late tick counts neither way; R3, nobody is called silent
-//! without a burst; R4, nor without saying whether somebody else answered us; R5, nobody is suspected before it answered
+//! without a burst; R4, nor without saying on which side of the LAN we are; R5, nobody is suspected before it answered
 //! once for this record, or had the time for it.
 
 mod confirm;
+mod landmarks;
 mod profile;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use l2_types::Mac;
+use landmarks::Landmarks;
+pub(crate) use landmarks::{Landmark, Side, Who};
 pub use profile::{ParseProfileError, Profile, Timers};
 use watch::Watch;
 
 use crate::frames::{Frame, Heard};
 use crate::ownership::node::{Target, Verdict};
-
-/// Somebody who can tell that it is not we who are cut off: the gateway, or another node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Witness {
-    /// Our interface towards it.
-    pub link: u32,
-    /// Its address.
-    pub address: IpAddr,
-    /// Its MAC, if it is known; else it is asked for by broadcast, inside the burst only.
-    pub mac: Option<Mac>,
-}
 
 /// A question to send: [`crate::frames::question`] makes the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +74,7 @@ pub struct Counters {
 pub(crate) struct Detector {
     timers: Timers,
     watches: BTreeMap<(String, u32), Watch>,
-    witnesses: Vec<Witness>,
+    landmarks: Landmarks,
     /// When all owners are asked next; meaningless while nobody is watched.
     next_round: Instant,
     counters: Counters,
@@ -94,7 +87,7 @@ impl Detector {
         Self {
             timers,
             watches: BTreeMap::new(),
-            witnesses: Vec::new(),
+            landmarks: Landmarks::default(),
             next_round: now,
             counters: Counters::default(),
             verdicts: Vec::new(),
@@ -104,32 +97,40 @@ impl Detector {
     /// Watches these and nobody else. What stays under the same record keeps its history; what is new has to be heard
     /// first (R5). Owners on an interface without carrier are to be left out: nothing can be found out there.
     pub fn watch(&mut self, now: Instant, targets: &[Target]) {
-        let mut wanted: BTreeMap<(String, u32), Vec<watch::Wanted>> = BTreeMap::new();
+        let mut wanted: BTreeMap<(String, u32), (_, Vec<watch::Wanted>)> = BTreeMap::new();
         for target in targets {
-            let vips = wanted.entry((target.owner.clone(), target.link)).or_default();
+            let key = (target.owner.clone(), target.link);
+            let (_, vips) = wanted.entry(key).or_insert_with(|| (&target.apart, Vec::new()));
             vips.extend(target.vips.iter().map(|vip| watch::Wanted { vip: *vip, rank: target.rank }));
         }
         if self.watches.is_empty() {
             self.next_round = now + self.timers.period;
         }
         self.watches.retain(|key, _| wanted.contains_key(key));
-        for (key, vips) in wanted {
-            self.watches.entry(key).or_insert_with(Watch::new).want(now, &vips);
+        for (key, (apart, vips)) in wanted {
+            self.watches.entry(key).or_insert_with(Watch::new).want(now, apart, &vips);
         }
     }
 
-    /// Who may testify. Those that have an address on the suspected list themselves do not count.
-    pub fn witnesses(&mut self, witnesses: Vec<Witness>) {
-        self.witnesses = witnesses;
+    /// Who can tell on which side of the LAN we are. On `links` others are found; `vips` move from node to node and prove
+    /// nothing.
+    pub fn landmarks(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, vips: BTreeSet<IpAddr>) {
+        self.landmarks.name(now, named, links, vips);
+    }
+
+    /// How many hosts that are no members are heard on each interface.
+    pub fn hears(&self, now: Instant) -> BTreeMap<u32, u8> {
+        self.landmarks.outside(now)
     }
 
     /// Takes in one frame; judges nothing (R1).
-    pub fn hear(&mut self, frame: &Frame) {
+    pub fn hear(&mut self, now: Instant, frame: &Frame) {
+        self.landmarks.hear(now, frame);
         for ((owner, link), watch) in &mut self.watches {
             if *link != frame.link {
                 continue;
             }
-            watch.testify(frame);
+            watch.testify(now, frame);
             if frame.what == Heard::Answer && frame.to_us && watch.answered(frame.address, frame.mac) {
                 self.verdicts.push(Verdict::Answers { owner: owner.clone() });
             }
@@ -139,8 +140,12 @@ impl Detector {
     /// Judges what is due and says what to ask.
     pub fn tick(&mut self, now: Instant) -> Vec<Output> {
         let mut out: Vec<Output> = self.verdicts.drain(..).map(Output::Verdict).collect();
+        // With a round of questions, so that they cost no wake-up of their own.
+        if self.watches.is_empty() || now >= self.next_round {
+            out.extend(self.landmarks.due(now).into_iter().map(Output::Ask));
+        }
         for ((owner, link), watch) in &mut self.watches {
-            let context = Context { now, link: *link, timers: &self.timers, witnesses: &self.witnesses };
+            let context = Context { now, link: *link, timers: &self.timers, landmarks: &self.landmarks };
             watch.burst(&context, owner, &mut self.counters, &mut out);
         }
         if self.watches.is_empty() || now < self.next_round {
@@ -152,19 +157,20 @@ impl Detector {
         self.next_round = now + self.timers.period;
         let trusted = late <= self.timers.tolerance();
         for ((owner, link), watch) in &mut self.watches {
-            let context = Context { now, link: *link, timers: &self.timers, witnesses: &self.witnesses };
+            let context = Context { now, link: *link, timers: &self.timers, landmarks: &self.landmarks };
             watch.round(&context, trusted, &mut self.counters, &mut out);
             watch.burst(&context, owner, &mut self.counters, &mut out);
         }
         out
     }
 
-    /// When to tick again; absent: nobody is watched.
+    /// When to tick again; absent: nobody is watched, and there are no landmarks.
     pub fn deadline(&self) -> Option<Instant> {
         let bursts = self.watches.values().filter_map(Watch::deadline).min();
         let round = (!self.watches.is_empty()).then_some(self.next_round);
         let told = (!self.verdicts.is_empty()).then_some(self.next_round);
-        [bursts, round, told].into_iter().flatten().min()
+        let landmarks = self.landmarks.deadline().filter(|_| self.watches.is_empty());
+        [bursts, round, told, landmarks].into_iter().flatten().min()
     }
 
     /// What was counted so far.
@@ -178,7 +184,7 @@ struct Context<'a> {
     now: Instant,
     link: u32,
     timers: &'a Timers,
-    witnesses: &'a [Witness],
+    landmarks: &'a Landmarks,
 }
 
 #[cfg(test)]

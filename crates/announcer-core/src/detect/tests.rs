@@ -27,7 +27,11 @@ fn name(node: u8) -> String {
 
 fn target(node: u8, rank: u8, vips: &[u8]) -> Target {
     let vips = vips.iter().map(|last| Watched { address: vip(*last), mac: mac(node), term: Term(1) }).collect();
-    Target { owner: name(node), link: LINK, rank, vips }
+    Target { owner: name(node), link: LINK, rank, apart: [name(node)].into(), vips }
+}
+
+fn gateway() -> Landmark {
+    Landmark { link: LINK, address: GATEWAY, mac: Some(GATEWAY_MAC), who: Who::Gateway }
 }
 
 /// A LAN in which who has what is a table, and answers come at once or never.
@@ -43,6 +47,8 @@ struct Lan {
     asks: Vec<(Duration, Ask)>,
     /// How late our own timers are.
     lateness: Duration,
+    /// Landmarks beside the gateway.
+    hosts: BTreeSet<IpAddr>,
     /// Late timers are drained first (R1), or what came meanwhile is lost.
     answers_are_lost: bool,
 }
@@ -56,7 +62,7 @@ impl Lan {
         let start = Instant::now();
         let mut detector = Detector::new(start, profile.into());
         detector.watch(start, targets);
-        detector.witnesses(vec![Witness { link: LINK, address: GATEWAY, mac: Some(GATEWAY_MAC) }]);
+        detector.landmarks(start, &[gateway()], [LINK].into(), BTreeSet::new());
         let mut holders: BTreeMap<IpAddr, BTreeSet<Mac>> = BTreeMap::new();
         holders.insert(GATEWAY, [GATEWAY_MAC].into());
         for vip in targets.iter().flat_map(|target| &target.vips) {
@@ -71,6 +77,7 @@ impl Lan {
             verdicts: Vec::new(),
             asks: Vec::new(),
             lateness: Duration::ZERO,
+            hosts: BTreeSet::new(),
             answers_are_lost: false,
         }
     }
@@ -95,7 +102,10 @@ impl Lan {
             }
         }
         for ask in asks {
-            self.asks.push((self.now - self.start, ask));
+            // Landmarks are asked beside what the tests count.
+            if self.is_vip(ask.address) {
+                self.asks.push((self.now - self.start, ask));
+            }
             self.deliver(ask);
         }
     }
@@ -110,9 +120,13 @@ impl Lan {
         }
     }
 
+    fn is_vip(&self, address: IpAddr) -> bool {
+        !(address == GATEWAY || self.hosts.contains(&address))
+    }
+
     fn heard(&mut self, address: IpAddr, mac: Mac, what: Heard) {
         let to_us = what == Heard::Answer;
-        self.detector.hear(&Frame { link: LINK, address, mac, what, to_us, payload: None });
+        self.detector.hear(self.now, &Frame { link: LINK, address, mac, what, to_us, payload: None });
     }
 
     /// This node answers for nothing any more.
@@ -123,8 +137,10 @@ impl Lan {
 
     fn silent(&self) -> Vec<(String, Vec<IpAddr>, bool)> {
         let silent = self.verdicts.iter().filter_map(|(_, verdict)| match verdict {
-            Verdict::Silent { owner, vips, witnessed } => Some((owner.clone(), vips.clone(), *witnessed)),
-            Verdict::Answers { .. } => None,
+            Verdict::Silent { owner, vips, side, .. } if !vips.is_empty() => {
+                Some((owner.clone(), vips.clone(), *side == Side::Greater))
+            }
+            Verdict::Silent { .. } | Verdict::Answers { .. } => None,
         });
         silent.collect()
     }
@@ -237,10 +253,11 @@ fn who_is_cut_off_says_so_and_backs_off() {
 }
 
 #[test]
-fn the_witness_counts_only_if_it_answers_in_the_same_burst_and_not_for_a_suspected_vip() {
+fn a_landmark_counts_only_if_it_answers_in_the_same_burst_and_not_for_a_suspected_vip() {
     let mut lan = Lan::new(&[target(2, 0, &[5])]);
     // The gateway itself is a VIP of the suspected owner.
-    lan.detector.witnesses(vec![Witness { link: LINK, address: vip(5), mac: None }]);
+    let landmark = Landmark { address: vip(5), mac: None, ..gateway() };
+    lan.detector.landmarks(lan.now, &[landmark], [LINK].into(), BTreeSet::new());
     lan.run(Duration::from_secs(1));
     lan.heard(GATEWAY, GATEWAY_MAC, Heard::Answer);
     lan.kill(2);
@@ -249,9 +266,9 @@ fn the_witness_counts_only_if_it_answers_in_the_same_burst_and_not_for_a_suspect
 }
 
 #[test]
-fn another_owner_that_answers_is_a_witness_too() {
+fn another_owner_that_answers_is_a_landmark_too() {
     let mut lan = Lan::new(&[target(2, 0, &[5]), target(3, 0, &[6])]);
-    lan.detector.witnesses(Vec::new());
+    lan.detector.landmarks(lan.now, &[], [LINK].into(), BTreeSet::new());
     lan.run(Duration::from_secs(1));
     lan.kill(2);
     lan.run(ms(240));
@@ -399,6 +416,8 @@ fn what_somebody_else_has_taken_is_not_free() {
         lan.heard(vip(5), mac(4), what);
         lan.run(ms(60));
         assert_eq!(lan.silent(), [(name(2), vec![vip(6)], true)], "{what:?}");
+        let Verdict::Silent { taken, .. } = &lan.verdicts[0].1 else { panic!("{:?}", lan.verdicts) };
+        assert_eq!(*taken, [(vip(5), mac(4))], "{what:?}");
     }
 }
 
@@ -426,6 +445,7 @@ fn who_is_not_watched_any_more_is_forgotten_in_the_middle_of_a_burst() {
     lan.run(ms(60));
     assert_eq!(lan.silent(), [(name(2), vec![vip(6)], true)]);
     lan.detector.watch(lan.now, &[]);
+    lan.detector.landmarks(lan.now, &[], BTreeSet::new(), BTreeSet::new());
     assert_eq!(lan.detector.deadline(), None);
 }
 
@@ -438,6 +458,61 @@ fn a_verdict_is_repeated_with_patience_while_the_record_does_not_change() {
     let at: Vec<u128> = lan.verdicts.iter().map(|(at, _)| at.as_millis()).collect();
     assert!((6..=9).contains(&at.len()), "{at:?}");
     assert!(at.windows(2).all(|pair| pair[1] - pair[0] >= 500), "{at:?}");
+}
+
+/// A LAN with these hosts beside the gateway, which were heard before; whom we hear from then on.
+fn with_hosts(hosts: &[u8]) -> Lan {
+    let mut lan = Lan::new(&[target(2, 0, &[5])]);
+    let member =
+        |last: &u8| Landmark { link: LINK, address: vip(*last), mac: Some(mac(*last)), who: Who::Member(name(*last)) };
+    let named: Vec<Landmark> = hosts.iter().map(member).chain([gateway()]).collect();
+    for host in hosts {
+        lan.hosts.insert(vip(*host));
+        lan.holders.insert(vip(*host), [mac(*host)].into());
+    }
+    lan.detector.landmarks(lan.now, &named, [LINK].into(), BTreeSet::new());
+    lan.run(Duration::from_secs(1));
+    lan
+}
+
+/// decisions.md 24: two of three nodes are cut off together from the owner, the gateway and the clients.
+#[test]
+fn a_group_that_is_cut_off_with_a_node_of_its_own_does_not_stand_on_the_clients_side() {
+    let mut lan = with_hosts(&[103]);
+    lan.kill(2);
+    lan.holders.remove(&GATEWAY);
+    lan.run(Duration::from_secs(10));
+    assert!(!lan.silent().is_empty() && lan.silent().iter().all(|(.., greater)| !greater), "{:?}", lan.verdicts);
+    // It forgets whom it missed no sooner than the owner answers.
+    lan.run(Duration::from_mins(1));
+    assert!(lan.silent().iter().all(|(.., greater)| !greater));
+}
+
+#[test]
+fn a_landmark_that_missed_the_burst_is_asked_again_and_only_delays() {
+    let mut lan = with_hosts(&[103]);
+    lan.kill(2);
+    lan.holders.remove(&GATEWAY);
+    while lan.silent().is_empty() {
+        lan.run(ms(1));
+    }
+    lan.verdicts.clear();
+    lan.run(ms(120));
+    lan.holders.insert(GATEWAY, [GATEWAY_MAC].into());
+    let back = lan.now;
+    while !lan.silent().iter().any(|(.., greater)| *greater) {
+        lan.run(ms(1));
+        assert!(lan.now < back + ms(250), "{:?}", lan.verdicts);
+    }
+}
+
+#[test]
+fn the_loss_of_an_owner_and_of_another_node_is_still_found_at_once() {
+    let mut lan = with_hosts(&[103]);
+    lan.kill(2);
+    lan.kill(103);
+    lan.run(ms(230));
+    assert_eq!(lan.silent(), [(name(2), vec![vip(5)], true)]);
 }
 
 proptest! {
@@ -458,13 +533,13 @@ proptest! {
             lan.now = lan.now.max(at) + ms(if lateness > 50 { lateness } else { 0 });
             for output in lan.detector.tick(lan.now) {
                 match output {
-                    Output::Verdict(Verdict::Silent { vips, witnessed, .. }) => {
+                    Output::Verdict(Verdict::Silent { vips, side, .. }) => {
                         let begun = lan.now.checked_sub(ms(30)).expect("the test has run for longer");
                         for vip in vips {
                             prop_assert!(answered.get(&vip).is_none_or(|at| *at <= begun), "{vip} had answered");
                         }
                         let last = answered.values().copied().chain(witness).max();
-                        prop_assert!(!witnessed || last.is_some_and(|at| at + ms(400) > lan.now));
+                        prop_assert!(side != Side::Greater || last.is_some_and(|at| at + ms(400) > lan.now));
                     }
                     Output::Ask(ask) if dice >= loss => {
                         let from = if ask.address == GATEWAY { GATEWAY_MAC } else { mac(2) };

@@ -7,14 +7,21 @@ use std::time::{Duration, Instant};
 use l2_types::Mac;
 
 use super::confirm::{Burst, Outcome, Step};
+use super::landmarks::{Before, Side};
 use super::{Ask, Context, Counters, Output};
-use crate::frames::Frame;
+use crate::frames::{Frame, Heard};
 use crate::ownership::node::{Term, Verdict, Watched};
 
 /// After a verdict the same VIP is put to the test again after this, then after twice as long, and so on: the take-over
 /// may have failed because the API is away, or we were cut off. Nothing else that we send is a broadcast.
 const FIRST_REST: Duration = Duration::from_millis(500);
 const LONGEST_REST: u32 = 5;
+/// The same for what somebody else answers for.
+const LONGEST_TAKEN_REST: u32 = 2;
+/// Landmarks that missed a burst are asked again this often while the owner stays silent (routers police ARP).
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// An answer of one of them still counts in a burst that begins within this.
+const STILL_COUNTS: Duration = Duration::from_millis(300);
 
 /// A VIP to watch, and our place in its line.
 #[derive(Debug, Clone, Copy)]
@@ -70,15 +77,41 @@ pub(super) struct Watch {
     /// Every other round goes to VIPs that did not answer, if there are any.
     odd: bool,
     burst: Option<Burst>,
+    /// Nodes that are no landmarks for this owner: itself, and those that would be lost with it.
+    apart: BTreeSet<String>,
+    /// Who was heard when it was missed first. It stays while the owner is silent: whoever is cut off hears fewer and fewer.
+    before: Option<Before>,
+    lesser: Option<Lesser>,
+}
+
+/// The last burst has shown that we are not on the clients' side.
+#[derive(Debug)]
+struct Lesser {
+    found: BTreeSet<Mac>,
+    /// Who has answered since.
+    since: BTreeMap<Mac, Instant>,
+    ask_at: Instant,
 }
 
 impl Watch {
     pub fn new() -> Self {
-        Self { vips: BTreeMap::new(), silent: 0, alive: false, last: None, good: None, odd: false, burst: None }
+        Self {
+            vips: BTreeMap::new(),
+            silent: 0,
+            alive: false,
+            last: None,
+            good: None,
+            odd: false,
+            burst: None,
+            apart: BTreeSet::new(),
+            before: None,
+            lesser: None,
+        }
     }
 
     /// Watches these and no others.
-    pub fn want(&mut self, now: Instant, wanted: &[Wanted]) {
+    pub fn want(&mut self, now: Instant, apart: &BTreeSet<String>, wanted: &[Wanted]) {
+        self.apart.clone_from(apart);
         let keep: BTreeSet<IpAddr> = wanted.iter().map(|wanted| wanted.vip.address).collect();
         self.vips.retain(|address, _| keep.contains(address));
         for Wanted { vip: Watched { address, mac, term }, rank } in wanted {
@@ -100,7 +133,14 @@ impl Watch {
     }
 
     /// A frame that may end a burst. Anybody's claim counts there: what has a new owner must not get a second one.
-    pub fn testify(&mut self, frame: &Frame) {
+    pub fn testify(&mut self, now: Instant, frame: &Frame) {
+        if let Some(lesser) = &mut self.lesser
+            && frame.what == Heard::Answer
+            && frame.to_us
+            && !self.vips.contains_key(&frame.address)
+        {
+            lesser.since.insert(frame.mac, now);
+        }
         if let Some(burst) = &mut self.burst {
             burst.hear(frame);
         }
@@ -120,6 +160,7 @@ impl Watch {
         self.silent = 0;
         self.alive = true;
         self.good = Some(address);
+        (self.before, self.lesser) = (None, None);
         was_reported && self.vips.values().all(|vip| vip.verdicts == 0)
     }
 
@@ -127,10 +168,11 @@ impl Watch {
     pub fn round(&mut self, context: &Context<'_>, trusted: bool, counters: &mut Counters, out: &mut Vec<Output>) {
         self.count(trusted, counters);
         if self.burst.is_none() {
+            self.ask_landmarks(context, out);
             let suspects = self.suspects(context);
             if !suspects.is_empty() {
                 counters.bursts += 1;
-                self.burst = Some(Burst::begin(context.now, suspects));
+                self.begin_burst(context, suspects);
             }
         }
         let Some(address) = self.next() else { return };
@@ -139,6 +181,35 @@ impl Watch {
         self.last = Some(address);
         counters.asked += 1;
         out.push(Output::Ask(Ask { link: context.link, address, to: vip.mac }));
+    }
+
+    /// The MACs that have to answer.
+    fn macs(&self) -> BTreeSet<Mac> {
+        self.vips.values().map(|vip| vip.mac).collect()
+    }
+
+    fn begin_burst(&mut self, context: &Context<'_>, suspects: BTreeMap<IpAddr, Mac>) {
+        let macs = self.macs();
+        let before = || context.landmarks.before(context.now, context.link, &self.apart, &macs);
+        let before = self.before.clone().unwrap_or_else(before);
+        let counts = |(_, at): &(&Mac, &Instant)| context.now < **at + STILL_COUNTS;
+        let lesser = self.lesser.take();
+        let found = lesser.iter().flat_map(|lesser| &lesser.since).filter(counts).map(|(mac, _)| *mac).collect();
+        self.before = Some(before.clone());
+        self.burst = Some(Burst::begin(context.now, suspects, macs, before, found));
+    }
+
+    /// Those that did not answer in the last burst are asked again. If they do, what rests is put to the test at once.
+    fn ask_landmarks(&mut self, context: &Context<'_>, out: &mut Vec<Output>) {
+        let (Some(lesser), Some(before)) = (&mut self.lesser, &self.before) else { return };
+        let found: BTreeSet<Mac> = lesser.found.iter().chain(lesser.since.keys()).copied().collect();
+        if before.side(&found) == Side::Greater {
+            self.vips.values_mut().filter(|vip| vip.verdicts > 0).for_each(|vip| vip.rest_until = None);
+        } else if context.now >= lesser.ask_at {
+            lesser.ask_at = context.now + ASK_AGAIN;
+            let asks = context.landmarks.asks(context.link, Some(&before.missing(&found)));
+            out.extend(asks.into_iter().map(Output::Ask));
+        }
     }
 
     /// R2: after a late timer the answer may have been lost with our own processor time; it is asked again instead.
@@ -211,25 +282,28 @@ impl Watch {
     }
 
     fn judge(&mut self, now: Instant, owner: &str, outcome: Outcome, counters: &mut Counters, out: &mut Vec<Output>) {
-        let Outcome { silent, taken, witnessed } = outcome;
-        for address in taken {
-            // Somebody else has it: the record will say who, and until then asking every period is no use.
-            if let Some(vip) = self.vips.get_mut(&address) {
-                vip.misses = 0;
-                vip.rest_until = Some(now + FIRST_REST);
-            }
-        }
-        let silent: Vec<IpAddr> = silent.into_iter().filter(|address| self.vips.contains_key(address)).collect();
+        let Outcome { mut silent, mut taken, side, outside, found } = outcome;
+        silent.retain(|address| self.vips.contains_key(address));
+        taken.retain(|(address, _)| self.vips.contains_key(address));
         if silent.is_empty() {
             counters.refuted += 1;
+        } else {
+            counters.isolated += u64::from(side == Side::Alone);
+            if side == Side::Lesser {
+                self.lesser = Some(Lesser { found, since: BTreeMap::new(), ask_at: now });
+            }
+        }
+        if silent.is_empty() && taken.is_empty() {
             return;
         }
-        counters.isolated += u64::from(!witnessed);
-        for address in &silent {
-            let vip = self.vips.get_mut(address).expect("only those that are watched are left");
-            vip.rest_until = Some(now + FIRST_REST * 2_u32.pow(vip.verdicts.min(LONGEST_REST)));
+        // What somebody else answers for: the record will say who, and until then asking every period is no use.
+        let rests = silent.iter().map(|address| (*address, LONGEST_REST));
+        for (address, longest) in rests.chain(taken.iter().map(|(address, _)| (*address, LONGEST_TAKEN_REST))) {
+            let vip = self.vips.get_mut(&address).expect("only those that are watched are left");
+            vip.rest_until = Some(now + FIRST_REST * 2_u32.pow(vip.verdicts.min(longest)));
             vip.verdicts += 1;
         }
-        out.push(Output::Verdict(Verdict::Silent { owner: owner.to_owned(), vips: silent, witnessed }));
+        let owner = owner.to_owned();
+        out.push(Output::Verdict(Verdict::Silent { owner, vips: silent, taken, side, outside }));
     }
 }

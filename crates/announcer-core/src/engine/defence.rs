@@ -9,6 +9,7 @@ use l2_types::Mac;
 use super::vip::{Announcing, CONFLICT_RETRY, Phase};
 use super::{Action, Engine, Heard, Ownership};
 use crate::frames::Frame;
+use crate::ownership::Owners;
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::Uid;
@@ -113,7 +114,7 @@ impl Engine {
         let Frame { link, address, mac, what, .. } = *frame;
         let Some(id) = self.vip_on(link, address) else {
             if what == Heard::Claim {
-                self.orphan_claimed(link, address, mac);
+                self.orphan_claimed(frame);
                 self.judge_claim_of_lease(now, frame);
             }
             return;
@@ -124,6 +125,8 @@ impl Engine {
         let vip = &self.vips[&id];
         let carrier = vip.carrier.expect("it was found by it");
         let confirmed = self.is_confirmed(&vip.members);
+        // Whoever else has the MAC of a lease has, or had, that lease.
+        let peer = self.is_peer(mac) || (mac == carrier.mac && matches!(self.ownership, Owners::Node(_)));
         // A DHCP address has the same MAC on every node. Our own frames are not heard, but some switches send them
         // back: such an echo must not disturb an owner whose record stands.
         if mac == carrier.mac && (carrier.link == link || confirmed) {
@@ -131,24 +134,31 @@ impl Engine {
         }
         match vip.phase {
             // A node of ours asks whether the owner that it watches is there (`detect`): it does not want the address.
-            Phase::Probing(_) if what == Heard::Probe && (frame.to_us || self.is_peer(mac)) => {}
+            Phase::Probing(_) if what == Heard::Probe && (frame.to_us || peer) => {}
             // A former owner who does not know yet that the record says us: he hears our claims once it is up. As where
             // clients know the address already, and nobody is asked before, an API out of sight changes nothing.
-            Phase::Probing(_) if self.is_peer(mac) && !self.yielded.contains(&id) => {}
+            Phase::Probing(_) if peer && !self.yielded.contains(&id) => {}
             Phase::Probing(_) => self.conflict(now, &id, mac),
-            Phase::Up { doubt: Some(_) } if what != Heard::Probe => {
-                self.yield_to(now, &id, mac);
-            }
+            Phase::Up { doubt: Some(_) } if what != Heard::Probe => self.answered_in_doubt(now, &id, frame),
             Phase::Up { .. } | Phase::Adding(_) if what == Heard::Claim => {
-                if self.shutdown.has_begun() || !confirmed {
+                let leaves = self.shutdown.has_begun() && (peer || !self.is_recorded(&id));
+                if leaves || !(confirmed || self.is_recorded(&id)) {
                     self.yield_to(now, &id, mac);
-                } else if !self.is_peer(mac) {
+                } else if !peer {
                     // A node of ours goes by a newer record, which is being read, or withdraws by itself: an announcement
                     // of ours would only lead clients back to the wrong one.
                     self.defend(now, &id, mac);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Somebody answers for an address that we had before a pause. A stranger, or a member whose kube-proxy answers for every
+    /// address, is no owner: the record is read, and whoever has won the address proves it with a claim.
+    fn answered_in_doubt(&mut self, now: Instant, id: &VipId, frame: &Frame) {
+        if self.shutdown.has_begun() || !self.read_record_for(now, id, frame.address) {
+            self.yield_to(now, id, frame.mac);
         }
     }
 

@@ -21,19 +21,25 @@ use super::observer::Observer;
 use super::{Action, Engine, Observations, Phase, Vip};
 use crate::claim::{self, Claims, Judge};
 use crate::config::Config;
-use crate::detect::{self, Ask, Detector, Timers, Witness};
+use crate::detect::{self, Ask, Detector, Landmark, Timers};
 use crate::frames::Frame;
 use crate::network::{Family, Network, looks_like_a_vip};
 use crate::ownership::Owners;
-use crate::ownership::node::{
-    Card, Change, Cluster, Review, Scene, Swap, Swapped, Targets, Verdict, card_links, link_towards,
-};
+use crate::ownership::node::{Card, Change, Cluster, Review, Scene, Swap, Swapped, Targets, Verdict, card_links};
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
 
 /// An address that the kernel refuses that often in a row, or its macvlan, may be better off at another node.
 const REFUSALS: u32 = 4;
+
+/// Who is asked now and then, on which interfaces, and which addresses prove nothing.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Landmarks {
+    named: Vec<Landmark>,
+    links: BTreeSet<u32>,
+    vips: BTreeSet<IpAddr>,
+}
 
 /// What `node` mode has beyond ownership: the failure detector, claims in both directions, changes of owner that are to be
 /// told, this node's card. Idle in the other modes.
@@ -44,7 +50,7 @@ pub(super) struct NodeMode {
     unclaimed: Unclaimed,
     judge: Judge,
     targets: Targets,
-    witnesses: Vec<Witness>,
+    landmarks: Landmarks,
     links: BTreeSet<(u32, Family)>,
     /// Interfaces from which nobody can be asked about an IPv6 address; told once.
     mute: BTreeSet<u32>,
@@ -63,7 +69,7 @@ impl NodeMode {
             unclaimed: Unclaimed::default(),
             judge: Judge::default(),
             targets: Targets::new(),
-            witnesses: Vec::new(),
+            landmarks: Landmarks::default(),
             links: BTreeSet::new(),
             mute: BTreeSet::new(),
             serving: false,
@@ -83,7 +89,9 @@ impl NodeMode {
     }
 
     pub fn links(&self) -> impl Iterator<Item = (u32, Family)> + '_ {
-        self.links.iter().copied()
+        // Also that of landmarks: their answers are waited for in every burst.
+        let named = self.landmarks.named.iter().map(|landmark| (landmark.link, Family::of(landmark.address)));
+        self.links.iter().copied().chain(named)
     }
 }
 
@@ -126,9 +134,12 @@ impl Engine {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let used: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
         let (serving, leaving) = (self.node_mode.serving, self.shutdown.has_begun());
+        let hears = self.node_mode.detector.hears(now).into_iter();
+        let hears: BTreeMap<String, u8> =
+            hears.filter_map(|(link, heard)| Some((network.link(link)?.name.clone(), heard))).collect();
         let card = |used: &BTreeSet<u32>| {
             let links = card_links(network, |index| used.contains(&index));
-            Card { links, serving, leaving, ..Card::default() }
+            Card { links, serving, leaving, hears: hears.clone(), ..Card::default() }
         };
         cluster.set_card(now, card(&used));
         let holding = holding(network, &self.vips, &self.observer);
@@ -151,8 +162,9 @@ impl Engine {
         }
         let changes = cluster.take_changes();
         self.note_changes(changes);
+        let vips = review.vips.clone();
         self.follow(now, review);
-        self.call_witnesses();
+        self.name_landmarks(now, vips);
         self.note_losers();
         self.note_mute();
     }
@@ -199,20 +211,15 @@ impl Engine {
         self.node_mode.mute = mute;
     }
 
-    /// Everybody on our interfaces who can tell that it is not we who are cut off: the other members, and the gateway.
-    fn call_witnesses(&mut self) {
+    /// Who can tell on which side of the LAN this node is, on each interface where VIPs are.
+    fn name_landmarks(&mut self, now: Instant, vips: BTreeSet<IpAddr>) {
         let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
-        let mut witnesses: Vec<Witness> = Vec::new();
-        for link in self.node_mode.targets.iter().map(|target| target.link).collect::<BTreeSet<u32>>() {
-            let peers = cluster.peers().filter_map(|card| link_towards(&card.links, network, link));
-            let at = |address, mac| Witness { link, address, mac };
-            witnesses.extend(peers.filter_map(|peer| Some(at(peer.addresses.first()?.addr(), Some(peer.mac)))));
-            witnesses.extend(network.gateway_on(link).map(|address| at(address, None)));
-        }
-        witnesses.sort_unstable();
-        if witnesses != self.node_mode.witnesses {
-            self.node_mode.witnesses.clone_from(&witnesses);
-            self.node_mode.detector.witnesses(witnesses);
+        let links: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
+        let landmarks = Landmarks { named: cluster.landmarks(now, network, &links), links, vips };
+        if landmarks != self.node_mode.landmarks {
+            self.node_mode.landmarks.clone_from(&landmarks);
+            let Landmarks { named, links, vips } = landmarks;
+            self.node_mode.detector.landmarks(now, &named, links, vips);
         }
     }
 
@@ -227,7 +234,7 @@ impl Engine {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let own = |mac| network.links.iter().any(|link| link.mac == Some(mac));
         self.out.replan_if(cluster.frame(now, frame, own));
-        self.node_mode.detector.hear(frame);
+        self.node_mode.detector.hear(now, frame);
         self.node_mode.claims.hear(now, frame);
     }
 
@@ -240,8 +247,8 @@ impl Engine {
             match output {
                 detect::Output::Ask(ask) => self.ask(ask),
                 detect::Output::Verdict(verdict) => {
-                    if let Verdict::Silent { owner, vips, witnessed } = &verdict {
-                        tracing::warn!(owner, ?vips, witnessed, "an owner does not answer any more");
+                    if let Verdict::Silent { owner, vips, taken, side, .. } = &verdict {
+                        tracing::warn!(owner, ?vips, ?taken, ?side, "an owner does not answer any more");
                         self.out.replan_urgently();
                     }
                     self.tell_cluster(|cluster| cluster.verdict(now, verdict));

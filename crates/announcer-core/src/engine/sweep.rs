@@ -9,11 +9,12 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use l2_types::Mac;
 use l2_types::{Address, AddressLifetime, Link, LinkKind};
 
 use super::{Engine, Put};
 use crate::annotations::Wanted;
+use crate::claim::tag;
+use crate::frames::Frame;
 use crate::network::{LeaseEnd, Network, is_own_macvlan, looks_like_a_vip, owner_in};
 use crate::plan::VipId;
 use crate::view::{ServiceView, Uid};
@@ -140,8 +141,13 @@ impl Engine {
         })
     }
 
-    /// Somebody else announces what we only kept: it is theirs.
-    pub(super) fn orphan_claimed(&mut self, link: u32, address: IpAddr, mac: Mac) {
+    /// Somebody else announces what we only kept: it is theirs. In `node` mode owners say so with a tag, which nobody can prove
+    /// who has not read the Service yet; what a stranger says counts for nothing.
+    pub(super) fn orphan_claimed(&mut self, frame: &Frame) {
+        let Frame { link, address, mac, .. } = *frame;
+        if self.cluster().is_some() && !tag::is_tagged(frame.payload.as_ref()) {
+            return;
+        }
         // A macvlan has the same MAC on every node, and what is only kept announces nothing: what is heard there is said
         // by another node.
         let own = self.observer.network().and_then(|network| network.link(link));

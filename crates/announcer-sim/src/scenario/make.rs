@@ -16,6 +16,8 @@ const LATEST: Duration = Duration::from_mins(1);
 const MARGIN: Duration = Duration::from_secs(5);
 /// A DHCP client that nobody has answered, or whom the server has refused, for the half of this asks again within it.
 const BACK_OFF: Duration = Duration::from_secs(66);
+/// What moved because a node was not well goes back when that one has been well for a minute, and a minute after many were not.
+const RETURN: Duration = Duration::from_secs(135);
 /// An address goes back when its home has been well for a minute, and in touch with the others.
 const FAIL_BACK: Duration = Duration::from_secs(80);
 
@@ -32,6 +34,7 @@ impl Scenario {
             mode,
             lease,
             nodes,
+            hosts: Vec::new(),
             services,
             loss: if rng.random_bool(0.3) { rng.random_range(0.0..0.2) } else { 0.0 },
             refusals: if rng.random_bool(0.3) { rng.random_range(0.0..0.3) } else { 0.0 },
@@ -58,11 +61,18 @@ impl Scenario {
         if leases {
             scenario.faults.extend(server_faults(&mut rng));
         }
+        // Drawn apart: what a seed did before it still does.
+        if mode == ElectionMode::Node {
+            hostilities(&mut SmallRng::seed_from_u64(seed ^ 0x057a_6e00_0000), &mut scenario);
+        }
         scenario.faults.sort_by_key(|fault| fault.at);
         scenario.calm = scenario.faults.iter().map(Fault::is_over_at).max().unwrap_or_default().max(WARM_UP);
         // Whoever has lost something in the last moment waits for a Lease to expire, and asks again after that long.
         let back_off = if leases { BACK_OFF } else { Duration::ZERO };
         let back_off = if scenario.fail_back { back_off + FAIL_BACK } else { back_off };
+        let ill = |fault: &Fault| matches!(fault.kind, Kind::ProxyIll(_) | Kind::NotReady(_) | Kind::AllNotReady);
+        let moved = mode == ElectionMode::Node && scenario.faults.iter().any(ill);
+        let back_off = if moved { back_off.max(RETURN) } else { back_off };
         scenario.deletion =
             scenario.calm + Duration::from_secs(2 * lease[0]).max(CONFLICT + MARGIN).max(back_off) + REST;
         // Services are deleted while a process is down: the next one finds what nobody wants any more.
@@ -186,6 +196,42 @@ fn mixture(rng: &mut SmallRng, scenario: &Scenario) -> Vec<Fault> {
         faults.push(next);
     }
     faults
+}
+
+/// Strangers of each kind, groups that are cut off together, hypervisors that take several nodes with them.
+fn hostilities(rng: &mut SmallRng, scenario: &mut Scenario) {
+    let nodes = scenario.nodes;
+    if rng.random_bool(0.5) {
+        scenario.hosts = (0..nodes).map(|node| node / 2).collect();
+    }
+    if rng.random_bool(0.6) {
+        return;
+    }
+    for _ in 0..rng.random_range(1..=2) {
+        let service = rng.random_range(0..scenario.services.len());
+        let leased = scenario.services[service].address == Address::Dhcp;
+        let kind = match rng.random_range(0..8) {
+            0 if !leased => Kind::Duplicate(service),
+            1 => Kind::ProxyArp,
+            2 => Kind::Ipvs,
+            3 if !leased => Kind::Claims(service),
+            4 => Kind::AllNotReady,
+            5 => {
+                // A whole hypervisor.
+                let host = rng.random_range(0..nodes) / 2;
+                let (at, lasts) = (WARM_UP + millis(rng, 0, 30_000), millis(rng, 1000, 20_000));
+                for node in (0..nodes).filter(|node| node / 2 == host) {
+                    scenario.faults.push(Fault { at, lasts, kind: Kind::PowerLoss(node) });
+                }
+                continue;
+            }
+            // A switch with several nodes, without its uplink.
+            _ => Kind::Split((0..nodes).filter(|_| rng.random_bool(0.6)).collect()),
+        };
+        let lasts = millis(rng, 500, 30_000);
+        let at = WARM_UP + millis(rng, 0, 25_000);
+        scenario.faults.push(Fault { at, lasts, kind });
+    }
 }
 
 fn fault(rng: &mut SmallRng, scenario: &Scenario) -> Fault {

@@ -1,8 +1,12 @@
 //! Faults begin and end.
 
+use std::time::Duration;
+
 use announcer_core::engine::Input;
+use announcer_core::frames;
 use announcer_core::ownership::node::NodeFacts;
 
+use super::lan::thief;
 use super::{Event, World};
 use crate::api::Change;
 use crate::kernel::Kernel;
@@ -10,7 +14,7 @@ use crate::process::Mail;
 use crate::scenario::{CONFLICT, Kind};
 
 /// A pod that does not end in time is killed.
-const GRACE: std::time::Duration = std::time::Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(30);
 
 impl World<'_> {
     pub(super) fn begins(&mut self, index: usize) {
@@ -68,6 +72,18 @@ impl World<'_> {
                 self.robbed.insert(service);
                 self.rob(service, index);
             }
+            Kind::Duplicate(service) => {
+                self.duplicated.insert(service);
+            }
+            Kind::ProxyArp => self.proxies += 1,
+            Kind::Ipvs => self.ipvs += 1,
+            Kind::Claims(service) => {
+                self.judge.alarmed.insert(service);
+                for frame in frames::announcement(thief(), self.scenario.address(service)) {
+                    self.transmit(None, frame);
+                }
+            }
+            Kind::AllNotReady => self.all_not_ready(true),
             Kind::Server(fault) => self.server_fault(fault, true),
             Kind::KubeVip(_) => {
                 self.kube_vips += 1;
@@ -93,7 +109,7 @@ impl World<'_> {
             }
             Kind::Kill(n) | Kind::Terminate(n) => {
                 let boot = self.nodes[n].boot;
-                self.schedule(std::time::Duration::ZERO, Event::Starts { node: n, boot });
+                self.schedule(Duration::ZERO, Event::Starts { node: n, boot });
             }
             Kind::Freeze(n) => {
                 self.nodes[n].frozen -= 1;
@@ -116,10 +132,23 @@ impl World<'_> {
                 let mut others = self.scenario.faults.iter().enumerate().filter(|(other, _)| *other != index);
                 if !others.any(|(_, other)| other.kind == fault.kind && other.is_on(self.now)) {
                     self.robbed.remove(&service);
-                    self.conflicts.insert(service, self.now + CONFLICT);
-                    self.schedule(CONFLICT, Event::Weather);
+                    self.after_conflict(service);
                 }
             }
+            Kind::Duplicate(service) => {
+                self.duplicated.remove(&service);
+                self.after_conflict(service);
+            }
+            Kind::ProxyArp => {
+                self.proxies -= 1;
+                (0..self.scenario.services.len()).for_each(|service| self.after_conflict(service));
+            }
+            Kind::Ipvs => {
+                self.ipvs -= 1;
+                (0..self.scenario.services.len()).for_each(|service| self.after_conflict(service));
+            }
+            Kind::Claims(_) => {}
+            Kind::AllNotReady => self.all_not_ready(false),
             Kind::Server(fault) => self.server_fault(fault, false),
             Kind::KubeVip(hands_back) => {
                 self.kube_vips -= 1;
@@ -150,11 +179,56 @@ impl World<'_> {
             _ => {}
         }
         if let Kind::NotReady(_) | Kind::Cordoned(_) | Kind::ShutOut(_) = kind {
-            let node = &self.nodes[n];
-            let facts =
-                NodeFacts { ready: node.not_ready == 0, shut_out: node.shut_out > 0, cordoned: node.cordoned > 0 };
-            let change = self.api.note(Change::Node(node.name.clone(), facts));
-            self.publish(&change);
+            self.tell_node(n);
+        }
+    }
+
+    /// Nodes fall silent to their cluster within a second, and come back three seconds apart.
+    fn all_not_ready(&mut self, begins: bool) {
+        for node in 0..self.nodes.len() {
+            let apart = if begins {
+                self.between(0, 1_000_000)
+            } else {
+                Duration::from_secs(3) * u32::try_from(node).expect("few")
+            };
+            self.schedule(apart, Event::Ready { node, begins });
+        }
+    }
+
+    pub(super) fn ready(&mut self, n: usize, begins: bool) {
+        let count = &mut self.nodes[n].not_ready;
+        if begins {
+            *count += 1;
+        } else {
+            *count -= 1;
+        }
+        self.judge.changed = true;
+        self.tell_node(n);
+    }
+
+    fn after_conflict(&mut self, service: usize) {
+        self.conflicts.insert(service, self.now + CONFLICT);
+        self.schedule(CONFLICT, Event::Weather);
+    }
+
+    fn tell_node(&mut self, n: usize) {
+        self.note_storm();
+        let (now, node) = (self.now, &mut self.nodes[n]);
+        node.unready_since = if node.not_ready > 0 { node.unready_since.or(Some(now)) } else { None };
+        self.note_storm();
+        let node = &self.nodes[n];
+        let host = self.scenario.hosts.get(n).map(|host| format!("host-{host}"));
+        let facts =
+            NodeFacts { ready: node.not_ready == 0, shut_out: node.shut_out > 0, cordoned: node.cordoned > 0, host };
+        let change = self.api.note(Change::Node(node.name.clone(), facts));
+        self.publish(&change);
+    }
+
+    /// Until the moment before something changes, many were not ready.
+    fn note_storm(&mut self) {
+        let unready = self.nodes.iter().filter(|node| node.unready_since.is_some()).count();
+        if unready >= 2 && unready * 2 >= self.nodes.len() {
+            self.storm_until = self.now + Duration::from_mins(1);
         }
     }
 
@@ -195,7 +269,7 @@ impl World<'_> {
         self.resume(n);
         if std::mem::take(&mut self.nodes[n].starts_late) {
             let boot = self.nodes[n].boot;
-            self.schedule(std::time::Duration::ZERO, Event::Starts { node: n, boot });
+            self.schedule(Duration::ZERO, Event::Starts { node: n, boot });
         }
     }
 }

@@ -5,7 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use announcer_core::ownership::node::Card;
+use announcer_core::ownership::node::{Card, Swap};
+use announcer_core::view::ServiceKey;
 use announcer_core::{ElectionMode, Reason};
 
 use super::World;
@@ -57,8 +58,11 @@ pub(super) struct Judge {
     last_answerer: Vec<Option<usize>>,
     /// Since when each pair of nodes has heard each other.
     contact: BTreeMap<(usize, usize), Duration>,
-    /// Since when each process has run without a pause.
+    /// Since when each process has run without a pause, and since when all is right between each node and the others.
     runs_since: BTreeMap<usize, Duration>,
+    well_since: BTreeMap<usize, Duration>,
+    /// Services of which a host has claimed the address for a moment.
+    pub alarmed: BTreeSet<usize>,
 }
 
 impl Judge {
@@ -80,6 +84,8 @@ impl Judge {
             addresses: addresses.into_iter().collect(),
             contact: BTreeMap::new(),
             runs_since: BTreeMap::new(),
+            well_since: BTreeMap::new(),
+            alarmed: BTreeSet::new(),
         }
     }
 }
@@ -109,7 +115,10 @@ impl World<'_> {
     /// address twice.
     pub(super) fn judge_alarm(&mut self, n: usize, reason: Reason, text: &str) {
         let twice = self.scenario.has(ServerFault::Forgets) || self.scenario.has(ServerFault::Refuses);
-        let stranger = |kind: &Kind| matches!(kind, Kind::Thief(_) | Kind::KubeVip(_));
+        let stranger = |kind: &Kind| {
+            use Kind::{Claims, Duplicate, Ipvs, KubeVip, ProxyArp, Thief};
+            matches!(kind, Thief(_) | KubeVip(_) | Duplicate(_) | ProxyArp | Ipvs | Claims(_))
+        };
         // By a clock that has stood still a lease goes on that has ended, and the address is another Service's by now.
         let lease = Duration::from_secs(self.scenario.dhcp.lease_seconds.into());
         let deceived = self.nodes.iter().any(|node| node.deceived_at.is_some_and(|at| self.now < at + lease));
@@ -117,6 +126,29 @@ impl World<'_> {
         if reason == Reason::AddressConflict && quiet && self.scenario.mode == ElectionMode::Node {
             let seen = format!("{} says: {text}", self.nodes[n].name);
             self.broken("no conflict is told of where no stranger is", seen);
+        }
+    }
+
+    /// A node has taken an address from another: no group that is cut off takes it from an owner whom clients hear.
+    pub(super) fn judge_taking(&mut self, n: usize, key: &ServiceKey, swap: &Swap) {
+        let Some(from) = &swap.expect else { return };
+        let Some(owner) = self.nodes.iter().position(|node| node.name == from.host).filter(|owner| *owner != n) else {
+            return;
+        };
+        let is_of =
+            |(_, services): &(Vip, Vec<usize>)| services.iter().any(|service| crate::api::key(*service) == *key);
+        let Some(index) = self.judge.addresses.iter().position(is_of) else { return };
+        // Its Lease is known to be fresh, and its card says whom it hears.
+        let known = Duration::from_secs(2 * self.scenario.lease[0]).max(Duration::from_secs(15));
+        let settled = |since: Option<&Duration>| since.is_some_and(|since| *since + known < self.now);
+        let heard = settled(self.judge.well_since.get(&owner)) && settled(self.judge.answering[index].get(&owner));
+        if swap.seat.host == self.nodes[n].name
+            && heard
+            && !self.is_heard_outside(n)
+            && self.nodes[owner].deceived_at.is_none()
+        {
+            let seen = format!("{} takes {} from {}", self.nodes[n].name, self.judge.addresses[index].0, from.host);
+            self.broken("nobody who is cut off takes an address from an owner whom clients hear", seen);
         }
     }
 
@@ -137,6 +169,11 @@ impl World<'_> {
                 self.judge.runs_since.entry(a).or_insert(self.now);
             } else {
                 self.judge.runs_since.remove(&a);
+            }
+            if self.is_well(a) {
+                self.judge.well_since.entry(a).or_insert(self.now);
+            } else {
+                self.judge.well_since.remove(&a);
             }
             let time = self.kernel_time(a);
             let node = &mut self.nodes[a];
@@ -225,7 +262,11 @@ impl World<'_> {
             && node.stale == 0
             && node.mute == 0
             && node.deaf == 0
-            && self.splits.is_empty()
+            && if self.scenario.mode == ElectionMode::Node {
+                self.splits.values().all(|group| !group.contains(&n))
+            } else {
+                self.splits.is_empty()
+            }
             && !(self.stormy() && self.scenario.has_weather())
     }
 
@@ -243,6 +284,16 @@ impl World<'_> {
         }
     }
 
+    /// It was not ready for ten seconds, which it could see, and not many were so together.
+    fn counts_unready(&self, n: usize) -> bool {
+        let unready = self.nodes.iter().filter(|node| node.unready_since.is_some()).count();
+        let many = unready >= 2 && unready * 2 >= self.nodes.len();
+        let seen = |since| self.judge.well_since.get(&n).is_some_and(|well| *well <= since);
+        let since = self.nodes[n].unready_since.filter(|since| seen(*since));
+        let counts = since.is_some_and(|since| self.now >= since + Duration::from_secs(10));
+        counts && !many && self.now >= self.storm_until && self.nodes[n].deceived_at.is_none()
+    }
+
     /// The same, and it may begin to.
     fn may_begin(&self, n: usize, index: usize) -> bool {
         self.nodes[n].honours.as_ref().is_none_or(|(_, until)| *until <= self.clock(n)) && self.may_serve(n, index)
@@ -251,7 +302,7 @@ impl World<'_> {
     /// What is wrong with a node, the worse the greater. `begins`: for an address that it does not have yet.
     fn defects(&self, n: usize, begins: bool) -> (bool, bool, bool) {
         let node = &self.nodes[n];
-        (node.proxy_ill > 0, node.not_ready > 0, begins && node.cordoned > 0)
+        (node.proxy_ill > 0, self.counts_unready(n), begins && node.cordoned > 0)
     }
 
     /// Its card says something else than is so, as after an outage of the API: others decide by that.
@@ -283,14 +334,20 @@ impl World<'_> {
         let (_, services) = &self.judge.addresses[index];
         let wanted = services.iter().any(|service| self.wanted.contains(service));
         let conflict = |service: &usize| self.conflicts.get(service).is_some_and(|until| *until > self.now);
-        let robbed = services.iter().any(|service| self.robbed.contains(service) || conflict(service));
+        let contested = |service: &usize| {
+            let one = self.robbed.contains(service) || self.duplicated.contains(service) || conflict(service);
+            one || self.proxies > 0 || self.ipvs > 0
+        };
+        let robbed = services.iter().any(contested);
+        // RFC 5227: what nobody has used before is not announced beside a stranger. In the other modes owners yield.
+        let used = self.scenario.mode == ElectionMode::Node && services.iter().all(|n| self.generation[*n] == 1);
         let someone = (0..self.nodes.len()).any(|n| well[n] && self.may_begin(n, index));
         // Without a lease that stands it may take as long as the server does.
         let given = match self.judge.addresses[index].0 {
             Vip::Given(_) => true,
             Vip::Leased(service) => self.lease_stands(service),
         };
-        if !wanted || robbed || !someone || !given {
+        if !wanted || (robbed && !used) || !someone || !given {
             return None;
         }
         let answering = &self.judge.answering[index];
@@ -299,7 +356,11 @@ impl World<'_> {
             ElectionMode::Node => {
                 let heard = |n: &usize| self.is_heard_outside(*n) && self.nodes[*n].deaf == 0;
                 let ill = (0..self.nodes.len()).filter(|n| !(well[*n] && self.may_begin(*n, index))).count();
-                let trouble = if ill < 3 { Trouble::Unanswered(index) } else { Trouble::Orphaned(index) };
+                let trouble = match ill {
+                    _ if robbed => Trouble::Contested(index),
+                    0..3 => Trouble::Unanswered(index),
+                    _ => Trouble::Orphaned(index),
+                };
                 (!answering.keys().any(heard)).then_some(trouble)
             }
             // A holder of the Lease that nobody hears keeps it.

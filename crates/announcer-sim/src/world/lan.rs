@@ -76,7 +76,17 @@ impl World<'_> {
             }
             return;
         }
-        for reply in node.kernel.reply(frame) {
+        let mut replies = node.kernel.reply(frame);
+        if self.ipvs > 0
+            && replies.is_empty()
+            && let Some(found) = l2::arp::parse_frame(frame)
+            && found.arp.is_probe()
+            && self.is_vip(found.arp.target_ip.into())
+            && let Some(mac) = self.nodes[n].kernel.link(ETH0).and_then(|link| link.mac)
+        {
+            replies.push(Arp::answer(&found.arp, mac).frame(found.arp.sender_mac).to_vec());
+        }
+        for reply in replies {
             self.transmit(Some(n), reply);
         }
         let node = &mut self.nodes[n];
@@ -117,12 +127,18 @@ impl World<'_> {
         }
         let asked = IpAddr::V4(question.target_ip);
         let (wanted, robbed) = (self.wanted.iter().filter(|_| self.kube_vips > 0), self.robbed.iter());
-        let used = wanted.chain(robbed).any(|service| self.scenario.address(*service) == asked);
-        for (has, mac) in [(used, thief()), (question.target_ip == GATEWAY, gateway())] {
+        let used = wanted.chain(robbed).chain(&self.duplicated).any(|service| self.scenario.address(*service) == asked);
+        // Whoever asks for its own address is not answered by a router.
+        let proxied = self.proxies > 0 && self.is_vip(asked);
+        for (has, mac) in [(used, thief()), (question.target_ip == GATEWAY || proxied, gateway())] {
             if has {
                 self.transmit(None, Arp::answer(&question, mac).frame(question.sender_mac).to_vec());
             }
         }
+    }
+
+    fn is_vip(&self, address: IpAddr) -> bool {
+        (0..self.scenario.services.len()).any(|service| self.scenario.address(service) == address)
     }
 
     pub(super) fn is_heard_outside(&self, from: usize) -> bool {

@@ -47,6 +47,8 @@ pub struct Node {
     pub mute: u32,
     pub deaf: u32,
     pub not_ready: u32,
+    /// Since when it is not.
+    pub unready_since: Option<Duration>,
     pub shut_out: u32,
     pub cordoned: u32,
     pub proxy_ill: u32,
@@ -97,6 +99,7 @@ impl Node {
             mute: 0,
             deaf: 0,
             not_ready: 0,
+            unready_since: None,
             shut_out: 0,
             cordoned: 0,
             proxy_ill: 0,

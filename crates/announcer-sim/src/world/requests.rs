@@ -68,6 +68,9 @@ impl World<'_> {
         }
         let renewal = self.api.renews(request);
         let answer = self.commit(request);
+        if let (Request::Sit(key, _, swap), Answer::Service(Some(_))) = (request, &answer) {
+            self.judge_taking(n, key, swap);
+        }
         if let (Request::Sit(key, _, swap), Answer::Service(Some(_))) = (request, &answer)
             && swap.seat.host != self.nodes[n].name
         {

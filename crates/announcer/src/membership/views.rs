@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::ownership::node::{CARD, Card, ForeignLock, LEASE_PREFIX, Member, NodeFacts};
+use crate::ownership::node::{CARD, Card, ForeignLock, HOST, LEASE_PREFIX, Member, NodeFacts};
 
 /// A holder whose last renewal is older than its duration by this much is a leftover: clocks of nodes do not differ so
 /// much, and if they do its next renewal shows it.
@@ -75,6 +75,7 @@ impl NodeView {
                 ready: condition.is_some_and(|found| found.status == "True"),
                 shut_out: tainted || excluded,
                 cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
+                host: node.metadata.labels.as_ref().and_then(|labels| labels.get(HOST).cloned()),
             },
         }
     }
@@ -94,15 +95,28 @@ mod tests {
 
     #[test]
     fn what_counts_of_a_node() {
-        let fine = NodeFacts { ready: true, shut_out: false, cordoned: false };
+        let fine = NodeFacts { ready: true, ..NodeFacts::default() };
         let taint = |key: &str| json!({"taints": [{"key": key, "effect": "NoExecute"}]});
         for (name, spec, labels, ready, expected) in [
-            ("well", json!({}), json!({}), "True", fine),
-            ("not ready", json!({}), json!({}), "Unknown", NodeFacts { ready: false, ..fine }),
-            ("cordoned", json!({"unschedulable": true}), json!({}), "True", NodeFacts { cordoned: true, ..fine }),
-            ("out of service", taint(OUT_OF_SERVICE), json!({}), "True", NodeFacts { shut_out: true, ..fine }),
-            ("about to be deleted", taint(AUTOSCALER), json!({}), "True", NodeFacts { shut_out: true, ..fine }),
-            ("another taint", taint("dedicated"), json!({}), "True", fine),
+            ("well", json!({}), json!({}), "True", fine.clone()),
+            ("not ready", json!({}), json!({}), "Unknown", NodeFacts { ready: false, ..fine.clone() }),
+            (
+                "cordoned",
+                json!({"unschedulable": true}),
+                json!({}),
+                "True",
+                NodeFacts { cordoned: true, ..fine.clone() },
+            ),
+            ("out of service", taint(OUT_OF_SERVICE), json!({}), "True", NodeFacts { shut_out: true, ..fine.clone() }),
+            ("about to be deleted", taint(AUTOSCALER), json!({}), "True", NodeFacts { shut_out: true, ..fine.clone() }),
+            ("another taint", taint("dedicated"), json!({}), "True", fine.clone()),
+            (
+                "on a hypervisor",
+                json!({}),
+                json!({HOST: "h1"}),
+                "True",
+                NodeFacts { host: Some("h1".into()), ..fine.clone() },
+            ),
             ("excluded", json!({}), json!({EXCLUDED: ""}), "True", NodeFacts { shut_out: true, ..fine }),
         ] {
             assert_eq!(node(&spec, &labels, ready), expected, "{name}");

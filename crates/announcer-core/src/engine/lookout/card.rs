@@ -28,7 +28,8 @@ impl WrittenCard {
     pub fn due(&self, card: &Card) -> Option<Instant> {
         let (written, at) = self.last.as_ref()?;
         let urgent = by_which_others_decide(card) != by_which_others_decide(written);
-        let pause = match (urgent, card == written) {
+        // Whom it hears changes all the time: that waits for the renewal.
+        let pause = match (urgent, card.term == written.term) {
             (true, _) => Duration::ZERO,
             (false, false) => CARD_PAUSE,
             (false, true) => self.renewal,
@@ -72,6 +73,7 @@ mod tests {
             ("nothing new", written.clone(), lease / 3),
             ("a newer term", Card { term: Term(7), ..written.clone() }, CARD_PAUSE),
             ("another interface", Card { links: vec![link], ..written.clone() }, Duration::ZERO),
+            ("other hosts", Card { hears: [("eth0".to_owned(), 3)].into(), ..written.clone() }, lease / 3),
             ("kube-proxy", Card { serving: false, ..written.clone() }, Duration::ZERO),
             ("what it cannot have", Card { unable: ["10.0.0.5".to_owned()].into(), ..written.clone() }, Duration::ZERO),
             ("a kube-vip", Card { yields: true, ..written.clone() }, Duration::ZERO),

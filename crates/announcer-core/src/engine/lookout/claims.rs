@@ -161,6 +161,22 @@ impl Engine {
         }
     }
 
+    /// In `node` mode nobody but a proven claim or the record makes an owner withdraw: somebody answers for its address while it
+    /// is in doubt, so the record is read. False: it is not known to be the owner.
+    pub(in crate::engine) fn read_record_for(&mut self, now: Instant, id: &VipId, address: IpAddr) -> bool {
+        if !self.is_recorded(id) {
+            return false;
+        }
+        let Some(Ours { primary, uid, .. }) = self.ours(id) else { return false };
+        let Owners::Node(cluster) = &mut self.ownership else { return false };
+        if self.node_mode.judge.may_doubt(now, address)
+            && let Some(swap) = cluster.read_again(now, &primary, &uid)
+        {
+            self.out.push(Action::Swap(primary, swap));
+        }
+        true
+    }
+
     /// The same of a lease, under an address that it does not have here. Only what is proven counts: anybody may speak of
     /// any address.
     pub(in crate::engine) fn judge_claim_of_lease(&mut self, now: Instant, frame: &Frame) {
@@ -185,6 +201,13 @@ impl Engine {
         let lingering = cluster.is_lingering(&primary);
         let term = if lingering { Term(seat.term.0.saturating_sub(1)) } else { seat.term };
         Some(Ours { primary, uid, term, lingering })
+    }
+
+    /// `node` mode: the record that was read last says that it is ours, whether the API is in reach or not.
+    pub(in crate::engine) fn is_recorded(&self, id: &VipId) -> bool {
+        let Owners::Node(cluster) = &self.ownership else { return false };
+        let Some(Ours { primary, lingering: false, .. }) = self.ours(id) else { return false };
+        cluster.seat(&primary).is_some_and(|seat| seat.host == self.config.node_name)
     }
 
     fn yield_to_term(&mut self, now: Instant, id: &VipId, frame: &Frame, primary: &ServiceKey, term: Term) {

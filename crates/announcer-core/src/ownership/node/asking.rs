@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use l2_types::Mac;
+
 use super::decide::Asked;
+use crate::frames::Frame;
 
 /// decisions.md 22: the broadcast question, three times.
 const QUESTIONS: u8 = 3;
@@ -20,7 +23,7 @@ pub struct Asking {
     pub addresses: Vec<(u32, IpAddr)>,
     sent: u8,
     next: Instant,
-    answered: Option<Instant>,
+    answered: Option<(Instant, Mac)>,
 }
 
 impl Asking {
@@ -30,12 +33,17 @@ impl Asking {
     }
 
     /// Somebody spoke about an address; true if that is news.
-    pub fn heard(&mut self, now: Instant, link: u32, address: IpAddr) -> bool {
-        let news = self.answered.is_none() && self.addresses.contains(&(link, address));
+    pub fn heard(&mut self, now: Instant, frame: &Frame) -> bool {
+        let news = self.answered.is_none() && self.addresses.contains(&(frame.link, frame.address));
         if news {
-            self.answered = Some(now);
+            self.answered = Some((now, frame.mac));
         }
         news
+    }
+
+    /// Who it was.
+    pub fn answered_by(&self) -> Option<Mac> {
+        self.answered.map(|(_, mac)| mac)
     }
 
     /// Whether to ask now.
@@ -51,7 +59,7 @@ impl Asking {
 
     pub fn state(&self, now: Instant) -> Asked {
         match self.answered {
-            Some(at) if now < at + ANSWERED_FOR => Asked::Answered,
+            Some((at, _)) if now < at + ANSWERED_FOR => Asked::Answered,
             None if self.sent < QUESTIONS || now < self.next => Asked::Waiting,
             None if now < self.next + SILENT_FOR => Asked::Silence,
             Some(_) | None => Asked::NotYet,
@@ -60,7 +68,7 @@ impl Asking {
 
     pub fn deadline(&self) -> Instant {
         match self.answered {
-            Some(at) => at + ANSWERED_FOR,
+            Some((at, _)) => at + ANSWERED_FOR,
             None => self.next,
         }
     }

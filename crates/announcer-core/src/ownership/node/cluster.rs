@@ -10,6 +10,8 @@ use l2_types::Mac;
 use super::asking::Asking;
 use super::decide::Asked;
 use super::facts::Facts;
+use super::member::Fitness;
+use super::silence::Silences;
 use super::swaps::{Change, Pending, SETTLED, Taken};
 use super::unable::Unable;
 use super::{Card, ForeignLock, Member, NodeFacts, Seat, Term, Verdict};
@@ -32,7 +34,7 @@ pub(super) enum Whom {
 pub struct Cluster {
     pub(super) me: String,
     pub(super) facts: Facts,
-    api_servers: BTreeSet<IpAddr>,
+    pub(super) api_servers: BTreeSet<IpAddr>,
     /// This node's own card as it is now.
     pub(super) card: Card,
     /// The newest record of each Service that was seen, by watch or by swap. It outlives the annotation: somebody may
@@ -45,14 +47,16 @@ pub struct Cluster {
     pub(super) pending: BTreeMap<ServiceKey, Pending>,
     asking: BTreeMap<ServiceKey, Asking>,
     pub(super) taken: BTreeMap<ServiceKey, Taken>,
-    /// Owners found silent, with their addresses; `true`: with a witness.
-    silent: BTreeMap<String, BTreeMap<IpAddr, bool>>,
-    /// Since when.
-    pub(super) silent_since: BTreeMap<String, Instant>,
+    /// Owners found silent.
+    pub(super) silences: Silences,
     /// Handed over, and still served until then or until the new owner is heard.
     pub(super) lingering: BTreeMap<ServiceKey, Instant>,
     /// Groups that belong to another node, and since when.
     pub(super) misplaced: BTreeMap<ServiceKey, (String, Instant)>,
+    /// Groups that came here because that node was not well: they go back.
+    pub(super) lent: BTreeMap<ServiceKey, String>,
+    /// When one has gone back last.
+    pub(super) gave_back: Option<Instant>,
     /// Since when something is wrong with this node.
     pub(super) unwell_since: Option<Instant>,
     /// Groups whose addresses the kernel refuses here.
@@ -94,11 +98,12 @@ impl Cluster {
             pending: BTreeMap::new(),
             asking: BTreeMap::new(),
             taken: BTreeMap::new(),
-            silent: BTreeMap::new(),
-            silent_since: BTreeMap::new(),
+            silences: Silences::default(),
             primaries: BTreeMap::new(),
             lingering: BTreeMap::new(),
             misplaced: BTreeMap::new(),
+            lent: BTreeMap::new(),
+            gave_back: None,
             unwell_since: None,
             unable: Unable::default(),
             vacant: BTreeMap::new(),
@@ -161,8 +166,8 @@ impl Cluster {
     }
 
     /// A Node was read; absent: it is gone.
-    pub fn node(&mut self, name: String, facts: Option<NodeFacts>) {
-        self.facts.node(name, facts);
+    pub fn node(&mut self, now: Instant, name: String, facts: Option<NodeFacts>) {
+        self.facts.node(now, name, facts);
     }
 
     /// All Nodes have been read once, or may not be read.
@@ -206,17 +211,7 @@ impl Cluster {
 
     /// The detector has found something out.
     pub fn verdict(&mut self, now: Instant, verdict: Verdict) {
-        match verdict {
-            Verdict::Silent { owner, vips, witnessed } => {
-                self.silent_since.entry(owner.clone()).or_insert(now);
-                let silent = self.silent.entry(owner).or_default();
-                silent.extend(vips.into_iter().map(|vip| (vip, witnessed)));
-            }
-            Verdict::Answers { owner } => {
-                self.silent.remove(&owner);
-                self.silent_since.remove(&owner);
-            }
-        }
+        self.silences.note(now, verdict);
     }
 
     /// The Service whose record counts for this one.
@@ -249,7 +244,7 @@ impl Cluster {
         }
         let mut news = false;
         for asking in self.asking.values_mut() {
-            news |= asking.heard(now, frame.link, frame.address);
+            news |= asking.heard(now, frame);
         }
         news
     }
@@ -299,6 +294,9 @@ impl Cluster {
             // either, when everybody was asked, and the claims go to that one. Clients are not served from here any more.
             self.lingering.remove(key);
             if mine && regained {
+                if let Some(from) = before.as_ref().filter(|from| self.is_unwell(now, from)) {
+                    self.lent.insert(key.clone(), from.clone());
+                }
                 let change = Change { key: key.clone(), from: before, why: "it was handed over", silent: None };
                 self.changes.push(change);
             }
@@ -309,6 +307,15 @@ impl Cluster {
         }
         self.asking.remove(key);
         self.records.insert(key.clone(), (uid.clone(), seat));
+    }
+
+    /// Something is wrong with that node, and its announcer is not ending.
+    fn is_unwell(&self, now: Instant, node: &str) -> bool {
+        let card = self.facts.card(node);
+        card.is_some_and(|card| {
+            let fitness = self.facts.fitness(now, node, card);
+            matches!(fitness, Fitness::Fit(defects) if !defects.to_keep().is_none())
+        })
     }
 
     /// The watch has shown a record.
@@ -339,6 +346,11 @@ impl Cluster {
         self.asking.get(key).map_or(Asked::NotYet, |asking| asking.state(now))
     }
 
+    /// Who has answered the question to everybody.
+    pub(super) fn answered_by(&self, key: &ServiceKey) -> Option<Mac> {
+        self.asking.get(key).and_then(Asking::answered_by)
+    }
+
     pub(super) fn ask(&mut self, now: Instant, key: &ServiceKey, addresses: Vec<(u32, IpAddr)>) {
         self.asking.insert(key.clone(), Asking::begin(now, addresses));
     }
@@ -354,22 +366,6 @@ impl Cluster {
         due
     }
 
-    /// Whether the detector holds that `owner` does not answer for one of these.
-    pub(super) fn silence(&self, owner: &str, addresses: &[IpAddr]) -> Option<bool> {
-        let silent = self.silent.get(owner)?;
-        addresses.iter().filter_map(|address| silent.get(address).copied()).max()
-    }
-
-    /// Verdicts about owners of nothing that concerns us are forgotten.
-    pub(super) fn retain_silent(&mut self, watched: &BTreeSet<(String, IpAddr)>) {
-        for (owner, vips) in &mut self.silent {
-            vips.retain(|vip, _| watched.contains(&(owner.clone(), *vip)));
-        }
-        self.silent.retain(|_, vips| !vips.is_empty());
-        let silent = &self.silent;
-        self.silent_since.retain(|owner, _| silent.contains_key(owner));
-    }
-
     /// Nothing is known of Services that are gone.
     pub(super) fn retain(&mut self, now: Instant, services: &BTreeMap<ServiceKey, ServiceView>) {
         self.records.retain(|key, (uid, _)| services.get(key).is_some_and(|view| view.uid == *uid));
@@ -383,6 +379,8 @@ impl Cluster {
         self.taken.retain(|key, taken| services.contains_key(key) && now < taken.at + SETTLED * 2);
         self.lingering.retain(|key, until| services.contains_key(key) && now < *until);
         self.misplaced.retain(|key, _| services.contains_key(key));
+        let (records, me) = (&self.records, &self.me);
+        self.lent.retain(|key, _| records.get(key).is_some_and(|(_, seat)| seat.host == *me));
     }
 
     /// When it has to be looked at again by itself.
@@ -422,11 +420,6 @@ impl Cluster {
     /// Whether this is, or was, an interface of another node that takes part.
     pub fn is_of_member(&self, mac: Mac) -> bool {
         self.facts.is_of_member(mac)
-    }
-
-    /// The cards of the others.
-    pub fn peers(&self) -> impl Iterator<Item = &Card> {
-        self.members().map(|(_, card)| card)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::Seat;
 use super::line::Line;
+use super::silence::Silence;
+use crate::detect::Side;
 
 /// What is known of the node in the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,14 +49,23 @@ pub struct Case<'a> {
     pub addressed: bool,
     /// Clients know one of its addresses.
     pub published: bool,
+    /// This node's place among the successors of the owner; absent: it is none.
+    pub rank: Option<usize>,
     /// Nodes that may have it, this one included.
     pub line: &'a Line<'a>,
     /// Nobody has excluded this node, and it has an interface for it.
     pub keeps: bool,
     /// The node in the record.
     pub holder: Holder,
-    /// The detector found it silent; `true`: with a witness.
-    pub silent: Option<bool>,
+    /// What the detector found, if it is silent.
+    pub silent: Option<Silence>,
+    /// The owner hears many more hosts than this node does, and its Lease is fresh.
+    pub outheard: bool,
+    /// The owner lives and hears fewer hosts by now: it is the one that clients have lost.
+    pub outdone: bool,
+    /// The Lease of the owner has run out some seconds ago: nobody waits any longer for a stranger to cease to answer, or for a
+    /// node that hears more to go first.
+    pub others_had_their_time: bool,
     /// The broadcast question.
     pub asked: Asked,
     /// This process is about to end.
@@ -63,6 +74,8 @@ pub struct Case<'a> {
     pub passed_over: usize,
     /// Nobody that we know has had it for as long as a Lease needs to come into view.
     pub vacant_long_enough: bool,
+    /// Where it belongs, if not here.
+    pub home: Option<&'a str>,
     /// Fail-back is wanted, and the group has belonged elsewhere for long enough.
     pub fail_back: bool,
 }
@@ -89,6 +102,12 @@ pub fn decide(case: &Case<'_>) -> Step {
     }
 }
 
+/// An address goes back.
+pub const BELONGS_THERE: &str = "it belongs there";
+
+/// Whoever answers is not known to the record.
+pub const DESPITE_A_STRANGER: &str = "its node is silent and its Lease has run out, though a stranger answers for it";
+
 /// It was withdrawn for a claim, and the record does not say for whom.
 const GIVEN_UP: &str = "it was given up for a claim that nobody stands behind";
 
@@ -101,20 +120,36 @@ fn keep(case: &Case<'_>) -> Step {
     } else if case.line.has_better_than(case.me) {
         "another node is better off"
     } else if case.fail_back {
-        "it belongs there"
+        return give_to(case.home.or_else(|| case.line.home_elsewhere(case.group, case.me)), BELONGS_THERE);
     } else {
         return Step::Rest;
     };
-    case.line.home_elsewhere(case.group, case.me).map_or(Step::Rest, |to| Step::Give(to.to_owned(), why))
+    give_to(case.line.home_elsewhere(case.group, case.me), why)
+}
+
+fn give_to(to: Option<&str>, why: &'static str) -> Step {
+    to.map_or(Step::Rest, |to| Step::Give(to.to_owned(), why))
 }
 
 /// Somebody else is. Only silence on the wire takes it away: an expired Lease alone moves nothing (R8).
 fn succeed(case: &Case<'_>, owner: &str) -> Step {
-    let Some(rank) = case.line.rank(owner, case.me).filter(|_| !case.stopping) else { return Step::Rest };
+    let Some(rank) = case.rank.filter(|_| !case.stopping) else { return Step::Rest };
     match (case.silent, case.holder) {
-        (Some(true), _) => Step::Take("its node does not answer any more"),
-        // decisions.md 24: nobody at all answers us. It may be we who are cut off, unless the API says that the owner is.
-        (Some(false), Holder::Expired) => Step::Take("its node does not answer any more and its Lease has expired"),
+        // A duplicate, proxy ARP, a fabric that answers for the dead: it is no owner, and its veto ends.
+        (Some(Silence { taken: Some(_), .. }), _) if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
+        (Some(Silence { taken: Some(_), .. }), _) => Step::Rest,
+        (Some(Silence { side: Side::Greater, .. }), _) if !case.outheard => {
+            Step::Take("its node does not answer any more")
+        }
+        (Some(Silence { side: Side::Lesser, .. }), _) if case.outdone => {
+            Step::Take("its node does not answer here, and hears fewer hosts than this one")
+        }
+        // decisions.md 24: we may be cut off, from clients too, unless the API says that the owner is. Who hears nobody at all
+        // lets those go first that do.
+        (Some(Silence { side: Side::Alone, .. }), _) if case.line.len() > 1 && !case.others_had_their_time => {
+            Step::Rest
+        }
+        (Some(_), Holder::Expired) => Step::Take("its node does not answer any more and its Lease has expired"),
         // There is nothing yet that could be silent, and nothing that two could answer for.
         (None, Holder::Expired | Holder::Unseen) if !case.addressed && rank == 0 => {
             Step::Take("its node's Lease has expired")
@@ -159,6 +194,7 @@ fn ask(case: &Case<'_>, why: &'static str) -> Step {
     match case.asked {
         Asked::NotYet => Step::Ask,
         Asked::Silence => Step::Take(why),
+        Asked::Answered if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
         Asked::Waiting | Asked::Answered => Step::Rest,
     }
 }
@@ -189,16 +225,26 @@ mod tests {
             holding: false,
             addressed: true,
             published: true,
+            rank: seat.and_then(|seat| LINE.rank(&seat.host, me, |_| None)),
             line: &LINE,
             keeps: true,
             holder: Holder::Alive,
             silent: None,
+            outheard: false,
+            outdone: false,
+            others_had_their_time: false,
             asked: Asked::NotYet,
             stopping: false,
             passed_over: 0,
             vacant_long_enough: false,
+            home: None,
             fail_back: false,
         }
+    }
+
+    #[allow(clippy::unnecessary_wraps)] // as the case has it
+    fn silent(side: Side) -> Option<Silence> {
+        Some(Silence { taken: None, side, outside: 0 })
     }
 
     fn seat(host: &str) -> Seat {
@@ -208,20 +254,71 @@ mod tests {
     #[test]
     fn only_silence_on_the_wire_takes_an_address_from_its_owner() {
         let seat = seat("node-1");
+        let (greater, lesser, alone) = (silent(Side::Greater), silent(Side::Lesser), silent(Side::Alone));
         for (silent, holder, me, takes) in [
             (None, Holder::Alive, "node-2", false),
             // R8: the wire wins.
             (None, Holder::Expired, "node-2", false),
             (None, Holder::Unseen, "node-2", false),
-            (Some(true), Holder::Alive, "node-2", true),
+            (greater, Holder::Alive, "node-2", true),
             // The second in line has waited for K + 3 periods: its verdict counts too.
-            (Some(true), Holder::Alive, "node-3", true),
+            (greater, Holder::Alive, "node-3", true),
             // decisions.md 24.
-            (Some(false), Holder::Alive, "node-2", false),
-            (Some(false), Holder::Expired, "node-2", true),
+            (lesser, Holder::Alive, "node-2", false),
+            (lesser, Holder::Expired, "node-2", true),
+            (alone, Holder::Alive, "node-2", false),
+            // Others may hear more.
+            (alone, Holder::Expired, "node-2", false),
         ] {
             let step = decide(&Case { holder, silent, ..case(me, Some(&seat)) });
             assert_eq!(matches!(step, Step::Take(_)), takes, "{silent:?} {holder:?} {me}");
+        }
+    }
+
+    #[test]
+    fn who_hears_nobody_takes_it_after_those_that_do() {
+        let seat = seat("node-1");
+        let alone = Case { silent: silent(Side::Alone), holder: Holder::Expired, ..case("node-2", Some(&seat)) };
+        let only = line(&["node-2"]);
+        for (name, case, takes) in [
+            ("others may hear more", alone.clone(), false),
+            ("they had their time", Case { others_had_their_time: true, ..alone.clone() }, true),
+            ("there are no others", Case { line: &only, ..alone.clone() }, true),
+        ] {
+            assert_eq!(matches!(decide(&case), Step::Take(_)), takes, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_owner_that_hears_more_hosts_keeps_it_until_its_lease_has_run_out() {
+        let seat = seat("node-1");
+        for (holder, takes) in [(Holder::Alive, false), (Holder::Expired, true)] {
+            let step =
+                decide(&Case { holder, silent: silent(Side::Greater), outheard: true, ..case("node-2", Some(&seat)) });
+            assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?}");
+        }
+    }
+
+    #[test]
+    fn an_owner_that_lives_and_hears_fewer_hosts_loses_it_though_more_nodes_are_with_it() {
+        let seat = seat("node-1");
+        for (side, takes) in [(Side::Lesser, true), (Side::Alone, false)] {
+            let step = decide(&Case { silent: silent(side), outdone: true, ..case("node-2", Some(&seat)) });
+            assert_eq!(matches!(step, Step::Take(_)), takes, "{side:?}");
+        }
+    }
+
+    #[test]
+    fn the_veto_of_a_stranger_ends() {
+        let seat = seat("node-1");
+        let taken = silent(Side::Greater).map(|silence| Silence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
+        for over in [false, true] {
+            let watched = Case { silent: taken, holder: Holder::Expired, ..case("node-2", Some(&seat)) };
+            let asked = Case { asked: Asked::Answered, holder: Holder::Unseen, ..case("node-2", Some(&seat)) };
+            for case in [watched, asked] {
+                let step = decide(&Case { others_had_their_time: over, ..case });
+                assert_eq!(step, if over { Step::Take(DESPITE_A_STRANGER) } else { Step::Rest });
+            }
         }
     }
 
@@ -244,8 +341,8 @@ mod tests {
     fn a_node_that_may_not_have_it_takes_nothing_over() {
         let seat = seat("node-1");
         let only = line(&["node-3"]);
-        let silent = Case { silent: Some(true), ..case("node-2", Some(&seat)) };
-        assert_eq!(decide(&Case { line: &only, ..silent.clone() }), Step::Rest);
+        let silent = Case { silent: silent(Side::Greater), ..case("node-2", Some(&seat)) };
+        assert_eq!(decide(&Case { line: &only, rank: None, ..silent.clone() }), Step::Rest);
         assert_eq!(decide(&Case { stopping: true, ..silent }), Step::Rest);
     }
 

@@ -1,10 +1,11 @@
 //! Who is fresh, as far as this node can tell. Times of other machines are never compared with ours: a Lease counts as
 //! alive for its own duration after *we* last saw it change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::member::{Fitness, Known, fitness, link_towards};
+use super::readiness::Readiness;
 use super::{Card, CardLink, ForeignLock, Member, NodeFacts};
 use crate::network::Network;
 
@@ -35,6 +36,7 @@ pub struct Facts {
     duration: Duration,
     members: BTreeMap<String, Seen>,
     nodes: BTreeMap<String, NodeFacts>,
+    readiness: Readiness,
     /// `Some(false)`: Nodes may not be read.
     nodes_readable: Option<bool>,
     members_synced: Option<Instant>,
@@ -52,6 +54,7 @@ impl Facts {
             duration,
             members: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            readiness: Readiness::default(),
             nodes_readable: None,
             members_synced: None,
             echoed: None,
@@ -68,6 +71,8 @@ impl Facts {
         };
         // What we saw before we were in touch counts from now on, and who had expired is back.
         let was_fresh = self.in_touch(now) && !self.is_expired(now, &node);
+        // Our own renewal may show that others do not come any more.
+        let expired = if node == self.me { self.expired(now) } else { 0 };
         let before = self.members.remove(&node);
         let same = before
             .as_ref()
@@ -81,15 +86,17 @@ impl Facts {
         }
         let since = before.as_ref().filter(|_| !changed).map_or(now, |seen| seen.changed);
         let links = remember(before.map(|seen| seen.links).unwrap_or_default(), &member.card.links);
+        let own = node == self.me;
         self.members.insert(node, Seen { member, changed: since, links });
-        !(same && was_fresh)
+        !(same && was_fresh) || (own && expired != self.expired(now))
     }
 
     pub fn members_synced(&mut self, now: Instant) {
         self.members_synced.get_or_insert(now);
     }
 
-    pub fn node(&mut self, name: String, facts: Option<NodeFacts>) {
+    pub fn node(&mut self, now: Instant, name: String, facts: Option<NodeFacts>) {
+        self.readiness.note(now, &name, facts.as_ref().map(|facts| facts.ready));
         match facts {
             Some(facts) => self.nodes.insert(name, facts),
             None => self.nodes.remove(&name),
@@ -138,10 +145,31 @@ impl Facts {
         Some(from + seen.member.duration)
     }
 
-    /// Its Lease has stood for its whole duration over an API that was well all that time (R8). Our own never does: who
-    /// cannot write its Lease cannot take anything either.
+    /// Its Lease has stood for its whole duration over an API that was well all that time (R8): a renewal of our own has come
+    /// back since, so that theirs would have come too. Our own never does: who cannot write its Lease cannot take anything
+    /// either.
     pub fn is_expired(&self, now: Instant, node: &str) -> bool {
-        node != self.me && self.in_touch(now) && self.expiry(node).is_some_and(|expiry| expiry <= now)
+        let shown = |expiry: Instant| expiry <= now && self.echoed.is_some_and(|echoed| echoed >= expiry);
+        node != self.me && self.in_touch(now) && self.expiry(node).is_some_and(shown)
+    }
+
+    fn expired(&self, now: Instant) -> usize {
+        self.members.keys().filter(|node| self.is_expired(now, node)).count()
+    }
+
+    /// Since when that is so.
+    pub fn expired_since(&self, now: Instant, node: &str) -> Option<Instant> {
+        self.expiry(node).filter(|_| self.is_expired(now, node))
+    }
+
+    /// When its Lease was last seen to change.
+    pub fn renewed_at(&self, node: &str) -> Option<Instant> {
+        self.members.get(node).map(|seen| seen.changed)
+    }
+
+    /// Of our own Lease.
+    pub fn lease(&self) -> Duration {
+        self.duration
     }
 
     pub fn card(&self, node: &str) -> Option<&Card> {
@@ -166,6 +194,24 @@ impl Facts {
         self.members.values().flat_map(|seen| &seen.links).any(|link| link.name == name)
     }
 
+    /// The member with this MAC.
+    pub fn member_of(&self, mac: l2_types::Mac) -> Option<&str> {
+        let mut others = self.members.iter().filter(|(node, _)| **node != self.me);
+        others.find(|(_, seen)| seen.links.iter().any(|link| link.mac == mac)).map(|(node, _)| node.as_str())
+    }
+
+    /// The hypervisor that a node is on.
+    pub fn host(&self, node: &str) -> Option<&str> {
+        self.nodes.get(node)?.host.as_deref()
+    }
+
+    /// Nodes that are lost when this one's hypervisor is, itself among them.
+    pub fn lost_with(&self, node: &str) -> BTreeSet<String> {
+        let host = self.host(node);
+        let mates = self.nodes.iter().filter(|(_, facts)| host.is_some() && facts.host.as_deref() == host);
+        mates.map(|(name, _)| name.clone()).chain([node.to_owned()]).collect()
+    }
+
     /// The addresses that members have said to be their own.
     pub fn own_addresses(&self) -> impl Iterator<Item = (&str, ipnet::IpNet)> {
         self.members.iter().flat_map(|(node, seen)| {
@@ -181,10 +227,15 @@ impl Facts {
     pub fn fitness(&self, now: Instant, node: &str, card: &Card) -> Fitness {
         let known = match self.nodes.get(node) {
             _ if self.nodes_readable != Some(true) => Known::Nothing,
-            Some(facts) => Known::Facts(*facts),
+            Some(facts) => Known::Facts(facts),
             None => Known::Gone,
         };
-        fitness(card, !self.is_expired(now, node), known)
+        fitness(card, !self.is_expired(now, node), known, !self.readiness.counts(now, node))
+    }
+
+    /// Whether nothing should move to or from it just because it would be better off there.
+    pub fn is_restless(&self, now: Instant, node: &str) -> bool {
+        self.readiness.is_storm(now) || !self.readiness.is_ready(node)
     }
 
     /// Nodes that could take part and have not said so yet: their announcers are just starting.
@@ -210,11 +261,12 @@ impl Facts {
 
     /// When something here changes by itself.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
-        let expiries = self.members.keys().filter(|node| **node != self.me).filter_map(|node| self.expiry(node));
         let foreign = self.foreign_holder(now).map(|(_, expiry)| expiry);
         let stalled = self.foreign.iter().map(|(_, changed)| *changed + STALLED).filter(|_| foreign.is_some());
         let echo = self.echoed.map(|echoed| echoed + self.duration);
-        expiries.chain(foreign).chain(stalled).chain(echo).filter(|at| *at > now).min()
+        let readiness = self.readiness.deadline(now);
+        // Leases of others run out when a renewal of our own shows it.
+        readiness.into_iter().chain(foreign).chain(stalled).chain(echo).filter(|at| *at > now).min()
     }
 
     /// The newest term that anybody has written in its Lease.
@@ -260,7 +312,7 @@ mod tests {
             facts.member(clock.at(second), "node-1".into(), member(u32::try_from(second).unwrap()));
         }
         assert!(facts.is_expired(clock.at(15), "node-2"));
-        assert_eq!(facts.deadline(clock.at(14)), Some(clock.at(15)));
+        assert_eq!(facts.deadline(clock.at(14)), Some(clock.at(30)), "of our own");
     }
 
     #[test]
@@ -274,7 +326,9 @@ mod tests {
         for second in (65..=75).step_by(5) {
             facts.member(clock.at(second), "node-1".into(), member(u32::try_from(second).unwrap()));
         }
-        assert!(facts.is_expired(clock.at(76), "node-2"));
+        assert!(!facts.is_expired(clock.at(79), "node-2"), "the watch may have stood still since");
+        facts.member(clock.at(80), "node-1".into(), member(80));
+        assert!(facts.is_expired(clock.at(80), "node-2"));
     }
 
     #[test]
@@ -299,9 +353,10 @@ mod tests {
         let longer = Member { duration: LEASE * 2, ..member(3).unwrap() };
         assert!(tell(8, "node-2", Some(longer.clone())) && !tell(9, "node-2", Some(longer)));
         assert!(tell(9, "node-3", None) && !tell(9, "node-3", None), "gone, once");
-        for second in [10, 20, 30, 39] {
+        for second in [10, 20, 30, 37] {
             assert!(!tell(second, "node-1", member(u32::try_from(second).unwrap())));
         }
+        assert!(tell(39, "node-1", member(39)), "it shows that node-2 renews no more");
         assert!(tell(40, "node-2", member(4)), "it had expired");
         assert!(tell(60, "node-1", member(60)), "we were out of touch");
         assert!(!tell(65, "node-1", member(65)));

@@ -1,7 +1,7 @@
 //! The line of the nodes that may have a group. What a user has said excludes a node from it; what was measured of a node
 //! only decides how far back it stands (decisions.md 21). Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::member::{Defects, Fitness};
 use super::place;
@@ -65,6 +65,11 @@ impl<'a> Line<'a> {
         place::preferred(group, nodes.filter(|(merit, _)| *merit == best).map(|(_, node)| node))
     }
 
+    /// Whether nobody is better off than this node.
+    pub fn is_first_class(&self, node: &str) -> bool {
+        self.merit(node).is_some_and(|merit| self.0.first().is_some_and(|(best, _)| *best == merit))
+    }
+
     /// Whether another node is better off than the owner `me`.
     pub fn has_better_than(&self, me: &str) -> bool {
         let own = self.merit(me).map(Merit::to_keep);
@@ -80,10 +85,11 @@ impl<'a> Line<'a> {
     }
 
     /// The place of `me` among the successors of `owner`: by merit, and of the same merit the nodes after the owner in the
-    /// order of their names, round the end.
+    /// order of their names, round the end. The first two stand on other hypervisors than the owner and than each other, if
+    /// they can: they are the ones that watch.
     ///
     /// A ring and not the hash: each owner is then watched by two nodes, however many there are.
-    pub fn rank(&self, owner: &str, me: &str) -> Option<usize> {
+    pub fn rank<'h>(&self, owner: &str, me: &str, host: impl Fn(&str) -> Option<&'h str>) -> Option<usize> {
         let mut others: Vec<(Merit, bool, &str)> = self
             .0
             .iter()
@@ -91,6 +97,19 @@ impl<'a> Line<'a> {
             .map(|(merit, node)| (*merit, *node < owner, *node))
             .collect();
         others.sort_unstable();
+        let mut hosts: BTreeSet<&str> = host(owner).into_iter().collect();
+        for at in 0..others.len().min(2) {
+            let owners: BTreeSet<&str> = host(owner).into_iter().collect();
+            let merit = others[at].0;
+            let apart = |from: &BTreeSet<&str>| {
+                let is_apart = |node: &str| host(node).is_none_or(|host| !from.contains(host));
+                (at..others.len()).find(|n| others[*n].0 == merit && is_apart(others[*n].2))
+            };
+            if let Some(apart) = apart(&hosts).or_else(|| apart(&owners)) {
+                others[at..=apart].rotate_right(1);
+            }
+            hosts.extend(host(others[at].2));
+        }
         others.iter().position(|(.., node)| *node == me)
     }
 }
@@ -114,7 +133,7 @@ mod tests {
     }
 
     fn ill(not_ready: bool, kube_proxy: bool, cordoned: bool) -> Merit {
-        Merit { defects: Defects { not_ready, kube_proxy, cordoned, ..Defects::default() }, ..Merit::default() }
+        Merit { defects: Defects { kube_proxy, not_ready, cordoned, ..Defects::default() }, ..Merit::default() }
     }
 
     #[test]
@@ -154,20 +173,44 @@ mod tests {
             ("node-15", "node-2", Some(0)),
             ("node-1", "node-9", None),
         ] {
-            assert_eq!(equal().rank(owner, me), rank, "{me} after {owner}");
+            assert_eq!(equal().rank(owner, me, |_| None), rank, "{me} after {owner}");
         }
         let line = Line::new([
             ("node-1", Merit::default()),
             ("node-2", ill(true, false, false)),
             ("node-3", Merit::default()),
         ]);
-        assert_eq!((line.rank("node-1", "node-3"), line.rank("node-1", "node-2")), (Some(0), Some(1)));
+        let rank = |me| line.rank("node-1", me, |_| None);
+        assert_eq!((rank("node-3"), rank("node-2")), (Some(0), Some(1)));
+    }
+
+    #[test]
+    fn the_successors_stand_on_other_hypervisors() {
+        const SIX: [&str; 6] = ["a1", "a2", "b1", "b2", "c1", "c2"];
+        let line = Line::new(SIX.map(|node| (node, Merit::default())));
+        for (hosts, order) in [
+            (3, ["b1", "c1", "a2", "b2", "c2"]),
+            // Only the owner's and one more: then the second shares with the first and not with the owner.
+            (2, ["b1", "b2", "a2", "c1", "c2"]),
+            (0, ["a2", "b1", "b2", "c1", "c2"]),
+        ] {
+            let host = |node: &str| match (node.as_bytes()[0], hosts) {
+                (_, 0) => None,
+                (b'a', _) => Some("a"),
+                (b'c', 3) => Some("c"),
+                _ => Some("b"),
+            };
+            let rank = |me: &&str| line.rank("a1", me, host).unwrap();
+            let mut found = order;
+            found.sort_by_key(rank);
+            assert_eq!(found, order, "{hosts} hypervisors");
+        }
     }
 
     #[test]
     fn every_owner_has_exactly_one_first_successor() {
         for owner in NODES {
-            let first = NODES.iter().filter(|me| equal().rank(owner, me) == Some(0)).count();
+            let first = NODES.iter().filter(|me| equal().rank(owner, me, |_| None) == Some(0)).count();
             assert_eq!(first, 1, "{owner}");
         }
     }

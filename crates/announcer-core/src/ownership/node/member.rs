@@ -10,7 +10,7 @@ use l2_types::Mac;
 
 use crate::network::{Network, is_own_macvlan};
 
-pub use contract::keys::cloudprovider::CARD;
+pub use contract::keys::cloudprovider::{CARD, HOST};
 pub use contract::leases::MEMBER_PREFIX as LEASE_PREFIX;
 
 /// One interface of a member on which VIPs can be.
@@ -30,7 +30,7 @@ pub fn link_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) -> 
 }
 
 /// The addresses of an interface; host prefixes are VIPs, or of no use for telling LANs apart.
-fn own_addresses(network: &Network, index: u32) -> Vec<IpNet> {
+pub(super) fn own_addresses(network: &Network, index: u32) -> Vec<IpNet> {
     let mut addresses: Vec<IpNet> = network
         .addresses
         .iter()
@@ -73,7 +73,7 @@ pub struct Member {
 }
 
 /// What counts of a Node object (decisions.md 21).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeFacts {
     /// Condition Ready.
     pub ready: bool,
@@ -82,6 +82,8 @@ pub struct NodeFacts {
     pub shut_out: bool,
     /// `spec.unschedulable`.
     pub cordoned: bool,
+    /// The hypervisor that it is on.
+    pub host: Option<String>,
 }
 
 /// Somebody else's Lease for all Services: kube-vip's, or that of an announcer in another mode.
@@ -152,17 +154,17 @@ impl fmt::Display for Defects {
 
 /// What is known of a Node object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+pub enum Known<'a> {
     /// Nodes may not be read.
     Nothing,
     /// There is no such Node.
     Gone,
     /// This.
-    Facts(NodeFacts),
+    Facts(&'a NodeFacts),
 }
 
-/// decisions.md 21.
-pub fn fitness(card: &Card, fresh: bool, node: Known) -> Fitness {
+/// decisions.md 21. `ready`: as far as it counts.
+pub fn fitness(card: &Card, fresh: bool, node: Known<'_>, ready: bool) -> Fitness {
     if !fresh {
         return Fitness::Excluded("its membership Lease has expired");
     }
@@ -176,7 +178,7 @@ pub fn fitness(card: &Card, fresh: bool, node: Known) -> Fitness {
         Known::Facts(facts) if facts.shut_out => {
             return Fitness::Excluded("the node is taken out of service or excluded");
         }
-        Known::Facts(facts) => (defects.not_ready, defects.cordoned) = (!facts.ready, facts.cordoned),
+        Known::Facts(facts) => (defects.not_ready, defects.cordoned) = (!ready, facts.cordoned),
     }
     Fitness::Fit(defects)
 }
@@ -197,13 +199,13 @@ mod tests {
         Card { links: vec![link("ens3", "10.0.0.9/24"), link("eth1", "10.9.0.9/16")], serving: true, ..Card::default() }
     }
 
-    const FACTS: NodeFacts = NodeFacts { ready: true, shut_out: false, cordoned: false };
+    const FACTS: NodeFacts = NodeFacts { ready: true, shut_out: false, cordoned: false, host: None };
 
     #[test]
     fn a_card_survives_the_annotation_and_a_spoilt_one_is_that_of_a_node_without_interfaces() {
         assert_eq!(Card::parse(&card().to_annotation()), card());
         for text in ["", "nonsense", "{\"links\":[{\"mac\":\"x\"}]}"] {
-            let found = fitness(&Card::parse(text), true, Known::Nothing);
+            let found = fitness(&Card::parse(text), true, Known::Nothing, true);
             assert_eq!(found, Fitness::Fit(Defects { kube_proxy: true, ..Defects::default() }), "{text}");
         }
     }
@@ -219,30 +221,31 @@ mod tests {
     fn what_was_measured_orders_and_what_a_user_said_excludes() {
         let good = card();
         for (name, card, fresh, facts, expected) in [
-            ("all well", good.clone(), true, Known::Facts(FACTS), ""),
+            ("all well", good.clone(), true, Known::Facts(&FACTS), ""),
             ("Nodes may not be read", good.clone(), true, Known::Nothing, ""),
-            ("Lease expired", good.clone(), false, Known::Facts(FACTS), "excluded"),
-            ("ending", Card { leaving: true, ..good.clone() }, true, Known::Facts(FACTS), "excluded"),
+            ("Lease expired", good.clone(), false, Known::Facts(&FACTS), "excluded"),
+            ("ending", Card { leaving: true, ..good.clone() }, true, Known::Facts(&FACTS), "excluded"),
             (
                 "kube-proxy",
                 Card { serving: false, ..good.clone() },
                 true,
-                Known::Facts(FACTS),
+                Known::Facts(&FACTS),
                 "kube-proxy is not healthy",
             ),
             ("Node gone", good.clone(), true, Known::Gone, "no Node object"),
-            ("not ready", good.clone(), true, Known::Facts(NodeFacts { ready: false, ..FACTS }), "not ready"),
+            ("not ready", good.clone(), true, Known::Facts(&NodeFacts { ready: false, ..FACTS }), "not ready"),
             (
                 "tainted or excluded",
                 good.clone(),
                 true,
-                Known::Facts(NodeFacts { shut_out: true, ..FACTS }),
+                Known::Facts(&NodeFacts { shut_out: true, ..FACTS }),
                 "excluded",
             ),
             ("beside kube-vip", Card { yields: true, ..good.clone() }, true, Known::Nothing, "another holder"),
-            ("cordoned", good.clone(), true, Known::Facts(NodeFacts { cordoned: true, ..FACTS }), "cordoned"),
+            ("cordoned", good.clone(), true, Known::Facts(&NodeFacts { cordoned: true, ..FACTS }), "cordoned"),
         ] {
-            match fitness(&card, fresh, facts) {
+            let ready = !matches!(facts, Known::Facts(facts) if !facts.ready);
+            match fitness(&card, fresh, facts, ready) {
                 Fitness::Fit(defects) => {
                     let text = defects.to_string();
                     assert!(text.contains(expected) && text.is_empty() == expected.is_empty(), "{name}: {text:?}");

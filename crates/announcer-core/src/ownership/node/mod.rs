@@ -4,7 +4,7 @@
 //! Between this module and the engine's other organs:
 //!
 //! * to the failure detector (`detect`): [`Targets`], the owners that this node has to watch, whenever they change. From
-//!   it: [`Verdict`]s. Arming (R5), confirmation (R3), the witness (R4) and the self-check (R2) are the detector's; what
+//!   it: [`Verdict`]s. Arming (R5), confirmation (R3), the landmarks (R4) and the self-check (R2) are the detector's; what
 //!   follows from a verdict is decided here.
 //! * to the claims (`claim`): the old owner's MAC, address and term of what was taken over; it claims until that MAC is
 //!   silent. From it: a tag that was found good, with its term.
@@ -15,28 +15,34 @@ mod cluster;
 mod decide;
 mod facts;
 mod foreign;
+mod landmarks;
 mod line;
 mod member;
 mod place;
 mod reach;
+mod readiness;
 mod review;
+mod silence;
 mod standing;
+mod stranger;
 mod swaps;
 mod unable;
 mod vacant;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 pub(crate) use cluster::Cluster;
 pub use contract::{OwnerRecord as Seat, Term};
 use l2_types::Mac;
-pub use member::{CARD, Card, CardLink, ForeignLock, LEASE_PREFIX, Member, NodeFacts};
-pub(crate) use member::{card_links, link_towards};
+pub(crate) use member::card_links;
+pub use member::{CARD, Card, CardLink, ForeignLock, HOST, LEASE_PREFIX, Member, NodeFacts};
 #[cfg(test)]
 pub(crate) use place::preferred;
 pub(crate) use review::{HAND_OVER_LINGER, Review, Scene};
 pub(crate) use swaps::Change;
 
+use crate::detect::Side;
 use crate::plan::VipId;
 use crate::view::{ServiceKey, Uid};
 
@@ -117,6 +123,8 @@ pub(crate) struct Target {
     pub link: u32,
     /// Our place in the line of successors: 0 suspects after K periods, 1 after K + 3.
     pub rank: u8,
+    /// Nodes that are lost with it, itself among them: they are no landmarks when it is missed.
+    pub apart: BTreeSet<String>,
     /// In the order of their addresses.
     pub vips: Vec<Watched>,
 }
@@ -127,14 +135,18 @@ pub(crate) type Targets = Vec<Target>;
 /// What the detector has found out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The owner does not answer for these VIPs, and nobody else has either, in the confirmation burst.
+    /// The owner does not answer for these VIPs in the confirmation burst.
     Silent {
         /// Name of the owner's node.
         owner: String,
-        /// For which it is silent: all that were watched there, or single ones that are missing.
+        /// For which nobody answers: all that were watched there, or single ones that are missing.
         vips: Vec<IpAddr>,
-        /// Somebody else answered *us* in the same burst: it is not we who are cut off.
-        witnessed: bool,
+        /// For which another MAC answers.
+        taken: Vec<(IpAddr, Mac)>,
+        /// On which side of the LAN we are.
+        side: Side,
+        /// How many landmarks that are no members have answered us in the same burst.
+        outside: u8,
     },
     /// It answers again for all that was watched: a take-over that was only considered is off.
     Answers {

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::cluster::Whom;
-use super::decide::Step;
+use super::decide::{BELONGS_THERE, Step};
 use super::line::line_of;
 use super::member::{Defects, Fitness};
 use super::reach::{addresses, vips};
-use super::standing::{PASS_OVER, Round, Standing, link_of};
+use super::standing::{GIVE_BACK_PAUSE, PASS_OVER, Round, Standing, link_of};
 use super::vacant::START_GRACE;
 use super::{Cluster, Loser, Seat, Swap, Target, Targets, Watched};
 use crate::config::Config;
@@ -60,6 +60,8 @@ pub struct Review {
     pub targets: Targets,
     /// Who has to learn that an address is ours now.
     pub losers: Vec<Loser>,
+    /// All addresses that Services want.
+    pub vips: BTreeSet<IpAddr>,
     /// Interfaces on which answers and claims have to be heard.
     pub links: BTreeSet<(u32, bool)>,
     /// What authors have to know of Services that no node takes: reason and text.
@@ -76,13 +78,13 @@ struct Look<'a> {
 }
 
 /// The next moment at which something is due. What is past has been seen to.
-struct Wake {
+pub(super) struct Wake {
     now: Instant,
     next: Option<Instant>,
 }
 
 impl Wake {
-    fn at(&mut self, time: Instant) {
+    pub fn at(&mut self, time: Instant) {
         if time > self.now {
             self.next = Some(self.next.map_or(time, |next| next.min(time)));
         }
@@ -123,12 +125,15 @@ impl Cluster {
             if let Some((owner, vips)) = self.to_watch(&round, &standing) {
                 watched.entry(owner).or_default().extend(vips);
             }
+            review.vips.extend(standing.addresses());
             if let Some(link) = standing.link {
                 review.links.extend(standing.addresses().map(|address| (link, address.is_ipv4())));
             }
             let elsewhere = self.belongs_elsewhere(&round, &standing);
             let (owner, step) = self.judge(&round, &standing, holder, elsewhere.as_ref());
-            let misplaced = elsewhere.filter(|_| scene.config.fail_back && standing.is_of(&self.me));
+            review.told.extend(self.tell_strangers(&round, &standing, holder, &step, &mut wake));
+            let waits = scene.config.fail_back || self.lent.contains_key(&standing.primary().key);
+            let misplaced = elsewhere.filter(|_| waits && standing.is_of(&self.me));
             looks.push(Look { standing, owner, step, misplaced });
         }
         self.vacant = vacant;
@@ -268,6 +273,9 @@ impl Cluster {
             match misplaced {
                 Some((node, since)) => {
                     wake.at(since + FAIL_BACK_AFTER);
+                    if let Some(at) = self.gave_back {
+                        wake.at(at + GIVE_BACK_PAUSE);
+                    }
                     self.misplaced.insert(primary.key.clone(), (node, since));
                 }
                 None => {
@@ -284,7 +292,13 @@ impl Cluster {
                     None
                 }
                 Step::Take(why) => self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why),
-                Step::Give(to, why) => self.begin_swap(now, &primary.key, &primary.uid, to, why),
+                Step::Give(_, BELONGS_THERE) if self.gave_back.is_some_and(|at| now < at + GIVE_BACK_PAUSE) => None,
+                Step::Give(to, why) => {
+                    if why == BELONGS_THERE {
+                        self.gave_back = Some(now);
+                    }
+                    self.begin_swap(now, &primary.key, &primary.uid, to, why)
+                }
             };
             review.swaps.extend(swap.map(|swap| (primary.key.clone(), swap)));
         }
@@ -331,13 +345,14 @@ impl Cluster {
 
     fn watch(&mut self, watched: BTreeMap<(String, u32, u8), Vec<Watched>>, review: &mut Review) {
         let all = watched.iter().flat_map(|((owner, ..), vips)| vips.iter().map(|vip| (owner.clone(), vip.address)));
-        self.retain_silent(&all.collect());
+        self.silences.retain(&all.collect());
         review.targets = watched
             .into_iter()
             .filter(|(_, vips)| !vips.is_empty())
             .map(|((owner, link, rank), mut vips)| {
                 vips.sort_unstable();
-                Target { owner, link, rank, vips }
+                let apart = self.facts.lost_with(&owner);
+                Target { owner, link, rank, apart, vips }
             })
             .collect();
     }

@@ -18,6 +18,8 @@ use crate::network::InterfaceError;
 use crate::ownership::Owner;
 use crate::view::{ServiceKey, ServiceView};
 
+/// Between two addresses that go back where they belong.
+pub(super) const GIVE_BACK_PAUSE: Duration = Duration::from_secs(2);
 /// So long everybody waits for the one before him to take what nobody owns: his Lease may outlive him.
 pub(super) const PASS_OVER: Duration = Duration::from_secs(2);
 
@@ -145,9 +147,22 @@ impl Cluster {
 
     /// The other node that it would belong to, and since when.
     pub(super) fn belongs_elsewhere(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(String, Instant)> {
-        let node = standing.line.home(standing.home_key())?;
+        let lent = self.lent.get(&standing.primary().key).map(String::as_str);
+        let node = lent
+            .filter(|node| standing.line.is_first_class(node))
+            .or_else(|| standing.line.home(standing.home_key()))?;
+        if self.facts.is_restless(round.now, node) {
+            return None;
+        }
         let known = self.misplaced.get(&standing.primary().key).filter(|(known, _)| known == node);
         (node != self.me).then(|| (node.to_owned(), known.map_or(round.now, |(_, since)| *since)))
+    }
+
+    /// Whether it goes where it belongs: everything does if that is wanted, and what came here only because another node was not
+    /// well. One at a time.
+    pub(super) fn returns(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
+        let wanted = round.scene.config.fail_back || self.lent.contains_key(&standing.primary().key);
+        wanted && self.gave_back.is_none_or(|at| round.now >= at + GIVE_BACK_PAUSE)
     }
 
     /// Since when nobody owns it; absent: somebody does, or it is too early to tell.
@@ -160,6 +175,11 @@ impl Cluster {
     /// How many candidates before this node have had their time and have not taken what nobody owns.
     pub(super) fn passed_over(&self, round: &Round<'_>, standing: &Standing<'_>) -> usize {
         usize::try_from(self.vacant_for(round, standing).as_secs() / PASS_OVER.as_secs()).unwrap_or(usize::MAX)
+    }
+
+    /// This node's place among the successors of `owner`.
+    pub(super) fn rank(&self, standing: &Standing<'_>, owner: &str) -> Option<usize> {
+        standing.line.rank(owner, &self.me, |node| self.facts.host(node))
     }
 
     fn vacant_for(&self, round: &Round<'_>, standing: &Standing<'_>) -> Duration {
@@ -194,6 +214,7 @@ impl Cluster {
             return (owner, Step::Rest);
         }
         let addresses: Vec<IpAddr> = standing.addresses().collect();
+        let silent = standing.seat.as_ref().and_then(|seat| self.silences.of(&seat.host, &addresses));
         let step = decide(&Case {
             me: &self.me,
             group: standing.home_key(),
@@ -202,15 +223,21 @@ impl Cluster {
             holding,
             addressed: !addresses.is_empty(),
             published: addresses.iter().any(|address| primary.published.has(*address)),
+            rank: standing.seat.as_ref().and_then(|seat| self.rank(standing, &seat.host)),
             line: &standing.line,
             keeps: standing.keeps,
             holder,
-            silent: standing.seat.as_ref().and_then(|seat| self.silence(&seat.host, &addresses)),
+            silent,
+            outheard: silent.is_some_and(|silent| self.is_outheard(round, standing, silent)),
+            outdone: silent.is_some_and(|silent| self.is_outdone(round, standing, silent)),
+            others_had_their_time: self.strangers_until(round, standing, holder).is_some_and(|until| until <= now),
             asked: self.asked(now, &primary.key),
             stopping: scene.stopping,
             passed_over: self.passed_over(round, standing),
             vacant_long_enough: self.vacant_for(round, standing) >= PASS_OVER,
-            fail_back: scene.config.fail_back && elsewhere.is_some_and(|(_, since)| now >= *since + FAIL_BACK_AFTER),
+            home: elsewhere.map(|(node, _)| node.as_str()),
+            fail_back: self.returns(round, standing)
+                && elsewhere.is_some_and(|(_, since)| now >= *since + FAIL_BACK_AFTER),
         });
         (owner, step)
     }
@@ -226,7 +253,7 @@ impl Cluster {
         if round.yield_at.is_some() || seat.host == self.me || standing.addresses.is_empty() {
             return None;
         }
-        let rank = standing.line.rank(&seat.host, &self.me).filter(|rank| *rank < 2)?;
+        let rank = self.rank(standing, &seat.host).filter(|rank| *rank < 2)?;
         let there = self.towards(round, standing, &seat.host)?;
         let askable = standing.addresses.iter().filter(|(address, _)| can_ask(round.scene.network, link, *address));
         let vips =

@@ -161,7 +161,7 @@ impl Cluster {
         let Some(Pending { swap, why, failed, .. }) = self.pending.get(key) else { return };
         if seat.host == self.me {
             let from = swap.expect.as_ref().map(|seat| seat.host.clone()).filter(|host| !host.is_empty());
-            let silent = from.as_ref().and_then(|from| self.silent_since.get(from).copied());
+            let silent = from.as_ref().and_then(|from| self.silences.since(from));
             self.changes.push(Change { key: key.clone(), from, why, silent });
             let before = self.taken.get(key).filter(|taken| now < taken.at + SETTLED);
             let times = before.map_or(0, |taken| (taken.times + 1).min(RETAKE_DOUBLINGS));

@@ -73,7 +73,8 @@ fn where_no_node_is_well_the_least_bad_one_announces_it_and_says_what_is_wrong()
         cluster.won();
         cluster.quiet(15_000, &[], &["node-1"]);
         assert!(cluster.has() && !cluster.node.reasons().contains(&"NoHealthyNode"), "{:?}", cluster.node.told);
-        cluster.quiet(10_000, &[], &["node-1"]);
+        // A Node that is not ready counts as such after 10 s.
+        cluster.quiet(20_000, &[], &["node-1"]);
         let found = cluster.node.told.iter().find(|(_, told)| told.reason == Reason::NoHealthyNode);
         let (_, told) = found.unwrap_or_else(|| panic!("{part}: {:?}", cluster.node.told));
         assert!(told.warning && told.text.contains(part), "{}", told.text);
@@ -84,7 +85,7 @@ fn where_no_node_is_well_the_least_bad_one_announces_it_and_says_what_is_wrong()
 fn the_address_of_a_dead_owner_is_taken_by_a_node_of_which_nothing_good_is_known() {
     let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
     for node in ALL {
-        cluster.node.feed(Input::Node(node.into(), Some(NodeFacts { ready: false, cordoned: true, shut_out: false })));
+        cluster.node.feed(Input::Node(node.into(), Some(NodeFacts { ready: false, cordoned: true, ..FACTS })));
     }
     cluster.node.feed(Input::KubeProxy(false));
     cluster.quiet(2000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);

@@ -1,0 +1,367 @@
+//! Landmarks: hosts on the LAN that this node asks now and then. Those that it heard before and does not hear any more tell
+//! it on which side of a broken LAN it is (decisions.md 24). Pure.
+//!
+//! Named landmarks (the gateway, members, API servers) come from the ownership; up to eight others are found by what they ask,
+//! clients of VIPs first of all. The first that come stay for as long as they answer, so the steadiest are kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use l2_types::Mac;
+
+use super::Ask;
+use crate::frames::{Frame, Heard};
+
+/// How soon a new landmark is asked.
+const FIRST: Duration = Duration::from_millis(10);
+/// How often a landmark is asked.
+const EVERY: Duration = Duration::from_secs(5);
+/// The same for one that has never answered, after as many questions as [`MISSES`].
+const SELDOM: Duration = Duration::from_mins(1);
+/// Questions in a row without an answer after which a host that nobody has named is forgotten.
+const MISSES: u32 = 3;
+/// A named landmark that has not answered for so long does not count any more.
+const FORGOTTEN: Duration = Duration::from_mins(10);
+/// What a node says that it hears has answered since then.
+const LATELY: Duration = Duration::from_secs(12);
+/// Hosts that nobody has named, per interface.
+const HOSTS: usize = 8;
+
+/// Who a landmark is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Who {
+    /// The way to everything else.
+    Gateway,
+    /// This node.
+    Member(String),
+    /// An API server, if it is in this LAN.
+    ApiServer,
+    /// Somebody else.
+    Host,
+}
+
+/// A host that can tell on which side of the LAN this node is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Landmark {
+    /// Our interface towards it.
+    pub link: u32,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its MAC, if it is known; else everybody is asked.
+    pub mac: Option<Mac>,
+    /// Who it is.
+    pub who: Who,
+}
+
+/// On which side of the LAN this node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Side {
+    /// Nobody at all answers.
+    Alone,
+    /// The gateway does not answer that did before, or too few of the others.
+    Lesser,
+    /// Where the gateway is, and most of the others.
+    Greater,
+}
+
+/// Whom this node heard on one interface before it missed an owner; the owner itself is left out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Before {
+    gateway: Option<Mac>,
+    all: BTreeSet<Mac>,
+}
+
+impl Before {
+    /// Where this node is if these have answered.
+    pub fn side(&self, found: &BTreeSet<Mac>) -> Side {
+        if found.is_empty() {
+            return Side::Alone;
+        }
+        let has_gateway = self.gateway.is_none_or(|gateway| found.contains(&gateway));
+        let lost = self.all.difference(found).count();
+        // Of two equal halves the one with the gateway is where clients are.
+        let most = found.len() > lost || (found.len() == lost && self.gateway.is_some());
+        if has_gateway && most { Side::Greater } else { Side::Lesser }
+    }
+
+    /// Who does not answer.
+    pub fn missing(&self, found: &BTreeSet<Mac>) -> BTreeSet<Mac> {
+        self.all.difference(found).copied().collect()
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    who: Who,
+    mac: Option<Mac>,
+    next: Instant,
+    unanswered: u32,
+    answered: Option<Instant>,
+}
+
+impl Entry {
+    fn is_heard(&self, now: Instant, within: Duration) -> bool {
+        self.answered.is_some_and(|at| now < at + within)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Landmarks {
+    known: BTreeMap<(u32, IpAddr), Entry>,
+    links: BTreeSet<u32>,
+    /// Addresses that move from node to node.
+    vips: BTreeSet<IpAddr>,
+    /// Of members: what they ask makes no host of them.
+    members: BTreeSet<Mac>,
+}
+
+impl Landmarks {
+    /// These are named; hosts are looked for on these interfaces.
+    pub fn name(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, vips: BTreeSet<IpAddr>) {
+        (self.links, self.vips) = (links, vips);
+        let is_member = |landmark: &&Landmark| matches!(landmark.who, Who::Member(_));
+        self.members = named.iter().filter(is_member).filter_map(|landmark| landmark.mac).collect();
+        let named: BTreeMap<(u32, IpAddr), &Landmark> =
+            named.iter().map(|landmark| ((landmark.link, landmark.address), landmark)).collect();
+        let (links, vips, members) = (&self.links, &self.vips, &self.members);
+        self.known.retain(|(link, address), entry| {
+            let host = entry.who == Who::Host && links.contains(link) && !vips.contains(address);
+            let stays = host && entry.mac.is_none_or(|mac| !members.contains(&mac));
+            stays || named.contains_key(&(*link, *address))
+        });
+        for (key, landmark) in named {
+            let entry = self.known.entry(key).or_insert_with(|| Entry {
+                who: landmark.who.clone(),
+                mac: None,
+                next: now + FIRST,
+                unanswered: 0,
+                answered: None,
+            });
+            entry.who.clone_from(&landmark.who);
+            entry.mac = landmark.mac.or(entry.mac);
+        }
+    }
+
+    /// An answer to us, or somebody who asks about somebody else and so tells who it is.
+    pub fn hear(&mut self, now: Instant, frame: &Frame) {
+        if frame.what != Heard::Answer {
+            return;
+        }
+        if let Some(entry) = self.known.get_mut(&(frame.link, frame.address)) {
+            if frame.to_us {
+                (entry.answered, entry.unanswered) = (Some(now), 0);
+                entry.next = now + EVERY;
+                // A member's is on its card.
+                if !matches!(entry.who, Who::Member(_)) {
+                    entry.mac = Some(frame.mac);
+                }
+            }
+            return;
+        }
+        let is_host = !frame.to_us
+            && self.links.contains(&frame.link)
+            && !self.vips.contains(&frame.address)
+            && !self.members.contains(&frame.mac)
+            && !frame.address.is_unspecified();
+        let hosts = self.known.iter().filter(|((link, _), entry)| *link == frame.link && entry.who == Who::Host);
+        if is_host && hosts.count() < HOSTS {
+            let entry =
+                Entry { who: Who::Host, mac: Some(frame.mac), next: now + FIRST, unanswered: 0, answered: None };
+            self.known.insert((frame.link, frame.address), entry);
+        }
+    }
+
+    /// Whom to ask now.
+    pub fn due(&mut self, now: Instant) -> Vec<Ask> {
+        let mut asks = Vec::new();
+        self.known.retain(|(link, address), entry| {
+            if now < entry.next {
+                return true;
+            }
+            if entry.who == Who::Host && entry.unanswered >= MISSES {
+                return false;
+            }
+            let unheard = entry.answered.is_none() && entry.unanswered >= MISSES;
+            entry.next = now + if unheard { SELDOM } else { EVERY };
+            entry.unanswered += 1;
+            asks.push(Ask { link: *link, address: *address, to: entry.mac.unwrap_or(Mac::BROADCAST) });
+            true
+        });
+        asks
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.known.values().map(|entry| entry.next).min()
+    }
+
+    /// Whom this node has heard before on this interface, without these nodes and these MACs.
+    pub fn before(&self, now: Instant, link: u32, apart: &BTreeSet<String>, macs: &BTreeSet<Mac>) -> Before {
+        let is_apart = |entry: &Entry| matches!(&entry.who, Who::Member(node) if apart.contains(node));
+        let there = || self.known.iter().filter(|((on, _), _)| *on == link).map(|(_, entry)| entry);
+        let mut left_out = macs.clone();
+        left_out.extend(there().filter(|entry| is_apart(entry)).filter_map(|entry| entry.mac));
+        let counts = |entry: &&Entry| {
+            entry.is_heard(now, FORGOTTEN) && entry.mac.is_some_and(|mac| !left_out.contains(&mac)) && !is_apart(entry)
+        };
+        let gateway = there().filter(counts).find(|entry| entry.who == Who::Gateway).and_then(|entry| entry.mac);
+        Before { gateway, all: there().filter(counts).filter_map(|entry| entry.mac).collect() }
+    }
+
+    /// The questions of a burst on this interface, and of one that is waited for: only to these.
+    pub fn asks(&self, link: u32, only: Option<&BTreeSet<Mac>>) -> Vec<Ask> {
+        let there = self.known.iter().filter(|((on, _), _)| *on == link);
+        there
+            .filter(|(_, entry)| only.is_none_or(|only| entry.mac.is_some_and(|mac| only.contains(&mac))))
+            .map(|((_, address), entry)| Ask { link, address: *address, to: entry.mac.unwrap_or(Mac::BROADCAST) })
+            .collect()
+    }
+
+    /// Those of these that are landmarks there.
+    pub fn among(&self, link: u32, macs: &BTreeSet<Mac>) -> BTreeSet<Mac> {
+        let there = self.known.iter().filter(|((on, _), _)| *on == link).filter_map(|(_, entry)| entry.mac);
+        there.filter(|mac| macs.contains(mac)).collect()
+    }
+
+    /// Whether somebody of this MAC is a landmark there that is no member.
+    pub fn is_outside(&self, link: u32, mac: Mac) -> bool {
+        self.known
+            .iter()
+            .any(|((on, _), entry)| *on == link && entry.mac == Some(mac) && !matches!(entry.who, Who::Member(_)))
+            && !self.members.contains(&mac)
+    }
+
+    /// How many that are no members this node hears on each interface.
+    pub fn outside(&self, now: Instant) -> BTreeMap<u32, u8> {
+        let mut heard: BTreeMap<u32, BTreeSet<Mac>> = BTreeMap::new();
+        for ((link, _), entry) in &self.known {
+            if let Some(mac) = entry.mac.filter(|mac| entry.is_heard(now, LATELY) && !self.members.contains(mac)) {
+                heard.entry(*link).or_default().insert(mac);
+            }
+        }
+        heard.into_iter().map(|(link, macs)| (link, u8::try_from(macs.len()).unwrap_or(u8::MAX))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mac(last: u8) -> Mac {
+        Mac::new([2, 0, 0, 0, 0, last])
+    }
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    fn named(last: u8, who: Who) -> Landmark {
+        Landmark { link: 3, address: address(last), mac: Some(mac(last)), who }
+    }
+
+    fn member(last: u8) -> Landmark {
+        named(last, Who::Member(format!("node-{last}")))
+    }
+
+    fn frame(last: u8, to_us: bool) -> Frame {
+        Frame { link: 3, address: address(last), mac: mac(last), what: Heard::Answer, to_us, payload: None }
+    }
+
+    fn macs(all: &[u8]) -> BTreeSet<Mac> {
+        all.iter().map(|last| mac(*last)).collect()
+    }
+
+    /// The gateway is 254; members are 2 and up, node-1 is the owner; hosts are 100 and up.
+    #[test]
+    fn more_than_half_of_those_heard_before_and_the_gateway_are_the_clients_side() {
+        for (name, gateway, before, found, side) in [
+            ("all are there", true, &[254, 2, 3, 100][..], &[254, 2, 3, 100][..], Side::Greater),
+            ("one has gone home", true, &[254, 2, 3, 100], &[254, 2, 3], Side::Greater),
+            ("two nodes with the gateway behind the owner", true, &[254, 2, 100], &[2], Side::Lesser),
+            ("most of them, but no gateway", true, &[254, 2, 3, 100], &[2, 3, 100], Side::Lesser),
+            ("half of them with the gateway: a successor died too", true, &[254, 2], &[254], Side::Greater),
+            ("the gateway and few others", true, &[254, 2, 100, 101], &[254], Side::Lesser),
+            ("no gateway, half", false, &[2, 100], &[2], Side::Lesser),
+            ("no gateway, most", false, &[2, 100, 101], &[2, 101], Side::Greater),
+            ("no gateway, two nodes of three", false, &[2], &[2], Side::Greater),
+            ("nobody was heard before", false, &[], &[2], Side::Greater),
+            ("nobody answers", true, &[254, 2], &[], Side::Alone),
+            ("there never was anybody", false, &[], &[], Side::Alone),
+        ] {
+            let before = Before { gateway: gateway.then_some(mac(254)), all: macs(before) };
+            assert_eq!(before.side(&macs(found)), side, "{name}");
+        }
+    }
+
+    #[test]
+    fn landmarks_are_asked_now_and_then_and_those_that_never_answer_seldom() {
+        let (mut landmarks, start) = (Landmarks::default(), Instant::now());
+        let gateway = Landmark { mac: None, ..named(254, Who::Gateway) };
+        landmarks.name(start, &[member(2), gateway], BTreeSet::from([3]), BTreeSet::new());
+        let mut asked: BTreeMap<IpAddr, Vec<u64>> = BTreeMap::new();
+        for second in 0..180 {
+            let now = start + Duration::from_secs(second);
+            for ask in landmarks.due(now) {
+                asked.entry(ask.address).or_default().push(second);
+                if ask.address == address(2) {
+                    landmarks.hear(now, &frame(2, true));
+                } else {
+                    assert_eq!(ask.to, Mac::BROADCAST);
+                }
+            }
+        }
+        assert_eq!(asked[&address(2)].len(), 36);
+        assert_eq!(asked[&address(254)], [1, 6, 11, 16, 76, 136]);
+    }
+
+    #[test]
+    fn whoever_asks_for_somebody_is_a_host_and_stays_one_for_as_long_as_it_answers() {
+        let (mut landmarks, start) = (Landmarks::default(), Instant::now());
+        let vips = BTreeSet::from([address(50)]);
+        landmarks.name(start, &[member(2)], BTreeSet::from([3]), vips);
+        let mut spoken: Vec<Frame> = (100..120).map(|last| frame(last, false)).collect();
+        let vip = Frame { address: address(50), ..frame(200, false) };
+        let other_address_of_a_member = Frame { mac: mac(2), ..frame(201, false) };
+        let elsewhere = Frame { link: 9, ..frame(202, false) };
+        spoken.splice(0..0, [vip, other_address_of_a_member, elsewhere, frame(2, false)]);
+        for frame in &spoken {
+            landmarks.hear(start, frame);
+        }
+        let hosts = |landmarks: &Landmarks| landmarks.known.values().filter(|entry| entry.who == Who::Host).count();
+        assert_eq!(hosts(&landmarks), HOSTS);
+        for second in 0..30 {
+            let now = start + Duration::from_secs(second);
+            for ask in landmarks.due(now) {
+                if ask.address == address(101) {
+                    landmarks.hear(now, &frame(101, true));
+                }
+            }
+        }
+        assert_eq!(hosts(&landmarks), 1, "the others have never answered");
+        let now = start + Duration::from_secs(30);
+        assert_eq!(landmarks.outside(now), BTreeMap::from([(3, 1)]));
+        assert!(landmarks.is_outside(3, mac(101)) && !landmarks.is_outside(3, mac(2)));
+    }
+
+    #[test]
+    fn the_owner_and_what_stands_with_it_is_left_out_of_what_was_heard_before() {
+        let (mut landmarks, now) = (Landmarks::default(), Instant::now());
+        let api_on_1 = Landmark { mac: Some(mac(1)), ..named(9, Who::ApiServer) };
+        let named = [member(1), member(2), member(3), api_on_1, named(254, Who::Gateway)];
+        landmarks.name(now, &named, BTreeSet::from([3]), BTreeSet::new());
+        for heard in [1, 2, 3, 254] {
+            landmarks.hear(now, &frame(heard, true));
+        }
+        landmarks.hear(now, &Frame { mac: mac(1), ..frame(9, true) });
+        let before = |apart: &[&str], out: &[u8]| {
+            let apart = apart.iter().map(|node| (*node).to_owned()).collect();
+            landmarks.before(now, 3, &apart, &macs(out)).all
+        };
+        assert_eq!(before(&["node-1"], &[]), macs(&[2, 3, 254]));
+        assert_eq!(before(&["node-1", "node-2"], &[]), macs(&[3, 254]), "both on one hypervisor");
+        assert_eq!(before(&["node-1"], &[254]), macs(&[2, 3]));
+        let later = landmarks.before(now + FORGOTTEN, 3, &BTreeSet::new(), &BTreeSet::new());
+        assert_eq!(later, Before::default(), "it was too long ago");
+    }
+}

@@ -1,0 +1,47 @@
+//! The landmarks that this node knows by name: gateway, members, API servers (decisions.md 24). Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Instant;
+
+use super::member::{link_towards, own_addresses};
+use super::{Cluster, place};
+use crate::detect::{Landmark, Who};
+use crate::network::Network;
+
+/// Members that are asked on each interface. Each node has others, so that a large cluster asks everybody somewhere.
+const MEMBERS: usize = 8;
+
+impl Cluster {
+    /// Of these interfaces. A member whose Lease has run out tells nothing by its silence.
+    pub fn landmarks(&self, now: Instant, network: &Network, links: &BTreeSet<u32>) -> Vec<Landmark> {
+        let mut landmarks = Vec::new();
+        for link in links {
+            let mut there: BTreeMap<IpAddr, Landmark> = BTreeMap::new();
+            let mut add = |address, mac, who| {
+                there.entry(address).or_insert(Landmark { link: *link, address, mac, who });
+            };
+            let mut members: Vec<(&str, _)> =
+                self.members().filter(|(node, _)| !self.facts.is_expired(now, node)).collect();
+            members.sort_by_key(|(node, _)| std::cmp::Reverse(place::score(&self.me, node)));
+            let towards =
+                members.iter().filter_map(|(node, card)| Some((*node, link_towards(&card.links, network, *link)?)));
+            for (node, theirs) in towards.take(MEMBERS) {
+                if let Some(net) = theirs.addresses.first() {
+                    add(net.addr(), Some(theirs.mac), Who::Member(node.to_owned()));
+                }
+            }
+            if let Some(gateway) = network.gateway_on(*link) {
+                add(gateway, None, Who::Gateway);
+            }
+            let own = own_addresses(network, *link);
+            let in_lan = |server: &&IpAddr| own.iter().any(|net| net.contains(*server) && net.addr() != **server);
+            let elsewhere = |server: &&IpAddr| !self.facts.own_addresses().any(|(_, net)| net.addr() == **server);
+            for server in self.api_servers.iter().filter(in_lan).filter(elsewhere) {
+                add(*server, None, Who::ApiServer);
+            }
+            landmarks.extend(there.into_values());
+        }
+        landmarks
+    }
+}

@@ -1,0 +1,132 @@
+//! Hosts that answer for an address which no record gives them: a duplicate, a router with proxy ARP, a fabric that answers for
+//! the dead, nodes whose kube-proxy runs in IPVS mode without strict ARP. Their veto has an end, and people are told. Pure.
+
+use std::time::{Duration, Instant};
+
+use l2_types::Mac;
+
+use super::Cluster;
+use super::decide::{Asked, DESPITE_A_STRANGER, Holder, Step};
+use super::silence::Silence;
+use super::standing::{Round, Standing};
+use crate::reason::Reason;
+use crate::view::ServiceKey;
+
+/// How long a stranger's answers keep a node from taking an address after the Lease of its owner has run out.
+const STRANGERS_TIME: Duration = Duration::from_secs(5);
+/// What an owner has written after it was silent for so long shows whom it has lost.
+const TOLD_AFTER: Duration = Duration::from_secs(13);
+/// An owner that hears more hosts than so many times what this node hears is on the side of the clients.
+const OUTHEARD: u8 = 2;
+
+impl Cluster {
+    /// decisions.md 24: whether the silent owner, whose Lease is fresh, hears so many more hosts that most probably it is this
+    /// node which has lost the clients. Two nodes never hear quite the same.
+    pub(super) fn is_outheard(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
+        let theirs = self.owner_hears(round, standing);
+        theirs.is_some_and(|theirs| theirs > silent.outside.saturating_mul(OUTHEARD))
+    }
+
+    /// The other way round: the silent owner still renews its Lease, and hears fewer hosts than this node by what it has written
+    /// since. Then clients are here, though more nodes may be there.
+    pub(super) fn is_outdone(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
+        let Some(seat) = &standing.seat else { return false };
+        let since = self.silences.since(&seat.host).zip(self.facts.renewed_at(&seat.host));
+        since.is_some_and(|(silent, renewed)| renewed >= silent + TOLD_AFTER)
+            && self.owner_hears(round, standing).unwrap_or(0) < silent.outside
+    }
+
+    /// How many hosts that are no members the owner hears, as it says.
+    fn owner_hears(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<u8> {
+        let owner = &standing.seat.as_ref()?.host;
+        let there = self.facts.towards(owner, round.scene.network, standing.link?)?;
+        self.facts.card(owner)?.hears.get(&there.name).copied()
+    }
+
+    /// Until when a stranger who answers keeps this node from taking the group; absent: for as long as its owner may live.
+    pub(super) fn strangers_until(
+        &self,
+        round: &Round<'_>,
+        standing: &Standing<'_>,
+        holder: Holder,
+    ) -> Option<Instant> {
+        let key = &standing.primary().key;
+        let since = match (&standing.seat, holder) {
+            (Some(seat), Holder::Expired) => self.facts.expired_since(round.now, &seat.host)?,
+            // Nobody knows its MAC: it may be the owner itself that answers.
+            (Some(_), Holder::Unseen) => return None,
+            // A Lease that is gone, or was never known, would have run out by then.
+            (None, _) | (_, Holder::Absent) => *self.vacant.get(key)? + self.facts.lease(),
+            (Some(_), Holder::Alive) => return None,
+        };
+        // A member that has lost the API may be the owner of which we do not know.
+        let by = self.answered_by(key).and_then(|mac| self.facts.member_of(mac));
+        (!by.is_some_and(|node| self.facts.is_expired(round.now, node))).then_some(since + STRANGERS_TIME)
+    }
+
+    /// Who answers for a group whose owner does not.
+    fn stranger(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<Mac> {
+        let addresses: Vec<_> = standing.addresses().collect();
+        let silent = standing.seat.as_ref().and_then(|seat| self.silences.of(&seat.host, &addresses));
+        let key = &standing.primary().key;
+        let asked = || self.answered_by(key).filter(|_| self.asked(round.now, key) == Asked::Answered);
+        silent.and_then(|silent| silent.taken).or_else(asked)
+    }
+
+    /// What the authors of a group hear of a stranger who keeps it from being taken, or from whom it is taken.
+    pub(super) fn tell_strangers(
+        &self,
+        round: &Round<'_>,
+        standing: &Standing<'_>,
+        holder: Holder,
+        step: &Step,
+        wake: &mut super::review::Wake,
+    ) -> Vec<(ServiceKey, Reason, String)> {
+        let until = self.strangers_until(round, standing, holder);
+        let stranger = self.stranger(round, standing);
+        let addresses: Vec<_> = standing.addresses().collect();
+        let silent = standing.seat.as_ref().and_then(|seat| self.silences.of(&seat.host, &addresses));
+        if let Some(until) = until.filter(|_| silent.is_some() || stranger.is_some()) {
+            wake.at(until);
+        }
+        let Some(mac) = stranger else { return Vec::new() };
+        let owner = standing.seat.as_ref().map(|seat| seat.host.as_str()).filter(|host| !host.is_empty());
+        let first = owner.map_or(Some(0), |owner| self.rank(standing, owner));
+        let takes = *step == Step::Take(DESPITE_A_STRANGER);
+        // A member may have taken it a moment ago, by a record that has not come here yet.
+        let successor = holder == Holder::Alive && self.facts.member_of(mac).is_some();
+        if !takes && (first != Some(0) || owner.is_none() || successor) {
+            return Vec::new();
+        }
+        let addresses: Vec<String> = standing.addresses().map(|address| address.to_string()).collect();
+        let (addresses, owner) = (addresses.join(", "), owner.unwrap_or("nobody that is known"));
+        let remedy = self.facts.member_of(mac).map_or_else(
+            || format!("Find {mac} (a duplicate, a router with proxy ARP, a fabric that answers for others) and stop its answers"),
+            |node| {
+                format!(
+                    "{mac} is node {node}: most probably kube-proxy runs there in IPVS mode without strict ARP. Set \
+                     ipvs.strictARP: true in its configuration"
+                )
+            },
+        );
+        let text = if takes {
+            format!(
+                "address {addresses}: its owner {owner} is silent and its Lease has run out, so node {} takes it, although {mac} \
+                 answers for it too. {remedy}",
+                self.me
+            )
+        } else if holder == Holder::Unseen {
+            format!(
+                "address {addresses}: the Lease of its owner {owner} has run out, and {mac} answers for it. Nobody takes it while that \
+                 lasts: it may be {owner}, which was never seen in this LAN. {remedy}"
+            )
+        } else {
+            format!(
+                "address {addresses}: its owner {owner} does not answer any more, and {mac} answers for it. It is taken when the \
+                 Lease of {owner} has run out for {} s. {remedy}",
+                STRANGERS_TIME.as_secs()
+            )
+        };
+        standing.members.iter().map(|view| (view.key.clone(), Reason::AddressConflict, text.clone())).collect()
+    }
+}
