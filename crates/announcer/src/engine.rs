@@ -91,6 +91,8 @@ pub struct Engine {
     /// Which of them share an address, and whether one has changed since.
     groups: Groups,
     regroup: bool,
+    /// Services without an owner whose addresses this node tells clients of (decisions.md 33).
+    unannounced: BTreeSet<ServiceKey>,
     /// Addresses that Services ask for and do not get, and of machines.
     refused: BTreeMap<ServiceKey, Refused>,
     machines: BTreeMap<IpAddr, Machine>,
@@ -160,6 +162,7 @@ impl Engine {
             services: BTreeMap::new(),
             groups: Groups::default(),
             regroup: false,
+            unannounced: BTreeSet::new(),
             refused: BTreeMap::new(),
             machines: BTreeMap::new(),
             cluster_ips: ClusterIps::default(),

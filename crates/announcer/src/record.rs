@@ -248,8 +248,12 @@ pub fn seat(object: &DynamicObject) -> Option<Seat> {
 
 /// Whether another owner stands there that `record` must not be written over.
 pub fn is_superseded(object: &DynamicObject, record: &Record) -> bool {
-    let (Some(term), Some(seat)) = (record.term, seat(object)) else { return false };
-    seat.term > term || (seat.term == term && seat.host != record.vip_host)
+    let Some(seat) = seat(object) else { return false };
+    match (&record.vip_host, record.term) {
+        (None, _) => true,
+        (Some(host), Some(term)) => seat.term > term || (seat.term == term && seat.host != *host),
+        (Some(_), None) => false,
+    }
 }
 
 /// Makes the object say who owns it from now on.
@@ -265,7 +269,7 @@ pub fn annotate(object: &mut DynamicObject, record: &Record) -> bool {
     let lease6 = record.lease6.as_ref().map(keys::LeaseFacts6::to_annotation);
     let term = record.term.map(|term| term.to_string());
     let wanted = [
-        (keys::VIP_HOST, Some(&record.vip_host)),
+        (keys::VIP_HOST, record.vip_host.as_ref()),
         (keys::TERM, term.as_ref()),
         (keys::HWADDR, record.hwaddr.as_ref()),
         (keys::REQUESTED_IP, record.requested_ip.as_ref()),
@@ -404,7 +408,7 @@ mod tests {
     #[test]
     fn what_others_wrote_survives() {
         let mut object = object(&json!({"conditions": [{"type": "x"}]}));
-        let record = Record { vip_host: "node-1".into(), ..Record::default() };
+        let record = Record { vip_host: Some("node-1".into()), ..Record::default() };
         assert!(annotate(&mut object, &record));
         assert!(publish(&mut object, &at("10.0.0.5", ports())));
         assert_eq!(object.metadata.annotations.as_ref().unwrap()["mine"], "1");
@@ -436,9 +440,9 @@ mod tests {
     #[test]
     fn absent_facts_leave_the_annotations_alone() {
         let mut object = object(&json!({}));
-        let dhcp = Record { vip_host: "n".into(), hwaddr: Some("00:00:6c:00:00:01".into()), ..Record::default() };
+        let dhcp = Record { vip_host: Some("n".into()), hwaddr: Some("00:00:6c:00:00:01".into()), ..Record::default() };
         assert!(annotate(&mut object, &dhcp));
-        assert!(!annotate(&mut object, &Record { vip_host: "n".into(), ..Record::default() }));
+        assert!(!annotate(&mut object, &Record { vip_host: Some("n".into()), ..Record::default() }));
         assert_eq!(object.metadata.annotations.unwrap()[keys::HWADDR], "00:00:6c:00:00:01");
     }
 
@@ -456,9 +460,9 @@ mod tests {
             expires: None,
         };
         let (lease, lease6) = (Some(facts("10.0.0.50")), Some(facts6("fd00::50")));
-        let standing = Record { vip_host: "n".into(), lease, lease6, ..Record::default() };
+        let standing = Record { vip_host: Some("n".into()), lease, lease6, ..Record::default() };
         assert!(annotate(&mut object, &standing));
-        let lost = |lost: LostLeases| Record { vip_host: "n".into(), lost, ..Record::default() };
+        let lost = |lost: LostLeases| Record { vip_host: Some("n".into()), lost, ..Record::default() };
         let lost4 = |address: &str| lost(LostLeases { v4: Some(facts(address)), v6: None });
         let lost6 = |address: &str| lost(LostLeases { v4: None, v6: Some(facts6(address)) });
         assert!(!annotate(&mut object, &lost4("10.0.0.51")) && !annotate(&mut object, &lost6("fd00::51")));
@@ -490,7 +494,7 @@ mod tests {
         let ingress = vec![("10.0.0.5".parse().unwrap(), ports())];
         let record = Record {
             uid: crate::view::Uid("u".into()),
-            vip_host: "node-1".into(),
+            vip_host: Some("node-1".into()),
             ingress: Some(ingress),
             ..Record::default()
         };
@@ -532,7 +536,7 @@ mod tests {
         sit(&mut standing, &Seat { host: "node-2".into(), term: Term(5) });
         let record = |uid: &str, term| Record {
             uid: crate::view::Uid(uid.into()),
-            vip_host: "node-1".into(),
+            vip_host: Some("node-1".into()),
             term: Some(Term(term)),
             ..Record::default()
         };

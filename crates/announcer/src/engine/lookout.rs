@@ -181,6 +181,7 @@ impl Engine {
         }
         review.losers.into_iter().for_each(|loser| self.lookout.unclaimed.add(loser));
         self.claim_all(now);
+        self.unannounced = review.unannounced;
         for (key, reason, text) in review.told {
             self.tell(now, &key, true, reason, &text);
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::due::Timed;
 use super::vip::Phase;
 use super::{Action, Engine, Owners, Record, Recorded};
+use crate::annotations::Wanted;
 use crate::ownership::node::Change;
 use crate::plan::VipId;
 use crate::reason::Reason;
@@ -50,8 +51,8 @@ impl Timed for ServiceRecord {
 
 impl Engine {
     pub(super) fn update_records(&mut self, now: Instant) {
-        let gone: Vec<ServiceKey> =
-            self.records.keys().filter(|key| !self.plan.of_service.contains_key(*key)).cloned().collect();
+        let ours = |key: &ServiceKey| self.plan.of_service.contains_key(key) || self.unannounced.contains(key);
+        let gone: Vec<ServiceKey> = self.records.keys().filter(|key| !ours(key)).cloned().collect();
         for key in gone {
             self.records.remove(&key);
             self.out.push(Action::Forget(key));
@@ -65,7 +66,30 @@ impl Engine {
                 self.ask_record(now, key, wanted);
             }
         }
+        let unannounced = std::mem::take(&mut self.unannounced);
+        for key in unannounced.iter().filter(|key| !planned.contains_key(*key)) {
+            let Some(view) = self.services.get(key).filter(|_| !self.config.disable_service_updates) else { continue };
+            let wanted = self.unannounced_record(view);
+            self.ask_record(now, key, wanted);
+        }
+        self.unannounced = unannounced;
         self.plan.of_service = planned;
+    }
+
+    /// The given addresses and no owner: whoever announces them when the first endpoint is ready writes that.
+    fn unannounced_record(&self, view: &ServiceView) -> Record {
+        let given = view.wanted.iter().filter_map(|wanted| match wanted {
+            Wanted::Static(address) => Some((*address, view.ports.clone())),
+            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+        });
+        let turn = self.turn_of(view);
+        Record { uid: view.uid.clone(), ingress: Some(given.collect()), turn, ..Record::default() }
+    }
+
+    /// In which turn it has joined the Services that share its address.
+    fn turn_of(&self, view: &ServiceView) -> u32 {
+        let members = self.groups.of.get(&view.key).and_then(|group| self.groups.members.get(group));
+        turn(view, members.into_iter().flatten().filter_map(|key| self.services.get(key)))
     }
 
     fn ask_record(&mut self, now: Instant, key: &ServiceKey, mut wanted: Record) {
@@ -77,7 +101,8 @@ impl Engine {
         let published = self.services.get(key).map(|view| &view.published);
         let stands = published.is_some_and(|published| stands(published, &wanted));
         let replaced = wanted.term.is_none()
-            && published.and_then(|published| published.vip_host.as_ref()).is_some_and(|host| *host != wanted.vip_host);
+            && wanted.vip_host.is_some()
+            && published.is_some_and(|published| published.vip_host.is_some() && published.vip_host != wanted.vip_host);
         let confirmed = self.is_confirmed(std::slice::from_ref(key));
         let record = self.records.entry(key.clone()).or_default();
         record.recheck = None;
@@ -159,7 +184,7 @@ impl Engine {
                 Some(cluster.seat(&view.key).filter(|seat| seat.host == self.config.node_name)?.term)
             }
         };
-        let vip_host = self.config.node_name.clone();
+        let vip_host = Some(self.config.node_name.clone());
         let mut record = Record { uid: view.uid.clone(), vip_host, term, lost, ..Record::default() };
         if !up {
             return Some(record);
@@ -191,9 +216,7 @@ impl Engine {
                 }
             }
             record.ingress = Some(ingress);
-            let members = self.groups.of.get(&view.key).and_then(|group| self.groups.members.get(group));
-            let members = members.into_iter().flatten().filter_map(|key| self.services.get(key));
-            record.turn = turn(view, members);
+            record.turn = self.turn_of(view);
         }
         Some(record)
     }
@@ -262,7 +285,7 @@ pub fn stands(published: &Published, wanted: &Record) -> bool {
             .is_none_or(|wanted| published.as_ref().is_some_and(|published| published.eq_ignore_ascii_case(wanted)))
     };
     let turn = wanted.turn;
-    published.vip_host.as_deref() == Some(wanted.vip_host.as_str())
+    (wanted.vip_host.is_none() || published.vip_host == wanted.vip_host)
         && wanted.term.is_none_or(|term| published.term == Some(term))
         && text(&published.hwaddr, &wanted.hwaddr)
         && text(&published.requested_ip, &wanted.requested_ip)
