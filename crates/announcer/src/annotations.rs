@@ -1,45 +1,15 @@
-//! The annotations that announcer and users exchange on a Service, and how their values are read. kube-vip spec 2.1.
-//! Those that the cloud provider writes stand in the keys of `harvester-api` too; a test of `crates/cli` compares them.
+//! How the annotations of a Service are read. kube-vip spec 2.1.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use jiff::Timestamp;
+use contract::is_unicast;
+pub use contract::keys::cloudprovider::{DHCP_LEASE, DHCP6_LEASE, PRIMARY_SERVICE, TERM};
+pub use contract::keys::kube_vip::{
+    DHCP_BROADCAST, HWADDR, IGNORE, LEASE_NAME, LOADBALANCER_HOSTNAME, LOADBALANCER_IPS, MACVLAN_NAME, REQUESTED_IP,
+    RP_FILTER, SERVICE_INTERFACE, SERVICE_VLAN, VIP_HOST,
+};
+pub use contract::{LeaseFacts, LeaseFacts6};
 use l2::Mac;
-use serde::{Deserialize, Serialize};
-
-/// Comma-separated addresses; `0.0.0.0` or `::` asks for DHCP.
-pub const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
-/// MAC of the macvlan.
-pub const HWADDR: &str = "kube-vip.io/hwaddr";
-/// The last address that DHCP gave.
-pub const REQUESTED_IP: &str = "kube-vip.io/requestedIP";
-/// The node that announces.
-pub const VIP_HOST: &str = "kube-vip.io/vipHost";
-/// Interface for this Service, or `auto`.
-pub const SERVICE_INTERFACE: &str = "kube-vip.io/serviceInterface";
-/// `true`: not ours.
-pub const IGNORE: &str = "kube-vip.io/ignore";
-/// Host name for the DHCP server.
-pub const LOADBALANCER_HOSTNAME: &str = "kube-vip.io/loadbalancerHostname";
-/// `true`: ask the DHCP server to answer by broadcast.
-pub const DHCP_BROADCAST: &str = "kube-vip.io/dhcp-broadcast";
-/// `rp_filter` of the macvlan.
-pub const RP_FILTER: &str = "kube-vip.io/rp_filter";
-/// Name of the macvlan instead of `vip-<uid8>`.
-pub const MACVLAN_NAME: &str = "kube-vip.io/macvlanName";
-/// Name of the Lease in `service` mode; `namespace/name` where `svc_lease_namespaces` names that namespace.
-pub const LEASE_NAME: &str = "kube-vip.io/leaseName";
-/// An 802.1Q sub-interface, which we do not make.
-pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
-/// The cloud provider's: `namespace/name` of the Service whose address this one shares.
-pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
-/// Ours: since which change of owner `vipHost` stands, as a decimal number (decisions.md 20).
-pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
-/// Ours: what a successor needs to go on with the DHCP lease (see [`LeaseFacts`]).
-pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
-/// Ours: the same for DHCPv6 (see [`LeaseFacts6`]).
-pub const DHCP6_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp6-lease";
 
 /// The reverse-path filter of a macvlan (`Documentation/networking/ip-sysctl`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -201,7 +171,7 @@ pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>,
                 IpAddr::V4(_) => Wanted::Dhcp4,
                 IpAddr::V6(_) => Wanted::Dhcp6,
             }
-        } else if is_usable(address) {
+        } else if is_unicast(address) {
             Wanted::Static(address)
         } else {
             problems.push(Problem::unreadable(
@@ -224,19 +194,6 @@ pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>,
         wanted.clear();
     }
     (wanted, problems)
-}
-
-fn is_usable(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => {
-            !(v4.is_loopback()
-                || v4.is_multicast()
-                || v4.is_broadcast()
-                || v4.octets()[0] == 0
-                || v4.octets()[0] >= 240)
-        }
-        IpAddr::V6(v6) => !(v6.is_loopback() || v6.is_multicast() || v6.is_unicast_link_local()),
-    }
 }
 
 /// A MAC that an interface can have.
@@ -269,7 +226,7 @@ pub(crate) fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
     for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         entries += 1;
         let address = entry.parse::<IpAddr>().map_err(|_| bad())?.to_canonical();
-        if !address.is_unspecified() && !is_usable(address) {
+        if !address.is_unspecified() && !is_unicast(address) {
             return Err(bad());
         }
         match address {
@@ -285,7 +242,7 @@ pub(crate) fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
 pub(crate) fn parse_requested6(text: &str) -> Option<Ipv6Addr> {
     text.split(',')
         .find_map(|entry| entry.trim().parse::<Ipv6Addr>().ok())
-        .filter(|address| is_usable((*address).into()))
+        .filter(|address| is_unicast((*address).into()))
 }
 
 /// kube-vip spec 2.1 `rp_filter`.
@@ -295,78 +252,6 @@ pub(crate) fn parse_rp_filter(text: &str) -> Result<RpFilter, Problem> {
         "1" => Ok(RpFilter::Strict),
         "2" => Ok(RpFilter::Loose),
         _ => Err(Problem::new(RP_FILTER, text, "accepted are 0 (off), 1 (strict) and 2 (loose); 2 is used")),
-    }
-}
-
-/// What the node that holds a DHCP lease leaves for its successor: with the MAC and this, it goes on by INIT-REBOOT,
-/// and within the lease even before the server has answered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseFacts {
-    /// The address.
-    pub address: Ipv4Addr,
-    /// Option 54 of the last ACK.
-    pub server: Ipv4Addr,
-    /// When the lease ends unless renewed; absent: never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<Timestamp>,
-}
-
-impl LeaseFacts {
-    /// Our own annotation; whatever somebody else made of it is as good as none.
-    pub fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok().filter(|facts: &Self| is_usable(facts.address.into()))
-    }
-
-    /// What to write.
-    pub fn to_annotation(&self) -> String {
-        serde_json::to_string(self).expect("three plain fields are always valid JSON")
-    }
-}
-
-/// The same for DHCPv6; the client's DUID comes from the Service's UID.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseFacts6 {
-    /// The address.
-    pub address: Ipv6Addr,
-    /// DUID of the server of the last REPLY, in hexadecimal digits.
-    pub server: String,
-    /// When the valid lifetime ends unless renewed; absent: never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<Timestamp>,
-}
-
-impl LeaseFacts6 {
-    /// Our own annotation; whatever somebody else made of it is as good as none.
-    pub fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text)
-            .ok()
-            .filter(|facts: &Self| facts.server_duid().is_some() && is_usable(facts.address.into()))
-    }
-
-    /// What to write.
-    pub fn to_annotation(&self) -> String {
-        serde_json::to_string(self).expect("three plain fields are always valid JSON")
-    }
-
-    /// The digits for a DUID.
-    pub fn digits(duid: &[u8]) -> String {
-        duid.iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-    }
-
-    /// The server's DUID, unless somebody wrote something else there.
-    pub fn server_duid(&self) -> Option<Vec<u8>> {
-        if self.server.is_empty()
-            || self.server.len() > 260
-            || !self.server.bytes().all(|byte| byte.is_ascii_hexdigit())
-        {
-            return None;
-        }
-        let (pairs, rest) = self.server.as_bytes().as_chunks::<2>();
-        let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        rest.is_empty().then(|| pairs.iter().filter_map(byte).collect())
     }
 }
 

@@ -14,11 +14,9 @@ mod variables;
 
 use crate::class::ClassRules;
 use crate::detect::Profile;
+pub use contract::leases::GLOBAL as GLOBAL_LEASE;
 use values::{Values, flags};
 pub use variables::{VARIABLES, Variable};
-
-/// The Lease that kube-vip's holder of all Services keeps, in the pod's own namespace.
-pub const GLOBAL_LEASE: &str = "plndr-svcs-lock";
 
 /// The kernel counts whole seconds, and the deadline is put off once a second: less would lose the address of a process
 /// that is well. The shortest Lease that the rules allow lasts 3 s.

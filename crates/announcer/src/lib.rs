@@ -38,7 +38,9 @@ mod seniority;
 mod serving;
 pub mod status;
 mod swap;
-mod term;
+mod term {
+    pub use contract::Term;
+}
 pub mod view;
 pub mod wire;
 

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::annotations as keys;
 use crate::engine::{Input, Record, Recorded};
-use crate::ownership::node::{Seat, Term};
+use crate::ownership::node::Seat;
 use crate::seniority;
 use crate::view::{Port, Published, ServiceKey};
 
@@ -241,9 +241,7 @@ impl Writer {
 
 /// The record of ownership that stands on a Service (decisions.md 20).
 pub fn seat(object: &DynamicObject) -> Option<Seat> {
-    let annotations = object.metadata.annotations.as_ref()?;
-    let term = Term::parse(annotations.get(keys::TERM)?)?;
-    Some(Seat { host: annotations.get(keys::VIP_HOST)?.clone(), term })
+    Seat::read(object.metadata.annotations.as_ref()?)
 }
 
 /// Whether another owner stands there that `record` must not be written over.
@@ -258,9 +256,7 @@ pub fn is_superseded(object: &DynamicObject, record: &Record) -> bool {
 
 /// Makes the object say who owns it from now on.
 pub fn sit(object: &mut DynamicObject, seat: &Seat) {
-    let annotations = object.metadata.annotations.get_or_insert_default();
-    annotations.insert(keys::VIP_HOST.to_owned(), seat.host.clone());
-    annotations.insert(keys::TERM.to_owned(), seat.term.to_string());
+    seat.write(object.metadata.annotations.get_or_insert_default());
 }
 
 /// Sets the annotations; true if one changed.
@@ -371,6 +367,7 @@ fn same_ports(old: &Value, new: &[Value]) -> bool {
 mod tests {
     use super::*;
     use crate::engine::LostLeases;
+    use crate::ownership::node::Term;
 
     fn object(status: &Value) -> DynamicObject {
         serde_json::from_value(json!({

@@ -9,20 +9,7 @@ use std::net::IpAddr;
 
 use crate::view::{ServiceKey, ServiceView};
 
-/// The condition in the status, which authors of Services may not write: the Service has joined others
-/// that had its address before it. Its reason says in which turn (see [`turn_reason`]).
-pub const JOINED: &str = "cloudprovider.harvesterhci.io/joined-address";
-const TURN: &str = "JoinedAs";
-
-/// The reason of the condition [`JOINED`].
-pub fn turn_reason(turn: u32) -> String {
-    format!("{TURN}{turn}")
-}
-
-/// The turn in the reason of the condition [`JOINED`].
-pub fn parse_turn(reason: &str) -> Option<u32> {
-    reason.strip_prefix(TURN)?.parse().ok()
-}
+pub use contract::joined::{JOINED, parse_turn, turn_reason};
 
 /// Those that were there first come first: what clients have been told of, then the turn in which others have joined, then
 /// age. An old Service that asks only now for an address which clients know as that of another one is a newcomer there.

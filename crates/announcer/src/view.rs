@@ -1,7 +1,6 @@
 //! What the announcer needs to know about a Service. Made here from the object, and nothing else looks at the object.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use k8s_openapi::api::core::v1::Service;
@@ -18,44 +17,7 @@ mod wish;
 
 pub use wish::Wish;
 
-/// Namespace and name of a Service. Displayed as `namespace/name`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ServiceKey {
-    /// Namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-}
-
-impl ServiceKey {
-    /// Both parts.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
-    }
-}
-
-impl fmt::Display for ServiceKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-/// `metadata.uid`: tells a Service from a later one of the same name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Uid(pub String);
-
-impl Uid {
-    /// kube-vip spec 0.3: name of the macvlan of a Service.
-    pub fn link_name(&self) -> String {
-        format!("vip-{}", self.0.chars().take(8).collect::<String>())
-    }
-}
-
-impl fmt::Display for Uid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+pub use contract::{ServiceKey, Uid};
 
 /// Which interface a Service asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

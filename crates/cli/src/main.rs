@@ -9,8 +9,6 @@ mod generate_addon;
 mod probe;
 #[cfg(test)]
 mod reference;
-#[cfg(test)]
-mod shared_keys;
 mod stdout;
 mod values;
 #[cfg(test)]

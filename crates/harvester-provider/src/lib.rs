@@ -16,8 +16,6 @@ mod metrics;
 mod nad_mapping;
 mod provider;
 
-pub use announcers::{LOCK, MEMBER_PREFIX};
 pub use config::{GarbageConfig, GarbageMode, GarbagePace, ProviderConfig};
 pub use connection::{Connection, ConnectionError};
-pub use load_balancers::spelling::is_known_annotation;
 pub use provider::HarvesterProvider;

@@ -21,7 +21,9 @@ use crate::detect::{self, Ask, Detector, Timers, Witness};
 use crate::frames::Frame;
 use crate::network::{Family, Network, looks_like_a_vip};
 use crate::ownership::Owners;
-use crate::ownership::node::{Card, Change, Cluster, Review, Scene, Swap, Swapped, Targets, Verdict, card_links};
+use crate::ownership::node::{
+    Card, Change, Cluster, Review, Scene, Swap, Swapped, Targets, Verdict, card_links, link_towards,
+};
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
@@ -205,7 +207,7 @@ impl Engine {
         let (Owners::Node(cluster), Some(network)) = (&self.ownership, &self.network) else { return };
         let mut witnesses: Vec<Witness> = Vec::new();
         for link in self.lookout.targets.iter().map(|target| target.link).collect::<BTreeSet<u32>>() {
-            let peers = cluster.peers().filter_map(|card| card.towards(network, link));
+            let peers = cluster.peers().filter_map(|card| link_towards(&card.links, network, link));
             let at = |address, mac| Witness { link, address, mac };
             witnesses.extend(peers.filter_map(|peer| Some(at(peer.addresses.first()?.addr(), Some(peer.mac)))));
             witnesses.extend(network.gateway_on(link).map(|address| at(address, None)));

@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use contract::leases::SERVICE_PREFIX;
+use contract::names::is_object_name;
+
 use super::{LeaseState, Owner, Ownership};
 use crate::annotations::{LEASE_NAME, Problem};
 use crate::endpoints::{Endpoints, eligible_nodes};
@@ -30,9 +33,6 @@ impl fmt::Display for LeaseKey {
     }
 }
 
-/// kube-vip spec 4: what its Leases of single Services are called, before the name of the Service.
-const LEASE_PREFIX: &str = "kubevip-";
-
 impl LeaseKey {
     /// kube-vip spec 4: `kubevip-<service>` beside the Service, unless its annotation names another one, as `name` or
     /// `namespace/name`. Other Leases decide about other things, some about who controls the cluster, and whoever may
@@ -52,20 +52,13 @@ impl LeaseKey {
     }
 
     fn usual(view: &ServiceView) -> Self {
-        Self { namespace: view.key.namespace.clone(), name: format!("{LEASE_PREFIX}{}", view.key.name) }
+        Self { namespace: view.key.namespace.clone(), name: format!("{SERVICE_PREFIX}{}", view.key.name) }
     }
 
     /// The Service whose own Lease has this name, if any has.
     pub fn service_of(name: &str) -> Option<&str> {
-        name.strip_prefix(LEASE_PREFIX)
+        name.strip_prefix(SERVICE_PREFIX)
     }
-}
-
-/// RFC 1123, as the API server wants it of a Lease.
-fn is_object_name(text: &str) -> bool {
-    let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
-    let label = |part: &str| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
-    text.len() <= 253 && text.split('.').all(|part| label(part) && part.as_bytes().iter().all(inner))
 }
 
 /// kube-vip's Leases per Service.

@@ -16,8 +16,7 @@ pub const CLUSTER_NAME: &str = "cluster-name";
 /// LoadBalancers that a user told us to leave behind, one per line (decision 12).
 pub const POSSIBLE_ORPHANS: &str = "possible-orphans";
 
-/// Annotation: a changed value makes us look for garbage at once.
-pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";
+pub use contract::keys::cloudprovider::LIST_GARBAGE;
 
 /// A ConfigMap has room for a megabyte; the oldest lines go first.
 const MOST_ORPHANS: usize = 500;

@@ -1,74 +1,22 @@
 //! Who takes part: what a node says about itself in its membership Lease, what its Node object says, and what follows for
 //! its fitness. Data and pure rules.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use l2::Mac;
-use serde::{Deserialize, Serialize};
 
-use super::Term;
 use crate::network::{Network, is_own_macvlan};
 
-/// Names of the membership Leases begin like this; the node's name follows.
-pub const LEASE_PREFIX: &str = "harvester-announcer-";
-/// The annotation of a membership Lease that carries the [`Card`].
-pub const CARD: &str = "cloudprovider.harvesterhci.io/announcer-card";
+pub use contract::keys::cloudprovider::CARD;
+pub use contract::leases::MEMBER_PREFIX as LEASE_PREFIX;
 
 /// One interface of a member on which VIPs can be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardLink {
-    /// Its name there.
-    pub name: String,
-    /// Its MAC, who is asked for VIPs on it.
-    #[serde(with = "text")]
-    pub mac: Mac,
-    /// Its own addresses, by whose subnets the other nodes find theirs to the same LAN. They are asked to witness too.
-    pub addresses: Vec<IpNet>,
-    /// It has no IPv6 address at all, not even a link-local one: nobody can be asked from it whether an IPv6 VIP lives,
-    /// and most probably the kernel would refuse to set one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub no_ipv6: bool,
-}
+pub type CardLink = contract::CardLink<Mac>;
 
 /// What a node says about itself. Written into its Lease with each renewal.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Card {
-    /// Interfaces that are up.
-    #[serde(default)]
-    pub links: Vec<CardLink>,
-    /// kube-proxy is healthy there, as far as can be told.
-    #[serde(default)]
-    pub serving: bool,
-    /// It is about to end and wants nothing new.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub leaving: bool,
-    /// The newest term that its watch has shown (decisions.md 20).
-    #[serde(default)]
-    pub term: Term,
-    /// Groups whose addresses its kernel refuses.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub unable: BTreeSet<String>,
-}
-
-impl Card {
-    /// As written in the annotation; what somebody else made of it is as good as an empty card: a node that gets nothing.
-    pub fn parse(text: &str) -> Self {
-        serde_json::from_str(text).ok().filter(|card: &Self| card.term.is_plausible()).unwrap_or_default()
-    }
-
-    /// What to write.
-    pub fn to_annotation(&self) -> String {
-        serde_json::to_string(self).expect("plain fields are always valid JSON")
-    }
-
-    /// Its interface to the LAN that `ours` of `network` is in.
-    pub fn towards(&self, network: &Network, ours: u32) -> Option<&CardLink> {
-        link_towards(&self.links, network, ours)
-    }
-}
+pub type Card = contract::Card<Mac>;
 
 /// Which of a member's interfaces is in the LAN that `ours` of `network` is in: by a common subnet, else by the name.
 pub fn link_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) -> Option<&'a CardLink> {
@@ -191,21 +139,6 @@ pub fn fitness(card: &Card, fresh: bool, node: Known) -> Fitness {
     }
 }
 
-/// A MAC as the text that people know.
-mod text {
-    use l2::Mac;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    #[allow(clippy::trivially_copy_pass_by_ref)] // serde's form
-    pub fn serialize<S: Serializer>(mac: &Mac, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(mac)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mac, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(|_| D::Error::custom("not a MAC address"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,9 +167,9 @@ mod tests {
 
     #[test]
     fn the_interface_to_the_same_lan_is_found_by_subnet_whatever_its_name_and_else_by_name() {
-        assert_eq!(card().towards(&network(), 2).unwrap().name, "ens3");
-        assert_eq!(card().towards(&network(), 3).unwrap().name, "eth1", "no common subnet");
-        assert_eq!(card().towards(&network(), 1), None);
+        assert_eq!(link_towards(&card().links, &network(), 2).unwrap().name, "ens3");
+        assert_eq!(link_towards(&card().links, &network(), 3).unwrap().name, "eth1", "no common subnet");
+        assert_eq!(link_towards(&card().links, &network(), 1), None);
     }
 
     #[test]

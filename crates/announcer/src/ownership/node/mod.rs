@@ -27,8 +27,9 @@ mod vacant;
 use std::net::IpAddr;
 
 pub(crate) use cluster::Cluster;
+pub use contract::{OwnerRecord as Seat, Term};
 use l2::Mac;
-pub(crate) use member::{CARD, card_links};
+pub(crate) use member::{CARD, card_links, link_towards};
 pub use member::{Card, CardLink, ForeignLock, LEASE_PREFIX, Member, NodeFacts};
 #[cfg(test)]
 pub(crate) use place::preferred;
@@ -36,17 +37,7 @@ pub(crate) use review::{HAND_OVER_LINGER, Review, Scene};
 pub(crate) use swaps::Change;
 
 use crate::plan::VipId;
-pub use crate::term::Term;
 use crate::view::{ServiceKey, Uid};
-
-/// The record on a Service (decisions.md 20): `kube-vip.io/vipHost` and the term.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seat {
-    /// The node that announces.
-    pub host: String,
-    /// Since which change of owner.
-    pub term: Term,
-}
 
 /// A compare-and-swap of one Service's record.
 #[derive(Debug, Clone, PartialEq, Eq)]

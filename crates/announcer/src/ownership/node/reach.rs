@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use l2::Mac;
 
+use super::member::link_towards;
 use super::standing::chosen;
 use super::{Cluster, Scene};
 use crate::annotations::Wanted;
@@ -100,7 +101,7 @@ impl Cluster {
         let theirs = match (&view.interface, link) {
             // Its author means this name on every node; another interface of the same LAN would not be used there.
             (InterfaceWish::Named(name), _) => card.links.iter().find(|link| link.name == *name),
-            (_, Some(link)) => card.towards(scene.network, link),
+            (_, Some(link)) => link_towards(&card.links, scene.network, link),
             (_, None) => card.links.first(),
         };
         theirs.map(|theirs| reach(theirs.no_ipv6))
