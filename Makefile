@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e docs-test sim fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
+.PHONY: help demo conformance demo-down test test-unit test-e2e docs-test sim fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
 
 , := ,
 ARCH := $(shell uname -m)
@@ -28,6 +28,10 @@ help: ## what there is
 demo: release ## see the main job working on real components (KEEP=1 leaves it up), as root
 	@tools=$$(dev/tools.sh) && cargo build --profile tools -p harvester-sim -p testbed --bins && \
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(OUT)/tools/demo run $(if $(KEEP),--keep)
+
+conformance: release ## Kubernetes' own end-to-end tests about load balancers, on the demo's bed, as root (ARGS='--only rolling', '--quick 60', '--list')
+	@tools=$$(dev/tools.sh --conformance) && cargo build --profile tools -p harvester-sim -p testbed --bins && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(OUT)/tools/demo conformance $(ARGS)
 
 demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
 	@test -x $(OUT)/tools/demo || cargo build --profile tools -p harvester-sim -p testbed --bins
