@@ -296,7 +296,7 @@ mod tests {
         for (found, begin) in found.iter().zip(begins) {
             assert!(found.starts_with(begin), "{found}");
         }
-        assert_eq!(surprises(&all, &rows[..1], &BTreeMap::from_iter(known.into_iter().take(1))), Vec::<String>::new());
+        assert_eq!(surprises(&all, &rows[..1], &known.into_iter().take(1).collect()), Vec::<String>::new());
         let skipped = [row("c", Outcome::Skipped)];
         let known = BTreeMap::from([("c".to_owned(), "why".to_owned())]);
         assert_eq!(surprises(&all, &skipped, &known).len(), 1, "what does not run shows nothing");

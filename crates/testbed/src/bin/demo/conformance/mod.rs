@@ -67,7 +67,9 @@ pub fn run(args: &Arguments) -> Result<bool> {
     let table = read(&args.table)?;
     let chosen: Vec<String> = all.iter().filter(|name| args.wants(name, &table)).cloned().collect();
     if args.list {
-        chosen.iter().for_each(|name| story::line(name));
+        for name in &chosen {
+            story::line(name);
+        }
         return Ok(true);
     }
     ensure!(!chosen.is_empty(), "no test is left to run: see --list");
@@ -90,7 +92,9 @@ pub fn run(args: &Arguments) -> Result<bool> {
         found.len(),
         args.table.display()
     ));
-    found.iter().for_each(|text| story::line(&format!("  {text}")));
+    for text in &found {
+        story::line(&format!("  {text}"));
+    }
     Ok(found.is_empty())
 }
 
@@ -139,7 +143,7 @@ async fn tests(
     let bed = slot.insert(Bed::up(story, &args.binary, KUBE_PROXY_MIN_SYNC, images::build).await?);
     install::install(story, bed, &mut Figures::default()).await?;
     story.step("dns", dns::serve(bed)).await?;
-    story.step("client", place_client(bed)).await?;
+    story.step("client", async { place_client(bed) }).await?;
     story::chapter(&format!("{} tests of Kubernetes, {} at a time", chosen.len(), args.jobs));
     // After each test: what was seen is kept, however the run ends.
     let keep = |rows: &[Row]| keep_results(args, table.clone(), rows);
@@ -147,7 +151,7 @@ async fn tests(
 }
 
 /// The client host reaches the API, and the addresses of the LAN from outside the nodes' network, as through a router.
-async fn place_client(bed: &Bed) -> Result<((), String)> {
+fn place_client(bed: &Bed) -> Result<((), String)> {
     let client = bed.lan.client();
     bed.control_plane.join(client)?;
     client.namespace().sysctl("net/ipv4/conf/eth0/arp_announce", "2")?;

@@ -52,14 +52,16 @@ pub fn images() -> Result<Names> {
 
 /// Of what ran.
 pub fn versions() -> Result<BTreeMap<String, String>> {
-    let said = |program: &str, word: &str| -> Result<String> {
+    let said = |program: &str, word: &str, prefix: &str| -> Result<String> {
         let text = run_to_end(Command::new(programs::tool(program)?).arg(word))?;
-        let word =
-            text.split_whitespace().find(|word| word.trim_start_matches('v').starts_with(|c: char| c.is_ascii_digit()));
-        Ok(word.or(text.split_whitespace().last()).unwrap_or("unknown").to_owned())
+        let version = text.split_whitespace().find_map(|word| word.strip_prefix(prefix));
+        version.map(str::to_owned).with_context(|| format!("{program} names no version: {text}"))
     };
-    let dns = said("coredns", "-version")?.trim_start_matches("CoreDNS-").to_owned();
-    Ok(BTreeMap::from([("kubernetes".to_owned(), said("kube-apiserver", "--version")?), ("coredns".to_owned(), dns)]))
+    let versions = [("kubernetes", "kube-apiserver", "--version", "v"), ("coredns", "coredns", "-version", "CoreDNS-")];
+    versions
+        .into_iter()
+        .map(|(what, program, word, prefix)| Ok((what.to_owned(), said(program, word, prefix)?)))
+        .collect()
 }
 
 fn asked(word: &str) -> Result<String> {
@@ -97,7 +99,8 @@ impl Plan<'_> {
         let left: Vec<f64> =
             running.iter().map(left).chain(waiting.iter().map(|(_, name)| self.expected(name))).collect();
         let together = left.iter().sum::<f64>() / count(self.jobs);
-        (left.into_iter().fold(together, f64::max) / 60.0).ceil()
+        // An empty sum is minus zero.
+        (left.into_iter().fold(together, f64::max) / 60.0).ceil() + 0.0
     }
 }
 
@@ -132,7 +135,7 @@ pub async fn run(
                 row.seconds,
                 row.name,
                 running.len(),
-                plan.minutes_left(&running, &waiting).max(0.0)
+                plan.minutes_left(&running, &waiting)
             ));
             rows.push(row);
             keep(&rows)?;
