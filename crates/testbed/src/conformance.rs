@@ -259,11 +259,11 @@ mod tests {
             ("a/service.go:3", "[sig-network] Services should work for type=NodePort"),
             ("a/apps.go:4", "[sig-apps] LoadBalancer of another kind"),
         ] {
-            list += &format!("    {place}: {name}\n");
+            let _ = writeln!(list, "    {place}: {name}");
         }
         assert!(selected(&list).unwrap_err().to_string().contains("any more"));
         for part in UNNAMED {
-            list += &format!("    a/service.go:9: [sig-network] {part} [Conformance]\n");
+            let _ = writeln!(list, "    a/service.go:9: [sig-network] {part} [Conformance]");
         }
         let names = selected(&list).unwrap();
         assert_eq!(names.len(), 5, "{names:?}");
