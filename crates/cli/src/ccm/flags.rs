@@ -94,6 +94,7 @@ pub struct Cloud {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Harvester")]
+#[allow(clippy::struct_excessive_bools)] // flags are what they are
 pub struct Harvester {
     /// Do not watch virtual machine instances for topology, host names and network mapping
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
