@@ -97,6 +97,6 @@ fn upgrade(snapshot: &Snapshot) -> Option<Finding> {
         Finding::warning("host-upgrade-paused", object)
             .what(format!("it has been paused for hours, on the hosts of nodes {paused}"))
             .why("the hosts are of different versions meanwhile")
-            .remedy("continue it in Harvester's user interface, or ask its administrator")
+            .remedy("continue it in the user interface of Harvester, or ask its administrator")
     })
 }

@@ -125,7 +125,7 @@ fn unannounced(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
             Finding::error("dhcp-lease-expired", object(service))
                 .what("its DHCP lease has run out")
                 .why("the server may give its address to somebody else")
-                .remedy("check the DHCP server of its network: journalctl -u dnsmasq, or the router's log"),
+                .remedy("check the DHCP server of its network: journalctl -u dnsmasq, or the log of the router"),
         ),
         State::OwnerSilent => Some(
             Finding::warning("owner-silent", object(service))

@@ -196,7 +196,10 @@ fn faults() -> Vec<(&'static str, Plant)> {
         plant("announcer-missing", Box::new(|snapshot| snapshot.leases.truncate(1))),
         plant(
             "announcer-silent",
-            Box::new(member(|object| object["spec"]["renewTime"] = json!("2026-01-01T11:50:00.000000Z"))),
+            Box::new(member(|object| {
+                object["spec"]["renewTime"] = json!("2026-01-01T11:50:00.000000Z");
+                object["metadata"]["managedFields"][0]["time"] = json!("2026-01-01T11:50:00Z");
+            })),
         ),
         plant(
             "kube-proxy-not-ready",
