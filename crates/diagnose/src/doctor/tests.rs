@@ -142,13 +142,13 @@ fn faults() -> Vec<(&'static str, Plant)> {
         plant(
             "cluster-copy",
             Box::new(|snapshot| {
-                snapshot.load_balancers.push(read(healthy::load_balancer("api", "demo", "uid-of-a-copy")))
+                snapshot.load_balancers.push(read(healthy::load_balancer("api", "demo", "uid-of-a-copy")));
             }),
         ),
         plant(
             "load-balancer-orphaned",
             Box::new(|snapshot| {
-                snapshot.load_balancers.push(read(healthy::load_balancer("gone", "demo", "cluster-uid")))
+                snapshot.load_balancers.push(read(healthy::load_balancer("gone", "demo", "cluster-uid")));
             }),
         ),
         plant(
@@ -162,7 +162,7 @@ fn faults() -> Vec<(&'static str, Plant)> {
         plant(
             "two-controllers",
             Box::new(|snapshot| {
-                snapshot.deployments.push(read(healthy::deployment("old-provider", &["--cloud-config=/etc/x"])))
+                snapshot.deployments.push(read(healthy::deployment("old-provider", &["--cloud-config=/etc/x"])));
             }),
         ),
         plant("host-upgrade-failed", Box::new(upgrade("HostUpgradeFailed"))),
@@ -171,7 +171,7 @@ fn faults() -> Vec<(&'static str, Plant)> {
             "node-not-initialised",
             Box::new(node(|object| {
                 object["spec"]["taints"] =
-                    json!([{"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"}])
+                    json!([{"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"}]);
             })),
         ),
         plant(
@@ -181,7 +181,7 @@ fn faults() -> Vec<(&'static str, Plant)> {
         plant(
             "node-excluded",
             Box::new(node(|object| {
-                object["metadata"]["labels"] = json!({"node.kubernetes.io/exclude-from-external-load-balancers": ""})
+                object["metadata"]["labels"] = json!({"node.kubernetes.io/exclude-from-external-load-balancers": ""});
             })),
         ),
         plant("cni-autodetection", Box::new(calico(None))),
@@ -205,7 +205,7 @@ fn faults() -> Vec<(&'static str, Plant)> {
             "kube-proxy-not-ready",
             Box::new(member(|object| {
                 object["metadata"]["annotations"] =
-                    json!({"cloudprovider.harvesterhci.io/announcer-card": "{\"serving\":false}"})
+                    json!({"cloudprovider.harvesterhci.io/announcer-card": "{\"serving\":false}"});
             })),
         ),
         plant(
