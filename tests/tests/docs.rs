@@ -293,7 +293,7 @@ fn every_flag_of_our_commands_exists() {
         String::from_utf8(output.stdout).unwrap()
     };
     let provider = help(&[]);
-    let commands = ["announcer", "generate-addon"].map(|word| (word, help(&[word])));
+    let commands = ["announcer", "generate-addon", "status", "doctor"].map(|word| (word, help(&[word])));
     let mut checked = 0;
     for document in documents() {
         for block in document.blocks().into_iter().filter(|block| block.language == "sh") {
