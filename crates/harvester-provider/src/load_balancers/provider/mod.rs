@@ -38,7 +38,7 @@ use crate::identity::Identity;
 use crate::identity::keeper::cluster_uid;
 use crate::metrics::Metrics;
 use crate::nad_mapping::MappingSource;
-use memory::Memory;
+use memory::{Memory, Now};
 use perform::Done;
 
 /// How often one call decides anew because the world was not as the caches showed it.
@@ -80,10 +80,6 @@ struct Unsettled {
     services: BTreeSet<ServiceKey>,
     /// How many outages are over.
     recoveries: u64,
-}
-
-fn unix_seconds() -> i64 {
-    k8s_openapi::jiff::Timestamp::now().as_second()
 }
 
 impl HarvesterLoadBalancers {
@@ -128,7 +124,7 @@ impl HarvesterLoadBalancers {
 
     /// The LoadBalancer objects of a Service.
     fn owned(&self, service: &ServiceView, config: &LoadBalancerConfig) -> Owned {
-        let inherited = self.memory().inherited.get(&service.key).cloned();
+        let inherited = self.memory().inherited(&service.key);
         let more = Self::name_of_move(service, config).into_iter().chain(inherited);
         self.owners.of(service, &self.objects, config, more)
     }
@@ -212,7 +208,7 @@ impl HarvesterLoadBalancers {
             let current = self.patched.see(service);
             let owned = self.owned(&current, &config);
             name.clone_from(&owned.name);
-            let Plan { actions, verdict } = self.decide(&current, &config, &owned);
+            let Plan { actions, verdict } = self.decide(&current, &config, &owned, Now::read());
             let mut outcome = Ok(());
             let mut decide_anew = false;
             let mut not_yet = None;
@@ -240,7 +236,7 @@ impl HarvesterLoadBalancers {
             }
             // The pass ended before: a place that was kept for the rest would stand empty.
             self.pacer.wants_only(&service.key, &wanted[..asked]);
-            self.end_pass(&service.key);
+            self.memory().passes.end(&service.key);
             outcome?;
             if decide_anew {
                 continue 'rounds;
@@ -329,7 +325,7 @@ fn refused(refusal: &plan::Refusal) -> ProviderError {
 #[async_trait]
 impl LoadBalancers for HarvesterLoadBalancers {
     async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
-        self.memory().deleting.remove(&service.key);
+        self.memory().not_kept(&service.key);
         let recoveries = self.unsettled().recoveries;
         let mut result = self.try_ensure(service).await;
         if self.note_ensured(&service.key, &result, recoveries) {

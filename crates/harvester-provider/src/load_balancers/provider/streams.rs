@@ -17,7 +17,7 @@ impl HarvesterLoadBalancers {
     pub(super) fn streams(&self) -> BoxStream<'static, ServiceKey> {
         // Called when the first list is there: who is in it has waited already, and who comes later goes first (decision 6).
         let waits = |service: &&Arc<ServiceView>| wants_load_balancer(service) && service.ingress.is_empty();
-        self.memory().backlog = self.services.all().iter().filter(waits).map(|service| service.key.clone()).collect();
+        self.memory().begin(self.services.all().iter().filter(waits).map(|service| service.key.clone()));
 
         let (services, lbs, given, identity) =
             (self.services.clone(), self.lbs.clone(), self.given.clone(), self.identity.clone());

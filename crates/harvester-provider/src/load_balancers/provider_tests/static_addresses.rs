@@ -45,7 +45,7 @@ async fn of_two_static_services_that_come_together_one_gets_the_address_and_the_
     assert!(!waiting.needs_user && waiting.retry_after.is_some(), "the other one may fail yet: {waiting:?}");
     let error = lab.provider.ensure(&late).await.unwrap_err();
     assert!(error.message.contains("already used by service default/web"), "{error:?}");
-    assert!(lab.provider.memory().under_way.is_empty());
+    assert!(lab.provider.memory().passes.under_way.is_empty());
 }
 
 #[tokio::test]
