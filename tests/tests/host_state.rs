@@ -53,6 +53,9 @@ impl Provider {
             max_load_balancers: None,
             namespace: VM_NAMESPACE.to_owned(),
             server: bed.harvester.url_inside(),
+            authority: None,
+            own_node: None,
+            paused: false,
         };
         let guest = bed.client().await.unwrap();
         let services = cloud_provider::cache::services();

@@ -100,6 +100,11 @@ impl LifecycleController {
     }
 
     async fn pass(&mut self) {
+        if self.provider.hold().is_some() {
+            // What was seen before says nothing of what is when it is over.
+            self.memory.clear();
+            return;
+        }
         let nodes = self.cache.all();
         let there: HashSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
         self.memory.retain(|name, _| there.contains(name.as_str()));

@@ -19,5 +19,6 @@ mod provider;
 pub use announcers::{LOCK, MEMBER_PREFIX};
 pub use config::{GarbageConfig, GarbageMode, GarbagePace, ProviderConfig};
 pub use connection::{Connection, ConnectionError};
+pub use identity::card::fingerprint;
 pub use load_balancers::spelling::is_known_annotation;
 pub use provider::HarvesterProvider;

@@ -136,6 +136,9 @@ async fn at_rest(count: usize) -> usize {
         max_load_balancers: None,
         namespace: "guests".to_owned(),
         server: "https://harvester:6443".to_owned(),
+        authority: None,
+        own_node: None,
+        paused: false,
     };
     let provider = metrics.register(|registry| {
         HarvesterProvider::new(&config, &client, &client, (&caches.services, &caches.nodes), registry)

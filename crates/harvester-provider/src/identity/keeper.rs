@@ -1,22 +1,32 @@
-//! Finds out the cluster's name at the start, remembers it, and follows the record in the guest cluster. Runs on the leader only.
+//! Finds out who this cluster is and whether its record, its cloud-config and its machines agree; remembers it, and follows the record in
+//! the guest cluster. Runs on the leader only.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cloud_provider::cache::ServiceCache;
+use cloud_provider::cache::{NodeCache, ServiceCache};
+use cloud_provider::provider::Hold;
 use cloud_provider::view::ServiceKey;
+use futures::FutureExt;
 use harvester_api::names::ClusterName;
-use runtime::cache::Cache;
+use runtime::cache::{Cache, Key, Touched};
 use runtime::error::chain;
 use runtime::events::Recorder;
+use runtime::reflect::Status;
 use runtime::refusal;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::Identity;
-use super::decide::{Clues, Decision, decide};
+use super::card::Card;
+use super::decide::{Clues, Decision, Source, decide};
+use super::evidence::node_facts;
+use super::judge::{Contradiction, Facts, Verdict, Word, confirmed_card, judge, rename};
 use super::proof::{CLUSTER_SERVICE, cluster_of, is_proven};
-use super::record::{self, NAME, NAMESPACE, Record, RecordError, Records};
-use crate::instances::provider::VmiCache;
+use super::record::{self, NAME, NAMESPACE, Note, Record, RecordError, Records};
+use crate::instances::provider::{VmCache, VmiCache};
 use crate::load_balancers::own_writes::LbCache;
 use crate::metrics::Metrics;
 
@@ -32,8 +42,23 @@ pub fn record_cache() -> RecordCache {
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// UID of the guest cluster, if its Services are known.
-pub fn cluster_uid(services: &ServiceCache) -> Option<String> {
+/// Machines come and go; the record says so at most this often.
+const WRITE_EVERY: Duration = Duration::from_secs(10);
+
+/// What changes together is looked at together.
+const DEBOUNCE: Duration = Duration::from_millis(200);
+
+/// A Node whose kubelet does not run is Ready for so long at most: 50 s, and the start of the controller manager that notices.
+const SETTLED: Duration = Duration::from_secs(90);
+
+/// Reason of the hold at the start, when it is not known yet whether this is a copy.
+pub const NOT_KNOWN: &str = "IdentityNotKnown";
+
+/// Reason of the hold that a user asked for.
+pub const PAUSED: &str = "Paused";
+
+/// UID of Service `default/kubernetes`, if the Services are known.
+pub fn service_uid(services: &ServiceCache) -> Option<String> {
     let (namespace, name) = CLUSTER_SERVICE;
     let key = ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() };
     services.get(&key).map(|service| service.uid.0.clone())
@@ -44,77 +69,306 @@ pub fn cluster_uid(services: &ServiceCache) -> Option<String> {
 pub struct Sources {
     /// All Services.
     pub services: ServiceCache,
+    /// All Nodes.
+    pub nodes: NodeCache,
     /// All LoadBalancers of the namespace.
     pub lbs: LbCache,
-    /// All virtual machine instances of the namespace.
+    /// All virtual machines of the namespace.
+    pub vms: VmCache,
+    /// Their instances.
     pub vmis: VmiCache,
+    /// How the watches that fill the two are doing.
+    pub machines: [watch::Receiver<Status>; 2],
     /// The record.
     pub record: RecordCache,
+}
+
+/// What the command line and the cloud-config say, for comparison.
+#[derive(Debug, Clone, Default)]
+pub struct Place {
+    /// Namespace of the cloud-config's context.
+    pub namespace: String,
+    /// URL of the Harvester API.
+    pub server: String,
+    /// Fingerprint of the authority in the cloud-config.
+    pub authority: Option<String>,
+    /// The Node that this process runs on.
+    pub own_node: Option<String>,
+    /// `--paused`.
+    pub paused: bool,
 }
 
 /// Keeps [`Identity`] right.
 #[derive(Debug)]
 pub struct Keeper {
     identity: Identity,
+    place: Place,
     sources: Sources,
     records: Records,
     metrics: Arc<Metrics>,
 }
 
+/// What lasts between two looks.
+#[derive(Debug)]
+struct Progress {
+    /// UID of Namespace `kube-system`.
+    cluster_uid: Option<String>,
+    may_write: bool,
+    /// A name in the record that was told of.
+    refused: Option<String>,
+    failing: bool,
+    /// The next write may be sent from here on.
+    not_before: Instant,
+    pause: Duration,
+    /// When Nodes and machines were first known.
+    since: Option<Instant>,
+    /// The contradiction that was told.
+    told: Option<Contradiction>,
+}
+
 impl Keeper {
     /// Nothing is sent before [`Self::run`].
-    pub fn new(identity: Identity, sources: Sources, records: Records, metrics: Arc<Metrics>) -> Self {
-        Self { identity, sources, records, metrics }
+    pub fn new(identity: Identity, place: Place, sources: Sources, records: Records, metrics: Arc<Metrics>) -> Self {
+        Self { identity, place, sources, records, metrics }
     }
 
     /// Never ends. Until the name is known, nothing is done for any Service.
     pub async fn run(self, events: Recorder) -> Infallible {
-        let mut touched = self.sources.record.subscribe();
+        let mut news = News::new(&self.sources);
         let mut record = self.first_look().await;
-        let mut may_write = record.is_some();
-        let mut refused = None;
-        let mut failing = false;
+        let mut progress = Progress {
+            cluster_uid: self.read_cluster_uid().await,
+            may_write: record.is_some(),
+            refused: None,
+            failing: false,
+            not_before: Instant::now(),
+            pause: TRY_AGAIN,
+            since: None,
+            told: None,
+        };
         loop {
             let found = record.clone().unwrap_or_default();
-            let decision = self.decide(&found).await;
-            self.adopt(&decision, &found, &events);
-            if let Some(bad) = &found.bad_name
-                && refused.as_ref() != Some(bad)
+            let note = self.look(&found, &mut progress, &events).await;
+            let owed = note.filter(|note| progress.may_write && note.is_news_to(&found));
+            if let Some(note) = owed.as_ref().filter(|note| note.followed || Instant::now() >= progress.not_before)
+                && let Some(written) = self.write(note, &mut progress).await
             {
-                let text = not_followed(bad, &decision.name);
+                record = Some(written);
+                continue;
+            }
+            let again = owed.is_some().then_some(progress.not_before);
+            let settles = progress.since.map(|since| since + SETTLED).filter(|at| *at > Instant::now());
+            tokio::select! {
+                changed = news.next() => if changed == Changed::Record {
+                    record = self.sources.record.get(&NAME.to_owned()).map(Arc::unwrap_or_clone);
+                },
+                () = until(again) => {}
+                () = until(settles) => {}
+            }
+        }
+    }
+
+    /// Judges what there is, takes it into use, tells of it, and gives what is to be written down. `None`: nothing can be said yet.
+    async fn look(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<Note> {
+        let decision = self.decide(found).await;
+        self.sources.nodes.wait_synced().await;
+        let nodes = self.sources.nodes.all();
+        let needs_machines = nodes.iter().any(|node| node.provider_id.is_some())
+            || found.card.as_ref().is_some_and(|card| !card.machines.is_empty());
+        let stale = self.sources.machines.iter().any(|watched| watched.borrow().error.is_some());
+        let synced = self.sources.vms.is_synced() && self.sources.vmis.is_synced();
+        if needs_machines && (!synced || stale) {
+            self.hold_if_paused(found);
+            return None;
+        }
+        let since = *progress.since.get_or_insert_with(Instant::now);
+        let place = &self.place;
+        let facts = node_facts(&nodes, &self.sources.vms.all(), &self.sources.vmis.all(), place.own_node.as_deref());
+        let service_uid = service_uid(&self.sources.services);
+        let known = [Source::Remembered, Source::Adopted].contains(&decision.source) && !decision.name.is_default();
+        let facts = Facts {
+            card: found.card.as_ref(),
+            name: Some(&decision.name).filter(|_| known),
+            flag: self.identity.flag(),
+            cluster_uid: progress.cluster_uid.as_deref(),
+            service_uid: service_uid.as_deref(),
+            namespace: &place.namespace,
+            server: &place.server,
+            authority: place.authority.as_deref(),
+            nodes: &facts,
+            machines: self.sources.vms.len(),
+            settled: since.elapsed() >= SETTLED,
+        };
+        if let Some(word) = found.word.as_ref().filter(|_| progress.may_write) {
+            return Some(self.follow(word, &facts, &decision, events));
+        }
+        let note = match judge(&facts) {
+            Verdict::Normal(card) | Verdict::New(card) => Some(self.go_on(card, &decision, found, progress, events)),
+            Verdict::SafeMode(contradiction) => Some(self.stop(contradiction, found, progress, events)),
+            Verdict::Undecided(message) => {
+                // Who was sure before has no reason to doubt.
+                if self.identity.name().is_none() {
+                    self.identity.set_hold(Some(Hold { reason: NOT_KNOWN, message, initialises_nodes: true }));
+                }
+                None
+            }
+        };
+        self.hold_if_paused(found);
+        note
+    }
+
+    /// The facts agree.
+    fn go_on(
+        &self,
+        mut card: Card,
+        decision: &Decision,
+        found: &Record,
+        progress: &mut Progress,
+        events: &Recorder,
+    ) -> Note {
+        self.name_load_balancers(&mut card, decision, found);
+        self.identity.set_card(card.clone());
+        self.adopt(decision, found, events);
+        if let Some(bad) = &found.bad_name
+            && progress.refused.as_ref() != Some(bad)
+        {
+            let text = not_followed(bad, &decision.name);
+            tracing::warn!("{text}");
+            events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
+            progress.refused = Some(bad.clone());
+        }
+        if progress.told.take().is_some() {
+            let text = "record, cloud-config and machines of this cluster agree again: everything goes on".to_owned();
+            tracing::info!("{text}");
+            events.normal(&record::reference(found.uid.clone()), "SafeModeEnded", &text);
+        }
+        self.metrics.safe_mode.set(0);
+        if !self.is_paused(found) {
+            self.identity.set_hold(None);
+        }
+        let name = decision.is_to_be_remembered().then(|| decision.name.clone());
+        Note { name, card: Some(card), safe_mode: None, followed: false }
+    }
+
+    /// Under which names load balancers are ours. At first: under those that our Services have.
+    fn name_load_balancers(&self, card: &mut Card, decision: &Decision, found: &Record) {
+        if found.card.is_none() && self.sources.lbs.is_synced() {
+            card.names.extend(self.adopted().iter().map(ToString::to_string));
+        }
+        let before = found.card.as_ref().is_some_and(|card| card.names.is_empty());
+        if !before && !decision.name.is_default() {
+            card.names.insert(decision.name.to_string());
+        }
+        // Load balancers of a cluster without a name are ours under any, as before.
+        if decision.name.is_default() {
+            card.names = BTreeSet::new();
+        }
+    }
+
+    /// The facts contradict each other. The same contradiction is told and written down once, whatever changes in its numbers.
+    fn stop(&self, found: Contradiction, record: &Record, progress: &mut Progress, events: &Recorder) -> Note {
+        let contradiction = match progress.told.take() {
+            Some(told) if told.reason == found.reason => told,
+            _ => {
+                let text = format!("safe mode, nothing is changed: {}", found.message());
                 tracing::warn!("{text}");
-                events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
+                events.warning(&record::reference(record.uid.clone()), "SafeMode", &text);
+                found
             }
-            refused = found.bad_name;
-            let mut owed = may_write && decision.is_to_be_remembered();
-            let mut pause = TRY_AGAIN;
-            // Until the record changes: somebody may write another name while ours cannot be written.
-            loop {
-                if owed {
-                    match refusal::settled(|| self.records.remember(&decision.name)).await {
-                        Ok(_) => {
-                            tracing::info!(
-                                cluster = decision.name.as_str(),
-                                "remembered in ConfigMap {NAMESPACE}/{NAME}"
-                            );
-                            (owed, failing) = (false, false);
-                        }
-                        Err(error) if error.is_forbidden() => {
-                            not_allowed(&error);
-                            (owed, may_write) = (false, false);
-                        }
-                        Err(error) => not_yet(&error, std::mem::replace(&mut failing, true)),
-                    }
+        };
+        let message = contradiction.message();
+        let safe_mode = Some(format!("{}: {message}", contradiction.reason));
+        self.metrics.safe_mode.set(1);
+        self.identity.set_hold(Some(Hold { reason: contradiction.reason, message, initialises_nodes: true }));
+        progress.told = Some(contradiction);
+        // What a former process wrote of the same contradiction says the same.
+        let reason = |text: &String| text.split(':').next().map(str::to_owned);
+        let known = record.safe_mode.clone().filter(|text| reason(text) == safe_mode.as_ref().and_then(reason));
+        Note { safe_mode: known.or(safe_mode), ..Note::default() }
+    }
+
+    /// What a human says of the identity is written down; the next look finds that the facts agree.
+    fn follow(&self, word: &Word, facts: &Facts<'_>, decision: &Decision, events: &Recorder) -> Note {
+        let mut card = confirmed_card(facts, word);
+        let name = match word {
+            Word::Confirm => decision.name.clone(),
+            Word::Rename(name) | Word::Copy(name) => name.clone(),
+        };
+        if !card.names.is_empty() {
+            card.names.insert(name.to_string());
+        }
+        let text = format!(
+            "identity of this cluster, as an administrator says: name {:?}, {} machines in namespace {} of Harvester, load balancers of \
+             {}",
+            name.as_str(),
+            card.machines.len(),
+            card.namespace,
+            if card.names.is_empty() { "any name".to_owned() } else { format!("{:?}", card.names) }
+        );
+        tracing::info!("{text}");
+        events.normal(&record::reference(None), "IdentityConfirmed", &text);
+        let name = (!name.is_default()).then_some(name);
+        Note { name, card: Some(card), safe_mode: None, followed: true }
+    }
+
+    fn is_paused(&self, record: &Record) -> bool {
+        self.place.paused || record.paused
+    }
+
+    fn hold_if_paused(&self, record: &Record) {
+        let paused = self.is_paused(record);
+        self.metrics.paused.set(i64::from(paused));
+        if paused {
+            let message = format!(
+                "the controller is paused by --paused or by {} in ConfigMap {NAMESPACE}/{NAME}: it observes and tells, and writes \
+                 nothing",
+                record::PAUSED
+            );
+            self.identity.set_hold(Some(Hold { reason: PAUSED, message, initialises_nodes: false }));
+        } else if self.identity.hold().is_some_and(|hold| hold.reason == PAUSED) {
+            self.identity.set_hold(None);
+        }
+    }
+
+    /// Writes the note; gives the record after that. What fails is tried again, less often each time.
+    async fn write(&self, note: &Note, progress: &mut Progress) -> Option<Record> {
+        match refusal::settled(|| self.records.write(note)).await {
+            Ok(written) => {
+                if let Some(name) = &note.name {
+                    tracing::info!(cluster = name.as_str(), "remembered in ConfigMap {NAMESPACE}/{NAME}");
                 }
-                tokio::select! {
-                    key = touched.next() => match key {
-                        Some(_) => break,
-                        None => return std::future::pending().await,
-                    },
-                    () = tokio::time::sleep(pause), if owed => pause = (pause * 2).min(LONGEST_PAUSE),
-                }
+                progress.failing = false;
+                (progress.not_before, progress.pause) = (Instant::now() + WRITE_EVERY, TRY_AGAIN);
+                Some(written)
             }
-            record = self.sources.record.get(&NAME.to_owned()).map(Arc::unwrap_or_clone);
+            Err(error) if error.is_forbidden() => {
+                not_allowed(&error);
+                progress.may_write = false;
+                None
+            }
+            Err(error) => {
+                not_yet(&error, std::mem::replace(&mut progress.failing, true));
+                progress.not_before = Instant::now() + progress.pause;
+                progress.pause = (progress.pause * 2).min(LONGEST_PAUSE);
+                None
+            }
+        }
+    }
+
+    /// UID of Namespace `kube-system`; `None`: no right to read it.
+    async fn read_cluster_uid(&self) -> Option<String> {
+        loop {
+            match refusal::settled(|| self.records.cluster_uid()).await {
+                Ok(uid) => return uid,
+                Err(error) if error.is_forbidden() => {
+                    tracing::info!(
+                        error = chain(&error),
+                        "a record that was copied from another cluster cannot be told: grant get of namespaces in {NAMESPACE}"
+                    );
+                    return None;
+                }
+                Err(_) => tokio::time::sleep(TRY_AGAIN).await,
+            }
         }
     }
 
@@ -151,7 +405,7 @@ impl Keeper {
         if remembered.is_none()
             && let Some(name) = known
         {
-            return Decision { name, source: super::decide::Source::Adopted };
+            return Decision { name, source: Source::Adopted };
         }
         let mut clues = Clues { remembered, flag, ..Clues::default() };
         if clues.remembered.as_ref().is_none_or(ClusterName::is_default) {
@@ -210,6 +464,69 @@ impl Keeper {
     }
 }
 
+/// What has changed.
+#[derive(Debug, PartialEq, Eq)]
+enum Changed {
+    Record,
+    Machines,
+}
+
+/// Tells of changes in everything that is compared.
+#[derive(Debug)]
+struct News {
+    record: Touched<String>,
+    nodes: Touched<String>,
+    vms: (VmCache, Touched<String>),
+    vmis: (VmiCache, Touched<String>),
+    machines: [watch::Receiver<Status>; 2],
+}
+
+impl News {
+    fn new(sources: &Sources) -> Self {
+        Self {
+            record: sources.record.subscribe(),
+            nodes: sources.nodes.subscribe(),
+            vms: (sources.vms.clone(), sources.vms.subscribe()),
+            vmis: (sources.vmis.clone(), sources.vmis.subscribe()),
+            machines: sources.machines.clone(),
+        }
+    }
+
+    async fn next(&mut self) -> Changed {
+        let [vms, vmis] = &mut self.machines;
+        tokio::select! {
+            Some(_) = self.record.next() => return Changed::Record,
+            Some(_) = self.nodes.next() => {}
+            Some(_) = self.vms.1.next() => {}
+            Some(_) = self.vmis.1.next() => {}
+            () = becomes_synced(&self.vms.0) => {}
+            () = becomes_synced(&self.vmis.0) => {}
+            Ok(()) = vms.changed() => {}
+            Ok(()) = vmis.changed() => {}
+        }
+        tokio::time::sleep(DEBOUNCE).await;
+        while let Some(Some(_)) = self.nodes.next().now_or_never() {}
+        while let Some(Some(_)) = self.vms.1.next().now_or_never() {}
+        while let Some(Some(_)) = self.vmis.1.next().now_or_never() {}
+        Changed::Machines
+    }
+}
+
+/// Ends when the first list arrives; never after that.
+async fn becomes_synced<K: Key, V: Send + Sync + 'static>(cache: &Cache<K, V>) {
+    if cache.is_synced() {
+        return std::future::pending().await;
+    }
+    cache.wait_synced().await;
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Once per outage.
 fn not_yet(error: &RecordError, told: bool) {
     let error = chain(error);
@@ -240,14 +557,13 @@ fn not_followed(bad: &str, used: &ClusterName) -> String {
 
 /// What to do about a flag that is not followed.
 fn mismatch(used: &ClusterName, flag: &ClusterName) -> String {
-    let new = if flag.is_default() { "NEW-NAME" } else { flag.as_str() };
+    let new = if flag.is_default() { ClusterName::from_record("NEW-NAME") } else { flag.clone() };
     format!(
         "--cluster-name is {:?}, but this cluster is known on Harvester as {:?} and goes on as that: nothing changes. If the flag was \
-         lost or mistyped, set --cluster-name={used}. If the name is really to change: kubectl -n {NAMESPACE} patch configmap {NAME} \
-         --type merge -p '{{\"data\":{{\"{}\":\"{new}\"}}}}'",
+         lost or mistyped, set --cluster-name={used}. If the name is really to change, run `{}`",
         flag.as_str(),
         used.as_str(),
-        record::CLUSTER_NAME
+        rename(&new)
     )
 }
 

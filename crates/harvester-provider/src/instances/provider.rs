@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use cloud_provider::cache::ServiceCache;
+use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::node::{INSTANCE_TYPE, is_uninitialized};
-use cloud_provider::provider::{Existence, InstanceMetadata, Instances, NodeWake, Power, ProviderError};
+use cloud_provider::provider::{Existence, Hold, InstanceMetadata, Instances, NodeWake, Power, ProviderError};
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
 use harvester_api::keys::{self, kube_vip};
@@ -60,6 +60,7 @@ pub struct HarvesterInstances {
     /// `--disable-vmi-controller` not given.
     follows_vmis: bool,
     services: ServiceCache,
+    nodes: NodeCache,
     vms: VmCache,
     vmis: VmiCache,
     /// How the watches that fill the two caches are doing.
@@ -112,7 +113,7 @@ impl HarvesterInstances {
     /// Nothing is sent or watched before [`Self::run`], which gets the questions.
     pub fn new(
         (config, identity): (&ProviderConfig, Identity),
-        services: ServiceCache,
+        (services, nodes): (ServiceCache, NodeCache),
         (vms, vmis): (VmCache, VmiCache),
         watched: [watch::Receiver<Status>; 2],
         requests: Requests,
@@ -126,6 +127,7 @@ impl HarvesterInstances {
             rules: AddressRules::from(config),
             follows_vmis: !config.disable_vmi_controller,
             services,
+            nodes,
             vms,
             vmis,
             watched,
@@ -225,6 +227,15 @@ impl HarvesterInstances {
                 self.namespace
             )),
         }
+    }
+
+    /// UIDs of the machines of other Nodes: one of them has to be seen before anything counts as gone.
+    fn machines_of_others(&self, uid: &str) -> BTreeSet<String> {
+        let nodes = self.nodes.all();
+        let machines = nodes.iter().filter_map(|node| vm_uid(node)).filter(|other| *other != uid);
+        let confirmed = self.cluster.card();
+        let confirmed = confirmed.iter().flat_map(|card| card.machines.iter()).filter(|other| *other != uid);
+        machines.map(str::to_owned).chain(confirmed.cloned()).collect()
     }
 
     /// Addresses that announcers put on nodes (W-29), and those that they put there a while ago: Harvester sees an address for some
@@ -345,7 +356,7 @@ impl Instances for HarvesterInstances {
         if is_named || self.vms.all().iter().any(|vm| vm.uid == uid) {
             return Existence::Exists;
         }
-        judge(&self.namespace, &name, uid, &self.requests.prove(&name, uid).await)
+        judge(&self.namespace, &name, uid, &self.requests.prove(&name, uid, &self.machines_of_others(uid)).await)
     }
 
     async fn power(&self, node: &NodeView) -> Power {
@@ -355,9 +366,17 @@ impl Instances for HarvesterInstances {
         }
     }
 
+    fn hold(&self) -> Option<Arc<Hold>> {
+        self.cluster.hold()
+    }
+
     fn wakes(&self) -> BoxStream<'static, NodeWake> {
+        let by_hold = futures::stream::unfold(self.cluster.holds(), |mut holds| async {
+            holds.changed().await.ok()?;
+            Some((NodeWake::All, holds))
+        });
         if !self.follows_vmis {
-            return futures::stream::pending().boxed();
+            return by_hold.boxed();
         }
         let (sender, mut receiver) = mpsc::unbounded_channel();
         self.memory().listeners.push(sender);
@@ -368,7 +387,7 @@ impl Instances for HarvesterInstances {
         };
         let by_vm = self.vms.subscribe().flat_map(touched());
         let by_vmi = self.vmis.subscribe().flat_map(touched());
-        select_all([answered.boxed(), by_vm.boxed(), by_vmi.boxed()]).boxed()
+        select_all([answered.boxed(), by_vm.boxed(), by_vmi.boxed(), by_hold.boxed()]).boxed()
     }
 }
 

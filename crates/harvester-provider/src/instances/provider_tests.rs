@@ -75,16 +75,22 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
         garbage: GarbageConfig::new(GarbageMode::Off, Duration::ZERO),
         namespace: "guests".into(),
         server: "https://h:6443".into(),
+        authority: None,
+        own_node: None,
+        paused: false,
     };
     let metrics = Arc::new(Metrics::register(&mut Registry::default()));
     let services = cloud_provider::cache::services_with([]);
+    // The machine of another Node, which is seen when anything is to count as gone.
+    let nodes = cloud_provider::cache::nodes();
+    nodes.replace([("canary".to_owned(), node("canary", Some("uid-canary"), false))].into());
     let requests = Requests::new(server.client(), "guests");
     let vmis = instances.clone();
     let watched = watch::Sender::new(Status::default());
     let both = [watched.subscribe(), watched.subscribe()];
     let (instances, asked) = HarvesterInstances::new(
         (&config, Identity::known("demo")),
-        services,
+        (services, nodes),
         (vms, instances),
         both,
         requests,

@@ -1,5 +1,6 @@
 //! Every request about machines that we send besides the watches: guest agents, and the proof that a VM is gone.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use harvester_api::virtual_machine::VirtualMachine;
@@ -36,17 +37,19 @@ impl Requests {
         Ok(self.client.request::<GuestOsInfo>(request).await?.hostname)
     }
 
-    /// Asks the API itself about a VM that the cache does not have.
-    pub async fn prove(&self, name: &str, uid: &str) -> Live {
+    /// Asks the API itself about a VM that the cache does not have. `others`: UIDs of the machines of other Nodes.
+    pub async fn prove(&self, name: &str, uid: &str, others: &BTreeSet<String>) -> Live {
         let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &self.namespace);
         match vms.get_metadata(name).await {
             Ok(vm) => Live::Named(vm.metadata.uid.unwrap_or_default()),
             Err(error) if is_not_found(&error, name) => {
                 let listed = vms.list_metadata(&ListParams::default()).await;
-                let has_uid = |vms: kube::core::ObjectList<kube::core::PartialObjectMeta<VirtualMachine>>| {
-                    vms.items.iter().any(|vm| vm.metadata.uid.as_deref() == Some(uid))
-                };
-                Live::NotFound { uid_listed: listed.ok().map(has_uid) }
+                let uids: Option<Vec<String>> =
+                    listed.ok().map(|vms| vms.items.into_iter().filter_map(|vm| vm.metadata.uid).collect());
+                Live::NotFound {
+                    uid_listed: uids.as_ref().map(|uids| uids.iter().any(|listed| listed == uid)),
+                    canary: uids.iter().flatten().any(|listed| others.contains(listed)),
+                }
             }
             Err(error) => Live::Failed(runtime::error::chain(&error)),
         }
@@ -78,7 +81,7 @@ mod tests {
             assert_eq!(request.method, "GET");
             if request.path.ends_with("/virtualmachines/a") { get.clone() } else { list.clone() }
         });
-        Requests::new(server.client(), "guests").prove("a", "u").await
+        Requests::new(server.client(), "guests").prove("a", "u", &["other".to_owned()].into()).await
     }
 
     fn list(uids: &[&str]) -> (u16, Value) {
@@ -98,11 +101,13 @@ mod tests {
     async fn only_a_status_about_that_very_vm_is_a_proof() {
         let named = json!({"name": "a", "group": "kubevirt.io", "kind": "virtualmachines"});
         let gone = prove((404, not_found(&named)), list(&["other"])).await;
-        assert_eq!(gone, Live::NotFound { uid_listed: Some(false) });
+        assert_eq!(gone, Live::NotFound { uid_listed: Some(false), canary: true });
+        let elsewhere = prove((404, not_found(&named)), list(&["x"])).await;
+        assert_eq!(elsewhere, Live::NotFound { uid_listed: Some(false), canary: false });
         let renamed = prove((404, not_found(&named)), list(&["other", "u"])).await;
-        assert_eq!(renamed, Live::NotFound { uid_listed: Some(true) });
+        assert_eq!(renamed, Live::NotFound { uid_listed: Some(true), canary: true });
         let no_list = prove((404, not_found(&named)), (403, Scenario::status(403, "Forbidden", "no"))).await;
-        assert_eq!(no_list, Live::NotFound { uid_listed: None });
+        assert_eq!(no_list, Live::NotFound { uid_listed: None, canary: false });
 
         for (code, body) in [
             (404, Value::String("404 page not found".into())),

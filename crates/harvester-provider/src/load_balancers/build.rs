@@ -22,6 +22,8 @@ pub fn config() -> LoadBalancerConfig {
         management_network: None,
         max_load_balancers: None,
         cluster_uid: Some("uid-of-cluster".into()),
+        cluster_uids: vec!["uid-of-cluster".into()],
+        cluster_names: std::collections::BTreeSet::new(),
         namespace: "guests".into(),
         server: "https://h:6443".into(),
     }

@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloud_provider::cache::{NodeCache, ServiceCache};
-use cloud_provider::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
+use cloud_provider::provider::{Deleted, Ensured, Hold, LoadBalancers, ProviderError, Waiting};
 use cloud_provider::view::{ServiceKey, ServiceView};
 use futures::stream::BoxStream;
+use harvester_api::keys::cloudprovider::PAUSED;
 use harvester_api::keys::kube_vip;
 use runtime::error::{api_code, chain};
 use runtime::reflect::Status;
@@ -34,8 +35,7 @@ use super::plan::{self, Action, Plan, Verdict};
 use super::spelling::misspelt;
 use super::wait_reason::WaitReason;
 use crate::config::{LoadBalancerConfig, lacks_rights, remedy};
-use crate::identity::Identity;
-use crate::identity::keeper::cluster_uid;
+use crate::identity::{Identity, keeper};
 use crate::metrics::Metrics;
 use crate::nad_mapping::MappingSource;
 use memory::{Memory, Now};
@@ -119,7 +119,7 @@ impl HarvesterLoadBalancers {
 
     /// The configuration under the name and UID of this cluster.
     fn config(&self) -> LoadBalancerConfig {
-        self.given.under(&self.identity, cluster_uid(&self.services))
+        self.given.under(&self.identity, &self.services)
     }
 
     /// The LoadBalancer objects of a Service.
@@ -256,6 +256,13 @@ impl HarvesterLoadBalancers {
     }
 }
 
+/// The user wants this Service to be left alone for a while.
+fn paused(service: &ServiceView) -> Option<Arc<Hold>> {
+    service.annotations.get(PAUSED).filter(|value| *value == "true")?;
+    let message = format!("service {} is paused by annotation {PAUSED}", service.key);
+    Some(Arc::new(Hold { reason: keeper::PAUSED, message, initialises_nodes: true }))
+}
+
 fn soon(message: String) -> Waiting {
     Waiting { reason: WaitReason::Cache.word(), message, needs_user: false, retry_after: Some(CACHE_PAUSE) }
 }
@@ -343,6 +350,10 @@ impl LoadBalancers for HarvesterLoadBalancers {
             self.note_deleted(&service.key, &result, recoveries);
         }
         result
+    }
+
+    fn hold(&self, service: &ServiceView) -> Option<Arc<Hold>> {
+        self.identity.hold().or_else(|| paused(service))
     }
 
     fn at_first_sight(&self, service: &ServiceView) -> BTreeMap<String, String> {

@@ -94,7 +94,9 @@ impl HarvesterLoadBalancers {
     ) -> Option<usize> {
         let limit = config.max_load_balancers?;
         let of_this_cluster = |lb: &LbView| {
-            config.cluster_uid.as_deref().is_none_or(|uid| ["", uid].contains(&lb.annotation(CLUSTER_UID)))
+            config.cluster_uids.is_empty()
+                || lb.annotation(CLUSTER_UID).is_empty()
+                || config.cluster_uids.iter().any(|uid| uid == lb.annotation(CLUSTER_UID))
                 // From before default/kubernetes was made anew.
                 || lb.service_key().and_then(|key| self.services.get(&key)).is_some_and(|owner| is_proven(lb, &owner))
         };

@@ -13,7 +13,9 @@ impl Lab {
     fn two_minutes_pass(&self) {
         let begun =
             std::time::Instant::now().checked_sub(Duration::from_mins(2)).expect("the machine is up for longer");
-        self.provider.memory().kept_since(&key("default/web"), begun);
+        let mut memory = self.provider.memory();
+        memory.not_kept(&key("default/web"));
+        memory.kept_since(&key("default/web"), begun);
     }
 }
 
