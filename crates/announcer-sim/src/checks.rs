@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use announcer::ElectionMode;
+use announcer_core::ElectionMode;
 
 use crate::scenario::{Scenario, ServerFault};
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use announcer::ElectionMode;
+use announcer_core::ElectionMode;
 use announcer_sim::scenario::{Address, Fault, Kind, Wish};
 use announcer_sim::{Sabotage, Scenario, run, shrink};
 

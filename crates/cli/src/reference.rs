@@ -9,9 +9,8 @@ use clap::{Arg, Command, CommandFactory};
 
 use crate::{ccm, generate_addon};
 
-const KEYS: &str = include_str!("../../harvester-api/src/keys.rs");
-const ANNOUNCER: &str = include_str!("../../announcer/src/annotations.rs");
-const RECORD: &str = include_str!("../../harvester-provider/src/identity/record.rs");
+const CONTRACT: &str = include_str!("../../contract/src/keys.rs");
+const HARVESTER: &str = include_str!("../../harvester-api/src/keys.rs");
 
 const INTRODUCTION: &str = "\
 # Reference
@@ -28,9 +27,8 @@ fn render() -> String {
     flags(&mut text, &generate_addon::Arguments::command());
     variables(&mut text);
     text.push_str("\n## Annotations, labels, finalizers and taints\n");
-    keys(&mut text, KEYS);
-    further(&mut text, "Further keys of the announcer, on Services.", ANNOUNCER);
-    further(&mut text, "Keys on ConfigMap `kube-system/harvester-cloud-provider`.", RECORD);
+    keys(&mut text, CONTRACT);
+    keys(&mut text, HARVESTER);
     text
 }
 
@@ -83,17 +81,6 @@ fn name(arg: &Arg) -> String {
         (None, Some(short)) => format!("`-{short}`"),
         (None, None) => format!("`<{}>`", arg.get_id()),
     }
-}
-
-/// Those constants of a source that are keys and are not in the text yet.
-fn further(text: &mut String, title: &str, source: &str) {
-    let mut all = String::new();
-    keys(&mut all, source);
-    let known =
-        |row: &str| row.split('`').nth(1).is_none_or(|key| !key.contains('/') || text.contains(&format!("`{key}`")));
-    let rows: Vec<&str> = all.lines().filter(|row| row.starts_with("| `") && !known(row)).collect();
-    write!(text, "\n{title}\n\n| key | meaning |\n| --- | --- |\n{}\n", rows.join("\n"))
-        .expect("a String takes everything");
 }
 
 /// Doc comments and constants of a source, module by module.

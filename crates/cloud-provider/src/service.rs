@@ -6,6 +6,7 @@
 mod apply;
 mod condition;
 mod decide;
+mod hold;
 mod memory;
 mod metrics;
 mod story;
@@ -47,9 +48,6 @@ const AFTER_CONFLICT: Duration = Duration::from_millis(250);
 
 /// After so many conflicts in a row, somebody and we write against each other: back off.
 const CONFLICTS: u32 = 8;
-
-/// How often it is looked whether the load balancer of a Service that is gone may be deleted again.
-const WHILE_HELD: Duration = Duration::from_secs(5);
 
 /// Every Service is looked at again after this time: a lost wake-up costs latency, never truth. It sends nothing where all is well.
 const RESYNC: Duration = Duration::from_mins(10);
@@ -180,7 +178,7 @@ impl ServiceController {
             let remembered = memory.served.clone();
             let step = decide::decide(current.as_deref(), remembered.as_deref());
             if step != Step::Nothing
-                && let Some(held) = self.held(current.as_deref(), remembered.as_deref())
+                && let Some(held) = hold::held(self.provider.as_ref(), current.as_deref(), remembered.as_deref())
             {
                 return held;
             }
@@ -203,16 +201,6 @@ impl ServiceController {
                 },
             }
         }
-    }
-
-    /// While nothing may be written, the pass ends before it begins. The provider wakes who is there when that is over; nobody wakes a
-    /// Service that is gone or goes.
-    fn held(&self, current: Option<&ServiceView>, remembered: Option<&ServiceView>) -> Option<Next> {
-        let service = current.or(remembered)?;
-        let hold = self.provider.hold(service)?;
-        tracing::debug!(reason = hold.reason, "held: {}", hold.message);
-        let stays = current.is_some_and(wants_load_balancer);
-        Some(if stays { Next::OnChange } else { Next::After(WHILE_HELD) })
     }
 
     async fn ensure(&self, service: Arc<ServiceView>, add_finalizer: bool, memory: &mut Memory) -> Next {

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use contract::names::is_dns_1035_label;
+pub use contract::names::{is_dns_1123_label, is_label_value, is_object_name};
+
 /// Name of the guest cluster, as given by `--cluster-name` and normalised. ccm.md 1.4, 3.1
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterName(String);
@@ -93,33 +96,6 @@ impl fmt::Display for ClusterName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-/// Lower-case letters, digits and `-`, at most 63, starting with a letter and not ending with `-`.
-fn is_dns_1035_label(text: &str) -> bool {
-    is_dns_1123_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
-}
-
-/// Lower-case letters, digits and `-`, at most 63, neither starting nor ending with `-`.
-pub fn is_dns_1123_label(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    !text.is_empty() && text.len() <= 63 && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
-}
-
-/// Whether `text` can be the name of most objects: labels of lower-case letters, digits and `-`, joined by dots, at most 253.
-pub fn is_object_name(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(is_dns_1123_label)
-}
-
-/// Whether `text` can be the value of a label: at most 63 of letters, digits, `-`, `_`, `.`, alphanumeric at both ends; or empty.
-pub fn is_label_value(text: &str) -> bool {
-    let alphanumeric = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    text.is_empty()
-        || text.len() <= 63
-            && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
-            && alphanumeric(bytes.first())
-            && alphanumeric(bytes.last())
 }
 
 /// A network as `namespace/name` of its NetworkAttachmentDefinition.
@@ -268,21 +244,6 @@ mod tests {
             let expected = format!("network type managementNetwork name \"{value}\" has too many slashes");
             assert_eq!(parse(value).unwrap_err(), expected);
         }
-    }
-
-    #[test]
-    fn labels_are_told_from_other_text() {
-        assert!(is_dns_1123_label("1a") && !is_dns_1035_label("1a") && is_dns_1035_label("a-1"));
-        for bad in ["", "-a", "a-", "A", "a.b", &"a".repeat(64)] {
-            assert!(!is_dns_1123_label(bad), "{bad}");
-        }
-        assert!(is_object_name("a.b-1") && !is_object_name("") && !is_object_name("a..b") && !is_object_name("A"));
-        assert!(
-            is_label_value("")
-                && is_label_value("A.b_c-1")
-                && !is_label_value(".a")
-                && !is_label_value(&"a".repeat(64))
-        );
     }
 
     proptest! {

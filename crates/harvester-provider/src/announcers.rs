@@ -18,6 +18,7 @@ use std::time::Duration;
 use cloud_provider::cache::ServiceCache;
 use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::ServiceKey;
+use contract::leases::{GLOBAL as LOCK, MEMBER_PREFIX};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
@@ -30,12 +31,6 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::identity::keeper::RecordCache;
 use crate::identity::record::{self, NAME, NAMESPACE};
 use crate::metrics::Metrics;
-
-/// What the Leases of our announcer's nodes are called; the announcer has a list of names of its own.
-pub const MEMBER_PREFIX: &str = "harvester-announcer-";
-
-/// The Lease of kube-vip, and of our announcer where it stands in for it.
-pub const LOCK: &str = "plndr-svcs-lock";
 
 /// How often it is looked: nothing changes when announcers do nothing, so nothing wakes. One list that the API server has in memory.
 const EVERY: Duration = Duration::from_mins(1);

@@ -16,9 +16,9 @@ mod metrics;
 mod nad_mapping;
 mod provider;
 
-pub use announcers::{LOCK, MEMBER_PREFIX};
 pub use config::{GarbageConfig, GarbageMode, GarbagePace, ProviderConfig};
 pub use connection::{Connection, ConnectionError};
-pub use identity::card::fingerprint;
-pub use load_balancers::spelling::is_known_annotation;
+pub use identity::card::{Card, fingerprint};
+pub use identity::judge::Word;
+pub use identity::record::{Record, RecordError, Records};
 pub use provider::HarvesterProvider;

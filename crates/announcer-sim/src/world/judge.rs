@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use announcer::ownership::node::Card;
-use announcer::{ElectionMode, Reason};
+use announcer_core::ownership::node::Card;
+use announcer_core::{ElectionMode, Reason};
 
 use super::World;
 use super::node::Node;

@@ -1,7 +1,10 @@
 //! Finds out who this cluster is and whether its record, its cloud-config and its machines agree; remembers it, and follows the record in
 //! the guest cluster. Runs on the leader only.
 
-use std::collections::BTreeSet;
+mod news;
+mod outcome;
+mod words;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +12,8 @@ use std::time::Duration;
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::provider::Hold;
 use cloud_provider::view::ServiceKey;
-use futures::FutureExt;
 use harvester_api::names::ClusterName;
-use runtime::cache::{Cache, Key, Touched};
+use runtime::cache::Cache;
 use runtime::error::chain;
 use runtime::events::Recorder;
 use runtime::reflect::Status;
@@ -19,13 +21,15 @@ use runtime::refusal;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use news::{Changed, News, until};
+use words::{not_allowed, not_yet};
+
 use super::Identity;
-use super::card::Card;
 use super::decide::{Clues, Decision, Source, decide};
 use super::evidence::node_facts;
-use super::judge::{Contradiction, Facts, Verdict, Word, confirmed_card, judge, rename};
+use super::judge::{Contradiction, Facts, Verdict, judge};
 use super::proof::{CLUSTER_SERVICE, cluster_of, is_proven};
-use super::record::{self, NAME, NAMESPACE, Note, Record, RecordError, Records};
+use super::record::{NAME, NAMESPACE, Note, Record, Records};
 use crate::instances::provider::{VmCache, VmiCache};
 use crate::load_balancers::own_writes::LbCache;
 use crate::metrics::Metrics;
@@ -44,9 +48,6 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// Machines come and go; the record says so at most this often.
 const WRITE_EVERY: Duration = Duration::from_secs(10);
-
-/// What changes together is looked at together.
-const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// A Node whose kubelet does not run is Ready for so long at most: 50 s, and the start of the controller manager that notices.
 const SETTLED: Duration = Duration::from_secs(90);
@@ -172,6 +173,11 @@ impl Keeper {
     async fn look(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<Note> {
         let decision = self.decide(found).await;
         self.sources.nodes.wait_synced().await;
+        if found.card.is_none() {
+            // The first card says under which names load balancers are ours: all that our Services have, or they would lose them.
+            self.sources.services.wait_synced().await;
+            self.sources.lbs.wait_synced().await;
+        }
         let nodes = self.sources.nodes.all();
         let needs_machines = nodes.iter().any(|node| node.provider_id.is_some())
             || found.card.as_ref().is_some_and(|card| !card.machines.is_empty());
@@ -215,119 +221,6 @@ impl Keeper {
         };
         self.hold_if_paused(found);
         note
-    }
-
-    /// The facts agree.
-    fn go_on(
-        &self,
-        mut card: Card,
-        decision: &Decision,
-        found: &Record,
-        progress: &mut Progress,
-        events: &Recorder,
-    ) -> Note {
-        self.name_load_balancers(&mut card, decision, found);
-        self.identity.set_card(card.clone());
-        self.adopt(decision, found, events);
-        if let Some(bad) = &found.bad_name
-            && progress.refused.as_ref() != Some(bad)
-        {
-            let text = not_followed(bad, &decision.name);
-            tracing::warn!("{text}");
-            events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
-            progress.refused = Some(bad.clone());
-        }
-        if progress.told.take().is_some() {
-            let text = "record, cloud-config and machines of this cluster agree again: everything goes on".to_owned();
-            tracing::info!("{text}");
-            events.normal(&record::reference(found.uid.clone()), "SafeModeEnded", &text);
-        }
-        self.metrics.safe_mode.set(0);
-        if !self.is_paused(found) {
-            self.identity.set_hold(None);
-        }
-        let name = decision.is_to_be_remembered().then(|| decision.name.clone());
-        Note { name, card: Some(card), safe_mode: None, followed: false }
-    }
-
-    /// Under which names load balancers are ours. At first: under those that our Services have.
-    fn name_load_balancers(&self, card: &mut Card, decision: &Decision, found: &Record) {
-        if found.card.is_none() && self.sources.lbs.is_synced() {
-            card.names.extend(self.adopted().iter().map(ToString::to_string));
-        }
-        let before = found.card.as_ref().is_some_and(|card| card.names.is_empty());
-        if !before && !decision.name.is_default() {
-            card.names.insert(decision.name.to_string());
-        }
-        // Load balancers of a cluster without a name are ours under any, as before.
-        if decision.name.is_default() {
-            card.names = BTreeSet::new();
-        }
-    }
-
-    /// The facts contradict each other. The same contradiction is told and written down once, whatever changes in its numbers.
-    fn stop(&self, found: Contradiction, record: &Record, progress: &mut Progress, events: &Recorder) -> Note {
-        let contradiction = match progress.told.take() {
-            Some(told) if told.reason == found.reason => told,
-            _ => {
-                let text = format!("safe mode, nothing is changed: {}", found.message());
-                tracing::warn!("{text}");
-                events.warning(&record::reference(record.uid.clone()), "SafeMode", &text);
-                found
-            }
-        };
-        let message = contradiction.message();
-        let safe_mode = Some(format!("{}: {message}", contradiction.reason));
-        self.metrics.safe_mode.set(1);
-        self.identity.set_hold(Some(Hold { reason: contradiction.reason, message, initialises_nodes: true }));
-        progress.told = Some(contradiction);
-        // What a former process wrote of the same contradiction says the same.
-        let reason = |text: &String| text.split(':').next().map(str::to_owned);
-        let known = record.safe_mode.clone().filter(|text| reason(text) == safe_mode.as_ref().and_then(reason));
-        Note { safe_mode: known.or(safe_mode), ..Note::default() }
-    }
-
-    /// What a human says of the identity is written down; the next look finds that the facts agree.
-    fn follow(&self, word: &Word, facts: &Facts<'_>, decision: &Decision, events: &Recorder) -> Note {
-        let mut card = confirmed_card(facts, word);
-        let name = match word {
-            Word::Confirm => decision.name.clone(),
-            Word::Rename(name) | Word::Copy(name) => name.clone(),
-        };
-        if !card.names.is_empty() {
-            card.names.insert(name.to_string());
-        }
-        let text = format!(
-            "identity of this cluster, as an administrator says: name {:?}, {} machines in namespace {} of Harvester, load balancers of \
-             {}",
-            name.as_str(),
-            card.machines.len(),
-            card.namespace,
-            if card.names.is_empty() { "any name".to_owned() } else { format!("{:?}", card.names) }
-        );
-        tracing::info!("{text}");
-        events.normal(&record::reference(None), "IdentityConfirmed", &text);
-        let name = (!name.is_default()).then_some(name);
-        Note { name, card: Some(card), safe_mode: None, followed: true }
-    }
-
-    fn is_paused(&self, record: &Record) -> bool {
-        self.place.paused || record.paused
-    }
-
-    fn hold_if_paused(&self, record: &Record) {
-        let paused = self.is_paused(record);
-        self.metrics.paused.set(i64::from(paused));
-        if paused {
-            let message = format!(
-                "the controller is paused by --paused or by {} in ConfigMap {NAMESPACE}/{NAME}: it observes and tells, and writes \
-                 nothing",
-                record::PAUSED
-            );
-            self.identity.set_hold(Some(Hold { reason: PAUSED, message, initialises_nodes: false }));
-        } else if self.identity.hold().is_some_and(|hold| hold.reason == PAUSED) {
-            self.identity.set_hold(None);
-        }
     }
 
     /// Writes the note; gives the record after that. What fails is tried again, less often each time.
@@ -429,142 +322,6 @@ impl Keeper {
         });
         proven.filter_map(|lb| cluster_of(lb)).collect()
     }
-
-    /// Takes the name into use and says what has to be said about it.
-    fn adopt(&self, decision: &Decision, record: &Record, events: &Recorder) {
-        let before = self.identity.name();
-        let flag = self.identity.flag();
-        let differs = decision.differs_from(flag);
-        self.metrics.cluster_name_mismatch.set(i64::from(differs));
-        if before.as_ref() == Some(&decision.name) {
-            return;
-        }
-        let object = record::reference(record.uid.clone());
-        match before {
-            None => {
-                tracing::info!(cluster = decision.name.as_str(), source = ?decision.source, "this cluster's name on Harvester");
-            }
-            Some(before) => {
-                let text = format!(
-                    "this cluster is called {:?} on Harvester from now on, before it was {:?}: new load balancers are named after it, \
-                     those that exist keep name and address",
-                    decision.name.as_str(),
-                    before.as_str()
-                );
-                tracing::info!("{text}");
-                events.normal(&object, "ClusterNameChanged", &text);
-            }
-        }
-        if differs {
-            let text = mismatch(&decision.name, flag);
-            tracing::warn!("{text}");
-            events.warning(&object, "ClusterNameNotChanged", &text);
-        }
-        self.identity.set(decision.name.clone());
-    }
-}
-
-/// What has changed.
-#[derive(Debug, PartialEq, Eq)]
-enum Changed {
-    Record,
-    Machines,
-}
-
-/// Tells of changes in everything that is compared.
-#[derive(Debug)]
-struct News {
-    record: Touched<String>,
-    nodes: Touched<String>,
-    vms: (VmCache, Touched<String>),
-    vmis: (VmiCache, Touched<String>),
-    machines: [watch::Receiver<Status>; 2],
-}
-
-impl News {
-    fn new(sources: &Sources) -> Self {
-        Self {
-            record: sources.record.subscribe(),
-            nodes: sources.nodes.subscribe(),
-            vms: (sources.vms.clone(), sources.vms.subscribe()),
-            vmis: (sources.vmis.clone(), sources.vmis.subscribe()),
-            machines: sources.machines.clone(),
-        }
-    }
-
-    async fn next(&mut self) -> Changed {
-        let [vms, vmis] = &mut self.machines;
-        tokio::select! {
-            Some(_) = self.record.next() => return Changed::Record,
-            Some(_) = self.nodes.next() => {}
-            Some(_) = self.vms.1.next() => {}
-            Some(_) = self.vmis.1.next() => {}
-            () = becomes_synced(&self.vms.0) => {}
-            () = becomes_synced(&self.vmis.0) => {}
-            Ok(()) = vms.changed() => {}
-            Ok(()) = vmis.changed() => {}
-        }
-        tokio::time::sleep(DEBOUNCE).await;
-        while let Some(Some(_)) = self.nodes.next().now_or_never() {}
-        while let Some(Some(_)) = self.vms.1.next().now_or_never() {}
-        while let Some(Some(_)) = self.vmis.1.next().now_or_never() {}
-        Changed::Machines
-    }
-}
-
-/// Ends when the first list arrives; never after that.
-async fn becomes_synced<K: Key, V: Send + Sync + 'static>(cache: &Cache<K, V>) {
-    if cache.is_synced() {
-        return std::future::pending().await;
-    }
-    cache.wait_synced().await;
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Once per outage.
-fn not_yet(error: &RecordError, told: bool) {
-    let error = chain(error);
-    if told {
-        tracing::debug!(error, "the name of this cluster is not remembered yet, trying again");
-    } else {
-        tracing::warn!(error, "the name of this cluster is not remembered yet, trying again");
-    }
-}
-
-fn not_allowed(error: &RecordError) {
-    tracing::warn!(
-        error = chain(error),
-        "the name of this cluster is not remembered, so a changed --cluster-name is noticed only while load balancers exist: grant \
-         get, list, watch, create and update of configmaps in namespace {NAMESPACE}"
-    );
-}
-
-/// A name in the record that is not followed.
-fn not_followed(bad: &str, used: &ClusterName) -> String {
-    format!(
-        "{} in ConfigMap {NAMESPACE}/{NAME} is {bad:?}, and no load balancer can be named after it: {}. This cluster goes on as {:?}",
-        record::CLUSTER_NAME,
-        ClusterName::ACCEPTED,
-        used.as_str()
-    )
-}
-
-/// What to do about a flag that is not followed.
-fn mismatch(used: &ClusterName, flag: &ClusterName) -> String {
-    let new = if flag.is_default() { ClusterName::from_record("NEW-NAME") } else { flag.clone() };
-    format!(
-        "--cluster-name is {:?}, but this cluster is known on Harvester as {:?} and goes on as that: nothing changes. If the flag was \
-         lost or mistyped, set --cluster-name={used}. If the name is really to change, run `{}`",
-        flag.as_str(),
-        used.as_str(),
-        rename(&new)
-    )
 }
 
 #[cfg(test)]

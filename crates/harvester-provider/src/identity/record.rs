@@ -25,8 +25,7 @@ pub const WORD: &str = "cloudprovider.harvesterhci.io/identity";
 /// LoadBalancers that a user told us to leave behind, one per line (decision 12).
 pub const POSSIBLE_ORPHANS: &str = "possible-orphans";
 
-/// Annotation: a changed value makes us look for garbage at once.
-pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";
+pub use contract::keys::cloudprovider::LIST_GARBAGE;
 
 /// A ConfigMap has room for a megabyte; the oldest lines go first.
 const MOST_ORPHANS: usize = 500;
@@ -199,6 +198,14 @@ impl Records {
             if !lines.lines().any(|known| known.starts_with(what)) {
                 *lines = with_line(lines, &format!("{what}{when}"));
             }
+        })
+        .await
+    }
+
+    /// Writes a human's word for the controller that leads; see [`parse_word`].
+    pub async fn ask(&self, word: &str) -> Result<Record, RecordError> {
+        self.change(|config_map| {
+            config_map.metadata.annotations.get_or_insert_default().insert(WORD.to_owned(), word.to_owned());
         })
         .await
     }

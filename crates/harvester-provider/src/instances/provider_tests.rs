@@ -52,7 +52,8 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
         Some("guestosinfo") => (200, json!({ "hostname": hostname })),
         Some("virtualmachines") => (
             200,
-            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": []}),
+            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": [
+                {"metadata": {"name": "canary", "uid": "uid-canary"}}]}),
         ),
         Some(name) => {
             let mut status = Scenario::status(404, "NotFound", "not found");
@@ -83,7 +84,7 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
     let services = cloud_provider::cache::services_with([]);
     // The machine of another Node, which is seen when anything is to count as gone.
     let nodes = cloud_provider::cache::nodes();
-    nodes.replace([("canary".to_owned(), node("canary", Some("uid-canary"), false))].into());
+    nodes.replace([("canary".to_owned(), node("canary", Some("harvester://uid-canary"), false))].into());
     let requests = Requests::new(server.client(), "guests");
     let vmis = instances.clone();
     let watched = watch::Sender::new(Status::default());

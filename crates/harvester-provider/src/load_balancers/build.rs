@@ -23,7 +23,7 @@ pub fn config() -> LoadBalancerConfig {
         max_load_balancers: None,
         cluster_uid: Some("uid-of-cluster".into()),
         cluster_uids: vec!["uid-of-cluster".into()],
-        cluster_names: std::collections::BTreeSet::new(),
+        cluster_names: BTreeSet::new(),
         namespace: "guests".into(),
         server: "https://h:6443".into(),
     }

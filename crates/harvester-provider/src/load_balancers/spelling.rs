@@ -2,7 +2,6 @@
 
 use cloud_provider::provider::Remark;
 use cloud_provider::view::Tags;
-use harvester_api::keys::{cloudprovider, kube_vip};
 
 use super::quoted::Quoted;
 
@@ -11,53 +10,6 @@ const OURS: &str = "cloudprovider.harvesterhci.io/";
 /// kube-vip has more keys than we read: only what is nearly one of these is a mistake.
 const KUBE_VIPS: &str = "kube-vip.io/";
 const NEARLY: usize = 2;
-
-/// What users may set on a Service, what announcers and we write there, and what is ours on other objects.
-const KNOWN: [&str; 37] = [
-    cloudprovider::IPAM,
-    cloudprovider::NETWORK,
-    cloudprovider::PROJECT,
-    cloudprovider::NAMESPACE,
-    cloudprovider::PRIMARY_SERVICE,
-    cloudprovider::SHARE_GROUP,
-    cloudprovider::LB_NETWORK,
-    cloudprovider::MANAGEMENT_NETWORK,
-    cloudprovider::CLUSTER,
-    cloudprovider::SERVICE_NAMESPACE,
-    cloudprovider::SERVICE_NAME,
-    cloudprovider::IP_POOL,
-    cloudprovider::IP,
-    cloudprovider::ABANDON,
-    cloudprovider::CLUSTER_UID,
-    cloudprovider::SERVICE_UID,
-    cloudprovider::NUDGED,
-    cloudprovider::PRESET_FINALIZER,
-    cloudprovider::ADDITIONAL_INTERNAL_IPS,
-    cloudprovider::HOST,
-    kube_vip::LOADBALANCER_IPS,
-    kube_vip::SERVICE_INTERFACE,
-    kube_vip::HWADDR,
-    kube_vip::REQUESTED_IP,
-    kube_vip::VIP_HOST,
-    kube_vip::IGNORE,
-    // The announcer's own.
-    "cloudprovider.harvesterhci.io/announcer-card",
-    "cloudprovider.harvesterhci.io/announcer-term",
-    "cloudprovider.harvesterhci.io/dhcp-lease",
-    "cloudprovider.harvesterhci.io/dhcp6-lease",
-    "cloudprovider.harvesterhci.io/list-garbage",
-    "kube-vip.io/loadbalancerHostname",
-    "kube-vip.io/dhcp-broadcast",
-    "kube-vip.io/rp_filter",
-    "kube-vip.io/macvlanName",
-    "kube-vip.io/leaseName",
-    "kube-vip.io/serviceVLAN",
-];
-
-/// Whether some program of ours reads or writes this key.
-pub fn is_known_annotation(key: &str) -> bool {
-    KNOWN.contains(&key)
-}
 
 /// What the author of a Service with these annotations should know. It ends up in the condition of the Service, so that no later
 /// process says it again.
@@ -72,11 +24,11 @@ pub fn misspelt(annotations: &Tags) -> Option<Remark> {
 /// The known key nearest to one that is a mistake.
 fn meant(key: &str) -> Option<&'static str> {
     let prefix = [OURS, KUBE_VIPS].into_iter().find(|prefix| key.starts_with(prefix))?;
-    let (name, known) = (&key[prefix.len()..], KNOWN.iter().filter(|known| known.starts_with(prefix)));
-    if is_known_annotation(key) {
+    let (name, known) = (&key[prefix.len()..], contract::keys::all().filter(|known| known.starts_with(prefix)));
+    if contract::keys::is_known(key) {
         return None;
     }
-    let (distance, nearest) = known.map(|known| (distance(name, &known[prefix.len()..]), *known)).min()?;
+    let (distance, nearest) = known.map(|known| (distance(name, &known[prefix.len()..]), known)).min()?;
     (prefix == OURS || distance <= NEARLY).then_some(nearest)
 }
 
@@ -97,6 +49,8 @@ fn distance(one: &str, other: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use harvester_api::keys::{cloudprovider, kube_vip};
+
     use super::*;
 
     #[test]
@@ -120,7 +74,7 @@ mod tests {
                 assert!(remark.warning && remark.message.contains(key) && remark.message.contains(expected));
             }
         }
-        for key in KNOWN {
+        for key in contract::keys::all() {
             assert_eq!(meant(key), None, "{key}");
         }
     }

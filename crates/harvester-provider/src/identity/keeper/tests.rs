@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::super::super::load_balancers::build;
+use super::super::card::Card;
+use super::super::record;
+use super::words::mismatch;
 use super::*;
 use crate::instances::view::VmView;
 use crate::instances::view::build::vm;
@@ -204,7 +207,7 @@ async fn a_record_that_somebody_deletes_is_written_again() {
 
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_refuses_for_a_moment_after_its_start_is_waited_for() {
-    let begin = tokio::time::Instant::now();
+    let begin = Instant::now();
     let server = Scenario::answering(move |_| {
         if begin.elapsed() < Duration::from_secs(2) {
             return (403, Scenario::status(403, "Forbidden", "no"));

@@ -211,6 +211,10 @@ impl HarvesterLoadBalancers {
                     self.metrics.waits(&service.key, Some(WaitReason::Turn));
                     return Ok(Some(Deleted::Waiting(waiting)));
                 }
+                if let Some(waiting) = self.is_wanted_after_all(service).await? {
+                    self.pacer.failed(name);
+                    return Ok(Some(Deleted::Waiting(waiting)));
+                }
                 let answer = self.send_delete(name, &uid).await?;
                 self.memory().found_for_deletion(name);
                 if leaks && !matches!(answer, apply::Deleted::Gone) {
@@ -237,6 +241,17 @@ impl HarvesterLoadBalancers {
             }
             DeletePlan::Refused(refusal) => Err(refused(&refusal)),
         }
+    }
+
+    /// A Service that the watch does not show may be missing in the view of an API server that is behind: before anything is deleted
+    /// for it, it is read itself. Whoever is there and goes needs no proof.
+    async fn is_wanted_after_all(&self, service: &ServiceView) -> Result<Option<Waiting>, ProviderError> {
+        if self.services.get(&service.key).is_some() {
+            return Ok(None);
+        }
+        let live = self.requests.read_service(&service.key).await.map_err(failed)?;
+        let wanted = live.is_some_and(|live| live.uid == service.uid && wants_load_balancer(&live));
+        Ok(wanted.then(|| soon(format!("service {} is there, and the watch does not show it yet", service.key))))
     }
 
     /// The object and its address go on with another Service.

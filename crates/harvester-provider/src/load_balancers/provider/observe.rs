@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::keys::cloudprovider::CLUSTER_UID;
 use harvester_api::keys::kube_vip;
@@ -73,7 +74,15 @@ impl HarvesterLoadBalancers {
         let has_it = |other: &ServiceView| {
             choice::static_address(other) == Some(address) && !sharing::wears_label_of(other, &service.key)
         };
-        others.retain(|other| !only_static || has_it(other));
+        // A booking is worth less than what another one shows: after a restore of the host, or with a pool that was made anew, the
+        // host knows nothing of who has the address. Who showed it first keeps it; the other one waits until it has gone over.
+        let shows_it = |other: &ServiceView| {
+            let new = !sharing::shows_ip(service, address) && !service.ingress.contains(&address);
+            new && wants_load_balancer(other)
+                && sharing::shows_ip(other, address)
+                && !sharing::wears_label_of(other, &service.key)
+        };
+        others.retain(|other| !only_static || has_it(other) || shows_it(other));
         sharing::other_user(&there, &others)
     }
 

@@ -1,0 +1,306 @@
+//! kube-vip's configuration, read into one plain struct: environment variables and flags in, or an error that names the
+//! variable.
+//!
+//! Nothing here looks at the machine; the few facts it needs (host name, files that exist) are arguments or are
+//! resolved by the caller.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+mod values;
+mod variables;
+
+use crate::class::ClassRules;
+use crate::detect::Profile;
+pub use contract::leases::GLOBAL as GLOBAL_LEASE;
+use values::{Values, flags};
+pub use variables::{VARIABLES, Variable};
+
+/// The kernel counts whole seconds, and the deadline is put off once a second: less would lose the address of a process
+/// that is well. The shortest Lease that the rules allow lasts 3 s.
+const MIN_FENCE: Duration = Duration::from_secs(2);
+/// failover-protocol.md 2.
+const NODE_FENCE: Duration = Duration::from_secs(5);
+
+/// Why the configuration cannot be used. The text is what the user reads when the process exits.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ConfigError {
+    /// A value that cannot be parsed.
+    #[error("environment variable {variable} is {value:?}: accepted is {accepted}")]
+    Value {
+        /// Name of the variable.
+        variable: &'static str,
+        /// What was found.
+        value: String,
+        /// What would have been accepted.
+        accepted: &'static str,
+    },
+    /// A mode of kube-vip that this announcer does not have.
+    #[error("environment variable {variable} is {value:?}: {why}")]
+    Unsupported {
+        /// Name of the variable.
+        variable: &'static str,
+        /// What was found.
+        value: String,
+        /// What to do instead.
+        why: &'static str,
+    },
+    /// Lease timings that cannot work together.
+    #[error(
+        "lease timings do not fit: vip_leaseduration ({duration} s) must be greater than vip_renewdeadline ({renew} s), \
+         and that greater than 1.2 times vip_retryperiod ({retry} s)"
+    )]
+    Timing {
+        /// `vip_leaseduration` in seconds.
+        duration: u64,
+        /// `vip_renewdeadline` in seconds.
+        renew: u64,
+        /// `vip_retryperiod` in seconds.
+        retry: u64,
+    },
+    /// A flag that kube-vip does not have.
+    #[error("unknown flag {0}: accepted are kube-vip's flags for services in ARP mode")]
+    UnknownFlag(String),
+    /// A flag that needs a value came last.
+    #[error("flag {0} needs a value")]
+    FlagWithoutValue(String),
+    /// A word that is not `manager`.
+    #[error("unexpected argument {0:?}: the only word accepted is `manager`")]
+    UnexpectedArgument(String),
+}
+
+/// Who decides which node announces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElectionMode {
+    /// One Lease for all Services, kube-vip's `svc_election=false`.
+    Global,
+    /// One Lease per Service, kube-vip's `svc_election=true`.
+    Service,
+    /// One membership Lease per node, ownership recorded on each Service.
+    Node,
+}
+
+impl ElectionMode {
+    /// The word of `election_mode`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Global => "global",
+            Self::Service => "service",
+            Self::Node => "node",
+        }
+    }
+}
+
+/// Which Lease, and client-go's three timings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseConfig {
+    /// `svc_leasename` without its namespace.
+    pub name: String,
+    /// Namespace given as `namespace/name`; absent: the pod's own.
+    pub namespace: Option<String>,
+    /// Where the pod's own namespace cannot be read: `cp_namespace`.
+    pub fallback_namespace: String,
+    /// `vip_leaseduration`.
+    pub duration: Duration,
+    /// `vip_renewdeadline`.
+    pub renew_deadline: Duration,
+    /// `vip_retryperiod`.
+    pub retry_period: Duration,
+}
+
+/// Prefix length of an address that is put on an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrefixRule {
+    /// This length.
+    Length(u8),
+    /// The length of the interface's own subnet that contains the address.
+    Auto,
+}
+
+/// Where the credentials of the cluster come from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ApiConfig {
+    /// `k8s_config_file`: must exist where given.
+    pub kubeconfig: Option<PathBuf>,
+    /// `HOME`, for `.kube/config`.
+    pub home: Option<PathBuf>,
+    /// `kubernetes_addr`: replaces the server's URL.
+    pub server: Option<String>,
+}
+
+/// Where metrics and health are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen {
+    /// Address; the unspecified IPv6 address stands for both families.
+    pub address: SocketAddr,
+}
+
+/// Everything the announcer is told from outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Identity in elections and in `kube-vip.io/vipHost`, lower-cased.
+    pub node_name: String,
+    /// `vip_interface`; absent: the interface of the default route.
+    pub interface: Option<String>,
+    /// `vip_servicesinterface`; absent: `interface`. May be the word `auto`.
+    pub services_interface: Option<String>,
+    /// `vip_subnet`, IPv4 part.
+    pub prefix4: PrefixRule,
+    /// `vip_subnet`, IPv6 part.
+    pub prefix6: PrefixRule,
+    /// Which ownership mode was asked for, decisions.md 17.
+    pub election_mode: ElectionMode,
+    /// `failover_profile`: how soon `node` mode holds a silent owner for dead.
+    pub profile: Profile,
+    /// `vip_failback`: in `node` mode, hand an address back to the node where it belongs.
+    pub fail_back: bool,
+    /// The Lease of `global` mode.
+    pub lease: LeaseConfig,
+    /// Which classes are ours.
+    pub class: ClassRules,
+    /// `svc_lease_namespaces`: where Services of other namespaces may have their Leases, in `service` mode.
+    pub lease_namespaces: BTreeSet<String>,
+    /// `svc_namespace`: watch one namespace only.
+    pub watch_namespace: Option<String>,
+    /// `vip_arpRate`, only where it was set: announce for ever at this interval. Absent: a burst, then silence.
+    pub announce_interval: Option<Duration>,
+    /// `enable_service_security`.
+    pub service_security: bool,
+    /// `disable_service_updates`.
+    pub disable_service_updates: bool,
+    /// `prometheus_server`; absent: not served.
+    pub metrics: Option<Listen>,
+    /// `health_check_port`; absent: not served on a port of its own.
+    pub health: Option<Listen>,
+    /// How to reach the cluster.
+    pub api: ApiConfig,
+    /// `vip_loglevel` on slog's scale: -4 debug, 0 info, 4 warn, 8 error.
+    pub log_level: i32,
+    /// Variables that were set and change nothing here.
+    pub without_effect: Vec<String>,
+}
+
+impl Config {
+    /// Read kube-vip's environment and arguments. `args` are those after the program's name, with or without the
+    /// leading word `manager`; `hostname` is used where neither `vip_nodename` nor `NODE_NAME` says who we are.
+    pub fn from_env_and_args<E, A>(env: E, args: A, hostname: &str) -> Result<Self, ConfigError>
+    where
+        E: IntoIterator<Item = (String, String)>,
+        A: IntoIterator<Item = String>,
+    {
+        let mut values = flags(args)?;
+        let mut node_name = None;
+        let mut home = None;
+        for (name, value) in env {
+            match name.as_str() {
+                "NODE_NAME" if !value.is_empty() => node_name = Some(value),
+                "HOME" if !value.is_empty() => home = Some(PathBuf::from(value)),
+                _ => {
+                    if let Some(variable) = VARIABLES.iter().find(|v| v.name == name) {
+                        // An empty value means "not set", except where empty is meaningful (kube-vip spec 1.1).
+                        if !value.is_empty() || variable.name == "lb_class_name" {
+                            values.insert(variable.name, value);
+                        }
+                    }
+                }
+            }
+        }
+        let values = Values(values);
+        values.refuse_unsupported()?;
+
+        let (prefix4, prefix6) = values.prefixes()?;
+        let (lease_namespace, lease_name) = match values.text("svc_leasename") {
+            Some(name) => match name.split_once('/') {
+                Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+                    (Some(namespace.to_owned()), name.to_owned())
+                }
+                Some(_) => return Err(values.bad("svc_leasename", "a name or namespace/name")),
+                None => (None, name.to_owned()),
+            },
+            None => (None, GLOBAL_LEASE.to_owned()),
+        };
+        let class = ClassRules {
+            name: values.text("lb_class_name").map_or_else(|| ClassRules::default().name, str::to_owned),
+            only: values.boolean("lb_class_only")?.unwrap_or(false),
+            legacy: values.boolean("lb_class_legacy_handling")?.unwrap_or(true),
+        };
+        let lease_texts = lease_namespace.iter().all(|namespace| is_label(namespace)) && is_subdomain(&lease_name);
+        if !lease_texts {
+            return Err(values.bad("svc_leasename", "the name of a Lease (a DNS subdomain) or namespace/name"));
+        }
+        if values.text("svc_namespace").is_some_and(|namespace| !is_label(namespace)) {
+            return Err(values.bad("svc_namespace", "the name of a namespace (a DNS label)"));
+        }
+        let (variable, named) = match (values.text("vip_nodename"), node_name.as_deref()) {
+            (Some(name), _) => ("vip_nodename", name),
+            (None, Some(name)) => ("NODE_NAME", name),
+            (None, None) => ("vip_nodename", hostname),
+        };
+        let node_name = named.trim().to_lowercase();
+        // It becomes a part of the names of Leases.
+        if !is_subdomain(&node_name) {
+            let accepted = "the name of a node: letters, digits, - and ., at most 253 (a DNS subdomain)";
+            return Err(ConfigError::Value { variable, value: named.to_owned(), accepted });
+        }
+        let config = Self {
+            node_name,
+            interface: values.interface("vip_interface")?,
+            services_interface: values.interface("vip_servicesinterface")?,
+            prefix4,
+            prefix6,
+            election_mode: values.election_mode()?,
+            profile: values.profile()?,
+            fail_back: values.boolean("vip_failback")?.unwrap_or(false),
+            lease: values.lease(lease_namespace, lease_name)?,
+            class,
+            lease_namespaces: values.list("svc_lease_namespaces"),
+            watch_namespace: values.text("svc_namespace").map(str::to_owned),
+            announce_interval: values.announce_interval()?,
+            // decisions.md 16: kube-vip's default is false, and leaves every port of the node open on each VIP.
+            service_security: values.boolean("enable_service_security")?.unwrap_or(true),
+            disable_service_updates: values.boolean("disable_service_updates")?.unwrap_or(false),
+            metrics: values.metrics()?,
+            health: values.health()?,
+            api: ApiConfig {
+                kubeconfig: values.text("k8s_config_file").map(PathBuf::from),
+                home,
+                server: values.server()?,
+            },
+            log_level: values.number("vip_loglevel", "a whole number: -4 debug, 0 info, 4 warn, 8 error")?.unwrap_or(0),
+            without_effect: values.without_effect()?,
+        };
+        Ok(config)
+    }
+
+    /// How long the kernel keeps a VIP without a sign of life from us. Shorter than what others wait before they may
+    /// take over, so that a process that hangs or died is silent on the wire before its successor speaks. In `node` mode
+    /// nobody takes over while the kernel answers, so that it must not answer for a dead process longer than it takes to
+    /// restart one (failover-protocol.md 2).
+    pub fn fence(&self) -> Duration {
+        let lease = self.lease.duration;
+        let fence = lease.saturating_sub(self.lease.retry_period + Duration::from_secs(1)).max(MIN_FENCE);
+        match self.election_mode {
+            ElectionMode::Global | ElectionMode::Service => fence,
+            ElectionMode::Node => fence.min(NODE_FENCE),
+        }
+    }
+}
+
+/// RFC 1123, as the API has it for names of namespaces.
+fn is_label(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    text.len() <= 63
+        && text.bytes().all(|byte| plain(byte) || byte == b'-')
+        && text.bytes().next().is_some_and(plain)
+        && text.bytes().last().is_some_and(plain)
+}
+
+/// The same for names of nodes and Leases.
+fn is_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests;

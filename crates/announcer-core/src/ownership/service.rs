@@ -1,0 +1,267 @@
+//! `service` mode: one Lease per Service, kube-vip's names and identity (kube-vip spec 4), so that a kube-vip on another
+//! node and this announcer exclude each other.
+//!
+//! Services that share an address follow the Lease of the oldest one: kube-vip's Leases know nothing of one another, and
+//! the address ends up on two nodes (kube-vip spec 3.9). The Leases of the others are taken too, by whoever has the first
+//! one, so that no kube-vip announces the address for their sake.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use contract::leases::SERVICE_PREFIX;
+use contract::names::is_object_name;
+
+use super::{LeaseState, Owner, Ownership};
+use crate::annotations::{LEASE_NAME, Problem};
+use crate::endpoints::{Endpoints, eligible_nodes};
+use crate::group::groups;
+use crate::view::{ServiceKey, ServiceView};
+
+/// A Lease by namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseKey {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl fmt::Display for LeaseKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl LeaseKey {
+    /// kube-vip spec 4: `kubevip-<service>` beside the Service, unless its annotation names another one, as `name` or
+    /// `namespace/name`. Other Leases decide about other things, some about who controls the cluster, and whoever may
+    /// write Services in one namespace must not have this node compete for those: beside its own there are only
+    /// `namespaces`.
+    pub fn of(view: &ServiceView, namespaces: &BTreeSet<String>) -> Result<Self, Problem> {
+        let Some(text) = view.lease_name.as_deref() else { return Ok(Self::usual(view)) };
+        let (namespace, name) = text.split_once('/').unwrap_or((&view.key.namespace, text));
+        if !is_object_name(name) || (namespace != view.key.namespace && !namespaces.contains(namespace)) {
+            return Err(Problem::new(
+                LEASE_NAME,
+                text,
+                "accepted is the name of a Lease beside the Service, or namespace/name in a namespace that svc_lease_namespaces of the announcer names; the usual Lease is used",
+            ));
+        }
+        Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+
+    fn usual(view: &ServiceView) -> Self {
+        Self { namespace: view.key.namespace.clone(), name: format!("{SERVICE_PREFIX}{}", view.key.name) }
+    }
+
+    /// The Service whose own Lease has this name, if any has.
+    pub fn service_of(name: &str) -> Option<&str> {
+        name.strip_prefix(SERVICE_PREFIX)
+    }
+}
+
+/// kube-vip's Leases per Service.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceLeases {
+    node: String,
+    /// Where Services of other namespaces may have their Leases.
+    namespaces: BTreeSet<String>,
+    states: BTreeMap<LeaseKey, LeaseState>,
+    /// The Lease that decides about each Service; absent: this node takes no part.
+    decides: BTreeMap<ServiceKey, LeaseKey>,
+    wanted: BTreeSet<LeaseKey>,
+    /// Since when those say nothing about an owner.
+    silent: BTreeMap<LeaseKey, Instant>,
+}
+
+impl ServiceLeases {
+    /// Knows nothing.
+    pub fn new(node: String, namespaces: BTreeSet<String>) -> Self {
+        Self { node, namespaces, ..Self::default() }
+    }
+
+    fn lease_of(&self, view: &ServiceView) -> LeaseKey {
+        LeaseKey::of(view, &self.namespaces).unwrap_or_else(|_| LeaseKey::usual(view))
+    }
+
+    /// What is wrong with the Lease that this Service asks for.
+    pub fn problem(&self, view: &ServiceView) -> Option<Problem> {
+        LeaseKey::of(view, &self.namespaces).err()
+    }
+
+    /// An election says something new; true if it is.
+    pub fn lease(&mut self, key: LeaseKey, state: LeaseState) -> bool {
+        if !self.wanted.contains(&key) {
+            return false;
+        }
+        if state.owner(&self.node) != Owner::Undecided {
+            self.silent.remove(&key);
+        }
+        self.states.insert(key, state.clone()) != Some(state)
+    }
+
+    /// In which elections to take part. kube-vip competes for a Service with policy Local only where it has endpoints.
+    pub fn campaign(
+        &mut self,
+        services: &BTreeMap<ServiceKey, ServiceView>,
+        endpoints: &Endpoints,
+        stopping: bool,
+    ) -> &BTreeSet<LeaseKey> {
+        if stopping {
+            self.wanted.clear();
+            return &self.wanted;
+        }
+        self.decides.clear();
+        self.wanted.clear();
+        for members in groups(services).members.values() {
+            let views: Vec<&ServiceView> = members.iter().filter_map(|key| services.get(key)).collect();
+            let eligible = eligible_nodes(views.iter().copied(), endpoints);
+            if !eligible.includes(&self.node) {
+                continue;
+            }
+            let Some(first) = views.iter().find(|view| !view.retired).or(views.first()) else { continue };
+            let decides = self.lease_of(first);
+            self.decides.extend(members.iter().map(|key| (key.clone(), decides.clone())));
+            if matches!(self.states.get(&decides), Some(LeaseState::Held { .. })) {
+                let all: Vec<LeaseKey> = views.iter().map(|view| self.lease_of(view)).collect();
+                self.wanted.extend(all);
+            }
+            self.wanted.insert(decides);
+        }
+        self.states.retain(|key, _| self.wanted.contains(key));
+        &self.wanted
+    }
+
+    /// Services of which no owner can be told for this long, with the Lease that should say it.
+    pub fn stuck(&mut self, now: Instant, patience: Duration) -> Vec<(ServiceKey, LeaseKey)> {
+        let open =
+            |key: &LeaseKey| self.states.get(key).is_none_or(|state| state.owner(&self.node) == Owner::Undecided);
+        let silent: BTreeSet<&LeaseKey> = self.decides.values().filter(|key| open(key)).collect();
+        self.silent =
+            silent.into_iter().map(|key| (key.clone(), self.silent.get(key).copied().unwrap_or(now))).collect();
+        let long = |key: &LeaseKey| self.silent.get(key).is_some_and(|since| now >= *since + patience);
+        self.decides
+            .iter()
+            .filter(|(_, lease)| long(lease))
+            .map(|(service, lease)| (service.clone(), lease.clone()))
+            .collect()
+    }
+
+    fn state(&self, service: &ServiceView) -> Option<&LeaseState> {
+        self.states.get(self.decides.get(&service.key)?)
+    }
+}
+
+impl Ownership for ServiceLeases {
+    fn of(&self, service: &ServiceView) -> Owner {
+        if !self.decides.contains_key(&service.key) {
+            return Owner::Theirs;
+        }
+        self.state(service).map_or(Owner::Undecided, |state| state.owner(&self.node))
+    }
+
+    fn confirmed(&self, service: &ServiceView) -> bool {
+        self.state(service) == Some(&LeaseState::Held { confirmed: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::view;
+
+    const MINE: LeaseState = LeaseState::Held { confirmed: true };
+
+    fn services(views: &[ServiceView]) -> BTreeMap<ServiceKey, ServiceView> {
+        views.iter().map(|view| (view.key.clone(), view.clone())).collect()
+    }
+
+    fn names(wanted: &BTreeSet<LeaseKey>) -> Vec<String> {
+        wanted.iter().map(|key| format!("{}/{}", key.namespace, key.name)).collect()
+    }
+
+    #[test]
+    fn leases_have_kube_vips_names() {
+        let infra = BTreeSet::from(["infra".to_owned()]);
+        for (annotation, expected) in [
+            (None, Some("default/kubevip-web")),
+            (Some("common"), Some("default/common")),
+            (Some("default/common.2"), Some("default/common.2")),
+            (Some("infra/common"), Some("infra/common")),
+            (Some("kube-system/kube-controller-manager"), None),
+            (Some("/common"), None),
+            (Some("infra/"), None),
+            (Some("infra/a/b"), None),
+            (Some("Common"), None),
+            (Some("-common"), None),
+            (Some("a..b"), None),
+            (Some(&"a".repeat(254)), None),
+        ] {
+            let view = ServiceView { lease_name: annotation.map(str::to_owned), ..view("web", &["10.0.0.5"]) };
+            let key = LeaseKey::of(&view, &infra).ok().map(|key| key.to_string());
+            assert_eq!(key.as_deref(), expected, "{annotation:?}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_names_a_lease_of_somebody_else_competes_for_its_own() {
+        let lease_name = Some("kube-system/kube-controller-manager".to_owned());
+        let web = ServiceView { lease_name, ..view("web", &["10.0.0.5"]) };
+        let all = services(std::slice::from_ref(&web));
+        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
+        assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-web"]);
+        leases.lease(LeaseKey::usual(&web), MINE);
+        assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-web"]);
+        assert!(leases.problem(&web).is_some());
+    }
+
+    #[test]
+    fn each_service_has_its_own_owner() {
+        let all = services(&[view("a", &["10.0.0.5"]), view("b", &["10.0.0.6"])]);
+        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
+        assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-a", "default/kubevip-b"]);
+        let owner = |leases: &ServiceLeases, name: &str| leases.of(&view(name, &[]));
+        assert_eq!(owner(&leases, "a"), Owner::Undecided);
+        let key = |name: &str| LeaseKey { namespace: "default".into(), name: format!("kubevip-{name}") };
+        assert!(leases.lease(key("a"), MINE) && !leases.lease(key("a"), MINE), "news once");
+        assert!(leases.lease(key("b"), LeaseState::Other("node-2".into())));
+        assert_eq!((owner(&leases, "a"), owner(&leases, "b")), (Owner::Mine, Owner::Theirs));
+        assert!(!leases.lease(key("c"), MINE), "a Lease of nobody here");
+    }
+
+    #[test]
+    fn services_on_one_address_follow_the_oldest_and_its_holder_takes_the_other_leases_too() {
+        let old = ServiceView { created: 1, ..view("old", &["10.0.0.5"]) };
+        let young = ServiceView { created: 2, ..view("young", &["10.0.0.5"]) };
+        let all = services(&[old.clone(), young.clone()]);
+        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
+        assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-old"]);
+        leases.lease(LeaseKey::usual(&old), MINE);
+        assert_eq!(leases.of(&young), Owner::Mine);
+        assert_eq!(leases.campaign(&all, &Endpoints::new(), false).len(), 2);
+        leases.lease(LeaseKey::usual(&young), LeaseState::Other("node-2".into()));
+        assert_eq!(leases.of(&young), Owner::Mine, "never on two nodes");
+    }
+
+    #[test]
+    fn where_a_local_service_has_no_endpoint_no_part_is_taken() {
+        let web = ServiceView { local_traffic: true, ..view("web", &["10.0.0.5"]) };
+        let all = services(std::slice::from_ref(&web));
+        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
+        let endpoints = Endpoints::from([(web.key.clone(), BTreeSet::from(["node-2".to_owned()]))]);
+        assert!(leases.campaign(&all, &endpoints, false).is_empty());
+        assert_eq!(leases.of(&web), Owner::Theirs);
+    }
+
+    #[test]
+    fn the_end_leaves_all_elections_and_keeps_what_is_served() {
+        let web = view("web", &["10.0.0.5"]);
+        let all = services(std::slice::from_ref(&web));
+        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
+        leases.campaign(&all, &Endpoints::new(), false);
+        leases.lease(LeaseKey::usual(&web), MINE);
+        assert!(leases.campaign(&all, &Endpoints::new(), true).is_empty());
+        assert_eq!(leases.of(&web), Owner::Mine);
+    }
+}

@@ -1,0 +1,81 @@
+//! What goes with a DHCP lease from one node to the next.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::is_unicast;
+
+/// What the node that holds a DHCP lease leaves for its successor: with the MAC and this, it goes on by INIT-REBOOT,
+/// and within the lease even before the server has answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseFacts {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// Option 54 of the last ACK.
+    pub server: Ipv4Addr,
+    /// When the lease ends unless renewed; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+}
+
+impl LeaseFacts {
+    /// Our own annotation; whatever somebody else made of it is as good as none.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok().filter(|facts: &Self| is_unicast(facts.address.into()))
+    }
+
+    /// What to write.
+    pub fn to_annotation(&self) -> String {
+        serde_json::to_string(self).expect("three plain fields are always valid JSON")
+    }
+}
+
+/// The same for DHCPv6; the client's DUID comes from the Service's UID.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseFacts6 {
+    /// The address.
+    pub address: Ipv6Addr,
+    /// DUID of the server of the last REPLY, in hexadecimal digits.
+    pub server: String,
+    /// When the valid lifetime ends unless renewed; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+}
+
+impl LeaseFacts6 {
+    /// Our own annotation; whatever somebody else made of it is as good as none.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text)
+            .ok()
+            .filter(|facts: &Self| facts.server_duid().is_some() && is_unicast(facts.address.into()))
+    }
+
+    /// What to write.
+    pub fn to_annotation(&self) -> String {
+        serde_json::to_string(self).expect("three plain fields are always valid JSON")
+    }
+
+    /// The digits for a DUID.
+    pub fn digits(duid: &[u8]) -> String {
+        duid.iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+
+    /// The server's DUID, unless somebody wrote something else there.
+    pub fn server_duid(&self) -> Option<Vec<u8>> {
+        if self.server.is_empty()
+            || self.server.len() > 260
+            || !self.server.bytes().all(|byte| byte.is_ascii_hexdigit())
+        {
+            return None;
+        }
+        let (pairs, rest) = self.server.as_bytes().as_chunks::<2>();
+        let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        rest.is_empty().then(|| pairs.iter().filter_map(byte).collect())
+    }
+}

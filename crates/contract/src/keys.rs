@@ -1,0 +1,129 @@
+//! Every key of an annotation or label under the prefixes that cloud provider and announcer share with users and with each other. ccm.md 2,
+//! harvester-side.md 2.4, 4.3 and 9.3, kube-vip spec 0.
+
+/// Constants, and `ALL` of them: what is added here is known to every reader of the list.
+macro_rules! keys {
+    ($($(#[$comment:meta])* pub const $name:ident: &str = $key:literal;)+) => {
+        $($(#[$comment])* pub const $name: &str = $key;)+
+        /// All of them.
+        pub const ALL: &[&str] = &[$($name),+];
+    };
+}
+
+/// Keys below `cloudprovider.harvesterhci.io/`: the guest's own vocabulary, on Services, Nodes and LoadBalancers.
+pub mod cloudprovider {
+    keys! {
+        /// Service: where the address comes from, `pool` (also when absent), `dhcp` or `static`.
+        pub const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
+        /// Service: network as `namespace/name` of a NetworkAttachmentDefinition; immutable once the LoadBalancer exists.
+        pub const NETWORK: &str = "cloudprovider.harvesterhci.io/network";
+        /// Service: Rancher project, copied to the LoadBalancer.
+        pub const PROJECT: &str = "cloudprovider.harvesterhci.io/project";
+        /// Service: namespace, copied to the LoadBalancer.
+        pub const NAMESPACE: &str = "cloudprovider.harvesterhci.io/namespace";
+        /// Service annotation: `namespace/name` of the Service whose address is shared. As a **label** on the same Service:
+        /// `namespace.name`, the index of who shares with whom.
+        pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
+
+        /// Service: name of a group in its namespace whose members share one address of a pool.
+        pub const SHARE_GROUP: &str = "cloudprovider.harvesterhci.io/share-group";
+
+        /// LoadBalancer: network at the time of creation, the frozen copy that later changes are compared with.
+        pub const LB_NETWORK: &str = "cloudprovider.harvesterhci.io/lb-network";
+        /// LoadBalancer: the provider's management network, one source of the host's network choice.
+        pub const MANAGEMENT_NETWORK: &str = "cloudprovider.harvesterhci.io/managementNetwork";
+        /// LoadBalancer **label**: name of the guest cluster. Harvester cleans up by it.
+        pub const CLUSTER: &str = "cloudprovider.harvesterhci.io/cluster";
+        /// LoadBalancer label: namespace of the Service.
+        pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/serviceNamespace";
+        /// LoadBalancer label: name of the Service.
+        pub const SERVICE_NAME: &str = "cloudprovider.harvesterhci.io/serviceName";
+        /// Service: the IPPool on Harvester to take the address from, past its selection rules.
+        pub const IP_POOL: &str = "cloudprovider.harvesterhci.io/ippool";
+        /// Service: the address that is asked for. With IPAM `static` it is the address.
+        pub const IP: &str = "cloudprovider.harvesterhci.io/ip";
+        /// Service that is being deleted: name of the LoadBalancer to leave behind on Harvester (decision 12).
+        pub const ABANDON: &str = "cloudprovider.harvesterhci.io/abandon";
+        /// Service annotation, `"true"`: the provider observes the Service and writes nothing for it, neither here nor on Harvester.
+        pub const PAUSED: &str = "cloudprovider.harvesterhci.io/paused";
+        /// LoadBalancer annotation: UID of the guest cluster, which is that of its Namespace `kube-system` (of Service
+        /// `default/kubernetes` where that may not be read, and in earlier versions).
+        pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/clusterUID";
+        /// LoadBalancer annotation: UID of the Service.
+        pub const SERVICE_UID: &str = "cloudprovider.harvesterhci.io/serviceUID";
+        /// LoadBalancer annotation: changes when we wake the host's controller out of its back-off.
+        pub const NUDGED: &str = "cloudprovider.harvesterhci.io/nudged";
+        /// LoadBalancer annotation, `"true"`: we set the host controller's finalizer ourselves, so it proves nothing about the host.
+        pub const PRESET_FINALIZER: &str = "cloudprovider.harvesterhci.io/preset-finalizer";
+
+        /// Node: JSON array of addresses that are not to be shown.
+        pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
+        /// Label of a Node: the Harvester host that its machine runs on, for anti-affinity across physical machines.
+        pub const HOST: &str = "cloudprovider.harvesterhci.io/host";
+
+        /// Service, of the announcer: since which change of owner `vipHost` stands, as a decimal number (decisions.md 20).
+        pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
+        /// Service, of the announcer: what a successor needs to go on with the DHCP lease (see `LeaseFacts`).
+        pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
+        /// Service, of the announcer: the same for DHCPv6 (see `LeaseFacts6`).
+        pub const DHCP6_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp6-lease";
+        /// Lease of a node, of the announcer: what the node says about itself (see `Card`).
+        pub const CARD: &str = "cloudprovider.harvesterhci.io/announcer-card";
+        /// ConfigMap `kube-system/harvester-cloud-provider`: a changed value makes the cloud provider look for garbage at once.
+        pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";
+    }
+}
+
+/// Keys below `kube-vip.io/`, on Services: what cloud provider and users ask of the announcer, and what it answers.
+pub mod kube_vip {
+    keys! {
+        /// Addresses to announce; `0.0.0.0` and `::` ask for DHCP. Output of the cloud provider.
+        pub const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
+        /// Network interface for the address, or `auto`: the one whose subnet contains it.
+        pub const SERVICE_INTERFACE: &str = "kube-vip.io/serviceInterface";
+        /// MAC address of the DHCP macvlan. Refused: one that an interface of a node or another Service's lease has. Those of the gateway and of other machines cannot be told: do not name them.
+        pub const HWADDR: &str = "kube-vip.io/hwaddr";
+        /// Last DHCP address, asked for again.
+        pub const REQUESTED_IP: &str = "kube-vip.io/requestedIP";
+        /// Node that announces.
+        pub const VIP_HOST: &str = "kube-vip.io/vipHost";
+        /// `true`: not for kube-vip.
+        pub const IGNORE: &str = "kube-vip.io/ignore";
+        /// Host name for the DHCP server.
+        pub const LOADBALANCER_HOSTNAME: &str = "kube-vip.io/loadbalancerHostname";
+        /// `true`: ask the DHCP server to answer by broadcast.
+        pub const DHCP_BROADCAST: &str = "kube-vip.io/dhcp-broadcast";
+        /// `rp_filter` of the macvlan.
+        pub const RP_FILTER: &str = "kube-vip.io/rp_filter";
+        /// Name of the macvlan instead of `vip-<uid8>`.
+        pub const MACVLAN_NAME: &str = "kube-vip.io/macvlanName";
+        /// Name of the Lease in `service` mode; `namespace/name` where `svc_lease_namespaces` names that namespace.
+        pub const LEASE_NAME: &str = "kube-vip.io/leaseName";
+        /// An 802.1Q sub-interface, which we do not make.
+        pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
+    }
+}
+
+/// Whether some program of ours reads or writes this key.
+pub fn is_known(key: &str) -> bool {
+    all().any(|known| known == key)
+}
+
+/// All keys of both prefixes.
+pub fn all() -> impl Iterator<Item = &'static str> {
+    cloudprovider::ALL.iter().chain(kube_vip::ALL).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_key_stands_once_and_under_its_own_prefix() {
+        assert!(cloudprovider::ALL.iter().all(|key| key.starts_with("cloudprovider.harvesterhci.io/")));
+        assert!(kube_vip::ALL.iter().all(|key| key.starts_with("kube-vip.io/")));
+        assert_eq!(all().collect::<BTreeSet<_>>().len(), all().count());
+    }
+}
