@@ -36,6 +36,9 @@ use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
 use crate::view::{ServiceKey, ServiceView};
 use crate::worker::{self, Next};
 
+/// The name under which the API server notes what we write: the first part of our `User-Agent`.
+const FIELD_MANAGER: &str = "harvester-cloud-provider";
+
 /// Source component of the Events.
 pub(crate) const COMPONENT: &str = "service-controller";
 
@@ -197,6 +200,11 @@ impl ServiceController {
     }
 
     async fn ensure(&self, service: Arc<ServiceView>, add_finalizer: bool, memory: &mut Memory) -> Next {
+        let found = ServiceView { resource_version: String::new(), ..ServiceView::clone(&service) };
+        if let Some(rest) = memory.damper.rest(&found, Instant::now()) {
+            return Next::After(rest);
+        }
+        let settled = memory.story.is_settled();
         let mut service = service;
         // Remembered before anything is sent: whatever fails from here on, the load balancer is cleaned up later.
         memory.served = Some(Arc::clone(&service));
@@ -233,6 +241,13 @@ impl ServiceController {
         };
         self.settings.metrics.called("ensure", result, start.elapsed());
         self.show(&service, answer.as_ref(), memory).await;
+        let corrected = add_finalizer || matches!(answer, Ok(Ensured::Ready { changed: true, .. }));
+        if settled && corrected && memory.damper.repaired(found, Instant::now()) {
+            let by = self.writer.other_writer(&service, FIELD_MANAGER).await.ok().flatten();
+            let tell = Tell::undone(by.as_deref());
+            tracing::warn!("{}", tell.message);
+            self.tell(&service, [tell]);
+        }
         match answer {
             Ok(answer) => {
                 memory.conflicts = 0;

@@ -59,6 +59,8 @@ pub struct HarvesterInstances {
     rules: AddressRules,
     /// `--disable-vmi-controller` not given.
     follows_vmis: bool,
+    /// And `--disable-hostname-lookup` neither: a Node may be called other than its machine.
+    asks_agents: bool,
     services: ServiceCache,
     vms: VmCache,
     vmis: VmiCache,
@@ -84,6 +86,8 @@ struct Memory {
     swept: Option<Instant>,
     /// Addresses of Services, and when they were last published.
     vips: BTreeMap<IpAddr, Instant>,
+    /// How often something went wrong with the watches, and since when it was so often.
+    steady: Option<(u64, tokio::time::Instant)>,
 }
 
 /// A VM and its Node, as a provider ID has shown.
@@ -125,6 +129,7 @@ impl HarvesterInstances {
             server: config.server.clone(),
             rules: AddressRules::from(config),
             follows_vmis: !config.disable_vmi_controller,
+            asks_agents: !(config.disable_vmi_controller || config.disable_hostname_lookup),
             services,
             vms,
             vmis,
@@ -353,6 +358,32 @@ impl Instances for HarvesterInstances {
             Ok(vm) => power(&vm, self.vmis.get(&vm.name).as_deref()),
             Err(reason) => Power::Unknown(reason),
         }
+    }
+
+    async fn power_now(&self, node: &NodeView) -> Power {
+        let known = match self.vm(node) {
+            Ok(vm) => vm,
+            Err(reason) => return Power::Unknown(reason),
+        };
+        match self.requests.read(&known.name).await {
+            Ok(Some((vm, vmi))) if vm.uid == known.uid => power(&vm, vmi.as_ref()),
+            Ok(_) => Power::Unknown(format!("VM {}/{} is another one now, or gone", self.namespace, known.name)),
+            Err(error) => Power::Unknown(runtime::error::chain(&error)),
+        }
+    }
+
+    fn steady_since(&self) -> Option<tokio::time::Instant> {
+        let mut troubles = 0;
+        let mut well = true;
+        for status in &self.watched {
+            let status = status.borrow();
+            troubles += status.troubles;
+            well &= status.synced && status.error.is_none();
+        }
+        let mut memory = self.memory();
+        let since = memory.steady.filter(|(before, _)| *before == troubles).map(|(_, since)| since);
+        memory.steady = well.then(|| (troubles, since.unwrap_or_else(tokio::time::Instant::now)));
+        memory.steady.map(|(_, since)| since)
     }
 
     fn wakes(&self) -> BoxStream<'static, NodeWake> {

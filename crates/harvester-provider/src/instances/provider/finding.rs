@@ -26,7 +26,7 @@ impl HarvesterInstances {
         let cluster = self.cluster.name_or_flag();
         let ours = cluster.is_default() || vmi.guest_cluster().is_none_or(|other| other == cluster.as_str());
         let free = memory.bound.get(&vm.uid).is_none_or(|binding| binding.node == node.name);
-        if !self.follows_vmis || !ours || !free || !memory.hostnames.is_plain(&node.name) {
+        if !self.asks_agents || !ours || !free || !memory.hostnames.is_plain(&node.name) {
             return None;
         }
         match memory.hostnames.resolve(&node.name, true, &[vmi.as_ref()], Instant::now()) {
@@ -48,7 +48,7 @@ impl HarvesterInstances {
         let bound = memory.bound.iter().map(|(uid, binding)| (uid.clone(), binding.node.clone())).collect();
         let cluster = self.cluster.name_or_flag();
         let machines = Machines { cluster: &cluster, vms: &vms, vmis: &vmis, bound: &bound };
-        find(node, machines, self.follows_vmis.then_some(&mut memory.hostnames), Instant::now())
+        find(node, machines, self.asks_agents.then_some(&mut memory.hostnames), Instant::now())
     }
 
     pub(super) fn find(&self, node: &NodeView) -> Found {
