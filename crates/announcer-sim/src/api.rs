@@ -5,13 +5,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use announcer::annotations::{DHCP_LEASE, LeaseFacts};
-use announcer::class::ClassRules;
-use announcer::engine::Record;
-use announcer::ownership::node::{Card, ForeignLock, Member, NodeFacts, Seat, Swap, Term};
-use announcer::record::{annotate, publish, sit};
-use announcer::view::{ServiceKey, ServiceView, Uid};
+use announcer_core::annotations::{DHCP_LEASE, LeaseFacts};
+use announcer_core::class::ClassRules;
+use announcer_core::engine::Record;
+use announcer_core::ownership::node::{Card, ForeignLock, Member, NodeFacts, Seat, Swap, Term};
+use announcer_core::record::{annotate, publish, sit};
+use announcer_core::view::{ServiceKey, ServiceView, Uid};
 use dhcp_sim::ClientId;
+use jiff::Timestamp;
 use kube::api::DynamicObject;
 use l2::Mac;
 use runtime::leader;
@@ -215,11 +216,11 @@ impl Api {
                 (Answer::Service(found), None)
             }
             Request::Annotate(key, version, record) => {
-                self.change(key, *version, &record.uid, |object| annotate(object, record))
+                self.change(key, *version, &record.uid, |object| annotate(&mut object.metadata, record))
             }
             Request::Sit(key, version, swap) => {
                 let (answer, change) = self.change(key, *version, &swap.uid, |object| {
-                    sit(object, &swap.seat);
+                    sit(&mut object.metadata, &swap.seat);
                     true
                 });
                 if change.is_some() {
@@ -240,9 +241,8 @@ impl Api {
                 self.members.insert(node.clone(), (self.version, member.clone()));
                 (Answer::Member(Some(self.version)), Some(Change::Member(node.clone(), member.clone())))
             }
-            Request::Publish(key, version, record) => {
-                self.change(key, *version, &record.uid, |object| publish(object, record))
-            }
+            Request::Publish(key, version, record) => self
+                .change(key, *version, &record.uid, |object| publish(&mut object.data, record, Timestamp::UNIX_EPOCH)),
         }
     }
 

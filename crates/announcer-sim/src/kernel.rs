@@ -4,8 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use announcer::engine::{Put, WireDone, WireOp};
-use announcer::network::{Network, is_macvlan_of, lease_end, misfit, name_is_taken, owner_in};
+use announcer_core::engine::{Put, WireDone, WireOp};
+use announcer_core::network::{Network, is_macvlan_of, lease_end, misfit, name_is_taken, owner_in};
 use jiff::Timestamp;
 use l2::Mac;
 use l2::arp::{self, Arp};

@@ -14,7 +14,7 @@
 //! | [`words`] | what a trace says |
 //!
 //! DHCP (in `node` mode): the real client, with what surrounds it up to its sockets
-//! ([`announcer::dhcp_driver::Session`]), in virtual time; only the task around it, which moves frames, is replaced. The
+//! ([`announcer_core::dhcp_session::Session`]), in virtual time; only the task around it, which moves frames, is replaced. The
 //! server is [`dhcp_sim::Server`]. Not simulated: DHCPv6, Services that share a lease, a stranger on a leased address, and
 //! service security.
 //!

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use announcer::ElectionMode;
+use announcer_core::ElectionMode;
 use announcer_sim::{Outcome, Sabotage, Scenario, run, shrink};
 use clap::Parser;
 

@@ -17,11 +17,11 @@ mod swaps;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use announcer::engine::{Engine, Input, WireOp};
-use announcer::network::Family;
-use announcer::ownership::LeaseState;
-use announcer::view::{ServiceKey, ServiceView, Uid};
-use announcer::{Config, ElectionMode};
+use announcer_core::engine::{Engine, Input, WireOp};
+use announcer_core::network::Family;
+use announcer_core::ownership::LeaseState;
+use announcer_core::view::{ServiceKey, ServiceView, Uid};
+use announcer_core::{Config, ElectionMode};
 use clients::Clients;
 use election::Elections;
 use jiff::Timestamp;

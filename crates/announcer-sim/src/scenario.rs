@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use announcer::ElectionMode;
+use announcer_core::ElectionMode;
 
 /// Faults begin after this: by then every node has started and every Service is announced.
 pub const WARM_UP: Duration = Duration::from_secs(15);

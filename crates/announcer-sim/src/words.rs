@@ -1,7 +1,7 @@
 //! Inputs, actions and answers in the words of a trace; and what is left out of it.
 
-use announcer::engine::{Action, DhcpEvent, Input, WireOp};
-use announcer::frames::Heard;
+use announcer_core::engine::{Action, DhcpEvent, Input, WireOp};
+use announcer_core::frames::Heard;
 
 use crate::api::Answer;
 

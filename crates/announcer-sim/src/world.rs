@@ -24,8 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use announcer::ownership::node::NodeFacts;
-use announcer::view::ServiceKey;
+use announcer_core::ownership::node::NodeFacts;
+use announcer_core::view::ServiceKey;
 use dhcp::{Dhcp, Refusal};
 use jiff::Timestamp;
 use judge::Judge;

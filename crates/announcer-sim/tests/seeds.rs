@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use announcer::ElectionMode;
+use announcer_core::ElectionMode;
 use announcer_sim::scenario::{Address, Fault, Kind, Wish};
 use announcer_sim::{Sabotage, Scenario, run, shrink};
 
@@ -141,6 +141,23 @@ fn what_was_given_up_in_doubt_comes_back_when_the_doubt_is_over() {
 #[test]
 fn an_owner_whose_lease_was_not_read_yet_is_not_asked_for_by_everybody() {
     keeps_its_promises(18_880, ElectionMode::Node);
+}
+
+#[test]
+fn an_address_is_not_given_to_a_node_that_still_leaves_everything_to_a_kube_vip() {
+    for seed in [5_010_240, 5_016_139] {
+        keeps_its_promises(seed, ElectionMode::Node);
+    }
+}
+
+#[test]
+fn what_the_record_says_is_somebody_elses_is_not_served_for_a_last_moment_beside_a_kube_vip() {
+    keeps_its_promises(5_016_550, ElectionMode::Node);
+}
+
+#[test]
+fn a_lease_that_its_server_has_shortened_is_used_by_a_successor_no_longer_than_that() {
+    keeps_its_promises(5_008_426, ElectionMode::Node);
 }
 
 #[test]

@@ -1,20 +1,14 @@
-//! Runs one DHCP client (`session.rs`) behind packet sockets: for DHCPv4 on the macvlan of its VIP, for DHCPv6 on the
+//! Runs one DHCP client ([`announcer_core::dhcp_session`]) behind packet sockets: for DHCPv4 on the macvlan of its VIP, for DHCPv6 on the
 //! interface that carries the address. One task per VIP: a silent server holds up nobody else.
-
-mod probing;
-mod session;
-mod v4;
-mod v6;
 
 use std::net::IpAddr;
 use std::time::Instant;
 
+use announcer_core::dhcp_session::{Act, Happened, Protocol, Session, session4, session6};
 use jiff::Timestamp;
 use l2::{Mac, PacketSocket};
 use runtime::error::chain;
-pub use session::{Act, Happened, Outputs, Protocol, Session};
 use tokio::sync::mpsc;
-pub use v4::session as session4;
 
 use crate::clock;
 use crate::engine::{self, Dhcp6Start, DhcpEvent, DhcpStart};
@@ -54,13 +48,13 @@ pub type Inputs = mpsc::UnboundedSender<engine::Input>;
 /// A DHCPv4 client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
 pub fn client(uid: Uid, start: DhcpStart, inputs: Inputs) -> (Orders, impl Future<Output = ()> + Send + 'static) {
     let station = Station { uid, generation: start.generation, link: start.link, inputs };
-    task(station, move |_, now, wall| v4::session(&start, now, wall, rand::random()))
+    task(station, move |_, now, wall| session4(&start, now, wall, rand::random()).map_err(|error| chain(&error)))
 }
 
 /// A DHCPv6 client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
 pub fn client6(uid: Uid, start: Dhcp6Start, inputs: Inputs) -> (Orders, impl Future<Output = ()> + Send + 'static) {
     let station = Station { uid, generation: start.generation, link: start.link, inputs };
-    task(station, move |uid, now, wall| v6::session(uid, &start, now, wall, rand::random()))
+    task(station, move |uid, now, wall| session6(uid, &start, now, wall, rand::random()).map_err(|error| chain(&error)))
 }
 
 /// `make` gets the wall clock too, once: facts on a Service outlive the process that wrote them.

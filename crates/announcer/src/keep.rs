@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{WireDone, WireOp};
-    use crate::network::fixtures::{config, network, own_address};
+    use announcer_core::fixtures::{config, network, own_address};
 
     /// Carries 10.0.0.5, and notes what it is asked for.
     struct Found(Mutex<Vec<WireOp>>);

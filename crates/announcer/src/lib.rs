@@ -1,51 +1,30 @@
-//! Who announces which virtual IP, and the adapters that make it so. Compatible with kube-vip (kube-vip spec, section
-//! 0).
+//! The announcer on a node: what runs [`announcer_core`] on a cluster, a kernel and a LAN.
 //!
-//! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; `plan` says which VIPs
-//! should be here, asking [`ownership`]; [`engine`] is the sans-IO machine that brings them up, keeps, defends and
-//! withdraws them. At the edge: [`wire`] (the kernel), [`dhcp_driver`] (DHCP clients), [`record`] (what is written on
-//! Services), and [`node`](mod@node), which runs the engine on all of them. [`run`] wires it up.
+//! Watches feed the engine (`run`, `membership`, `endpoint_watch`), [`node`](mod@node) performs what it asks for: requests to the
+//! kernel ([`wire`]), frames (`listen`), DHCP clients ([`dhcp_driver`]), records on Services ([`writer`]), changes of owner
+//! (`swap`), elections. [`metrics`] and [`status`] tell people. [`run()`] wires it up. What is decided, is decided in the core.
 
-pub mod annotations;
-pub mod claim;
-pub mod class;
 mod clients;
 mod clock;
-pub mod config;
-pub mod detect;
 pub mod dhcp_driver;
 mod elections;
-mod endpoints;
-pub mod engine;
-pub mod frames;
-mod group;
+mod endpoint_watch;
 mod handover;
 mod keep;
 mod listen;
 mod membership;
 pub mod metrics;
-pub mod network;
 pub mod node;
-pub mod ownership;
-mod pace;
-mod plan;
-mod reason;
-pub mod record;
 mod run;
-mod screen;
-pub mod security;
-mod seniority;
 mod serving;
 pub mod status;
 mod swap;
-mod term {
-    pub use contract::Term;
-}
-pub mod view;
 pub mod wire;
+pub mod writer;
 
-pub use config::{Config, ConfigError, ElectionMode};
+pub use announcer_core::{
+    Config, ConfigError, ElectionMode, Reason, VipId, annotations, claim, class, config, detect, endpoints, engine,
+    frames, network, ownership, record, security, view,
+};
 pub use handover::lease_state;
-pub use plan::VipId;
-pub use reason::Reason;
 pub use run::{Error, leader_config, run};

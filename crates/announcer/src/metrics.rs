@@ -316,8 +316,8 @@ mod tests {
     use prometheus_client::encoding::text::encode;
 
     use super::*;
+    use crate::VipId;
     use crate::ownership::service::LeaseKey;
-    use crate::plan::VipId;
     use crate::view::{Ingress, ServiceKey, Uid};
 
     /// Every metric has something to show.
@@ -337,7 +337,7 @@ mod tests {
             ..Observations::default()
         });
         metrics.services.refused(&key);
-        let mut view = crate::plan::tests::view("web", &["10.0.0.5"]);
+        let mut view = announcer_core::fixtures::view("web", &["10.0.0.5"]);
         metrics.services.seen(&key, Some(&view), now);
         view.published.vip_host = Some("node-1".into());
         view.published.ingress = vec![Ingress { ip: None, ports: Vec::new() }];

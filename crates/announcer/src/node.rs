@@ -12,6 +12,8 @@ use runtime::events::Recorder;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::Reason;
+use crate::VipId;
 use crate::clients::Clients;
 use crate::clock;
 use crate::dhcp_driver;
@@ -21,12 +23,10 @@ use crate::listen::Listeners;
 use crate::metrics::Metrics;
 use crate::ownership::node::{Card, Swap};
 use crate::ownership::service::LeaseKey;
-use crate::pace::Pace;
-use crate::plan::VipId;
-use crate::reason::Reason;
-use crate::record::Writer;
 use crate::view::{ServiceKey, Uid};
 use crate::wire::Wire;
+use crate::writer::Writer;
+use announcer_core::pace::Pace;
 
 /// Frames that wait for the engine; more are dropped.
 const FRAMES: usize = 1024;

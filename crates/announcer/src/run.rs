@@ -32,10 +32,10 @@ use crate::keep::keep;
 use crate::membership::Membership;
 use crate::metrics::Metrics;
 use crate::node::{self, Parts, Pulse};
-use crate::record::Writer;
 use crate::serving::serve;
 use crate::swap::Swapper;
 use crate::wire::{NetlinkWire, obstacles};
+use crate::writer::Writer;
 
 /// Name in Events, in `User-Agent` and in metrics.
 const COMPONENT: &str = "harvester-announcer";

@@ -285,7 +285,7 @@ async fn once(client: &Client, key: &ServiceKey, swap: &Swap, limit: Duration) -
     let Some(mut object) = object.filter(|object| object.metadata.uid.as_deref() == Some(swap.uid.0.as_str())) else {
         return Attempt::Done(Swapped::Gone);
     };
-    let standing = seat(&object);
+    let standing = seat(&object.metadata);
     // An earlier attempt was written and its answer lost.
     if standing.as_ref() == Some(&swap.seat) {
         return Attempt::Done(Swapped::Won);
@@ -293,7 +293,7 @@ async fn once(client: &Client, key: &ServiceKey, swap: &Swap, limit: Duration) -
     if let Some(other) = standing.filter(|standing| !swap.may_replace(Some(standing))) {
         return Attempt::Done(Swapped::Other(other));
     }
-    sit(&mut object, &swap.seat);
+    sit(&mut object.metadata, &swap.seat);
     match tokio::time::timeout(limit, api.replace(&key.name, &PostParams::default(), &object)).await {
         Ok(Ok(_)) => Attempt::Done(Swapped::Won),
         Ok(Err(error)) if api_code(&error) == Some(409) => Attempt::Conflict,

@@ -1,8 +1,7 @@
 //! The seam to the kernel: one place where [`WireOp`]s are performed.
 
-#[cfg(test)]
-pub(crate) mod fake;
 mod netlink;
+pub mod ruleset;
 
 pub use netlink::NetlinkWire;
 pub(crate) use netlink::obstacles;

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use announcer::claim::{Judge, Judgement, Key, tag};
-use announcer::frames::{self, Heard};
-use announcer::ownership::node::Term;
-use announcer::view::Uid;
+use announcer_core::claim::{Judge, Judgement, Key, tag};
+use announcer_core::frames::{self, Heard};
+use announcer_core::ownership::node::Term;
+use announcer_core::view::Uid;
 use etherparse::PacketBuilder;
 use l2::Mac;
 use l2::arp::{self, Arp};

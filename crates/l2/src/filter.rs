@@ -3,53 +3,27 @@
 //! On a busy node the wire carries millions of frames that are none of our business; without a filter each ARP
 //! broadcast storm or each IPv4 packet would wake the announcer.
 
+use l2_types::{OUR_ADDRESS_PROTOCOL, Traffic};
 use socket2::SockFilter;
 
-use crate::ethernet::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
-use crate::netlink::OUR_ADDRESS_PROTOCOL;
-
-/// What a packet socket hears and speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Traffic {
-    /// ARP.
-    Arp,
-    /// Neighbour solicitations and advertisements.
-    NeighborDiscovery,
-    /// What DHCP servers send to clients: IPv4 UDP datagrams to port 68, first fragments only.
-    DhcpClient,
-    /// What DHCPv6 servers send to clients: IPv6 UDP datagrams to port 546, without extension headers.
-    Dhcp6Client,
-}
-
-impl Traffic {
-    /// The ethertype that the socket is bound to.
-    pub fn ethertype(self) -> u16 {
-        match self {
-            Self::Arp => ETHERTYPE_ARP,
-            Self::NeighborDiscovery | Self::Dhcp6Client => ETHERTYPE_IPV6,
-            Self::DhcpClient => ETHERTYPE_IPV4,
+/// The whole program: what is common to all sockets, then what this one wants, and of that what it does not.
+pub(crate) fn program(traffic: Traffic) -> Vec<SockFilter> {
+    let (wanted, unwanted): (&[Test], &[Test]) = match traffic {
+        Traffic::Arp => (&[], QUESTION),
+        Traffic::NeighborDiscovery => {
+            (&[Test::equal(Load::Byte(20), 58), Test::within(Load::Byte(54), 135, 136)], QUESTION6)
         }
-    }
-
-    /// The whole program: what is common to all sockets, then what this one wants, and of that what it does not.
-    pub(crate) fn filter(self) -> Vec<SockFilter> {
-        let (wanted, unwanted): (&[Test], &[Test]) = match self {
-            Self::Arp => (&[], QUESTION),
-            Self::NeighborDiscovery => {
-                (&[Test::equal(Load::Byte(20), 58), Test::within(Load::Byte(54), 135, 136)], QUESTION6)
-            }
-            Self::DhcpClient => (
-                &[
-                    Test::equal(Load::Byte(23), 17),
-                    Test::no_bits(Load::Half(20), 0x1fff),
-                    Test::equal(Load::HalfAfterIpv4(16), 68),
-                ],
-                &[],
-            ),
-            Self::Dhcp6Client => (&[Test::equal(Load::Byte(20), 17), Test::equal(Load::Half(56), 546)], &[]),
-        };
-        assemble(&[COMMON, wanted].concat(), unwanted)
-    }
+        Traffic::DhcpClient => (
+            &[
+                Test::equal(Load::Byte(23), 17),
+                Test::no_bits(Load::Half(20), 0x1fff),
+                Test::equal(Load::HalfAfterIpv4(16), 68),
+            ],
+            &[],
+        ),
+        Traffic::Dhcp6Client => (&[Test::equal(Load::Byte(20), 17), Test::equal(Load::Half(56), 546)], &[]),
+    };
+    assemble(&[COMMON, wanted].concat(), unwanted)
 }
 
 /// Where the program finds the kernel's own opinion of a frame (`SKF_AD_OFF + SKF_AD_PKTTYPE` of linux/filter.h).

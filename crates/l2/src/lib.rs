@@ -1,6 +1,6 @@
-//! Linux layer 2: packet sockets, netlink, ARP and NDP frames.
+//! Linux layer 2: packet sockets, netlink, nftables. What they carry are the plain values of `l2-types`, which stand here too:
 //!
-//! * [`arp`] and [`ndp`]: frames, pure. [`ethernet`]: what they share. [`Mac`].
+//! * [`arp`] and [`ndp`]: frames. [`ethernet`]: what they share. [`Mac`].
 //! * [`PacketSocket`]: frames in and out of one interface, filtered in the kernel.
 //! * [`netlink`]: links, macvlans, addresses with a lifetime, interface settings, change notifications.
 //! * [`nftables`]: one table of the packet filter, kept as its owner wants it.
@@ -9,19 +9,14 @@
 //! This is the only crate that may contain `unsafe`: two small functions behind [`PacketSocket`] do, each block
 //! with its reason.
 
-pub mod arp;
 pub mod capabilities;
 pub mod clock;
-pub mod ethernet;
 mod filter;
-mod mac;
-pub mod ndp;
 pub mod netlink;
 pub mod nftables;
 mod packet_socket;
 
-pub use filter::Traffic;
-pub use mac::{Mac, ParseMacError};
+pub use l2_types::{Mac, ParseMacError, Traffic, arp, ethernet, ndp};
 pub use netlink::Netlink;
 pub use nftables::Nftables;
 pub use packet_socket::{OpenError, PacketSocket, is_queue_full};

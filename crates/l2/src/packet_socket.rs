@@ -7,6 +7,7 @@ use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::Traffic;
+use crate::filter::program;
 
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -40,7 +41,7 @@ impl PacketSocket {
         let error = |step| move |source| OpenError { interface, traffic, step, source };
         // Protocol 0 hears nothing: the filter is in place before the first frame can arrive through `bind`.
         let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None).map_err(error("socket"))?;
-        socket.attach_filter(&traffic.filter()).map_err(error("filter"))?;
+        socket.attach_filter(&program(traffic)).map_err(error("filter"))?;
         // The default holds some 300 small frames, as many as arrive while a throttled process sleeps for a moment.
         // Without NET_ADMIN it stays at the default.
         let _ = set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER);

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-use announcer::dhcp_driver::{Act, Happened, Session, session4};
-use announcer::engine::{DhcpEvent, DhcpStart, Input};
-use announcer::view::Uid;
+use announcer_core::dhcp_session::{Act, Happened, Session, session4};
+use announcer_core::engine::{DhcpEvent, DhcpStart, Input};
+use announcer_core::view::Uid;
 use jiff::Timestamp;
 use l2::Mac;
 

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use announcer::engine::Input;
-use announcer::ownership::LeaseState;
-use announcer::ownership::service::LeaseKey;
-use announcer::{Config, ElectionMode, leader_config, lease_state};
+use announcer::{leader_config, lease_state};
+use announcer_core::engine::Input;
+use announcer_core::ownership::LeaseState;
+use announcer_core::ownership::service::LeaseKey;
+use announcer_core::{Config, ElectionMode};
 use jiff::Timestamp;
 use runtime::leader::LeaderConfig;
 use runtime::leader::elector::{self, Elector, Observation};

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use announcer::Config;
-use announcer::ownership::node::{Card, Member};
+use announcer_core::Config;
+use announcer_core::ownership::node::{Card, Member};
 use jiff::Timestamp;
 
 use super::{Purpose, Requests};

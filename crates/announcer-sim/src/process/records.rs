@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use announcer::engine::{Input, Record, Recorded};
-use announcer::record::{annotate, is_superseded, publish};
-use announcer::view::ServiceKey;
+use announcer_core::engine::{Input, Record, Recorded};
+use announcer_core::record::{annotate, is_superseded, publish};
+use announcer_core::view::ServiceKey;
+
+use jiff::Timestamp;
 
 use super::{Purpose, Requests};
 use crate::api::{Answer, Request};
@@ -87,13 +89,13 @@ impl Writer {
         let Some(doing) = job.doing.clone() else { return };
         match answer {
             Answer::Service(Some((version, mut object))) if object.metadata.uid.as_deref() == Some(&doing.uid.0) => {
-                let superseded = is_superseded(&object, &doing);
+                let superseded = is_superseded(&object.metadata, &doing);
                 let request = if superseded {
                     None
-                } else if !job.annotated && annotate(&mut object, &doing) {
+                } else if !job.annotated && annotate(&mut object.metadata, &doing) {
                     job.annotated = true;
                     Some(Request::Annotate(key.clone(), version, doing.clone()))
-                } else if publish(&mut object, &doing) {
+                } else if publish(&mut object.data, &doing, Timestamp::UNIX_EPOCH) {
                     Some(Request::Publish(key.clone(), version, doing.clone()))
                 } else {
                     None

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use announcer::engine::Input;
-use announcer::ownership::node::{Swap, Swapped};
-use announcer::record::seat;
-use announcer::view::ServiceKey;
+use announcer_core::engine::Input;
+use announcer_core::ownership::node::{Swap, Swapped};
+use announcer_core::record::seat;
+use announcer_core::view::ServiceKey;
 
 use super::{Purpose, Requests};
 use crate::api::{Answer, Request};
@@ -46,7 +46,7 @@ impl Swapper {
         let Swapping { key, swap, .. } = &swapping;
         let swapped = match answer {
             Answer::Service(Some((version, object))) if object.metadata.uid.as_deref() == Some(&swap.uid.0) => {
-                let standing = seat(&object);
+                let standing = seat(&object.metadata);
                 match standing {
                     Some(standing) if standing == swap.seat => Some(Swapped::Won),
                     Some(other) if !swap.may_replace(Some(&other)) => Some(Swapped::Other(other)),

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use announcer::ElectionMode;
+use announcer_core::ElectionMode;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 

@@ -1,7 +1,7 @@
 //! Faults begin and end.
 
-use announcer::engine::Input;
-use announcer::ownership::node::NodeFacts;
+use announcer_core::engine::Input;
+use announcer_core::ownership::node::NodeFacts;
 
 use super::{Event, World};
 use crate::api::Change;

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use announcer::frames;
-use announcer::network::Family;
+use announcer_core::frames;
+use announcer_core::network::Family;
 use l2::Mac;
 use l2::arp::Arp;
 use l2::ethernet::EthernetHeader;
@@ -99,7 +99,7 @@ impl World<'_> {
                 && let Some(found) = frames::read(*link, frame)
                 && Family::of(found.address) == *family
             {
-                process.frames.push_back(announcer::engine::Input::Heard(found));
+                process.frames.push_back(announcer_core::engine::Input::Heard(found));
                 heard = true;
             }
         }

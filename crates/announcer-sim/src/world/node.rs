@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use announcer::Config;
+use announcer_core::Config;
 use jiff::Timestamp;
 
 use super::{Event, World};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use announcer::VipId;
-use announcer::detect::Ask;
-use announcer::engine::{Action, Input, WireOp};
-use announcer::frames;
-use announcer::network::Family;
+use announcer_core::VipId;
+use announcer_core::detect::Ask;
+use announcer_core::engine::{Action, Input, WireOp};
+use announcer_core::frames;
+use announcer_core::network::Family;
 use rand::RngExt;
 
 use super::{Event, World};

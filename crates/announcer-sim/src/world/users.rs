@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use announcer::frames;
-use announcer::ownership::node::ForeignLock;
+use announcer_core::frames;
+use announcer_core::ownership::node::ForeignLock;
 
 use super::lan::thief;
 use super::node::name;

@@ -135,8 +135,8 @@ mod tests {
     use prometheus_client::encoding::text::encode;
 
     use super::*;
-    use crate::plan::tests::view;
     use crate::view::Ingress;
+    use announcer_core::fixtures::view;
 
     struct Bench(Registry, Services);
 

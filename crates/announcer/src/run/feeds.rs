@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::{Shared, at_most_until, plain};
 use crate::config::Config;
-use crate::endpoints;
+use crate::endpoint_watch;
 use crate::engine::Input;
 use crate::node;
 use crate::view::{Seen, ServiceKey};
@@ -30,7 +30,7 @@ pub(super) fn services(tasks: &mut Tasks, shared: &Shared<'_>) {
     health.register("services-fresh", Matters::Ready, services.freshness());
     tasks.spawn_endless("watch of Services", services.run());
     let namespace = config.watch_namespace.clone();
-    let slices = endpoints::run(client.clone(), namespace, cache.clone(), inputs.clone(), health.clone());
+    let slices = endpoint_watch::run(client.clone(), namespace, cache.clone(), inputs.clone(), health.clone());
     tasks.spawn("watch of EndpointSlices", at_most_until(tasks.stop(), slices));
     tasks.spawn("feed of Services", plain(feed_services(cache, inputs.clone(), tasks.stop())));
 }
@@ -118,7 +118,7 @@ mod tests {
     #[tokio::test]
     async fn a_service_that_is_there_at_the_start_is_told_once() {
         let cache = Cache::new(|old: &Seen, new| old != new);
-        let web = crate::plan::tests::view("web", &["10.0.0.5"]);
+        let web = announcer_core::fixtures::view("web", &["10.0.0.5"]);
         let cluster_ips = vec!["10.96.0.7".parse().unwrap()];
         let seen = Seen { cluster_ips: cluster_ips.clone(), view: Some(Box::new(web.clone())) };
         cache.replace(BTreeMap::from([(web.key.clone(), seen)]));

@@ -7,11 +7,11 @@ use l2::{Mac, Netlink, Nftables};
 use runtime::error::chain;
 use tokio::sync::OnceCell;
 
-use super::Wire;
+use super::{Wire, ruleset};
 use crate::clock;
 use crate::engine::{Put, WireDone, WireOp};
 use crate::network::{self, Network, is_macvlan_of, mac_is_taken, misfit, name_is_taken, was_left_for};
-use crate::security::{Protection, ruleset};
+use crate::security::Protection;
 use crate::view::Uid;
 
 /// decisions.md 27: an interface that carries VIPs answers for its own addresses only, and never asks in the name of a

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-use announcer::security::{Port, Protection, ruleset};
+use announcer::security::{Port, Protection};
+use announcer::wire::ruleset;
 use etherparse::PacketBuilder;
 use l2::{Nftables, PacketSocket, Traffic};
 use socket2::{Domain, Protocol, Socket, Type};

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use l2_types::{Address, AddressLifetime, OUR_ADDRESS_PROTOCOL};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -13,102 +14,6 @@ use netlink_packet_route::{
 };
 
 use super::{EADDRNOTAVAIL, ENODEV, Netlink, NetlinkError};
-
-/// The `IFA_PROTO` mark of addresses that we set, so that a sweep after a restart recognises them.
-///
-/// The kernel uses 1 to 3 itself. Kernels before 5.18 neither keep nor report the mark.
-pub const OUR_ADDRESS_PROTOCOL: u8 = 0x76;
-
-const FOREVER: u32 = u32::MAX;
-
-/// How long the kernel keeps an address if nobody extends it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AddressLifetime {
-    /// Until it is removed.
-    Forever,
-    /// Then the kernel removes it, 0 to 0.3 s late (failover-protocol.md 5). Whole seconds: a fraction is cut off, the
-    /// least is 1 s.
-    For(Duration),
-}
-
-impl AddressLifetime {
-    fn seconds(self) -> u32 {
-        match self {
-            Self::Forever => FOREVER,
-            // Cut off, never rounded up: an address must not outlive its DHCP lease. 0 would mean "remove it".
-            Self::For(duration) => u32::try_from(duration.as_secs()).unwrap_or(FOREVER - 1).clamp(1, FOREVER - 1),
-        }
-    }
-
-    fn from_seconds(seconds: u32) -> Self {
-        if seconds == FOREVER { Self::Forever } else { Self::For(Duration::from_secs(seconds.into())) }
-    }
-}
-
-/// An address of an interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Address {
-    /// Index of the interface.
-    pub interface: u32,
-    /// The address with its prefix length; host bits are kept.
-    pub net: IpNet,
-    /// What is left of its life.
-    pub valid: AddressLifetime,
-    /// For how long it may be chosen as source address; ours never (`For(0)`).
-    pub preferred: AddressLifetime,
-    /// Who set it (`IFA_PROTO`); `None` if nobody said, or the kernel is older than 5.18.
-    pub protocol: Option<u8>,
-    /// IPv6: duplicate address detection has not ended.
-    pub tentative: bool,
-    /// IPv6: somebody else has it.
-    pub duplicate: bool,
-    /// IPv6: set without duplicate address detection.
-    pub nodad: bool,
-    /// The metric of its prefix route (`IFA_RT_PRIORITY`), if one was given.
-    pub metric: Option<u32>,
-}
-
-impl Address {
-    /// It carries our mark.
-    pub fn is_ours(&self) -> bool {
-        self.protocol == Some(OUR_ADDRESS_PROTOCOL)
-    }
-
-    pub(super) fn from_message(message: &AddressMessage) -> Option<Self> {
-        let (mut ip, mut local, mut cache, mut protocol, mut metric) = (None, None, None, None, None);
-        // The header has the lower eight only; every kernel since 3.14 sends all of them in an attribute.
-        let mut flags = AddressFlags::empty();
-        for attribute in &message.attributes {
-            match attribute {
-                AddressAttribute::Address(address) => ip = Some(*address),
-                // On a point-to-point link IFA_ADDRESS is the peer's.
-                AddressAttribute::Local(address) => local = Some(*address),
-                AddressAttribute::CacheInfo(info) => cache = Some(*info),
-                AddressAttribute::Protocol(mark) => protocol = Some(u8::from(*mark)),
-                AddressAttribute::RoutePriority(given) => metric = Some(*given),
-                AddressAttribute::Flags(all) => flags = *all,
-                _ => {}
-            }
-        }
-        let lifetime = |seconds: Option<u32>| AddressLifetime::from_seconds(seconds.unwrap_or(FOREVER));
-        Some(Self {
-            interface: message.header.index,
-            net: IpNet::new(local.or(ip)?, message.header.prefix_len).ok()?,
-            valid: lifetime(cache.map(|info| info.ifa_valid)),
-            // Of a permanent IPv4 address the kernel reports both lifetimes as endless; the flag tells the truth.
-            preferred: if flags.contains(AddressFlags::Deprecated) {
-                AddressLifetime::For(Duration::ZERO)
-            } else {
-                lifetime(cache.map(|info| info.ifa_preferred))
-            },
-            protocol,
-            tentative: flags.contains(AddressFlags::Tentative),
-            duplicate: flags.contains(AddressFlags::Dadfailed),
-            nodad: flags.contains(AddressFlags::Nodad),
-            metric,
-        })
-    }
-}
 
 /// An address to be set.
 #[derive(Debug, Clone, Copy)]
@@ -134,7 +39,7 @@ impl Netlink {
         Ok(answers
             .iter()
             .filter_map(|answer| match answer {
-                RouteNetlinkMessage::NewAddress(message) => Address::from_message(message),
+                RouteNetlinkMessage::NewAddress(message) => parse(message),
                 _ => None,
             })
             .filter(|address| interface.is_none_or(|index| address.interface == index))
@@ -173,6 +78,41 @@ impl Netlink {
             Err(failure) => Err(failure.while_trying_to(format!("remove address {net} from interface {interface}"))),
         }
     }
+}
+
+fn parse(message: &AddressMessage) -> Option<Address> {
+    let (mut ip, mut local, mut cache, mut protocol, mut metric) = (None, None, None, None, None);
+    // The header has the lower eight only; every kernel since 3.14 sends all of them in an attribute.
+    let mut flags = AddressFlags::empty();
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Address(address) => ip = Some(*address),
+            // On a point-to-point link IFA_ADDRESS is the peer's.
+            AddressAttribute::Local(address) => local = Some(*address),
+            AddressAttribute::CacheInfo(info) => cache = Some(*info),
+            AddressAttribute::Protocol(mark) => protocol = Some(u8::from(*mark)),
+            AddressAttribute::RoutePriority(given) => metric = Some(*given),
+            AddressAttribute::Flags(all) => flags = *all,
+            _ => {}
+        }
+    }
+    let lifetime = |seconds: Option<u32>| seconds.map_or(AddressLifetime::Forever, AddressLifetime::from_seconds);
+    Some(Address {
+        interface: message.header.index,
+        net: IpNet::new(local.or(ip)?, message.header.prefix_len).ok()?,
+        valid: lifetime(cache.map(|info| info.ifa_valid)),
+        // Of a permanent IPv4 address the kernel reports both lifetimes as endless; the flag tells the truth.
+        preferred: if flags.contains(AddressFlags::Deprecated) {
+            AddressLifetime::For(Duration::ZERO)
+        } else {
+            lifetime(cache.map(|info| info.ifa_preferred))
+        },
+        protocol,
+        tentative: flags.contains(AddressFlags::Tentative),
+        duplicate: flags.contains(AddressFlags::Dadfailed),
+        nodad: flags.contains(AddressFlags::Nodad),
+        metric,
+    })
 }
 
 /// Interface, address and prefix length: what the kernel tells addresses apart by.
@@ -242,22 +182,13 @@ mod tests {
         ) {
             let net = IpNet::new(ip, prefix.min(if ip.is_ipv4() { 32 } else { 128 })).unwrap();
             let valid = seconds.map_or(AddressLifetime::Forever, AddressLifetime::from_seconds);
-            let address = Address::from_message(&over_the_wire(&NewAddress { interface, net, valid, metric }.message())).unwrap();
+            let address = parse(&over_the_wire(&NewAddress { interface, net, valid, metric }.message())).unwrap();
             prop_assert!(address.is_ours());
             prop_assert_eq!((address.interface, address.net, address.valid), (interface, net, valid));
             prop_assert_eq!(address.metric, metric);
             prop_assert_eq!(address.preferred, AddressLifetime::For(Duration::ZERO));
             prop_assert_eq!(address.nodad, ip.is_ipv6());
         }
-    }
-
-    #[test]
-    fn a_lifetime_is_whole_seconds_never_rounded_up_and_never_zero() {
-        let seconds = |duration| AddressLifetime::For(duration).seconds();
-        assert_eq!(seconds(Duration::from_millis(5999)), 5);
-        assert_eq!(seconds(Duration::ZERO), 1);
-        assert_eq!(seconds(Duration::MAX), u32::MAX - 1);
-        assert_eq!(AddressLifetime::Forever.seconds(), u32::MAX);
     }
 
     #[test]

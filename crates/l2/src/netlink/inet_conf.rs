@@ -5,6 +5,7 @@
 
 use std::{fs, io};
 
+use l2_types::{InetConf, InetConfChange};
 use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -19,57 +20,17 @@ const RP_FILTER: u16 = 8;
 const ARP_ANNOUNCE: u16 = 18;
 const ARP_IGNORE: u16 = 19;
 
-/// The settings that decide how an interface answers and asks by ARP, and what it lets in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct InetConf {
-    /// For which targets it answers: 0 any local address, 1 its own only, 2 also asked from its subnet, 8 none.
-    pub arp_ignore: i32,
-    /// Which source address its own requests carry: 0 any, 1 if possible of the target's subnet, 2 the best one.
-    pub arp_announce: i32,
-    /// Reverse path check: 0 none, 1 strict, 2 loose.
-    pub rp_filter: i32,
-}
-
-/// Settings to change; `None` stays as it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct InetConfChange {
-    /// See [`InetConf::arp_ignore`].
-    pub arp_ignore: Option<u32>,
-    /// See [`InetConf::arp_announce`].
-    pub arp_announce: Option<u32>,
-    /// See [`InetConf::rp_filter`].
-    pub rp_filter: Option<u32>,
-}
-
-impl InetConfChange {
-    /// Nothing to change.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// What would have to change for `current` to become what is asked for here: empty if nothing.
-    pub fn difference(self, current: InetConf) -> Self {
-        let unless =
-            |wanted: Option<u32>, current: i32| wanted.filter(|wanted| i64::from(*wanted) != i64::from(current));
-        Self {
-            arp_ignore: unless(self.arp_ignore, current.arp_ignore),
-            arp_announce: unless(self.arp_announce, current.arp_announce),
-            rp_filter: unless(self.rp_filter, current.rp_filter),
-        }
-    }
-
-    /// The attribute for `RTM_SETLINK`. Built by hand: the library's typed form leaves zeros out, and putting a
-    /// setting back to 0 is half of our use.
-    pub(super) fn attribute(self) -> AfSpecUnspec {
-        let settings: Vec<DefaultNla> =
-            [(RP_FILTER, self.rp_filter), (ARP_ANNOUNCE, self.arp_announce), (ARP_IGNORE, self.arp_ignore)]
-                .into_iter()
-                .filter_map(|(index, value)| Some(DefaultNla::new(index, value?.to_ne_bytes().to_vec())))
-                .collect();
-        let mut bytes = vec![0; settings.as_slice().buffer_len()];
-        settings.as_slice().emit(&mut bytes);
-        AfSpecUnspec::Inet(vec![AfSpecInet::Other(DefaultNla::new(IFLA_INET_CONF | NLA_F_NESTED, bytes))])
-    }
+/// The attribute for `RTM_SETLINK`. Built by hand: the library's typed form leaves zeros out, and putting a
+/// setting back to 0 is half of our use.
+pub(super) fn attribute(change: InetConfChange) -> AfSpecUnspec {
+    let settings: Vec<DefaultNla> =
+        [(RP_FILTER, change.rp_filter), (ARP_ANNOUNCE, change.arp_announce), (ARP_IGNORE, change.arp_ignore)]
+            .into_iter()
+            .filter_map(|(index, value)| Some(DefaultNla::new(index, value?.to_ne_bytes().to_vec())))
+            .collect();
+    let mut bytes = vec![0; settings.as_slice().buffer_len()];
+    settings.as_slice().emit(&mut bytes);
+    AfSpecUnspec::Inet(vec![AfSpecInet::Other(DefaultNla::new(IFLA_INET_CONF | NLA_F_NESTED, bytes))])
 }
 
 /// The values of `net.ipv4.conf.all`, which netlink does not report. They are of the calling thread's network namespace.
@@ -99,7 +60,7 @@ impl Netlink {
         }
         let mut message = LinkMessage::default();
         message.header.index = interface;
-        message.attributes = vec![LinkAttribute::AfSpecUnspec(vec![change.attribute()])];
+        message.attributes = vec![LinkAttribute::AfSpecUnspec(vec![attribute(change)])];
         self.change(RouteNetlinkMessage::SetLink(message), 0)
             .await
             .map_err(|failure| failure.while_trying_to(format!("set {change:?} on interface {interface}")))
@@ -130,21 +91,12 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn what_is_already_so_needs_no_change() {
-        let wanted = InetConfChange { arp_ignore: Some(1), arp_announce: Some(2), rp_filter: None };
-        let current = InetConf { arp_ignore: 1, arp_announce: 0, rp_filter: 1 };
-        let change = wanted.difference(current);
-        assert_eq!(change, InetConfChange { arp_announce: Some(2), ..Default::default() });
-        assert!(wanted.difference(InetConf { arp_announce: 2, ..current }).is_empty());
-    }
-
     proptest! {
         /// Zeros too: putting a setting back is half of our use.
         #[test]
         fn each_setting_to_change_is_in_the_message_once(arp_ignore: Option<u32>, arp_announce: Option<u32>, rp_filter: Option<u32>) {
             let change = InetConfChange { arp_ignore, arp_announce, rp_filter };
-            let AfSpecUnspec::Inet(inet) = change.attribute() else { panic!("settings of IPv4") };
+            let AfSpecUnspec::Inet(inet) = attribute(change) else { panic!("settings of IPv4") };
             let [AfSpecInet::Other(nested)] = inet.as_slice() else { panic!("one list of settings") };
             let mut bytes = vec![0; nested.value_len()];
             nested.emit_value(&mut bytes);

@@ -22,12 +22,15 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
 use netlink_packet_route::RouteNetlinkMessage;
 use rustix::io::Errno;
 
+pub use l2_types::{
+    Address, AddressLifetime, BadInterfaceName, InetConf, InetConfChange, Link, LinkKind, Macvlan, MacvlanMode,
+    Mismatch, OUR_ADDRESS_PROTOCOL, OperState, check_interface_name,
+};
+
 pub use self::{
-    address::{Address, AddressLifetime, NewAddress, OUR_ADDRESS_PROTOCOL},
+    address::NewAddress,
     changes::{Change, Changes},
-    inet_conf::{InetConf, InetConfChange, inet_conf_of_all},
-    link::{BadInterfaceName, Link, LinkKind, MacvlanMode, OperState, check_interface_name},
-    macvlan::{Macvlan, Mismatch},
+    inet_conf::inet_conf_of_all,
 };
 
 const EADDRNOTAVAIL: i32 = Errno::ADDRNOTAVAIL.raw_os_error();

@@ -1,0 +1,259 @@
+//! How the annotations of a Service are read. kube-vip spec 2.1.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use contract::is_unicast;
+pub use contract::keys::cloudprovider::{DHCP_LEASE, DHCP6_LEASE, PRIMARY_SERVICE, TERM};
+pub use contract::keys::kube_vip::{
+    DHCP_BROADCAST, HWADDR, IGNORE, LEASE_NAME, LOADBALANCER_HOSTNAME, LOADBALANCER_IPS, MACVLAN_NAME, REQUESTED_IP,
+    RP_FILTER, SERVICE_INTERFACE, SERVICE_VLAN, VIP_HOST,
+};
+pub use contract::{LeaseFacts, LeaseFacts6};
+use l2_types::Mac;
+
+/// The reverse-path filter of a macvlan (`Documentation/networking/ip-sysctl`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RpFilter {
+    /// 0.
+    Off,
+    /// 1: only packets that would be answered through the same interface. A VIP's never are.
+    Strict,
+    /// 2, our default: answers leave by the route, which is another interface.
+    #[default]
+    Loose,
+}
+
+impl RpFilter {
+    /// The kernel's number.
+    pub fn value(self) -> u32 {
+        match self {
+            Self::Off => 0,
+            Self::Strict => 1,
+            Self::Loose => 2,
+        }
+    }
+}
+
+/// An annotation that says something we cannot follow. The text is what the user reads in the Event.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("{}{annotation} is {value:?}: {accepted}{meanwhile}", if annotation.starts_with("spec.") { "" } else { "annotation " })]
+pub struct Problem {
+    /// Which annotation or field.
+    pub annotation: &'static str,
+    /// What it says.
+    pub value: String,
+    /// What would be accepted, and what we do meanwhile.
+    pub accepted: &'static str,
+    /// What we do meanwhile, where that depends on what the Service said before.
+    pub meanwhile: Meanwhile,
+}
+
+/// What becomes of an address until a [`Problem`] is mended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Meanwhile {
+    /// The text says it already.
+    #[default]
+    Said,
+    /// It is not announced: what cannot be read cannot be done.
+    NotAnnounced,
+    /// What the Service asked for before is announced.
+    Former,
+    /// Clients know its leased address: it is announced with the MAC that it most probably had.
+    UsualMac,
+}
+
+impl std::fmt::Display for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Said => "",
+            Self::NotAnnounced => "; it is not announced until that is mended",
+            Self::UsualMac => {
+                "; until that is mended it has the MAC of its macvlan, or where there is none the usual one"
+            }
+            Self::Former => "; what the Service asked for before is announced until that is mended",
+        })
+    }
+}
+
+impl Problem {
+    /// Values come from users and end in Events and logs: a long one is cut.
+    pub(crate) fn new(annotation: &'static str, value: &str, accepted: &'static str) -> Self {
+        Self { annotation, value: cut(value), accepted, meanwhile: Meanwhile::Said }
+    }
+
+    /// One that leaves open what the Service asks for.
+    pub(crate) fn unreadable(annotation: &'static str, value: &str, accepted: &'static str) -> Self {
+        Self { meanwhile: Meanwhile::NotAnnounced, ..Self::new(annotation, value, accepted) }
+    }
+
+    /// The same, where it is about the MAC of a Service that clients know.
+    pub(crate) fn with_usual_mac(self) -> Self {
+        if self.annotation == HWADDR { Self { meanwhile: Meanwhile::UsualMac, ..self } } else { self }
+    }
+
+    /// The same, where it is about `annotation`, which this Service does not need.
+    pub(crate) fn without_effect(self, annotation: &'static str) -> Self {
+        if self.annotation == annotation { Self { meanwhile: Meanwhile::Said, ..self } } else { self }
+    }
+}
+
+/// How much of what a user wrote is repeated to people.
+const QUOTED_LENGTH: usize = 64;
+
+/// The beginning of what a user wrote, for Events and logs.
+pub(crate) fn cut(value: &str) -> String {
+    let mut characters = value.chars();
+    let mut beginning: String = characters.by_ref().take(QUOTED_LENGTH).collect();
+    if characters.next().is_some() {
+        beginning.push_str("...");
+    }
+    beginning
+}
+
+/// One text for an Event: whoever wrote a part of it, no control character gets through to a terminal, and the API takes
+/// it (at most 1024 bytes).
+pub(crate) fn printable(text: &str) -> String {
+    let escaped: String = text
+        .chars()
+        .flat_map(|c| {
+            let (plain, escaped) = if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };
+            plain.into_iter().chain(escaped.into_iter().flatten())
+        })
+        .collect();
+    match escaped.char_indices().find(|(at, c)| at + c.len_utf8() > 1000) {
+        Some((end, _)) => format!("{}...", &escaped[..end]),
+        None => escaped,
+    }
+}
+
+/// One entry of an address list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wanted {
+    /// This address.
+    Static(IpAddr),
+    /// Any that a DHCPv4 server gives.
+    Dhcp4,
+    /// Any that a DHCPv6 server gives.
+    Dhcp6,
+}
+
+/// Addresses of one Service. Nobody needs more than a few, and each costs every node a plan, an address on an interface and
+/// frames: one Service with thousands would stop all announcers.
+const MAX_ADDRESSES: usize = 16;
+
+/// kube-vip spec 3.3: IPs are made canonical, unspecified means DHCP, at most two entries where DHCP is involved. What
+/// cannot be served is a [`Problem`] and does not stop the others.
+pub(crate) fn parse_addresses(source: &'static str, list: &str) -> (Vec<Wanted>, Vec<Problem>) {
+    let count = list.split(',').filter(|entry| !entry.trim().is_empty()).count();
+    if count > MAX_ADDRESSES {
+        let value = format!("{count} addresses");
+        let accepted = "accepted are at most 16 addresses";
+        return (Vec::new(), vec![Problem::unreadable(source, &value, accepted)]);
+    }
+    let mut wanted = Vec::new();
+    let mut problems = Vec::new();
+    let mut dhcp = false;
+    let mut entries = 0;
+    for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        entries += 1;
+        let Ok(address) = entry.parse::<IpAddr>() else {
+            problems.push(Problem::unreadable(
+                source,
+                entry,
+                "accepted are IP addresses separated by commas, 0.0.0.0 for DHCP and :: for DHCPv6; host names are not supported",
+            ));
+            continue;
+        };
+        let address = address.to_canonical();
+        let entry = if address.is_unspecified() {
+            dhcp = true;
+            match address {
+                IpAddr::V4(_) => Wanted::Dhcp4,
+                IpAddr::V6(_) => Wanted::Dhcp6,
+            }
+        } else if is_unicast(address) {
+            Wanted::Static(address)
+        } else {
+            problems.push(Problem::unreadable(
+                source,
+                entry,
+                "accepted are unicast addresses that other hosts can reach: no loopback, multicast, broadcast or IPv6 link-local ones",
+            ));
+            continue;
+        };
+        if !wanted.contains(&entry) {
+            wanted.push(entry);
+        }
+    }
+    if dhcp && entries > 2 {
+        problems.push(Problem::unreadable(
+            source,
+            list,
+            "accepted are at most two entries where one of them asks for DHCP",
+        ));
+        wanted.clear();
+    }
+    (wanted, problems)
+}
+
+/// A MAC that an interface can have.
+pub(crate) fn parse_mac(text: &str) -> Result<Mac, Problem> {
+    let accepted = "accepted is a unicast MAC address such as 00:00:6c:1a:2b:3c, or none";
+    text.trim()
+        .parse::<Mac>()
+        .ok()
+        .filter(|mac| mac.is_unicast())
+        .ok_or_else(|| Problem::unreadable(HWADDR, text, accepted))
+}
+
+/// A MAC that a machine has already.
+pub(crate) fn mac_of_a_node(mac: Mac) -> Problem {
+    let accepted = "an interface of a node has this MAC; accepted is a unicast MAC address that nobody on the network has, or none; the address is not announced until it is mended or removed";
+    Problem::new(HWADDR, &mac.to_string(), accepted)
+}
+
+/// The IPv4 address of `v4`, `v6` or `v4,v6`.
+pub(crate) fn parse_requested(text: &str) -> Result<Option<Ipv4Addr>, Problem> {
+    let bad = || {
+        Problem::new(
+            REQUESTED_IP,
+            text,
+            "accepted is one IPv4 address, one IPv6 address, or both, that a host can have; the DHCP server is asked for any address",
+        )
+    };
+    let mut found = None;
+    let mut entries = 0;
+    for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        entries += 1;
+        let address = entry.parse::<IpAddr>().map_err(|_| bad())?.to_canonical();
+        if !address.is_unspecified() && !is_unicast(address) {
+            return Err(bad());
+        }
+        match address {
+            IpAddr::V4(v4) if found.is_none() => found = Some(v4).filter(|v4| !v4.is_unspecified()),
+            IpAddr::V4(_) => return Err(bad()),
+            IpAddr::V6(_) => {}
+        }
+    }
+    if entries > 2 { Err(bad()) } else { Ok(found) }
+}
+
+/// The IPv6 address of `v4`, `v6` or `v4,v6`. What is wrong with the text [`parse_requested`] says.
+pub(crate) fn parse_requested6(text: &str) -> Option<Ipv6Addr> {
+    text.split(',')
+        .find_map(|entry| entry.trim().parse::<Ipv6Addr>().ok())
+        .filter(|address| is_unicast((*address).into()))
+}
+
+/// kube-vip spec 2.1 `rp_filter`.
+pub(crate) fn parse_rp_filter(text: &str) -> Result<RpFilter, Problem> {
+    match text.trim() {
+        "0" => Ok(RpFilter::Off),
+        "1" => Ok(RpFilter::Strict),
+        "2" => Ok(RpFilter::Loose),
+        _ => Err(Problem::new(RP_FILTER, text, "accepted are 0 (off), 1 (strict) and 2 (loose); 2 is used")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

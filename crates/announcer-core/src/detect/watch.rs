@@ -1,0 +1,235 @@
+//! One owner on one interface, round by round.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use l2_types::Mac;
+
+use super::confirm::{Burst, Outcome, Step};
+use super::{Ask, Context, Counters, Output};
+use crate::frames::Frame;
+use crate::ownership::node::{Term, Verdict, Watched};
+
+/// After a verdict the same VIP is put to the test again after this, then after twice as long, and so on: the take-over
+/// may have failed because the API is away, or we were cut off. Nothing else that we send is a broadcast.
+const FIRST_REST: Duration = Duration::from_millis(500);
+const LONGEST_REST: u32 = 5;
+
+/// A VIP to watch, and our place in its line.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub vip: Watched,
+    pub rank: u8,
+}
+
+#[derive(Debug)]
+struct Vip {
+    mac: Mac,
+    term: Term,
+    rank: u8,
+    since: Instant,
+    /// It has answered once under this record.
+    heard: bool,
+    /// A question about it is open.
+    asked: bool,
+    /// Questions in a row that were not answered.
+    misses: u32,
+    /// Verdicts against it since it answered last, and when it may be put to the test again.
+    verdicts: u32,
+    rest_until: Option<Instant>,
+}
+
+impl Vip {
+    fn new(now: Instant, mac: Mac, term: Term, rank: u8) -> Self {
+        Self { mac, term, rank, since: now, heard: false, asked: false, misses: 0, verdicts: 0, rest_until: None }
+    }
+
+    /// R5.
+    fn is_armed(&self, now: Instant, grace: Duration) -> bool {
+        self.heard || now >= self.since + grace
+    }
+
+    fn rests(&self, now: Instant) -> bool {
+        self.rest_until.is_some_and(|until| now < until)
+    }
+}
+
+/// One owner on one interface.
+#[derive(Debug)]
+pub(super) struct Watch {
+    vips: BTreeMap<IpAddr, Vip>,
+    /// Periods in a row in which it answered nothing.
+    silent: u32,
+    /// It answered something since the last round.
+    alive: bool,
+    /// Whose turn it was last.
+    last: Option<IpAddr>,
+    /// Who answered last: with this one a single missing VIP is told from a silent node within one period.
+    good: Option<IpAddr>,
+    /// Every other round goes to VIPs that did not answer, if there are any.
+    odd: bool,
+    burst: Option<Burst>,
+}
+
+impl Watch {
+    pub fn new() -> Self {
+        Self { vips: BTreeMap::new(), silent: 0, alive: false, last: None, good: None, odd: false, burst: None }
+    }
+
+    /// Watches these and no others.
+    pub fn want(&mut self, now: Instant, wanted: &[Wanted]) {
+        let keep: BTreeSet<IpAddr> = wanted.iter().map(|wanted| wanted.vip.address).collect();
+        self.vips.retain(|address, _| keep.contains(address));
+        for Wanted { vip: Watched { address, mac, term }, rank } in wanted {
+            match self.vips.get_mut(address).filter(|vip| (vip.mac, vip.term) == (*mac, *term)) {
+                Some(vip) => vip.rank = *rank,
+                None => {
+                    self.vips.insert(*address, Vip::new(now, *mac, *term, *rank));
+                }
+            }
+        }
+        self.good = self.good.filter(|address| keep.contains(address));
+        if let Some(burst) = &mut self.burst {
+            burst.keep(&keep);
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.burst.as_ref().map(Burst::deadline)
+    }
+
+    /// A frame that may end a burst. Anybody's claim counts there: what has a new owner must not get a second one.
+    pub fn testify(&mut self, frame: &Frame) {
+        if let Some(burst) = &mut self.burst {
+            burst.hear(frame);
+        }
+    }
+
+    /// An answer to us. True if that settles what it was reported for.
+    ///
+    /// Announcements prove nothing here: an owner that hears nobody still sends, and clients still lose it.
+    pub fn answered(&mut self, address: IpAddr, mac: Mac) -> bool {
+        let Some(vip) = self.vips.get_mut(&address).filter(|vip| vip.mac == mac) else { return false };
+        let was_reported = vip.verdicts > 0;
+        vip.heard = true;
+        vip.asked = false;
+        vip.misses = 0;
+        vip.verdicts = 0;
+        vip.rest_until = None;
+        self.silent = 0;
+        self.alive = true;
+        self.good = Some(address);
+        was_reported && self.vips.values().all(|vip| vip.verdicts == 0)
+    }
+
+    /// One period is over: counts it, and asks the next question.
+    pub fn round(&mut self, context: &Context<'_>, trusted: bool, counters: &mut Counters, out: &mut Vec<Output>) {
+        self.count(trusted, counters);
+        if self.burst.is_none() {
+            let suspects = self.suspects(context);
+            if !suspects.is_empty() {
+                counters.bursts += 1;
+                self.burst = Some(Burst::begin(context.now, suspects));
+            }
+        }
+        let Some(address) = self.next() else { return };
+        let vip = self.vips.get_mut(&address).expect("it was just chosen");
+        vip.asked = true;
+        self.last = Some(address);
+        counters.asked += 1;
+        out.push(Output::Ask(Ask { link: context.link, address, to: vip.mac }));
+    }
+
+    /// R2: after a late timer the answer may have been lost with our own processor time; it is asked again instead.
+    fn count(&mut self, trusted: bool, counters: &mut Counters) {
+        let asked = self.last.and_then(|address| self.vips.get_mut(&address)).filter(|vip| vip.asked);
+        let alive = std::mem::take(&mut self.alive);
+        let Some(vip) = asked else { return };
+        vip.asked = false;
+        if !trusted {
+            counters.late += 1;
+            return;
+        }
+        counters.unanswered += 1;
+        vip.misses += 1;
+        if !alive {
+            self.silent += 1;
+        }
+    }
+
+    /// VIPs that have been silent for as long as our place in their line says.
+    fn suspects(&self, context: &Context<'_>) -> BTreeMap<IpAddr, Mac> {
+        let armed = |vip: &Vip| vip.is_armed(context.now, context.timers.grace);
+        // One VIP that was heard is enough to know that the node and the way to it were there.
+        let node_armed = self.vips.values().any(armed);
+        self.vips
+            .iter()
+            .filter(|(_, vip)| !vip.rests(context.now))
+            .filter(|(_, vip)| {
+                let patience = context.timers.patience(vip.rank);
+                (node_armed && self.silent >= patience) || (armed(vip) && vip.misses >= patience)
+            })
+            .map(|(address, vip)| (*address, vip.mac))
+            .collect()
+    }
+
+    /// Whose turn it is.
+    fn next(&mut self) -> Option<IpAddr> {
+        self.odd = !self.odd;
+        if self.silent == 1
+            && let Some(good) = self.good.filter(|good| Some(*good) != self.last)
+        {
+            return Some(good);
+        }
+        let after = |last: Option<IpAddr>, wanted: &dyn Fn(&Vip) -> bool| {
+            let behind = self.vips.iter().filter(|(address, _)| last.is_none_or(|last| **address > last));
+            let all = behind.chain(self.vips.iter());
+            all.filter(|(_, vip)| wanted(vip)).map(|(address, _)| *address).next()
+        };
+        let missing = if self.odd { after(self.last, &|vip| vip.misses > 0) } else { None };
+        missing.or_else(|| after(self.last, &|_| true))
+    }
+
+    /// Goes on with a burst, if one is due.
+    pub fn burst(&mut self, context: &Context<'_>, owner: &str, counters: &mut Counters, out: &mut Vec<Output>) {
+        let Some(burst) = &mut self.burst else { return };
+        if context.now < burst.deadline() {
+            return;
+        }
+        counters.worst_lateness = counters.worst_lateness.max(context.now - burst.deadline());
+        match burst.step(context) {
+            Step::Ask { asks, late } => {
+                counters.late += u64::from(late);
+                out.extend(asks.into_iter().map(Output::Ask));
+            }
+            Step::Over(outcome) => {
+                self.burst = None;
+                self.judge(context.now, owner, outcome, counters, out);
+            }
+        }
+    }
+
+    fn judge(&mut self, now: Instant, owner: &str, outcome: Outcome, counters: &mut Counters, out: &mut Vec<Output>) {
+        let Outcome { silent, taken, witnessed } = outcome;
+        for address in taken {
+            // Somebody else has it: the record will say who, and until then asking every period is no use.
+            if let Some(vip) = self.vips.get_mut(&address) {
+                vip.misses = 0;
+                vip.rest_until = Some(now + FIRST_REST);
+            }
+        }
+        let silent: Vec<IpAddr> = silent.into_iter().filter(|address| self.vips.contains_key(address)).collect();
+        if silent.is_empty() {
+            counters.refuted += 1;
+            return;
+        }
+        counters.isolated += u64::from(!witnessed);
+        for address in &silent {
+            let vip = self.vips.get_mut(address).expect("only those that are watched are left");
+            vip.rest_until = Some(now + FIRST_REST * 2_u32.pow(vip.verdicts.min(LONGEST_REST)));
+            vip.verdicts += 1;
+        }
+        out.push(Output::Verdict(Verdict::Silent { owner: owner.to_owned(), vips: silent, witnessed }));
+    }
+}

@@ -1,0 +1,134 @@
+//! DHCPv4, on the macvlan of its VIP.
+
+use std::net::Ipv4Addr;
+use std::time::Instant;
+
+use dhcp_client::{Client, Config, ConfigError, Expiry, Input, Lease, LostReason, Output, RememberedLease, Report};
+use jiff::Timestamp;
+use l2_types::Traffic;
+
+use super::session::{Protocol, Session, expiry};
+use crate::annotations::LeaseFacts;
+use crate::engine::{self, DhcpEvent, DhcpStart};
+use crate::reason::Reason;
+use crate::view::Uid;
+
+impl Protocol for Client {
+    const NAME: &'static str = "DHCP";
+    const MESSAGES: Traffic = Traffic::DhcpClient;
+    const PROBES: Traffic = Traffic::Arp;
+
+    type Address = Ipv4Addr;
+    type Lease = Lease;
+    type LostReason = LostReason;
+    type Report = Report;
+    type Facts = LeaseFacts;
+
+    fn step(&mut self, now: Instant, input: Input<'_>) -> Vec<Output> {
+        Client::step(self, now, input)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Client::deadline(self)
+    }
+
+    fn state(&self) -> &'static str {
+        Client::state(self).as_str()
+    }
+
+    fn address(lease: &Lease) -> Ipv4Addr {
+        lease.address
+    }
+
+    fn expiry(lease: &Lease) -> Expiry {
+        lease.expiry
+    }
+
+    fn facts(lease: &Lease, expires: Option<Timestamp>) -> LeaseFacts {
+        LeaseFacts { address: lease.address, server: lease.server_id, expires }
+    }
+
+    fn reason(report: &Report) -> Reason {
+        match report {
+            Report::NoAnswer { .. } => Reason::DhcpNoAnswer,
+            Report::Nak { .. } => Reason::DhcpRefused,
+            Report::Declined { .. } => Reason::AddressConflict,
+            Report::OtherAddress { .. } => Reason::DhcpOtherAddress,
+            _ => Reason::DhcpTrouble,
+        }
+    }
+
+    fn input(uid: Uid, generation: u64, event: DhcpEvent) -> engine::Input {
+        engine::Input::Dhcp(uid, generation, event)
+    }
+}
+
+/// The client that the engine has asked for. `seed` decides its transactions and its jitter.
+pub fn session(start: &DhcpStart, now: Instant, wall: Timestamp, seed: u64) -> Result<Session<Client>, ConfigError> {
+    let client = Client::new(config(start, now, wall), now, seed)?;
+    Ok(Session::new(client, start.mac))
+}
+
+/// What the client is told.
+fn config(start: &DhcpStart, now: Instant, wall: Timestamp) -> Config {
+    let mut config = Config::new(start.mac.octets().into());
+    config.hostname.clone_from(&start.hostname);
+    config.broadcast_flag = start.broadcast;
+    config.requested_ip = start.requested;
+    config.remembered = match (&start.lease, start.requested) {
+        (Some(facts), _) => Some(RememberedLease {
+            address: facts.address,
+            server_id: Some(facts.server),
+            server_mac: None,
+            expiry: Some(expiry(facts.expires, now, wall)),
+            network: None,
+        }),
+        // What kube-vip leaves: no word about the server or the end of the lease. The server decides.
+        (None, Some(address)) => {
+            Some(RememberedLease { address, server_id: None, server_mac: None, expiry: None, network: None })
+        }
+        (None, None) => None,
+    };
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::session::leased;
+    use super::*;
+
+    #[test]
+    fn a_lease_becomes_facts_that_never_end_later() {
+        let (now, wall) = (Instant::now(), "2026-01-01T00:00:00.9Z".parse::<Timestamp>().unwrap());
+        let lease = Lease {
+            address: "10.0.0.5".parse().unwrap(),
+            network: None,
+            routers: Vec::new(),
+            server_id: "10.0.0.1".parse().unwrap(),
+            server_mac: None,
+            since: now,
+            renew_at: None,
+            rebind_at: None,
+            expiry: Expiry::At(now + Duration::from_millis(60_050)),
+        };
+        let leased = leased::<Client>(&lease, now, wall);
+        assert_eq!(leased.facts.expires, Some("2026-01-01T00:01:00Z".parse().unwrap()));
+    }
+
+    #[test]
+    fn kube_vips_annotations_are_enough_to_ask_for_the_same_address() {
+        let start = DhcpStart {
+            generation: 1,
+            link: 1,
+            mac: l2_types::Mac::new([0, 0, 0x6c, 1, 2, 3]),
+            hostname: None,
+            broadcast: false,
+            requested: Some("10.0.0.5".parse().unwrap()),
+            lease: None,
+        };
+        let config = config(&start, Instant::now(), Timestamp::now());
+        assert_eq!(config.remembered.unwrap().server_id, None);
+    }
+}

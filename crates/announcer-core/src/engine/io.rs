@@ -1,0 +1,455 @@
+//! What goes into the engine and what comes out of it. Data only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use l2_types::Mac;
+use l2_types::ethernet::Payload;
+use l2_types::{InetConf, Macvlan};
+
+use crate::annotations::{LeaseFacts, LeaseFacts6};
+use crate::detect::{self, Ask};
+use crate::frames::Frame;
+use crate::network::{Family, Network};
+use crate::ownership::LeaseState;
+use crate::ownership::node::{Card, ForeignLock, Member, NodeFacts, Swap, Swapped, Term};
+use crate::ownership::service::LeaseKey;
+use crate::plan::VipId;
+use crate::reason::Reason;
+use crate::security::Protection;
+use crate::view::{Port, Published, ServiceKey, ServiceView, Uid};
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A Service changed; absent: it is gone, or not ours to announce any more.
+    Service(ServiceKey, Option<Box<ServiceView>>),
+    /// The addresses inside the cluster of any Service; none: it is gone, or has none. Comes before what else is known of it.
+    ClusterIps(ServiceKey, Vec<IpAddr>),
+    /// The first complete list of Services has been fed in.
+    Synced,
+    /// On which nodes a Service with policy Local has endpoints; absent: not known (any more).
+    Endpoints(ServiceKey, Option<BTreeSet<String>>),
+    /// The election says something new.
+    Lease(LeaseState),
+    /// `service` mode: the election for one Lease says something new.
+    ServiceLease(LeaseKey, LeaseState),
+    /// `node` mode: the membership Lease of a node was read; absent: it is gone.
+    Member(String, Option<Member>),
+    /// All of them have been read once.
+    MembersSynced,
+    /// `node` mode: a Node was read; absent: it is gone.
+    Node(String, Option<NodeFacts>),
+    /// All Nodes have been read once; or they may not be read.
+    NodesSynced {
+        /// They may be read.
+        readable: bool,
+    },
+    /// `node` mode: kube-vip's Lease for all Services was read; absent: there is none.
+    Foreign(Option<ForeignLock>),
+    /// Whether kube-proxy is healthy on this node, as far as can be told.
+    KubeProxy(bool),
+    /// Answer to an [`Action::Swap`].
+    Swapped(ServiceKey, Swap, Swapped),
+    /// The kernel reported a change that we did not make.
+    NetworkChanged,
+    /// Answer to a [`WireOp`].
+    Wire(WireDone),
+    /// Somebody spoke about an address.
+    Heard(Frame),
+    /// The DHCP client of a Service that was started with this generation.
+    Dhcp(Uid, u64, DhcpEvent),
+    /// The DHCPv6 client of a Service that was started with this generation.
+    Dhcp6(Uid, u64, DhcpEvent<LeaseFacts6>),
+    /// What became of an [`Action::Record`].
+    Recorded(ServiceKey, Recorded),
+    /// The process has been asked to end.
+    Stop,
+    /// Answer to [`Action::ReleaseLease`]: whether the Lease now says that nobody holds it.
+    Released(bool),
+    /// Where API servers are. Only in `node` mode.
+    ApiServers(BTreeSet<IpAddr>),
+    /// While stopping: another node has taken the Lease.
+    Successor(String),
+    /// Time passed.
+    Tick,
+}
+
+/// What a DHCP client reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DhcpEvent<F = LeaseFacts> {
+    /// This address may be used.
+    Bound(Leased<F>),
+    /// The same address for longer.
+    Renewed(Leased<F>),
+    /// The address must not be used any more.
+    Lost {
+        /// Which.
+        address: IpAddr,
+        /// Why, in words.
+        why: String,
+    },
+    /// Something people should know.
+    Report {
+        /// Reason of the Event.
+        reason: Reason,
+        /// Its text.
+        text: String,
+    },
+    /// Where the client is, for metrics.
+    State(&'static str),
+    /// The client could not be started or broke off; it may be started again.
+    Failed(String),
+    /// It has ended, as asked for.
+    Stopped,
+}
+
+/// A granted lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leased<F = LeaseFacts> {
+    /// What to remember on the Service.
+    pub facts: F,
+    /// End of use; absent: never.
+    pub expires: Option<Instant>,
+}
+
+/// One request to the kernel. They are performed one after the other, in order; only [`WireOp::Extend`] goes first, and
+/// nothing waits for [`WireOp::Protect`]: what needs its rules is asked for when it was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WireOp {
+    /// Read everything.
+    Observe,
+    /// Set addresses.
+    Put(Vec<Put>),
+    /// Put off the deadlines of addresses that are there. Two hundred macvlans that are being made must not let the
+    /// kernel remove what is served.
+    Extend(Vec<Put>),
+    /// Remove an address.
+    Remove {
+        /// From which interface.
+        link: u32,
+        /// With its prefix length.
+        net: IpNet,
+    },
+    /// Make a macvlan, or adopt the one that is there if it is right. With the lease that its client goes on with, the
+    /// address is on it before its first frame: the former owner has the same MAC, and serves until it hears a claim.
+    Macvlan(Uid, Macvlan, Option<Resumed>),
+    /// Note on a macvlan whose it is and until when its lease runs.
+    Note {
+        /// Which.
+        link: u32,
+        /// What.
+        alias: String,
+    },
+    /// Let this through to VIPs, and nothing else. Begun when all before it is done, so that no address outlives its rules;
+    /// it may take half a minute, behind other programs' changes of the kernel's tables.
+    Protect(Protection),
+    /// Delete an interface.
+    Delete {
+        /// Which.
+        link: u32,
+    },
+    /// Set `arp_ignore` and `arp_announce` of an interface that will carry VIPs.
+    Prepare {
+        /// Which.
+        link: u32,
+    },
+    /// Put them back.
+    Restore {
+        /// Which.
+        link: u32,
+        /// To what.
+        conf: InetConf,
+    },
+}
+
+/// A lease that is gone on with, as recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resumed {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// By the clock on the wall; absent: never.
+    pub expires: Option<Timestamp>,
+    /// The kernel's deadline until the client has said so too.
+    pub fence: Duration,
+}
+
+/// An address for the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Put {
+    /// On which interface.
+    pub link: u32,
+    /// With its prefix length.
+    pub net: IpNet,
+    /// How long it lives unless extended.
+    pub valid: Duration,
+    /// End of its lease, noted on it where it has no macvlan that could carry the note: Unix seconds.
+    pub until: Option<u32>,
+}
+
+/// What became of a [`WireOp`]; those without an answer of interest have none. Errors are texts for people.
+#[derive(Debug)]
+pub enum WireDone {
+    /// `Observe`.
+    Observed(Result<Network, String>),
+    /// `Put`, address by address.
+    Put(Vec<(u32, IpNet, Result<(), String>)>),
+    /// `Extend`, address by address.
+    Extended(Vec<(u32, IpNet, Result<(), String>)>),
+    /// `Macvlan`: its index and MAC.
+    Macvlan(Uid, Result<(u32, Mac), String>),
+    /// `Protect`.
+    Protected(Result<(), String>),
+    /// `Prepare`: what to put back one day.
+    Prepared(u32, Result<InetConf, String>),
+}
+
+/// What became of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recorded {
+    /// It is written, or was so already.
+    Done,
+    /// The Service is gone.
+    Gone,
+    /// A newer owner stands there: nothing was written.
+    Superseded,
+    /// It could not be written; it is tried again.
+    Failed,
+}
+
+/// What this node writes on a Service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Record {
+    /// The Service that is meant, not a later one of its name.
+    pub uid: Uid,
+    /// `vipHost`.
+    pub vip_host: String,
+    /// The term beside it, in `node` mode. Never written over a newer one.
+    pub term: Option<Term>,
+    /// `hwaddr`, for DHCP.
+    pub hwaddr: Option<String>,
+    /// `requestedIP`, for DHCP.
+    pub requested_ip: Option<String>,
+    /// Lease facts, for DHCP.
+    pub lease: Option<LeaseFacts>,
+    /// Instead of them: these, if they still stand there, are of leases that are lost.
+    pub lost: LostLeases,
+    /// Lease facts, for DHCPv6.
+    pub lease6: Option<LeaseFacts6>,
+    /// `status.loadBalancer.ingress`; absent: not to be touched yet.
+    pub ingress: Option<Vec<(IpAddr, Vec<Port>)>>,
+    /// In which turn it has joined others that had its address (`seniority.rs`); written with `ingress`.
+    pub turn: u32,
+}
+
+/// The facts of leases that a server has refused or not renewed, as they may still stand on their Service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LostLeases {
+    /// That of DHCP.
+    pub v4: Option<LeaseFacts>,
+    /// That of DHCPv6.
+    pub v6: Option<LeaseFacts6>,
+}
+
+impl LostLeases {
+    /// Those of them that stand on the Service.
+    pub fn standing(&self, published: &Published) -> Self {
+        Self {
+            v4: self.v4.clone().filter(|lost| published.lease.as_ref() == Some(lost)),
+            v6: self.v6.clone().filter(|lost| published.lease6.as_ref() == Some(lost)),
+        }
+    }
+
+    /// Whether none is lost.
+    pub fn is_empty(&self) -> bool {
+        self.v4.is_none() && self.v6.is_none()
+    }
+}
+
+/// How to start a DHCP client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DhcpStart {
+    /// Tells what it says from what an earlier client of the same Service said.
+    pub generation: u64,
+    /// Index of the macvlan.
+    pub link: u32,
+    /// Its MAC.
+    pub mac: Mac,
+    /// Option 12 and, as kube-vip has it, 61.
+    pub hostname: Option<String>,
+    /// Ask for broadcast answers.
+    pub broadcast: bool,
+    /// The address to come back to.
+    pub requested: Option<Ipv4Addr>,
+    /// The lease to come back to.
+    pub lease: Option<LeaseFacts>,
+}
+
+/// How to start a DHCPv6 client. It speaks in the name of the interface that carries the address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dhcp6Start {
+    /// Tells what it says from what an earlier client of the same Service said.
+    pub generation: u64,
+    /// Index of the interface.
+    pub link: u32,
+    /// Its MAC.
+    pub mac: Mac,
+    /// Its link-local address.
+    pub source: Ipv6Addr,
+    /// The address to come back to.
+    pub requested: Option<Ipv6Addr>,
+    /// The lease to come back to.
+    pub lease: Option<LeaseFacts6>,
+}
+
+/// What a person should know about a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tell {
+    /// A warning rather than news.
+    pub warning: bool,
+    /// Reason of the Event.
+    pub reason: Reason,
+    /// Text.
+    pub text: String,
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Ask the kernel.
+    Wire(WireOp),
+    /// Say that the address is here: for IPv4 a gratuitous reply and a gratuitous request, for IPv6 an unsolicited
+    /// advertisement.
+    Announce {
+        /// On which interface.
+        link: u32,
+        /// With which MAC.
+        mac: Mac,
+        /// The address.
+        address: IpAddr,
+    },
+    /// Ask whether anybody has the address.
+    Probe {
+        /// On which interface.
+        link: u32,
+        /// From which MAC.
+        mac: Mac,
+        /// The address.
+        address: IpAddr,
+    },
+    /// Ask one node, or everybody, in our own name whether it has an address (`detect`, `claim`).
+    Ask {
+        /// MAC of our interface.
+        mac: Mac,
+        /// To ask about an IPv6 address: an address of ours on it, the link-local one if there is one.
+        source: Option<Ipv6Addr>,
+        /// What and whom.
+        ask: Ask,
+    },
+    /// Tell a former owner that the address is here (`claim`).
+    Claim {
+        /// On which interface.
+        link: u32,
+        /// Where the address is.
+        mac: Mac,
+        /// The address.
+        address: IpAddr,
+        /// MAC of the former owner.
+        to: Mac,
+        /// Term and tag.
+        payload: Payload,
+    },
+    /// Hear what is said about addresses of these families on these interfaces, and nothing else.
+    Listen(BTreeSet<(u32, Family)>),
+    /// Start the DHCP client of a Service.
+    StartDhcp(Uid, DhcpStart),
+    /// Stop it, giving the lease back or keeping it for a successor.
+    StopDhcp {
+        /// Whose.
+        uid: Uid,
+        /// Whether to send RELEASE.
+        release: bool,
+    },
+    /// Start the DHCPv6 client of a Service.
+    StartDhcp6(Uid, Dhcp6Start),
+    /// Stop it, giving the lease back or keeping it for a successor.
+    StopDhcp6 {
+        /// Whose.
+        uid: Uid,
+        /// Whether to send RELEASE.
+        release: bool,
+    },
+    /// Tell the DHCP client of a Service that its interface is down, or back.
+    DhcpLink {
+        /// Whose.
+        uid: Uid,
+        /// It can be used again.
+        up: bool,
+    },
+    /// Tell the DHCP client of this VIP that somebody uses the address which it was given: it declines it.
+    DhcpTaken {
+        /// Whose.
+        id: VipId,
+        /// The address.
+        address: IpAddr,
+        /// The MAC of whoever has it, where it is known.
+        by: Option<Mac>,
+    },
+    /// Write on a Service.
+    Record(ServiceKey, Record),
+    /// `service` mode: take part in the elections for these Leases, and in no others; those that are held are handed back.
+    Campaign(BTreeSet<LeaseKey>),
+    /// `node` mode: change the owner in the record of this Service, if it is as we believe.
+    Swap(ServiceKey, Swap),
+    /// `node` mode: renew our membership Lease, with this in it.
+    Membership(Card),
+    /// Write nothing on it any more.
+    Forget(ServiceKey),
+    /// An Event on a Service.
+    Tell(ServiceKey, Tell),
+    /// Hand the Lease back and go on telling who takes it.
+    ReleaseLease,
+    /// All is done that had to be done before the end.
+    Exit,
+}
+
+/// What has happened on this node since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Observations {
+    /// Of the failure detector.
+    pub probes: detect::Counters,
+    /// VIPs that former owners may not know to be ours.
+    pub claims: usize,
+    /// Claims with a wrong tag.
+    pub forged: u64,
+    /// The kernel refuses the rules of service security.
+    pub unprotected: bool,
+    /// Addresses that were found gone, by the kernel's deadline or somebody's hand.
+    pub fallen: u64,
+    /// Times that the API did not take a change of owner, nor say who the owner is.
+    pub failed_swaps: u64,
+    /// Changes of owner to this node, by reason.
+    pub changes: BTreeMap<&'static str, u64>,
+    /// How long clients had no answer at the last take-over from a silent owner.
+    pub last_gap: Option<Duration>,
+}
+
+/// One VIP as it stands, for metrics and people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VipStatus {
+    /// Which.
+    pub id: VipId,
+    /// Its address, if it has one by now.
+    pub address: Option<IpAddr>,
+    /// The first of its Services.
+    pub service: Option<ServiceKey>,
+    /// On the interface and answering.
+    pub up: bool,
+    /// State of the DHCP client.
+    pub dhcp_state: Option<&'static str>,
+    /// End of the DHCP lease.
+    pub expires: Option<Instant>,
+}

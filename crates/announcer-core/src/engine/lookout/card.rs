@@ -1,0 +1,86 @@
+//! This node's card, in its membership Lease: when it is written again. Each write renews the Lease.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::super::{Action, Engine};
+use crate::ownership::Owners;
+use crate::ownership::node::{Card, CardLink};
+
+/// A card that changed is written again, but not more often than this: a fail-over of 200 VIPs changes the term 200
+/// times.
+const CARD_PAUSE: Duration = Duration::from_secs(1);
+
+/// What was written last.
+pub(super) struct WrittenCard {
+    last: Option<(Card, Instant)>,
+    /// A third of the duration of the Lease: two renewals may be lost.
+    renewal: Duration,
+}
+
+impl WrittenCard {
+    /// Nothing yet, in a Lease of this duration.
+    pub fn new(lease: Duration) -> Self {
+        Self { last: None, renewal: lease / 3 }
+    }
+
+    /// When the card has to be written again, given what it should say; absent: at once.
+    pub fn due(&self, card: &Card) -> Option<Instant> {
+        let (written, at) = self.last.as_ref()?;
+        let urgent = by_which_others_decide(card) != by_which_others_decide(written);
+        let pause = match (urgent, card == written) {
+            (true, _) => Duration::ZERO,
+            (false, false) => CARD_PAUSE,
+            (false, true) => self.renewal,
+        };
+        Some(*at + pause)
+    }
+}
+
+fn by_which_others_decide(card: &Card) -> (&[CardLink], bool, bool, bool, &BTreeSet<String>) {
+    (&card.links, card.serving, card.leaving, card.yields, &card.unable)
+}
+
+impl Engine {
+    /// Renews our Lease, and tells in it what has changed.
+    pub(in crate::engine) fn write_card(&mut self, now: Instant) {
+        let (Owners::Node(cluster), Some(_)) = (&self.ownership, &self.network) else { return };
+        let card = cluster.card();
+        if self.lookout.written.due(card).is_none_or(|at| at <= now) {
+            self.lookout.written.last = Some((card.clone(), now));
+            self.out.push(Action::Membership(card.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ownership::node::Term;
+
+    #[test]
+    fn what_others_decide_by_is_written_at_once_and_the_rest_with_the_next_renewal_or_after_a_pause() {
+        let (start, lease) = (Instant::now(), Duration::from_secs(15));
+        let written = Card { serving: true, ..Card::default() };
+        let link = CardLink {
+            name: "eth0".into(),
+            mac: [2, 0, 0, 0, 0, 1].into(),
+            addresses: vec!["10.0.0.1/24".parse().unwrap()],
+            no_ipv6: false,
+        };
+        for (name, card, pause) in [
+            ("nothing new", written.clone(), lease / 3),
+            ("a newer term", Card { term: Term(7), ..written.clone() }, CARD_PAUSE),
+            ("another interface", Card { links: vec![link], ..written.clone() }, Duration::ZERO),
+            ("kube-proxy", Card { serving: false, ..written.clone() }, Duration::ZERO),
+            ("what it cannot have", Card { unable: ["10.0.0.5".to_owned()].into(), ..written.clone() }, Duration::ZERO),
+            ("a kube-vip", Card { yields: true, ..written.clone() }, Duration::ZERO),
+            ("the end", Card { leaving: true, ..written.clone() }, Duration::ZERO),
+        ] {
+            let mut last = WrittenCard::new(lease);
+            assert_eq!(last.due(&card), None, "{name}: nothing is written yet");
+            last.last = Some((written.clone(), start));
+            assert_eq!(last.due(&card), Some(start + pause), "{name}");
+        }
+    }
+}

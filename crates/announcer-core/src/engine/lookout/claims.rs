@@ -1,0 +1,246 @@
+//! Claims in both directions: former owners of what is up here are told, and what others claim of ours is judged.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use super::super::{Action, Engine, Heard};
+use crate::claim::{self, Judgement, Key, Won};
+use crate::frames::Frame;
+use crate::ownership::Owners;
+use crate::ownership::node::{Loser, Term};
+use crate::plan::VipId;
+use crate::view::{ServiceKey, Uid};
+
+/// Losers of what is ours and not up here yet. A claim makes a former owner withdraw, and draws the traffic of a
+/// macvlan's MAC: until we serve, that would be a gap.
+#[derive(Default)]
+pub(super) struct Unclaimed(BTreeMap<VipId, Vec<Loser>>);
+
+impl Unclaimed {
+    /// One who has to be told. Of several that had the same VIP all that have lost it to the newest term.
+    pub fn add(&mut self, loser: Loser) {
+        let waiting = self.0.entry(loser.vip.clone()).or_default();
+        if waiting.iter().any(|waiting| waiting.term > loser.term) {
+            return;
+        }
+        waiting.retain(|waiting| waiting.term == loser.term && waiting.owner != loser.owner);
+        waiting.push(loser);
+    }
+
+    /// What is not ours any more is nobody's loss.
+    fn retain(&mut self, mut is_ours: impl FnMut(&Loser) -> bool) {
+        self.0.retain(|_, waiting| {
+            waiting.retain(&mut is_ours);
+            !waiting.is_empty()
+        });
+    }
+}
+
+/// The record by which a VIP is ours.
+struct Ours {
+    /// Whose record it is.
+    primary: ServiceKey,
+    /// The key of its tags.
+    uid: Uid,
+    /// A newer one wins.
+    term: Term,
+    /// It was handed over, and is served for a last moment.
+    lingering: bool,
+}
+
+impl Engine {
+    /// Tells the losers of all that is up here.
+    pub(in crate::engine) fn claim_all(&mut self, now: Instant) {
+        let Owners::Node(cluster) = &self.ownership else { return };
+        let me = &self.config.node_name;
+        self.lookout.unclaimed.retain(|loser| cluster.seat(&loser.service).is_some_and(|seat| seat.host == *me));
+        let waiting: Vec<VipId> = self.lookout.unclaimed.0.keys().cloned().collect();
+        for id in waiting {
+            self.claim(now, &id);
+        }
+    }
+
+    /// Tells the losers of this VIP, if it is up.
+    pub(in crate::engine) fn claim(&mut self, now: Instant, id: &VipId) {
+        let Owners::Node(cluster) = &self.ownership else { return };
+        let Some(carrier) = self.vips.get(id).filter(|vip| vip.is_up()).and_then(|vip| vip.carrier) else { return };
+        for loser in self.lookout.unclaimed.0.remove(id).unwrap_or_default() {
+            let ours = cluster.seat(&loser.service).is_some_and(|seat| seat.host == self.config.node_name);
+            let Some(view) = self.services.get(&loser.service).filter(|_| ours) else { continue };
+            let won = Won {
+                address: carrier.net.addr(),
+                mac: carrier.mac,
+                loser_mac: loser.mac,
+                on_macvlan: matches!(id, VipId::Dhcp(_)),
+                term: loser.term,
+                key: Key::from(&view.uid),
+                suspected: loser.suspected,
+            };
+            self.lookout.claims.begin(now, claim::Loser { owner: loser.owner, link: loser.link }, &won);
+        }
+    }
+
+    /// A loser whose Lease says that it knows the new term has withdrawn, and so has one whose Node is gone.
+    pub(super) fn note_losers(&mut self) {
+        let Owners::Node(cluster) = &self.ownership else { return };
+        if self.lookout.claims.is_empty() {
+            return;
+        }
+        for owner in self.lookout.claims.losers() {
+            match cluster.card_of(&owner) {
+                Some(card) => self.lookout.claims.known(&owner, card.term),
+                None => self.lookout.claims.gone(&owner),
+            }
+        }
+    }
+
+    /// The VIP is not up under this address any more: whoever has lost it is told once it is up again, perhaps with another
+    /// one that its DHCP server gives. If it is not ours any more by then, nobody is.
+    pub(in crate::engine) fn unclaim(&mut self, id: &VipId, address: IpAddr) {
+        let Owners::Node(cluster) = &self.ownership else { return };
+        let Some(first) = self.vips.get(id).and_then(|vip| vip.members.first()) else { return };
+        let service = cluster.primary(first);
+        for (claim::Loser { owner, link }, mac, term, suspected) in self.lookout.claims.take(address) {
+            let (vip, service) = (id.clone(), service.clone());
+            self.lookout.unclaimed.add(Loser { owner, link, mac, vip, term, service, suspected });
+        }
+    }
+
+    /// The DHCP VIP of which another node speaks as its own, under an address that it does not have here: not yet, or not
+    /// any more, since the server may have given it another one. All nodes have it with the same MAC, and the tag proves
+    /// whose it is.
+    fn lease_of(&self, frame: &Frame) -> Option<VipId> {
+        frame.payload?;
+        let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
+        let mut spoken_of = leased.filter(|(_, vip)| vip.place == Some(frame.link));
+        spoken_of.find(|(_, vip)| vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.mac == frame.mac)).map(|(id, _)| id.clone())
+    }
+
+    pub(super) fn vip_with(&self, address: IpAddr) -> Option<VipId> {
+        self.vips.iter().find(|(_, vip)| vip.address() == Some(address)).map(|(id, _)| id.clone())
+    }
+
+    /// decisions.md 23: a claim of a VIP that we have or had. True if nothing else is to be made of it.
+    pub(in crate::engine) fn judge_claim(&mut self, now: Instant, id: &VipId, frame: &Frame) -> bool {
+        if frame.what != Heard::Claim {
+            return false;
+        }
+        let Some(Ours { primary, uid, term, lingering }) = self.ours(id) else { return false };
+        // The tag proves that its sender may read the Service, not that it is one of us. Whom we do not know is believed at once only
+        // while our own record is in doubt; else the record is read.
+        let known = self.is_peer(frame.mac) || self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
+        let confirmed = self.is_confirmed(&self.vips[id].members);
+        match self.lookout.judge.judge(now, frame, &Key::from(&uid), term) {
+            Judgement::Yield(_) if !known && confirmed && !lingering => {
+                if self.lookout.judge.may_doubt(now, frame.address)
+                    && let Some(swap) = self.cluster().and_then(|cluster| cluster.read_again(now, &primary, &uid))
+                {
+                    self.out.push(Action::Swap(primary, swap));
+                }
+                false
+            }
+            Judgement::Yield(term) => {
+                self.yield_to_term(now, id, frame, &primary, term);
+                true
+            }
+            Judgement::Outdated(_) | Judgement::Ignore => !lingering,
+            Judgement::Doubt => {
+                let echo = self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
+                if !lingering
+                    && !echo
+                    && let Some(cluster) = self.cluster()
+                    && let Some(swap) = cluster.read_again(now, &primary, &uid)
+                {
+                    self.out.push(Action::Swap(primary, swap));
+                }
+                false
+            }
+        }
+    }
+
+    /// The same of a lease, under an address that it does not have here. Only what is proven counts: anybody may speak of
+    /// any address.
+    pub(in crate::engine) fn judge_claim_of_lease(&mut self, now: Instant, frame: &Frame) {
+        let Some(id) = self.lease_of(frame) else { return };
+        let Some(Ours { primary, uid, term: ours, .. }) = self.ours(&id) else { return };
+        let claimed = claim::tag::open(&Key::from(&uid), frame.address, frame.mac, frame.payload.as_ref());
+        if let Ok(term) = claimed
+            && term > ours
+        {
+            self.yield_to_term(now, &id, frame, &primary, term);
+        }
+    }
+
+    /// What a claim of this VIP is measured by; absent: no record says that it is ours.
+    fn ours(&self, id: &VipId) -> Option<Ours> {
+        let Owners::Node(cluster) = &self.ownership else { return None };
+        let first = self.vips.get(id)?.members.first()?;
+        let seat = cluster.seat(first)?;
+        let primary = cluster.primary(first).clone();
+        let uid = self.services.get(&primary)?.uid.clone();
+        // What we have handed over is claimed with the term that stands in the record by now.
+        let lingering = cluster.is_lingering(&primary);
+        let term = if lingering { Term(seat.term.0.saturating_sub(1)) } else { seat.term };
+        Some(Ours { primary, uid, term, lingering })
+    }
+
+    fn yield_to_term(&mut self, now: Instant, id: &VipId, frame: &Frame, primary: &ServiceKey, term: Term) {
+        if let Some(cluster) = self.cluster().filter(|cluster| !cluster.is_lingering(primary)) {
+            cluster.claimed(now, primary, term);
+        }
+        self.yield_to(now, id, frame.mac);
+        self.successor_heard(primary);
+    }
+
+    /// The new owner of a group that we serve for a last moment has claimed one of its addresses. The group is its own
+    /// once it has claimed all: it sets them one by one.
+    fn successor_heard(&mut self, primary: &ServiceKey) {
+        let Owners::Node(cluster) = &mut self.ownership else { return };
+        let mut left = self.vips.values().flat_map(|vip| &vip.members);
+        if cluster.is_lingering(primary) && !left.any(|member| cluster.primary(member) == primary) {
+            cluster.successor_heard(primary);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use l2_types::Mac;
+
+    use super::*;
+
+    fn loser(owner: &str, last: u8, term: u64) -> Loser {
+        Loser {
+            owner: owner.into(),
+            link: 2,
+            mac: Mac::new([2, 0, 0, 0, 0, last]),
+            vip: VipId::Static(IpAddr::from([10, 0, 0, last])),
+            term: Term(term),
+            service: ServiceKey::new("default", format!("web{last}")),
+            suspected: false,
+        }
+    }
+
+    fn waiting(unclaimed: &Unclaimed) -> Vec<Loser> {
+        unclaimed.0.values().flatten().cloned().collect()
+    }
+
+    #[test]
+    fn what_is_lost_again_before_it_is_up_is_claimed_from_nobody() {
+        let mut unclaimed = Unclaimed::default();
+        unclaimed.add(loser("node-2", 5, 5));
+        unclaimed.add(loser("node-2", 6, 5));
+        unclaimed.retain(|loser| loser.vip != VipId::Static(IpAddr::from([10, 0, 0, 5])));
+        assert_eq!(waiting(&unclaimed), [loser("node-2", 6, 5)]);
+    }
+
+    #[test]
+    fn all_former_owners_of_an_address_are_told_the_newest_term() {
+        let mut unclaimed = Unclaimed::default();
+        for (owner, term) in [("node-2", 5), ("node-2", 6), ("node-3", 6), ("node-3", 6), ("node-4", 5)] {
+            unclaimed.add(loser(owner, 5, term));
+        }
+        assert_eq!(waiting(&unclaimed), [loser("node-2", 5, 6), loser("node-3", 5, 6)]);
+    }
+}

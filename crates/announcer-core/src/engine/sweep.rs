@@ -1,0 +1,240 @@
+//! What a former life, or kube-vip, left on this node: kept while it is not known whose it is, removed when it is
+//! nobody's here.
+//!
+//! kube-vip spec 10.1 rows 2 and 3: without this a crashed announcer's addresses answer for ever beside those of the new
+//! owner.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use l2_types::Mac;
+use l2_types::{Address, AddressLifetime, Link, LinkKind};
+
+use super::{Engine, Put, UNDECIDED_LIMIT};
+use crate::annotations::Wanted;
+use crate::network::{LeaseEnd, Network, is_own_macvlan, looks_like_a_vip, owner_in};
+use crate::plan::VipId;
+use crate::view::{ServiceView, Uid};
+
+/// How long an address without our mark, which is kube-vip's and has no deadline, may wait on an adopted macvlan for its
+/// client to confirm the lease.
+const CONFIRM_LIMIT: Duration = Duration::from_mins(1);
+
+/// What is here of Services of which it is not decided yet whose they are: kept, and nothing begun with it.
+struct Doubtful {
+    links: BTreeSet<u32>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+impl Doubtful {
+    fn has(&self, address: &Address) -> bool {
+        self.links.contains(&address.interface) || self.addresses.contains(&address.net.addr())
+    }
+}
+
+/// What a Service has, had, or asks for.
+fn known_addresses(view: &ServiceView) -> impl Iterator<Item = IpAddr> + '_ {
+    let given = view.wanted.iter().filter_map(|wanted| match wanted {
+        Wanted::Static(address) => Some(*address),
+        Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+    });
+    given
+        .chain(view.published.ingress.iter().filter_map(|ingress| ingress.ip))
+        .chain(view.last_leased().map(IpAddr::V4))
+        .chain(view.dhcp.lease6.as_ref().map(|lease| lease.address.into()))
+}
+
+fn is_macvlan(link: &Link) -> bool {
+    matches!(link.kind, LinkKind::Macvlan { .. })
+}
+
+impl Engine {
+    fn doubtful(&self, network: &Network) -> Doubtful {
+        let views: Vec<&ServiceView> = self.plan.undecided.iter().filter_map(|key| self.services.get(key)).collect();
+        let addresses: BTreeSet<IpAddr> = views.iter().flat_map(|view| known_addresses(view)).collect();
+        let uids: BTreeSet<&str> = views.iter().map(|view| view.uid.0.as_str()).collect();
+        let names: BTreeSet<String> =
+            views.iter().map(|view| view.dhcp.link_name.clone().unwrap_or_else(|| view.uid.link_name())).collect();
+        // Who shares a lease knows no more of its macvlan than the address.
+        let carrying: BTreeSet<u32> = network
+            .addresses
+            .iter()
+            .filter(|address| addresses.contains(&address.net.addr()))
+            .map(|address| address.interface)
+            .collect();
+        let its = |link: &Link| {
+            carrying.contains(&link.index)
+                || names.contains(&link.name)
+                || link.alias.as_deref().is_some_and(|alias| uids.contains(owner_in(alias)))
+        };
+        let links = network.links.iter().filter(|link| is_macvlan(link) && its(link)).map(|link| link.index).collect();
+        Doubtful { links, addresses }
+    }
+
+    /// Addresses with our mark that no VIP of ours carries (yet).
+    pub(super) fn orphans(&self) -> Vec<Address> {
+        let carried: BTreeSet<(u32, IpNet)> =
+            self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| (carrier.link, carrier.net)).collect();
+        let Some(network) = &self.network else { return Vec::new() };
+        network
+            .addresses
+            .iter()
+            .filter(|address| address.is_ours() && !carried.contains(&(address.interface, address.net)))
+            .filter(|address| !self.is_removed(address))
+            .copied()
+            .collect()
+    }
+
+    /// A restart must not cost an address: until it is known whose it is, its deadline is put off, for a bounded time.
+    /// Not beyond the end of its DHCP lease, which is noted on its macvlan or, for DHCPv6, on the address itself; on a
+    /// macvlan without a note the kernel's deadline stands. After a pause only what is seen anew: to put off a deadline
+    /// that has passed is to set the address again, which another node may have by then, and nobody would ask.
+    pub(super) fn keep_orphans(&self, now: Instant) -> Vec<Put> {
+        let ready = self.unknown().is_none();
+        let undecided = !ready || !self.plan.undecided.is_empty();
+        let stale = self.observed < self.fresh_from;
+        if !undecided || stale || self.stopping.is_some() || now >= self.started + UNDECIDED_LIMIT {
+            return Vec::new();
+        }
+        let Some(network) = &self.network else { return Vec::new() };
+        let doubtful = self.doubtful(network);
+        let since = now.saturating_duration_since(self.last_observe);
+        self.orphans()
+            .into_iter()
+            .filter(|orphan| !ready || doubtful.has(orphan))
+            // A process that ended in order has left it more time: ours may be over before it has found out anything.
+            .filter(|orphan| !matches!(orphan.valid, AddressLifetime::For(left) if left > self.fence + since))
+            .filter_map(|orphan| {
+                let left = match network.lease_end_of(&orphan) {
+                    Some(LeaseEnd::At(end)) => end.saturating_duration_since(now),
+                    None if is_macvlan(network.link(orphan.interface)?) => return None,
+                    Some(LeaseEnd::Never) | None => Duration::MAX,
+                };
+                // The kernel's least is a second.
+                (left >= Duration::from_secs(1)).then(|| Put {
+                    link: orphan.interface,
+                    net: orphan.net,
+                    valid: self.fence.min(left),
+                    until: orphan.metric,
+                })
+            })
+            .collect()
+    }
+
+    /// A lease that is ours by a record in hand, and its client is about to go on with it: a former owner, who may just have
+    /// begun himself, repeats his announcements until he hears ours.
+    fn is_being_taken_up(&self, orphan: &Address) -> bool {
+        let Some(link) = self.network.as_ref().and_then(|network| network.link(orphan.interface)) else { return false };
+        let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
+        let mut ours = leased.filter(|(_, vip)| self.is_confirmed(&vip.members));
+        ours.any(|(_, vip)| {
+            let on_macvlan = vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.link_name() == link.name);
+            let awaited = vip.dhcp6.as_ref().and_then(|dhcp| dhcp.facts.as_ref());
+            on_macvlan
+                || (vip.place == Some(link.index)
+                    && awaited.is_some_and(|facts| IpAddr::V6(facts.address) == orphan.net.addr()))
+        })
+    }
+
+    /// Somebody else announces what we only kept: it is theirs.
+    pub(super) fn orphan_claimed(&mut self, link: u32, address: IpAddr, mac: Mac) {
+        // A macvlan has the same MAC on every node, and what is only kept announces nothing: what is heard there is said
+        // by another node.
+        let own = self.network.as_ref().and_then(|network| network.link(link));
+        if own.is_some_and(|own| own.mac == Some(mac) && !is_macvlan(own)) {
+            return;
+        }
+        // Most of what is announced on a network is nothing of ours.
+        let found =
+            |network: &Network| network.addresses.iter().any(|found| found.net.addr() == address && found.is_ours());
+        if !self.network.as_ref().is_some_and(found) {
+            return;
+        }
+        let parent_of = |link| self.network.as_ref().and_then(|network| network.parent_of(link));
+        let claimed: Vec<Address> = self
+            .orphans()
+            .into_iter()
+            .filter(|orphan| orphan.net.addr() == address)
+            .filter(|orphan| orphan.interface == link || parent_of(orphan.interface) == Some(link))
+            .filter(|orphan| !self.is_being_taken_up(orphan))
+            .collect();
+        for orphan in claimed {
+            tracing::warn!(%address, %mac, "somebody else announces an address that a former life left here: removing it");
+            self.remove_address(orphan.interface, orphan.net);
+        }
+    }
+
+    /// Removes what nobody gave us. Only when the Services are known and owners can be told; what is in doubt for single
+    /// ones is left alone, and only that: a Lease that cannot be had must not keep everything else here for ever.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        let Some(network) = self.network.as_ref().filter(|_| self.unknown().is_none()) else { return };
+        let doubtful = self.doubtful(network);
+        // decisions.md 19: a kube-vip that lives on this very node has what carries no mark or alias of ours.
+        let guest = self.ownership.is_guest(now);
+        let names: BTreeSet<&str> =
+            self.vips.values().filter_map(|vip| vip.dhcp.as_ref()).map(super::dhcp_state::Dhcp::link_name).collect();
+        let leaving: BTreeSet<u32> = self.leaving.values().map(super::dhcp::Leaving::link).collect();
+        let uids: BTreeSet<&str> = self.services.values().map(|view| view.uid.0.as_str()).collect();
+        let ours = |link: &Link| {
+            (is_own_macvlan(link) && (!guest || link.alias.is_some()))
+                || (is_macvlan(link) && link.alias.as_deref().is_some_and(|alias| uids.contains(owner_in(alias))))
+        };
+        let (mut links, mut addresses) = (Vec::new(), Vec::new());
+        let mut doomed = BTreeSet::new();
+        for link in network.links.iter().filter(|link| ours(link)) {
+            if names.contains(link.name.as_str())
+                || leaving.contains(&link.index)
+                || doubtful.links.contains(&link.index)
+            {
+                continue;
+            }
+            doomed.insert(link.index);
+            if !self.removed.contains_key(&(link.index, None)) {
+                tracing::info!(interface = link.name, "removing a macvlan that is not ours to have");
+                links.push(link.index);
+            }
+        }
+        let wanted: BTreeSet<IpAddr> = self.services.values().flat_map(known_addresses).collect();
+        let carried: BTreeSet<(u32, IpNet)> =
+            self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| (carrier.link, carrier.net)).collect();
+        let (awaited, confirming4) = (self.awaited6(), self.confirming4(now));
+        for address in &network.addresses {
+            let Some(link) = network.link(address.interface) else { continue };
+            let candidate = address.is_ours()
+                || (!guest && looks_like_a_vip(address, link) && wanted.contains(&address.net.addr()));
+            // What has our mark has a deadline too: the kernel ends the wait, however late the API came.
+            let confirming = if address.is_ours() {
+                confirming4.contains_key(link.name.as_str()) || awaited.contains(&(link.index, address.net.addr()))
+            } else {
+                confirming4.get(link.name.as_str()).is_some_and(|adopted| now < *adopted + CONFIRM_LIMIT)
+            };
+            if !candidate
+                || confirming
+                || doubtful.has(address)
+                || carried.contains(&(address.interface, address.net))
+                || doomed.contains(&address.interface)
+                || leaving.contains(&address.interface)
+            {
+                continue;
+            }
+            if !self.is_removed(address) {
+                tracing::info!(address = %address.net, interface = link.name, "removing an address that is not ours to have");
+                addresses.push((address.interface, address.net));
+            }
+        }
+        for link in links {
+            self.delete_link(link);
+        }
+        for (link, net) in addresses {
+            self.remove_address(link, net);
+        }
+    }
+
+    /// We had it removed; what was observed is older than that.
+    pub(super) fn is_removed(&self, address: &Address) -> bool {
+        self.removed.contains_key(&(address.interface, Some(address.net)))
+            || self.removed.contains_key(&(address.interface, None))
+    }
+}

@@ -1,0 +1,346 @@
+//! DHCP leases over the life of their Services: changes, restarts, lost links, many of them.
+
+use std::fmt::Write as _;
+
+use l2_types::LinkKind;
+
+use super::dhcp::{bound, leased, named};
+use super::*;
+use crate::annotations as keys;
+use crate::network::LeaseEnd;
+use crate::network::fixtures::{macvlan, own_address};
+use crate::view::InterfaceWish;
+
+fn service(node: &Node, name: &str) -> ServiceView {
+    node.engine.services[&ServiceKey::new("default", name)].clone()
+}
+
+/// To the server a client with another MAC or name is another client: the old one's lease has to go back, or it is lost
+/// until it expires.
+#[test]
+fn another_mac_or_host_name_gives_the_old_lease_back_before_it_asks() {
+    let mac = Mac::new([0, 0, 0x6c, 1, 2, 3]);
+    let changes: [fn(&mut ServiceView, Mac); 2] =
+        [|view, mac| view.dhcp.mac = Some(mac), |view, _| view.dhcp.hostname = Some("other".into())];
+    for change in changes {
+        let mut node = bound("web", "10.0.0.50");
+        node.take_log();
+        let mut changed = service(&node, "web");
+        change(&mut changed, mac);
+        node.upsert(changed);
+        assert_eq!(node.take_log()[0], "stop dhcp web00000-uid release true");
+        assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "the RELEASE leaves from it");
+        node.dhcp("web", DhcpEvent::Stopped);
+        let log: Vec<String> = node.take_log().into_iter().filter(|line| !line.contains("eth0 ")).collect();
+        assert!(
+            log.ends_with(&[
+                "delete vip-web00000".into(),
+                "prepare eth0".into(),
+                "macvlan vip-web00000 on eth0".into(),
+                "start dhcp web00000-uid lease None".into()
+            ]),
+            "{log:?}"
+        );
+        // A restart later trusts what is recorded then.
+        let leased = leased(&node, "10.0.0.60", 600);
+        node.dhcp("web", DhcpEvent::Bound(leased));
+        node.pass_ms(1000);
+        assert!(service(&node, "web").published.has("10.0.0.60".parse().unwrap()));
+        assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.60/32"]);
+    }
+}
+
+/// A typing error, or a manifest that was put in place of the Service: the lease, whose address clients use, is not
+/// given back for that.
+#[test]
+fn what_cannot_be_read_gives_no_lease_back() {
+    let annotated = |annotations: serde_json::Value| {
+        let object = serde_json::json!({
+            "metadata": {"namespace": "default", "name": "web", "uid": "web00000-uid", "annotations": annotations},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "protocol": "TCP"}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.50"}]}},
+        });
+        ServiceView::of(&serde_json::from_value(object).unwrap(), &crate::class::ClassRules::default()).unwrap()
+    };
+    for (annotations, warns) in [
+        (serde_json::json!({keys::LOADBALANCER_IPS: "0.0.0.0", keys::HWADDR: "nonsense"}), true),
+        (serde_json::json!({keys::LOADBALANCER_IPS: "0.0.0.o"}), true),
+        (serde_json::json!({}), false),
+    ] {
+        let mut node = bound("web", "10.0.0.50");
+        node.take_log();
+        node.upsert(annotated(annotations.clone()));
+        node.pass(Duration::from_secs(10));
+        let log = node.take_log();
+        let ended = |line: &String| line.starts_with("stop dhcp") || line.starts_with("remove");
+        assert!(!log.iter().any(ended), "{annotations}: {log:?}");
+        assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "{annotations}");
+        assert_eq!(node.reasons().contains(&"CannotAnnounce"), warns, "{annotations}");
+        assert!(service(&node, "web").published.hwaddr.is_some(), "{annotations}: it is written again");
+        node.upsert(annotated(serde_json::json!({keys::LOADBALANCER_IPS: "10.0.0.7"})));
+        assert!(node.take_log().contains(&"stop dhcp web00000-uid release true".to_owned()), "{annotations}");
+    }
+}
+
+#[test]
+fn a_changed_address_is_told_with_both() {
+    let mut node = bound("web", "10.0.0.50");
+    assert!(!node.reasons().contains(&"DHCPAddressChanged"));
+    node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
+    let leased = leased(&node, "10.1.0.60", 600);
+    node.dhcp("web", DhcpEvent::Bound(leased.clone()));
+    node.dhcp("web", DhcpEvent::Renewed(leased));
+    let told: Vec<&Tell> =
+        node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == Reason::DhcpAddressChanged).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    for part in ["10.0.0.50", "10.1.0.60", "10.0.0.254"] {
+        assert!(told[0].text.contains(part), "{}", told[0].text);
+    }
+}
+
+#[test]
+fn a_client_hears_once_that_its_link_is_lost_and_once_that_it_is_back() {
+    let mut node = bound("web", "10.0.0.50");
+    node.take_log();
+    let link = node.kernel.network.link_by_name("vip-web00000").unwrap().index;
+    let carrier = |node: &mut Node, carrier: bool| {
+        node.kernel.network.links.iter_mut().find(|found| found.index == link).unwrap().carrier = carrier;
+        node.feed(Input::NetworkChanged);
+        node.pass_ms(100);
+        node.feed(Input::NetworkChanged);
+        node.pass_ms(100);
+        node.take_log().into_iter().filter(|line| line.starts_with("dhcp link")).collect::<Vec<_>>()
+    };
+    assert_eq!(carrier(&mut node, false), ["dhcp link web00000-uid down"]);
+    assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "the lease is still ours");
+    assert_eq!(carrier(&mut node, true), ["dhcp link web00000-uid up"]);
+}
+
+#[test]
+fn what_is_known_of_a_lost_lease_goes_with_its_service_also_when_another_takes_its_name() {
+    let anew = ServiceView { uid: Uid("another-uid".into()), ..view("web", &["dhcp"]) };
+    for next in [None, Some(Box::new(anew))] {
+        let mut node = bound("web", "10.0.0.50");
+        node.api = false;
+        node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
+        assert!(node.engine.void.contains_key(&uid("web")));
+        node.feed(Input::Service(ServiceKey::new("default", "web"), next));
+        assert!(node.engine.void.is_empty(), "{:?}", node.engine.void);
+    }
+}
+
+/// What a former life left, as seen by a process that cannot reach the API.
+fn orphaned(end: impl FnOnce(Instant) -> Option<LeaseEnd>) -> Node {
+    let mut network = network();
+    network.links.push(macvlan(50, "vip-web00000", 2, Some("web00000-uid until 1")));
+    network.addresses.push(own_address(50, "10.0.0.50/32"));
+    let mut node = Node::new(&[], network);
+    node.kernel.deadlines.push((50, "10.0.0.50/32".parse().unwrap(), node.now + Duration::from_secs(10)));
+    node.kernel.network.lease_ends.extend(end(node.now).map(|end| (50, end)));
+    node.feed(Input::Tick);
+    node
+}
+
+#[test]
+fn a_restart_in_an_api_outage_keeps_a_leased_address_to_the_end_of_its_lease() {
+    let mut node = orphaned(|now| Some(LeaseEnd::At(now + Duration::from_mins(2))));
+    node.pass(Duration::from_secs(117));
+    assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"));
+    node.pass(Duration::from_secs(3));
+    assert!(!node.kernel.has("vip-web00000", "10.0.0.50/32"), "not a moment longer");
+
+    let mut node = orphaned(|_| Some(LeaseEnd::Never));
+    node.pass(Duration::from_mins(4));
+    assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"));
+
+    let mut node = orphaned(|_| None);
+    node.pass(Duration::from_secs(11));
+    assert!(!node.kernel.has("vip-web00000", "10.0.0.50/32"), "nothing is known of its lease");
+}
+
+/// The Service of [`orphaned`], as it comes back with the API.
+fn its_service() -> ServiceView {
+    let mut service = published("web", "10.0.0.50", "node-1");
+    service.wanted = view("web", &["dhcp"]).wanted;
+    let mac = macvlan(50, "vip-web00000", 2, None).mac.unwrap();
+    service.published.hwaddr = Some(mac.to_string());
+    service.dhcp.mac = Some(mac);
+    service.dhcp.lease = Some(facts("10.0.0.50"));
+    service
+}
+
+#[test]
+fn a_leased_address_stays_however_long_the_api_was_away_when_the_process_started() {
+    for away_seconds in [0, 120, 280] {
+        let mut node = orphaned(|_| Some(LeaseEnd::Never));
+        node.pass(Duration::from_secs(away_seconds));
+        node.start_with(&[its_service()], MINE);
+        node.pass_ms(2000);
+        let lease = leased(&node, "10.0.0.50", 600);
+        node.dhcp("web", DhcpEvent::Bound(lease));
+        node.pass(Duration::from_secs(30));
+        assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.50/32"], "API away for {away_seconds} s");
+        let log = node.take_log();
+        let gone = |line: &String| line.starts_with("remove") || line.starts_with("expired");
+        assert!(!log.iter().any(gone), "API away for {away_seconds} s: {log:?}");
+    }
+}
+
+#[test]
+fn what_a_client_does_not_go_on_with_leaves_the_macvlan() {
+    let mut node = orphaned(|_| Some(LeaseEnd::Never));
+    node.start_with(&[its_service()], MINE);
+    let lease = leased(&node, "10.0.0.60", 600);
+    node.dhcp("web", DhcpEvent::Bound(lease));
+    assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.60/32"]);
+
+    let mut node = orphaned(|_| Some(LeaseEnd::Never));
+    node.start_with(&[its_service()], MINE);
+    node.pass(Duration::from_secs(13));
+    assert!(node.kernel.own().is_empty(), "a client that says nothing does not have the deadline put off");
+}
+
+/// It has no mark and no deadline: only time tells that its client will not go on with it.
+#[test]
+fn what_kube_vip_left_waits_for_its_client_for_a_minute_from_its_adoption_on() {
+    for away_seconds in [0, 120] {
+        let mut network = network();
+        network.links.push(macvlan(50, "vip-web00000", 2, None));
+        network.addresses.push(l2_types::Address { protocol: None, ..own_address(50, "10.0.0.50/32") });
+        let mut node = Node::new(&[], network);
+        node.feed(Input::Tick);
+        node.pass(Duration::from_secs(away_seconds));
+        node.start_with(&[its_service()], MINE);
+        node.pass(Duration::from_secs(50));
+        assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "API away for {away_seconds} s");
+        node.feed(Input::NetworkChanged);
+        node.pass(Duration::from_secs(70));
+        assert!(!node.kernel.has("vip-web00000", "10.0.0.50/32"), "API away for {away_seconds} s");
+    }
+}
+
+/// The new owner's macvlan has the same MAC, and we have announced nothing ourselves.
+#[test]
+fn an_address_that_is_only_kept_goes_when_another_node_announces_it_with_the_same_mac() {
+    let mut node = orphaned(|_| Some(LeaseEnd::Never));
+    node.pass(Duration::from_secs(5));
+    assert!(node.listening.contains(&(50, Family::V4)));
+    let mac = node.kernel.network.link(50).unwrap().mac.unwrap();
+    node.heard(50, "10.0.0.50", mac.octets(), Heard::Claim);
+    assert!(node.kernel.own().is_empty());
+}
+
+#[test]
+fn a_leased_address_that_is_being_taken_up_stays_while_its_former_owner_repeats_himself() {
+    for (lease, stays) in [(MINE, true), (DOUBTFUL, false)] {
+        let mut node = orphaned(|_| Some(LeaseEnd::Never));
+        node.start_with(&[its_service()], lease.clone());
+        let mac = node.kernel.network.link(50).unwrap().mac.unwrap();
+        // The client has not said yet that it goes on with it.
+        for link in [2, 50] {
+            node.heard(link, "10.0.0.50", mac.octets(), Heard::Claim);
+        }
+        assert_eq!(!node.kernel.own().is_empty(), stays, "{lease:?}");
+    }
+}
+
+#[test]
+fn the_end_of_the_lease_is_noted_on_the_macvlan_and_only_when_it_changes() {
+    let mut node = bound("web", "10.0.0.50");
+    let noted = |node: &Node| node.kernel.network.link_by_name("vip-web00000").unwrap().alias.clone().unwrap();
+    assert_eq!(noted(&node), "web00000-uid until 1767226200");
+    let mut renewed = leased(&node, "10.0.0.50", 600);
+    renewed.facts.expires = Some("2026-01-01T00:11:00Z".parse().unwrap());
+    node.dhcp("web", DhcpEvent::Renewed(renewed));
+    assert_eq!(noted(&node), "web00000-uid until 1767226260", "exactly, unlike on the Service");
+    node.gone("web");
+    node.dhcp("web", DhcpEvent::Stopped);
+    assert!(node.kernel.network.link_by_name("vip-web00000").is_none(), "it is still known as ours");
+}
+
+#[test]
+fn a_macvlan_that_kube_vip_made_under_a_chosen_name_is_adopted() {
+    let mut network = network();
+    network.links.push(macvlan(50, "lan", 2, None));
+    let mut service = named("web", "lan");
+    service.dhcp.mac = network.link(50).unwrap().mac;
+    let node = &mut Node::started(std::slice::from_ref(&service), MINE, network.clone());
+    assert!(node.take_log().contains(&"adopt lan".to_owned()));
+    assert_eq!(node.kernel.network.link(50).unwrap().alias.as_deref(), Some("web00000-uid"));
+    // Without a word about its MAC it could be anybody's.
+    service.dhcp.mac = None;
+    let node = &mut Node::started(&[service], MINE, network);
+    assert!(node.take_log().contains(&"refuse lan".to_owned()));
+}
+
+#[test]
+fn many_leases_are_independent_of_one_another() {
+    let names: Vec<String> = (0..60).map(|number| format!("s{number:03}")).collect();
+    let mut node = Node::leading(&names.iter().map(|name| view(name, &["dhcp"])).collect::<Vec<_>>());
+    for (number, name) in names.iter().enumerate() {
+        let leased = leased(&node, &format!("10.2.0.{}", number + 1), 600);
+        node.dhcp(name, DhcpEvent::Bound(leased));
+    }
+    node.pass_ms(2000);
+    assert_eq!(node.kernel.own().len(), 60);
+    // One is refused, one goes, one has no answer: the others do not notice.
+    node.take_log();
+    node.dhcp("s000", DhcpEvent::Lost { address: "10.2.0.1".parse().unwrap(), why: "NAK".into() });
+    node.dhcp("s001", DhcpEvent::Report { reason: Reason::DhcpNoAnswer, text: "silence".into() });
+    node.gone("s002");
+    node.dhcp("s002", DhcpEvent::Stopped);
+    node.pass_ms(2000);
+    let mut expected = String::new();
+    for number in 1..60 {
+        if number != 2 {
+            writeln!(expected, "vip-s{number:03}0000 10.2.0.{}/32", number + 1).unwrap();
+        }
+    }
+    assert_eq!(node.kernel.own().join("\n"), expected.trim_end());
+    let touched: Vec<String> = node
+        .take_log()
+        .into_iter()
+        .filter(|line| !line.contains("s000") && !line.contains("s001") && !line.contains("s002"))
+        .collect();
+    assert_eq!(touched, ["remove vip-s0000000 10.2.0.1/32"; 0]);
+}
+
+#[test]
+fn what_changes_while_the_macvlan_is_being_made_counts() {
+    type Edit = fn(&mut ServiceView);
+    let with = |change: Edit| {
+        let mut service = view("web", &["dhcp"]);
+        service.dhcp.mac = Some(Mac::new([2, 0, 0, 0, 0, 50]));
+        change(&mut service);
+        Input::Service(service.key.clone(), Some(Box::new(service)))
+    };
+    let changes: [(Edit, &str, u32); 3] = [
+        (|service| service.interface = InterfaceWish::Named("eth1".into()), "vip-web00000", 3),
+        (|service| service.dhcp.link_name = Some("vip-other".into()), "vip-other", 2),
+        (|service| service.dhcp.broadcast = true, "vip-web00000", 2),
+    ];
+    for (change, name, parent) in changes {
+        let mut node = Node::leading(&[]);
+        let (mut inputs, mut making) = (VecDeque::from([with(|_| {})]), None);
+        while let Some(input) = inputs.pop_front() {
+            for action in node.engine.step(node.now, input) {
+                match action {
+                    Action::Wire(op @ WireOp::Macvlan(..)) => making = Some(op),
+                    Action::Wire(op) => inputs.extend(node.kernel.perform(node.now, op).map(Input::Wire)),
+                    _ => {}
+                }
+            }
+        }
+        // It changes before the kernel has answered.
+        node.feed(with(change));
+        let done = node.kernel.perform(node.now, making.expect("it is made")).unwrap();
+        node.feed(Input::Wire(done));
+        node.pass_ms(100);
+        let links = node.kernel.network.links.iter().filter_map(|link| match link.kind {
+            LinkKind::Macvlan { parent, .. } => Some((link.name.as_str(), parent)),
+            _ => None,
+        });
+        assert_eq!(links.collect::<Vec<_>>(), [(name, parent)]);
+        assert!(node.clients.contains_key(&uid("web")));
+    }
+}

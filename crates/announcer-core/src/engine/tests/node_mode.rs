@@ -1,0 +1,596 @@
+//! `node` mode: one engine, with the other nodes, the API and the wire played by the tests.
+
+mod claims;
+mod fail_back;
+mod foreign;
+mod handed_over;
+mod ipv6;
+mod leases;
+mod newcomers;
+mod peers;
+mod refused;
+mod rest;
+mod storm;
+mod vacant;
+
+use std::net::IpAddr;
+
+use l2_types::{Address, AddressLifetime};
+
+use super::*;
+use crate::claim::{Key, tag};
+use crate::ownership::node::{CardLink, ForeignLock, Member, NodeFacts, Seat, Swapped, Term};
+
+const FACTS: NodeFacts = NodeFacts { ready: true, shut_out: false, cordoned: false };
+const LEASE: Duration = Duration::from_secs(15);
+
+fn mac(node: &str) -> [u8; 6] {
+    [2, 0, 0, 0, 1, node.bytes().last().unwrap() - b'0']
+}
+
+fn card(node: &str) -> Card {
+    let last = node.bytes().last().unwrap() - b'0';
+    let address = format!("10.0.0.{last}/24").parse().unwrap();
+    let link = CardLink { name: "eth0".into(), mac: mac(node).into(), addresses: vec![address], no_ipv6: false };
+    Card { links: vec![link], serving: true, ..Card::default() }
+}
+
+/// node-1 among others, with the API in hand.
+struct Cluster {
+    node: Node,
+    renewals: u32,
+}
+
+impl Cluster {
+    /// Everybody is there and nothing is announced yet.
+    fn new(nodes: &[&str], views: &[ServiceView]) -> Self {
+        Self::with(&[], nodes, views)
+    }
+
+    fn with(env: &[(&str, &str)], nodes: &[&str], views: &[ServiceView]) -> Self {
+        let env: Vec<(&str, &str)> = [("election_mode", "node")].iter().chain(env).copied().collect();
+        let mut cluster = Self { node: Node::new(&env, network()), renewals: 0 };
+        cluster.node.feed(Input::Tick);
+        cluster.node.feed(Input::KubeProxy(true));
+        for node in nodes {
+            cluster.node.feed(Input::Node((*node).to_owned(), Some(FACTS)));
+        }
+        cluster.node.feed(Input::NodesSynced { readable: true });
+        for view in views {
+            cluster.node.upsert(view.clone());
+        }
+        cluster.node.feed(Input::Synced);
+        cluster.renew(nodes);
+        cluster.node.feed(Input::MembersSynced);
+        cluster
+    }
+
+    fn renew(&mut self, nodes: &[&str]) {
+        for node in nodes {
+            self.member(node, card(node));
+        }
+    }
+
+    fn member(&mut self, node: &str, card: Card) {
+        self.renewals += 1;
+        let member = Member { renewal: self.renewals.to_string(), duration: LEASE, card };
+        self.node.feed(Input::Member(node.to_owned(), Some(member)));
+    }
+
+    /// The API answers the swap that was asked for last, and the watch shows it.
+    fn won(&mut self) {
+        let (key, swap) = self.node.swaps.pop().expect("a swap was asked for");
+        self.answered((key.clone(), swap.clone()), Swapped::Won);
+        self.shows(&key.name, &swap.seat.host, swap.seat.term.0);
+    }
+
+    /// The API has answered a swap.
+    fn answered(&mut self, (key, swap): (ServiceKey, Swap), swapped: Swapped) {
+        self.node.feed(Input::Swapped(key, swap, swapped));
+    }
+
+    /// The watch shows this record.
+    fn shows(&mut self, name: &str, host: &str, term: u64) {
+        let mut view = self.node.engine.services[&ServiceKey::new("default", name)].clone();
+        view.published.vip_host = Some(host.into());
+        view.published.term = Some(Term(term));
+        self.node.upsert(view);
+    }
+
+    /// `node` answers our questions for this long, and everybody renews.
+    fn quiet(&mut self, milliseconds: u64, answering: &[(&str, &str)], renewing: &[&str]) {
+        for step in 0..milliseconds / 25 {
+            for (node, address) in answering {
+                self.answers(node, address);
+            }
+            if step % 200 == 0 {
+                self.renew(renewing);
+            }
+            self.node.pass_ms(25);
+        }
+    }
+
+    fn answers(&mut self, node: &str, address: &str) {
+        let frame = Frame {
+            link: 2,
+            address: address.parse().unwrap(),
+            mac: mac(node).into(),
+            what: Heard::Answer,
+            to_us: true,
+            payload: None,
+        };
+        self.node.feed(Input::Heard(frame));
+    }
+
+    fn claims(&mut self, node: &str, address: &str, of: &str, term: u64) {
+        let address: IpAddr = address.parse().unwrap();
+        let payload = tag::seal(&Key::from(&uid(of)), address, mac(node).into(), Term(term));
+        let (mac, payload) = (mac(node).into(), Some(payload));
+        self.node.feed(Input::Heard(Frame { link: 2, address, mac, what: Heard::Claim, to_us: true, payload }));
+    }
+
+    fn has(&self) -> bool {
+        self.node.kernel.has("eth0", "10.0.0.5/32")
+    }
+}
+
+/// A Service that clients know, with this record.
+fn seated(name: &str, address: &str, host: &str, term: u64) -> ServiceView {
+    let mut view = published(name, address, host);
+    view.published.term = Some(Term(term));
+    view
+}
+
+const ALL: [&str; 3] = ["node-1", "node-2", "node-3"];
+
+#[test]
+fn a_node_that_may_not_read_services_rests_whatever_membership_leases_do() {
+    let mut node = Node::new(&[("election_mode", "node")], network());
+    node.feed(Input::Tick);
+    node.feed(Input::Node("node-1".into(), Some(FACTS)));
+    node.feed(Input::NodesSynced { readable: true });
+    node.feed(Input::MembersSynced);
+    let mut cluster = Cluster { node, renewals: 0 };
+    cluster.renew(&["node-1", "node-2"]);
+    // node-2 is never heard of again; our own Lease is renewed. No timer stays due: the loop would spin.
+    cluster.quiet(60_000, &[], &["node-1"]);
+}
+
+#[test]
+fn one_node_alone_takes_what_is_new_and_writes_who_it_is() {
+    let mut cluster = Cluster::new(&["node-1"], &[view("web", &["10.0.0.5"])]);
+    assert!(!cluster.has(), "the record comes first");
+    assert_eq!(cluster.node.swaps.len(), 1);
+    cluster.won();
+    cluster.node.pass_ms(50);
+    assert!(cluster.has());
+    let view = &cluster.node.engine.services[&ServiceKey::new("default", "web")];
+    assert_eq!((view.published.vip_host.as_deref(), view.published.term), (Some("node-1"), Some(Term(1))));
+    assert_eq!(cluster.node.records, 1, "only the status is left to write");
+}
+
+#[test]
+fn a_new_service_is_taken_by_exactly_one_node() {
+    let place = crate::ownership::node::preferred("10.0.0.5", ALL);
+    let takers = ALL.iter().filter(|me| place == Some(**me));
+    assert_eq!(takers.count(), 1);
+    let mine = crate::ownership::node::preferred("10.0.0.5", ALL) == Some("node-1");
+    let cluster = Cluster::new(&ALL, &[view("web", &["10.0.0.5"])]);
+    assert_eq!(cluster.node.swaps.len(), usize::from(mine));
+}
+
+#[test]
+fn an_owner_that_answers_is_left_alone_whatever_its_lease_says() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+    cluster.node.take_log();
+    // The first in line after node-3 is node-1. Its Lease expires, its kernel answers (R8).
+    cluster.quiet(60_000, &[("node-3", "10.0.0.5")], &["node-1", "node-2"]);
+    assert_eq!(cluster.node.swaps, []);
+    assert!(!cluster.has());
+}
+
+#[test]
+fn a_silent_owner_is_succeeded_within_a_quarter_of_a_second_and_claimed_at() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+    cluster.quiet(2000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
+    let died = cluster.node.now;
+    while cluster.node.swaps.is_empty() {
+        cluster.node.pass_ms(5);
+        // Somebody else answers us: it is not we who are cut off.
+        cluster.answers("node-2", "10.0.0.2");
+        assert!(cluster.node.now < died + Duration::from_millis(300), "{:?}", cluster.node.log);
+    }
+    assert_eq!(cluster.node.swaps[0].1.seat, Seat { host: "node-1".into(), term: Term(5) });
+    assert!(!cluster.has(), "the record decides");
+    cluster.node.take_log();
+    cluster.won();
+    assert!(cluster.has(), "no probe: the burst that confirmed the silence was one");
+    let log = cluster.node.take_log();
+    assert!(log.contains(&"announce eth0 10.0.0.5".to_owned()), "{log:?}");
+    let told = &cluster.node.told.last().unwrap().1;
+    let gap: u64 = told.text.split("about ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap();
+    assert!(told.text.contains("before by node node-3: its node does not answer any more"), "{}", told.text);
+    assert!((150..300).contains(&gap), "{}", told.text);
+    cluster.node.pass_ms(10);
+    let log = cluster.node.take_log();
+    assert!(
+        log.iter().any(|line| line.starts_with("claim eth0 10.0.0.5")),
+        "the loser may only have been paused: {log:?}"
+    );
+}
+
+#[test]
+fn who_is_cut_off_itself_takes_nothing_before_the_lease_has_expired() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+    cluster.quiet(2000, &[("node-3", "10.0.0.5")], &ALL);
+    // Nobody answers us any more; the API still works, and node-3 renews (decisions.md 24).
+    cluster.quiet(30_000, &[], &ALL);
+    assert_eq!(cluster.node.swaps, []);
+    cluster.quiet(20_000, &[], &["node-1", "node-2"]);
+    assert_eq!(cluster.node.swaps[0].1.seat.host, "node-1");
+}
+
+/// What a node writes that has lost its cable.
+fn unplugged(node: &str) -> Card {
+    Card { links: Vec::new(), ..card(node) }
+}
+
+#[test]
+fn an_owner_that_loses_its_cable_and_then_its_power_is_still_succeeded_and_claimed_at() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+    cluster.quiet(2000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
+    let died = cluster.node.now;
+    cluster.member("node-3", unplugged("node-3"));
+    while cluster.node.swaps.is_empty() {
+        cluster.node.pass_ms(5);
+        cluster.answers("node-2", "10.0.0.2");
+        assert!(cluster.node.now < died + Duration::from_millis(300), "{:?}", cluster.node.log);
+    }
+    assert_eq!(cluster.node.swaps[0].1.seat, Seat { host: "node-1".into(), term: Term(5) });
+    cluster.won();
+    assert!(cluster.has());
+    cluster.node.take_log();
+    cluster.node.pass_ms(10);
+    let log = cluster.node.take_log();
+    assert!(log.iter().any(|line| line.starts_with("claim eth0 10.0.0.5")), "the cable may come back: {log:?}");
+}
+
+#[test]
+fn an_owner_that_was_never_seen_on_this_lan_is_asked_for_once_its_lease_has_expired() {
+    for answered in [false, true] {
+        let answering: &[(&str, &str)] = if answered { &[("node-3", "10.0.0.5")] } else { &[] };
+        let mut cluster = Cluster::new(&[], &[seated("web", "10.0.0.5", "node-3", 4)]);
+        // This process began when the cable was out already.
+        cluster.member("node-3", unplugged("node-3"));
+        cluster.renew(&["node-1", "node-2"]);
+        for node in ALL {
+            cluster.node.feed(Input::Node(node.to_owned(), Some(FACTS)));
+        }
+        cluster.quiet(14_000, answering, &["node-1", "node-2"]);
+        assert_eq!(cluster.node.swaps, [], "it still renews, as far as is known");
+        cluster.quiet(5000, answering, &["node-1", "node-2"]);
+        let takes: Vec<&str> = cluster.node.swaps.iter().map(|(_, swap)| swap.seat.host.as_str()).collect();
+        assert_eq!(takes, if answered { vec![] } else { vec!["node-1"] }, "R8: the wire wins");
+    }
+}
+
+#[test]
+fn the_slower_successor_gives_way() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+    cluster.quiet(2000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
+    while cluster.node.swaps.is_empty() {
+        cluster.node.pass_ms(5);
+        cluster.answers("node-2", "10.0.0.2");
+    }
+    let asked = cluster.node.swaps.pop().unwrap();
+    let other = Seat { host: "node-2".into(), term: Term(5) };
+    cluster.answered(asked, Swapped::Other(other));
+    cluster.quiet(5000, &[("node-2", "10.0.0.5")], &ALL);
+    assert!(cluster.node.swaps.is_empty() && !cluster.has());
+}
+
+/// node-3 has fallen silent and node-1 has asked for its record, under this term; node-2 is well.
+fn asked_for_the_record_of_a_silent_owner() -> (Cluster, (ServiceKey, Swap)) {
+    let views = [seated("web", "10.0.0.5", "node-3", 4), seated("other", "10.0.0.6", "node-2", 3)];
+    let mut cluster = Cluster::new(&ALL, &views);
+    let alive = [("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")];
+    cluster.quiet(2000, &[&[("node-3", "10.0.0.5")][..], &alive].concat(), &ALL);
+    let died = cluster.node.now;
+    while cluster.node.swaps.is_empty() {
+        cluster.quiet(25, &alive, &[]);
+        assert!(cluster.node.now < died + Duration::from_secs(1), "{:?}", cluster.node.log);
+    }
+    let asked = cluster.node.swaps.pop().unwrap();
+    assert_eq!(asked.1.seat, Seat { host: "node-1".into(), term: Term(5) });
+    (cluster, asked)
+}
+
+/// Why node-1 says that it has what it has, each time that it came to it.
+fn reasons_of_changes(cluster: &Cluster) -> Vec<(&'static str, u64)> {
+    cluster.node.engine.observations().changes.into_iter().collect()
+}
+
+const SILENT: &str = "its node does not answer any more";
+
+#[test]
+fn a_take_over_whose_answer_was_lost_is_recognised_under_a_later_term() {
+    let (mut cluster, asked) = asked_for_the_record_of_a_silent_owner();
+    let seat = asked.1.seat.clone();
+    cluster.answered(asked, Swapped::Failed("no answer".into()));
+    // The next attempt has a newer term, because others have moved on.
+    cluster.shows("other", "node-2", 7);
+    cluster.quiet(75, &[("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")], &[]);
+    let again = cluster.node.swaps.pop().expect("it is tried again");
+    assert_eq!(again.1.seat.term, Term(8));
+    cluster.answered(again, Swapped::Other(seat));
+    assert!(cluster.has());
+    assert_eq!(reasons_of_changes(&cluster), [(SILENT, 1)]);
+    let text = &cluster.node.told.last().unwrap().1.text;
+    assert!(text.contains(&format!("before by node node-3: {SILENT}; nobody answered for about")), "{text}");
+    cluster.node.pass_ms(10);
+    assert!(
+        cluster.node.take_log().iter().any(|line| line.starts_with("claim eth0 10.0.0.5")),
+        "node-3 has to learn it"
+    );
+}
+
+/// Of the record by which the engine goes.
+fn term(cluster: &mut Cluster) -> Option<Term> {
+    let engine = cluster.node.engine.cluster()?;
+    engine.seat(&ServiceKey::new("default", "web")).map(|seat| seat.term)
+}
+
+#[test]
+fn an_answer_that_comes_when_the_next_attempt_is_under_way_says_nothing_about_that_one() {
+    let (mut cluster, first) = asked_for_the_record_of_a_silent_owner();
+    cluster.answered(first.clone(), Swapped::Failed("no answer".into()));
+    cluster.shows("other", "node-2", 7);
+    cluster.quiet(75, &[("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")], &[]);
+    let second = cluster.node.swaps.pop().expect("it is tried again");
+    cluster.answered(first, Swapped::Won);
+    assert!(cluster.has(), "it was written after all");
+    assert_eq!(term(&mut cluster), Some(Term(5)), "nobody has written {}", second.1.seat.term);
+    cluster.answered(second.clone(), Swapped::Won);
+    assert_eq!(term(&mut cluster), Some(second.1.seat.term));
+}
+
+#[test]
+fn a_record_that_names_us_under_a_term_that_we_never_asked_for_was_handed_over() {
+    let (mut cluster, asked) = asked_for_the_record_of_a_silent_owner();
+    let other = Seat { term: Term(9), ..asked.1.seat.clone() };
+    cluster.answered(asked, Swapped::Other(other));
+    assert!(cluster.has());
+    assert_eq!(reasons_of_changes(&cluster), [("it was handed over", 1)]);
+}
+
+#[test]
+fn a_watch_that_is_faster_than_the_answer_makes_no_second_take_over() {
+    for answer in [Swapped::Won, Swapped::Failed("no answer".into())] {
+        let (mut cluster, asked) = asked_for_the_record_of_a_silent_owner();
+        cluster.shows("web", "node-1", 5);
+        assert!(cluster.has());
+        cluster.answered(asked, answer.clone());
+        assert_eq!(reasons_of_changes(&cluster), [(SILENT, 1)], "{answer:?}");
+        // Nothing is under way any more: a stranger's claim has the record read again.
+        cluster.node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
+        assert_eq!(cluster.node.swaps.len(), 1, "{answer:?}");
+    }
+}
+
+#[test]
+fn what_is_handed_over_is_served_on_when_the_watch_is_faster_than_the_answer() {
+    let mut cluster = owner(&["node-1", "node-2"]);
+    cluster.node.feed(Input::Stop);
+    let asked = cluster.node.swaps.pop().unwrap();
+    cluster.shows("web", "node-2", 5);
+    assert!(cluster.has(), "make before break");
+    cluster.answered(asked, Swapped::Won);
+    assert!(cluster.has());
+    cluster.claims("node-2", "10.0.0.5", "web", 5);
+    assert!(!cluster.has() && cluster.node.exited);
+}
+
+/// node-1 owns 10.0.0.5 and serves it.
+fn owner(nodes: &[&str]) -> Cluster {
+    let mut cluster = Cluster::new(nodes, &[seated("web", "10.0.0.5", "node-1", 4)]);
+    cluster.quiet(3000, &[], nodes);
+    assert!(cluster.has());
+    cluster.node.take_log();
+    cluster
+}
+
+#[test]
+fn an_owner_without_the_api_serves_for_hours_and_yields_to_any_claim() {
+    let mut cluster = owner(&ALL);
+    cluster.node.pass(Duration::from_hours(3));
+    assert!(cluster.has());
+    cluster.node.heard(2, "10.0.0.5", mac("node-2"), Heard::Claim);
+    assert!(!cluster.has());
+    cluster.node.pass(LEASE * 2);
+    assert!(!cluster.has(), "time alone gives nothing back");
+    // The API is back, and the record still says so.
+    cluster.renew(&ALL);
+    cluster.node.pass_ms(100);
+    assert!(cluster.has(), "not only when another Lease has passed");
+}
+
+#[test]
+fn the_end_hands_over_by_name_and_waits_until_the_successor_is_heard() {
+    let mut cluster = owner(&["node-1", "node-2"]);
+    cluster.node.feed(Input::Stop);
+    assert_eq!(cluster.node.swaps[0].1.seat, Seat { host: "node-2".into(), term: Term(5) });
+    assert!(cluster.node.cards.last().unwrap().leaving);
+    cluster.won();
+    cluster.node.pass_ms(100);
+    assert!(cluster.has() && !cluster.node.exited, "make before break");
+    cluster.claims("node-2", "10.0.0.5", "web", 5);
+    assert!(!cluster.has());
+    assert!(cluster.node.exited);
+}
+
+/// The group is the successor's once it has claimed all of it; from then on nothing here is in doubt.
+#[test]
+fn what_was_handed_over_is_served_until_each_address_was_claimed_and_is_the_successors_from_then_on() {
+    let mut service = seated("web", "10.0.0.5", "node-1", 4);
+    service.wanted = view("web", &["10.0.0.5", "10.0.0.6"]).wanted;
+    let mut cluster = Cluster::new(&ALL, &[service]);
+    cluster.quiet(3000, &[], &ALL);
+    cluster.node.feed(Input::Node("node-1".into(), Some(NodeFacts { shut_out: true, ..FACTS })));
+    let to = cluster.node.swaps[0].1.seat.host.clone();
+    cluster.won();
+    cluster.node.pass_ms(100);
+    cluster.claims(&to, "10.0.0.5", "web", 5);
+    assert_eq!(cluster.node.kernel.own(), ["eth0 10.0.0.6/32"], "it sets them one by one");
+    assert!(!cluster.node.engine.plan.undecided.is_empty());
+    cluster.claims(&to, "10.0.0.6", "web", 5);
+    assert!(cluster.node.kernel.own().is_empty());
+    assert!(cluster.node.engine.plan.undecided.is_empty(), "nothing holds up the sweep any more");
+    cluster.node.kernel.network.addresses.push(crate::network::fixtures::own_address(3, "10.1.0.99/32"));
+    cluster.node.feed(Input::NetworkChanged);
+    cluster.node.pass_ms(100);
+    assert!(cluster.node.kernel.own().is_empty());
+}
+
+#[test]
+fn a_successor_that_is_not_heard_is_waited_for_only_so_long() {
+    let mut cluster = owner(&["node-1", "node-2"]);
+    cluster.node.feed(Input::Stop);
+    cluster.won();
+    cluster.node.pass_ms(2500);
+    assert!(!cluster.has() && cluster.node.exited);
+}
+
+#[test]
+fn the_end_of_the_only_node_leaves_the_address_for_the_next_process() {
+    let mut cluster = owner(&["node-1"]);
+    cluster.node.feed(Input::Stop);
+    assert!(cluster.node.exited && cluster.has());
+    assert!(cluster.node.kernel.valid("10.0.0.5/32", cluster.node.now).unwrap() > Duration::from_secs(290));
+}
+
+#[test]
+fn an_api_that_is_away_at_the_end_leaves_the_address_too() {
+    let mut cluster = owner(&["node-1", "node-2"]);
+    cluster.node.feed(Input::Stop);
+    let mut failures = 0;
+    for _ in 0..200 {
+        if let Some(asked) = cluster.node.swaps.pop() {
+            cluster.answered(asked, Swapped::Failed("away".into()));
+            failures += 1;
+        }
+        cluster.node.pass_ms(50);
+    }
+    assert!(cluster.node.exited && cluster.has());
+    assert!(failures > 1, "it is tried again");
+    assert_eq!(cluster.node.engine.observations().failed_swaps, failures);
+}
+
+#[test]
+fn a_node_that_may_not_serve_any_more_hands_over_and_a_cordoned_one_keeps() {
+    for (facts, gives) in [
+        (NodeFacts { cordoned: true, ..FACTS }, false),
+        (NodeFacts { shut_out: true, ..FACTS }, true),
+        (NodeFacts { ready: false, ..FACTS }, true),
+    ] {
+        let mut cluster = owner(&ALL);
+        cluster.node.feed(Input::Node("node-1".into(), Some(facts)));
+        assert_eq!(cluster.node.swaps.len(), usize::from(gives), "{facts:?}");
+        assert!(cluster.has());
+    }
+}
+
+fn lock(holder: &str, renewal: u32) -> Input {
+    let (holder, renewal) = (holder.to_owned(), renewal.to_string());
+    Input::Foreign(Some(ForeignLock { holder, renewal, duration: LEASE, leftover: false }))
+}
+
+#[test]
+fn a_kube_vip_that_lives_is_respected_until_it_is_gone() {
+    let mut cluster = owner(&ALL);
+    cluster.node.feed(lock("node-2", 1));
+    cluster.node.pass_ms(1900);
+    assert!(cluster.has(), "it may need a moment");
+    cluster.node.pass_ms(200);
+    assert!(!cluster.has());
+    cluster.node.feed(lock("node-2", 2));
+    cluster.node.pass_ms(10_000);
+    assert!(!cluster.has());
+    cluster.node.feed(lock("", 3));
+    assert!(cluster.has(), "released: at once");
+}
+
+#[test]
+fn what_a_kube_vip_has_on_this_very_node_is_left_alone_while_it_lives() {
+    use crate::network::fixtures::{macvlan, own_address};
+    for (holder, lives) in [("Node-1", true), ("node-2", false)] {
+        let mut network = network();
+        let bare = |link, net| Address { protocol: None, valid: AddressLifetime::Forever, ..own_address(link, net) };
+        network.links.push(macvlan(50, "vip-deadbeef", 2, None));
+        network.links.push(macvlan(51, "vip-beefdead", 2, Some("beefdead-uid")));
+        network.addresses.extend([bare(2, "10.0.0.5/32"), bare(50, "10.0.0.6/32"), own_address(2, "10.0.0.7/32")]);
+        let mut node = Node::new(&[("election_mode", "node")], network);
+        node.feed(lock(holder, 1));
+        node.start_with(&[view("web", &["10.0.0.5"])], LeaseState::Unknown);
+        let mut cluster = Cluster { node, renewals: 0 };
+        cluster.node.feed(Input::KubeProxy(true));
+        cluster.node.feed(Input::NodesSynced { readable: false });
+        cluster.renew(&ALL);
+        cluster.node.feed(Input::MembersSynced);
+        cluster.node.pass_ms(5000);
+        let kernel = &cluster.node.kernel;
+        let there = [
+            kernel.has("eth0", "10.0.0.5/32"),
+            kernel.has("vip-deadbeef", "10.0.0.6/32"),
+            kernel.network.link_by_name("vip-beefdead").is_some() || kernel.has("eth0", "10.0.0.7/32"),
+        ];
+        assert_eq!(there, [lives, lives, false], "held by {holder}: what is ours goes all the same");
+    }
+}
+
+#[test]
+fn who_wrote_his_name_without_a_term_is_the_owner_for_everybody() {
+    // kube-vip, or an announcer in another mode, keeps the annotations that it does not know.
+    let mut cluster = owner(&ALL);
+    cluster.shows("web", "node-2", 4);
+    assert!(!cluster.has(), "a process of node-2 that starts now reads nothing else");
+    cluster.shows("web", "node-1", 4);
+    assert!(cluster.has());
+}
+
+#[test]
+fn a_restarted_process_adopts_what_is_still_its_own_and_sweeps_what_is_not() {
+    let marked = |net| crate::network::fixtures::own_address(2, net);
+    for (host, kept) in [("node-1", true), ("node-2", false)] {
+        let mut network = network();
+        network.addresses.push(marked("10.0.0.5/32"));
+        let mut node = Node::new(&[("election_mode", "node")], network);
+        node.start_with(&[seated("web", "10.0.0.5", host, 4)], LeaseState::Unknown);
+        node.pass_ms(1000);
+        assert!(node.kernel.has("eth0", "10.0.0.5/32"), "nothing is known yet");
+        let mut cluster = Cluster { node, renewals: 0 };
+        cluster.node.feed(Input::KubeProxy(true));
+        cluster.node.feed(Input::NodesSynced { readable: false });
+        cluster.renew(&ALL);
+        cluster.node.feed(Input::MembersSynced);
+        cluster.node.pass_ms(100);
+        assert_eq!(cluster.has(), kept, "{host}");
+        assert!(!cluster.node.log.iter().any(|line| line.contains("probe")), "adopted without a question");
+    }
+}
+
+#[test]
+fn the_lease_is_renewed_three_times_in_its_duration_and_no_more() {
+    let mut cluster = owner(&ALL);
+    let before = cluster.node.cards.len();
+    cluster.quiet(60_000, &[], &ALL);
+    assert_eq!(cluster.node.cards.len() - before, 12);
+}
+
+#[test]
+fn a_process_that_stood_still_for_a_moment_asks_on_the_wire_first() {
+    let mut cluster = owner(&ALL);
+    cluster.node.now += Duration::from_millis(1600);
+    cluster.node.feed(Input::Tick);
+    let log = cluster.node.take_log();
+    assert!(log.contains(&"probe eth0 10.0.0.5".to_owned()), "R6: {log:?}");
+}

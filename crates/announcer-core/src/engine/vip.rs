@@ -1,0 +1,420 @@
+//! The life of one VIP: probe, add, announce, withdraw. What others say about it is in `defence.rs`,
+//! what is due in `vip_timers.rs`.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use l2_types::Link;
+use l2_types::Mac;
+
+use super::dhcp_state::{Dhcp, Dhcp6};
+use super::due::Timed;
+use super::{Action, Engine, Put, VipStatus, WireOp};
+use crate::network::looks_like_a_vip;
+use crate::plan::VipId;
+use crate::reason::Reason;
+use crate::view::ServiceKey;
+
+/// failover-protocol.md 1.5; the last one covers a receiver that was just busy.
+pub(super) const BURST_MS: [u64; 5] = [0, 20, 60, 150, 500];
+/// How long an address that somebody else uses is left alone. Different per node, so that two that found one another do
+/// not meet again.
+pub(super) const CONFLICT_RETRY: Duration = Duration::from_secs(10);
+pub(super) const FAILED_RETRY: Duration = Duration::from_secs(5);
+/// The first announcement waits for the status (decisions.md 21), because kube-proxy drops nothing for an address that
+/// it does not know yet: clients would be refused. Not longer than this, since the API may be away.
+const STATUS_WAIT: Duration = Duration::from_secs(1);
+
+/// Where an address is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Carrier {
+    pub link: u32,
+    pub mac: Mac,
+    pub net: IpNet,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Probe {
+    pub sent: u8,
+    pub next: Instant,
+}
+
+impl Probe {
+    pub fn begin(now: Instant) -> Self {
+        Self { sent: 0, next: now }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waits for an interface or for a lease.
+    Idle,
+    /// Asks whether anybody uses the address.
+    Probing(Probe),
+    /// The kernel has been asked to set it.
+    Adding,
+    /// It is on the interface. In doubt (after a pause) it is asked about again, and not extended meanwhile.
+    Up { doubt: Option<Probe> },
+    /// In use by somebody else, or refused by the kernel.
+    Blocked { until: Instant },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Announcing {
+    Silent,
+    AwaitingStatus { until: Instant },
+    Burst { begun: Instant, step: usize },
+    Periodic { next: Instant },
+}
+
+/// One VIP of this node.
+#[derive(Debug)]
+pub(super) struct Vip {
+    pub members: Vec<ServiceKey>,
+    /// The interface that the plan chose; for DHCP the macvlan's parent.
+    pub place: Option<u32>,
+    pub carrier: Option<Carrier>,
+    pub phase: Phase,
+    pub announcing: Announcing,
+    pub dhcp: Option<Dhcp>,
+    pub dhcp6: Option<Dhcp6>,
+    pub defended: Option<Instant>,
+    /// How often it was found in use since it was up last.
+    pub conflicts: u32,
+    /// How often in a row the kernel has refused its address or its macvlan.
+    pub refusals: u32,
+    /// Observations asked for before this one do not show the address yet.
+    pub seen_from: u64,
+}
+
+impl Vip {
+    pub fn new() -> Self {
+        Self {
+            members: Vec::new(),
+            place: None,
+            carrier: None,
+            phase: Phase::Idle,
+            announcing: Announcing::Silent,
+            dhcp: None,
+            dhcp6: None,
+            defended: None,
+            conflicts: 0,
+            refusals: 0,
+            seen_from: 0,
+        }
+    }
+
+    /// It is nowhere any more.
+    pub fn put_down(&mut self) {
+        self.carrier = None;
+        self.phase = Phase::Idle;
+        self.announcing = Announcing::Silent;
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up { .. })
+    }
+
+    /// The address that clients use, once it is known.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.carrier.map(|carrier| carrier.net.addr())
+    }
+
+    /// What keeps the kernel from removing the address, if it should be there.
+    pub fn put(&self, now: Instant, fence: Duration) -> Option<Put> {
+        let carrier = self.carrier?;
+        if !matches!(self.phase, Phase::Adding | Phase::Up { doubt: None }) {
+            return None;
+        }
+        let valid = match self.lease_expires().map(|expires| expires.saturating_duration_since(now)) {
+            // The kernel counts whole seconds, and one is the least: a lease that ends before is over.
+            Some(left) if left < Duration::from_secs(1) => return None,
+            Some(left) => left.min(fence),
+            None => fence,
+        };
+        Some(Put { link: carrier.link, net: carrier.net, valid, until: self.noted_end() })
+    }
+
+    /// What the next process has to know of a DHCPv6 lease, also if it cannot ask the API.
+    fn noted_end(&self) -> Option<u32> {
+        let expires = self.dhcp6.as_ref()?.leased.as_ref()?.facts.expires?;
+        u32::try_from(expires.as_second()).ok()
+    }
+
+    /// End of the lease of its address, if it has one that ends.
+    pub fn lease_expires(&self) -> Option<Instant> {
+        let v4 = self.dhcp.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires);
+        v4.or(self.dhcp6.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires))
+    }
+
+    /// Says at once where the address is.
+    pub fn announce_now(&mut self, now: Instant) {
+        if self.is_up() {
+            self.announcing = Announcing::Burst { begun: now, step: 0 };
+        }
+    }
+
+    /// The status is written: what waited for it may go on.
+    pub fn status_written(&mut self, now: Instant) {
+        if matches!(self.announcing, Announcing::AwaitingStatus { .. }) {
+            self.announce_now(now);
+        }
+    }
+
+    pub fn status(&self, id: &VipId) -> VipStatus {
+        VipStatus {
+            id: id.clone(),
+            address: self.address(),
+            service: self.members.first().cloned(),
+            up: self.is_up(),
+            dhcp_state: self
+                .dhcp
+                .as_ref()
+                .map(|dhcp| dhcp.client.state)
+                .or(self.dhcp6.as_ref().map(|dhcp| dhcp.client.state)),
+            expires: self.lease_expires(),
+        }
+    }
+}
+
+impl Timed for Vip {
+    fn deadline(&self) -> Option<Instant> {
+        let phase = match self.phase {
+            Phase::Probing(probe) | Phase::Up { doubt: Some(probe) } => Some(probe.next),
+            Phase::Blocked { until } => Some(until),
+            Phase::Idle | Phase::Adding | Phase::Up { doubt: None } => None,
+        };
+        let announcing = match self.announcing {
+            Announcing::Silent => None,
+            Announcing::AwaitingStatus { until } => Some(until),
+            Announcing::Burst { begun, step } => Some(begun + Duration::from_millis(BURST_MS[step])),
+            Announcing::Periodic { next } => Some(next),
+        };
+        let dhcp = self.dhcp.as_ref().and_then(Dhcp::deadline);
+        let dhcp6 = self.dhcp6.as_ref().and_then(Dhcp6::deadline);
+        [phase, announcing, dhcp, dhcp6].into_iter().flatten().min()
+    }
+}
+
+impl Engine {
+    /// Takes what the plan says about one VIP.
+    pub(super) fn follow_plan(&mut self, now: Instant, id: &VipId) {
+        let planned = &self.plan.vips[id];
+        let vip = self.vips.get_mut(id).expect("it was just made or is there");
+        vip.members.clone_from(&planned.members);
+        let place = planned.place.as_ref().ok().copied();
+        match id {
+            VipId::Static(address) => self.place_static(now, id, *address, place),
+            VipId::Dhcp(uid) => self.place_dhcp(now, uid, place),
+            VipId::Dhcp6(uid) => self.place_dhcp6(now, uid, place),
+        }
+        // A leased address that the kernel has refused is tried again when its pause is over, and not when the lease is next
+        // renewed, which may be hours later.
+        if let Some(vip) = self.vips.get(id).filter(|_| id.is_dhcp()) {
+            self.carry(now, id, vip.carrier);
+        }
+    }
+
+    fn place_static(&mut self, now: Instant, id: &VipId, address: IpAddr, place: Option<u32>) {
+        let network = self.network.as_ref().expect("planned only with a network");
+        let link = place.and_then(|index| network.link(index));
+        let carrier = link.map(|link| Carrier {
+            link: link.index,
+            // Without an Ethernet address nothing is asked or announced; the address still works where routes lead to
+            // it.
+            mac: link.mac.unwrap_or(Mac::ZERO),
+            net: network.prefix(&self.config, link, address),
+        });
+        let vip = self.vips.get_mut(id).expect("it is there");
+        vip.place = place;
+        self.carry(now, id, carrier);
+    }
+
+    /// Puts the address where it should be from now on, and removes it from where it was.
+    pub(super) fn carry(&mut self, now: Instant, id: &VipId, carrier: Option<Carrier>) {
+        let vip = self.vips.get_mut(id).expect("it is there");
+        let old = vip.carrier;
+        if old == carrier {
+            if vip.phase == Phase::Idle && carrier.is_some() {
+                self.begin(now, id);
+            }
+            return;
+        }
+        let was_ours = matches!(vip.phase, Phase::Adding | Phase::Up { .. });
+        vip.carrier = carrier;
+        vip.announcing = Announcing::Silent;
+        vip.phase = Phase::Idle;
+        if let Some(old) = old.filter(|old| carrier.is_none_or(|new| (new.link, new.net) != (old.link, old.net)))
+            && was_ours
+        {
+            self.remove_address(old.link, old.net);
+        }
+        if let Some(old) = old {
+            self.unclaim(id, old.net.addr());
+        }
+        let moved = was_ours && old.zip(carrier).is_some_and(|(old, new)| old.net.addr() == new.net.addr());
+        match carrier {
+            // It only changes its place: nobody else has had the time to take it.
+            Some(_) if moved => self.add(now, id),
+            Some(_) => self.begin(now, id),
+            None => {}
+        }
+    }
+
+    /// First use is probed. What clients have been told of before is taken over: the former owner may still answer, and
+    /// yields to our claim. What is on the interface already was ours in a former life, or kube-vip's.
+    fn begin(&mut self, now: Instant, id: &VipId) {
+        if self.refuse_own_address(now, id) {
+            return;
+        }
+        let vip = &self.vips[id];
+        let Some(carrier) = vip.carrier else { return };
+        let adopted = self.is_found(carrier);
+        let known = self.was_in_use(&vip.members, carrier.net.addr());
+        // Given up to somebody who claimed it: as long as that one answers, it is not ours to take.
+        let yielded = self.yielded.contains_key(id);
+        // The DHCP client has probed what it was given.
+        if vip.dhcp.is_some() || vip.dhcp6.is_some() || carrier.mac == Mac::ZERO || ((adopted || known) && !yielded) {
+            self.add(now, id);
+        } else {
+            self.vips.get_mut(id).expect("it is there").phase = Phase::Probing(Probe::begin(now));
+            self.vip_timer(now, id);
+        }
+    }
+
+    /// Whether a former life, or kube-vip, has left the address there.
+    pub(super) fn is_found(&self, carrier: Carrier) -> bool {
+        let Some(network) = &self.network else { return false };
+        let Some(link) = network.link(carrier.link) else { return false };
+        let mut there =
+            network.addresses.iter().filter(|found| (found.interface, found.net) == (carrier.link, carrier.net));
+        there.any(|found| looks_like_a_vip(found, link) && !self.is_removed(found))
+    }
+
+    /// The interface on which the node has `address` as its own.
+    pub(super) fn own_interface_of(&self, address: IpAddr) -> Option<&Link> {
+        let network = self.network.as_ref()?;
+        let ours = |found: &_| self.is_removed(found) || network.is_ours_without_mark(found, self.fence);
+        network.own_interface(address, ours)
+    }
+
+    /// An address that stands on this node without our mark or kube-vip's form is the node's own. Set as a VIP it would
+    /// get a lifetime, and go with the Service.
+    fn refuse_own_address(&mut self, now: Instant, id: &VipId) -> bool {
+        let Some(carrier) = self.vips[id].carrier else { return false };
+        let address = carrier.net.addr();
+        let Some(interface) = self.own_interface_of(address).map(|link| link.name.clone()) else { return false };
+        let vip = self.vips.get_mut(id).expect("it is there");
+        vip.phase = Phase::Blocked { until: now + CONFLICT_RETRY };
+        vip.announcing = Announcing::Silent;
+        let text = format!(
+            "address {address} is this node's own address on {interface}: it is not announced. Give this Service another one"
+        );
+        tracing::debug!(%address, interface, "refusing to announce an address of this node itself");
+        self.tell_members(now, id, Reason::CannotAnnounce, &text);
+        true
+    }
+
+    pub(super) fn add(&mut self, now: Instant, id: &VipId) {
+        if self.refuse_own_address(now, id) {
+            return;
+        }
+        self.vips.get_mut(id).expect("it is there").phase = Phase::Adding;
+        self.to_add.insert(id.clone());
+    }
+
+    /// Sets all that is to be added and whose rules stand, in one request: two hundred addresses that come at once cost
+    /// one set of rules and one round to the kernel, not two hundred.
+    pub(super) fn add_all(&mut self, now: Instant) {
+        let mut due = std::mem::take(&mut self.to_add);
+        due.retain(|id| self.vips.get(id).is_some_and(|vip| vip.phase == Phase::Adding));
+        if due.iter().any(VipId::is_dhcp) {
+            self.protect();
+        }
+        let mut puts = Vec::new();
+        for id in due {
+            if self.vips[&id].carrier.is_some_and(|carrier| self.awaits_rules(carrier)) {
+                self.awaiting_rules.insert(id);
+                continue;
+            }
+            let vip = self.vips.get_mut(&id).expect("it was just found");
+            match vip.put(now, self.fence) {
+                Some(put) => puts.push(put),
+                None => vip.phase = Phase::Idle,
+            }
+        }
+        if puts.is_empty() {
+            return;
+        }
+        // The settings come first: with others the node would answer for the address on every interface.
+        self.prepare_links(now);
+        self.out.push(Action::Wire(WireOp::Put(puts)));
+    }
+
+    pub(super) fn put_done(&mut self, now: Instant, id: &VipId, net: IpNet, result: Result<(), String>) {
+        match result {
+            Ok(()) => {
+                if self.vips.get(id).is_some_and(|vip| vip.phase == Phase::Adding) {
+                    self.came_up(now, id);
+                }
+            }
+            Err(error) => {
+                let Some(vip) = self.vips.get_mut(id) else { return };
+                tracing::warn!(address = %net, error, "cannot set the address");
+                vip.refusals = vip.refusals.saturating_add(1);
+                self.dirty = true;
+                vip.phase = Phase::Blocked { until: now + FAILED_RETRY };
+                vip.announcing = Announcing::Silent;
+                self.tell_members(
+                    now,
+                    id,
+                    Reason::CannotAnnounce,
+                    &format!("address {}: {error}; trying again", net.addr()),
+                );
+                self.observe(now);
+            }
+        }
+    }
+
+    fn came_up(&mut self, now: Instant, id: &VipId) {
+        let observes = self.observes;
+        let vip = &self.vips[id];
+        let address = vip.address().expect("what came up is carried somewhere");
+        let told = self.config.disable_service_updates || self.was_in_use(&vip.members, address);
+        let vip = self.vips.get_mut(id).expect("it is there");
+        vip.phase = Phase::Up { doubt: None };
+        (vip.conflicts, vip.refusals) = (0, 0);
+        vip.seen_from = observes;
+        vip.announcing = if told {
+            Announcing::Burst { begun: now, step: 0 }
+        } else {
+            Announcing::AwaitingStatus { until: now + STATUS_WAIT }
+        };
+        self.yielded.remove(id);
+        tracing::info!(%address, services = ?vip.members.iter().map(ToString::to_string).collect::<Vec<_>>(), "VIP is up");
+        self.dirty = true;
+        self.vip_timer(now, id);
+        self.claim(now, id);
+    }
+
+    /// Takes a VIP off the node. What is not there counts as removed.
+    pub(super) fn withdraw(&mut self, now: Instant, id: &VipId, release: bool, why: &str) {
+        if let Some(address) = self.vips.get(id).and_then(Vip::address) {
+            tracing::info!(%address, why, "VIP withdrawn");
+            self.unclaim(id, address);
+        }
+        let Some(mut vip) = self.vips.remove(id) else { return };
+        if let (VipId::Dhcp6(uid), Some(dhcp)) = (id, vip.dhcp6.take()) {
+            self.leave_dhcp6(uid, &dhcp, release);
+        }
+        match (id, vip.dhcp.take()) {
+            (VipId::Dhcp(uid), Some(dhcp)) => self.leave_dhcp(now, uid, &dhcp, release),
+            _ => {
+                if let (Some(carrier), Phase::Adding | Phase::Up { .. }) = (vip.carrier, vip.phase) {
+                    self.remove_address(carrier.link, carrier.net);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What is due for one VIP: questions before first use and in doubt, announcements.
+
+use std::time::{Duration, Instant};
+
+use l2_types::Mac;
+
+use super::due::Timed;
+use super::vip::{Announcing, BURST_MS, Carrier, Phase, Probe};
+use super::{Action, Engine, WireOp};
+use crate::frames::{PROBE_GAP, PROBES};
+use crate::plan::VipId;
+
+impl Engine {
+    /// Everything that is due.
+    pub(super) fn vip_timers(&mut self, now: Instant) {
+        if !self.vips.is_due(now) {
+            return;
+        }
+        let due = self.vips.iter().filter(|(_, vip)| vip.deadline().is_some_and(|at| at <= now));
+        for id in due.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.vip_timer(now, &id);
+        }
+    }
+
+    /// Everything of one VIP that is due.
+    pub(super) fn vip_timer(&mut self, now: Instant, id: &VipId) {
+        self.probe_timer(now, id);
+        self.announce_timer(now, id);
+        let Some(vip) = self.vips.get_mut(id) else { return };
+        if matches!(vip.phase, Phase::Blocked { until } if until <= now) {
+            vip.phase = Phase::Idle;
+            self.dirty = true;
+        }
+        if vip.dhcp.as_mut().is_some_and(|dhcp| dhcp.wake(now)) || vip.dhcp6.as_mut().is_some_and(|dhcp| dhcp.wake(now))
+        {
+            self.dirty = true;
+        }
+    }
+
+    fn probe_timer(&mut self, now: Instant, id: &VipId) {
+        let Some(vip) = self.vips.get_mut(id) else { return };
+        let Some(Carrier { link, mac, net }) = vip.carrier else { return };
+        let (Phase::Probing(probe) | Phase::Up { doubt: Some(probe) }) = &mut vip.phase else { return };
+        if probe.next > now {
+            return;
+        }
+        if probe.sent < PROBES {
+            probe.sent += 1;
+            // From now, not from when it was due: the answer needs its time (failover-protocol.md R1).
+            probe.next = now + PROBE_GAP;
+            // A macvlan's MAC is the same on every node: a frame from it leads switches, and clients with them, to this
+            // node. In doubt we ask in the name of its parent.
+            let parent = vip.dhcp.as_ref().and(vip.place).and_then(|index| self.network.as_ref()?.link(index));
+            let (link, mac) = parent.map_or((link, mac), |parent| (parent.index, parent.mac.unwrap_or(Mac::ZERO)));
+            self.out.push(Action::Probe { link, mac, address: net.addr() });
+            return;
+        }
+        if let Phase::Probing(_) = vip.phase {
+            self.add(now, id);
+        } else {
+            vip.phase = Phase::Up { doubt: None };
+            if let Some(put) = vip.put(now, self.fence) {
+                self.out.push(Action::Wire(WireOp::Put(vec![put])));
+            }
+        }
+    }
+
+    fn announce_timer(&mut self, now: Instant, id: &VipId) {
+        let Some(vip) = self.vips.get_mut(id) else { return };
+        let Some(Carrier { link, mac, net }) = vip.carrier else { return };
+        if let Announcing::AwaitingStatus { until } = vip.announcing
+            && until <= now
+        {
+            vip.announce_now(now);
+        }
+        let due = match vip.announcing {
+            Announcing::Burst { begun, step } if begun + Duration::from_millis(BURST_MS[step]) <= now => {
+                // What was missed while the process stood still is not made up for.
+                let later =
+                    (step + 1..BURST_MS.len()).find(|step| begun + Duration::from_millis(BURST_MS[*step]) > now);
+                vip.announcing = match (later, self.config.announce_interval) {
+                    (Some(step), _) => Announcing::Burst { begun, step },
+                    (None, Some(interval)) => Announcing::Periodic { next: now + interval },
+                    (None, None) => Announcing::Silent,
+                };
+                true
+            }
+            Announcing::Periodic { next } if next <= now => {
+                let interval = self.config.announce_interval.unwrap_or(Duration::from_secs(3));
+                vip.announcing = Announcing::Periodic { next: now + interval };
+                true
+            }
+            _ => false,
+        };
+        if due && mac != Mac::ZERO {
+            self.out.push(Action::Announce { link, mac, address: net.addr() });
+        }
+    }
+
+    /// After a pause: whoever has taken an address meanwhile answers for it (decisions.md 25).
+    pub(super) fn doubt_all(&mut self, now: Instant) {
+        for vip in self.vips.values_mut() {
+            if let Phase::Up { doubt } = &mut vip.phase {
+                *doubt = Some(Probe::begin(now));
+            }
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Who announces which virtual IP, as rules and state machines. Compatible with kube-vip (kube-vip spec, section 0).
+//!
+//! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; `plan` says which VIPs
+//! should be here, asking [`ownership`]; [`engine`] is the machine that brings them up, keeps, defends and withdraws them.
+//! Beside it: [`detect`] (is the owner alive?), [`claim`] (who says so on the wire?), [`dhcp_session`] (a lease),
+//! [`record`] (what stands on a Service), [`status`] (the same for people).
+//!
+//! No clock, no client, no socket: `announcer` runs all of it on a node, `announcer-sim` in virtual time.
+
+pub mod annotations;
+pub mod claim;
+pub mod class;
+pub mod config;
+pub mod detect;
+pub mod dhcp_session;
+pub mod endpoints;
+pub mod engine;
+pub mod frames;
+mod group;
+pub mod network;
+pub mod ownership;
+pub mod pace;
+mod plan;
+mod reason;
+pub mod record;
+mod screen;
+pub mod security;
+mod seniority;
+pub mod status;
+pub mod view;
+
+pub use config::{Config, ConfigError, ElectionMode};
+pub use plan::VipId;
+pub use reason::Reason;
+
+/// Services, a network and a configuration, for tests.
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures {
+    pub use crate::network::fixtures::{address, config, link, macvlan, network, own_address};
+    pub use crate::plan::fixtures::{told, view};
+}

@@ -1,0 +1,301 @@
+//! What the node's kernel shows us, and the choice of the interface for an address. Pure.
+
+mod macvlans;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use l2_types::{Address, AddressLifetime, Link, LinkKind, Mac};
+pub use macvlans::{
+    LeaseEnd, is_macvlan_of, lease_end, mac_is_taken, misfit, moment, name_is_taken, owner_in, was_left_for,
+};
+pub(crate) use macvlans::{alias, is_link_name_of_a_service, is_own_macvlan, mac_of};
+
+use crate::annotations::{SERVICE_INTERFACE, cut};
+use crate::config::{Config, PrefixRule};
+use crate::view::InterfaceWish;
+
+/// Interfaces, addresses and the default route at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Network {
+    /// All interfaces.
+    pub links: Vec<Link>,
+    /// All addresses.
+    pub addresses: Vec<Address>,
+    /// Interface of the default route.
+    pub default_route: Option<u32>,
+    /// Its router.
+    pub gateway: Option<IpAddr>,
+    /// Until when the DHCP lease on a macvlan runs, as its former owner on this node has noted there; by index.
+    pub lease_ends: BTreeMap<u32, LeaseEnd>,
+    /// The same of DHCPv6 leases, as noted on the addresses themselves; by interface and address.
+    pub address_ends: BTreeMap<(u32, IpAddr), Instant>,
+}
+
+/// What speaks about an address on the wire: ARP or neighbour discovery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// ARP.
+    V4,
+    /// Neighbour discovery.
+    V6,
+}
+
+impl Family {
+    /// That of an address.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
+/// Why there is no interface for an address. The text is what the user reads in the Event.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum InterfaceError {
+    /// No such interface.
+    #[error(
+        "{source_name} names interface {name:?}, which does not exist on this node; there are: {existing}. It is used as soon as it appears"
+    )]
+    Missing {
+        /// Annotation or variable.
+        source_name: &'static str,
+        /// The name in it.
+        name: String,
+        /// What there is.
+        existing: String,
+    },
+    /// It is set down.
+    #[error("{source_name} names interface {name:?}, which is set down; it is used as soon as it is up")]
+    Down {
+        /// Annotation or variable.
+        source_name: &'static str,
+        /// The name in it.
+        name: String,
+    },
+    /// Nobody can reach an address there.
+    #[error(
+        "{source_name} names interface {name:?}, which no other host can reach: name one that leads to the network"
+    )]
+    Loopback {
+        /// Annotation or variable.
+        source_name: &'static str,
+        /// The name in it.
+        name: String,
+    },
+    /// Nothing was named and there is no default route.
+    #[error(
+        "no interface is named (annotation kube-vip.io/serviceInterface, vip_servicesinterface, vip_interface) and there is no default route; there are: {existing}"
+    )]
+    NoDefaultRoute {
+        /// What there is.
+        existing: String,
+    },
+}
+
+impl InterfaceError {
+    /// Whether what is named is no interface of this node that could ever carry a VIP.
+    pub fn names_nothing(&self) -> bool {
+        matches!(self, Self::Missing { .. } | Self::Loopback { .. })
+    }
+}
+
+/// The name of the interface that is asked for, and the annotation or variable it stands in; absent: none is named.
+pub fn named<'a>(wish: &'a InterfaceWish, config: &'a Config) -> Option<(&'static str, &'a str)> {
+    let usual = || config.interface.as_deref().map(|name| ("vip_interface", name));
+    match (wish, config.services_interface.as_deref()) {
+        (InterfaceWish::Named(name), _) => Some((SERVICE_INTERFACE, name)),
+        (InterfaceWish::Auto, _) | (InterfaceWish::Default, Some("auto") | None) => usual(),
+        (InterfaceWish::Default, Some(name)) => Some(("vip_servicesinterface", name)),
+    }
+}
+
+impl Network {
+    /// The interface with this index.
+    pub fn link(&self, index: u32) -> Option<&Link> {
+        self.links.iter().find(|link| link.index == index)
+    }
+
+    /// The interface beneath a macvlan.
+    pub fn parent_of(&self, index: u32) -> Option<u32> {
+        match self.link(index)?.kind {
+            LinkKind::Macvlan { parent, .. } => Some(parent),
+            _ => None,
+        }
+    }
+
+    /// Until when the lease of an address of ours runs, as far as it is noted.
+    pub fn lease_end_of(&self, address: &Address) -> Option<LeaseEnd> {
+        let own = self.address_ends.get(&(address.interface, address.net.addr())).copied();
+        own.map(LeaseEnd::At).or_else(|| self.lease_ends.get(&address.interface).copied())
+    }
+
+    /// From which of its addresses neighbours are solicited on an interface: best the link-local one, which the kernel
+    /// makes when IPv6 is enabled there.
+    pub fn ipv6_source(&self, link: u32) -> Option<Ipv6Addr> {
+        let own = self.addresses.iter().filter(|own| own.interface == link && !own.is_ours() && !own.tentative);
+        let sources = own.filter(|own| !own.duplicate).filter_map(|own| match own.net.addr() {
+            IpAddr::V6(v6) => Some(v6),
+            IpAddr::V4(_) => None,
+        });
+        sources.min_by_key(|v6| !v6.is_unicast_link_local())
+    }
+
+    /// The router that is reached through this interface.
+    pub fn gateway_on(&self, link: u32) -> Option<IpAddr> {
+        self.gateway.filter(|_| self.default_route == Some(link))
+    }
+
+    /// Interfaces with an address in a subnet of this one, itself included: they are very likely in the same LAN.
+    pub fn same_lan(&self, link: u32) -> impl Iterator<Item = u32> + '_ {
+        let of_it: Vec<IpNet> = self.subnets(link).collect();
+        let real = self.links.iter().filter(|other| !is_own_macvlan(other) && other.name != "lo");
+        real.map(|other| other.index).filter(move |other| self.subnets(*other).any(|subnet| of_it.contains(&subnet)))
+    }
+
+    /// Those of the interface's own addresses.
+    fn subnets(&self, link: u32) -> impl Iterator<Item = IpNet> + '_ {
+        let own = self.addresses.iter().filter(move |own| own.interface == link && !own.is_ours());
+        own.filter(|own| own.net.prefix_len() < own.net.max_prefix_len())
+            .filter(|own| !matches!(own.net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local()))
+            .map(|own| own.net.trunc())
+    }
+
+    /// The subnet of the interface that `address` should be in and is not: hosts beside the node do not ask for it there.
+    /// Absent: it is in one, or the interface has none of its family.
+    pub fn missed_subnet(&self, link: u32, address: IpAddr) -> Option<IpNet> {
+        let mut subnets = self.subnets(link).filter(|subnet| subnet.addr().is_ipv4() == address.is_ipv4());
+        let first = subnets.next()?;
+        (!first.contains(&address) && !subnets.any(|subnet| subnet.contains(&address))).then_some(first)
+    }
+
+    /// The interface with this name.
+    pub fn link_by_name(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.name == name)
+    }
+
+    /// Whether this is the MAC of an interface of the node's own. Macvlans are made for their MACs.
+    pub fn has_interface_with(&self, mac: Mac) -> bool {
+        self.links.iter().any(|link| link.mac == Some(mac) && !matches!(link.kind, LinkKind::Macvlan { .. }))
+    }
+
+    /// The interface whose own subnet contains `address`; a VIP's host prefix is no subnet.
+    fn containing(&self, address: IpAddr) -> Option<(&Link, u8)> {
+        self.addresses
+            .iter()
+            .filter(|own| {
+                own.net.prefix_len() < own.net.max_prefix_len()
+                    && own.net.prefix_len() > 0
+                    && own.net.contains(&address)
+            })
+            .filter(|own| own.preferred != AddressLifetime::For(Duration::ZERO))
+            .filter_map(|own| Some((self.link(own.interface)?, own.net.prefix_len())))
+            .filter(|(link, _)| !is_own_macvlan(link))
+            .min_by_key(|(link, prefix)| (link.index, u8::MAX - prefix))
+    }
+
+    /// kube-vip spec 5.7: annotation, then `vip_servicesinterface`, then `vip_interface`, then the default route. `auto`
+    /// takes the interface whose subnet contains the address, else goes on with `vip_interface`. `address` is absent
+    /// for DHCP, which `auto` therefore cannot match.
+    pub fn choose(
+        &self,
+        wish: &InterfaceWish,
+        config: &Config,
+        address: Option<IpAddr>,
+    ) -> Result<&Link, InterfaceError> {
+        let auto = matches!(
+            (wish, config.services_interface.as_deref()),
+            (InterfaceWish::Auto, _) | (InterfaceWish::Default, Some("auto"))
+        );
+        if auto && let Some((link, _)) = address.and_then(|address| self.containing(address)) {
+            return Ok(link);
+        }
+        let Some((source_name, name)) = named(wish, config) else {
+            return self
+                .default_route
+                .and_then(|index| self.link(index))
+                .ok_or_else(|| InterfaceError::NoDefaultRoute { existing: self.existing() });
+        };
+        // A macvlan of a DHCP Service goes with that Service, and carries its MAC.
+        let found = self.link_by_name(name).filter(|link| !is_own_macvlan(link));
+        let link =
+            found.ok_or_else(|| InterfaceError::Missing { source_name, name: cut(name), existing: self.existing() })?;
+        if link.name == "lo" {
+            return Err(InterfaceError::Loopback { source_name, name: cut(name) });
+        }
+        if link.up { Ok(link) } else { Err(InterfaceError::Down { source_name, name: cut(name) }) }
+    }
+
+    /// The prefix length for `address` on `link` (`vip_subnet`).
+    pub fn prefix(&self, config: &Config, link: &Link, address: IpAddr) -> IpNet {
+        let rule = if address.is_ipv4() { config.prefix4 } else { config.prefix6 };
+        let host = if address.is_ipv4() { 32 } else { 128 };
+        let length = match rule {
+            PrefixRule::Length(length) => length,
+            PrefixRule::Auto => self
+                .addresses
+                .iter()
+                .filter(|own| own.interface == link.index && own.net.prefix_len() < host && own.net.contains(&address))
+                .map(|own| own.net.prefix_len())
+                .max()
+                .unwrap_or(host),
+        };
+        IpNet::new(address, length.min(host)).expect("the length is at most that of the family")
+    }
+
+    /// The interface on which `address` stands although neither we nor kube-vip have set it: it is the node's own, and
+    /// neither to be announced nor to be replaced.
+    pub fn own_interface(&self, address: IpAddr, except: impl Fn(&Address) -> bool) -> Option<&Link> {
+        self.addresses
+            .iter()
+            .filter(|own| own.net.addr() == address && !except(own))
+            .filter_map(|own| Some((own, self.link(own.interface)?)))
+            // The interface of kube-proxy's IPVS mode carries every address that is published.
+            .filter(|(own, link)| !looks_like_a_vip(own, link) && link.name != "kube-ipvs0")
+            .map(|(_, link)| link)
+            .next()
+    }
+
+    /// Whether we have set `address` on a kernel that keeps no marks (before 5.18): with a prefix of a subnet nothing but
+    /// its short deadline tells it from one of the node.
+    pub fn is_ours_without_mark(&self, address: &Address, fence: Duration) -> bool {
+        self.addresses.iter().all(|address| address.protocol.is_none())
+            && address.preferred == AddressLifetime::For(Duration::ZERO)
+            && matches!(address.valid, AddressLifetime::For(left) if left <= fence)
+    }
+
+    /// What a user may choose from.
+    fn existing(&self) -> String {
+        let names: Vec<&str> = self
+            .links
+            .iter()
+            .filter(|link| !is_own_macvlan(link) && link.name != "lo")
+            // A node has an interface per pod; nobody means those.
+            .filter(|link| {
+                !matches!(&link.kind, LinkKind::Virtual(kind) if kind == "veth")
+                    || self
+                        .addresses
+                        .iter()
+                        .any(|address| address.interface == link.index && address.net.addr().is_ipv4())
+            })
+            .map(|link| link.name.as_str())
+            .take(20)
+            .collect();
+        if names.is_empty() { "none".into() } else { names.join(", ") }
+    }
+}
+
+/// Whether somebody's VIP looks like this: a host prefix that is never chosen as source address. The interface of
+/// kube-proxy's IPVS mode carries every Service address and is none of our business.
+pub(crate) fn looks_like_a_vip(address: &Address, link: &Link) -> bool {
+    address.is_ours()
+        || (address.net.prefix_len() == address.net.max_prefix_len()
+            && address.preferred == AddressLifetime::For(Duration::ZERO)
+            && link.name != "kube-ipvs0"
+            && link.name != "lo")
+}
+
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
+#[cfg(test)]
+mod tests;

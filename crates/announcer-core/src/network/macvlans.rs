@@ -1,0 +1,184 @@
+//! Which macvlan is whose, and what is noted on it: `<UID of the Service>`, and once there is a lease ` until <Unix
+//! seconds>` or ` until never`. What is noted in the kernel outlives the process, also where the API cannot be reached.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use l2_types::Mac;
+use l2_types::{Address, Link, LinkKind, Macvlan, MacvlanMode, Mismatch};
+
+use super::looks_like_a_vip;
+use crate::annotations::{HWADDR, MACVLAN_NAME};
+use crate::view::Uid;
+
+const UNTIL: &str = " until ";
+
+/// Until when a DHCP lease runs, as far as is known without its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseEnd {
+    /// To this moment.
+    At(Instant),
+    /// For ever.
+    Never,
+}
+
+/// The alias of a macvlan with a lease that ends then, or never.
+pub fn alias(uid: &Uid, expires: Option<Timestamp>) -> String {
+    let end = expires.map_or("never".to_owned(), |end| end.as_second().to_string());
+    format!("{uid}{UNTIL}{end}")
+}
+
+/// UID of the Service that an alias names.
+pub fn owner_in(alias: &str) -> &str {
+    alias.split_once(UNTIL).map_or(alias, |(owner, _)| owner)
+}
+
+/// The end of the lease that an alias names, if any, on the clock of which `now` is `wall`.
+pub fn lease_end(alias: &str, now: Instant, wall: Timestamp) -> Option<LeaseEnd> {
+    let (_, end) = alias.split_once(UNTIL)?;
+    if end == "never" {
+        return Some(LeaseEnd::Never);
+    }
+    moment(end.parse().ok()?, now, wall).map(LeaseEnd::At)
+}
+
+/// The moment that was noted as Unix seconds, on the clock of which `now` is `wall`.
+pub fn moment(noted: i64, now: Instant, wall: Timestamp) -> Option<Instant> {
+    let left = noted.checked_sub(wall.as_second())?;
+    // What is over is over now: how long ago makes no difference.
+    now.checked_add(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
+}
+
+/// Whether kube-vip left this macvlan for the Service that wants one like it: under a name from an annotation nothing
+/// tells it from an administrator's, except that the Service knows its MAC, and that it carries nothing but a VIP.
+pub fn was_left_for(link: &Link, addresses: &[Address], wanted: &Macvlan) -> bool {
+    let on_it = addresses.iter().filter(|address| address.interface == link.index);
+    matches!(link.kind, LinkKind::Macvlan { parent, .. } if parent == wanted.parent)
+        && link.alias.is_none()
+        && link.name == wanted.name
+        && link.mac == Some(wanted.mac)
+        && on_it.filter(|address| address.net.addr().is_ipv4()).all(|address| looks_like_a_vip(address, link))
+}
+
+/// Why a macvlan of this Service that is there cannot be adopted as the wanted one. kube-vip leaves the kernel's default
+/// mode and no alias: both are mended or harmless, and the address on it stays up.
+pub fn misfit(found: &Link, uid: &Uid, wanted: &Macvlan) -> Option<Mismatch> {
+    let mut adopted = found.clone();
+    if let LinkKind::Macvlan { mode, .. } = &mut adopted.kind
+        && *mode == MacvlanMode::Vepa
+    {
+        *mode = MacvlanMode::Bridge;
+    }
+    if adopted.alias.as_deref().is_none_or(|alias| owner_in(alias) == uid.0) {
+        adopted.alias = Some(wanted.alias.clone());
+    }
+    wanted.mismatch(&adopted)
+}
+
+/// A macvlan named like those of DHCP Services, ours or kube-vip's: `vip-` and 8 hexadecimal digits.
+pub fn is_own_macvlan(link: &Link) -> bool {
+    matches!(link.kind, LinkKind::Macvlan { .. }) && is_link_name_of_a_service(&link.name)
+}
+
+/// The MAC of a Service's macvlan unless it has another one already: the same on every node and after every restart, also
+/// where nothing can be read of what stands on the Service.
+pub fn mac_of(uid: &Uid) -> Mac {
+    let digest = ring::digest::digest(&ring::digest::SHA256, uid.0.as_bytes());
+    let [a, b, c, ..] = *digest.as_ref() else { unreachable!("a digest has 32 bytes") };
+    Mac::of_vip([a, b, c])
+}
+
+/// Whether a macvlan of this name is that of a DHCP Service.
+pub fn is_link_name_of_a_service(name: &str) -> bool {
+    name.strip_prefix("vip-").is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Whether this is the macvlan of the Service with this UID, and of no other: by our alias, or by the name that kube-vip
+/// gives it and the alias that kube-vip does not. Nothing else may be deleted for a Service's sake: the name of the
+/// interface comes from an annotation, and could be that of a bridge.
+pub fn is_macvlan_of(link: &Link, uid: &Uid) -> bool {
+    matches!(link.kind, LinkKind::Macvlan { .. })
+        && match &link.alias {
+            Some(alias) => owner_in(alias) == uid.0,
+            None => link.name == uid.link_name(),
+        }
+}
+
+/// What the author of the Service reads when its macvlan cannot have the name `name`.
+pub fn name_is_taken(name: &str, uid: &Uid) -> String {
+    if name == uid.link_name() {
+        return format!(
+            "interface {name} exists and is not ours: remove it, or name another one with annotation {MACVLAN_NAME}"
+        );
+    }
+    format!(
+        "annotation {MACVLAN_NAME} is {name:?}: interface {name:?} exists and is not ours; choose another {MACVLAN_NAME}"
+    )
+}
+
+/// What the author of the Service reads when its macvlan cannot have this MAC. Without numbers of interfaces, which
+/// change with each attempt.
+pub fn mac_is_taken(mac: Mac) -> String {
+    format!("MAC {mac} is already used: remove annotation {HWADDR}, or give this Service another one with it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::fixtures::{address, macvlan, own_address};
+
+    #[test]
+    fn an_alias_says_whose_the_macvlan_is_and_until_when_its_lease_runs() {
+        let (now, wall) = (Instant::now(), "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+        let uid = Uid("1234abcd-0000".into());
+        let until = |expires: &str| alias(&uid, Some(expires.parse().unwrap()));
+        let in_a_minute = until("2026-01-01T00:01:00Z");
+        assert_eq!(owner_in(&in_a_minute), uid.0);
+        assert_eq!(lease_end(&in_a_minute, now, wall), Some(LeaseEnd::At(now + Duration::from_mins(1))));
+        assert_eq!(lease_end(&until("2025-01-01T00:00:00Z"), now, wall), Some(LeaseEnd::At(now)));
+        assert_eq!(lease_end(&alias(&uid, None), now, wall), Some(LeaseEnd::Never));
+        // No lease yet, or not our words.
+        for text in ["1234abcd-0000", "", "1234abcd-0000 until", "1234abcd-0000 until tomorrow"] {
+            assert_eq!(lease_end(text, now, wall), None, "{text}");
+        }
+        assert_eq!(owner_in("1234abcd-0000"), uid.0);
+        assert!(is_macvlan_of(&macvlan(9, "lan", 2, Some(&in_a_minute)), &uid));
+    }
+
+    #[test]
+    fn a_macvlan_with_a_chosen_name_is_kube_vips_if_the_service_knows_its_mac_and_it_has_nothing_but_the_vip() {
+        let left = macvlan(9, "lan", 2, None);
+        let wanted = Macvlan {
+            name: "lan".into(),
+            parent: 2,
+            mac: left.mac.unwrap(),
+            alias: "1234abcd-0000".into(),
+            inet_conf: l2_types::InetConfChange::default(),
+            address: None,
+        };
+        let vip = Address { protocol: None, ..own_address(9, "10.0.0.50/32") };
+        let own = address(9, "10.0.0.7/24");
+        let link_local = address(9, "fe80::1/64");
+        let elsewhere = address(2, "10.0.0.7/24");
+        let other_mac = Link { mac: Some(Mac::new([2, 0, 0, 0, 0, 99])), ..left.clone() };
+        for (link, addresses, expected) in [
+            (&left, &[vip, link_local, elsewhere][..], true),
+            (&left, &[], true),
+            (&left, &[own], false),
+            (&other_mac, &[vip], false),
+            (&macvlan(9, "lan", 3, None), &[vip], false),
+            (&macvlan(9, "lan", 2, Some("somebody")), &[vip], false),
+            (&Link { kind: LinkKind::Physical, ..left.clone() }, &[vip], false),
+        ] {
+            assert_eq!(was_left_for(link, addresses, &wanted), expected, "{link:?} {addresses:?}");
+        }
+    }
+
+    #[test]
+    fn the_mac_of_a_service_does_not_change_between_versions() {
+        let mac = |uid: &str| mac_of(&Uid(uid.into())).to_string();
+        assert_eq!(mac("1234abcd-0000"), mac("1234abcd-0000"));
+        assert_ne!(mac("1234abcd-0000"), mac("1234abcd-0001"), "not only of the first characters");
+        assert_eq!(mac(""), "00:00:6c:e3:b0:c4");
+    }
+}

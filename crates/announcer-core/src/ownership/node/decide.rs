@@ -1,0 +1,335 @@
+//! What this node does about one group of Services, from all that is known of it. Pure; `cluster.rs` collects the facts.
+
+use super::Seat;
+use super::line::Line;
+
+/// What is known of the node in the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// Its membership Lease is renewed, or the API is in no state to tell.
+    Alive,
+    /// Its Lease has stood unchanged for its whole duration while the API was well.
+    Expired,
+    /// The same, and no card of it has ever named an interface in the LAN of the addresses: nobody watches it.
+    Unseen,
+    /// It has no Lease: nobody can say where it would have to answer.
+    Absent,
+}
+
+/// What came of asking everybody for the addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing was asked, or so long ago that it does not count.
+    NotYet,
+    /// It is being asked.
+    Waiting,
+    /// Somebody has it.
+    Answered,
+    /// Nobody has it.
+    Silence,
+}
+
+/// One group at one moment.
+#[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
+pub struct Case<'a> {
+    /// This node.
+    pub me: &'a str,
+    /// What is hashed.
+    pub group: &'a str,
+    /// The record.
+    pub seat: Option<&'a Seat>,
+    /// `vipHost` without a term: kube-vip's, a hint and no record (decisions.md 19).
+    pub hint: Option<&'a str>,
+    /// One of its addresses is on this node.
+    pub holding: bool,
+    /// It has an address that can be asked for; one that waits for DHCP has none.
+    pub addressed: bool,
+    /// Clients know one of its addresses.
+    pub published: bool,
+    /// Nodes that may have it, this one included.
+    pub line: &'a Line<'a>,
+    /// Nobody has excluded this node, and it has an interface for it.
+    pub keeps: bool,
+    /// The node in the record.
+    pub holder: Holder,
+    /// The detector found it silent; `true`: with a witness.
+    pub silent: Option<bool>,
+    /// The broadcast question.
+    pub asked: Asked,
+    /// This process is about to end.
+    pub stopping: bool,
+    /// How many candidates before this node have had their time and have not taken what nobody owns.
+    pub passed_over: usize,
+    /// Nobody that we know has had it for as long as a Lease needs to come into view.
+    pub vacant_long_enough: bool,
+    /// Fail-back is wanted, and the group has belonged elsewhere for long enough.
+    pub fail_back: bool,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Rest,
+    /// Ask everybody whether somebody has the addresses.
+    Ask,
+    /// Become the owner, for this reason.
+    Take(&'static str),
+    /// Make that node the owner, for this reason.
+    Give(String, &'static str),
+}
+
+/// failover-protocol.md 1 and R8, decisions.md 20, 21, 24 and 26.
+pub fn decide(case: &Case<'_>) -> Step {
+    match case.seat {
+        Some(seat) if seat.host == case.me => keep(case),
+        Some(seat) => succeed(case, &seat.host),
+        None => settle(case),
+    }
+}
+
+/// It was withdrawn for a claim, and the record does not say for whom.
+const GIVEN_UP: &str = "it was given up for a claim that nobody stands behind";
+
+/// We are the owner. Whoever is better off gets it from us, announced before we withdraw.
+fn keep(case: &Case<'_>) -> Step {
+    let why = if case.stopping {
+        "its announcer is ending"
+    } else if !case.keeps {
+        "the node may not serve it any more"
+    } else if case.line.has_better_than(case.me) {
+        "another node is better off"
+    } else if case.fail_back {
+        "it belongs there"
+    } else {
+        return Step::Rest;
+    };
+    case.line.home_elsewhere(case.group, case.me).map_or(Step::Rest, |to| Step::Give(to.to_owned(), why))
+}
+
+/// Somebody else is. Only silence on the wire takes it away: an expired Lease alone moves nothing (R8).
+fn succeed(case: &Case<'_>, owner: &str) -> Step {
+    let Some(rank) = case.line.rank(owner, case.me).filter(|_| !case.stopping) else { return Step::Rest };
+    match (case.silent, case.holder) {
+        (Some(true), _) => Step::Take("its node does not answer any more"),
+        // decisions.md 24: nobody at all answers us. It may be we who are cut off, unless the API says that the owner is.
+        (Some(false), Holder::Expired) => Step::Take("its node does not answer any more and its Lease has expired"),
+        // There is nothing yet that could be silent, and nothing that two could answer for.
+        (None, Holder::Expired | Holder::Unseen) if !case.addressed && rank == 0 => {
+            Step::Take("its node's Lease has expired")
+        }
+        // The detector has nobody to ask, so everybody is asked instead; or the addresses would stay on a dead node.
+        (_, Holder::Unseen) if rank == 0 => ask(case, "its node's Lease has expired, and nobody answers for it"),
+        // Not before its Lease has had the time to come: on the wire our question looks as if a stranger wanted the address.
+        (_, Holder::Absent) if rank == 0 && case.vacant_long_enough => {
+            ask(case, if owner.is_empty() { GIVEN_UP } else { "its node is gone" })
+        }
+        _ => Step::Rest,
+    }
+}
+
+/// There is no record. Whoever has the addresses writes one; else the node where they belong, or kube-vip had them.
+fn settle(case: &Case<'_>) -> Step {
+    if case.stopping {
+        return Step::Rest;
+    }
+    if case.holding {
+        return Step::Take("it has the address already");
+    }
+    let Some(position) = case.line.position(case.group, case.me) else { return Step::Rest };
+    let hinted = case.hint.filter(|hint| case.line.has(hint));
+    let before = match hinted {
+        Some(hint) if hint == case.me => 0,
+        // Who may have died a moment ago, with a Lease that still stands.
+        hint => usize::from(hint.is_some()) + position,
+    };
+    if before > case.passed_over {
+        return Step::Rest;
+    }
+    if case.published {
+        ask(case, "nobody is recorded as its owner, and nobody answers for it")
+    } else {
+        // Nobody has begun with it; the probe before first use finds a stranger who has the address.
+        Step::Take("it is new")
+    }
+}
+
+fn ask(case: &Case<'_>, why: &'static str) -> Step {
+    match case.asked {
+        Asked::NotYet => Step::Ask,
+        Asked::Silence => Step::Take(why),
+        Asked::Waiting | Asked::Answered => Step::Rest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::super::line::Merit;
+    use super::super::member::Defects;
+    use super::super::{Term, place};
+    use super::*;
+
+    const ALL: [&str; 3] = ["node-1", "node-2", "node-3"];
+
+    static LINE: LazyLock<Line<'static>> = LazyLock::new(|| line(&ALL));
+
+    fn line<'a>(nodes: &[&'a str]) -> Line<'a> {
+        Line::new(nodes.iter().map(|node| (*node, Merit::default())))
+    }
+
+    fn case<'a>(me: &'a str, seat: Option<&'a Seat>) -> Case<'a> {
+        Case {
+            me,
+            group: "10.0.0.5",
+            seat,
+            hint: None,
+            holding: false,
+            addressed: true,
+            published: true,
+            line: &LINE,
+            keeps: true,
+            holder: Holder::Alive,
+            silent: None,
+            asked: Asked::NotYet,
+            stopping: false,
+            passed_over: 0,
+            vacant_long_enough: false,
+            fail_back: false,
+        }
+    }
+
+    fn seat(host: &str) -> Seat {
+        Seat { host: host.into(), term: Term(3) }
+    }
+
+    #[test]
+    fn only_silence_on_the_wire_takes_an_address_from_its_owner() {
+        let seat = seat("node-1");
+        for (silent, holder, me, takes) in [
+            (None, Holder::Alive, "node-2", false),
+            // R8: the wire wins.
+            (None, Holder::Expired, "node-2", false),
+            (None, Holder::Unseen, "node-2", false),
+            (Some(true), Holder::Alive, "node-2", true),
+            // The second in line has waited for K + 3 periods: its verdict counts too.
+            (Some(true), Holder::Alive, "node-3", true),
+            // decisions.md 24.
+            (Some(false), Holder::Alive, "node-2", false),
+            (Some(false), Holder::Expired, "node-2", true),
+        ] {
+            let step = decide(&Case { holder, silent, ..case(me, Some(&seat)) });
+            assert_eq!(matches!(step, Step::Take(_)), takes, "{silent:?} {holder:?} {me}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_address_yet_follows_the_lease_of_its_owner() {
+        let seat = seat("node-1");
+        for (holder, me, takes) in [
+            (Holder::Alive, "node-2", false),
+            (Holder::Expired, "node-2", true),
+            (Holder::Unseen, "node-2", true),
+            (Holder::Expired, "node-3", false),
+            (Holder::Unseen, "node-3", false),
+        ] {
+            let step = decide(&Case { holder, addressed: false, ..case(me, Some(&seat)) });
+            assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?} {me}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_may_not_have_it_takes_nothing_over() {
+        let seat = seat("node-1");
+        let only = line(&["node-3"]);
+        let silent = Case { silent: Some(true), ..case("node-2", Some(&seat)) };
+        assert_eq!(decide(&Case { line: &only, ..silent.clone() }), Step::Rest);
+        assert_eq!(decide(&Case { stopping: true, ..silent }), Step::Rest);
+    }
+
+    #[test]
+    fn an_owner_that_cannot_be_watched_is_asked_for_by_broadcast_by_the_first_in_line() {
+        let seat = seat("node-1");
+        for holder in [Holder::Absent, Holder::Unseen] {
+            let step = |me, asked| decide(&Case { holder, asked, vacant_long_enough: true, ..case(me, Some(&seat)) });
+            assert_eq!(step("node-2", Asked::NotYet), Step::Ask, "{holder:?}");
+            assert_eq!(step("node-2", Asked::Waiting), Step::Rest, "{holder:?}");
+            assert_eq!(step("node-2", Asked::Answered), Step::Rest, "{holder:?}");
+            assert!(matches!(step("node-2", Asked::Silence), Step::Take(_)), "{holder:?}");
+            assert_eq!(step("node-3", Asked::Silence), Step::Rest, "{holder:?}");
+        }
+        // Its Lease may not have come yet.
+        let fresh = Case { holder: Holder::Absent, ..case("node-2", Some(&seat)) };
+        assert_eq!(decide(&fresh), Step::Rest);
+    }
+
+    #[test]
+    fn who_has_the_address_writes_the_record_that_is_missing() {
+        let held = Case { holding: true, line: &line(&[]), ..case("node-1", None) };
+        assert!(matches!(decide(&held), Step::Take(_)), "whoever is preferred");
+    }
+
+    #[test]
+    fn without_a_record_the_preferred_node_asks_and_takes_only_what_nobody_answers_for() {
+        let home = place::preferred("10.0.0.5", ALL).unwrap();
+        for me in ALL {
+            let step = decide(&case(me, None));
+            assert_eq!(step == Step::Ask, me == home, "{me}: {step:?}");
+        }
+        assert_eq!(decide(&Case { asked: Asked::Answered, ..case(home, None) }), Step::Rest);
+        assert!(matches!(decide(&Case { asked: Asked::Silence, ..case(home, None) }), Step::Take(_)));
+        assert!(matches!(decide(&Case { published: false, ..case(home, None) }), Step::Take(_)), "nobody has begun");
+    }
+
+    #[test]
+    fn what_the_preferred_node_does_not_take_falls_to_the_next_in_turn() {
+        for passed_over in 0..3 {
+            let takers = ALL.into_iter().filter(|me| {
+                let step = decide(&Case { published: false, passed_over, ..case(me, None) });
+                matches!(step, Step::Take(_))
+            });
+            assert_eq!(takers.count(), passed_over + 1);
+        }
+        let only = line(&["node-2"]);
+        let stranger = Case { passed_over: 9, line: &only, published: false, ..case("node-1", None) };
+        assert_eq!(decide(&stranger), Step::Rest);
+    }
+
+    #[test]
+    fn the_node_where_kube_vip_had_it_is_preferred_if_it_may_have_it() {
+        let home = place::preferred("10.0.0.5", ALL).unwrap();
+        let other = ALL.into_iter().find(|node| *node != home).unwrap();
+        let hinted = |me, hint| decide(&Case { hint: Some(hint), ..case(me, None) });
+        assert_eq!(hinted(other, other), Step::Ask);
+        assert_eq!(hinted(home, other), Step::Rest);
+        assert_eq!(hinted(home, "node-9"), Step::Ask);
+    }
+
+    #[test]
+    fn an_owner_hands_over_when_it_ends_when_it_may_not_serve_and_when_fail_back_is_wanted() {
+        let seat = seat("node-1");
+        let own = case("node-1", Some(&seat));
+        let (others, alone, nobody) = (line(&["node-2", "node-3"]), line(&["node-1"]), line(&[]));
+        let not_ready = Merit { defects: Defects { not_ready: true, ..Defects::default() }, ..Merit::default() };
+        let unready = Line::new([("node-1", not_ready), ("node-2", Merit::default())]);
+        let all_unready = Line::new(ALL.map(|node| (node, not_ready)));
+        for (name, case, gives) in [
+            ("all well", own.clone(), false),
+            ("ending", Case { stopping: true, ..own.clone() }, true),
+            ("excluded", Case { keeps: false, line: &others, ..own.clone() }, true),
+            ("not ready", Case { line: &unready, ..own.clone() }, true),
+            ("nobody is ready", Case { line: &all_unready, ..own.clone() }, false),
+            ("fail-back", Case { fail_back: true, ..own.clone() }, true),
+            // decisions.md 26: nobody to give it to.
+            ("ending alone", Case { stopping: true, line: &alone, ..own.clone() }, false),
+            ("excluded, and all are", Case { keeps: false, line: &nobody, ..own.clone() }, false),
+        ] {
+            match decide(&case) {
+                Step::Give(to, _) => assert!(gives && to != "node-1", "{name}"),
+                step => assert!(!gives && step == Step::Rest, "{name}: {step:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! While somebody else holds the Lease for all Services, a kube-vip or an announcer in another mode, everything is left to him
+//! (decisions.md 19).
+
+use std::time::{Duration, Instant};
+
+use super::Cluster;
+use super::line::line_of;
+use super::standing::Round;
+use crate::reason::Reason;
+use crate::view::ServiceKey;
+
+/// So long is served what a kube-vip has taken and does not answer for yet.
+const FOREIGN_GRACE: Duration = Duration::from_secs(2);
+
+impl Cluster {
+    /// decisions.md 19: whether a kube-vip has everything, and then until when is served what it does not answer for yet.
+    pub(super) fn note_foreign(&mut self, now: Instant) -> Option<Instant> {
+        let foreign = self.facts.foreign_holder(now).map(|(holder, _)| holder.to_owned());
+        match (&foreign, self.foreign_since) {
+            (Some(holder), None) => {
+                tracing::warn!(holder, "somebody else holds the Lease for all Services: leaving everything to it");
+                self.foreign_since = Some(now);
+            }
+            (None, Some(_)) => {
+                tracing::info!("nobody else holds the Lease for all Services any more");
+                self.foreign_since = None;
+            }
+            _ => {}
+        }
+        self.foreign_since.map(|since| since + FOREIGN_GRACE)
+    }
+
+    /// A holder who lives renews the Lease every few seconds. What authors hear of one that counts by nothing but its duration,
+    /// which may be years: each of them once, from the node that would have the Service.
+    pub(super) fn tell_stalled(&mut self, round: &Round<'_>) -> Vec<(ServiceKey, Reason, String)> {
+        let Round { now, scene, fitness, .. } = *round;
+        let Some((holder, since, expiry)) = self.facts.stalled_holder(now) else {
+            self.foreign_told.clear();
+            return Vec::new();
+        };
+        let text = format!(
+            "Lease {} is held by {holder:?}, who has not renewed it for {} s, and counts for another {} s by its duration: until \
+             then no announcer takes the address. If that kube-vip or announcer is gone, delete the Lease",
+            scene.config.lease.name,
+            (now - since).as_secs(),
+            (expiry - now).as_secs()
+        );
+        let line = line_of(fitness);
+        let mut told = Vec::new();
+        for view in scene.services.values() {
+            let mine = line.home(&view.uid.0) == Some(self.me.as_str());
+            if mine && self.foreign_told.insert(view.key.clone()) {
+                told.push((view.key.clone(), Reason::CannotAnnounce, text.clone()));
+            }
+        }
+        told
+    }
+}

@@ -1,0 +1,254 @@
+//! Who takes part: what a node says about itself in its membership Lease, what its Node object says, and what follows for
+//! its fitness. Data and pure rules.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use l2_types::Mac;
+
+use crate::network::{Network, is_own_macvlan};
+
+pub use contract::keys::cloudprovider::CARD;
+pub use contract::leases::MEMBER_PREFIX as LEASE_PREFIX;
+
+/// One interface of a member on which VIPs can be.
+pub type CardLink = contract::CardLink<Mac>;
+
+/// What a node says about itself. Written into its Lease with each renewal.
+pub type Card = contract::Card<Mac>;
+
+/// Which of a member's interfaces is in the LAN that `ours` of `network` is in: by a common subnet, else by the name.
+pub fn link_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) -> Option<&'a CardLink> {
+    let ours_there = own_addresses(network, ours);
+    let shared = |link: &&CardLink| {
+        link.addresses.iter().any(|theirs| ours_there.iter().any(|own| own.trunc() == theirs.trunc()))
+    };
+    let name = network.link(ours).map(|link| link.name.as_str());
+    links.iter().find(shared).or_else(|| links.iter().find(|link| Some(link.name.as_str()) == name))
+}
+
+/// The addresses of an interface; host prefixes are VIPs, or of no use for telling LANs apart.
+fn own_addresses(network: &Network, index: u32) -> Vec<IpNet> {
+    let mut addresses: Vec<IpNet> = network
+        .addresses
+        .iter()
+        .filter(|own| own.interface == index && !own.is_ours() && own.net.prefix_len() < own.net.max_prefix_len())
+        .filter(|own| !matches!(own.net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local()))
+        .map(|own| own.net)
+        .collect();
+    addresses.sort();
+    addresses
+}
+
+/// What this node's interfaces look like to the others. Pods' interfaces and our own macvlans carry no VIPs.
+pub fn card_links(network: &Network, used: impl Fn(u32) -> bool) -> Vec<CardLink> {
+    network
+        .links
+        .iter()
+        .filter(|link| link.is_usable() && link.name != "lo" && !is_own_macvlan(link))
+        .filter_map(|link| {
+            let addresses = own_addresses(network, link.index);
+            let mac = link.mac?;
+            (used(link.index) || network.default_route == Some(link.index)).then(|| CardLink {
+                name: link.name.clone(),
+                mac,
+                addresses,
+                no_ipv6: network.ipv6_source(link.index).is_none(),
+            })
+        })
+        .collect()
+}
+
+/// A membership Lease as read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Changes with each renewal. Only the change counts: clocks differ.
+    pub renewal: String,
+    /// `leaseDurationSeconds`.
+    pub duration: Duration,
+    /// What it says.
+    pub card: Card,
+}
+
+/// What counts of a Node object (decisions.md 21).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Condition Ready.
+    pub ready: bool,
+    /// Taint `node.kubernetes.io/out-of-service` or `ToBeDeletedByClusterAutoscaler`, or label
+    /// `node.kubernetes.io/exclude-from-external-load-balancers`.
+    pub shut_out: bool,
+    /// `spec.unschedulable`.
+    pub cordoned: bool,
+}
+
+/// Somebody else's Lease for all Services: kube-vip's, or that of an announcer in another mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignLock {
+    /// `holderIdentity`; empty: nobody.
+    pub holder: String,
+    /// Changes with each renewal.
+    pub renewal: String,
+    /// `leaseDurationSeconds`.
+    pub duration: Duration,
+    /// Its renewal is minutes old by the clock on the wall: a leftover, if it does not change. Counts where the Lease is
+    /// seen for the first time.
+    pub leftover: bool,
+}
+
+/// What a node may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fitness {
+    /// Anything; nodes with lighter defects come first.
+    Fit(Defects),
+    /// Nothing, and why: a user has excluded it, or there is no announcer that could take anything.
+    Excluded(&'static str),
+}
+
+/// What is wrong with a node that takes part. It orders the nodes and forbids nothing: a health check may be wrong, and an
+/// address that nobody serves helps nobody. Less is better; the first field outweighs the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
+pub struct Defects {
+    /// It leaves everything to another holder of the Lease for all Services.
+    pub yields: bool,
+    /// It has no Node object.
+    pub gone: bool,
+    /// kube-proxy is not well there.
+    pub kube_proxy: bool,
+    /// Its Node is not ready. The addresses of a node without kubelet still work.
+    pub not_ready: bool,
+    /// It is cordoned: it keeps what it has.
+    pub cordoned: bool,
+}
+
+impl Defects {
+    /// Those that count for what the node has already.
+    pub fn to_keep(self) -> Self {
+        Self { yields: false, cordoned: false, ..self }
+    }
+
+    /// Nothing is wrong.
+    pub fn is_none(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl fmt::Display for Defects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            (self.yields, "it leaves everything to another holder of the Lease for all Services"),
+            (self.gone, "it has no Node object"),
+            (self.kube_proxy, "kube-proxy is not healthy there"),
+            (self.not_ready, "the Node is not ready"),
+            (self.cordoned, "the Node is cordoned"),
+        ];
+        let found: Vec<&str> = all.into_iter().filter(|(is, _)| *is).map(|(_, text)| text).collect();
+        f.write_str(&found.join(", "))
+    }
+}
+
+/// What is known of a Node object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// Nodes may not be read.
+    Nothing,
+    /// There is no such Node.
+    Gone,
+    /// This.
+    Facts(NodeFacts),
+}
+
+/// decisions.md 21.
+pub fn fitness(card: &Card, fresh: bool, node: Known) -> Fitness {
+    if !fresh {
+        return Fitness::Excluded("its membership Lease has expired");
+    }
+    if card.leaving {
+        return Fitness::Excluded("its announcer is ending");
+    }
+    let mut defects = Defects { yields: card.yields, kube_proxy: !card.serving, ..Defects::default() };
+    match node {
+        Known::Nothing => {}
+        Known::Gone => defects.gone = true,
+        Known::Facts(facts) if facts.shut_out => {
+            return Fitness::Excluded("the node is taken out of service or excluded");
+        }
+        Known::Facts(facts) => (defects.not_ready, defects.cordoned) = (!facts.ready, facts.cordoned),
+    }
+    Fitness::Fit(defects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::fixtures::network;
+
+    fn card() -> Card {
+        let mac = Mac::new([2, 0, 0, 0, 0, 9]);
+        let link = |name: &str, net: &str| CardLink {
+            name: name.into(),
+            mac,
+            addresses: vec![net.parse().unwrap()],
+            no_ipv6: false,
+        };
+        Card { links: vec![link("ens3", "10.0.0.9/24"), link("eth1", "10.9.0.9/16")], serving: true, ..Card::default() }
+    }
+
+    const FACTS: NodeFacts = NodeFacts { ready: true, shut_out: false, cordoned: false };
+
+    #[test]
+    fn a_card_survives_the_annotation_and_a_spoilt_one_is_that_of_a_node_without_interfaces() {
+        assert_eq!(Card::parse(&card().to_annotation()), card());
+        for text in ["", "nonsense", "{\"links\":[{\"mac\":\"x\"}]}"] {
+            let found = fitness(&Card::parse(text), true, Known::Nothing);
+            assert_eq!(found, Fitness::Fit(Defects { kube_proxy: true, ..Defects::default() }), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_interface_to_the_same_lan_is_found_by_subnet_whatever_its_name_and_else_by_name() {
+        assert_eq!(link_towards(&card().links, &network(), 2).unwrap().name, "ens3");
+        assert_eq!(link_towards(&card().links, &network(), 3).unwrap().name, "eth1", "no common subnet");
+        assert_eq!(link_towards(&card().links, &network(), 1), None);
+    }
+
+    #[test]
+    fn what_was_measured_orders_and_what_a_user_said_excludes() {
+        let good = card();
+        for (name, card, fresh, facts, expected) in [
+            ("all well", good.clone(), true, Known::Facts(FACTS), ""),
+            ("Nodes may not be read", good.clone(), true, Known::Nothing, ""),
+            ("Lease expired", good.clone(), false, Known::Facts(FACTS), "excluded"),
+            ("ending", Card { leaving: true, ..good.clone() }, true, Known::Facts(FACTS), "excluded"),
+            (
+                "kube-proxy",
+                Card { serving: false, ..good.clone() },
+                true,
+                Known::Facts(FACTS),
+                "kube-proxy is not healthy",
+            ),
+            ("Node gone", good.clone(), true, Known::Gone, "no Node object"),
+            ("not ready", good.clone(), true, Known::Facts(NodeFacts { ready: false, ..FACTS }), "not ready"),
+            (
+                "tainted or excluded",
+                good.clone(),
+                true,
+                Known::Facts(NodeFacts { shut_out: true, ..FACTS }),
+                "excluded",
+            ),
+            ("beside kube-vip", Card { yields: true, ..good.clone() }, true, Known::Nothing, "another holder"),
+            ("cordoned", good.clone(), true, Known::Facts(NodeFacts { cordoned: true, ..FACTS }), "cordoned"),
+        ] {
+            match fitness(&card, fresh, facts) {
+                Fitness::Fit(defects) => {
+                    let text = defects.to_string();
+                    assert!(text.contains(expected) && text.is_empty() == expected.is_empty(), "{name}: {text:?}");
+                }
+                Fitness::Excluded(_) => assert_eq!(expected, "excluded", "{name}"),
+            }
+        }
+    }
+}

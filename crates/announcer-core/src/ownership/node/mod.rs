@@ -1,0 +1,144 @@
+//! `node` mode: one membership Lease per node, ownership and term on each Service (failover-protocol.md 1, decisions.md
+//! 19 to 26).
+//!
+//! Between this module and the engine's other organs:
+//!
+//! * to the failure detector (`detect`): [`Targets`], the owners that this node has to watch, whenever they change. From
+//!   it: [`Verdict`]s. Arming (R5), confirmation (R3), the witness (R4) and the self-check (R2) are the detector's; what
+//!   follows from a verdict is decided here.
+//! * to the claims (`claim`): the old owner's MAC, address and term of what was taken over; it claims until that MAC is
+//!   silent. From it: a tag that was found good, with its term.
+//! * to the API: a compare-and-swap of one Service's record, and this node's own membership Lease.
+
+mod asking;
+mod cluster;
+mod decide;
+mod facts;
+mod foreign;
+mod line;
+mod member;
+mod place;
+mod reach;
+mod review;
+mod standing;
+mod swaps;
+mod unable;
+mod vacant;
+
+use std::net::IpAddr;
+
+pub(crate) use cluster::Cluster;
+pub use contract::{OwnerRecord as Seat, Term};
+use l2_types::Mac;
+pub use member::{CARD, Card, CardLink, ForeignLock, LEASE_PREFIX, Member, NodeFacts};
+pub(crate) use member::{card_links, link_towards};
+#[cfg(test)]
+pub(crate) use place::preferred;
+pub(crate) use review::{HAND_OVER_LINGER, Review, Scene};
+pub(crate) use swaps::Change;
+
+use crate::plan::VipId;
+use crate::view::{ServiceKey, Uid};
+
+/// A compare-and-swap of one Service's record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Swap {
+    /// The Service that is meant, not a later one of its name.
+    pub uid: Uid,
+    /// What is believed to stand there.
+    pub expect: Option<Seat>,
+    /// What is to stand there.
+    pub seat: Seat,
+}
+
+impl Swap {
+    /// Whether it may be written over what stands there. An older record than expected is what somebody has put back;
+    /// another one, or a newer one, is an owner that we did not know.
+    pub fn may_replace(&self, standing: Option<&Seat>) -> bool {
+        match (standing, &self.expect) {
+            (None, _) => true,
+            (Some(standing), Some(expect)) => standing == expect || standing.term < expect.term,
+            (Some(_), None) => false,
+        }
+    }
+}
+
+/// What became of a [`Swap`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Swapped {
+    /// It is written.
+    Won,
+    /// Something else stands there.
+    Other(Seat),
+    /// The Service is gone.
+    Gone,
+    /// The API did not answer in time, or could not: why, of the last attempt.
+    Failed(String),
+    /// The API server will not have it until somebody changes the Service, a right or a rule of admission: what it says.
+    Refused(String),
+}
+
+/// A former owner that has to learn what it has lost (failover-protocol.md 1.5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Loser {
+    /// Its node.
+    pub owner: String,
+    /// Our interface towards it.
+    pub link: u32,
+    /// Its interface's own MAC: where a claim reaches it, also if the address moves with a MAC of its own.
+    pub mac: Mac,
+    /// What it has lost.
+    pub vip: VipId,
+    /// To whom: our term.
+    pub term: Term,
+    /// Whose record it is: the key of the tag.
+    pub service: ServiceKey,
+    /// It may never have had it, and is only told to be sure.
+    pub suspected: bool,
+}
+
+/// One address that an owner has to answer for, and with which MAC (its interface's, or that of the Service's macvlan).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Watched {
+    /// The VIP.
+    pub address: IpAddr,
+    /// Who must answer.
+    pub mac: Mac,
+    /// Under which record: a new term has to be heard anew before it may be suspected (R5).
+    pub term: Term,
+}
+
+/// One owner to watch on one interface. It is probed once per period, each time about another of its VIPs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// Name of the owner's node.
+    pub owner: String,
+    /// Our interface towards it (the parent, where its VIPs are on macvlans).
+    pub link: u32,
+    /// Our place in the line of successors: 0 suspects after K periods, 1 after K + 3.
+    pub rank: u8,
+    /// In the order of their addresses.
+    pub vips: Vec<Watched>,
+}
+
+/// Everybody whom this node watches; replaces what was said before.
+pub(crate) type Targets = Vec<Target>;
+
+/// What the detector has found out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The owner does not answer for these VIPs, and nobody else has either, in the confirmation burst.
+    Silent {
+        /// Name of the owner's node.
+        owner: String,
+        /// For which it is silent: all that were watched there, or single ones that are missing.
+        vips: Vec<IpAddr>,
+        /// Somebody else answered *us* in the same burst: it is not we who are cut off.
+        witnessed: bool,
+    },
+    /// It answers again for all that was watched: a take-over that was only considered is off.
+    Answers {
+        /// Name of the owner's node.
+        owner: String,
+    },
+}

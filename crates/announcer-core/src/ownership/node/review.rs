@@ -1,0 +1,354 @@
+//! From what is known to what is to be done: every group looked at (`standing.rs`), its owner told, swaps and questions
+//! begun, owners to watch named.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::cluster::Whom;
+use super::decide::Step;
+use super::line::line_of;
+use super::member::{Defects, Fitness};
+use super::reach::{addresses, vips};
+use super::standing::{PASS_OVER, Round, Standing, link_of};
+use super::vacant::START_GRACE;
+use super::{Cluster, Loser, Seat, Swap, Target, Targets, Watched};
+use crate::config::Config;
+use crate::endpoints::Endpoints;
+use crate::group::Groups;
+use crate::network::Network;
+use crate::ownership::Owner;
+use crate::reason::Reason;
+use crate::view::{ServiceKey, ServiceView};
+
+/// Between a hand-over and withdrawing, if the new owner is not heard before.
+pub const HAND_OVER_LINGER: Duration = Duration::from_secs(2);
+/// When all announcers start together the first one must not get everything.
+const MEMBERS_SETTLE: Duration = Duration::from_secs(3);
+/// A group has to belong elsewhere for this long before it is handed back there.
+pub(super) const FAIL_BACK_AFTER: Duration = Duration::from_mins(1);
+
+/// What a review looks at, beside what the cluster has told.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    /// Services that are ours to announce.
+    pub services: &'a BTreeMap<ServiceKey, ServiceView>,
+    /// Which of them share an address.
+    pub groups: &'a Groups,
+    /// Where those with policy Local have endpoints.
+    pub endpoints: &'a Endpoints,
+    /// This node.
+    pub network: &'a Network,
+    /// The configuration.
+    pub config: &'a Config,
+    /// Service addresses that are on this node, or were when we began.
+    pub holding: &'a BTreeSet<IpAddr>,
+    /// Services whose address the kernel has refused again and again.
+    pub refused: &'a BTreeSet<ServiceKey>,
+    /// The process is about to end.
+    pub stopping: bool,
+}
+
+/// What comes of it.
+#[derive(Debug, Default)]
+pub struct Review {
+    /// Records to swap.
+    pub swaps: Vec<(ServiceKey, Swap)>,
+    /// Addresses to ask everybody about, with the interface.
+    pub questions: Vec<(u32, IpAddr)>,
+    /// Owners to watch.
+    pub targets: Targets,
+    /// Who has to learn that an address is ours now.
+    pub losers: Vec<Loser>,
+    /// Interfaces on which answers and claims have to be heard.
+    pub links: BTreeSet<(u32, bool)>,
+    /// What authors have to know of Services that no node takes: reason and text.
+    pub told: Vec<(ServiceKey, Reason, String)>,
+}
+
+/// What was found out about one group.
+struct Look<'a> {
+    standing: Standing<'a>,
+    owner: Owner,
+    step: Step,
+    /// Ours, but it belongs to that node, since then.
+    misplaced: Option<(String, Instant)>,
+}
+
+/// The next moment at which something is due. What is past has been seen to.
+struct Wake {
+    now: Instant,
+    next: Option<Instant>,
+}
+
+impl Wake {
+    fn at(&mut self, time: Instant) {
+        if time > self.now {
+            self.next = Some(self.next.map_or(time, |next| next.min(time)));
+        }
+    }
+}
+
+impl Cluster {
+    /// Looks at everything. Called after each change and at [`Cluster::deadline`].
+    pub fn review(&mut self, now: Instant, scene: &Scene<'_>) -> Review {
+        self.take_in(now, scene);
+        // Before anything can be written: a card without it would make others take us for ignorant.
+        self.card.term = self.watched_term;
+        let mut review = Review { told: self.note_unable(now, scene), ..Review::default() };
+        let Some(known_since) = self.facts.known_since() else {
+            self.facts_next = self.facts.deadline(now);
+            self.next = self.own_deadline(now);
+            return review;
+        };
+        let yield_at = self.note_foreign(now);
+        let settled = known_since + MEMBERS_SETTLE;
+        let unsettled = now < settled && self.facts.awaits_members();
+        let fitness = self.all_fitness(now);
+        let round = Round { now, scene, fitness: &fitness, yield_at, unsettled };
+        let mut wake = Wake { now, next: None };
+        yield_at.into_iter().chain(Some(settled).filter(|_| unsettled)).for_each(|at| wake.at(at));
+
+        let defects = self.note_defects(&round);
+        let (mut looks, mut vacant) = (Vec::new(), BTreeMap::new());
+        let mut watched: BTreeMap<(String, u32, u8), Vec<Watched>> = BTreeMap::new();
+        for (key, members) in &scene.groups.members {
+            let standing = self.standing(&round, key, members);
+            let holder = self.holder(&round, &standing);
+            if let Some(since) = self.vacant_since(&round, &standing, holder) {
+                vacant.insert(standing.primary().key.clone(), since);
+                review.told.extend(self.tell_vacant(&round, &standing, since, &mut wake));
+            }
+            review.told.extend(self.tell_unwell(&round, &standing, defects, &mut wake));
+            if let Some((owner, vips)) = self.to_watch(&round, &standing) {
+                watched.entry(owner).or_default().extend(vips);
+            }
+            if let Some(link) = standing.link {
+                review.links.extend(standing.addresses().map(|address| (link, address.is_ipv4())));
+            }
+            let elsewhere = self.belongs_elsewhere(&round, &standing);
+            let (owner, step) = self.judge(&round, &standing, holder, elsewhere.as_ref());
+            let misplaced = elsewhere.filter(|_| scene.config.fail_back && standing.is_of(&self.me));
+            looks.push(Look { standing, owner, step, misplaced });
+        }
+        self.vacant = vacant;
+        review.told.extend(self.tell_stalled(&round));
+        self.conclude(now, scene, looks, &mut review, &mut wake);
+        self.watch(watched, &mut review);
+        self.assign_unaddressed(&round);
+        review.questions = self.questions(now);
+        self.facts_next = self.facts.deadline(now);
+        self.next = self.own_deadline(now).into_iter().chain(wake.next).filter(|at| *at > now).min();
+        review
+    }
+
+    /// Takes in what the watch shows, and forgets what is gone.
+    fn take_in(&mut self, now: Instant, scene: &Scene<'_>) {
+        self.in_touch = self.facts.in_touch(now);
+        self.owners.clear();
+        self.seats.clear();
+        self.primaries.clear();
+        self.retain(now, scene.services);
+        for view in scene.services.values() {
+            if let (Some(host), Some(term)) = (&view.published.vip_host, view.published.term) {
+                self.learn_from_watch(now, view, Seat { host: host.clone(), term });
+            }
+        }
+    }
+
+    /// Takes in which groups this node cannot have. What their authors hear of it.
+    fn note_unable(&mut self, now: Instant, scene: &Scene<'_>) -> Vec<(ServiceKey, Reason, String)> {
+        let mut told = Vec::new();
+        let mut well = BTreeSet::new();
+        for (key, members) in &scene.groups.members {
+            let group = key.to_string();
+            let refused = members.iter().any(|member| scene.refused.contains(member));
+            if !refused && !self.unable.knows(&group) {
+                continue;
+            }
+            let views: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
+            // Of two families one may be served all the same: a hand-over would cost it connections.
+            if addresses(&views).iter().any(|(address, _)| scene.holding.contains(address)) {
+                well.insert(group);
+            } else if refused && self.unable.note(now, &group) {
+                let text =
+                    format!("node {} cannot set the address: another node gets it, if there is one that can", self.me);
+                told.extend(members.iter().map(|key| (key.clone(), Reason::CannotAnnounce, text.clone())));
+            }
+        }
+        self.unable.retain(now, |group| well.contains(group));
+        told
+    }
+
+    /// What its authors hear of a group that nobody has owned since then.
+    fn tell_vacant(
+        &self,
+        round: &Round<'_>,
+        standing: &Standing<'_>,
+        since: Instant,
+        wake: &mut Wake,
+    ) -> Vec<(ServiceKey, Reason, String)> {
+        let Round { now, scene, fitness, .. } = *round;
+        if self.passed_over(round, standing) < standing.line.len() {
+            wake.at(now + PASS_OVER);
+        }
+        let Some(obstacle) = self.obstacle(now, scene, fitness, standing) else { return Vec::new() };
+        let due = since + obstacle.grace();
+        if now < due {
+            wake.at(due);
+            return Vec::new();
+        }
+        let text = format!("no node has taken it; what keeps node {} from it: {obstacle}", self.me);
+        standing.members.iter().map(|view| (view.key.clone(), obstacle.reason(), text.clone())).collect()
+    }
+
+    /// What is wrong with this node, if that counts for what it has.
+    fn note_defects(&mut self, round: &Round<'_>) -> Option<Defects> {
+        let defects = match round.fitness[&self.me] {
+            Fitness::Fit(defects) => Some(defects.to_keep()).filter(|defects| !defects.is_none()),
+            Fitness::Excluded(_) => None,
+        };
+        self.unwell_since = defects.and(self.unwell_since.or(Some(round.now)));
+        defects
+    }
+
+    /// What the authors of a group hear whose owner is this node although something is wrong with it: nobody is better off.
+    fn tell_unwell(
+        &self,
+        round: &Round<'_>,
+        standing: &Standing<'_>,
+        defects: Option<Defects>,
+        wake: &mut Wake,
+    ) -> Vec<(ServiceKey, Reason, String)> {
+        let (Some(defects), Some(since)) = (defects, self.unwell_since) else { return Vec::new() };
+        if !standing.is_of(&self.me) || round.yield_at.is_some() || standing.line.has_better_than(&self.me) {
+            return Vec::new();
+        }
+        if round.now < since + START_GRACE {
+            wake.at(since + START_GRACE);
+            return Vec::new();
+        }
+        let text = format!(
+            "node {} announces it because no node that may have it is better off, and it is not well itself: {defects}. \
+             Clients may get no answer until one node is well",
+            self.me
+        );
+        standing.members.iter().map(|view| (view.key.clone(), Reason::NoHealthyNode, text.clone())).collect()
+    }
+
+    /// Services without an address: somebody has to tell their authors what is wrong with them.
+    fn assign_unaddressed(&mut self, round: &Round<'_>) {
+        let Round { scene, fitness, .. } = *round;
+        let line = line_of(fitness);
+        for view in scene.services.values().filter(|view| !scene.groups.of.contains_key(&view.key)) {
+            let mine = line.home(&view.uid.0) == Some(self.me.as_str());
+            let owner = if mine && round.yield_at.is_none() { Owner::Mine } else { Owner::Theirs };
+            self.owners.insert(view.key.clone(), owner);
+        }
+    }
+
+    /// Writes down who owns what, and begins what has to be done.
+    fn conclude(
+        &mut self,
+        now: Instant,
+        scene: &Scene<'_>,
+        looks: Vec<Look<'_>>,
+        review: &mut Review,
+        wake: &mut Wake,
+    ) {
+        for Look { standing, owner, step, misplaced } in looks {
+            let primary = standing.primary();
+            for member in &standing.members {
+                self.owners.insert(member.key.clone(), owner);
+                self.primaries.insert(member.key.clone(), primary.key.clone());
+                if let Some(seat) = &standing.seat {
+                    self.seats.insert(member.key.clone(), seat.clone());
+                }
+            }
+            match misplaced {
+                Some((node, since)) => {
+                    wake.at(since + FAIL_BACK_AFTER);
+                    self.misplaced.insert(primary.key.clone(), (node, since));
+                }
+                None => {
+                    self.misplaced.remove(&primary.key);
+                }
+            }
+            let swap = match step {
+                Step::Rest => None,
+                Step::Ask => {
+                    if let Some(link) = standing.link {
+                        let addresses = standing.addresses().map(|address| (link, address)).collect();
+                        self.ask(now, &primary.key, addresses);
+                    }
+                    None
+                }
+                Step::Take(why) => self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why),
+                Step::Give(to, why) => self.begin_swap(now, &primary.key, &primary.uid, to, why),
+            };
+            review.swaps.extend(swap.map(|swap| (primary.key.clone(), swap)));
+        }
+        let gained = std::mem::take(&mut self.gained);
+        self.gained = gained.into_iter().filter(|gained| !self.tell(scene, gained, &mut review.losers)).collect();
+    }
+
+    /// Adds those whom a record that is ours now concerns. False: it cannot be said yet where they are told.
+    fn tell(&self, scene: &Scene<'_>, (key, whom): &(ServiceKey, Whom), losers: &mut Vec<Loser>) -> bool {
+        // The tag is made with the UID of the first.
+        let Some(seat) = self.seats.get(key).filter(|seat| seat.host == self.me && *self.primary(key) == *key) else {
+            return true;
+        };
+        let all = scene.groups;
+        let members = all.of.get(key).and_then(|group| all.members.get(group)).into_iter().flatten();
+        let views: Vec<&ServiceView> = members.filter_map(|key| scene.services.get(key)).collect();
+        if views.is_empty() {
+            return true;
+        }
+        let address = addresses(&views).first().map(|(address, _)| *address);
+        let Some(link) = link_of(scene, self.placed_by(scene, &views), address) else { return false };
+        let (hosts, suspected): (Vec<&str>, bool) = match whom {
+            // A term that counts for this Service alone is on no card: nobody is ever known to know it.
+            Whom::Host(host) => (vec![host], !seat.term.is_counted()),
+            Whom::Ignorant if !seat.term.is_counted() => return true,
+            Whom::Ignorant => {
+                (self.members().filter(|(_, card)| card.term < seat.term).map(|(host, _)| host).collect(), true)
+            }
+        };
+        for host in hosts {
+            let Some(there) = self.facts.towards(host, scene.network, link) else { continue };
+            losers.extend(vips(&views).into_iter().map(|vip| Loser {
+                owner: host.to_owned(),
+                link,
+                mac: there.mac,
+                vip,
+                term: seat.term,
+                service: key.clone(),
+                suspected,
+            }));
+        }
+        true
+    }
+
+    fn watch(&mut self, watched: BTreeMap<(String, u32, u8), Vec<Watched>>, review: &mut Review) {
+        let all = watched.iter().flat_map(|((owner, ..), vips)| vips.iter().map(|vip| (owner.clone(), vip.address)));
+        self.retain_silent(&all.collect());
+        review.targets = watched
+            .into_iter()
+            .filter(|(_, vips)| !vips.is_empty())
+            .map(|((owner, link, rank), mut vips)| {
+                vips.sort_unstable();
+                Target { owner, link, rank, vips }
+            })
+            .collect();
+    }
+
+    /// Of every node that takes part; of ours by what we know ourselves.
+    fn all_fitness(&self, now: Instant) -> BTreeMap<String, Fitness> {
+        let others = self.facts.members().filter(|node| *node != self.me);
+        let mut fitness: BTreeMap<String, Fitness> = others
+            .filter_map(|node| Some((node.to_owned(), self.facts.fitness(now, node, self.facts.card(node)?))))
+            .collect();
+        fitness.insert(self.me.clone(), self.facts.fitness(now, &self.me, &self.card));
+        fitness
+    }
+}

@@ -1,0 +1,264 @@
+//! Which VIPs this node should have, from Services, ownership, leases and the network. Pure: the same world gives the
+//! same plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::annotations::Wanted;
+use crate::config::Config;
+use crate::group::leading_primary;
+use crate::network::{Family, InterfaceError, Network};
+use crate::ownership::{Owner, Ownership};
+use crate::seniority::by_seniority;
+use crate::view::{DhcpWishes, ServiceKey, ServiceView, Uid};
+
+/// What tells one VIP from another on this node.
+///
+/// kube-vip spec 10.5 item 3: the requested string is never an identity. Two Services that ask for `0.0.0.0` have two
+/// VIPs; a Service that asks for the address which another one's DHCP lease has shares that one's VIP.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VipId {
+    /// A given address, on an interface of the node.
+    Static(IpAddr),
+    /// An address that DHCP gives, on the macvlan of this Service.
+    Dhcp(Uid),
+    /// An address that DHCPv6 gives, on an interface of the node: servers tell clients apart by their DUID, so it needs no
+    /// MAC of its own.
+    Dhcp6(Uid),
+}
+
+impl VipId {
+    /// Whether its address is known only once it was leased.
+    pub fn is_dhcp(&self) -> bool {
+        matches!(self, Self::Dhcp(_) | Self::Dhcp6(_))
+    }
+
+    /// How its address is asked about.
+    pub fn family(&self) -> Family {
+        match self {
+            Self::Static(address) => Family::of(*address),
+            Self::Dhcp(_) => Family::V4,
+            Self::Dhcp6(_) => Family::V6,
+        }
+    }
+}
+
+impl std::fmt::Display for VipId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Static(address) => write!(f, "{address}"),
+            Self::Dhcp(uid) => write!(f, "dhcp {uid}"),
+            Self::Dhcp6(uid) => write!(f, "dhcp6 {uid}"),
+        }
+    }
+}
+
+/// One VIP that should be here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedVip {
+    /// The Services that use it, by seniority. The first that asks for an interface which there is decides where it is.
+    pub members: Vec<ServiceKey>,
+    /// Whether it may be set up, or only kept. Never [`Owner::Theirs`].
+    pub owner: Owner,
+    /// Index of the interface that carries it, or its macvlan's parent.
+    pub place: Result<u32, InterfaceError>,
+    /// For DHCP: what its Service wants of it; absent if that Service is gone and only others still use the address.
+    pub dhcp: Option<DhcpWishes>,
+}
+
+/// What should be here.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// VIPs.
+    pub vips: BTreeMap<VipId, PlannedVip>,
+    /// Which VIPs each Service has here, in the order in which it asks for them.
+    pub of_service: BTreeMap<ServiceKey, Vec<VipId>>,
+    /// DHCP Services that live on, elsewhere: their lease must not be given back.
+    pub elsewhere: BTreeSet<Uid>,
+    /// What the authors of Services should know.
+    pub told: BTreeSet<(ServiceKey, String)>,
+    /// Services of which nothing could be decided yet.
+    pub undecided: BTreeSet<ServiceKey>,
+}
+
+/// What the plan is made from.
+pub struct World<'a> {
+    /// All Services that are ours to announce.
+    pub services: &'a BTreeMap<ServiceKey, ServiceView>,
+    /// Who owns them.
+    pub ownership: &'a dyn Ownership,
+    /// The node.
+    pub network: &'a Network,
+    /// The configuration.
+    pub config: &'a Config,
+    /// DHCP VIPs that run here, with the address they have or had last.
+    pub leases: &'a BTreeMap<Uid, Option<Ipv4Addr>>,
+    /// DHCPv6 leases that run here.
+    pub leases6: &'a BTreeMap<Uid, Ipv6Addr>,
+}
+
+/// kube-vip spec 3.5 and 3.9.
+pub fn plan(world: &World<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let services: Vec<(&ServiceView, Owner)> =
+        by_seniority(world.services).into_iter().map(|view| (view, world.ownership.of(view))).collect();
+    let undecided = services.iter().filter(|(_, owner)| *owner == Owner::Undecided);
+    plan.undecided = undecided.map(|(view, _)| view.key.clone()).collect();
+
+    // DHCP first: whose leases the static ones may share.
+    for (view, owner) in services.iter().filter(|(view, _)| view.wants_dhcp()) {
+        if *owner == Owner::Theirs {
+            plan.elsewhere.insert(view.uid.clone());
+            continue;
+        }
+        let place = world.network.choose(&view.interface, world.config, None).map(|link| link.index);
+        let vip = PlannedVip { members: vec![view.key.clone()], owner: *owner, place, dhcp: Some(view.dhcp.clone()) };
+        plan.vips.insert(VipId::Dhcp(view.uid.clone()), vip);
+    }
+    for (view, owner) in services.iter().filter(|(view, _)| view.wants_dhcp6()) {
+        if *owner == Owner::Theirs {
+            plan.elsewhere.insert(view.uid.clone());
+            continue;
+        }
+        let place = world.network.choose(&view.interface, world.config, None).map(|link| link.index);
+        let vip = PlannedVip { members: vec![view.key.clone()], owner: *owner, place, dhcp: Some(view.dhcp.clone()) };
+        plan.vips.insert(VipId::Dhcp6(view.uid.clone()), vip);
+    }
+    let leased = leased_addresses(world, &services);
+    let theirs = services.iter().filter(|(_, owner)| *owner == Owner::Theirs);
+    let leased_elsewhere: BTreeSet<IpAddr> = theirs.filter_map(|(view, _)| Some(view.told_leased()?.into())).collect();
+    let leased6: BTreeMap<IpAddr, &Uid> = services
+        .iter()
+        .filter(|(_, owner)| *owner != Owner::Theirs)
+        .filter_map(|(view, _)| Some((view, world.leases6.get(&view.uid).copied().or(view.told_leased6())?)))
+        .filter(|(view, _)| view.wants_dhcp6())
+        .map(|(view, address)| (address.into(), &view.uid))
+        .collect();
+    // Its secondaries go on with it at the other node.
+    let retired = services.iter().filter(|(view, owner)| view.retired && *owner == Owner::Theirs);
+    plan.elsewhere.extend(
+        retired
+            .filter(|(view, _)| {
+                let address = view.told_leased().map(|v4| Wanted::Static(v4.into()));
+                address.is_some_and(|address| services.iter().any(|(other, _)| other.wanted.contains(&address)))
+            })
+            .map(|(view, _)| view.uid.clone()),
+    );
+
+    for (view, owner) in &services {
+        if *owner == Owner::Theirs {
+            continue;
+        }
+        for problem in &view.problems {
+            plan.told.insert((view.key.clone(), problem.to_string()));
+        }
+        let mut ids = Vec::new();
+        for wanted in &view.wanted {
+            let id = match wanted {
+                Wanted::Dhcp4 => VipId::Dhcp(view.uid.clone()),
+                Wanted::Dhcp6 => VipId::Dhcp6(view.uid.clone()),
+                Wanted::Static(address) if leased6.contains_key(address) => VipId::Dhcp6(leased6[address].clone()),
+                Wanted::Static(address) => {
+                    // Its own word comes first: the lease may have got another address, and the copy on this Service
+                    // not yet. On the node's interface the old one would be used without a lease.
+                    let primary = leading_primary(view, world.services).filter(|_| address.is_ipv4());
+                    let here = primary.filter(|primary| world.ownership.of(primary) != Owner::Theirs);
+                    match here.map(|primary| &primary.uid).or(leased.get(address)) {
+                        Some(uid) => VipId::Dhcp(uid.clone()),
+                        // The node that has the lease has the address, with its own MAC and only until the lease ends.
+                        None if primary.is_some() || leased_elsewhere.contains(address) => continue,
+                        None => VipId::Static(*address),
+                    }
+                }
+            };
+            join(&mut plan, world, view, *owner, &id);
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        if !ids.is_empty() {
+            plan.of_service.insert(view.key.clone(), ids);
+        }
+    }
+    let faults: Vec<(ServiceKey, String)> = plan
+        .vips
+        .iter()
+        .filter_map(|(id, vip)| Some((id, vip, vip.place.as_ref().err()?)))
+        // Whoever shares a given address has been told what he names himself.
+        .filter(|(id, _, error)| id.is_dhcp() || !error.names_nothing())
+        .flat_map(|(_, vip, error)| vip.members.iter().map(|member| (member.clone(), error.to_string())))
+        .collect();
+    plan.told.extend(faults);
+    plan
+}
+
+/// Makes `view` a member of the VIP, which it may be the first to want.
+fn join(plan: &mut Plan, world: &World<'_>, view: &ServiceView, owner: Owner, id: &VipId) {
+    let address = match id {
+        VipId::Static(address) => Some(*address),
+        VipId::Dhcp(_) | VipId::Dhcp6(_) => None,
+    };
+    // A lease whose Service is on its way out stays where and what it was for those that share it.
+    let source = match id {
+        VipId::Dhcp(uid) if *uid != view.uid => {
+            world.services.values().find(|view| view.uid == *uid && view.retired).unwrap_or(view)
+        }
+        VipId::Static(_) | VipId::Dhcp(_) | VipId::Dhcp6(_) => view,
+    };
+    let vip = plan.vips.entry(id.clone()).or_insert_with(|| PlannedVip {
+        members: Vec::new(),
+        owner,
+        place: world.network.choose(&source.interface, world.config, address).map(|link| link.index),
+        dhcp: source.retired.then(|| source.dhcp.clone()),
+    });
+    if vip.members.contains(&view.key) {
+        return;
+    }
+    if let VipId::Static(address) = id {
+        let wish = world.network.choose(&view.interface, world.config, Some(*address)).map(|link| link.index);
+        // Who names what there is not decides for nobody else (`placed_by` in node mode), and is told what he names himself.
+        match (&vip.place, &wish) {
+            (Err(error), Err(own)) if error.names_nothing() && own.names_nothing() => {
+                plan.told.insert((view.key.clone(), own.to_string()));
+            }
+            (Err(error), wish) if error.names_nothing() => vip.place.clone_from(wish),
+            _ => {}
+        }
+        if let (Ok(place), Some(first), true) = (&vip.place, vip.members.first(), wish != vip.place) {
+            let name = world.network.link(*place).map_or("another interface", |link| link.name.as_str());
+            plan.told.insert((
+                view.key.clone(),
+                format!("address {address} is shared with {first}, which has it on {name}: the interface that this Service asks for is not used"),
+            ));
+        }
+    }
+    vip.members.push(view.key.clone());
+}
+
+/// kube-vip spec 3.9: a secondary of a DHCP primary names the primary's real address; on the node's interface it would
+/// be announced with a second MAC. The address counts from the running client, and before that (after a restart, at a
+/// take-over) from what clients were told of the Service.
+fn leased_addresses(world: &World<'_>, services: &[(&ServiceView, Owner)]) -> BTreeMap<IpAddr, Uid> {
+    let remembered = services
+        .iter()
+        .filter(|(_, owner)| *owner != Owner::Theirs)
+        .filter_map(|(view, _)| Some((view.uid.clone(), view.told_leased()?)))
+        .filter(|(uid, _)| !matches!(world.leases.get(uid), Some(Some(_))));
+    // A client that runs here goes on for its secondaries after its own Service is gone; not after that Service has
+    // asked for something else.
+    let changed: BTreeSet<&Uid> =
+        services.iter().filter(|(view, _)| !view.wants_dhcp() && !view.retired).map(|(view, _)| &view.uid).collect();
+    let running = world
+        .leases
+        .iter()
+        .filter(|(uid, _)| !changed.contains(uid))
+        .filter_map(|(uid, address)| Some((uid.clone(), (*address)?)));
+    let mut leased: BTreeMap<IpAddr, Uid> = remembered.map(|(uid, address)| (address.into(), uid)).collect();
+    leased.extend(running.map(|(uid, address)| (address.into(), uid)));
+    leased
+}
+
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
+#[cfg(test)]
+pub(crate) mod tests;

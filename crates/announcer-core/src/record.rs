@@ -1,0 +1,257 @@
+//! What stands on a Service: who owns it, what was leased for it, and the addresses in its status. Each function changes an
+//! object that was read, and leaves alone what it does not know (decisions.md 4).
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+use crate::annotations as keys;
+use crate::engine::Record;
+use crate::ownership::node::Seat;
+use crate::seniority;
+use crate::view::{Port, Published};
+
+/// The record of ownership that stands on a Service (decisions.md 20).
+pub fn seat(meta: &ObjectMeta) -> Option<Seat> {
+    Seat::read(meta.annotations.as_ref()?)
+}
+
+/// Whether another owner stands there that `record` must not be written over.
+pub fn is_superseded(meta: &ObjectMeta, record: &Record) -> bool {
+    let (Some(term), Some(seat)) = (record.term, seat(meta)) else { return false };
+    seat.term > term || (seat.term == term && seat.host != record.vip_host)
+}
+
+/// Makes the object say who owns it from now on.
+pub fn sit(meta: &mut ObjectMeta, seat: &Seat) {
+    seat.write(meta.annotations.get_or_insert_default());
+}
+
+/// Sets the annotations; true if one changed.
+pub fn annotate(meta: &mut ObjectMeta, record: &Record) -> bool {
+    let lease = record.lease.as_ref().map(keys::LeaseFacts::to_annotation);
+    let lease6 = record.lease6.as_ref().map(keys::LeaseFacts6::to_annotation);
+    let term = record.term.map(|term| term.to_string());
+    let wanted = [
+        (keys::VIP_HOST, Some(&record.vip_host)),
+        (keys::TERM, term.as_ref()),
+        (keys::HWADDR, record.hwaddr.as_ref()),
+        (keys::REQUESTED_IP, record.requested_ip.as_ref()),
+        (keys::DHCP_LEASE, lease.as_ref()),
+        (keys::DHCP6_LEASE, lease6.as_ref()),
+    ];
+    let annotations = meta.annotations.get_or_insert_default();
+    let mut changed = false;
+    for (name, value) in wanted {
+        let Some(value) = value else { continue };
+        if annotations.get(name) != Some(value) {
+            annotations.insert(name.to_owned(), value.clone());
+            changed = true;
+        }
+    }
+    let text = |name: &str| annotations.get(name).map(String::as_str);
+    let published = Published {
+        lease: text(keys::DHCP_LEASE).and_then(keys::LeaseFacts::parse),
+        lease6: text(keys::DHCP6_LEASE).and_then(keys::LeaseFacts6::parse),
+        ..Published::default()
+    };
+    let lost = record.lost.standing(&published);
+    for (name, lost) in [(keys::DHCP_LEASE, lost.v4.is_some()), (keys::DHCP6_LEASE, lost.v6.is_some())] {
+        if lost {
+            annotations.remove(name);
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// Sets `status.loadBalancer.ingress` and in which turn the Service has joined others; true if something changed. `object` is
+/// the Service, with or without its metadata.
+pub fn publish(object: &mut Value, record: &Record, now: Timestamp) -> bool {
+    let Some(ingress) = &record.ingress else { return false };
+    if !object["status"].is_object() {
+        object["status"] = json!({});
+    }
+    let addressed = address(object, ingress);
+    join(object, record.turn, now) || addressed
+}
+
+/// The condition is replaced as a whole: who has joined one address and then another has a new turn.
+fn join(object: &mut Value, turn: u32, now: Timestamp) -> bool {
+    let old = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let is_ours = |condition: &&Value| condition["type"] == seniority::JOINED;
+    let stands = old.iter().find(is_ours).map(|ours| ours["reason"].as_str().and_then(seniority::parse_turn));
+    if stands == (turn > 0).then_some(Some(turn)) {
+        return false;
+    }
+    let mut new: Vec<Value> = old.iter().filter(|condition| !is_ours(condition)).cloned().collect();
+    if turn > 0 {
+        new.push(json!({
+            "type": seniority::JOINED,
+            "status": "True",
+            "reason": seniority::turn_reason(turn),
+            "message": "Another Service had the address before: where it is announced follows what that one asks for",
+            "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        }));
+    }
+    object["status"]["conditions"] = Value::Array(new);
+    true
+}
+
+/// An entry that is there already keeps what we do not write (`ipMode`).
+fn address(object: &mut Value, ingress: &[(IpAddr, Vec<Port>)]) -> bool {
+    let old = object["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
+    let new: Vec<Value> = ingress
+        .iter()
+        .map(|(ip, ports)| {
+            let same = |entry: &&Value| entry["ip"].as_str().and_then(|text| text.parse::<IpAddr>().ok()) == Some(*ip);
+            let mut entry = old.iter().find(same).cloned().unwrap_or_else(|| json!({"ip": ip.to_string()}));
+            let ports: Vec<Value> =
+                ports.iter().map(|port| json!({"port": port.port, "protocol": port.protocol})).collect();
+            let none = ports.is_empty() && entry["ports"].is_null();
+            if !none && !same_ports(&entry["ports"], &ports) {
+                entry["ports"] = Value::Array(ports);
+            }
+            entry
+        })
+        .collect();
+    if new == old {
+        return false;
+    }
+    if !object["status"]["loadBalancer"].is_object() {
+        object["status"]["loadBalancer"] = json!({});
+    }
+    object["status"]["loadBalancer"]["ingress"] = Value::Array(new);
+    true
+}
+
+fn same_ports(old: &Value, new: &[Value]) -> bool {
+    old.as_array().is_some_and(|old| {
+        old.len() == new.len()
+            && old.iter().zip(new).all(|(old, new)| old["port"] == new["port"] && old["protocol"] == new["protocol"])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Service;
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+    use crate::engine::LostLeases;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    /// As the announcer reads it: nothing that it does not know is lost.
+    #[derive(Serialize, Deserialize)]
+    struct Object {
+        metadata: ObjectMeta,
+        #[serde(flatten)]
+        data: Value,
+    }
+
+    fn object(status: &Value) -> Object {
+        serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "web", "namespace": "default", "uid": "u", "annotations": {"mine": "1"}},
+            "spec": {"type": "LoadBalancer", "future": {"field": true}},
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn ports() -> Vec<Port> {
+        vec![Port { port: 80, protocol: "TCP".into() }]
+    }
+
+    fn at(address: &str, ports: Vec<Port>) -> Record {
+        Record { ingress: Some(vec![(address.parse().unwrap(), ports)]), ..Record::default() }
+    }
+
+    #[test]
+    fn the_turn_in_which_a_service_has_joined_others_stands_beside_their_conditions_until_it_joins_nobody() {
+        let theirs = json!({"type": "x", "status": "True", "reason": "Y", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let mut object = object(&json!({"conditions": [theirs]}));
+        for turn in [2, 3, 0] {
+            let record = Record { turn, ..at("10.0.0.5", ports()) };
+            assert!(publish(&mut object.data, &record, NOW), "{turn}");
+            assert!(!publish(&mut object.data, &record, NOW), "{turn}");
+            let service: Service = serde_json::from_value(serde_json::to_value(&object).unwrap()).unwrap();
+            let conditions = service.status.unwrap().conditions.unwrap();
+            let reasons: Vec<&str> = conditions.iter().skip(1).map(|it| it.reason.as_str()).collect();
+            assert_eq!(reasons.first().and_then(|reason| seniority::parse_turn(reason)), (turn > 0).then_some(turn));
+        }
+    }
+
+    #[test]
+    fn what_others_wrote_survives() {
+        let mut object = object(&json!({"conditions": [{"type": "x"}]}));
+        let record = Record { vip_host: "node-1".into(), ..Record::default() };
+        assert!(annotate(&mut object.metadata, &record));
+        assert!(publish(&mut object.data, &at("10.0.0.5", ports()), NOW));
+        assert_eq!(object.metadata.annotations.as_ref().unwrap()["mine"], "1");
+        assert_eq!(object.data["spec"]["future"]["field"], true);
+        assert_eq!(object.data["status"]["conditions"][0]["type"], "x");
+        assert_eq!(
+            object.data["status"]["loadBalancer"]["ingress"],
+            json!([{"ip": "10.0.0.5", "ports": [{"port": 80, "protocol": "TCP"}]}])
+        );
+        assert!(!annotate(&mut object.metadata, &record) && !publish(&mut object.data, &at("10.0.0.5", ports()), NOW));
+    }
+
+    #[test]
+    fn the_mode_that_the_api_server_adds_is_no_difference() {
+        let ingress = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.5", "ipMode": "VIP", "ports": [{"port": 80, "protocol": "TCP"}]}]}});
+        let mut object = object(&ingress);
+        assert!(!publish(&mut object.data, &at("10.0.0.5", ports()), NOW));
+        assert!(publish(&mut object.data, &at("10.0.0.5", Vec::new()), NOW));
+        assert_eq!(object.data["status"]["loadBalancer"]["ingress"][0]["ipMode"], "VIP");
+    }
+
+    #[test]
+    fn an_address_that_is_not_ours_any_more_leaves_the_status() {
+        let mut object = object(&json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.4"}]}}));
+        assert!(publish(&mut object.data, &at("10.0.0.5", Vec::new()), NOW));
+        assert_eq!(object.data["status"]["loadBalancer"]["ingress"], json!([{"ip": "10.0.0.5"}]));
+    }
+
+    #[test]
+    fn absent_facts_leave_the_annotations_alone() {
+        let mut object = object(&json!({}));
+        let dhcp = Record { vip_host: "n".into(), hwaddr: Some("00:00:6c:00:00:01".into()), ..Record::default() };
+        assert!(annotate(&mut object.metadata, &dhcp));
+        assert!(!annotate(&mut object.metadata, &Record { vip_host: "n".into(), ..Record::default() }));
+        assert_eq!(object.metadata.annotations.unwrap()[keys::HWADDR], "00:00:6c:00:00:01");
+    }
+
+    #[test]
+    fn only_the_facts_of_the_lease_that_was_lost_are_removed() {
+        let facts = |address: &str| keys::LeaseFacts {
+            address: address.parse().unwrap(),
+            server: "10.0.0.254".parse().unwrap(),
+            expires: None,
+        };
+        let mut object = object(&json!({}));
+        let facts6 = |address: &str| keys::LeaseFacts6 {
+            address: address.parse().unwrap(),
+            server: "00010203".into(),
+            expires: None,
+        };
+        let (lease, lease6) = (Some(facts("10.0.0.50")), Some(facts6("fd00::50")));
+        let standing = Record { vip_host: "n".into(), lease, lease6, ..Record::default() };
+        assert!(annotate(&mut object.metadata, &standing));
+        let lost = |lost: LostLeases| Record { vip_host: "n".into(), lost, ..Record::default() };
+        let lost4 = |address: &str| lost(LostLeases { v4: Some(facts(address)), v6: None });
+        let lost6 = |address: &str| lost(LostLeases { v4: None, v6: Some(facts6(address)) });
+        assert!(
+            !annotate(&mut object.metadata, &lost4("10.0.0.51")) && !annotate(&mut object.metadata, &lost6("fd00::51"))
+        );
+        assert!(annotate(&mut object.metadata, &lost4("10.0.0.50")));
+        let has = |object: &Object, name: &str| object.metadata.annotations.as_ref().unwrap().contains_key(name);
+        assert!(!has(&object, keys::DHCP_LEASE) && has(&object, keys::DHCP6_LEASE));
+        assert!(annotate(&mut object.metadata, &lost6("fd00::50")));
+        assert!(!has(&object, keys::DHCP6_LEASE));
+    }
+}

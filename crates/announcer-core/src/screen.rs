@@ -1,0 +1,303 @@
+//! Which addresses no Service gets although it asks for them: those of machines, those inside the cluster, and ports of
+//! another Service. Pure.
+//!
+//! The cloud controller refuses them too, but annotations can be written by hand and a class can leave it out; and what two
+//! controllers have given twice must not take traffic from the Service that had it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use l2_types::Link;
+use l2_types::Mac;
+
+use crate::annotations::Wanted;
+use crate::network::mac_of;
+use crate::seniority::by_seniority;
+use crate::view::{Port, ServiceKey, ServiceView, Uid};
+
+/// Who tells the author: exactly one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Teller {
+    /// The one that owns this Service.
+    OwnerOf(ServiceKey),
+    /// This one.
+    Node(String),
+}
+
+/// An address that a Service does not get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The address.
+    pub address: IpAddr,
+    /// What its author should know.
+    pub text: String,
+    /// Who says it.
+    pub teller: Teller,
+}
+
+/// An address that belongs to a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// What it is, for people.
+    pub what: String,
+    /// The node that speaks about it.
+    pub teller: String,
+}
+
+/// Which Service has which address inside the cluster. On a node it would take what all pods there send to that Service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClusterIps {
+    holders: BTreeMap<IpAddr, ServiceKey>,
+    /// The same the other way round: what to forget when a Service goes.
+    of: BTreeMap<ServiceKey, Vec<IpAddr>>,
+}
+
+impl ClusterIps {
+    /// `key` has these now. Says which addresses have come or gone.
+    pub fn note(&mut self, key: &ServiceKey, addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+        let before = self.of.remove(key).unwrap_or_default();
+        if before == addresses {
+            if !before.is_empty() {
+                self.of.insert(key.clone(), before);
+            }
+            return Vec::new();
+        }
+        for address in &before {
+            // A younger Service may have it by now: of a list that is read again the order says nothing.
+            if self.holders.get(address) == Some(key) {
+                self.holders.remove(address);
+            }
+        }
+        self.holders.extend(addresses.iter().map(|address| (*address, key.clone())));
+        let changed = before.into_iter().chain(addresses.iter().copied()).collect();
+        if !addresses.is_empty() {
+            self.of.insert(key.clone(), addresses);
+        }
+        changed
+    }
+}
+
+/// What is refused of what all Services ask for. An address that clients have been told of stays: taking it away would help
+/// nobody.
+pub fn refusals(
+    services: &BTreeMap<ServiceKey, ServiceView>,
+    machines: &BTreeMap<IpAddr, Machine>,
+    cluster_ips: &ClusterIps,
+) -> BTreeMap<ServiceKey, Vec<Refusal>> {
+    let views: Vec<&ServiceView> = by_seniority(services).into_iter().filter(|view| !view.retired).collect();
+    let mut holders: BTreeMap<(IpAddr, &Port), &ServiceKey> = BTreeMap::new();
+    let mut refused: BTreeMap<ServiceKey, Vec<Refusal>> = BTreeMap::new();
+    for told in [true, false] {
+        for view in &views {
+            for address in view.asked().into_iter().filter(|address| view.published.has(*address) == told) {
+                let taken = || view.ports.iter().find_map(|port| Some((port, *holders.get(&(address, port))?)));
+                let refusal = if told {
+                    None
+                } else if let Some(machine) = machines.get(&address) {
+                    let text = format!(
+                        "address {address} is {}: it is not announced. Give this Service another one",
+                        machine.what
+                    );
+                    Some(Refusal { address, text, teller: Teller::Node(machine.teller.clone()) })
+                } else if let Some(holder) = cluster_ips.holders.get(&address) {
+                    let text = format!(
+                        "address {address} is that of Service {holder} inside the cluster: it is not announced. Give this Service another one"
+                    );
+                    Some(Refusal { address, text, teller: Teller::OwnerOf(view.key.clone()) })
+                } else if let Some((port, holder)) = taken() {
+                    let text = format!(
+                        "port {}/{} of address {address} is in use by Service {holder}: it is not announced for this Service. Give it another port or another address",
+                        port.protocol, port.port
+                    );
+                    Some(Refusal { address, text, teller: Teller::OwnerOf(holder.clone()) })
+                } else {
+                    None
+                };
+                match refusal {
+                    Some(refusal) => refused.entry(view.key.clone()).or_default().push(refusal),
+                    None => {
+                        for port in &view.ports {
+                            holders.entry((address, port)).or_insert(&view.key);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    refused
+}
+
+/// Who has an address that was leased.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// Goes on after "address X, which".
+    pub what: String,
+    /// Its MAC, where that is known.
+    pub mac: Option<Mac>,
+}
+
+/// Who has `address`, which a server has just leased to the Service with this UID: its probes leave from its own macvlan and
+/// are not heard by the interface beneath, where other addresses of the same node are; `own_link` is the interface on which this
+/// node has it as its own. What clients know as this Service's own it goes on with; who follows it, or was told of an
+/// address by its own lease, is not in its way.
+pub fn user_of_leased(
+    services: &BTreeMap<ServiceKey, ServiceView>,
+    machines: &BTreeMap<IpAddr, Machine>,
+    own_link: Option<&Link>,
+    uid: &Uid,
+    address: IpAddr,
+) -> Option<User> {
+    let own = services.values().find(|view| view.uid == *uid)?;
+    if own.published.has(address) {
+        return None;
+    }
+    let has = |other: &&ServiceView| {
+        let follows = other.primary.as_ref() == Some(&own.key);
+        other.key != own.key
+            && !follows
+            && other.wanted.contains(&Wanted::Static(address))
+            && other.published.has(address)
+    };
+    let other = services.values().find(has).map(|other| format!("is that of Service {}", other.key));
+    let machine = || machines.get(&address).map(|machine| format!("is {}", machine.what));
+    let unseen = |what| User { what, mac: None };
+    let own_link =
+        own_link.map(|link| User { what: format!("is this node's own address on {}", link.name), mac: link.mac });
+    other.map(unseen).or(own_link).or_else(|| machine().map(unseen))
+}
+
+/// Which Service has `mac` for its lease before `members`, who would use it for theirs: with it a server takes them for one client, and
+/// gives both the same address. So it is with a manifest that was copied from a Service which is served.
+pub fn user_of_mac<'a>(
+    services: &'a BTreeMap<ServiceKey, ServiceView>,
+    members: &[ServiceKey],
+    mac: Mac,
+) -> Option<&'a ServiceKey> {
+    // Whom clients know has it, however old another Service is that asks for it later.
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        by_seniority(services).into_iter().partition(|view| !view.published.ingress.is_empty());
+    let seniors = known.into_iter().chain(unknown).take_while(|view| !members.contains(&view.key));
+    let has = |view: &&ServiceView| {
+        let leased = view.wanted.iter().any(|wanted| !matches!(wanted, Wanted::Static(_)));
+        leased && !view.retired && view.dhcp.mac.unwrap_or_else(|| mac_of(&view.uid)) == mac
+    };
+    seniors.filter(has).map(|view| &view.key).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::Ingress;
+
+    fn service(name: &str, created: i64, port: i32, address: &str, told: bool) -> (ServiceKey, ServiceView) {
+        let mut view = crate::plan::tests::view(name, &[address]);
+        view.created = created;
+        view.ports = vec![Port { port, protocol: "TCP".into() }];
+        view.published.ingress =
+            if told { vec![Ingress { ip: address.parse().ok(), ports: view.ports.clone() }] } else { Vec::new() };
+        (view.key.clone(), view)
+    }
+
+    fn refused(services: Vec<(ServiceKey, ServiceView)>, machines: &[(&str, &str)]) -> Vec<String> {
+        let machine = |(address, node): &(&str, &str)| {
+            let machine = Machine { what: format!("node {node}'s own address"), teller: (*node).to_owned() };
+            (address.parse().unwrap(), machine)
+        };
+        let machines = machines.iter().map(machine).collect();
+        let mut cluster_ips = ClusterIps::default();
+        cluster_ips.note(&ServiceKey::new("default", "dns"), vec!["10.96.0.10".parse().unwrap()]);
+        let all = refusals(&services.into_iter().collect(), &machines, &cluster_ips);
+        all.iter().flat_map(|(key, all)| all.iter().map(move |it| format!("{}: {}", key.name, it.text))).collect()
+    }
+
+    #[test]
+    fn a_port_stays_with_the_service_that_clients_were_told_of_even_if_it_is_younger() {
+        let services = vec![
+            service("old", 1, 80, "192.0.2.1", false),
+            service("served", 2, 80, "192.0.2.1", true),
+            service("other-port", 3, 81, "192.0.2.1", false),
+            service("other-address", 4, 80, "192.0.2.2", false),
+        ];
+        let all = refused(services, &[]);
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert!(
+            all[0].starts_with("old: port TCP/80 of address 192.0.2.1 is in use by Service default/served"),
+            "{all:?}"
+        );
+    }
+
+    #[test]
+    fn of_two_that_nobody_was_told_of_the_older_has_it() {
+        let services =
+            vec![service("younger", 2, 80, "192.0.2.1", false), service("zz-older", 1, 80, "192.0.2.1", false)];
+        let all = refused(services, &[]);
+        assert!(all.len() == 1 && all[0].starts_with("younger: "), "{all:?}");
+    }
+
+    #[test]
+    fn what_two_have_been_told_of_is_taken_from_nobody() {
+        let services = vec![service("a", 1, 80, "192.0.2.1", true), service("b", 2, 80, "192.0.2.1", true)];
+        assert_eq!(refused(services, &[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn no_service_gets_the_address_of_a_machine() {
+        let services = vec![service("a", 1, 80, "192.0.2.1", false), service("b", 2, 80, "192.0.2.2", true)];
+        let all = refused(services, &[("192.0.2.1", "node-1"), ("192.0.2.2", "node-2")]);
+        assert!(all.len() == 1 && all[0].contains("a: address 192.0.2.1 is node node-1's own address"), "{all:?}");
+    }
+
+    #[test]
+    fn no_service_gets_the_address_that_another_one_has_inside_the_cluster() {
+        let all = refused(vec![service("a", 1, 80, "10.96.0.10", false)], &[]);
+        assert!(
+            all.len() == 1
+                && all[0].contains("a: address 10.96.0.10 is that of Service default/dns inside the cluster"),
+            "{all:?}"
+        );
+    }
+
+    #[test]
+    fn an_address_inside_the_cluster_is_free_when_its_service_is_gone_and_not_when_a_younger_one_has_it() {
+        let (old, new) = (ServiceKey::new("default", "old"), ServiceKey::new("default", "new"));
+        let address: IpAddr = "10.96.0.7".parse().unwrap();
+        let mut known = ClusterIps::default();
+        assert_eq!(known.note(&old, vec![address]), [address]);
+        assert!(known.note(&old, vec![address]).is_empty());
+        known.note(&new, vec![address]);
+        known.note(&old, Vec::new());
+        assert_eq!(known.holders.get(&address), Some(&new));
+        known.note(&new, Vec::new());
+        assert_eq!(known, ClusterIps::default());
+    }
+
+    #[test]
+    fn a_leased_address_is_taken_if_clients_know_it_as_another_services_given_one_or_it_is_a_machines() {
+        let address: IpAddr = "10.0.0.5".parse().unwrap();
+        let machines: BTreeMap<IpAddr, Machine> =
+            [(address, Machine { what: "the own address of node node-1".into(), teller: "node-1".into() })].into();
+        let none = BTreeMap::new();
+        let dhcp = crate::plan::tests::view("dhcp", &["dhcp"]);
+        let told = crate::plan::tests::told(dhcp.clone(), "10.0.0.5");
+        let follower = |mut web: (ServiceKey, ServiceView)| {
+            web.1.primary = Some(dhcp.key.clone());
+            web
+        };
+        let web = |told| service("web", 1, 80, "10.0.0.5", told);
+        let eth0 = crate::network::fixtures::link(2, "eth0");
+        let user = |what: &str, mac| Some(User { what: what.into(), mac });
+        for (name, own, other, machines, link, expected) in [
+            ("nobody has it", &dhcp, None, &none, None, None),
+            ("served", &dhcp, Some(web(true)), &none, None, user("is that of Service default/web", None)),
+            ("only asked for, by one that waits for the lease", &dhcp, Some(web(false)), &none, None, None),
+            ("a follower", &dhcp, Some(follower(web(true))), &none, None, None),
+            ("shared already", &told, Some(web(true)), &none, None, None),
+            ("a machine", &dhcp, None, &machines, None, user("is the own address of node node-1", None)),
+            ("this node", &dhcp, None, &machines, Some(&eth0), user("is this node's own address on eth0", eth0.mac)),
+            ("served from here, and this node's own", &told, None, &machines, Some(&eth0), None),
+        ] {
+            let services = other.into_iter().chain([(own.key.clone(), own.clone())]).collect();
+            assert_eq!(user_of_leased(&services, machines, link, &own.uid, address), expected, "{name}");
+        }
+    }
+}

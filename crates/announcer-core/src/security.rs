@@ -1,0 +1,218 @@
+//! Service security (decisions.md 16 and 27): what nftables shall let through, from Services and the network. Pure; the
+//! same Services give the same rules on every node, whoever owns what, so that a take-over waits for no firewall.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use l2_types::LinkKind;
+
+use crate::annotations::Wanted;
+use crate::network::Network;
+use crate::view::{ServiceKey, ServiceView, Uid};
+
+/// A port of a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port {
+    /// Number in the IP header.
+    protocol: u8,
+    port: u16,
+}
+
+impl Port {
+    /// By the names that Services use; `None` for another protocol, or a number that is no port.
+    pub fn new(protocol: &str, port: i32) -> Option<Self> {
+        let protocol = match protocol {
+            "TCP" => 6,
+            "UDP" => 17,
+            "SCTP" => 132,
+            _ => return None,
+        };
+        Some(Self { protocol, port: u16::try_from(port).ok().filter(|port| *port != 0)? })
+    }
+
+    /// Number of its protocol in the IP header.
+    pub fn protocol(self) -> u8 {
+        self.protocol
+    }
+
+    /// Its own number.
+    pub fn number(self) -> u16 {
+        self.port
+    }
+}
+
+/// What is protected.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Protection {
+    /// VIPs, with the ports on which traffic is let in.
+    pub vips: BTreeMap<IpAddr, BTreeSet<Port>>,
+    /// Names of interfaces on which router advertisements are not listened to. They need not exist yet.
+    pub quiet: BTreeSet<String>,
+}
+
+impl Protection {
+    /// Whether there is nothing to protect.
+    pub fn is_empty(&self) -> bool {
+        self.vips.is_empty() && self.quiet.is_empty()
+    }
+}
+
+/// What the rules are made from.
+pub(crate) struct Scene<'a> {
+    /// All Services that are ours to announce.
+    pub services: &'a BTreeMap<ServiceKey, ServiceView>,
+    /// The node.
+    pub network: &'a Network,
+    /// Addresses that DHCP gave to Services here, with the Services that use them.
+    pub leased: &'a BTreeMap<IpAddr, Vec<ServiceKey>>,
+    /// Services with a macvlan here.
+    pub dhcp: &'a BTreeSet<Uid>,
+    /// Longest deadline of our addresses, which tells them from the node's own on old kernels.
+    pub fence: Duration,
+    /// Whether traffic to VIPs is filtered at all (`enable_service_security`).
+    pub enabled: bool,
+}
+
+/// kube-vip spec 5.9: of traffic to a VIP only what is meant for a port of its Services comes through, also when ports
+/// change later; where several Services share the VIP, the ports of all.
+pub(crate) fn protection(scene: &Scene<'_>) -> Protection {
+    let mut vips: BTreeMap<IpAddr, BTreeSet<Port>> = BTreeMap::new();
+    let mut leased: BTreeMap<&ServiceKey, Vec<IpAddr>> = BTreeMap::new();
+    for (address, members) in scene.leased {
+        for member in members {
+            leased.entry(member).or_default().push(*address);
+        }
+    }
+    for view in scene.services.values().filter(|_| scene.enabled) {
+        let ports = || view.ports.iter().filter_map(|port| Port::new(&port.protocol, port.port));
+        let asked = view.wanted.iter().filter_map(|wanted| match wanted {
+            Wanted::Static(address) => Some(*address),
+            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+        });
+        // What another node leased for it is known from its status, and protected here before this one takes over.
+        let published = view
+            .published
+            .ingress
+            .iter()
+            .filter(|_| view.wants_dhcp() || view.wants_dhcp6())
+            .filter_map(|entry| entry.ip);
+        let here = leased.get(&view.key).into_iter().flatten().copied();
+        for address in asked.chain(published).chain(here) {
+            vips.entry(address).or_default().extend(ports());
+        }
+    }
+    // Whoever may write Services must not be able to lock the node's own addresses.
+    let own: BTreeSet<IpAddr> = scene.network.addresses.iter().map(|address| address.net.addr()).collect();
+    vips.retain(|address, _| {
+        !address.is_unspecified()
+            && !address.is_loopback()
+            && (!own.contains(address)
+                || scene
+                    .network
+                    .own_interface(*address, |found| {
+                        found.is_ours() || scene.network.is_ours_without_mark(found, scene.fence)
+                    })
+                    .is_none())
+    });
+    // An interface that only has the name that a Service asks for is not to be cut off from its router.
+    let others = scene.network.links.iter().filter(|link| !matches!(link.kind, LinkKind::Macvlan { .. }));
+    let others: BTreeSet<&str> = others.map(|link| link.name.as_str()).collect();
+    let macvlan = |name: &String| !others.contains(name.as_str());
+    let quiet = scene.services.values().filter(|view| scene.dhcp.contains(&view.uid));
+    let quiet = quiet.map(|view| view.dhcp.link_name.clone().unwrap_or_else(|| view.uid.link_name())).filter(macvlan);
+    Protection { vips, quiet: quiet.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::fixtures::network;
+    use crate::plan::tests::view as service;
+
+    fn ports(ports: &[(&str, i32)]) -> BTreeSet<Port> {
+        ports.iter().map(|(protocol, port)| Port::new(protocol, *port).unwrap()).collect()
+    }
+
+    fn view(mut view: ServiceView, ports: &[(&str, i32)]) -> (ServiceKey, ServiceView) {
+        view.ports = ports
+            .iter()
+            .map(|(protocol, port)| crate::view::Port { port: *port, protocol: (*protocol).to_owned() })
+            .collect();
+        (view.key.clone(), view)
+    }
+
+    fn rules(
+        services: &[(ServiceKey, ServiceView)],
+        leased: &[(IpAddr, ServiceKey)],
+        dhcp: &[Uid],
+        enabled: bool,
+    ) -> Protection {
+        protection(&Scene {
+            services: &services.iter().cloned().collect(),
+            network: &network(),
+            leased: &leased.iter().map(|(vip, key)| (*vip, vec![key.clone()])).collect(),
+            dhcp: &dhcp.iter().cloned().collect(),
+            fence: Duration::from_secs(5),
+            enabled,
+        })
+    }
+
+    fn of(services: &[(ServiceKey, ServiceView)]) -> Protection {
+        rules(services, &[], &[], true)
+    }
+
+    #[test]
+    fn what_is_no_port_is_none() {
+        for (protocol, port) in [("TCP", 0), ("TCP", 65536), ("TCP", -1), ("ICMP", 8), ("tcp", 80)] {
+            assert_eq!(Port::new(protocol, port), None, "{protocol}/{port}");
+        }
+        assert!(Port::new("SCTP", 65535).is_some());
+    }
+
+    #[test]
+    fn services_that_share_a_vip_share_its_ports_and_others_do_not() {
+        let services = [
+            view(service("web", &["10.0.0.50"]), &[("TCP", 80), ("TCP", 443)]),
+            view(service("dns", &["10.0.0.50", "fd00::50"]), &[("UDP", 53)]),
+            view(service("other", &["10.0.0.51"]), &[("SCTP", 9)]),
+        ];
+        let expected = BTreeMap::from([
+            ("10.0.0.50".parse().unwrap(), ports(&[("TCP", 80), ("TCP", 443), ("UDP", 53)])),
+            ("fd00::50".parse().unwrap(), ports(&[("UDP", 53)])),
+            ("10.0.0.51".parse().unwrap(), ports(&[("SCTP", 9)])),
+        ]);
+        assert_eq!(of(&services).vips, expected);
+        assert!(rules(&services, &[], &[], false).is_empty());
+    }
+
+    #[test]
+    fn an_address_of_the_node_itself_is_never_locked() {
+        let own = network().addresses[0].net.addr().to_string();
+        assert!(of(&[view(service("evil", &[&own, "127.0.0.1"]), &[("TCP", 80)])]).is_empty());
+    }
+
+    #[test]
+    fn a_leased_address_is_protected_on_the_node_that_has_it_and_by_its_status_on_the_others() {
+        let (key, mut one) = view(service("web", &["dhcp"]), &[("TCP", 80)]);
+        let vip: IpAddr = "10.0.0.77".parse().unwrap();
+        let expected = BTreeMap::from([(vip, ports(&[("TCP", 80)]))]);
+        let services = [(key.clone(), one.clone())];
+        assert_eq!(rules(&services, &[(vip, key.clone())], &[], true).vips, expected);
+        assert!(of(&services).is_empty());
+        one.published.ingress = vec![crate::view::Ingress { ip: Some(vip), ports: Vec::new() }];
+        assert_eq!(of(&[(key, one)]).vips, expected);
+    }
+
+    #[test]
+    fn only_macvlans_of_ours_are_cut_off_from_routers_whatever_they_are_called() {
+        let (key, mut one) = view(service("web", &["dhcp"]), &[("TCP", 80)]);
+        let of =
+            |one: &ServiceView| rules(&[(key.clone(), one.clone())], &[], std::slice::from_ref(&one.uid), false).quiet;
+        assert_eq!(of(&one), [one.uid.link_name()].into());
+        one.dhcp.link_name = Some("mine".into());
+        assert_eq!(of(&one), ["mine".to_owned()].into());
+        one.dhcp.link_name = Some(network().links[0].name.clone());
+        assert_eq!(of(&one), [].into());
+    }
+}

@@ -1,0 +1,433 @@
+//! What the announcer needs to know about a Service. Made here from the object, and nothing else looks at the object.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use k8s_openapi::api::core::v1::Service;
+use l2_types::Mac;
+use l2_types::check_interface_name;
+
+use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter, Wanted};
+use crate::class::ClassRules;
+use crate::network::is_link_name_of_a_service;
+use crate::seniority;
+use contract::Term;
+
+mod wish;
+
+pub use wish::Wish;
+
+pub use contract::{ServiceKey, Uid};
+
+/// Which interface a Service asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum InterfaceWish {
+    /// Whatever the configuration says.
+    #[default]
+    Default,
+    /// The one whose subnet contains the address.
+    Auto,
+    /// This one.
+    Named(String),
+}
+
+/// What a Service wants of its macvlan and its DHCP client.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DhcpWishes {
+    /// `hwaddr`.
+    pub mac: Option<Mac>,
+    /// `macvlanName`.
+    pub link_name: Option<String>,
+    /// `requestedIP`.
+    pub requested: Option<Ipv4Addr>,
+    /// `loadbalancerHostname`.
+    pub hostname: Option<String>,
+    /// `dhcp-broadcast`.
+    pub broadcast: bool,
+    /// `rp_filter`.
+    pub rp_filter: RpFilter,
+    /// What the last holder of the lease left.
+    pub lease: Option<LeaseFacts>,
+    /// The IPv6 address in `requestedIP`.
+    pub requested6: Option<Ipv6Addr>,
+    /// What the last holder of the DHCPv6 lease left.
+    pub lease6: Option<LeaseFacts6>,
+}
+
+/// One port as it stands in `status.loadBalancer.ingress[].ports`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port {
+    /// Port number.
+    pub port: i32,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+}
+
+/// One entry of `status.loadBalancer.ingress`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ingress {
+    /// `ip`, if there is one that can be read.
+    pub ip: Option<IpAddr>,
+    /// `ports`.
+    pub ports: Vec<Port>,
+}
+
+/// What announcers have written on the Service so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Published {
+    /// `vipHost`.
+    pub vip_host: Option<String>,
+    /// The term beside it, in `node` mode.
+    pub term: Option<Term>,
+    /// `hwaddr` as written.
+    pub hwaddr: Option<String>,
+    /// `requestedIP` as written.
+    pub requested_ip: Option<String>,
+    /// Our lease facts.
+    pub lease: Option<LeaseFacts>,
+    /// Those for DHCPv6.
+    pub lease6: Option<LeaseFacts6>,
+    /// `status.loadBalancer.ingress`.
+    pub ingress: Vec<Ingress>,
+    /// In which turn it has joined those that had its address before it; zero: they were not there.
+    pub turn: u32,
+}
+
+impl Published {
+    /// Whether clients may have been told of `address` already.
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.ingress.iter().any(|ingress| ingress.ip == Some(address))
+    }
+}
+
+/// Whether clients know `address` as that of the Service with this UID. A manifest that was copied with its annotations
+/// names a lease of another Service, perhaps in another cluster: only what clients have been told of is used before the
+/// server has answered. The rest is asked for, and probed when it is granted.
+pub(crate) fn is_told(services: &BTreeMap<ServiceKey, ServiceView>, uid: &Uid, address: impl Into<IpAddr>) -> bool {
+    let address = address.into();
+    services.values().any(|view| view.uid == *uid && view.published.has(address))
+}
+
+/// A Service that is ours to announce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceView {
+    /// Namespace and name.
+    pub key: ServiceKey,
+    /// `metadata.uid`.
+    pub uid: Uid,
+    /// Age, for "the oldest decides": creation time in seconds, then the UID.
+    pub created: i64,
+    /// What it asks for, first things first.
+    pub wanted: Vec<Wanted>,
+    /// How that is known.
+    pub wish: Wish,
+    /// Where.
+    pub interface: InterfaceWish,
+    /// How, if by DHCP.
+    pub dhcp: DhcpWishes,
+    /// Its ports, in the order of the spec.
+    pub ports: Vec<Port>,
+    /// What is written on it.
+    pub published: Published,
+    /// What its author should know.
+    pub problems: BTreeSet<Problem>,
+    /// It wants nothing any more, but is still there: others may use the address that it leased, and only it says with
+    /// which MAC.
+    pub retired: bool,
+    /// `externalTrafficPolicy: Local`: a node without an endpoint of it drops what clients send.
+    pub local_traffic: bool,
+    /// `leaseName`, for `service` mode.
+    pub lease_name: Option<String>,
+    /// The Service whose address it shares, as it says itself.
+    pub primary: Option<ServiceKey>,
+}
+
+/// What is kept of a Service: of one that is not ours to announce only what no other may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Its addresses inside the cluster.
+    pub cluster_ips: Vec<IpAddr>,
+    /// If it is ours to announce. Boxed: most Services of a cluster are not.
+    pub view: Option<Box<ServiceView>>,
+}
+
+impl Seen {
+    /// `None` where there is nothing to keep.
+    pub fn of(service: &Service, rules: &ClassRules) -> Option<Self> {
+        let cluster_ips: Vec<IpAddr> = service
+            .spec
+            .iter()
+            .flat_map(|spec| spec.cluster_ips.iter().flatten())
+            // A headless Service has the word None.
+            .filter_map(|text| text.parse::<IpAddr>().ok())
+            .map(|address| address.to_canonical())
+            .collect();
+        let view = ServiceView::of(service, rules).map(Box::new);
+        (view.is_some() || !cluster_ips.is_empty()).then_some(Self { cluster_ips, view })
+    }
+}
+
+/// Kept by the controller of the Service until its load balancer is cleaned up.
+const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+
+impl ServiceView {
+    /// The view of `service`, or `None` where it is not ours to announce (kube-vip spec 3.2): another type or class,
+    /// told to be ignored, or on its way out. A Service that is being deleted counts as gone at once: its address goes
+    /// back to the pool when the finalizer is released, and must not be on our interface any more by then. Where its
+    /// address came by DHCP it is kept in view, asking for nothing, for those that share the lease (kube-vip spec 3.9).
+    pub fn of(service: &Service, rules: &ClassRules) -> Option<Self> {
+        let spec = service.spec.as_ref()?;
+        let annotation =
+            |key: &str| service.metadata.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
+        let other_type = spec.type_.as_deref() != Some("LoadBalancer");
+        let cleaning = service.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER);
+        let retired = service.metadata.deletion_timestamp.is_some() || (other_type && cleaning);
+        // The API server takes the class away with the type.
+        let ours = (!other_type || retired)
+            && annotation(keys::IGNORE) != Some("true")
+            && (other_type || rules.accept(spec.load_balancer_class.as_deref()));
+        if !ours {
+            return None;
+        }
+        let published = published(service, &annotation);
+        let mut problems = BTreeSet::new();
+        let (mut wanted, found) =
+            wanted(annotation(keys::LOADBALANCER_IPS), spec.load_balancer_ip.as_deref(), &published);
+        let asks = annotation(keys::LOADBALANCER_IPS).is_some()
+            || spec.load_balancer_ip.as_deref().is_some_and(|text| text.trim().parse::<IpAddr>().is_ok());
+        problems.extend(found);
+        let interface = match annotation(keys::SERVICE_INTERFACE).map(str::trim) {
+            None | Some("") => InterfaceWish::Default,
+            Some("auto") => InterfaceWish::Auto,
+            Some(name) => {
+                if check_interface_name(name).is_err() || is_link_name_of_a_service(name) {
+                    problems.insert(Problem::new(
+                        keys::SERVICE_INTERFACE,
+                        name,
+                        "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal digits, which belongs to a Service) or the word auto; the address is not announced meanwhile",
+                    ));
+                }
+                InterfaceWish::Named(name.to_owned())
+            }
+        };
+        if let Some(vlan) = annotation(keys::SERVICE_VLAN) {
+            problems.insert(Problem::new(
+                keys::SERVICE_VLAN,
+                vlan,
+                "VLAN interfaces are not made here: name an existing one with kube-vip.io/serviceInterface",
+            ));
+        }
+        if let Some(term) = annotation(keys::TERM).filter(|_| published.term.is_none()) {
+            problems.insert(Problem::new(
+                keys::TERM,
+                term,
+                "accepted is what the announcer itself has counted; it is taken for missing and written anew",
+            ));
+        }
+        let uid = Uid(service.metadata.uid.clone().unwrap_or_default());
+        let dhcp = dhcp_wishes(&annotation, &uid, &published, &mut problems);
+        if annotation(keys::HWADDR).is_some_and(|text| !text.trim().is_empty()) && dhcp.mac.is_none() {
+            let leased = [dhcp.lease.as_ref().map(|lease| lease.address), dhcp.requested];
+            let told = leased.into_iter().flatten().any(|address| published.has(address.into()));
+            // Another MAC would get another address from the server: better none than a wrong one. What clients know
+            // would be lost for a typing error all the same, and with it the macvlan that still has the right one.
+            let wishes = wanted.len();
+            wanted.retain(|wanted| *wanted != Wanted::Dhcp4 || told);
+            if told && wanted.contains(&Wanted::Dhcp4) {
+                problems = problems.into_iter().map(Problem::with_usual_mac).collect();
+            } else if wanted.len() == wishes {
+                problems = problems.into_iter().map(|problem| problem.without_effect(keys::HWADDR)).collect();
+            }
+        }
+        if retired {
+            let leased = dhcp.lease.is_some() || dhcp.requested.is_some();
+            if !leased || !wanted.contains(&Wanted::Dhcp4) {
+                return None;
+            }
+            wanted.clear();
+            problems.clear();
+        }
+        let wish = match () {
+            () if problems.iter().any(|problem| problem.meanwhile != Meanwhile::Said) => Wish::Unreadable,
+            () if asks || retired => Wish::Said,
+            () => Wish::Unsaid,
+        };
+        Some(Self {
+            key: ServiceKey::new(
+                service.metadata.namespace.clone().unwrap_or_default(),
+                service.metadata.name.clone().unwrap_or_default(),
+            ),
+            uid,
+            created: service.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+            wanted,
+            wish,
+            interface,
+            dhcp,
+            ports: spec
+                .ports
+                .iter()
+                .flatten()
+                .map(|port| Port { port: port.port, protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()) })
+                .collect(),
+            published,
+            problems,
+            retired,
+            local_traffic: spec.external_traffic_policy.as_deref() == Some("Local"),
+            lease_name: annotation(keys::LEASE_NAME).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned),
+            primary: annotation(keys::PRIMARY_SERVICE).map(str::trim).filter(|text| !text.is_empty()).map(|text| {
+                let own = service.metadata.namespace.as_deref().unwrap_or_default();
+                let (namespace, name) = text.split_once('/').unwrap_or((own, text));
+                ServiceKey::new(namespace, name)
+            }),
+        })
+    }
+
+    /// The addresses that it asks for by name, and those that its leases have.
+    pub fn asked(&self) -> BTreeSet<IpAddr> {
+        let given = self.wanted.iter().filter_map(|wanted| match wanted {
+            Wanted::Static(address) => Some(*address),
+            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+        });
+        let leased4 = self.told_leased().map(IpAddr::from);
+        given.chain(leased4).chain(self.told_leased6().map(IpAddr::from)).collect()
+    }
+
+    /// Whether it asks for DHCP.
+    pub fn wants_dhcp(&self) -> bool {
+        self.wanted.contains(&Wanted::Dhcp4)
+    }
+
+    /// Whether it asks for DHCPv6.
+    pub fn wants_dhcp6(&self) -> bool {
+        self.wanted.contains(&Wanted::Dhcp6)
+    }
+
+    /// The address that its DHCP lease had when last heard of.
+    pub fn last_leased(&self) -> Option<Ipv4Addr> {
+        self.dhcp
+            .lease
+            .as_ref()
+            .map(|lease| lease.address)
+            .or(self.dhcp.requested)
+            .filter(|_| self.wants_dhcp() || self.retired)
+    }
+
+    /// The address of its DHCP lease that clients were told of. What only annotations say anybody may have written who
+    /// may write Services, and the address may be another one's.
+    pub fn told_leased(&self) -> Option<Ipv4Addr> {
+        let said = [self.dhcp.lease.as_ref().map(|lease| lease.address), self.dhcp.requested];
+        let told = said.into_iter().flatten().find(|address| self.published.has((*address).into()));
+        told.filter(|_| self.wants_dhcp() || self.retired)
+    }
+
+    /// The same for DHCPv6.
+    pub fn told_leased6(&self) -> Option<Ipv6Addr> {
+        let said = [self.dhcp.lease6.as_ref().map(|lease| lease.address), self.dhcp.requested6];
+        let told = said.into_iter().flatten().find(|address| self.published.has((*address).into()));
+        told.filter(|_| self.wants_dhcp6())
+    }
+}
+
+/// kube-vip spec 3.3: the annotation alone where it exists; else the status, except where `spec.loadBalancerIP` differs
+/// from a status address of the same family (which keeps `0.0.0.0` in force after the first lease); else the spec.
+fn wanted(annotation: Option<&str>, spec: Option<&str>, published: &Published) -> (Vec<Wanted>, Vec<Problem>) {
+    if let Some(list) = annotation {
+        return keys::parse_addresses(keys::LOADBALANCER_IPS, list);
+    }
+    let spec = spec.map(str::trim).filter(|text| !text.is_empty());
+    let status: Vec<IpAddr> = published.ingress.iter().filter_map(|ingress| ingress.ip).collect();
+    if status.is_empty() {
+        return spec.map_or_else(Default::default, |text| keys::parse_addresses("spec.loadBalancerIP", text));
+    }
+    let overriding = spec
+        .and_then(|text| text.parse::<IpAddr>().ok())
+        .map(|address| address.to_canonical())
+        .filter(|address| status.iter().any(|ip| ip.is_ipv4() == address.is_ipv4()) && !status.contains(address));
+    let chosen: Vec<String> = match overriding {
+        Some(address) => std::iter::once(address)
+            .chain(status.into_iter().filter(|ip| ip.is_ipv4() != address.is_ipv4()))
+            .map(|ip| ip.to_string())
+            .collect(),
+        None => status.iter().map(ToString::to_string).collect(),
+    };
+    keys::parse_addresses("spec.loadBalancerIP", &chosen.join(","))
+}
+
+fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str>) -> Published {
+    let status = service.status.as_ref();
+    let ingress = status.and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
+    let joined = status.and_then(|status| status.conditions.iter().flatten().find(|it| it.type_ == seniority::JOINED));
+    Published {
+        turn: joined.and_then(|joined| seniority::parse_turn(&joined.reason)).unwrap_or_default(),
+        vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
+        term: annotation(keys::TERM).and_then(Term::parse),
+        hwaddr: annotation(keys::HWADDR).map(str::to_owned),
+        requested_ip: annotation(keys::REQUESTED_IP).map(str::to_owned),
+        lease: annotation(keys::DHCP_LEASE).and_then(LeaseFacts::parse),
+        lease6: annotation(keys::DHCP6_LEASE).and_then(LeaseFacts6::parse),
+        ingress: ingress
+            .into_iter()
+            .flatten()
+            .map(|entry| Ingress {
+                ip: entry.ip.as_deref().and_then(|ip| ip.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()),
+                ports: entry
+                    .ports
+                    .iter()
+                    .flatten()
+                    .map(|port| Port { port: port.port, protocol: port.protocol.clone() })
+                    .collect(),
+            })
+            .collect(),
+    }
+}
+
+fn dhcp_wishes<'a>(
+    annotation: &impl Fn(&str) -> Option<&'a str>,
+    uid: &Uid,
+    published: &Published,
+    problems: &mut BTreeSet<Problem>,
+) -> DhcpWishes {
+    let mut take = |problem: Problem| {
+        problems.insert(problem);
+    };
+    let present = |key: &str| annotation(key).map(str::trim).filter(|text| !text.is_empty());
+    DhcpWishes {
+        mac: present(keys::HWADDR).and_then(|text| keys::parse_mac(text).map_err(&mut take).ok()),
+        requested: present(keys::REQUESTED_IP)
+            .and_then(|text| keys::parse_requested(text).map_err(&mut take).ok().flatten()),
+        rp_filter: present(keys::RP_FILTER)
+            .and_then(|text| keys::parse_rp_filter(text).map_err(&mut take).ok())
+            .unwrap_or_default(),
+        link_name: present(keys::MACVLAN_NAME).and_then(|text| {
+            let of_another = is_link_name_of_a_service(text) && text != uid.link_name();
+            if check_interface_name(text).is_ok() && !of_another {
+                return Some(text.to_owned());
+            }
+            take(Problem::new(
+                keys::MACVLAN_NAME,
+                text,
+                "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal digits, which belongs to another Service); the usual name is used",
+            ));
+            None
+        }),
+        hostname: present(keys::LOADBALANCER_HOSTNAME).and_then(|text| {
+            // Option 12 and option 61 are at most 255 bytes; a DNS name is shorter than that.
+            if text.len() <= 253 {
+                return Some(text.to_owned());
+            }
+            take(Problem::new(
+                keys::LOADBALANCER_HOSTNAME,
+                text,
+                "accepted is a host name of at most 253 bytes; none is sent",
+            ));
+            None
+        }),
+        broadcast: annotation(keys::DHCP_BROADCAST) == Some("true"),
+        lease: published.lease.clone(),
+        requested6: present(keys::REQUESTED_IP).and_then(keys::parse_requested6),
+        lease6: published.lease6.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

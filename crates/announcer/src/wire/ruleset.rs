@@ -1,0 +1,124 @@
+//! What is protected, as an nftables table. Pure.
+//!
+//! ```text
+//! table inet harvester-announcer {
+//!   set vips4   { type ipv4_addr; }                              set vips6   { type ipv6_addr; }
+//!   set ports4  { type ipv4_addr . inet_proto . inet_service; }  set ports6  { type ipv6_addr . inet_proto . inet_service; }
+//!   set quiet   { type ifname; }
+//!   chain input { type filter hook input priority filter;
+//!     iifname @quiet icmpv6 type nd-router-advert drop
+//!     ip daddr @vips4 jump vip4
+//!     ip6 daddr @vips6 jump vip6 }
+//!   chain vip4 { ip daddr . meta l4proto . th dport @ports4 accept; icmp type 3, 8, 11, 12 accept; drop }
+//!   chain vip6 { ip6 daddr . meta l4proto . th dport @ports6 accept; icmpv6 type 1-4, 128, 135, 136 accept; drop }
+//! }
+//! ```
+//!
+//! At `input`, not before: what kube-proxy sends on to pods has left by then, whatever it does about errors, fragments
+//! and return paths is untouched. What arrives here was meant for the node itself: its ssh, its kubelet.
+
+use std::net::IpAddr;
+
+use l2::nftables::{Chain, Expression, Header, Meta, Part, Set, Table, Value, Verdict};
+
+use crate::security::Protection;
+
+/// Name of the table.
+pub const TABLE: &str = "harvester-announcer";
+
+const VIPS4: &str = "vips4";
+const VIPS6: &str = "vips6";
+const PORTS4: &str = "ports4";
+const PORTS6: &str = "ports6";
+const QUIET: &str = "quiet";
+
+const INPUT: &str = "input";
+const VIP4: &str = "vip4";
+const VIP6: &str = "vip6";
+
+const FAMILY_IPV4: u8 = 2;
+const FAMILY_IPV6: u8 = 10;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+
+/// Errors tell senders of packets that are too long, among other things: without them connections hang. Neighbours ask
+/// whether a VIP is still here. Echo is let through so that people can see that an address is up.
+const ICMP_TYPES: [u8; 4] = [3, 8, 11, 12];
+const ICMPV6_TYPES: [u8; 7] = [1, 2, 3, 4, 128, 135, 136];
+
+/// The table that protects this; none where there is nothing to protect.
+pub fn table(protection: &Protection) -> Option<Table> {
+    (!protection.is_empty()).then(|| Table { sets: sets(protection), chains: chains() })
+}
+
+fn sets(protection: &Protection) -> Vec<Set> {
+    let mut vips4 = Set::new(VIPS4, &[Part::Ipv4]);
+    let mut vips6 = Set::new(VIPS6, &[Part::Ipv6]);
+    let mut ports4 = Set::new(PORTS4, &[Part::Ipv4, Part::Protocol, Part::Service]);
+    let mut ports6 = Set::new(PORTS6, &[Part::Ipv6, Part::Protocol, Part::Service]);
+    let mut quiet = Set::new(QUIET, &[Part::InterfaceName]);
+    for (vip, open) in &protection.vips {
+        let (vips, ports) = match vip {
+            IpAddr::V4(_) => (&mut vips4, &mut ports4),
+            IpAddr::V6(_) => (&mut vips6, &mut ports6),
+        };
+        vips.insert(&[Value::Address(*vip)]);
+        for port in open {
+            ports.insert(&[Value::Address(*vip), Value::Protocol(port.protocol()), Value::Service(port.number())]);
+        }
+    }
+    for name in &protection.quiet {
+        quiet.insert(&[Value::InterfaceName(name)]);
+    }
+    vec![vips4, vips6, ports4, ports6, quiet]
+}
+
+fn chains() -> Vec<Chain> {
+    let mut advertisement = vec![Expression::meta(Meta::InterfaceName, 0), Expression::is_in(QUIET)];
+    advertisement.extend(icmp_type(ICMPV6, ROUTER_ADVERTISEMENT));
+    advertisement.push(Expression::verdict(Verdict::Drop));
+    let mut input = vec![advertisement];
+    let mut of_vips = Vec::new();
+    for (family, at, length, vips, ports, name, icmp, types) in [
+        (FAMILY_IPV4, 16, 4, VIPS4, PORTS4, VIP4, ICMP, &ICMP_TYPES[..]),
+        (FAMILY_IPV6, 24, 16, VIPS6, PORTS6, VIP6, ICMPV6, &ICMPV6_TYPES[..]),
+    ] {
+        let destination = || Expression::payload(Header::Network, at, length, 0);
+        let is_family = || [Expression::meta(Meta::Family, 0), Expression::equals(&[family])];
+        let mut jump = Vec::from(is_family());
+        jump.extend([destination(), Expression::is_in(vips), Expression::verdict(Verdict::Jump(name))]);
+        input.push(jump);
+
+        let behind = length / 4;
+        // The family once more, for those who read the rules: without it `nft` shows an offset for the address.
+        let mut open = Vec::from(is_family());
+        open.extend([
+            destination(),
+            Expression::meta(Meta::Protocol, behind),
+            Expression::payload(Header::Transport, 2, 2, behind + 1),
+            Expression::is_in(ports),
+            Expression::verdict(Verdict::Accept),
+        ]);
+        let mut rules = vec![open];
+        rules.extend(types.iter().map(|kind| {
+            let mut rule = Vec::from(icmp_type(icmp, *kind));
+            rule.push(Expression::verdict(Verdict::Accept));
+            rule
+        }));
+        rules.push(vec![Expression::counter(), Expression::verdict(Verdict::Drop)]);
+        of_vips.push(Chain { name, at_input: false, rules });
+    }
+    let mut chains = vec![Chain { name: INPUT, at_input: true, rules: input }];
+    chains.append(&mut of_vips);
+    chains
+}
+
+fn icmp_type(protocol: u8, kind: u8) -> [Expression; 4] {
+    [
+        Expression::meta(Meta::Protocol, 0),
+        Expression::equals(&[protocol]),
+        Expression::payload(Header::Transport, 0, 1, 0),
+        Expression::equals(&[kind]),
+    ]
+}
