@@ -1,7 +1,5 @@
 //! The whole command: observe, plan, look at the endpoint, act, look again as the guest.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use harvester_api::cloud_config::{self, CloudConfig, CloudConfigError};
 use kube::{Client, Config};
 use runtime::Product;
@@ -10,7 +8,7 @@ use runtime::error::chain;
 use serde::Serialize;
 
 use crate::apply::{self, ApplyError};
-use crate::endpoint::{self, Check};
+use crate::endpoint::{self, Check, pem};
 use crate::plan::{Lines, Plan, PlanError, Step, Undo, plan, undo};
 use crate::remote::{self, RemoteError};
 use crate::request::{Request, RequestError, Road, check_admin_server};
@@ -387,16 +385,6 @@ fn tell(outcome: &mut Outcome, checks: Vec<Check>, say: &mut dyn FnMut(&str)) ->
         }
     }
     Ok(())
-}
-
-fn pem(certificates: &[Vec<u8>]) -> String {
-    let block = |der: &Vec<u8>| {
-        let text = STANDARD.encode(der);
-        let lines: Vec<&str> =
-            text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).expect("base64 is ASCII")).collect();
-        format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
-    };
-    certificates.iter().map(block).collect()
 }
 
 #[cfg(test)]

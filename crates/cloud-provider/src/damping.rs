@@ -57,17 +57,13 @@ impl<S: PartialEq> Damper<S> {
 
     /// This state was repaired. True: somebody undoes it, and that has to be said now.
     pub(crate) fn repaired(&mut self, state: S, now: Instant) -> bool {
-        match self.0.as_mut().filter(|repairs| repairs.state == state && !repairs.is_over(now)) {
-            Some(repairs) => {
-                repairs.times = repairs.times.saturating_add(1);
-                repairs.last = now;
-                repairs.times == FREE + 1
-            }
-            None => {
-                self.0 = Some(Box::new(Repairs { state, times: 1, first: now, last: now }));
-                false
-            }
+        if let Some(repairs) = self.0.as_mut().filter(|repairs| repairs.state == state && !repairs.is_over(now)) {
+            repairs.times = repairs.times.saturating_add(1);
+            repairs.last = now;
+            return repairs.times == FREE + 1;
         }
+        self.0 = Some(Box::new(Repairs { state, times: 1, first: now, last: now }));
+        false
     }
 }
 
@@ -100,7 +96,9 @@ mod tests {
     fn what_a_user_changes_meanwhile_is_answered_at_once() {
         let now = Instant::now();
         let mut damper = Damper::default();
-        (0..20).for_each(|_| drop(damper.repaired("undone", now)));
+        for _ in 0..20 {
+            damper.repaired("undone", now);
+        }
         assert!(damper.rest(&"undone", now).is_some());
         assert_eq!(damper.rest(&"another port", now), None);
     }
@@ -115,7 +113,9 @@ mod tests {
             assert!(!damper.repaired("undone", now));
         }
         let fight = start + Duration::from_hours(1);
-        (0..8).for_each(|_| drop(damper.repaired("undone", fight)));
+        for _ in 0..8 {
+            damper.repaired("undone", fight);
+        }
         let later = fight + Duration::from_mins(10);
         assert!(!damper.repaired("undone", later));
         assert_eq!(damper.rest(&"undone", later), None, "it begins anew");

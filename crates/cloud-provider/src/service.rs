@@ -8,6 +8,7 @@ mod condition;
 mod decide;
 mod memory;
 mod metrics;
+mod pause;
 mod story;
 
 use std::collections::HashMap;
@@ -29,10 +30,11 @@ use decide::{Release, Step};
 pub use decide::{has_finalizer, wants_load_balancer};
 use memory::Memory;
 pub(crate) use metrics::ServiceMetrics;
+use pause::{wait, within};
 use story::{Failing, Tell};
 
 use crate::cache::ServiceCache;
-use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
+use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError};
 use crate::view::{ServiceKey, ServiceView};
 use crate::worker::{self, Next};
 
@@ -392,19 +394,6 @@ impl ServiceController {
             self.recorder.record(&reference(service), kind, reason, &message);
         }
     }
-}
-
-fn within(next: Next, longest: Option<Duration>) -> Next {
-    match (next, longest) {
-        (Next::BackOff, Some(longest)) => Next::BackOffWithin(longest),
-        (next, _) => next,
-    }
-}
-
-fn wait(waiting: &Waiting) -> Next {
-    tracing::debug!(reason = waiting.message, needs_user = waiting.needs_user, "waiting");
-    // A wait without a time of its own is ended by a wake-up; the resync is its safety net.
-    waiting.retry_after.map_or(Next::OnChange, Next::After)
 }
 
 #[cfg(test)]

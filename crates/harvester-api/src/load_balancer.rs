@@ -226,7 +226,7 @@ impl LoadBalancer {
     }
 
     /// The gateway of the range that the address is of, where the range has one.
-    pub fn gateway(&self) -> Option<std::net::IpAddr> {
+    pub fn gateway(&self) -> Option<IpAddr> {
         self.status.as_ref()?.allocated_address.gateway.as_deref()?.parse().ok()
     }
 

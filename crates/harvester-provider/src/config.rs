@@ -8,6 +8,7 @@ use crate::identity::Identity;
 
 /// Configuration of the provider, checked and normalised (ccm.md 1.4). One name of the cluster is used everywhere (W-09).
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools)] // flags are what they are
 pub struct ProviderConfig {
     /// `--cluster-name`.
     pub cluster_name: ClusterName,

@@ -5,6 +5,7 @@
 
 mod layer;
 mod limit;
+mod outcome;
 mod switch;
 mod transport;
 

@@ -2,6 +2,7 @@
 
 mod access;
 mod admission;
+mod handshake;
 mod serve;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,8 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, StatusCode};
 
 pub use access::{Access, Delegated};
-pub use serve::{Bound, Handshake, HandshakeError, ServeError, Server, Tls};
+pub use handshake::{Handshake, HandshakeError};
+pub use serve::{Bound, ServeError, Server, Tls};
 
 use crate::health::{Health, Probe};
 use crate::metrics::{self, Metrics};

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::decide::FINALIZER;
 use super::*;
 use crate::cache;
-use crate::provider::{ProviderError, Remark};
+use crate::provider::{ProviderError, Remark, Waiting};
 use crate::test_support::service;
 use crate::view::{CONDITION, Condition, Uid};
 

@@ -15,12 +15,13 @@ use cloud_provider::provider::{Existence, InstanceMetadata, Instances, NodeWake,
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
 use harvester_api::keys::{self, kube_vip};
-use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine::PrintableStatus;
 use harvester_api::virtual_machine_instance::Phase;
 use runtime::cache::Cache;
 use runtime::reflect::Status;
 use tokio::sync::{mpsc, watch};
+
+use finding::nodes_of;
 
 use super::addresses::{AddressRules, Addresses, node_addresses};
 use super::hostnames::{Ask, Hostnames};
@@ -290,28 +291,6 @@ fn label_value(text: &str) -> Option<String> {
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     let good = text.len() <= 63 && text.chars().all(inner) && edge(text.chars().next()) && edge(text.chars().last());
     good.then(|| text.to_owned())
-}
-
-/// The nodes to look at again when this machine changes. None while it is between two hosts: its zone is about to change.
-fn nodes_of(vm: &str, vmis: &VmiCache, cluster: &ClusterName, memory: &Mutex<Memory>) -> Vec<NodeWake> {
-    let vmi = vmis.get(&vm.to_owned());
-    if vmi.as_ref().is_some_and(|vmi| vmi.migrating) {
-        return Vec::new();
-    }
-    let labelled = vmi.as_ref().and_then(|vmi| vmi.guest_cluster());
-    if !cluster.is_default() && labelled.is_some_and(|other| other != cluster.as_str()) {
-        return Vec::new();
-    }
-    let memory = lock(memory);
-    let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| &binding.node);
-    let bound = bound.or_else(|| memory.found.get(vm)).cloned();
-    // A node that waits for the machine of its own name does not wait for this one, unless one fewer makes the difference.
-    let waits = |node: &&String| {
-        vmi.is_none() || **node == vm || memory.hostnames.is_called(vm, node) || vmis.get(node).is_none()
-    };
-    let mut nodes: BTreeSet<String> = memory.unresolved.keys().filter(waits).cloned().collect();
-    nodes.insert(bound.unwrap_or_else(|| vm.to_owned()));
-    nodes.into_iter().map(NodeWake::Node).collect()
 }
 
 #[async_trait]

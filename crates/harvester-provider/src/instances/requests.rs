@@ -69,12 +69,11 @@ impl Requests {
     async fn is_listed(&self, uid: &str) -> Option<bool> {
         let mut listed = self.listed.lock().await;
         let last = listed.take().filter(|listed| listed.at.elapsed() < LIST_LASTS);
-        let last = match last {
-            Some(last) => last,
-            None => {
-                let uids = self.uids().await.ok();
-                Listed { at: Instant::now(), uids }
-            }
+        let last = if let Some(last) = last {
+            last
+        } else {
+            let uids = self.uids().await.ok();
+            Listed { at: Instant::now(), uids }
         };
         let found = last.uids.as_ref().map(|uids| uids.contains(uid));
         *listed = Some(last);

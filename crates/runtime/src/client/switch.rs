@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::layer::is_watch;
+use super::outcome::{copy, is_gateways, is_refused, never_arrived};
 use super::{ClientError, Settings, connect};
 use crate::error::chain;
 
@@ -358,37 +359,6 @@ fn clients(endpoints: &[Endpoint], settings: &Settings) -> Result<Vec<Clients>, 
             Ok(Clients { requests, watches: connect(endpoint.config.clone(), &impatient)? })
         })
         .collect()
-}
-
-/// What a proxy says when there is nothing behind it.
-fn is_gateways(status: StatusCode) -> bool {
-    matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
-}
-
-/// For who we are: nothing was done.
-fn is_refused(status: StatusCode) -> bool {
-    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-}
-
-/// No connection was made, so nothing can have happened on the other side.
-fn never_arrived(error: &kube::Error) -> bool {
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<hyper_util::client::legacy::Error>() {
-            return error.is_connect();
-        }
-        next = error.source();
-    }
-    false
-}
-
-fn copy(request: &Request<Body>) -> Option<Request<Body>> {
-    let mut copy = Request::new(request.body().try_clone()?);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.version_mut() = request.version();
-    *copy.headers_mut() = request.headers().clone();
-    Some(copy)
 }
 
 impl tower::Service<Request<Body>> for Switch {
