@@ -43,7 +43,7 @@ impl Instances for Cloud {
     }
 
     fn hold(&self) -> Option<Arc<Hold>> {
-        let held = self.held.load(std::sync::atomic::Ordering::Relaxed);
+        let held = self.held.load(Ordering::Relaxed);
         held.then(|| Arc::new(Hold { reason: "Test", message: "not now".into(), initialises_nodes: true }))
     }
 
@@ -235,11 +235,11 @@ async fn it_looks_at_once_and_then_every_period() {
 async fn while_nothing_may_be_written_no_node_goes_and_what_was_seen_before_does_not_count() {
     let mut test = Test::new(gone(), Power::On, |_| (200, json!({"metadata": {"name": "n"}})));
     test.controller.pass().await;
-    test.cloud.held.store(true, std::sync::atomic::Ordering::Relaxed);
+    test.cloud.held.store(true, Ordering::Relaxed);
     for _ in 0..3 {
         test.controller.pass().await;
     }
-    test.cloud.held.store(false, std::sync::atomic::Ordering::Relaxed);
+    test.cloud.held.store(false, Ordering::Relaxed);
     test.controller.pass().await;
     assert_eq!(test.scenario.writes(), []);
     test.controller.pass().await;

@@ -189,13 +189,14 @@ mod tests {
         });
         let requests = Requests::new(server.client(), "guests");
         let lost: Vec<String> = (0..100).map(|n| format!("vm-{n}")).collect();
-        let asked = lost.iter().map(|name| requests.prove(name, name));
+        let nobody = BTreeSet::new();
+        let asked = lost.iter().map(|name| requests.prove(name, name, &nobody));
         let found = futures::future::join_all(asked).await;
-        assert!(found.iter().all(|live| *live == Live::NotFound { uid_listed: Some(false) }));
+        assert!(found.iter().all(|live| *live == Live::NotFound { uid_listed: Some(false), canary: false }));
         let lists = || server.requests().iter().filter(|seen| seen.path.ends_with("/virtualmachines")).count();
         assert_eq!(lists(), 2, "two pages of one list");
         tokio::time::advance(LIST_LASTS).await;
-        requests.prove("vm-1", "vm-1").await;
+        requests.prove("vm-1", "vm-1", &nobody).await;
         assert_eq!(lists(), 4, "a later question gets a list of its own");
     }
 
