@@ -58,7 +58,8 @@ impl Card {
 /// What tells one authority from another, short enough for messages.
 pub fn fingerprint(authority: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, authority.trim_ascii());
-    digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    let bytes = digest.as_ref().first_chunk::<8>().copied().unwrap_or_default();
+    format!("{:016x}", u64::from_be_bytes(bytes))
 }
 
 #[cfg(test)]

@@ -46,9 +46,8 @@ impl NodeFact {
     }
 
     fn is_known(&self, card: &Card) -> bool {
-        let has = |uid: &&String| card.machines.contains(*uid);
-        self.machine.as_ref().filter(|_| self.seen).filter(has).is_some()
-            || self.namesake.as_ref().filter(has).is_some()
+        let has = |uid: &String| card.machines.contains(uid);
+        self.machine.as_ref().filter(|_| self.seen).is_some_and(has) || self.namesake.as_ref().is_some_and(has)
     }
 }
 
@@ -132,8 +131,8 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
     }
     match facts.card.filter(|card| !card.machines.is_empty()) {
         Some(card) => match continuity(facts, card) {
-            Ok(()) => Verdict::Normal(next_card(facts)),
-            Err(verdict) => verdict,
+            None => Verdict::Normal(next_card(facts)),
+            Some(doubt) => doubt,
         },
         None => match without_card(facts) {
             Some(contradiction) => Verdict::SafeMode(contradiction),
@@ -196,26 +195,26 @@ fn nowhere(facts: &Facts<'_>) -> Option<Contradiction> {
     })
 }
 
-/// Whether the machines of the card are still those of this cluster. Machines are replaced one by one; a copy has all of them replaced.
-fn continuity(facts: &Facts<'_>, card: &Card) -> Result<(), Verdict> {
+/// What casts doubt on the machines of the card still being those of this cluster. Machines are replaced one by one; a copy has all of them replaced.
+fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
     let (known, strangers): (Vec<&NodeFact>, Vec<&NodeFact>) = facts.nodes.iter().partition(|node| node.is_known(card));
     if known.iter().any(|node| node.life == Life::Own) {
-        return Ok(());
+        return None;
     }
     // A Node without a machine that can be named says nothing, unless it is new.
     let strangers: Vec<&NodeFact> =
         strangers.into_iter().filter(|node| node.there().is_some() || node.machine.is_none()).collect();
     if let Some(contradiction) = another_cluster(facts, &strangers) {
-        return Err(Verdict::SafeMode(contradiction));
+        return Some(Verdict::SafeMode(contradiction));
     }
     if !known.is_empty() && strangers.is_empty() {
-        return Ok(());
+        return None;
     }
     let alive = |nodes: &[&NodeFact]| nodes.iter().any(|node| node.life > Life::Silent);
     match (facts.settled, alive(&known), alive(&strangers)) {
-        (true, true, _) => Ok(()),
-        (true, false, true) => Err(Verdict::SafeMode(replaced(card, &known, &strangers))),
-        (false, ..) | (true, false, false) => Err(Verdict::Undecided(format!(
+        (true, true, _) => None,
+        (true, false, true) => Some(Verdict::SafeMode(replaced(card, &known, &strangers))),
+        (false, ..) | (true, false, false) => Some(Verdict::Undecided(format!(
             "it is not known yet whether the {} machines in the record are still those of this cluster: none of them is known to run \
              one of its Nodes",
             card.machines.len()

@@ -206,7 +206,7 @@ impl Keeper {
             settled: since.elapsed() >= SETTLED,
         };
         if let Some(word) = found.word.as_ref().filter(|_| progress.may_write) {
-            return Some(self.follow(word, &facts, &decision, events));
+            return Some(Self::follow(word, &facts, &decision, events));
         }
         let note = match judge(&facts) {
             Verdict::Normal(card) | Verdict::New(card) => Some(self.go_on(card, &decision, found, progress, events)),

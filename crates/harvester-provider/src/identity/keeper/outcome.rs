@@ -90,7 +90,7 @@ impl Keeper {
     }
 
     /// What a human says of the identity is written down; the next look finds that the facts agree.
-    pub(super) fn follow(&self, word: &Word, facts: &Facts<'_>, decision: &Decision, events: &Recorder) -> Note {
+    pub(super) fn follow(word: &Word, facts: &Facts<'_>, decision: &Decision, events: &Recorder) -> Note {
         let mut card = confirmed_card(facts, word);
         let name = match word {
             Word::Confirm => decision.name.clone(),
