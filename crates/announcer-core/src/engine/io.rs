@@ -61,9 +61,7 @@ pub enum Input {
     /// Somebody spoke about an address.
     Heard(Frame),
     /// The DHCP client of a Service that was started with this generation.
-    Dhcp(Uid, u64, DhcpEvent),
-    /// The DHCPv6 client of a Service that was started with this generation.
-    Dhcp6(Uid, u64, DhcpEvent<LeaseFacts6>),
+    Dhcp(Uid, u64, ClientEvent),
     /// What became of an [`Action::Record`].
     Recorded(ServiceKey, Recorded),
     /// The process has been asked to end.
@@ -76,6 +74,15 @@ pub enum Input {
     Successor(String),
     /// Time passed.
     Tick,
+}
+
+/// What a client of either version of DHCP reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// One of DHCP.
+    V4(DhcpEvent),
+    /// One of DHCPv6.
+    V6(DhcpEvent<LeaseFacts6>),
 }
 
 /// What a DHCP client reports.
@@ -225,8 +232,8 @@ pub enum Recorded {
 pub struct Record {
     /// The Service that is meant, not a later one of its name.
     pub uid: Uid,
-    /// `vipHost`.
-    pub vip_host: String,
+    /// `vipHost`; absent: nobody announces it yet, and the record is only to be written while no owner stands there.
+    pub vip_host: Option<String>,
     /// The term beside it, in `node` mode. Never written over a newer one.
     pub term: Option<Term>,
     /// `hwaddr`, for DHCP.
@@ -267,6 +274,15 @@ impl LostLeases {
     pub fn is_empty(&self) -> bool {
         self.v4.is_none() && self.v6.is_none()
     }
+}
+
+/// How to start a client of either version of DHCP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientStart {
+    /// One of DHCP.
+    V4(DhcpStart),
+    /// One of DHCPv6.
+    V6(Dhcp6Start),
 }
 
 /// How to start a DHCP client.
@@ -365,27 +381,18 @@ pub enum Action {
     /// Hear what is said about addresses of these families on these interfaces, and nothing else.
     Listen(BTreeSet<(u32, Family)>),
     /// Start the DHCP client of a Service.
-    StartDhcp(Uid, DhcpStart),
-    /// Stop it, giving the lease back or keeping it for a successor.
+    StartDhcp(Uid, ClientStart),
+    /// Stop the DHCP client of a VIP, giving the lease back or keeping it for a successor.
     StopDhcp {
         /// Whose.
-        uid: Uid,
+        id: VipId,
         /// Whether to send RELEASE.
         release: bool,
     },
-    /// Start the DHCPv6 client of a Service.
-    StartDhcp6(Uid, Dhcp6Start),
-    /// Stop it, giving the lease back or keeping it for a successor.
-    StopDhcp6 {
-        /// Whose.
-        uid: Uid,
-        /// Whether to send RELEASE.
-        release: bool,
-    },
-    /// Tell the DHCP client of a Service that its interface is down, or back.
+    /// Tell the DHCP client of a VIP that its interface is down, or back.
     DhcpLink {
         /// Whose.
-        uid: Uid,
+        id: VipId,
         /// It can be used again.
         up: bool,
     },
