@@ -62,7 +62,7 @@ impl World<'_> {
             self.send(n, purpose, request);
         }
         let process = self.nodes[n].process.as_ref().expect("it did not exit");
-        let (sleep, leads) = (process.deadline().saturating_duration_since(clock), process.leads());
+        let (sleep, leads) = (process.deadline(clock).saturating_duration_since(clock), process.leads());
         self.judge.changed |= std::mem::replace(&mut self.nodes[n].led, leads) != leads;
         self.count_steps(n, sleep);
         let lateness = self.between(0, self.scenario.busy_us);
@@ -150,12 +150,9 @@ impl World<'_> {
                 let process = self.process(n);
                 let out = &mut process.requests;
                 let said = match action {
-                    Action::Swap(key, swap) => {
-                        process.swapper.begin(key, swap, out);
-                        Vec::new()
-                    }
+                    Action::Swap(key, swap) => process.swapper.begin(clock, key, swap, out),
                     Action::Membership(card) => {
-                        process.membership.enrol(wall, card, out);
+                        process.membership.renew(clock, wall, card, out);
                         Vec::new()
                     }
                     Action::Record(key, record) => {
