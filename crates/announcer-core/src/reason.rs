@@ -11,6 +11,8 @@ pub enum Reason {
     AddressConflict,
     /// Something is wrong with the Service, its interface or the nodes.
     CannotAnnounce,
+    /// No node is fully well: the least bad one announces it.
+    NoHealthyNode,
     /// Policy Local, and no endpoint where the address is.
     NoLocalEndpoint,
     /// The server has given another address than before.
@@ -34,6 +36,7 @@ impl Reason {
             Self::AddressAnnounced => "AddressAnnounced",
             Self::AddressConflict => "AddressConflict",
             Self::CannotAnnounce => "CannotAnnounce",
+            Self::NoHealthyNode => "NoHealthyNode",
             Self::NoLocalEndpoint => "NoLocalEndpoint",
             Self::DhcpAddressChanged => "DHCPAddressChanged",
             Self::DhcpOtherAddress => "DHCPOtherAddress",
@@ -62,6 +65,7 @@ mod tests {
             Reason::AddressAnnounced,
             Reason::AddressConflict,
             Reason::CannotAnnounce,
+            Reason::NoHealthyNode,
             Reason::NoLocalEndpoint,
             Reason::DhcpAddressChanged,
             Reason::DhcpOtherAddress,

@@ -170,7 +170,14 @@ impl Limits {
                 + relisted
                 + ms(500)
                 + 6 * late
-                + if scenario.has(ServerFault::Silent) { seconds(2) } else { Duration::ZERO },
+                + if [ServerFault::Silent, ServerFault::Slow, ServerFault::Refuses, ServerFault::GivesAway]
+                    .iter()
+                    .any(|fault| scenario.has(*fault))
+                {
+                    seconds(2)
+                } else {
+                    Duration::ZERO
+                },
             // A write that was under way is given up after three seconds, and done again after one.
             misjudged: 4 * api + seconds(4) + ms(100) + 3 * late,
             // decisions.md 19.

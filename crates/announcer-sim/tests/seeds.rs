@@ -144,6 +144,23 @@ fn an_owner_whose_lease_was_not_read_yet_is_not_asked_for_by_everybody() {
 }
 
 #[test]
+fn an_address_is_not_given_to_a_node_that_still_leaves_everything_to_a_kube_vip() {
+    for seed in [5_010_240, 5_016_139] {
+        keeps_its_promises(seed, ElectionMode::Node);
+    }
+}
+
+#[test]
+fn what_the_record_says_is_somebody_elses_is_not_served_for_a_last_moment_beside_a_kube_vip() {
+    keeps_its_promises(5_016_550, ElectionMode::Node);
+}
+
+#[test]
+fn a_lease_that_its_server_has_shortened_is_used_by_a_successor_no_longer_than_that() {
+    keeps_its_promises(5_008_426, ElectionMode::Node);
+}
+
+#[test]
 fn a_seed_makes_the_same_run_each_time() {
     for mode in ALL {
         for seed in 0..3 {

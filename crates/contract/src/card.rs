@@ -42,6 +42,9 @@ pub struct Card<M> {
     /// The newest term that its watch has shown (decisions.md 20).
     #[serde(default)]
     pub term: Term,
+    /// It has read that somebody else holds the Lease for all Services, and takes nothing (decisions.md 19).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub yields: bool,
     /// Groups whose addresses its kernel refuses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unable: BTreeSet<String>,
@@ -49,12 +52,19 @@ pub struct Card<M> {
 
 impl<M> Default for Card<M> {
     fn default() -> Self {
-        Self { links: Vec::new(), serving: false, leaving: false, term: Term::default(), unable: BTreeSet::new() }
+        Self {
+            links: Vec::new(),
+            serving: false,
+            leaving: false,
+            term: Term::default(),
+            yields: false,
+            unable: BTreeSet::new(),
+        }
     }
 }
 
 impl<M: Display + FromStr> Card<M> {
-    /// As written in the annotation; what somebody else made of it is as good as an empty card: a node that gets nothing.
+    /// As written in the annotation; what somebody else made of it is as good as an empty card: a node without interfaces.
     pub fn parse(text: &str) -> Self {
         serde_json::from_str(text).ok().filter(|card: &Self| card.term.is_plausible()).unwrap_or_default()
     }
@@ -87,7 +97,7 @@ mod tests {
 
     /// Announcers of different versions read one another.
     #[test]
-    fn a_card_reads_as_it_always_did_and_a_spoilt_one_is_that_of_a_node_that_gets_nothing() {
+    fn a_card_reads_as_it_always_did_and_a_spoilt_one_is_that_of_a_node_without_interfaces() {
         let link = CardLink {
             name: "eth0".into(),
             mac: "02:00:00:00:00:09".to_owned(),

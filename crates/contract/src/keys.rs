@@ -55,7 +55,17 @@ pub mod cloudprovider {
 
         /// Node: JSON array of addresses that are not to be shown.
         pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
-        /// Label of a Node: the Harvester host that its machine runs on, for anti-affinity across physical machines.
+        /// Node, while hosts are being upgraded: the Harvester host that its machine runs on, which the label may not show before it is over.
+    pub const HOST_UPGRADE_HOST: &str = "cloudprovider.harvesterhci.io/host-upgrade-host";
+    /// Node, while hosts are being upgraded: state of its host, as Harvester stores it.
+    pub const HOST_UPGRADE_STATE: &str = "cloudprovider.harvesterhci.io/host-upgrade-state";
+    /// Node, while hosts are being upgraded: kind and name of the plan.
+    pub const HOST_UPGRADE_PLAN: &str = "cloudprovider.harvesterhci.io/host-upgrade-plan";
+    /// Node, while hosts are being upgraded: what becomes of its machine, `migrate`, `shutdown` or `none`.
+    pub const HOST_UPGRADE_EXPECT: &str = "cloudprovider.harvesterhci.io/host-upgrade-expect";
+    /// Taint of a Node whose host is being upgraded, with effect `PreferNoSchedule`, where that was asked for.
+    pub const HOST_MAINTENANCE: &str = "cloudprovider.harvesterhci.io/host-maintenance";
+    /// Label of a Node: the Harvester host that its machine runs on, for anti-affinity across physical machines.
         pub const HOST: &str = "cloudprovider.harvesterhci.io/host";
 
         /// Service, of the announcer: since which change of owner `vipHost` stands, as a decimal number (decisions.md 20).

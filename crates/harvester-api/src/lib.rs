@@ -11,5 +11,6 @@ pub mod load_balancer;
 pub mod names;
 pub mod node_ip;
 mod resource;
+pub mod upgrade;
 pub mod virtual_machine;
 pub mod virtual_machine_instance;

@@ -111,6 +111,9 @@ pub struct VirtualMachineInstanceStatus {
     /// The last migration; stays after its end.
     #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
     pub migration_state: Option<MigrationState>,
+    /// The host that this machine is to leave, while it is being emptied.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "Option::is_none")]
+    pub evacuation_node_name: Option<String>,
     /// `Ready`, `Paused`, `AgentConnected`, …
     #[serde(default, deserialize_with = "lenient::items", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<InstanceCondition>,
@@ -205,6 +208,11 @@ impl VirtualMachineInstance {
     /// Status of a condition, `None` where it is missing.
     pub fn condition(&self, kind: &str) -> Option<&InstanceCondition> {
         self.status.conditions.iter().find(|condition| condition.kind == kind)
+    }
+
+    /// Whether it can move to another host while it runs; `None` where KubeVirt has not said so.
+    pub fn live_migratable(&self) -> Option<bool> {
+        self.condition("LiveMigratable").map(|condition| condition.status == "True")
     }
 
     /// The guest agent is connected; only then does it make sense to ask it.

@@ -9,6 +9,7 @@ mod config;
 mod connection;
 mod features;
 mod garbage;
+mod host_upgrade;
 mod identity;
 mod instances;
 mod load_balancers;

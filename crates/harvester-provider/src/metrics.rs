@@ -36,6 +36,11 @@ pub struct Metrics {
     pub cluster_name_mismatch: Gauge,
     /// 1 while no announcer renews its Lease.
     pub announcer_missing: Gauge,
+    /// 1 while an upgrade of the hosts suspends deletions and the like.
+    pub host_upgrade_window: Gauge,
+    /// By signal: 1 while it can be read.
+    host_upgrade_signals: Family<[(&'static str, &'static str); 1], Gauge>,
+    host_upgrade_nodes: Family<[(&'static str, &'static str); 1], Gauge>,
     garbage: Family<[(&'static str, &'static str); 1], Gauge>,
     reasons: Mutex<BTreeMap<ServiceKey, WaitReason>>,
 }
@@ -55,6 +60,9 @@ impl Metrics {
             known_hostnames: Gauge::default(),
             cluster_name_mismatch: Gauge::default(),
             announcer_missing: Gauge::default(),
+            host_upgrade_window: Gauge::default(),
+            host_upgrade_signals: Family::default(),
+            host_upgrade_nodes: Family::default(),
             garbage: Family::default(),
             reasons: Mutex::default(),
         };
@@ -104,6 +112,21 @@ impl Metrics {
             metrics.cluster_name_mismatch.clone(),
         );
         registry.register(
+            "harvester_host_upgrade_window",
+            "1 while an upgrade of Harvester's hosts, or their silence, suspends deletions, zones and changes of load balancers",
+            metrics.host_upgrade_window.clone(),
+        );
+        registry.register(
+            "harvester_host_upgrade_signal",
+            "1 while what the host tells of its upgrade can be read, by kind",
+            metrics.host_upgrade_signals.clone(),
+        );
+        registry.register(
+            "harvester_host_upgrade_nodes",
+            "Nodes by reason of their condition HarvesterHostMaintenance",
+            metrics.host_upgrade_nodes.clone(),
+        );
+        registry.register(
             "harvester_announcer_missing",
             "1 while Services have addresses and no announcer renews its Lease, where one did before",
             metrics.announcer_missing.clone(),
@@ -114,6 +137,17 @@ impl Metrics {
             metrics.garbage.clone(),
         );
         metrics
+    }
+
+    /// 1 while what the host tells by this kind can be read.
+    pub fn host_upgrade_signal(&self, kind: &'static str) -> Gauge {
+        self.host_upgrade_signals.get_or_create_owned(&[("signal", kind)])
+    }
+
+    /// So many Nodes show this reason.
+    pub fn host_upgrade_nodes(&self, reason: &'static str, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.host_upgrade_nodes.get_or_create(&[("reason", reason)]).set(count);
     }
 
     /// So many objects of this kind have no Service.

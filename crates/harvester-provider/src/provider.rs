@@ -1,5 +1,6 @@
 //! The provider as the command starts it: caches, watches, and the two traits on top of them.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
@@ -13,7 +14,7 @@ use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use runtime::events::Recorder;
 use runtime::health::Check;
-use runtime::reflect::Reflector;
+use runtime::reflect::{Reflector, returned};
 use runtime::tasks::Tasks;
 use tokio::sync::watch;
 
@@ -21,6 +22,7 @@ use crate::announcers::Announcers;
 use crate::config::ProviderConfig;
 use crate::features::Detector;
 use crate::garbage::collector::Collector;
+use crate::host_upgrade::{self, Caution, Controller, PlanCaches, Signals};
 use crate::identity::Identity;
 use crate::identity::keeper::{Keeper, Sources, record_cache};
 use crate::identity::record::{self, Record, Records};
@@ -50,6 +52,19 @@ pub struct HarvesterProvider {
     collector: Collector,
     detector: Detector,
     announcers: Announcers,
+    upgrades: Upgrades,
+}
+
+/// What follows upgrades of the hosts.
+#[derive(Debug)]
+struct Upgrades {
+    controller: Controller,
+    signals: Signals,
+    caution: Caution,
+    /// Tells that Harvester is back.
+    returns: Option<watch::Receiver<u64>>,
+    /// Tells all watches to read everything anew.
+    anew: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -120,6 +135,7 @@ impl HarvesterProvider {
         };
         let mapping = MappingSource::new(mapping, watches.mapping.status());
 
+        let caution = Caution::default();
         let load_balancers = HarvesterLoadBalancers::new(
             (config.load_balancers(), identity.clone()),
             (services.clone(), nodes.clone()),
@@ -127,7 +143,8 @@ impl HarvesterProvider {
             mapping.clone(),
             load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace),
             Arc::clone(&metrics),
-        );
+        )
+        .cautious(caution.clone());
         let (instances, asked) = HarvesterInstances::new(
             (config, identity.clone()),
             services.clone(),
@@ -136,6 +153,7 @@ impl HarvesterProvider {
             instances::requests::Requests::new(harvester.clone(), namespace),
             Arc::clone(&metrics),
         );
+        let instances = instances.cautious(caution.clone());
         let writer = (!config.disable_vmi_controller)
             .then(|| Writer::new(guest.clone(), identity.clone(), vmis.clone(), mapping, Arc::clone(&metrics)));
         let sources = Sources { services: services.clone(), lbs: lbs.clone(), vmis: vmis.clone(), record };
@@ -147,13 +165,31 @@ impl HarvesterProvider {
             [watches.lbs.status(), watches.record.status()],
             (load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace), load_balancers.pacer()),
             Arc::clone(&metrics),
-        );
+        )
+        .cautious(caution.clone());
         let detector = Detector {
             client: harvester.clone(),
             lbs: lbs.clone(),
             watched: watches.lbs.status(),
             returns: None,
             metrics: Arc::clone(&metrics),
+        };
+        let plans = PlanCaches::empty();
+        let seen = host_upgrade::Sources {
+            nodes: nodes.clone(),
+            services: services.clone(),
+            vms: vms.clone(),
+            vmis: vmis.clone(),
+            plans: plans.clone(),
+            watched: watches.vms.status(),
+        };
+        let readable = ["upgradeplan", "upgrade"].map(|kind| metrics.host_upgrade_signal(kind));
+        let upgrades = Upgrades {
+            controller: Controller::new(guest, seen, caution.clone(), Arc::clone(&metrics)),
+            signals: Signals::new(harvester.clone(), plans, readable),
+            caution,
+            returns: None,
+            anew: watch::Sender::new(0),
         };
         let announcers = Announcers::new(guest, services.clone(), sources.record.clone(), Arc::clone(&metrics));
         let keeper = Keeper::new(identity, sources, Records::new(guest.clone()), metrics);
@@ -167,15 +203,25 @@ impl HarvesterProvider {
             collector,
             detector,
             announcers,
+            upgrades,
         }
     }
 
     /// Reads everything anew when this changes: Harvester is back after an outage, or its credentials were replaced.
     pub fn resync_on(mut self, returns: &watch::Receiver<u64>) -> Self {
-        self.watches.lbs = self.watches.lbs.returns(returns.clone());
-        self.watches.vms = self.watches.vms.returns(returns.clone());
-        self.watches.vmis = self.watches.vmis.returns(returns.clone());
+        let anew = &self.upgrades.anew;
+        self.watches.lbs = self.watches.lbs.returns(anew.subscribe());
+        self.watches.vms = self.watches.vms.returns(anew.subscribe());
+        self.watches.vmis = self.watches.vmis.returns(anew.subscribe());
+        self.upgrades.signals = self.upgrades.signals.returns(returns.clone());
+        self.upgrades.returns = Some(returns.clone());
         self.detector.returns = Some(returns.clone());
+        self
+    }
+
+    /// Taints Nodes whose host is being upgraded, so that new pods go elsewhere where they can.
+    pub fn taint_nodes_in_maintenance(mut self, yes: bool) -> Self {
+        self.upgrades.controller.taint(yes);
         self
     }
 
@@ -219,9 +265,29 @@ impl HarvesterProvider {
         tasks.spawn_endless("guest agents", self.instances.run(self.asked));
         tasks.spawn_endless("host features", self.detector.run());
         tasks.spawn_endless("announcers", self.announcers.run(events.for_component(COMPONENT)));
+        let Upgrades { controller, signals, caution, returns, anew } = self.upgrades;
+        tasks.spawn_endless("host upgrades", controller.run(events.for_component(COMPONENT)));
+        tasks.spawn_endless("signals of host upgrades", signals.run());
+        tasks.spawn_endless("reading anew", read_anew(returns, caution.resyncs(), anew));
         if let Some(writer) = self.writer {
             tasks.spawn_endless("NAD mapping", writer.run());
         }
+    }
+}
+
+/// Everything is read anew when Harvester is back, and when an upgrade of its hosts is over.
+async fn read_anew(
+    mut returns: Option<watch::Receiver<u64>>,
+    resyncs: watch::Receiver<u64>,
+    anew: watch::Sender<u64>,
+) -> Infallible {
+    let mut resyncs = Some(resyncs);
+    loop {
+        tokio::select! {
+            () = returned(&mut returns) => {}
+            () = returned(&mut resyncs) => {}
+        }
+        anew.send_modify(|count| *count += 1);
     }
 }
 

@@ -12,6 +12,7 @@ pub mod guest;
 pub mod host;
 pub mod install;
 pub mod ranges;
+pub mod replay;
 pub mod selector;
 pub mod serve;
 pub mod sim;

@@ -23,7 +23,8 @@ const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Whether the end of a lease that stands on the Service is not good enough for a successor any more: it moved by
 /// [`FACTS_STEP`] and by a quarter of what is left until `expires`; or it comes before the next renewal, which is due
-/// after half of that, and a successor would find a lease that is over, and it moved by [`SHORT_FACTS_STEP`].
+/// after half of that, and a successor would find a lease that is over, and it moved by [`SHORT_FACTS_STEP`]. An end that comes
+/// sooner than recorded is always written.
 pub(super) fn has_moved(
     recorded: Option<Timestamp>,
     end: Option<Timestamp>,
@@ -35,7 +36,9 @@ pub(super) fn has_moved(
     let moved = (new.as_second() - old.as_second()).unsigned_abs();
     // What stands there is in whole seconds.
     let soon_over = new > old && moved > (left / 2).as_secs() + 1;
-    moved >= (left / 4).max(FACTS_STEP).as_secs() || (soon_over && moved >= SHORT_FACTS_STEP.as_secs())
+    // A successor would go on with an address that the server may give to somebody else.
+    let shortened = new < old && moved > 1;
+    shortened || moved >= (left / 4).max(FACTS_STEP).as_secs() || (soon_over && moved >= SHORT_FACTS_STEP.as_secs())
 }
 
 impl Vip {
@@ -153,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_hardly_moves_or_comes_nearer_by_little_is_not_written() {
+    fn an_end_that_hardly_moves_is_not_written_and_one_that_comes_sooner_is() {
         let (now, wall) = (Instant::now(), Timestamp::UNIX_EPOCH);
         let moved = |seconds: i64, left: u64| {
             let (old, new) = (wall + Duration::from_secs(1000), wall + jiff::SignedDuration::from_secs(1000 + seconds));
             has_moved(Some(old), Some(new), Some(now + Duration::from_secs(left)), now)
         };
         assert!(!moved(59, 3600) && !moved(600, 3600) && moved(900, 3600) && moved(-900, 3600));
-        assert!(!moved(-20, 30) && moved(17, 30));
+        assert!(!moved(-1, 30) && moved(-20, 30) && moved(17, 30));
         assert!(has_moved(Some(wall), None, None, now) && !has_moved(None, None, None, now));
     }
 }

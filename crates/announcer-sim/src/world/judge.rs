@@ -238,33 +238,42 @@ impl World<'_> {
         match self.scenario.mode {
             ElectionMode::Global => true,
             ElectionMode::Service => services.iter().all(serves),
-            ElectionMode::Node => {
-                let fit = node.not_ready == 0 && node.shut_out == 0 && node.proxy_ill == 0;
-                fit && services.iter().all(serves)
-            }
+            // What else is wrong with a node makes others better, and this one not useless.
+            ElectionMode::Node => node.shut_out == 0 && services.iter().all(serves),
         }
     }
 
     /// The same, and it may begin to.
     fn may_begin(&self, n: usize, index: usize) -> bool {
-        self.nodes[n].honours.as_ref().is_none_or(|(_, until)| *until <= self.clock(n))
-            && self.may_serve(n, index)
-            && (self.nodes[n].cordoned == 0 || self.scenario.mode != ElectionMode::Node)
+        self.nodes[n].honours.as_ref().is_none_or(|(_, until)| *until <= self.clock(n)) && self.may_serve(n, index)
+    }
+
+    /// What is wrong with a node, the worse the greater. `begins`: for an address that it does not have yet.
+    fn defects(&self, n: usize, begins: bool) -> (bool, bool, bool) {
+        let node = &self.nodes[n];
+        (node.proxy_ill > 0, node.not_ready > 0, begins && node.cordoned > 0)
     }
 
     /// Its card says something else than is so, as after an outage of the API: others decide by that.
     fn is_misjudged(&self, n: usize) -> bool {
         let node = &self.nodes[n];
-        let is_so = |card: &Card| card.serving == (node.proxy_ill == 0) && !card.leaving && !card.links.is_empty();
+        let yields = node.honours.as_ref().is_some_and(|(_, until)| *until > self.clock(n));
+        let is_so = |card: &Card| {
+            card.serving == (node.proxy_ill == 0) && card.yields == yields && !card.leaving && !card.links.is_empty()
+        };
         self.scenario.mode == ElectionMode::Node && !self.api.card(&node.name).is_some_and(is_so)
     }
 
     /// It should have handed over. In the other modes it stays where the Lease is, or until the pods have left.
     fn is_misplaced(&self, n: usize, index: usize, well: &[bool]) -> bool {
+        let better = |other: usize| !self.may_serve(n, index) || self.defects(other, true) < self.defects(n, false);
+        // Who has stood still without seeing it renews its Lease by a clock that is behind; until then it has run out.
+        let renewal = Duration::from_secs(self.scenario.lease[0].div_ceil(3));
+        let known = |other: usize| self.nodes[other].deceived_at.is_none_or(|at| self.now > at + renewal);
+        let takes =
+            |other: usize| well[other] && known(other) && self.may_begin(other, index) && !self.is_misjudged(other);
         self.scenario.mode == ElectionMode::Node
-            && !self.may_serve(n, index)
-            && (0..self.nodes.len())
-                .any(|other| other != n && well[other] && self.may_begin(other, index) && !self.is_misjudged(other))
+            && (0..self.nodes.len()).any(|other| other != n && takes(other) && better(other))
             // Who is ill may be the one to whom it was handed.
             && well.iter().all(|well| *well)
     }

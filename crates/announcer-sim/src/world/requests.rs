@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::{Event, World};
 use crate::api::{Answer, Change, Request};
 use crate::process::{Mail, Purpose};
-use crate::scenario::Kind;
+use crate::scenario::{Fault, Kind};
 use crate::words::outcome;
 
 /// One way, in microseconds.
@@ -124,7 +124,8 @@ impl World<'_> {
 
     /// How long the watches of this node still stand still.
     fn hold(&self, n: usize) -> Duration {
-        let holds = self.scenario.faults.iter().filter(|fault| fault.kind == Kind::Stale(n));
+        let stale = |fault: &&Fault| fault.kind == Kind::Stale(n) && fault.is_on(self.now);
+        let holds = self.scenario.faults.iter().filter(stale);
         holds.map(|fault| fault.end().saturating_sub(self.now)).max().unwrap_or_default()
     }
 

@@ -2,9 +2,8 @@
 //! (decisions.md 21).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use runtime::cache::Cache;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,7 +19,7 @@ const EVERY: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(2);
 /// Bad answers in a row before it counts: a kube-proxy that is being replaced is back in a moment.
 const PATIENCE: u32 = 4;
-/// Where nobody listens (another proxy, or a CNI that does its work) the node has to be ready for this long.
+/// Where nobody listens (another proxy, or a CNI that does its work) a Node that was not ready has to be it for this long.
 const READY_FOR: Duration = Duration::from_secs(10);
 
 /// What was answered.
@@ -38,13 +37,8 @@ pub async fn watch(node: String, nodes: Cache<String, NodeView>, inputs: mpsc::U
     let mut told = None;
     loop {
         let health = ask_all(&ADDRESSES).await;
-        let ready_for = nodes.get(&node).map(|view| {
-            let since = view.ready_changed.filter(|_| view.facts.ready);
-            since.map_or(Duration::ZERO, |since| {
-                Duration::try_from(Timestamp::now().duration_since(since)).unwrap_or_default()
-            })
-        });
-        let serving = judge.judge(health, ready_for);
+        let ready = nodes.get(&node).map(|view| view.facts.ready);
+        let serving = judge.judge(Instant::now(), health, ready);
         if told.replace(serving) != Some(serving) {
             tracing::info!(?health, serving, "kube-proxy");
             let _ = inputs.send(Input::KubeProxy(serving));
@@ -59,11 +53,17 @@ struct Judge {
     bad: u32,
     listened: bool,
     serving: bool,
+    /// When the Node was last seen not to be ready.
+    unready: Option<Instant>,
 }
 
 impl Judge {
-    /// `ready_for`: how long the Node has been ready; absent: it is not known.
-    fn judge(&mut self, health: Health, ready_for: Option<Duration>) -> bool {
+    /// `ready`: whether the Node is; absent: it is not known. For how long is counted here: the Node's own times are those of
+    /// another clock.
+    fn judge(&mut self, now: Instant, health: Health, ready: Option<bool>) -> bool {
+        if ready == Some(false) {
+            self.unready = Some(now);
+        }
         self.serving = match health {
             Health::Good => {
                 self.bad = 0;
@@ -71,7 +71,7 @@ impl Judge {
                 true
             }
             // One that listened a moment ago and does not any more is being replaced, or dead.
-            Health::Absent if !self.listened => ready_for.is_none_or(|ready_for| ready_for >= READY_FOR),
+            Health::Absent if !self.listened => self.unready.is_none_or(|unready| now >= unready + READY_FOR),
             Health::Bad | Health::Absent => {
                 self.bad += 1;
                 self.serving && self.bad < PATIENCE
@@ -114,21 +114,23 @@ mod tests {
 
     #[test]
     fn a_kube_proxy_that_is_being_replaced_costs_nothing_and_one_that_stays_away_does() {
-        let mut judge = Judge::default();
-        assert!(!Judge::default().judge(Health::Bad, None), "never seen well");
-        assert!(judge.judge(Health::Good, None));
+        let (mut judge, now) = (Judge::default(), Instant::now());
+        assert!(!Judge::default().judge(now, Health::Bad, None), "never seen well");
+        assert!(judge.judge(now, Health::Good, None));
         for health in [Health::Absent, Health::Absent, Health::Bad] {
-            assert!(judge.judge(health, Some(Duration::from_hours(1))));
+            assert!(judge.judge(now, health, Some(true)));
         }
-        assert!(!judge.judge(Health::Absent, Some(Duration::from_hours(1))));
-        assert!(judge.judge(Health::Good, None));
+        assert!(!judge.judge(now, Health::Absent, Some(true)));
+        assert!(judge.judge(now, Health::Good, None));
     }
 
     #[test]
-    fn where_nobody_listens_the_node_has_to_be_ready_for_a_while() {
-        let absent = |seconds| Judge::default().judge(Health::Absent, Some(Duration::from_secs(seconds)));
-        assert!(!absent(9) && absent(10));
-        assert!(Judge::default().judge(Health::Absent, None), "Nodes may not be read");
+    fn where_nobody_listens_a_node_that_was_not_ready_has_to_be_it_for_a_while() {
+        let (mut judge, start) = (Judge::default(), Instant::now());
+        let mut absent = |seconds, ready| judge.judge(start + Duration::from_secs(seconds), Health::Absent, ready);
+        assert!(absent(0, None), "Nodes may not be read");
+        assert!(absent(2, Some(true)), "ready since before this process, by whatever clock");
+        assert!(!absent(4, Some(false)) && !absent(13, Some(true)) && absent(14, Some(true)));
     }
 
     #[tokio::test]

@@ -55,8 +55,6 @@ impl LeaseView {
 pub struct NodeView {
     /// For the engine.
     pub facts: NodeFacts,
-    /// Since when it is in that state.
-    pub ready_changed: Option<Timestamp>,
 }
 
 impl NodeView {
@@ -78,7 +76,6 @@ impl NodeView {
                 shut_out: tainted || excluded,
                 cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
             },
-            ready_changed: condition.and_then(|found| found.last_transition_time.as_ref()).map(|time| time.0),
         }
     }
 }

@@ -114,6 +114,9 @@ pub struct Harvester {
     /// 0 never does
     #[arg(long, default_value = "0s", value_parser = go_duration)]
     pub node_out_of_service_after: Duration,
+    /// Taint nodes whose Harvester host is being upgraded with PreferNoSchedule, so that new pods go elsewhere where they can
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub host_upgrade_taint: bool,
     /// At most so many load balancers on Harvester for this cluster; further Services wait with an Event. 0: no limit
     #[arg(long, default_value_t = 0, value_parser = count)]
     pub max_load_balancers: usize,

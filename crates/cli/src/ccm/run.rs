@@ -105,6 +105,7 @@ async fn manage(
                 (&caches.services, &caches.nodes),
                 registry,
             )
+            .taint_nodes_in_maintenance(flags.harvester.host_upgrade_taint)
         }),
         settings: settings(flags, configuration),
         metrics: ControllerMetrics::register(metrics),

@@ -55,6 +55,8 @@ mod tests {
         metrics.waits(&ServiceKey { namespace: "default".into(), name: "web".into() }, Some(WaitReason::Allocation));
         metrics.host_feature("feature", true);
         metrics.garbage(Kind::Ours, 1);
+        metrics.host_upgrade_nodes("HostRebooting", 1);
+        metrics.host_upgrade_signal("upgradeplan").set(1);
         link.reloads.get_or_create(&[("result", "used")]).inc();
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
@@ -72,6 +74,9 @@ mod tests {
             ("harvester_garbage_loadbalancers", "gauge"),
             ("harvester_guest_agent_failures_total", "counter"),
             ("harvester_host_feature", "gauge"),
+            ("harvester_host_upgrade_nodes", "gauge"),
+            ("harvester_host_upgrade_signal", "gauge"),
+            ("harvester_host_upgrade_window", "gauge"),
             ("harvester_known_hostnames", "gauge"),
             ("harvester_loadbalancer_allocation_seconds", "histogram"),
             ("harvester_loadbalancer_possible_leaks_total", "counter"),

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::list::{Garbage, Kind, list};
 use super::sweep::Sweep;
 use crate::config::{GarbageConfig, GarbageMode, LoadBalancerConfig};
+use crate::host_upgrade::Caution;
 use crate::identity::Identity;
 use crate::identity::keeper::{Sources, cluster_uid};
 use crate::identity::record::{self, NAME};
@@ -43,6 +44,7 @@ pub struct Collector {
     requests: Requests,
     pacer: Arc<Pacer>,
     metrics: Arc<Metrics>,
+    caution: Caution,
 }
 
 /// What was told last.
@@ -63,7 +65,13 @@ impl Collector {
         (requests, pacer): (Requests, Arc<Pacer>),
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { settings, given, identity, sources, watched, requests, pacer, metrics }
+        Self { settings, given, identity, sources, watched, requests, pacer, metrics, caution: Caution::default() }
+    }
+
+    /// Asks this before anything is deleted.
+    pub fn cautious(mut self, caution: Caution) -> Self {
+        self.caution = caution;
+        self
     }
 
     /// Never ends.
@@ -93,6 +101,9 @@ impl Collector {
                 }
             }
             self.notice(&mut seen, &mut sweep);
+            if self.caution.may_collect_garbage().is_err() {
+                sweep.trouble(Instant::now());
+            }
             let garbage = self.look();
             self.tell(&garbage, &mut told, &events);
             if self.settings.mode == GarbageMode::Delete {
@@ -183,6 +194,10 @@ impl Collector {
 
     /// Asks both API servers once more, past every cache, before anything is deleted. Whether something was.
     async fn delete_now(&self, garbage: &Garbage, events: &Recorder) -> Result<bool, RequestError> {
+        if let Err(why) = self.caution.may_collect_garbage() {
+            tracing::info!(lb = garbage.lb.name, %why, "garbage is not deleted now");
+            return Ok(false);
+        }
         let uid = self.requests.cluster_uid().await?;
         let config = self.given.under(&self.identity, uid);
         let service = match &garbage.service {

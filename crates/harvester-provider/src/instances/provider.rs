@@ -29,6 +29,8 @@ use super::power::power;
 use super::requests::Requests;
 use super::view::{VmView, VmiView};
 use crate::config::{ProviderConfig, remedy};
+use crate::host_upgrade::caution::{Caution, each};
+use crate::host_upgrade::{frozen_addresses, frozen_label};
 use crate::identity::Identity;
 use crate::load_balancers::neighbours::addresses;
 use crate::metrics::Metrics;
@@ -68,6 +70,7 @@ pub struct HarvesterInstances {
     memory: Arc<Mutex<Memory>>,
     asks: mpsc::UnboundedSender<Ask>,
     metrics: Arc<Metrics>,
+    caution: Caution,
 }
 
 #[derive(Debug, Default)]
@@ -133,8 +136,15 @@ impl HarvesterInstances {
             memory: Arc::default(),
             asks,
             metrics,
+            caution: Caution::default(),
         };
         (instances, asked)
+    }
+
+    /// Asks this before a Node loses something.
+    pub fn cautious(mut self, caution: Caution) -> Self {
+        self.caution = caution;
+        self
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -244,6 +254,21 @@ impl HarvesterInstances {
         vips
     }
 
+    /// While hosts are being upgraded machines go around: a Node stays in its zone and keeps its addresses until that is over.
+    fn freeze(&self, node: &NodeView, machine: &mut InstanceMetadata) {
+        if self.caution.zones_frozen() {
+            for (key, value) in &mut machine.labels {
+                *value = frozen_label(node, key, std::mem::take(value));
+            }
+            machine.zone = frozen_label(node, keys::kubernetes::TOPOLOGY_ZONE, std::mem::take(&mut machine.zone));
+            machine.region = frozen_label(node, keys::kubernetes::TOPOLOGY_REGION, std::mem::take(&mut machine.region));
+        }
+        if self.caution.addresses_only_added() {
+            let addresses = std::mem::take(&mut machine.addresses);
+            machine.addresses = frozen_addresses(node, addresses, &self.service_vips());
+        }
+    }
+
     fn addresses(&self, node: &NodeView, vmi: &VmiView) -> Result<Vec<NodeAddress>, String> {
         let uninitialised = is_uninitialized(node);
         match node_addresses(node, vmi, &self.rules, &self.service_vips()) {
@@ -315,7 +340,7 @@ impl Instances for HarvesterInstances {
         let vm = self.vm(node).map_err(ProviderError::new)?;
         // W-28: without an instance there is neither address nor zone, and a node without them must not be released.
         let vmi = instance_of(&self.namespace, &vm, self.vmis.get(&vm.name)).map_err(ProviderError::new)?;
-        Ok(InstanceMetadata {
+        let mut machine = InstanceMetadata {
             provider_id: keys::provider_id(&vm.uid),
             instance_type: label_value(if vm.instance_type.is_empty() { &vmi.size } else { &vm.instance_type })
                 // Somebody knows better, for example by the kubelet's `--node-labels`.
@@ -325,7 +350,11 @@ impl Instances for HarvesterInstances {
             zone: vmi.zone.clone(),
             region: vmi.region.clone(),
             labels: BTreeMap::from([(keys::cloudprovider::HOST, label_value(&vmi.host).unwrap_or_default())]),
-        })
+        };
+        if !is_uninitialized(node) {
+            self.freeze(node, &mut machine);
+        }
+        Ok(machine)
     }
 
     async fn existence(&self, node: &NodeView) -> Existence {
@@ -345,7 +374,15 @@ impl Instances for HarvesterInstances {
         if is_named || self.vms.all().iter().any(|vm| vm.uid == uid) {
             return Existence::Exists;
         }
-        judge(&self.namespace, &name, uid, &self.requests.prove(&name, uid).await)
+        match (
+            judge(&self.namespace, &name, uid, &self.requests.prove(&name, uid).await),
+            self.caution.may_delete_nodes(),
+        ) {
+            (Existence::Gone(evidence), Err(why)) => {
+                Existence::Unknown(format!("{evidence}, but no Node is deleted now: {why}"))
+            }
+            (judged, _) => judged,
+        }
     }
 
     async fn power(&self, node: &NodeView) -> Power {
@@ -366,9 +403,10 @@ impl Instances for HarvesterInstances {
             let (vmis, cluster, memory) = (self.vmis.clone(), self.cluster.clone(), Arc::clone(&self.memory));
             move |vm: String| futures::stream::iter(nodes_of(&vm, &vmis, &cluster.name_or_flag(), &memory))
         };
+        let by_resync = each(self.caution.resyncs()).map(|()| NodeWake::All);
         let by_vm = self.vms.subscribe().flat_map(touched());
         let by_vmi = self.vmis.subscribe().flat_map(touched());
-        select_all([answered.boxed(), by_vm.boxed(), by_vmi.boxed()]).boxed()
+        select_all([answered.boxed(), by_vm.boxed(), by_vmi.boxed(), by_resync.boxed()]).boxed()
     }
 }
 

@@ -16,6 +16,8 @@ pub struct VmView {
     pub status: PrintableStatus,
     /// `spec.instancetype.name`, empty where it was made from none.
     pub instance_type: String,
+    /// `spec.runStrategy` says that it runs unless its guest switches it off.
+    pub should_run: bool,
 }
 
 impl From<&VirtualMachine> for VmView {
@@ -25,12 +27,14 @@ impl From<&VirtualMachine> for VmView {
             uid: vm.metadata.uid.clone().unwrap_or_default(),
             status: vm.printable_status(),
             instance_type: vm.spec.instancetype.as_ref().map(|matcher| matcher.name.clone()).unwrap_or_default(),
+            should_run: matches!(vm.spec.run_strategy.as_deref(), Some("Always" | "RerunOnFailure")),
         }
     }
 }
 
 /// A VirtualMachineInstance: exists while its VM runs, has the VM's name and a UID of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // facts of an object that have nothing to do with each other
 pub struct VmiView {
     /// `metadata.namespace`.
     pub namespace: String,
@@ -54,6 +58,10 @@ pub struct VmiView {
     pub phase: Phase,
     /// A live migration is under way.
     pub migrating: bool,
+    /// `status.evacuationNodeName` is set: its host is being emptied.
+    pub evacuating: bool,
+    /// Condition `LiveMigratable`, where there is one.
+    pub live_migratable: Option<bool>,
     /// Condition `AgentConnected` is `True`.
     pub agent_connected: bool,
     /// `spec.networks`.
@@ -98,6 +106,8 @@ impl From<&VirtualMachineInstance> for VmiView {
             size: size(vmi),
             phase: vmi.phase(),
             migrating: vmi.migrating(),
+            evacuating: vmi.status.evacuation_node_name.as_ref().is_some_and(|host| !host.is_empty()),
+            live_migratable: vmi.live_migratable(),
             agent_connected: vmi.agent_connected(),
             networks: vmi
                 .spec
@@ -158,7 +168,8 @@ pub(crate) mod build {
     use super::*;
 
     pub fn vm(name: &str, uid: &str) -> VmView {
-        VmView { name: name.into(), uid: uid.into(), status: PrintableStatus::Running, instance_type: String::new() }
+        let (name, uid) = (name.into(), uid.into());
+        VmView { name, uid, status: PrintableStatus::Running, instance_type: String::new(), should_run: true }
     }
 
     /// A running instance whose agent is connected.
@@ -175,6 +186,8 @@ pub(crate) mod build {
             size: String::new(),
             phase: Phase::Running,
             migrating: false,
+            evacuating: false,
+            live_migratable: None,
             agent_connected: true,
             networks: Vec::new(),
             interfaces: Vec::new(),

@@ -43,6 +43,8 @@ pub enum Command {
     Install(InstallArgs),
     /// Run the controllers, the webhooks and the aggregated API until a signal comes. Prints `ready` once it serves.
     Run(RunArgs),
+    /// Play an upgrade of the hosts from a file: its plan, and what becomes of the machines.
+    Replay(ReplayArgs),
     /// Virtual machines of guest clusters.
     Vm(VmArgs),
     /// Address pools.
@@ -119,6 +121,25 @@ pub enum PaceArg {
     Slow,
     /// As measured on a real host: 5 requests per second after a burst of 10, two workers.
     Real,
+}
+
+/// `replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// What to play; see the files in `crates/harvester-sim/replays`.
+    pub file: PathBuf,
+    /// Namespace of the machines.
+    #[arg(long, default_value = "guests")]
+    pub namespace: String,
+    /// Guest cluster that new machines are labelled with.
+    #[arg(long, default_value = "demo")]
+    pub cluster: String,
+    /// Network of new machines.
+    #[arg(long, default_value = "guests/mgmt")]
+    pub network: String,
+    /// So many times as fast as written.
+    #[arg(long, default_value_t = 1.0)]
+    pub speed: f64,
 }
 
 /// `vm`.

@@ -7,10 +7,12 @@ use anyhow::Context;
 use harvester_api::ip_pool::{IpPool, IpPoolSpec, PoolSelector, ScopeTuple};
 use harvester_sim::credentials::{CredentialsRequest, TokenSource, credentials};
 use harvester_sim::faults::Faults;
-use harvester_sim::guest::machine::{Machine, Nic};
+use harvester_sim::guest::machine::{Machine, Nic, Upgraded};
 use harvester_sim::guest::machines::{Machines, MigrationOutcome};
 use harvester_sim::host::world::Profile;
 use harvester_sim::install::{Install, install};
+use harvester_sim::replay::Replay;
+use harvester_sim::replay::play::Player;
 use harvester_sim::sim::{Listen, Sim, SimConfig};
 use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -18,7 +20,8 @@ use kube::{Api, Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{
-    Cli, Command, CredentialsArgs, InstallArgs, OnOff, PaceArg, PoolCommand, RunArgs, VmArgs, VmCommand, VmCreateArgs,
+    Cli, Command, CredentialsArgs, InstallArgs, OnOff, PaceArg, PoolCommand, ReplayArgs, RunArgs, VmArgs, VmCommand,
+    VmCreateArgs,
 };
 
 /// Does what the command line says.
@@ -32,6 +35,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
             serve(client, watches, args).await
         }
         Command::Vm(args) => machine(&Machines::new(client), args).await,
+        Command::Replay(args) => replay(client, args).await,
         Command::Pool(PoolCommand::Create { name, ranges, network, priority, scopes }) => {
             let scope = if scopes.is_empty() { vec![everybody()] } else { scopes };
             let spec =
@@ -118,6 +122,22 @@ async fn machine(machines: &Machines, args: VmArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+async fn replay(client: Client, args: ReplayArgs) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(&args.file)
+        .with_context(|| format!("failed to read the replay {}", args.file.display()))?;
+    let replay = Replay::parse(&text).with_context(|| format!("{} is no replay", args.file.display()))?;
+    let player = Player::new(client, &args.namespace, &args.cluster, &args.network);
+    let minute = Duration::from_mins(1).div_f64(args.speed.max(0.1));
+    let mut before = 0.0;
+    for scene in replay.scenes(player.stage())? {
+        tokio::time::sleep(minute.mul_f64((scene.minute - before).max(0.0))).await;
+        before = scene.minute;
+        println!("minute {}: {}", scene.minute, scene.note);
+        player.play(&scene).await?;
+    }
+    Ok(())
+}
+
 fn described(namespace: &str, args: VmCreateArgs) -> Machine {
     let nics = args.nics.iter().enumerate().map(|(index, nic)| {
         let addresses: Vec<_> = nic.addresses.iter().map(String::as_str).collect();
@@ -136,6 +156,7 @@ fn described(namespace: &str, args: VmCreateArgs) -> Machine {
         powered: true,
         agent: true,
         migration: None,
+        upgrade: Upgraded::default(),
     }
 }
 

@@ -35,6 +35,24 @@ pub struct Machine {
     pub agent: bool,
     /// The last migration.
     pub migration: Option<Migration>,
+    /// What an upgrade of its host does to it.
+    #[serde(default)]
+    pub upgrade: Upgraded,
+}
+
+/// What an upgrade of its host does to a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(clippy::struct_excessive_bools)] // facts that have nothing to do with each other
+pub struct Upgraded {
+    /// It cannot move while it runs (a device or a local volume holds it).
+    pub unmovable: bool,
+    /// Its host is being emptied.
+    pub evacuating: bool,
+    /// Switched off by the host: its run strategy still says that it runs.
+    pub shut_down: bool,
+    /// Switched on, and not running yet.
+    pub starting: bool,
 }
 
 /// A network card on a Multus network.
@@ -85,6 +103,7 @@ impl Machine {
             powered: true,
             agent: true,
             migration: None,
+            upgrade: Upgraded::default(),
         }
     }
 

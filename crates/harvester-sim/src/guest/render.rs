@@ -15,7 +15,7 @@ pub fn vm(machine: &Machine) -> Value {
         "kind": "VirtualMachine",
         "metadata": {"name": machine.name, "namespace": machine.namespace, "labels": labels(machine), "annotations": {MACHINE: stored}},
         "spec": {
-            "runStrategy": if machine.powered { "RerunOnFailure" } else { "Halted" },
+            "runStrategy": if machine.powered || machine.upgrade.shut_down { "RerunOnFailure" } else { "Halted" },
             "template": {"metadata": {"labels": labels(machine)}, "spec": spec(machine)},
         },
     })
@@ -25,6 +25,7 @@ pub fn vm(machine: &Machine) -> Value {
 pub fn vm_status(machine: &Machine) -> Value {
     let printable = match machine {
         Machine { powered: false, .. } => "Stopped",
+        machine if machine.upgrade.starting => "Starting",
         machine if machine.migrating() => "Migrating",
         _ => "Running",
     };
@@ -41,8 +42,9 @@ pub fn vmi(machine: &Machine, owner: &str) -> Option<Value> {
     if !machine.powered {
         return None;
     }
+    let movable = if machine.upgrade.unmovable { "False" } else { "True" };
     let mut conditions =
-        vec![json!({"type": "Ready", "status": "True"}), json!({"type": "LiveMigratable", "status": "True"})];
+        vec![json!({"type": "Ready", "status": "True"}), json!({"type": "LiveMigratable", "status": movable})];
     if machine.agent {
         conditions.push(json!({"type": "AgentConnected", "status": "True"}));
     }
@@ -51,8 +53,12 @@ pub fn vmi(machine: &Machine, owner: &str) -> Option<Value> {
         interfaces.push(json!({"mac": "0a:00:00:00:00:03", "interfaceName": "cni0", "infoSource": "guest-agent",
             "ipAddress": "10.42.0.1", "ipAddresses": ["10.42.0.1"]}));
     }
+    let phase = if machine.upgrade.starting { "Scheduling" } else { "Running" };
     let mut status =
-        json!({"phase": "Running", "nodeName": machine.host, "conditions": conditions, "interfaces": interfaces});
+        json!({"phase": phase, "nodeName": machine.host, "conditions": conditions, "interfaces": interfaces});
+    if machine.upgrade.evacuating {
+        status["evacuationNodeName"] = json!(machine.host);
+    }
     if let Some(migration) = &machine.migration {
         let mut state = json!({"startTimestamp": migration.started, "sourceNode": migration.source, "targetNode": migration.target});
         if let Some(ended) = &migration.ended {

@@ -37,8 +37,8 @@ impl WrittenCard {
     }
 }
 
-fn by_which_others_decide(card: &Card) -> (&[CardLink], bool, bool, &BTreeSet<String>) {
-    (&card.links, card.serving, card.leaving, &card.unable)
+fn by_which_others_decide(card: &Card) -> (&[CardLink], bool, bool, bool, &BTreeSet<String>) {
+    (&card.links, card.serving, card.leaving, card.yields, &card.unable)
 }
 
 impl Engine {
@@ -74,6 +74,7 @@ mod tests {
             ("another interface", Card { links: vec![link], ..written.clone() }, Duration::ZERO),
             ("kube-proxy", Card { serving: false, ..written.clone() }, Duration::ZERO),
             ("what it cannot have", Card { unable: ["10.0.0.5".to_owned()].into(), ..written.clone() }, Duration::ZERO),
+            ("a kube-vip", Card { yields: true, ..written.clone() }, Duration::ZERO),
             ("the end", Card { leaving: true, ..written.clone() }, Duration::ZERO),
         ] {
             let mut last = WrittenCard::new(lease);

@@ -53,6 +53,8 @@ pub struct Cluster {
     pub(super) lingering: BTreeMap<ServiceKey, Instant>,
     /// Groups that belong to another node, and since when.
     pub(super) misplaced: BTreeMap<ServiceKey, (String, Instant)>,
+    /// Since when something is wrong with this node.
+    pub(super) unwell_since: Option<Instant>,
     /// Groups whose addresses the kernel refuses here.
     pub(super) unable: Unable,
     /// Groups that nobody owns, and since when.
@@ -97,6 +99,7 @@ impl Cluster {
             primaries: BTreeMap::new(),
             lingering: BTreeMap::new(),
             misplaced: BTreeMap::new(),
+            unwell_since: None,
             unable: Unable::default(),
             vacant: BTreeMap::new(),
             former: BTreeMap::new(),
@@ -177,12 +180,13 @@ impl Cluster {
     pub fn set_card(&mut self, now: Instant, mut card: Card) {
         card.term = self.watched_term;
         card.unable = self.unable.on_card(now);
+        card.yields = self.foreign_since.is_some();
         self.card = card;
     }
 
     /// Whether the review has found out more than the card says.
     pub fn is_card_outdated(&self, now: Instant) -> bool {
-        self.card.unable != self.unable.on_card(now)
+        self.card.unable != self.unable.on_card(now) || self.card.yields != self.foreign_since.is_some()
     }
 
     /// What to write into our Lease.

@@ -1,6 +1,7 @@
 //! What this node does about one group of Services, from all that is known of it. Pure; `cluster.rs` collects the facts.
 
-use super::{Seat, place};
+use super::Seat;
+use super::line::Line;
 
 /// What is known of the node in the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,9 +47,9 @@ pub struct Case<'a> {
     pub addressed: bool,
     /// Clients know one of its addresses.
     pub published: bool,
-    /// Nodes that may get it, this one included.
-    pub candidates: &'a [&'a str],
-    /// This node may keep it.
+    /// Nodes that may have it, this one included.
+    pub line: &'a Line<'a>,
+    /// Nobody has excluded this node, and it has an interface for it.
     pub keeps: bool,
     /// The node in the record.
     pub holder: Holder,
@@ -97,18 +98,19 @@ fn keep(case: &Case<'_>) -> Step {
         "its announcer is ending"
     } else if !case.keeps {
         "the node may not serve it any more"
+    } else if case.line.has_better_than(case.me) {
+        "another node is better off"
     } else if case.fail_back {
         "it belongs there"
     } else {
         return Step::Rest;
     };
-    let others = case.candidates.iter().copied().filter(|node| *node != case.me);
-    place::preferred(case.group, others).map_or(Step::Rest, |to| Step::Give(to.to_owned(), why))
+    case.line.home_elsewhere(case.group, case.me).map_or(Step::Rest, |to| Step::Give(to.to_owned(), why))
 }
 
 /// Somebody else is. Only silence on the wire takes it away: an expired Lease alone moves nothing (R8).
 fn succeed(case: &Case<'_>, owner: &str) -> Step {
-    let Some(rank) = place::rank(owner, case.candidates, case.me).filter(|_| !case.stopping) else { return Step::Rest };
+    let Some(rank) = case.line.rank(owner, case.me).filter(|_| !case.stopping) else { return Step::Rest };
     match (case.silent, case.holder) {
         (Some(true), _) => Step::Take("its node does not answer any more"),
         // decisions.md 24: nobody at all answers us. It may be we who are cut off, unless the API says that the owner is.
@@ -135,13 +137,14 @@ fn settle(case: &Case<'_>) -> Step {
     if case.holding {
         return Step::Take("it has the address already");
     }
-    let hinted = case.hint.filter(|hint| case.candidates.contains(hint));
+    let Some(position) = case.line.position(case.group, case.me) else { return Step::Rest };
+    let hinted = case.hint.filter(|hint| case.line.has(hint));
     let before = match hinted {
         Some(hint) if hint == case.me => 0,
         // Who may have died a moment ago, with a Lease that still stands.
-        hint => usize::from(hint.is_some()) + place::position(case.group, case.candidates, case.me),
+        hint => usize::from(hint.is_some()) + position,
     };
-    if !case.candidates.contains(&case.me) || before > case.passed_over {
+    if before > case.passed_over {
         return Step::Rest;
     }
     if case.published {
@@ -162,10 +165,20 @@ fn ask(case: &Case<'_>, why: &'static str) -> Step {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Term;
+    use std::sync::LazyLock;
+
+    use super::super::line::Merit;
+    use super::super::member::Defects;
+    use super::super::{Term, place};
     use super::*;
 
     const ALL: [&str; 3] = ["node-1", "node-2", "node-3"];
+
+    static LINE: LazyLock<Line<'static>> = LazyLock::new(|| line(&ALL));
+
+    fn line<'a>(nodes: &[&'a str]) -> Line<'a> {
+        Line::new(nodes.iter().map(|node| (*node, Merit::default())))
+    }
 
     fn case<'a>(me: &'a str, seat: Option<&'a Seat>) -> Case<'a> {
         Case {
@@ -176,7 +189,7 @@ mod tests {
             holding: false,
             addressed: true,
             published: true,
-            candidates: &ALL,
+            line: &LINE,
             keeps: true,
             holder: Holder::Alive,
             silent: None,
@@ -230,9 +243,9 @@ mod tests {
     #[test]
     fn a_node_that_may_not_have_it_takes_nothing_over() {
         let seat = seat("node-1");
-        let only = ["node-3"];
+        let only = line(&["node-3"]);
         let silent = Case { silent: Some(true), ..case("node-2", Some(&seat)) };
-        assert_eq!(decide(&Case { candidates: &only, ..silent.clone() }), Step::Rest);
+        assert_eq!(decide(&Case { line: &only, ..silent.clone() }), Step::Rest);
         assert_eq!(decide(&Case { stopping: true, ..silent }), Step::Rest);
     }
 
@@ -254,7 +267,7 @@ mod tests {
 
     #[test]
     fn who_has_the_address_writes_the_record_that_is_missing() {
-        let held = Case { holding: true, candidates: &[], ..case("node-1", None) };
+        let held = Case { holding: true, line: &line(&[]), ..case("node-1", None) };
         assert!(matches!(decide(&held), Step::Take(_)), "whoever is preferred");
     }
 
@@ -279,7 +292,8 @@ mod tests {
             });
             assert_eq!(takers.count(), passed_over + 1);
         }
-        let stranger = Case { passed_over: 9, candidates: &["node-2"], published: false, ..case("node-1", None) };
+        let only = line(&["node-2"]);
+        let stranger = Case { passed_over: 9, line: &only, published: false, ..case("node-1", None) };
         assert_eq!(decide(&stranger), Step::Rest);
     }
 
@@ -297,14 +311,20 @@ mod tests {
     fn an_owner_hands_over_when_it_ends_when_it_may_not_serve_and_when_fail_back_is_wanted() {
         let seat = seat("node-1");
         let own = case("node-1", Some(&seat));
+        let (others, alone, nobody) = (line(&["node-2", "node-3"]), line(&["node-1"]), line(&[]));
+        let not_ready = Merit { defects: Defects { not_ready: true, ..Defects::default() }, ..Merit::default() };
+        let unready = Line::new([("node-1", not_ready), ("node-2", Merit::default())]);
+        let all_unready = Line::new(ALL.map(|node| (node, not_ready)));
         for (name, case, gives) in [
             ("all well", own.clone(), false),
             ("ending", Case { stopping: true, ..own.clone() }, true),
-            ("not eligible", Case { keeps: false, candidates: &["node-2", "node-3"], ..own.clone() }, true),
+            ("excluded", Case { keeps: false, line: &others, ..own.clone() }, true),
+            ("not ready", Case { line: &unready, ..own.clone() }, true),
+            ("nobody is ready", Case { line: &all_unready, ..own.clone() }, false),
             ("fail-back", Case { fail_back: true, ..own.clone() }, true),
             // decisions.md 26: nobody to give it to.
-            ("ending alone", Case { stopping: true, candidates: &["node-1"], ..own.clone() }, false),
-            ("not eligible, nobody is", Case { keeps: false, candidates: &[], ..own.clone() }, false),
+            ("ending alone", Case { stopping: true, line: &alone, ..own.clone() }, false),
+            ("excluded, and all are", Case { keeps: false, line: &nobody, ..own.clone() }, false),
         ] {
             match decide(&case) {
                 Step::Give(to, _) => assert!(gives && to != "node-1", "{name}"),

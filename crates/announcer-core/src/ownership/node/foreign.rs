@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::member::Fitness;
+use super::Cluster;
+use super::line::line_of;
 use super::standing::Round;
-use super::{Cluster, place};
 use crate::reason::Reason;
 use crate::view::ServiceKey;
 
@@ -45,11 +45,10 @@ impl Cluster {
             (now - since).as_secs(),
             (expiry - now).as_secs()
         );
-        let fit: Vec<&str> =
-            fitness.iter().filter(|(_, fitness)| **fitness == Fitness::Fit).map(|(node, _)| node.as_str()).collect();
+        let line = line_of(fitness);
         let mut told = Vec::new();
         for view in scene.services.values() {
-            let mine = place::preferred(&view.uid.0, fit.iter().copied()) == Some(self.me.as_str());
+            let mine = line.home(&view.uid.0) == Some(self.me.as_str());
             if mine && self.foreign_told.insert(view.key.clone()) {
                 told.push((view.key.clone(), Reason::CannotAnnounce, text.clone()));
             }

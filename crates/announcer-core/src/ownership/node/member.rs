@@ -1,6 +1,7 @@
 //! Who takes part: what a node says about itself in its membership Lease, what its Node object says, and what follows for
 //! its fitness. Data and pure rules.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -100,12 +101,53 @@ pub struct ForeignLock {
 /// What a node may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fitness {
-    /// Everything.
-    Fit,
-    /// What it has, and nothing new.
-    Keeps,
-    /// Nothing, and why.
-    Unfit(&'static str),
+    /// Anything; nodes with lighter defects come first.
+    Fit(Defects),
+    /// Nothing, and why: a user has excluded it, or there is no announcer that could take anything.
+    Excluded(&'static str),
+}
+
+/// What is wrong with a node that takes part. It orders the nodes and forbids nothing: a health check may be wrong, and an
+/// address that nobody serves helps nobody. Less is better; the first field outweighs the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
+pub struct Defects {
+    /// It leaves everything to another holder of the Lease for all Services.
+    pub yields: bool,
+    /// It has no Node object.
+    pub gone: bool,
+    /// kube-proxy is not well there.
+    pub kube_proxy: bool,
+    /// Its Node is not ready. The addresses of a node without kubelet still work.
+    pub not_ready: bool,
+    /// It is cordoned: it keeps what it has.
+    pub cordoned: bool,
+}
+
+impl Defects {
+    /// Those that count for what the node has already.
+    pub fn to_keep(self) -> Self {
+        Self { yields: false, cordoned: false, ..self }
+    }
+
+    /// Nothing is wrong.
+    pub fn is_none(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl fmt::Display for Defects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            (self.yields, "it leaves everything to another holder of the Lease for all Services"),
+            (self.gone, "it has no Node object"),
+            (self.kube_proxy, "kube-proxy is not healthy there"),
+            (self.not_ready, "the Node is not ready"),
+            (self.cordoned, "the Node is cordoned"),
+        ];
+        let found: Vec<&str> = all.into_iter().filter(|(is, _)| *is).map(|(_, text)| text).collect();
+        f.write_str(&found.join(", "))
+    }
 }
 
 /// What is known of a Node object.
@@ -122,21 +164,21 @@ pub enum Known {
 /// decisions.md 21.
 pub fn fitness(card: &Card, fresh: bool, node: Known) -> Fitness {
     if !fresh {
-        return Fitness::Unfit("its membership Lease has expired");
+        return Fitness::Excluded("its membership Lease has expired");
     }
     if card.leaving {
-        return Fitness::Unfit("its announcer is ending");
+        return Fitness::Excluded("its announcer is ending");
     }
-    if !card.serving {
-        return Fitness::Unfit("kube-proxy is not healthy there");
-    }
+    let mut defects = Defects { yields: card.yields, kube_proxy: !card.serving, ..Defects::default() };
     match node {
-        Known::Gone => Fitness::Unfit("the node is gone"),
-        Known::Facts(facts) if facts.shut_out => Fitness::Unfit("the node is taken out of service or excluded"),
-        Known::Facts(facts) if !facts.ready => Fitness::Unfit("the node is not ready"),
-        Known::Facts(facts) if facts.cordoned => Fitness::Keeps,
-        Known::Facts(_) | Known::Nothing => Fitness::Fit,
+        Known::Nothing => {}
+        Known::Gone => defects.gone = true,
+        Known::Facts(facts) if facts.shut_out => {
+            return Fitness::Excluded("the node is taken out of service or excluded");
+        }
+        Known::Facts(facts) => (defects.not_ready, defects.cordoned) = (!facts.ready, facts.cordoned),
     }
+    Fitness::Fit(defects)
 }
 
 #[cfg(test)]
@@ -158,10 +200,11 @@ mod tests {
     const FACTS: NodeFacts = NodeFacts { ready: true, shut_out: false, cordoned: false };
 
     #[test]
-    fn a_card_survives_the_annotation_and_a_spoilt_one_is_that_of_a_node_that_gets_nothing() {
+    fn a_card_survives_the_annotation_and_a_spoilt_one_is_that_of_a_node_without_interfaces() {
         assert_eq!(Card::parse(&card().to_annotation()), card());
         for text in ["", "nonsense", "{\"links\":[{\"mac\":\"x\"}]}"] {
-            assert!(matches!(fitness(&Card::parse(text), true, Known::Nothing), Fitness::Unfit(_)), "{text}");
+            let found = fitness(&Card::parse(text), true, Known::Nothing);
+            assert_eq!(found, Fitness::Fit(Defects { kube_proxy: true, ..Defects::default() }), "{text}");
         }
     }
 
@@ -173,25 +216,39 @@ mod tests {
     }
 
     #[test]
-    fn eligibility() {
+    fn what_was_measured_orders_and_what_a_user_said_excludes() {
         let good = card();
         for (name, card, fresh, facts, expected) in [
-            ("all well", good.clone(), true, Known::Facts(FACTS), "fit"),
-            ("Nodes may not be read", good.clone(), true, Known::Nothing, "fit"),
-            ("Lease expired", good.clone(), false, Known::Facts(FACTS), "unfit"),
-            ("ending", Card { leaving: true, ..good.clone() }, true, Known::Facts(FACTS), "unfit"),
-            ("kube-proxy ill", Card { serving: false, ..good.clone() }, true, Known::Facts(FACTS), "unfit"),
-            ("Node gone", good.clone(), true, Known::Gone, "unfit"),
-            ("not ready", good.clone(), true, Known::Facts(NodeFacts { ready: false, ..FACTS }), "unfit"),
-            ("tainted or excluded", good.clone(), true, Known::Facts(NodeFacts { shut_out: true, ..FACTS }), "unfit"),
-            ("cordoned", good.clone(), true, Known::Facts(NodeFacts { cordoned: true, ..FACTS }), "keeps"),
+            ("all well", good.clone(), true, Known::Facts(FACTS), ""),
+            ("Nodes may not be read", good.clone(), true, Known::Nothing, ""),
+            ("Lease expired", good.clone(), false, Known::Facts(FACTS), "excluded"),
+            ("ending", Card { leaving: true, ..good.clone() }, true, Known::Facts(FACTS), "excluded"),
+            (
+                "kube-proxy",
+                Card { serving: false, ..good.clone() },
+                true,
+                Known::Facts(FACTS),
+                "kube-proxy is not healthy",
+            ),
+            ("Node gone", good.clone(), true, Known::Gone, "no Node object"),
+            ("not ready", good.clone(), true, Known::Facts(NodeFacts { ready: false, ..FACTS }), "not ready"),
+            (
+                "tainted or excluded",
+                good.clone(),
+                true,
+                Known::Facts(NodeFacts { shut_out: true, ..FACTS }),
+                "excluded",
+            ),
+            ("beside kube-vip", Card { yields: true, ..good.clone() }, true, Known::Nothing, "another holder"),
+            ("cordoned", good.clone(), true, Known::Facts(NodeFacts { cordoned: true, ..FACTS }), "cordoned"),
         ] {
-            let found = match fitness(&card, fresh, facts) {
-                Fitness::Fit => "fit",
-                Fitness::Keeps => "keeps",
-                Fitness::Unfit(_) => "unfit",
-            };
-            assert_eq!(found, expected, "{name}");
+            match fitness(&card, fresh, facts) {
+                Fitness::Fit(defects) => {
+                    let text = defects.to_string();
+                    assert!(text.contains(expected) && text.is_empty() == expected.is_empty(), "{name}: {text:?}");
+                }
+                Fitness::Excluded(_) => assert_eq!(expected, "excluded", "{name}"),
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ mod cluster;
 mod decide;
 mod facts;
 mod foreign;
+mod line;
 mod member;
 mod place;
 mod reach;

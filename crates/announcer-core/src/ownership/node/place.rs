@@ -1,4 +1,4 @@
-//! Where a VIP belongs, and who is next in line. Pure; every node computes the same.
+//! Where a VIP belongs. Pure; every node computes the same.
 
 /// FNV-1a with a final mix: the same on every node, in every version and on every machine, which `std`'s hashers do not
 /// promise.
@@ -16,25 +16,6 @@ pub(super) fn score(group: &str, node: &str) -> u64 {
 /// only what belongs to it.
 pub fn preferred<'a>(group: &str, eligible: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     eligible.into_iter().max_by_key(|node| (score(group, node), *node))
-}
-
-/// How many of `eligible` would be preferred to `node`.
-pub fn position(group: &str, eligible: &[&str], node: &str) -> usize {
-    let own = (score(group, node), node);
-    eligible.iter().filter(|other| (score(group, other), **other) > own).count()
-}
-
-/// Our place among the successors of `owner`: the nodes after it in the order of their names, round the end. `None` if
-/// we are none of them.
-///
-/// A ring and not the hash: each owner is then probed by two nodes, however many there are.
-pub fn rank(owner: &str, eligible: &[&str], me: &str) -> Option<usize> {
-    let mut ring: Vec<&str> = eligible.iter().copied().filter(|node| *node != owner).collect();
-    ring.sort_unstable();
-    ring.dedup();
-    let first = ring.partition_point(|node| *node < owner);
-    ring.rotate_left(first);
-    ring.iter().position(|node| *node == me)
 }
 
 #[cfg(test)]
@@ -73,30 +54,5 @@ mod tests {
         }
         assert_ne!(score("10.0.0.5", "node-1"), score("10.0.0.5n", "ode-1"), "the parts are told apart");
         assert_eq!(preferred("10.0.0.5", []), None);
-    }
-
-    #[test]
-    fn the_successors_stand_in_a_ring() {
-        for (owner, me, rank_of) in [
-            ("node-1", "node-2", Some(0)),
-            ("node-1", "node-3", Some(1)),
-            ("node-2", "node-3", Some(0)),
-            ("node-2", "node-1", Some(1)),
-            ("node-3", "node-1", Some(0)),
-            ("node-3", "node-3", None),
-            // An owner that is not eligible any more, or gone, is followed by the same nodes.
-            ("node-15", "node-2", Some(0)),
-            ("node-1", "node-9", None),
-        ] {
-            assert_eq!(rank(owner, &NODES, me), rank_of, "{me} after {owner}");
-        }
-    }
-
-    #[test]
-    fn every_owner_has_exactly_one_first_successor() {
-        for owner in NODES {
-            let first = NODES.iter().filter(|me| rank(owner, &NODES, me) == Some(0)).count();
-            assert_eq!(first, 1, "{owner}");
-        }
     }
 }

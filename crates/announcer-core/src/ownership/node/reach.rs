@@ -107,25 +107,3 @@ impl Cluster {
         theirs.map(|theirs| reach(theirs.no_ipv6))
     }
 }
-
-/// Of the nodes that could have a group those that reach farthest, if it wants IPv6, and how far that is. Where no node
-/// has IPv6 on the interface, the IPv4 addresses still want an owner.
-pub fn farthest(candidates: Vec<(&str, Reach)>, ipv6: bool) -> (Vec<&str>, Option<Reach>) {
-    let wanted = candidates.iter().map(|(_, reach)| *reach).max().filter(|_| ipv6);
-    let chosen = candidates.into_iter().filter(|(_, reach)| Some(*reach) >= wanted);
-    (chosen.map(|(node, _)| node).collect(), wanted)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_group_with_ipv6_goes_to_nodes_that_can_speak_it_as_long_as_there_are_any() {
-        let nodes = [("node-1", Reach::Ipv4Only), ("node-2", Reach::Both), ("node-3", Reach::Ipv4Only)];
-        assert_eq!(farthest(nodes.to_vec(), true), (vec!["node-2"], Some(Reach::Both)));
-        assert_eq!(farthest(nodes.to_vec(), false).0, ["node-1", "node-2", "node-3"]);
-        assert_eq!(farthest(vec![nodes[0], nodes[2]], true).0, ["node-1", "node-3"]);
-        assert_eq!(farthest(Vec::new(), true), (vec![], None));
-    }
-}

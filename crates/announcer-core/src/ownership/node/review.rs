@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use super::cluster::Whom;
 use super::decide::Step;
-use super::member::Fitness;
+use super::line::line_of;
+use super::member::{Defects, Fitness};
 use super::reach::{addresses, vips};
 use super::standing::{PASS_OVER, Round, Standing, link_of};
-use super::{Cluster, Loser, Seat, Swap, Target, Targets, Watched, place};
+use super::vacant::START_GRACE;
+use super::{Cluster, Loser, Seat, Swap, Target, Targets, Watched};
 use crate::config::Config;
 use crate::endpoints::Endpoints;
 use crate::group::Groups;
@@ -107,6 +109,7 @@ impl Cluster {
         let mut wake = Wake { now, next: None };
         yield_at.into_iter().chain(Some(settled).filter(|_| unsettled)).for_each(|at| wake.at(at));
 
+        let defects = self.note_defects(&round);
         let (mut looks, mut vacant) = (Vec::new(), BTreeMap::new());
         let mut watched: BTreeMap<(String, u32, u8), Vec<Watched>> = BTreeMap::new();
         for (key, members) in &scene.groups.members {
@@ -116,6 +119,7 @@ impl Cluster {
                 vacant.insert(standing.primary().key.clone(), since);
                 review.told.extend(self.tell_vacant(&round, &standing, since, &mut wake));
             }
+            review.told.extend(self.tell_unwell(&round, &standing, defects, &mut wake));
             if let Some((owner, vips)) = self.to_watch(&round, &standing) {
                 watched.entry(owner).or_default().extend(vips);
             }
@@ -185,7 +189,7 @@ impl Cluster {
         wake: &mut Wake,
     ) -> Vec<(ServiceKey, Reason, String)> {
         let Round { now, scene, fitness, .. } = *round;
-        if self.passed_over(round, standing) < standing.candidates.len() {
+        if self.passed_over(round, standing) < standing.line.len() {
             wake.at(now + PASS_OVER);
         }
         let Some(obstacle) = self.obstacle(now, scene, fitness, standing) else { return Vec::new() };
@@ -198,13 +202,46 @@ impl Cluster {
         standing.members.iter().map(|view| (view.key.clone(), obstacle.reason(), text.clone())).collect()
     }
 
+    /// What is wrong with this node, if that counts for what it has.
+    fn note_defects(&mut self, round: &Round<'_>) -> Option<Defects> {
+        let defects = match round.fitness[&self.me] {
+            Fitness::Fit(defects) => Some(defects.to_keep()).filter(|defects| !defects.is_none()),
+            Fitness::Excluded(_) => None,
+        };
+        self.unwell_since = defects.and(self.unwell_since.or(Some(round.now)));
+        defects
+    }
+
+    /// What the authors of a group hear whose owner is this node although something is wrong with it: nobody is better off.
+    fn tell_unwell(
+        &self,
+        round: &Round<'_>,
+        standing: &Standing<'_>,
+        defects: Option<Defects>,
+        wake: &mut Wake,
+    ) -> Vec<(ServiceKey, Reason, String)> {
+        let (Some(defects), Some(since)) = (defects, self.unwell_since) else { return Vec::new() };
+        if !standing.is_of(&self.me) || round.yield_at.is_some() || standing.line.has_better_than(&self.me) {
+            return Vec::new();
+        }
+        if round.now < since + START_GRACE {
+            wake.at(since + START_GRACE);
+            return Vec::new();
+        }
+        let text = format!(
+            "node {} announces it because no node that may have it is better off, and it is not well itself: {defects}. \
+             Clients may get no answer until one node is well",
+            self.me
+        );
+        standing.members.iter().map(|view| (view.key.clone(), Reason::NoHealthyNode, text.clone())).collect()
+    }
+
     /// Services without an address: somebody has to tell their authors what is wrong with them.
     fn assign_unaddressed(&mut self, round: &Round<'_>) {
         let Round { scene, fitness, .. } = *round;
+        let line = line_of(fitness);
         for view in scene.services.values().filter(|view| !scene.groups.of.contains_key(&view.key)) {
-            let candidates =
-                fitness.iter().filter(|(_, fitness)| **fitness == Fitness::Fit).map(|(node, _)| node.as_str());
-            let mine = place::preferred(&view.uid.0, candidates) == Some(self.me.as_str());
+            let mine = line.home(&view.uid.0) == Some(self.me.as_str());
             let owner = if mine && round.yield_at.is_none() { Owner::Mine } else { Owner::Theirs };
             self.owners.insert(view.key.clone(), owner);
         }

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use l2_types::Link;
 
 use super::decide::{Case, Holder, Step, decide};
+use super::line::{Line, Merit};
 use super::member::{CardLink, Fitness};
-use super::reach::{Reach, addresses, can_ask, farthest, wants_ipv6};
+use super::reach::{Reach, addresses, can_ask, wants_ipv6};
 use super::review::{FAIL_BACK_AFTER, Scene};
-use super::{Cluster, Seat, Watched, place};
+use super::{Cluster, Seat, Watched};
 use crate::endpoints::{EligibleNodes, eligible_nodes};
 use crate::group::GroupKey;
 use crate::network::InterfaceError;
@@ -45,7 +46,8 @@ pub(super) struct Standing<'a> {
     /// Our interface for them.
     pub link: Option<u32>,
     pub seat: Option<Seat>,
-    pub candidates: Vec<&'a str>,
+    /// Who may have it.
+    pub line: Line<'a>,
     keeps: bool,
     /// Where its endpoints are, if that counts.
     pub only: Option<BTreeSet<String>>,
@@ -89,26 +91,19 @@ impl Cluster {
         let seat = self.seat_of(&members);
         let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), scene.endpoints);
         let served = |node: &str| only.as_ref().is_none_or(|nodes| nodes.contains(node));
-        let reachable = |node: &str| self.reach(scene, placed_by, link, node);
-        let candidates = fitness.iter().filter(|(node, fitness)| **fitness == Fitness::Fit && served(node));
-        let candidates = candidates.filter_map(|(node, _)| Some((node.as_str(), reachable(node)?))).collect();
-        let candidates: Vec<(&str, Reach)> = candidates;
         let key = key.to_string();
-        let able = |node: &str| !self.is_unable(round.now, node, &key);
-        // Where none can, it makes no difference who goes on trying.
-        let (can, cannot): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|(node, _)| able(node));
-        let unable = !can.is_empty() && !able(&self.me);
-        let candidates = if can.is_empty() { cannot } else { can };
-        let (candidates, wanted) = farthest(candidates, wants_ipv6(&members, &addresses));
-        let speechless = reachable(&self.me) < wanted;
+        let ipv6 = wants_ipv6(&members, &addresses);
+        let line = Line::new(fitness.iter().filter(|(node, _)| served(node)).filter_map(|(node, fitness)| {
+            let Fitness::Fit(defects) = *fitness else { return None };
+            let reach = self.reach(scene, placed_by, link, node)?;
+            let unable = self.is_unable(round.now, node, &key);
+            Some((node.as_str(), Merit { unable, no_ipv6: ipv6 && reach == Reach::Ipv4Only, defects }))
+        }));
         // No node would do better: it stays.
         let served_nowhere = only.as_ref().is_some_and(BTreeSet::is_empty);
-        let keeps = !matches!(fitness[&self.me], Fitness::Unfit(_))
-            && (served(&self.me) || served_nowhere)
-            && link.is_some()
-            && !speechless
-            && !unable;
-        Standing { key, members, addresses, holding, placed_by, link, seat: seat.cloned(), candidates, keeps, only }
+        let keeps =
+            matches!(fitness[&self.me], Fitness::Fit(_)) && (served(&self.me) || served_nowhere) && link.is_some();
+        Standing { key, members, addresses, holding, placed_by, link, seat: seat.cloned(), line, keeps, only }
     }
 
     /// Whether the kernel of `node` has refused the addresses of a group.
@@ -150,7 +145,7 @@ impl Cluster {
 
     /// The other node that it would belong to, and since when.
     pub(super) fn belongs_elsewhere(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(String, Instant)> {
-        let node = place::preferred(standing.home_key(), standing.candidates.iter().copied())?;
+        let node = standing.line.home(standing.home_key())?;
         let known = self.misplaced.get(&standing.primary().key).filter(|(known, _)| known == node);
         (node != self.me).then(|| (node.to_owned(), known.map_or(round.now, |(_, since)| *since)))
     }
@@ -183,7 +178,9 @@ impl Cluster {
         let Round { now, scene, .. } = *round;
         let (primary, holding) = (standing.primary(), standing.holding);
         if let Some(yield_at) = round.yield_at {
-            let owner = if holding && now < yield_at { Owner::Undecided } else { Owner::Theirs };
+            // What the record says is somebody else's is not served for that time: he does so too.
+            let ours = standing.seat.as_ref().is_none_or(|seat| seat.host == self.me || seat.host.is_empty());
+            let owner = if holding && ours && now < yield_at { Owner::Undecided } else { Owner::Theirs };
             return (owner, Step::Rest);
         }
         let owner = match &standing.seat {
@@ -205,7 +202,7 @@ impl Cluster {
             holding,
             addressed: !addresses.is_empty(),
             published: addresses.iter().any(|address| primary.published.has(*address)),
-            candidates: &standing.candidates,
+            line: &standing.line,
             keeps: standing.keeps,
             holder,
             silent: standing.seat.as_ref().and_then(|seat| self.silence(&seat.host, &addresses)),
@@ -229,7 +226,7 @@ impl Cluster {
         if round.yield_at.is_some() || seat.host == self.me || standing.addresses.is_empty() {
             return None;
         }
-        let rank = place::rank(&seat.host, &standing.candidates, &self.me).filter(|rank| *rank < 2)?;
+        let rank = standing.line.rank(&seat.host, &self.me).filter(|rank| *rank < 2)?;
         let there = self.towards(round, standing, &seat.host)?;
         let askable = standing.addresses.iter().filter(|(address, _)| can_ask(round.scene.network, link, *address));
         let vips =

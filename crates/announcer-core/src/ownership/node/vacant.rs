@@ -1,6 +1,7 @@
 //! Groups that no node takes: which node tells their authors, and what keeps that node from taking them itself. Without
 //! an owner nobody else would say a word. Pure.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -15,17 +16,14 @@ use crate::reason::Reason;
 /// Each node knows an interface only by its own kernel; meanwhile one that has it may be taking the group.
 const GRACE: Duration = Duration::from_secs(3);
 /// What usually passes by itself: pods, kube-proxy and nodes that are just starting are nobody's mistake.
-const START_GRACE: Duration = Duration::from_secs(20);
+pub(super) const START_GRACE: Duration = Duration::from_secs(20);
 
 /// What keeps this node from a group.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// The node may have nothing.
     #[error("{0}")]
-    Unfit(&'static str),
-    /// The node may have nothing new.
-    #[error("the node is cordoned, so it gets nothing new")]
-    Cordoned,
+    Excluded(&'static str),
     /// Clients' packets would be dropped here; where they would not.
     #[error("externalTrafficPolicy is Local and the node has no ready endpoint of it, {}", elsewhere(.0))]
     NoEndpoint(BTreeSet<String>),
@@ -55,8 +53,7 @@ impl Obstacle {
         link: Result<&Link, InterfaceError>,
     ) -> Option<Self> {
         match (fitness, only, link) {
-            (Fitness::Unfit(why), ..) => Some(Self::Unfit(why)),
-            (Fitness::Keeps, ..) => Some(Self::Cordoned),
+            (Fitness::Excluded(why), ..) => Some(Self::Excluded(why)),
             (_, Some(nodes), _) if !nodes.contains(me) => Some(Self::NoEndpoint(nodes.clone())),
             (.., Err(error)) => Some(error.into()),
             (.., Ok(link)) => (!link.is_usable()).then(|| Self::NoCarrier(link.name.clone())),
@@ -67,7 +64,7 @@ impl Obstacle {
     pub fn reason(&self) -> Reason {
         match self {
             Self::NoEndpoint(_) => Reason::NoLocalEndpoint,
-            Self::Unfit(_) | Self::Cordoned | Self::Interface(_) | Self::NoCarrier(_) => Reason::CannotAnnounce,
+            Self::Excluded(_) | Self::Interface(_) | Self::NoCarrier(_) => Reason::CannotAnnounce,
         }
     }
 
@@ -75,7 +72,7 @@ impl Obstacle {
     pub fn grace(&self) -> Duration {
         match self {
             Self::Interface(_) => GRACE,
-            Self::Unfit(_) | Self::Cordoned | Self::NoEndpoint(_) | Self::NoCarrier(_) => START_GRACE,
+            Self::Excluded(_) | Self::NoEndpoint(_) | Self::NoCarrier(_) => START_GRACE,
         }
     }
 }
@@ -112,7 +109,13 @@ pub fn teller<'a>(
     speakers: impl Iterator<Item = (&'a str, Fitness)>,
     only: Option<&BTreeSet<String>>,
 ) -> Option<&'a str> {
-    let merits = |node: &str, fitness| (only.is_none_or(|nodes| nodes.contains(node)), fitness == Fitness::Fit);
+    let merits = |node: &str, fitness| {
+        let defects = match fitness {
+            Fitness::Fit(defects) => Some(Reverse(defects)),
+            Fitness::Excluded(_) => None,
+        };
+        (only.is_none_or(|nodes| nodes.contains(node)), defects)
+    };
     let speakers: Vec<(&str, _)> = speakers.map(|(node, fitness)| (node, merits(node, fitness))).collect();
     let best = speakers.iter().map(|(_, merits)| *merits).max()?;
     place::preferred(group, speakers.into_iter().filter(|(_, merits)| *merits == best).map(|(node, _)| node))
@@ -120,10 +123,14 @@ pub fn teller<'a>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::member::Defects;
     use super::*;
     use crate::network::fixtures::{link, network};
     use crate::network::{Network, fixtures::config};
     use crate::view::InterfaceWish;
+
+    const FIT: Fitness =
+        Fitness::Fit(Defects { yields: false, gone: false, kube_proxy: false, not_ready: false, cordoned: false });
 
     fn nodes(names: &[&str]) -> BTreeSet<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
@@ -137,22 +144,21 @@ mod tests {
         let config = config(&[]);
         let choose = |name: &str| network.choose(&InterfaceWish::Named(name.into()), &config, None);
         let six = nodes(&["node-2", "node-3", "node-4", "node-5", "node-6", "node-7"]);
-        let unfit = Fitness::Unfit("kube-proxy is not healthy there");
+        let excluded = Fitness::Excluded("its announcer is ending");
         for (fitness, only, interface, reason, parts) in [
-            (unfit, None, "eth0", Reason::CannotAnnounce, &["kube-proxy"][..]),
-            (Fitness::Keeps, None, "eth0", Reason::CannotAnnounce, &["cordoned"]),
-            (Fitness::Fit, Some(nodes(&[])), "eth0", Reason::NoLocalEndpoint, &["Local", "any other"]),
-            (Fitness::Fit, Some(six), "eth0", Reason::NoLocalEndpoint, &["on node-2, node-3", "node-6 and others"]),
+            (excluded, None, "eth0", Reason::CannotAnnounce, &["ending"][..]),
+            (FIT, Some(nodes(&[])), "eth0", Reason::NoLocalEndpoint, &["Local", "any other"]),
+            (FIT, Some(six), "eth0", Reason::NoLocalEndpoint, &["on node-2, node-3", "node-6 and others"]),
             (
-                Fitness::Fit,
+                FIT,
                 None,
                 "uplink7",
                 Reason::CannotAnnounce,
                 &["kube-vip.io/serviceInterface", "\"uplink7\"", "does not exist", "eth0, uplink8"],
             ),
-            (Fitness::Fit, None, "uplink8", Reason::CannotAnnounce, &["\"uplink8\"", "down"]),
-            (Fitness::Fit, None, "uplink9", Reason::CannotAnnounce, &["\"uplink9\"", "carrier"]),
-            (Fitness::Fit, None, "lo", Reason::CannotAnnounce, &["\"lo\"", "reach"]),
+            (FIT, None, "uplink8", Reason::CannotAnnounce, &["\"uplink8\"", "down"]),
+            (FIT, None, "uplink9", Reason::CannotAnnounce, &["\"uplink9\"", "carrier"]),
+            (FIT, None, "lo", Reason::CannotAnnounce, &["\"lo\"", "reach"]),
         ] {
             let obstacle = Obstacle::of("node-1", fitness, only.as_ref(), choose(interface)).unwrap();
             assert_eq!(obstacle.reason(), reason, "{obstacle}");
@@ -161,8 +167,8 @@ mod tests {
             }
         }
         let here = nodes(&["node-1", "node-2"]);
-        assert_eq!(Obstacle::of("node-1", Fitness::Fit, Some(&here), choose("eth0")), None);
-        assert_eq!(Obstacle::of("node-1", Fitness::Fit, None, choose("eth0")), None);
+        assert_eq!(Obstacle::of("node-1", FIT, Some(&here), choose("eth0")), None);
+        assert_eq!(Obstacle::of("node-1", FIT, None, choose("eth0")), None);
     }
 
     #[test]
@@ -173,17 +179,21 @@ mod tests {
 
     #[test]
     fn the_node_that_lacks_least_tells() {
-        let unfit = Fitness::Unfit("the node is not ready");
+        let unready = Fitness::Fit(Defects { not_ready: true, ..Defects::default() });
+        let excluded = Fitness::Excluded("its announcer is ending");
         let speakers = |one, two, three| [("node-1", one), ("node-2", two), ("node-3", three)].into_iter();
         for (expected, fitness, only) in [
-            ("node-2", (unfit, Fitness::Fit, Fitness::Keeps), None),
-            ("node-3", (Fitness::Fit, Fitness::Fit, unfit), Some(nodes(&["node-3"]))),
-            ("node-1", (Fitness::Fit, unfit, unfit), Some(nodes(&[]))),
+            ("node-2", (excluded, FIT, unready), None),
+            ("node-3", (FIT, FIT, excluded), Some(nodes(&["node-3"]))),
+            ("node-1", (FIT, unready, excluded), Some(nodes(&[]))),
         ] {
             let (one, two, three) = fitness;
             assert_eq!(teller("10.0.0.5", speakers(one, two, three), only.as_ref()), Some(expected));
         }
-        assert!(teller("10.0.0.5", speakers(unfit, unfit, unfit), None).is_some(), "somebody does in any case");
+        assert!(
+            teller("10.0.0.5", speakers(excluded, excluded, excluded), None).is_some(),
+            "somebody does in any case"
+        );
         assert_eq!(teller("10.0.0.5", [].into_iter(), None), None);
     }
 }

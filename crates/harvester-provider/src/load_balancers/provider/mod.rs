@@ -8,6 +8,7 @@ mod observe;
 mod perform;
 mod streams;
 mod unserved;
+mod upgrading;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,7 @@ use super::plan::{self, Action, Plan, Verdict};
 use super::spelling::misspelt;
 use super::wait_reason::WaitReason;
 use crate::config::{LoadBalancerConfig, lacks_rights, remedy};
+use crate::host_upgrade::Caution;
 use crate::identity::Identity;
 use crate::identity::keeper::cluster_uid;
 use crate::metrics::Metrics;
@@ -71,6 +73,7 @@ pub struct HarvesterLoadBalancers {
     memory: Mutex<Memory>,
     unsettled: Arc<Mutex<Unsettled>>,
     metrics: Arc<Metrics>,
+    caution: Caution,
 }
 
 /// Who has to be woken when an outage is over.
@@ -113,7 +116,14 @@ impl HarvesterLoadBalancers {
             memory: Mutex::default(),
             unsettled: Arc::default(),
             metrics,
+            caution: Caution::default(),
         }
+    }
+
+    /// Asks this before it touches what is served.
+    pub fn cautious(mut self, caution: Caution) -> Self {
+        self.caution = caution;
+        self
     }
 
     /// Whoever else deletes pooled load balancers takes turns with us.
@@ -330,13 +340,19 @@ fn refused(refusal: &plan::Refusal) -> ProviderError {
 impl LoadBalancers for HarvesterLoadBalancers {
     async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
         self.memory().deleting.remove(&service.key);
+        if let Some(waiting) = upgrading::served(service, self.caution.window()) {
+            return Ok(Ensured::Waiting(waiting));
+        }
         let recoveries = self.unsettled().recoveries;
         let mut result = self.try_ensure(service).await;
         if self.note_ensured(&service.key, &result, recoveries) {
             result = self.try_ensure(service).await;
             self.note_ensured(&service.key, &result, recoveries);
         }
-        result
+        if result.as_ref().is_err_and(upgrading::is_webhook_failure) {
+            self.caution.webhook_failed();
+        }
+        upgrading::patiently(result, self.caution.window())
     }
 
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {

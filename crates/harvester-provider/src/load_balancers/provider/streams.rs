@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::super::wakes::{NodeWakes, ObjectWakes, ServiceWakes, with_network};
 use super::{HarvesterLoadBalancers, unserved};
+use crate::host_upgrade::caution::each;
 use crate::identity::keeper::cluster_uid;
 
 impl HarvesterLoadBalancers {
@@ -68,7 +69,13 @@ impl HarvesterLoadBalancers {
             let ours = services.all().into_iter().filter(|service| wants_load_balancer(service));
             futures::stream::iter(ours.map(|service| service.key.clone()).collect::<Vec<_>>())
         });
+        let services = self.services.clone();
+        let by_resync = each(self.caution.resyncs()).flat_map(move |()| {
+            let ours = services.all().into_iter().filter(|service| wants_load_balancer(service));
+            futures::stream::iter(ours.map(|service| service.key.clone()).collect::<Vec<_>>())
+        });
         select_all([
+            by_resync.boxed(),
             by_identity.boxed(),
             by_object.boxed(),
             by_service.boxed(),

@@ -59,26 +59,48 @@ fn an_owner_whose_service_names_an_interface_that_no_node_has_does_not_pass_it_r
 }
 
 #[test]
-fn kube_proxy_that_is_ill_everywhere_is_told_after_it_had_time_to_start() {
-    let mut cluster = Cluster::new(&["node-1"], &[]);
+fn where_no_node_is_well_the_least_bad_one_announces_it_and_says_what_is_wrong() {
+    for (kube_proxy, facts, part) in [
+        (false, Some(FACTS), "kube-proxy is not healthy"),
+        (true, Some(NodeFacts { ready: false, ..FACTS }), "not ready"),
+        (true, None, "no Node object"),
+    ] {
+        let mut cluster = Cluster::new(&["node-1"], &[]);
+        cluster.node.feed(Input::KubeProxy(kube_proxy));
+        cluster.node.feed(Input::Node("node-1".into(), facts));
+        cluster.node.upsert(view("web", &["10.0.0.5"]));
+        cluster.quiet(1000, &[], &["node-1"]);
+        cluster.won();
+        cluster.quiet(15_000, &[], &["node-1"]);
+        assert!(cluster.has() && !cluster.node.reasons().contains(&"NoHealthyNode"), "{:?}", cluster.node.told);
+        cluster.quiet(10_000, &[], &["node-1"]);
+        let found = cluster.node.told.iter().find(|(_, told)| told.reason == Reason::NoHealthyNode);
+        let (_, told) = found.unwrap_or_else(|| panic!("{part}: {:?}", cluster.node.told));
+        assert!(told.warning && told.text.contains(part), "{}", told.text);
+    }
+}
+
+#[test]
+fn the_address_of_a_dead_owner_is_taken_by_a_node_of_which_nothing_good_is_known() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+    for node in ALL {
+        cluster.node.feed(Input::Node(node.into(), Some(NodeFacts { ready: false, cordoned: true, shut_out: false })));
+    }
     cluster.node.feed(Input::KubeProxy(false));
-    cluster.node.upsert(view("web", &["10.0.0.5"]));
-    cluster.quiet(15_000, &[], &["node-1"]);
-    assert!(cluster.node.told.is_empty(), "{:?}", cluster.node.told);
-    cluster.quiet(10_000, &[], &["node-1"]);
-    let told = &cluster.node.told[0].1;
-    assert!(told.reason == Reason::CannotAnnounce && told.text.contains("kube-proxy"), "{}", told.text);
-    cluster.node.feed(Input::KubeProxy(true));
-    assert_eq!(cluster.node.swaps.len(), 1);
+    cluster.quiet(2000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
+    let died = cluster.node.now;
+    while cluster.node.swaps.is_empty() {
+        cluster.node.pass_ms(5);
+        cluster.answers("node-2", "10.0.0.2");
+        assert!(cluster.node.now < died + Duration::from_millis(500), "{:?}", cluster.node.log);
+    }
 }
 
 #[test]
 fn what_the_node_object_or_the_endpoints_forbid_is_told() {
     let local = ServiceView { local_traffic: true, ..view("web", &["10.0.0.5"]) };
     for (view, facts, reason, part) in [
-        (view("web", &["10.0.0.5"]), NodeFacts { ready: false, ..FACTS }, Reason::CannotAnnounce, "not ready"),
         (view("web", &["10.0.0.5"]), NodeFacts { shut_out: true, ..FACTS }, Reason::CannotAnnounce, "excluded"),
-        (view("web", &["10.0.0.5"]), NodeFacts { cordoned: true, ..FACTS }, Reason::CannotAnnounce, "cordoned"),
         (local, FACTS, Reason::NoLocalEndpoint, "endpoint"),
     ] {
         let mut cluster = Cluster::new(&["node-1"], &[]);

@@ -1,0 +1,189 @@
+//! The line of the nodes that may have a group. What a user has said excludes a node from it; what was measured of a node
+//! only decides how far back it stands (decisions.md 21). Pure.
+
+use std::collections::BTreeMap;
+
+use super::member::{Defects, Fitness};
+use super::place;
+
+/// What keeps a node back in the line. Less is better; the first field outweighs the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Merit {
+    /// Its kernel has refused the addresses.
+    pub unable: bool,
+    /// The group has an IPv6 address and the node has no IPv6 on the interface.
+    pub no_ipv6: bool,
+    /// What is wrong with the node.
+    pub defects: Defects,
+}
+
+impl Merit {
+    /// For what the node has already: a cordon only keeps new addresses away.
+    fn to_keep(self) -> Self {
+        Self { defects: self.defects.to_keep(), ..self }
+    }
+}
+
+/// Everybody who may have a group.
+#[derive(Debug, Clone, Default)]
+pub struct Line<'a>(Vec<(Merit, &'a str)>);
+
+impl<'a> Line<'a> {
+    /// Of these nodes, in any order.
+    pub fn new(nodes: impl IntoIterator<Item = (&'a str, Merit)>) -> Self {
+        let mut nodes: Vec<(Merit, &str)> = nodes.into_iter().map(|(node, merit)| (merit, node)).collect();
+        nodes.sort_unstable();
+        Self(nodes)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether this node may have it.
+    pub fn has(&self, node: &str) -> bool {
+        self.merit(node).is_some()
+    }
+
+    fn merit(&self, node: &str) -> Option<Merit> {
+        self.0.iter().find(|(_, other)| *other == node).map(|(merit, _)| *merit)
+    }
+
+    /// Where `group` belongs: among those with the best merit the hashing decides.
+    pub fn home(&self, group: &str) -> Option<&'a str> {
+        Self::first_class(group, self.0.iter().copied())
+    }
+
+    /// To whom `me` may give it. Whoever leaves everything to a kube-vip would not take it.
+    pub fn home_elsewhere(&self, group: &str, me: &str) -> Option<&'a str> {
+        Self::first_class(group, self.0.iter().copied().filter(|(merit, node)| *node != me && !merit.defects.yields))
+    }
+
+    fn first_class(group: &str, nodes: impl Iterator<Item = (Merit, &'a str)> + Clone) -> Option<&'a str> {
+        let best = nodes.clone().map(|(merit, _)| merit).min()?;
+        place::preferred(group, nodes.filter(|(merit, _)| *merit == best).map(|(_, node)| node))
+    }
+
+    /// Whether another node is better off than the owner `me`.
+    pub fn has_better_than(&self, me: &str) -> bool {
+        let own = self.merit(me).map(Merit::to_keep);
+        let others = self.0.iter().filter(|(_, node)| *node != me).map(|(merit, _)| *merit);
+        own.zip(others.min()).is_some_and(|(own, best)| best < own)
+    }
+
+    /// How many would get `group` before `me`; absent: it may not have it.
+    pub fn position(&self, group: &str, me: &str) -> Option<usize> {
+        let key = |merit: Merit, node: &str| (merit, std::cmp::Reverse((place::score(group, node), node.to_owned())));
+        let own = key(self.merit(me)?, me);
+        Some(self.0.iter().filter(|(merit, node)| key(*merit, node) < own).count())
+    }
+
+    /// The place of `me` among the successors of `owner`: by merit, and of the same merit the nodes after the owner in the
+    /// order of their names, round the end.
+    ///
+    /// A ring and not the hash: each owner is then watched by two nodes, however many there are.
+    pub fn rank(&self, owner: &str, me: &str) -> Option<usize> {
+        let mut others: Vec<(Merit, bool, &str)> = self
+            .0
+            .iter()
+            .filter(|(_, node)| *node != owner)
+            .map(|(merit, node)| (*merit, *node < owner, *node))
+            .collect();
+        others.sort_unstable();
+        others.iter().position(|(.., node)| *node == me)
+    }
+}
+
+/// The line for what no interface and no endpoint decides: all nodes that take part.
+pub fn line_of(fitness: &BTreeMap<String, Fitness>) -> Line<'_> {
+    Line::new(fitness.iter().filter_map(|(node, fitness)| match *fitness {
+        Fitness::Fit(defects) => Some((node.as_str(), Merit { defects, ..Merit::default() })),
+        Fitness::Excluded(_) => None,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+
+    fn equal() -> Line<'static> {
+        Line::new(NODES.map(|node| (node, Merit::default())))
+    }
+
+    fn ill(not_ready: bool, kube_proxy: bool, cordoned: bool) -> Merit {
+        Merit { defects: Defects { not_ready, kube_proxy, cordoned, ..Defects::default() }, ..Merit::default() }
+    }
+
+    #[test]
+    fn the_least_bad_serves_and_nobody_is_forbidden() {
+        let well = Merit::default();
+        let (cordoned, unready, proxy) = (ill(false, false, true), ill(true, false, false), ill(false, true, false));
+        let no_ipv6 = Merit { no_ipv6: true, ..well };
+        let unable = Merit { unable: true, ..well };
+        for (name, merits, home, better_than_1) in [
+            ("one is well", [unready, unready, well], "node-3", true),
+            ("one is only cordoned", [proxy, unready, cordoned], "node-3", true),
+            ("the owner is cordoned", [cordoned, cordoned, unready], "", false),
+            ("the owner is cordoned and one is well", [cordoned, well, unready], "node-2", false),
+            ("not ready is better than without kube-proxy", [proxy, unready, proxy], "node-2", true),
+            ("all are as bad", [proxy, proxy, proxy], "", false),
+            ("without IPv6 half of it would be served", [no_ipv6, proxy, no_ipv6], "node-2", true),
+            ("who cannot set it comes last", [unable, unable, ill(true, true, true)], "node-3", true),
+        ] {
+            let line = Line::new(NODES.into_iter().zip(merits));
+            let found = line.home("10.0.0.5").unwrap();
+            assert!(home.is_empty() || found == home, "{name}: {found}");
+            assert_eq!(line.has_better_than("node-1"), better_than_1, "{name}");
+        }
+        assert_eq!(Line::default().home("10.0.0.5"), None);
+    }
+
+    #[test]
+    fn the_successors_stand_in_a_ring_behind_those_that_are_better_off() {
+        for (owner, me, rank) in [
+            ("node-1", "node-2", Some(0)),
+            ("node-1", "node-3", Some(1)),
+            ("node-2", "node-3", Some(0)),
+            ("node-2", "node-1", Some(1)),
+            ("node-3", "node-1", Some(0)),
+            ("node-3", "node-3", None),
+            // An owner that may not have it any more, or is gone, is followed by the same nodes.
+            ("node-15", "node-2", Some(0)),
+            ("node-1", "node-9", None),
+        ] {
+            assert_eq!(equal().rank(owner, me), rank, "{me} after {owner}");
+        }
+        let line = Line::new([
+            ("node-1", Merit::default()),
+            ("node-2", ill(true, false, false)),
+            ("node-3", Merit::default()),
+        ]);
+        assert_eq!((line.rank("node-1", "node-3"), line.rank("node-1", "node-2")), (Some(0), Some(1)));
+    }
+
+    #[test]
+    fn every_owner_has_exactly_one_first_successor() {
+        for owner in NODES {
+            let first = NODES.iter().filter(|me| equal().rank(owner, me) == Some(0)).count();
+            assert_eq!(first, 1, "{owner}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_owns_is_offered_to_all_the_better_ones_first() {
+        let line = Line::new([
+            ("node-1", ill(true, false, false)),
+            ("node-2", Merit::default()),
+            ("node-3", ill(true, true, false)),
+        ]);
+        let positions = NODES.map(|node| line.position("10.0.0.5", node));
+        assert_eq!(positions, [Some(1), Some(0), Some(2)]);
+        let mut positions = NODES.map(|node| equal().position("10.0.0.5", node).unwrap());
+        positions.sort_unstable();
+        assert_eq!(positions, [0, 1, 2]);
+        assert_eq!(line.position("10.0.0.5", "node-9"), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! The two objects by which Harvester tells of an upgrade of its hosts: `UpgradePlan` of the Upgrade Toolkit and `Upgrade` of the way
+//! before it (V1). Only read. The strings in their status vary between versions, so none of them is interpreted here.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::{ClusterResourceScope, NamespaceResourceScope};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use crate::lenient;
+use crate::resource::resource;
+
+/// Namespace of every [`Upgrade`].
+pub const UPGRADE_NAMESPACE: &str = "harvester-system";
+/// Label of the [`Upgrade`] that counts, with value `true`.
+pub const LATEST_UPGRADE: &str = "harvesterhci.io/latestUpgrade";
+/// Label of an [`Upgrade`]: the stage it is in.
+pub const UPGRADE_STATE: &str = "harvesterhci.io/upgradeState";
+
+/// Plan of the Upgrade Toolkit for all hosts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct UpgradePlan {
+    /// Name, UID, age.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// How far it is.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub status: UpgradePlanStatus,
+}
+
+resource!(UpgradePlan, "management.harvesterhci.io", "v1beta1", "UpgradePlan", "upgradeplans", ClusterResourceScope);
+
+/// Trimmed `status`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpgradePlanStatus {
+    /// For example `NodeUpgrading`.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub current_phase: String,
+    /// When each phase began.
+    #[serde(default, deserialize_with = "lenient::items")]
+    pub phase_transition_timestamps: Vec<PhaseTransition>,
+    /// By name of the host.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub node_upgrade_statuses: BTreeMap<String, HostStatus>,
+    /// There is one host only; nothing can be moved away from it.
+    #[serde(default, deserialize_with = "truthy")]
+    pub single_node: bool,
+    /// `Available`, `Progressing`, `Degraded`.
+    #[serde(default, deserialize_with = "lenient::items")]
+    pub conditions: Vec<UpgradeCondition>,
+}
+
+/// Upgrade of all hosts, before the Upgrade Toolkit.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Upgrade {
+    /// Name, UID, labels.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// How far it is.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub status: UpgradeStatus,
+}
+
+resource!(Upgrade, "harvesterhci.io", "v1beta1", "Upgrade", "upgrades", NamespaceResourceScope);
+
+/// Trimmed `status`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpgradeStatus {
+    /// By name of the host.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub node_statuses: BTreeMap<String, HostStatus>,
+    /// Name of the only host, if there is one only.
+    #[serde(default, deserialize_with = "truthy")]
+    pub single_node: bool,
+    /// `Completed` and those of the stages.
+    #[serde(default, deserialize_with = "lenient::items")]
+    pub conditions: Vec<UpgradeCondition>,
+}
+
+/// State of one host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostStatus {
+    /// As it is stored.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub state: String,
+    /// One word.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// For people.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// One entry of `status.phaseTransitionTimestamps`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PhaseTransition {
+    /// The phase that began.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub phase: String,
+    /// RFC 3339.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub phase_transition_timestamp: String,
+}
+
+/// One entry of `status.conditions`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradeCondition {
+    /// For example `Progressing`.
+    #[serde(rename = "type", default, deserialize_with = "lenient::or_default")]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub status: String,
+    /// One word.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// For people.
+    #[serde(default, deserialize_with = "lenient::or_default", skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// One kind has the name of the only host there, the other says true or false.
+fn truthy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::Bool(yes) => yes,
+        Value::String(text) => !text.is_empty() && text != "false",
+        _ => false,
+    })
+}
+
+/// The condition of this type.
+pub fn condition<'a>(conditions: &'a [UpgradeCondition], kind: &str) -> Option<&'a UpgradeCondition> {
+    conditions.iter().find(|condition| condition.kind == kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_as_expected_reads_as_absent() {
+        let plan: UpgradePlan = serde_json::from_value(json!({
+            "metadata": {"name": "p"},
+            "spec": {"version": "v1.9.0"},
+            "status": {"currentPhase": 5, "singleNode": "host-1", "phaseTransitionTimestamps": [{"phase": "Initializing"}, 3],
+                "nodeUpgradeStatuses": {"host-1": {"state": "SomethingNew", "reason": null}},
+                "conditions": [{"type": "Progressing", "status": "True"}, {"status": "True"}]}
+        }))
+        .unwrap();
+        assert!(plan.status.single_node && plan.status.current_phase.is_empty());
+        assert_eq!(plan.status.node_upgrade_statuses["host-1"].state, "SomethingNew");
+        assert_eq!(plan.status.phase_transition_timestamps.len(), 1);
+        assert_eq!(condition(&plan.status.conditions, "Progressing").unwrap().status, "True");
+        let bare: Upgrade = serde_json::from_value(json!({"metadata": {}, "status": null})).unwrap();
+        assert_eq!(bare, Upgrade::default());
+        let one: Upgrade = serde_json::from_value(json!({"metadata": {}, "status": {"singleNode": ""}})).unwrap();
+        assert!(!one.status.single_node);
+    }
+}

@@ -1,0 +1,343 @@
+//! The loop: looks at the facts when one of them changes and every few seconds, and writes what has changed. Runs on the leader only.
+
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cloud_provider::cache::{NodeCache, ServiceCache};
+use futures::FutureExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use runtime::error::{api_code, chain, is_conflict};
+use runtime::events::{EventKind, Recorder};
+use runtime::reflect::Status;
+use tokio::sync::watch;
+
+use super::caution::Caution;
+use super::decide::{About, HostUpgrade, NodeStatus, Reason, Step, Tell, message};
+use super::facts::{Facts, PlanView, machines, newest};
+use super::signals::PlanCaches;
+use super::{show, status};
+use crate::instances::provider::{VmCache, VmiCache};
+use crate::metrics::Metrics;
+
+/// Time passes although nothing changes: silence becomes long, a window settles.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Changes that come together are looked at together.
+const GATHER: Duration = Duration::from_millis(200);
+/// What could not be written is tried again after this time.
+const AFTER_FAILURE: Duration = Duration::from_secs(30);
+
+/// What the controller looks at.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    /// Nodes of the cluster.
+    pub nodes: NodeCache,
+    /// Its Services.
+    pub services: ServiceCache,
+    /// All VMs of the namespace.
+    pub vms: VmCache,
+    /// Their instances.
+    pub vmis: VmiCache,
+    /// What the host tells.
+    pub plans: PlanCaches,
+    /// How the watch of the VMs is doing, and with it the host's API.
+    pub watched: watch::Receiver<Status>,
+}
+
+/// What was written on a Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Shown {
+    uid: String,
+    reason: Reason,
+    message: String,
+    /// When the status of the condition changed.
+    changed: i64,
+}
+
+/// The controller. [`Controller::run`] is called once.
+pub struct Controller {
+    sources: Sources,
+    caution: Caution,
+    nodes: Api<Node>,
+    config_maps: Api<ConfigMap>,
+    metrics: Arc<Metrics>,
+    /// `--host-upgrade-taint`.
+    taint: bool,
+    upgrade: HostUpgrade,
+    shown: HashMap<String, Shown>,
+    /// The last patch of annotations and taints, and the version of the Node that it was made for.
+    marked: HashMap<String, (String, serde_json::Value)>,
+    /// Data of the ConfigMap as it was last read or written.
+    written: Option<BTreeMap<String, String>>,
+    uid: Option<String>,
+    /// Not before then.
+    retry: Option<tokio::time::Instant>,
+    refused: bool,
+}
+
+impl std::fmt::Debug for Controller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Controller").field("upgrade", &self.upgrade).finish_non_exhaustive()
+    }
+}
+
+fn now() -> i64 {
+    Timestamp::now().as_second()
+}
+
+impl Controller {
+    /// Sends nothing before [`Self::run`].
+    pub fn new(guest: &Client, sources: Sources, caution: Caution, metrics: Arc<Metrics>) -> Self {
+        Self {
+            sources,
+            caution,
+            nodes: Api::all(guest.clone()),
+            config_maps: Api::namespaced(guest.clone(), status::NAMESPACE),
+            metrics,
+            taint: false,
+            upgrade: HostUpgrade::default(),
+            shown: HashMap::new(),
+            marked: HashMap::new(),
+            written: None,
+            uid: None,
+            retry: None,
+            refused: false,
+        }
+    }
+
+    /// Taints Nodes whose host is being upgraded.
+    pub fn taint(&mut self, yes: bool) {
+        self.taint = yes;
+    }
+
+    /// Never ends.
+    pub async fn run(mut self, events: Recorder) -> Infallible {
+        self.restore().await;
+        let mut plans = self.sources.plans.plans.subscribe();
+        let mut upgrades = self.sources.plans.upgrades.subscribe();
+        let mut vmis = self.sources.vmis.subscribe();
+        let mut vms = self.sources.vms.subscribe();
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        loop {
+            let touched = tokio::select! {
+                _ = ticks.tick() => false,
+                Some(_) = plans.next() => true,
+                Some(_) = upgrades.next() => true,
+                Some(_) = vmis.next() => true,
+                Some(_) = vms.next() => true,
+            };
+            if touched {
+                tokio::time::sleep(GATHER).await;
+                for touched in [&mut plans, &mut upgrades, &mut vmis, &mut vms] {
+                    while touched.next().now_or_never().flatten().is_some() {}
+                }
+            }
+            let facts = self.facts();
+            let step = self.upgrade.step(now(), &facts);
+            self.caution.set(self.upgrade.suspended());
+            self.tell(&step, &events);
+            self.measure();
+            self.write(facts.plan.as_deref()).await;
+            if step.resync {
+                self.caution.resync();
+            }
+        }
+    }
+
+    /// What a former process knew; nothing where it cannot be read.
+    async fn restore(&mut self) {
+        match self.config_maps.get_opt(status::NAME).await {
+            Ok(Some(found)) => {
+                let data = found.data.unwrap_or_default();
+                self.upgrade = status::restore(&data, now());
+                self.uid = found.metadata.uid;
+                self.written = Some(data);
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(error = chain(&error), "ConfigMap {} was not read", status::NAME),
+        }
+        for (name, node) in &self.upgrade.nodes {
+            let shown =
+                Shown { uid: node.uid.clone(), reason: node.reason, message: String::new(), changed: node.since };
+            self.shown.insert(name.clone(), shown);
+        }
+        self.caution.set(self.upgrade.suspended());
+    }
+
+    fn facts(&self) -> Facts {
+        let Sources { nodes, vms, vmis, plans, watched, .. } = &self.sources;
+        let silent = watched.borrow().error.as_ref().map(|(since, _)| since.elapsed().as_secs());
+        let known = plans.plans.all().into_iter().chain(plans.upgrades.all());
+        Facts {
+            plan: newest(known),
+            machines: if vms.is_synced() && vmis.is_synced() {
+                machines(&nodes.all(), &vms.all(), &vmis.all())
+            } else {
+                Vec::new()
+            },
+            silent_seconds: silent.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX)),
+            webhooks_fail: self.caution.webhooks_fail(),
+        }
+    }
+
+    fn measure(&self) {
+        self.metrics.host_upgrade_window.set(i64::from(self.upgrade.suspended().is_some()));
+        for reason in Reason::ALL {
+            let count = self.upgrade.nodes.values().filter(|node| node.reason == reason).count();
+            self.metrics.host_upgrade_nodes(reason.word(), count);
+        }
+    }
+
+    fn tell(&self, step: &Step, events: &Recorder) {
+        for Tell { about, warning, reason, message } in &step.told {
+            let kind = if *warning { EventKind::Warning } else { EventKind::Normal };
+            match about {
+                About::Node(name) => {
+                    tracing::info!(node = name, "{message}");
+                    events.record(&self.node(name), kind, reason, message);
+                }
+                About::Services => {
+                    tracing::info!("{message}");
+                    let all = self.sources.services.all();
+                    for service in all.iter().filter(|service| service.is_load_balancer && !service.has_class) {
+                        let object = ObjectReference {
+                            api_version: Some("v1".into()),
+                            kind: Some("Service".into()),
+                            namespace: Some(service.key.namespace.clone()),
+                            name: Some(service.key.name.clone()),
+                            uid: Some(service.uid.0.clone()),
+                            ..ObjectReference::default()
+                        };
+                        events.record(&object, kind, reason, message);
+                    }
+                }
+                About::Upgrade => {
+                    tracing::info!("{message}");
+                    events.record(&self.config_map(), kind, reason, message);
+                }
+            }
+        }
+    }
+
+    fn node(&self, name: &str) -> ObjectReference {
+        // The kubelet's own Events name the Node as UID; those of the API name the UID.
+        let uid = self.sources.nodes.get(&name.to_owned()).map(|node| node.uid.0.clone());
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Node".into()),
+            name: Some(name.to_owned()),
+            uid,
+            ..ObjectReference::default()
+        }
+    }
+
+    fn config_map(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("ConfigMap".into()),
+            namespace: Some(status::NAMESPACE.into()),
+            name: Some(status::NAME.into()),
+            uid: self.uid.clone(),
+            ..ObjectReference::default()
+        }
+    }
+
+    /// Everything that differs from what was written.
+    async fn write(&mut self, plan: Option<&PlanView>) {
+        if self.retry.is_some_and(|at| tokio::time::Instant::now() < at) {
+            return;
+        }
+        self.retry = None;
+        let title = plan.map(PlanView::title);
+        let open = self.upgrade.window.as_ref().is_some_and(|window| window.upgrade);
+        let nodes: Vec<(String, NodeStatus)> =
+            self.upgrade.nodes.iter().map(|(name, status)| (name.clone(), status.clone())).collect();
+        for (name, node) in nodes {
+            if let Err(error) = self.show(&name, &node, plan, title.as_deref(), open).await {
+                self.failed(&format!("Node {name}"), &error);
+            }
+        }
+        self.shown.retain(|name, _| self.upgrade.nodes.contains_key(name));
+        self.marked.retain(|name, _| self.upgrade.nodes.contains_key(name));
+        if let Some(data) = status::data(&self.upgrade)
+            && self.written.as_ref() != Some(&data)
+        {
+            match self.put(data.clone()).await {
+                Ok(()) => self.written = Some(data),
+                Err(error) => self.failed(&format!("ConfigMap {}/{}", status::NAMESPACE, status::NAME), &error),
+            }
+        }
+    }
+
+    /// A missing right is told once and done without; everything is tried again a while later.
+    fn failed(&mut self, what: &str, error: &kube::Error) {
+        let text = chain(error);
+        if is_conflict(error) || api_code(error) == Some(404) {
+            tracing::debug!(error = text, "{what} has changed meanwhile");
+            return;
+        }
+        self.retry = Some(tokio::time::Instant::now() + AFTER_FAILURE);
+        if std::mem::replace(&mut self.refused, true) {
+            tracing::debug!(error = text, "the upgrade of hosts is not shown on {what}");
+        } else {
+            tracing::warn!(error = text, "the upgrade of hosts is not shown on {what}; this is told once");
+        }
+    }
+
+    async fn show(
+        &mut self,
+        name: &str,
+        node: &NodeStatus,
+        plan: Option<&PlanView>,
+        title: Option<&str>,
+        open: bool,
+    ) -> Result<(), kube::Error> {
+        let Some(view) = self.sources.nodes.get(&name.to_owned()).filter(|view| view.uid.0 == node.uid) else {
+            return Ok(());
+        };
+        let text = message(node, plan);
+        let before = self.shown.get(name).filter(|shown| shown.uid == node.uid);
+        // After a restart the words of the former process are not known, and not worth a write.
+        let right = before
+            .is_some_and(|shown| shown.reason == node.reason && (shown.message.is_empty() || shown.message == text));
+        if !right {
+            let kept = before.filter(|shown| shown.reason.is_active() == node.reason.is_active());
+            let changed = kept.map_or(node.since, |shown| shown.changed);
+            let patch = Patch::Strategic(show::condition(node, &text, now(), changed));
+            self.nodes.patch_status(name, &PatchParams::default(), &patch).await?;
+            let shown = Shown { uid: node.uid.clone(), reason: node.reason, message: text, changed };
+            self.shown.insert(name.to_owned(), shown);
+        }
+        if let Some(patch) = show::marks(&view, node, title, open, self.taint) {
+            // The watch brings what was written a moment later.
+            let mark = (view.resource_version.clone(), patch);
+            if self.marked.get(name) != Some(&mark) {
+                self.nodes.patch(name, &PatchParams::default(), &Patch::Merge(&mark.1)).await?;
+                self.marked.insert(name.to_owned(), mark);
+            }
+        }
+        Ok(())
+    }
+
+    async fn put(&mut self, data: BTreeMap<String, String>) -> Result<(), kube::Error> {
+        let written = if let Some(mut found) = self.config_maps.get_opt(status::NAME).await? {
+            found.data = Some(data);
+            self.config_maps.replace(status::NAME, &PostParams::default(), &found).await?
+        } else {
+            let metadata = ObjectMeta {
+                name: Some(status::NAME.to_owned()),
+                namespace: Some(status::NAMESPACE.to_owned()),
+                ..ObjectMeta::default()
+            };
+            let new = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+            self.config_maps.create(&PostParams::default(), &new).await?
+        };
+        self.uid = written.metadata.uid;
+        Ok(())
+    }
+}

@@ -1,0 +1,569 @@
+//! From what is known to what is shown, told and suspended: a machine without I/O and without a clock. Times are Unix seconds, so that
+//! what was decided can be written down and be taken up again by the next process.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+
+use super::facts::{Facts, MachineFacts, PlanView, Power, Progress};
+use super::stage::Stage;
+
+/// A host's API that is silent for so long suspends what an upgrade does.
+const SILENT: i64 = 30;
+/// The signals have to be over for so long, and the machines to run, before the window closes.
+const SETTLES: i64 = 30;
+/// Signals that have not changed for so long suspend nothing more, until they change.
+const STALE: i64 = 4 * 3600;
+/// No window is longer, whatever changes.
+const LONGEST: i64 = 24 * 3600;
+
+/// Reason of the condition `HarvesterHostMaintenance`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// Its host waits for its turn.
+    Pending,
+    /// Its host is being emptied.
+    PreDraining,
+    /// It moves to another host.
+    LiveMigrating,
+    /// It was shut down.
+    ShutDown,
+    /// Its host is changed or restarts.
+    Rebooting,
+    /// It is on its way up.
+    Restoring,
+    /// Its host's upgrade is paused.
+    Paused,
+    /// Its host's upgrade has failed.
+    Failed,
+    /// Nothing happens to its host (any more).
+    UpToDate,
+}
+
+impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Pending,
+        Self::PreDraining,
+        Self::LiveMigrating,
+        Self::ShutDown,
+        Self::Rebooting,
+        Self::Restoring,
+        Self::Paused,
+        Self::Failed,
+        Self::UpToDate,
+    ];
+
+    /// The word in the condition.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "HostUpgradePending",
+            Self::PreDraining => "HostPreDraining",
+            Self::LiveMigrating => "VMLiveMigrating",
+            Self::ShutDown => "VMShutDownForUpgrade",
+            Self::Rebooting => "HostRebooting",
+            Self::Restoring => "VMRestoring",
+            Self::Paused => "HostUpgradePaused",
+            Self::Failed => "HostUpgradeFailed",
+            Self::UpToDate => "HostUpToDate",
+        }
+    }
+
+    /// The reason with this word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.word() == word)
+    }
+
+    /// Status of the condition: something happens to the host.
+    pub fn is_active(self) -> bool {
+        !matches!(self, Self::Pending | Self::UpToDate)
+    }
+}
+
+/// What a Node has to expect of the upgrade of its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// It moves to another host while it runs.
+    Migrate,
+    /// It is shut down.
+    Shutdown,
+    /// Nothing.
+    Nothing,
+}
+
+impl Expect {
+    /// As it is shown.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Migrate => "migrate",
+            Self::Shutdown => "shutdown",
+            Self::Nothing => "none",
+        }
+    }
+
+    /// The one with this word.
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Migrate, Self::Shutdown, Self::Nothing].into_iter().find(|expect| expect.word() == word)
+    }
+}
+
+/// What is shown of a Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// UID of the Node: another Node of the same name has nothing of it.
+    pub uid: String,
+    /// Name of the VM.
+    pub vm: String,
+    /// Its host, or the last one that it had.
+    pub host: String,
+    /// State of the host, as it is stored.
+    pub state: String,
+    /// Reason of the condition.
+    pub reason: Reason,
+    /// Since when that is the reason.
+    pub since: i64,
+    /// What it has to expect.
+    pub expect: Expect,
+}
+
+/// Remembered of a Node beside what is shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Course {
+    /// Events of this window.
+    pub told: BTreeSet<Reason>,
+    /// Since when it is off.
+    pub off: Option<i64>,
+    /// For how long it was off before, in this window.
+    pub was_off: i64,
+    /// How often it has moved in this window.
+    pub moves: u32,
+    /// Its host when the window opened.
+    pub first_host: String,
+    /// Its addresses when the window opened.
+    pub first_addresses: Vec<String>,
+}
+
+/// An open window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    /// When it opened.
+    pub opened: i64,
+    /// What opened it, in words.
+    pub cause: String,
+    /// When the signals changed last.
+    pub changed: i64,
+    /// When the last signal was seen.
+    pub called: i64,
+    /// Something told of an upgrade; silence alone does not.
+    pub upgrade: bool,
+    /// It has lasted for too long: nothing is suspended.
+    pub spent: bool,
+    /// What the signals were; `None` after a restart.
+    pub(super) signals: Option<u64>,
+}
+
+/// On which object an Event is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum About {
+    /// The Node of this name.
+    Node(String),
+    /// Each Service that has a load balancer of ours.
+    Services,
+    /// The ConfigMap.
+    Upgrade,
+}
+
+/// An Event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tell {
+    /// On what.
+    pub about: About,
+    /// Somebody may have to look after it.
+    pub warning: bool,
+    /// Reason of the Event.
+    pub reason: &'static str,
+    /// The story.
+    pub message: String,
+}
+
+/// What comes of one look.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Events to emit.
+    pub told: Vec<Tell>,
+    /// A window has closed: all is to be looked at anew.
+    pub resync: bool,
+}
+
+/// What is known of the upgrade over time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostUpgrade {
+    /// The open window.
+    pub window: Option<Window>,
+    /// By name of the Node: all that have ever had something to show.
+    pub nodes: BTreeMap<String, NodeStatus>,
+    /// By name of the Node, while a window is open.
+    pub courses: BTreeMap<String, Course>,
+    /// Title, phase and progress of the plan that counts.
+    pub plan: Option<(String, String, Progress)>,
+    /// What the last upgrade did, in words.
+    pub report: String,
+}
+
+impl HostUpgrade {
+    /// What is suspended, and why.
+    pub fn suspended(&self) -> Option<super::caution::Window> {
+        let window = self.window.as_ref().filter(|window| !window.spent)?;
+        Some(super::caution::Window { why: window.cause.as_str().into(), upgrade: window.upgrade })
+    }
+
+    /// Looks at the facts.
+    pub fn step(&mut self, now: i64, facts: &Facts) -> Step {
+        let mut step = Step::default();
+        let plan = facts.plan.as_deref();
+        let inferred = self.inferred(facts);
+        self.plan = plan.map(|plan| (plan.title(), plan.phase.clone(), plan.progress));
+        let call = call(facts, inferred.as_deref());
+        self.window(now, facts, call, &mut step);
+        let live = facts.silent_seconds.is_none_or(|silent| silent < SILENT);
+        // Of a host that does not answer nothing new is known; what was shown stays.
+        if live {
+            for machine in &facts.machines {
+                self.look_at(now, machine, plan, inferred.as_deref(), &mut step);
+            }
+        }
+        if !facts.machines.is_empty() {
+            let there = |name: &String| facts.machines.iter().any(|machine| machine.node == *name);
+            self.nodes.retain(|name, _| there(name));
+            self.courses.retain(|name, _| there(name));
+        }
+        step
+    }
+
+    /// The host that is being emptied, by what its machines do: one that is told to leave, or two that leave or are off though they
+    /// should run; one is enough while the host's webhooks cannot be asked.
+    fn inferred(&self, facts: &Facts) -> Option<String> {
+        if let Some(machine) = facts.machines.iter().find(|machine| machine.evacuating && !machine.host.is_empty()) {
+            return Some(machine.host.clone());
+        }
+        let mut leaving: BTreeMap<&str, usize> = BTreeMap::new();
+        for machine in &facts.machines {
+            let off = matches!(machine.power, Power::Off | Power::Starting) && machine.should_run;
+            let host = self.host_of(machine);
+            if (machine.migrating || off) && !host.is_empty() {
+                *leaving.entry(host).or_default() += 1;
+            }
+        }
+        let enough = if facts.webhooks_fail { 1 } else { 2 };
+        let (host, _) = leaving.into_iter().filter(|(_, count)| *count >= enough).max_by_key(|(_, count)| *count)?;
+        Some(host.to_owned())
+    }
+
+    fn host_of<'a>(&'a self, machine: &'a MachineFacts) -> &'a str {
+        if !machine.host.is_empty() {
+            return &machine.host;
+        }
+        self.nodes.get(&machine.node).map_or(machine.labelled_host.as_str(), |known| known.host.as_str())
+    }
+
+    fn window(&mut self, now: i64, facts: &Facts, call: Option<(String, bool)>, step: &mut Step) {
+        let signals = signals(facts);
+        let Some(window) = &mut self.window else {
+            let Some((cause, upgrade)) = call else { return };
+            self.open(now, facts, cause, upgrade, signals, step);
+            return;
+        };
+        if window.signals.replace(signals).is_some_and(|before| before != signals) {
+            window.changed = now;
+            // Progress: a plan that was paused for a day goes on.
+            window.spent &= now - window.opened >= LONGEST;
+        }
+        if let Some((cause, upgrade)) = call {
+            window.called = now;
+            if upgrade && !window.upgrade {
+                let opened = window.opened;
+                self.open(opened, facts, cause, upgrade, signals, step);
+                return;
+            }
+        } else {
+            let at_rest = |machine: &MachineFacts| {
+                !machine.should_run || matches!(machine.power, Power::On | Power::Unknown) && !machine.migrating
+            };
+            let settled = facts.machines.iter().all(at_rest);
+            if settled && now - window.called >= SETTLES {
+                self.close(now, facts, step);
+                return;
+            }
+        }
+        let Some(window) = &mut self.window else { return };
+        if !window.spent && (now - window.changed >= STALE || now - window.opened >= LONGEST) {
+            window.spent = true;
+            let message = format!(
+                "{}: nothing has changed for {} or it has lasted for {}. Nodes, zones and load balancers are treated as usual again. \
+                 Look at the upgrade on Harvester; if it is over, its object there does not say so",
+                window.cause,
+                span(now - window.changed),
+                span(now - window.opened)
+            );
+            step.told.push(Tell { about: About::Upgrade, warning: true, reason: "HostUpgradeStale", message });
+        }
+    }
+
+    fn open(&mut self, now: i64, facts: &Facts, cause: String, upgrade: bool, signals: u64, step: &mut Step) {
+        if upgrade {
+            let message = format!(
+                "{cause}. The address of this Service stays; connections may end when a node moves or is shut down, and changes of \
+                 load balancers wait until the upgrade is over"
+            );
+            step.told.push(Tell { about: About::Services, warning: false, reason: "HostUpgradeStarted", message });
+        }
+        self.courses.clear();
+        for machine in &facts.machines {
+            let course = Course {
+                first_host: self.host_of(machine).to_owned(),
+                first_addresses: machine.addresses.clone(),
+                ..Course::default()
+            };
+            self.courses.insert(machine.node.clone(), course);
+        }
+        self.window = Some(Window {
+            opened: now,
+            cause,
+            changed: now,
+            called: now,
+            upgrade,
+            spent: false,
+            signals: Some(signals),
+        });
+    }
+
+    fn close(&mut self, now: i64, facts: &Facts, step: &mut Step) {
+        let Some(window) = self.window.take() else { return };
+        if window.upgrade {
+            step.resync = true;
+            self.report = self.report_of(now, &window, facts);
+            let failed = self.plan.as_ref().is_some_and(|(.., progress)| *progress == Progress::Failed);
+            let message = self.report.clone();
+            step.told.push(Tell { about: About::Upgrade, warning: failed, reason: "HostUpgradeReport", message });
+        }
+        self.courses.clear();
+    }
+
+    fn report_of(&self, now: i64, window: &Window, facts: &Facts) -> String {
+        let (title, phase) = match &self.plan {
+            Some((title, phase, _)) => (title.as_str(), phase.as_str()),
+            None => ("no plan that could be read", "over"),
+        };
+        let mut parts = Vec::new();
+        for machine in &facts.machines {
+            let Some(course) = self.courses.get(&machine.node) else { continue };
+            let mut words = Vec::new();
+            if course.moves > 0 {
+                words.push(format!("moved {} times", course.moves));
+            }
+            if course.was_off > 0 {
+                words.push(format!("was off for {}", span(course.was_off)));
+            }
+            let lost: Vec<&str> = course
+                .first_addresses
+                .iter()
+                .filter(|address| !machine.addresses.contains(address))
+                .map(String::as_str)
+                .collect();
+            if machine.addresses != course.first_addresses && !course.first_addresses.is_empty() {
+                let now = machine.addresses.join(", ");
+                words.push(format!("shows {now}, before {}", course.first_addresses.join(", ")));
+            } else if !lost.is_empty() {
+                words.push(format!("lost {}", lost.join(", ")));
+            }
+            if !words.is_empty() {
+                parts.push(format!("node {} {}", machine.node, words.join(", ")));
+            }
+        }
+        let nodes = if parts.is_empty() { "no node was moved or shut down".to_owned() } else { parts.join("; ") };
+        format!("{title} ({phase}), {}: {nodes}", span(now - window.opened))
+    }
+
+    fn look_at(
+        &mut self,
+        now: i64,
+        machine: &MachineFacts,
+        plan: Option<&PlanView>,
+        inferred: Option<&str>,
+        step: &mut Step,
+    ) {
+        let before = self.nodes.get(&machine.node).filter(|known| known.uid == machine.node_uid).cloned();
+        let host = self.host_of(machine).to_owned();
+        let course = self.courses.entry(machine.node.clone()).or_default();
+        follow(course, now, machine, before.as_ref());
+        let state = plan.and_then(|plan| plan.hosts.get(&host)).cloned().unwrap_or_default();
+        let upgrade = self.window.as_ref().is_some_and(|window| window.upgrade);
+        let view = Look { machine, host: &host, state: &state, plan, inferred, upgrade };
+        let Some(reason) = view.reason(course, before.as_ref().map(|before| before.reason)) else { return };
+        let since = before.as_ref().filter(|before| before.reason == reason).map_or(now, |before| before.since);
+        let expect = view.expect(before.as_ref().map(|before| before.expect));
+        let (uid, vm) = (machine.node_uid.clone(), machine.vm.clone());
+        let status = NodeStatus { uid, vm, host, state, reason, since, expect };
+        let news = before.is_none_or(|before| before.reason != reason);
+        if upgrade && news && reason != Reason::Pending && course.told.insert(reason) {
+            let warning = matches!(reason, Reason::ShutDown | Reason::Failed);
+            let message = message(&status, plan);
+            let about = About::Node(machine.node.clone());
+            step.told.push(Tell { about, warning, reason: reason.word(), message });
+        }
+        self.nodes.insert(machine.node.clone(), status);
+    }
+}
+
+/// What calls for a window, in words, and whether it is an upgrade.
+fn call(facts: &Facts, inferred: Option<&str>) -> Option<(String, bool)> {
+    if let Some(plan) = facts.plan.as_ref().filter(|plan| plan.progress == Progress::Running) {
+        return Some((format!("Harvester's hosts are being upgraded ({})", plan.title()), true));
+    }
+    if let Some(host) = inferred {
+        return Some((
+            format!("Machines of this cluster leave Harvester host {host}, as in an upgrade of hosts"),
+            true,
+        ));
+    }
+    facts.silent_seconds.filter(|silent| *silent >= SILENT)?;
+    Some(("The Harvester API gives no usable answer".to_owned(), false))
+}
+
+/// Changes when one of the signals does.
+fn signals(facts: &Facts) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    if let Some(plan) = &facts.plan {
+        (&plan.uid, &plan.phase, plan.progress as u8, &plan.hosts).hash(&mut hasher);
+    }
+    for machine in &facts.machines {
+        (&machine.node, &machine.host, machine.power, machine.migrating, machine.evacuating).hash(&mut hasher);
+    }
+    facts.silent_seconds.is_some_and(|silent| silent >= SILENT).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn follow(course: &mut Course, now: i64, machine: &MachineFacts, before: Option<&NodeStatus>) {
+    match (machine.power, course.off) {
+        (Power::Off, None) => course.off = Some(now),
+        (Power::On, Some(since)) => {
+            course.was_off += now - since;
+            course.off = None;
+        }
+        _ => {}
+    }
+    let last = before.map_or(course.first_host.as_str(), |before| before.host.as_str());
+    if !machine.host.is_empty() && !last.is_empty() && last != machine.host {
+        course.moves += 1;
+    }
+}
+
+/// One machine, and what is known around it.
+struct Look<'a> {
+    machine: &'a MachineFacts,
+    host: &'a str,
+    state: &'a str,
+    plan: Option<&'a PlanView>,
+    inferred: Option<&'a str>,
+    upgrade: bool,
+}
+
+impl Look<'_> {
+    /// `None`: there is nothing to show of this Node.
+    fn reason(&self, course: &Course, before: Option<Reason>) -> Option<Reason> {
+        let machine = self.machine;
+        let progress = self.plan.map(|plan| plan.progress);
+        if self.upgrade {
+            let off = machine.should_run && machine.power == Power::Off;
+            let stage = Stage::of(self.state);
+            // Its host is touched, or it is; a move that nobody tells the reason of is nobody's business.
+            let touched = progress == Some(Progress::Running) || self.inferred == Some(self.host) || machine.evacuating;
+            match () {
+                () if machine.migrating && touched => return Some(Reason::LiveMigrating),
+                () if off && stage == Stage::Changed => return Some(Reason::Rebooting),
+                () if off => return Some(Reason::ShutDown),
+                () if machine.power == Power::Starting && course.off.is_some() => return Some(Reason::Restoring),
+                () if machine.evacuating => return Some(Reason::PreDraining),
+                () => {}
+            }
+        }
+        let by_host = match (progress, Stage::of(self.state)) {
+            (Some(Progress::Running | Progress::Failed), Stage::Done) | (Some(Progress::Succeeded), _) => {
+                Reason::UpToDate
+            }
+            (Some(Progress::Failed), _) => Reason::Failed,
+            (Some(Progress::Running), stage) => match stage {
+                Stage::Waiting => Reason::Pending,
+                Stage::Paused => Reason::Paused,
+                Stage::Emptied => Reason::PreDraining,
+                Stage::Changed => Reason::Rebooting,
+                Stage::Failed => Reason::Failed,
+                Stage::Done => Reason::UpToDate,
+            },
+            (Some(Progress::Idle) | None, _) if self.inferred == Some(self.host) => Reason::PreDraining,
+            (Some(Progress::Idle) | None, _) => Reason::UpToDate,
+        };
+        // A Node that was never shown has nothing to correct.
+        let quiet = by_host == Reason::UpToDate && before.is_none() && progress != Some(Progress::Running);
+        let old = matches!(progress, Some(Progress::Failed)) && before.is_none() && !self.upgrade;
+        (!quiet && !old).then_some(by_host)
+    }
+
+    fn expect(&self, before: Option<Expect>) -> Expect {
+        let running = self.plan.is_some_and(|plan| plan.progress == Progress::Running);
+        let over = Stage::of(self.state) == Stage::Done;
+        if over || !(running || self.inferred == Some(self.host)) {
+            return Expect::Nothing;
+        }
+        if self.plan.is_some_and(|plan| plan.single_host) {
+            return Expect::Shutdown;
+        }
+        match self.machine.live_migratable {
+            Some(true) => Expect::Migrate,
+            Some(false) => Expect::Shutdown,
+            None => before.unwrap_or(Expect::Nothing),
+        }
+    }
+}
+
+/// Message of condition and Event.
+pub fn message(status: &NodeStatus, plan: Option<&PlanView>) -> String {
+    let NodeStatus { vm, host, state, .. } = status;
+    let by = plan.map(|plan| format!(" by {}", plan.title())).unwrap_or_default();
+    let told = if state.is_empty() { String::new() } else { format!(", which says {state:?} of it") };
+    match status.reason {
+        Reason::Pending => format!("Harvester host {host} waits for its upgrade{by}"),
+        Reason::PreDraining => {
+            let fate = match status.expect {
+                Expect::Migrate => format!(" VM {vm} moves to another host while it runs"),
+                Expect::Shutdown => format!(" VM {vm} is shut down, for about a quarter of an hour"),
+                Expect::Nothing => format!(" VM {vm} leaves it"),
+            };
+            format!("Harvester host {host} is being emptied{by}:{fate}")
+        }
+        Reason::LiveMigrating => format!("VM {vm} moves from Harvester host {host} to another one while it runs{by}"),
+        Reason::ShutDown => format!("VM {vm} was shut down for the upgrade of Harvester host {host}{by}"),
+        Reason::Rebooting => format!("Harvester host {host} is being changed or restarts{by}"),
+        Reason::Restoring => format!("VM {vm} is on its way up after the upgrade of Harvester host {host}{by}"),
+        Reason::Paused => {
+            format!("The upgrade of Harvester host {host} is paused{by}: it goes on when its administrator says so")
+        }
+        Reason::Failed => format!(
+            "The upgrade of Harvester host {host} has failed{by}{told}: see that object on Harvester for the reason"
+        ),
+        Reason::UpToDate => format!("Nothing happens to Harvester host {host} now"),
+    }
+}
+
+/// Minutes, for people.
+pub fn span(seconds: i64) -> String {
+    match seconds {
+        ..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

@@ -1,0 +1,247 @@
+//! Every replay of an upgrade, step by step and in between.
+
+use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView, Uid};
+use harvester_sim::guest::machine::Machine;
+use harvester_sim::guest::render;
+use harvester_sim::replay::{Replay, Scene, Stage};
+use std::sync::Arc;
+
+use super::super::facts::{PlanView, machines, newest};
+use super::super::status::{data, restore};
+use super::*;
+use crate::instances::view::{VmView, VmiView};
+
+fn stage() -> Stage {
+    Stage { namespace: "guests".into(), cluster: "demo".into(), network: "guests/mgmt".into() }
+}
+
+fn scenes(file: &str) -> Vec<Scene> {
+    let path = format!("{}/../harvester-sim/replays/{file}.yaml", env!("CARGO_MANIFEST_DIR"));
+    let replay = Replay::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+    replay.scenes(&stage()).unwrap()
+}
+
+fn node(machine: &Machine) -> Arc<NodeView> {
+    let mut node = crate::load_balancers::build::node(&machine.name, &[]);
+    node.uid = Uid(format!("node-{}", machine.name));
+    node.provider_id = Some(format!("harvester://uid-{}", machine.name));
+    node.labels.insert(harvester_api::keys::cloudprovider::HOST, "host-1");
+    let address = machine.nics[0].addresses[0].clone();
+    node.addresses = vec![NodeAddress { kind: NodeAddressKind::InternalIp, address }];
+    Arc::new(node)
+}
+
+/// The facts of a scene, `silent` since so many seconds.
+fn facts(scene: &Scene, silent: Option<i64>) -> Facts {
+    let nodes: Vec<_> = scene.machines.iter().map(node).collect();
+    let vm = |machine: &Machine| {
+        let mut object = render::vm(machine);
+        object["status"] = render::vm_status(machine);
+        object["metadata"]["uid"] = format!("uid-{}", machine.name).into();
+        Arc::new(VmView::from(&serde_json::from_value(object).unwrap()))
+    };
+    let vmi = |machine: &Machine| {
+        let object = render::vmi(machine, &format!("uid-{}", machine.name))?;
+        Some(Arc::new(VmiView::from(&serde_json::from_value(object).unwrap())))
+    };
+    let vms: Vec<_> = scene.machines.iter().map(vm).collect();
+    let vmis: Vec<_> = scene.machines.iter().filter_map(vmi).collect();
+    let plan = scene.plan.clone().map(|plan| PlanView::from(&serde_json::from_value(plan).unwrap()));
+    let upgrade = scene.upgrade.clone().and_then(|plan| PlanView::of_upgrade(&serde_json::from_value(plan).unwrap()));
+    let known = plan.into_iter().chain(upgrade).filter(|_| scene.rights).map(Arc::new);
+    Facts { plan: newest(known), machines: machines(&nodes, &vms, &vmis), silent_seconds: silent, webhooks_fail: false }
+}
+
+/// What a replay has cost and told.
+#[derive(Debug, Default)]
+struct Told {
+    events: Vec<Tell>,
+    resyncs: usize,
+    /// Changes of what is shown of each Node.
+    shown: BTreeMap<String, usize>,
+    /// Changes of the ConfigMap.
+    written: usize,
+}
+
+/// Plays a file with a look every ten seconds; after each step everything is as the file says. With `restarts` each step is followed by
+/// a new process.
+fn play(file: &str, restarts: bool) -> Told {
+    let scenes = scenes(file);
+    let start = 1_767_225_600;
+    let mut upgrade = HostUpgrade::default();
+    let mut told = Told::default();
+    let mut shown: BTreeMap<String, (Reason, String, String)> = BTreeMap::new();
+    let mut written = None;
+    let mut away_since = None::<i64>;
+    for (index, scene) in scenes.iter().enumerate() {
+        #[allow(clippy::cast_possible_truncation)]
+        let at = |minute: f64| start + (minute * 60.0) as i64;
+        let begin = at(scene.minute);
+        away_since = if scene.api { None } else { away_since.or(Some(begin)) };
+        // A host that does not answer tells what it told before.
+        let frozen = scenes[..=index].iter().rev().find(|scene| scene.api).unwrap_or(scene);
+        let end = scenes.get(index + 1).map_or(begin + 10, |next| at(next.minute));
+        let mut now = begin;
+        while now < end {
+            let silent = away_since.map(|since| now - since);
+            let step = upgrade.step(now, &facts(frozen, silent));
+            told.resyncs += usize::from(step.resync);
+            told.events.extend(step.told);
+            for (name, status) in &upgrade.nodes {
+                let new = (status.reason, status.state.clone(), status.host.clone());
+                if shown.get(name) != Some(&new) {
+                    *told.shown.entry(name.clone()).or_default() += 1;
+                    shown.insert(name.clone(), new);
+                }
+            }
+            let new = data(&upgrade);
+            if new.is_some() && new != written {
+                told.written += 1;
+                written.clone_from(&new);
+            }
+            if now == begin {
+                check(file, scene, &upgrade);
+            }
+            if restarts && now == begin {
+                let taken_up = new.as_ref().map_or_else(HostUpgrade::default, |data| restore(data, now));
+                assert_eq!(
+                    data(&HostUpgrade { plan: upgrade.plan.clone(), ..taken_up.clone() }),
+                    new,
+                    "{file} at {}",
+                    scene.minute
+                );
+                upgrade = taken_up;
+            }
+            now += 10;
+        }
+    }
+    told
+}
+
+fn check(file: &str, scene: &Scene, upgrade: &HostUpgrade) {
+    let Some(expect) = &scene.expect else { return };
+    let at = format!("{file} at minute {}: {:?} {:?}", scene.minute, upgrade.window, upgrade.nodes);
+    if let Some(suspended) = expect.suspended {
+        assert_eq!(upgrade.suspended().is_some(), suspended, "{at}");
+    }
+    for (name, reason) in &expect.nodes {
+        let found = upgrade.nodes.get(name).map_or("none", |node| node.reason.word());
+        assert_eq!(found, reason, "{name} in {at}");
+    }
+}
+
+const FILES: [(&str, usize); 9] = [
+    ("toolkit-three-hosts", 1),
+    ("v1-three-hosts", 1),
+    ("single-host", 1),
+    ("paused", 1),
+    ("failed", 1),
+    ("without-rights", 1),
+    ("two-machines-off", 1),
+    ("migrations", 0),
+    ("host-away", 0),
+];
+
+#[test]
+fn at_each_step_of_each_replay_conditions_and_suspension_are_right_and_writes_are_few() {
+    for (file, windows) in FILES {
+        let told = play(file, false);
+        assert_eq!(told.resyncs, windows, "{file}: one look at everything after the upgrade");
+        let to_services = told.events.iter().filter(|tell| tell.about == About::Services).count();
+        assert_eq!(to_services, windows, "{file}: once per window");
+        let reports = told.events.iter().filter(|tell| tell.reason == "HostUpgradeReport").count();
+        assert_eq!(reports, windows, "{file}");
+        let mut seen = BTreeSet::new();
+        for tell in told.events.iter().filter(|tell| matches!(tell.about, About::Node(_))) {
+            assert!(seen.insert((tell.about.clone(), tell.reason)), "{file}: {tell:?} twice");
+        }
+        assert!(told.shown.values().all(|changes| *changes <= 16), "{file}: {:?}", told.shown);
+        assert!(told.written <= 45, "{file}: {}", told.written);
+        if windows == 0 {
+            assert_eq!((told.shown.len(), told.written), (0, 0), "{file}: nothing to show");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_takes_over_at_any_step_goes_on_as_if_it_had_been_there() {
+    for (file, windows) in FILES {
+        if file == "host-away" {
+            continue;
+        }
+        let told = play(file, true);
+        let to_services = told.events.iter().filter(|tell| tell.about == About::Services).count();
+        assert_eq!(to_services, windows, "{file}: once per window");
+    }
+}
+
+#[test]
+fn the_report_names_who_was_moved_who_was_off_and_whose_address_changed() {
+    let told = play("two-machines-off", false);
+    let report = told.events.iter().find(|tell| tell.reason == "HostUpgradeReport").unwrap();
+    assert_eq!(
+        report.message,
+        "UpgradePlan upgrade-v1.9.0 (Succeeded), 20 min: node node1 was off for 14 min; node node2 was off for 14 min, shows 10.20.0.99, \
+         before 10.20.0.12"
+    );
+    let told = play("toolkit-three-hosts", false);
+    let report = told.events.iter().find(|tell| tell.reason == "HostUpgradeReport").unwrap();
+    assert!(report.message.contains("node node1 moved 2 times") && report.message.contains("96 min"), "{report:?}");
+}
+
+#[test]
+fn what_to_expect_follows_from_the_machine_and_the_host() {
+    let expected = |file: &str, name: &str| {
+        let mut upgrade = HostUpgrade::default();
+        upgrade.step(0, &facts(&scenes(file)[0], None));
+        upgrade.nodes[name].expect
+    };
+    assert_eq!(expected("toolkit-three-hosts", "node1"), Expect::Migrate);
+    assert_eq!(expected("two-machines-off", "node1"), Expect::Shutdown);
+    assert_eq!(expected("single-host", "node1"), Expect::Shutdown);
+    assert_eq!(expected("paused", "node1"), Expect::Nothing, "its host is done");
+}
+
+#[test]
+fn one_machine_off_or_moving_is_no_upgrade_unless_webhooks_fail_too() {
+    let all = scenes("two-machines-off");
+    let mut scene = all[0].clone();
+    scene.plan = None;
+    scene.machines[0].powered = false;
+    scene.machines[0].upgrade.shut_down = true;
+    let mut upgrade = HostUpgrade::default();
+    let before = Scene { plan: None, ..all[0].clone() };
+    upgrade.step(0, &facts(&before, None));
+    upgrade.step(10, &facts(&scene, None));
+    assert_eq!(upgrade.suspended(), None);
+    let webhooks = Facts { webhooks_fail: true, ..facts(&scene, None) };
+    upgrade.step(20, &webhooks);
+    assert!(upgrade.suspended().is_some());
+    let mut upgrade = HostUpgrade::default();
+    let migrating = {
+        let mut scene = all[0].clone();
+        scene.plan = None;
+        scene.machines[0].migration = Some(harvester_sim::guest::machine::Migration {
+            source: "host-1".into(),
+            target: "host-2".into(),
+            started: "2026-01-01T00:00:00Z".into(),
+            ended: None,
+            failed: false,
+        });
+        Facts { webhooks_fail: true, ..facts(&scene, None) }
+    };
+    upgrade.step(30, &migrating);
+    assert!(upgrade.suspended().is_some());
+}
+
+#[test]
+fn a_plan_that_never_ends_suspends_nothing_after_a_day_whatever_it_does() {
+    let all = scenes("paused");
+    let mut upgrade = HostUpgrade::default();
+    for hour in 0..48 {
+        // Something changes every hour.
+        let scene = if hour % 2 == 0 { &all[0] } else { &all[4] };
+        upgrade.step(hour * 3600, &facts(scene, None));
+        assert_eq!(upgrade.suspended().is_some(), hour < 24, "hour {hour}");
+    }
+}

@@ -1,0 +1,168 @@
+//! The two kinds by which a host tells of its upgrade, watched where they exist and may be read. Both are optional: what is missing is
+//! logged once and looked for again now and then.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use harvester_api::upgrade::{UPGRADE_NAMESPACE, Upgrade, UpgradePlan};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::ListParams;
+use kube::{Api, Client, Resource};
+use prometheus_client::metrics::gauge::Gauge;
+use runtime::cache::Cache;
+use runtime::error::{api_code, chain};
+use runtime::reflect::{Reflector, returned};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use super::facts::PlanView;
+
+/// A kind that is not there, or may not be read, is looked for again after this time: somebody may grant the right, or upgrade Harvester.
+const LOOK_AGAIN: Duration = Duration::from_mins(10);
+/// The same where the host gives no answer.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
+/// A watch that has failed for so long is asked why.
+const DOUBTED: Duration = Duration::from_mins(2);
+
+/// Plans by name.
+pub type PlanCache = Cache<String, PlanView>;
+
+/// What is read of the two kinds.
+#[derive(Debug, Clone)]
+pub struct PlanCaches {
+    /// Of the Upgrade Toolkit.
+    pub plans: PlanCache,
+    /// Of the way before it.
+    pub upgrades: PlanCache,
+}
+
+impl PlanCaches {
+    /// Empty ones.
+    pub fn empty() -> Self {
+        Self { plans: Cache::new(|old, new| old != new), upgrades: Cache::new(|old, new| old != new) }
+    }
+}
+
+/// Watches the two kinds.
+pub struct Signals {
+    client: Client,
+    caches: PlanCaches,
+    returns: Option<watch::Receiver<u64>>,
+    readable: [Gauge; 2],
+}
+
+impl Debug for Signals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signals").finish_non_exhaustive()
+    }
+}
+
+impl Signals {
+    /// `readable` are 1 while the kind is read.
+    pub fn new(client: Client, caches: PlanCaches, readable: [Gauge; 2]) -> Self {
+        Self { client, caches, returns: None, readable }
+    }
+
+    /// Looks again when this changes: Harvester is back, maybe as another version.
+    pub fn returns(mut self, returns: watch::Receiver<u64>) -> Self {
+        self.returns = Some(returns);
+        self
+    }
+
+    /// Never ends.
+    pub async fn run(self) -> Infallible {
+        let Self { client, caches, returns, readable: [plan, upgrade] } = self;
+        let plans = follow(
+            Kind { name: "upgradeplans.management.harvesterhci.io", api: Api::<UpgradePlan>::all(client.clone()) },
+            caches.plans,
+            |plan| Some(PlanView::from(plan)),
+            returns.clone(),
+            plan,
+        );
+        let upgrades = follow(
+            Kind { name: "upgrades.harvesterhci.io", api: Api::<Upgrade>::namespaced(client, UPGRADE_NAMESPACE) },
+            caches.upgrades,
+            PlanView::of_upgrade,
+            returns,
+            upgrade,
+        );
+        let (never, _) = futures::join!(plans, upgrades);
+        never
+    }
+}
+
+struct Kind<O> {
+    name: &'static str,
+    api: Api<O>,
+}
+
+fn name(metadata: &ObjectMeta) -> String {
+    metadata.name.clone().unwrap_or_default()
+}
+
+async fn follow<O>(
+    kind: Kind<O>,
+    cache: PlanCache,
+    view: fn(&O) -> Option<PlanView>,
+    mut returns: Option<watch::Receiver<u64>>,
+    readable: Gauge,
+) -> Infallible
+where
+    O: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let mut told = false;
+    loop {
+        let pause = match kind.api.list(&ListParams::default().limit(1)).await {
+            Ok(_) => {
+                readable.set(1);
+                let reflector = Reflector::new(kind.name, kind.api.clone(), cache.clone(), name, view);
+                let doubted = doubted(reflector.status());
+                let reflector = match &returns {
+                    Some(returns) => reflector.returns(returns.clone()),
+                    None => reflector,
+                };
+                tokio::select! {
+                    never = reflector.run() => match never {},
+                    () = doubted => {}
+                }
+                continue;
+            }
+            Err(error) => {
+                let absent = matches!(api_code(&error), Some(403 | 404));
+                if absent {
+                    readable.set(0);
+                    // What may not be read any more tells nothing, and must not count for ever.
+                    cache.replace(BTreeMap::new());
+                }
+                if absent && !std::mem::replace(&mut told, true) {
+                    let error = chain(&error);
+                    tracing::info!(kind = kind.name, error, "not read: upgrades of hosts are told from machines alone");
+                }
+                if absent { LOOK_AGAIN } else { TRY_AGAIN }
+            }
+        };
+        let _ = tokio::time::timeout(pause, returned(&mut returns)).await;
+    }
+}
+
+/// Ends when the watch has failed for long.
+async fn doubted(mut status: watch::Receiver<runtime::reflect::Status>) {
+    loop {
+        let since = status.borrow_and_update().error.as_ref().map(|(since, _)| *since);
+        let changed = status.changed();
+        match since {
+            None => {
+                if changed.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+            Some(since) => match tokio::time::timeout_at(since + DOUBTED, changed).await {
+                Err(_) => return,
+                Ok(Err(_)) => std::future::pending::<()>().await,
+                Ok(Ok(())) => {}
+            },
+        }
+    }
+}

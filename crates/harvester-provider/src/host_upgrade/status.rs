@@ -1,0 +1,139 @@
+//! What stands in ConfigMap `kube-system/harvester-host-upgrade`: a line for people, and all of it as JSON, which the next process takes
+//! up again. What cannot be read counts as not written. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::decide::{Course, Expect, HostUpgrade, NodeStatus, Reason, Window};
+use super::facts::Progress;
+
+/// Namespace of the ConfigMap.
+pub const NAMESPACE: &str = "kube-system";
+/// Name of the ConfigMap.
+pub const NAME: &str = "harvester-host-upgrade";
+/// Key of the line for people.
+pub const SUMMARY: &str = "summary";
+/// Key of the JSON.
+pub const STATUS: &str = "status.json";
+
+/// Data of the ConfigMap; `None`: there is nothing to write.
+pub fn data(upgrade: &HostUpgrade) -> Option<BTreeMap<String, String>> {
+    let told = upgrade.window.as_ref().is_some_and(|window| window.upgrade);
+    if !told && upgrade.nodes.is_empty() && upgrade.report.is_empty() {
+        return None;
+    }
+    let text = serde_json::to_string_pretty(&json(upgrade)).expect("plain values are always valid JSON");
+    Some(BTreeMap::from([(SUMMARY.to_owned(), summary(upgrade)), (STATUS.to_owned(), text)]))
+}
+
+fn summary(upgrade: &HostUpgrade) -> String {
+    let plan = upgrade.plan.as_ref().map(|(title, phase, _)| format!("{title}: {phase}")).unwrap_or_default();
+    match upgrade.window.as_ref().filter(|window| window.upgrade) {
+        Some(window) => {
+            let active: Vec<String> = upgrade
+                .nodes
+                .iter()
+                .filter(|(_, node)| node.reason.is_active())
+                .map(|(name, node)| format!("{name} {}", node.reason.word()))
+                .collect();
+            let nodes = if active.is_empty() { "no node is touched now".to_owned() } else { active.join(", ") };
+            let spent = if window.spent { "; it has lasted for too long, nothing is suspended" } else { "" };
+            let plan = if plan.is_empty() { &window.cause } else { &plan };
+            format!("{plan}; {nodes}{spent}")
+        }
+        None if upgrade.report.is_empty() => "no upgrade of Harvester's hosts is under way".to_owned(),
+        None => format!("no upgrade of Harvester's hosts is under way; the last one: {}", upgrade.report),
+    }
+}
+
+fn time(seconds: i64) -> String {
+    Timestamp::from_second(seconds).unwrap_or_default().to_string()
+}
+
+fn json(upgrade: &HostUpgrade) -> Value {
+    let mut all = Map::new();
+    if let Some(window) = upgrade.window.as_ref().filter(|window| window.upgrade) {
+        let Window { opened, cause, changed, spent, .. } = window;
+        let window = json!({"opened": time(*opened), "changed": time(*changed), "cause": cause, "suspended": !spent});
+        all.insert("window".to_owned(), window);
+        let courses = upgrade.courses.iter().map(|(name, course)| (name.clone(), course_json(course)));
+        all.insert("courses".to_owned(), courses.collect::<Map<_, _>>().into());
+    }
+    if let Some((title, phase, progress)) = &upgrade.plan {
+        let word = match progress {
+            Progress::Idle => "idle",
+            Progress::Succeeded => "succeeded",
+            Progress::Failed => "failed",
+            Progress::Running => "running",
+        };
+        all.insert("plan".to_owned(), json!({"name": title, "phase": phase, "progress": word}));
+    }
+    let nodes = upgrade.nodes.iter().map(|(name, node)| {
+        let NodeStatus { uid, vm, host, state, reason, since, expect } = node;
+        let value = json!({"uid": uid, "vm": vm, "host": host, "state": state, "reason": reason.word(), "since": time(*since),
+            "expect": expect.word()});
+        (name.clone(), value)
+    });
+    all.insert("nodes".to_owned(), nodes.collect::<Map<_, _>>().into());
+    if !upgrade.report.is_empty() {
+        all.insert("lastReport".to_owned(), json!(upgrade.report));
+    }
+    all.into()
+}
+
+fn course_json(course: &Course) -> Value {
+    let told: Vec<&str> = course.told.iter().map(|reason| reason.word()).collect();
+    json!({"told": told, "offSince": course.off.map(time), "wasOffSeconds": course.was_off, "moves": course.moves,
+        "firstHost": course.first_host, "firstAddresses": course.first_addresses})
+}
+
+/// What a former process has written.
+pub fn restore(data: &BTreeMap<String, String>, now: i64) -> HostUpgrade {
+    let parsed: Option<Value> = data.get(STATUS).and_then(|text| serde_json::from_str(text).ok());
+    let Some(all) = parsed else { return HostUpgrade::default() };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let seconds = |value: &Value| Some(value.as_str()?.parse::<Timestamp>().ok()?.as_second().min(now));
+    let entries = |value: &Value| value.as_object().cloned().unwrap_or_default();
+    let window = all.get("window").and_then(|window| {
+        Some(Window {
+            opened: seconds(&window["opened"])?,
+            cause: text(&window["cause"]),
+            changed: seconds(&window["changed"])?,
+            called: now,
+            upgrade: true,
+            spent: window["suspended"] == false,
+            signals: None,
+        })
+    });
+    let node = |value: &Value| {
+        Some(NodeStatus {
+            uid: text(&value["uid"]),
+            vm: text(&value["vm"]),
+            host: text(&value["host"]),
+            state: text(&value["state"]),
+            reason: Reason::parse(value["reason"].as_str()?)?,
+            since: seconds(&value["since"])?,
+            expect: Expect::parse(value["expect"].as_str()?)?,
+        })
+    };
+    let course = |value: &Value| {
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        Course {
+            told: list(&value["told"]).iter().filter_map(|word| Reason::parse(word.as_str()?)).collect(),
+            off: seconds(&value["offSince"]),
+            was_off: value["wasOffSeconds"].as_i64().unwrap_or_default(),
+            moves: value["moves"].as_u64().and_then(|moves| u32::try_from(moves).ok()).unwrap_or_default(),
+            first_host: text(&value["firstHost"]),
+            first_addresses: list(&value["firstAddresses"]).iter().map(text).collect(),
+        }
+    };
+    HostUpgrade {
+        window,
+        nodes: entries(&all["nodes"]).iter().filter_map(|(name, value)| Some((name.clone(), node(value)?))).collect(),
+        courses: entries(&all["courses"]).iter().map(|(name, value)| (name.clone(), course(value))).collect(),
+        plan: None,
+        report: text(&all["lastReport"]),
+    }
+}

@@ -1,0 +1,85 @@
+//! While hosts are being upgraded: what is served is left alone, what is new has patience. Pure.
+
+use std::time::Duration;
+
+use cloud_provider::provider::{Ensured, ProviderError, Waiting};
+use cloud_provider::view::ServiceView;
+use harvester_api::keys::kube_vip;
+use runtime::error::chain;
+
+use crate::host_upgrade::caution::Window;
+
+/// Reason of the wait.
+const REASON: &str = "HostUpgrade";
+/// A host that is being upgraded refuses for minutes at a time.
+const PAUSE: Duration = Duration::from_secs(15);
+
+/// A Service that has its address, while hosts are being upgraded: everything that could be wrong with its load balancer may be the
+/// upgrade's doing, and is looked at when that is over. A host that is only silent changes nothing, and cannot be asked anyway.
+pub(super) fn served(service: &ServiceView, window: Option<Window>) -> Option<Waiting> {
+    let window = window.filter(|window| window.upgrade)?;
+    let served = !service.ingress.is_empty() && service.annotations.contains_key(kube_vip::LOADBALANCER_IPS);
+    served.then(|| Waiting {
+        reason: REASON,
+        message: format!("{}: the load balancer is left as it is until that is over", window.why),
+        needs_user: false,
+        retry_after: None,
+    })
+}
+
+/// A failure while hosts are being upgraded is no news for the user of a new Service.
+pub(super) fn patiently(
+    result: Result<Ensured, ProviderError>,
+    window: Option<Window>,
+) -> Result<Ensured, ProviderError> {
+    match (result, window.filter(|window| window.upgrade)) {
+        (Err(error), Some(window)) if !error.permanent => Ok(Ensured::Waiting(Waiting {
+            reason: REASON,
+            message: format!("{}: it is tried again. The last answer: {}", window.why, chain(&error)),
+            needs_user: false,
+            retry_after: Some(PAUSE),
+        })),
+        (result, _) => result,
+    }
+}
+
+/// The API server could not ask a webhook of the host.
+pub(super) fn is_webhook_failure(error: &ProviderError) -> bool {
+    chain(error).contains("failed calling webhook")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(upgrade: bool) -> Window {
+        Window { why: "hosts are being upgraded".into(), upgrade }
+    }
+
+    #[test]
+    fn what_is_served_waits_for_the_end_of_an_upgrade_and_what_is_new_does_not() {
+        let new = crate::load_balancers::build::service("default/web").done();
+        let mut served_one = new.clone();
+        served_one.ingress.push("10.0.0.5".parse().unwrap());
+        served_one.annotations.insert(kube_vip::LOADBALANCER_IPS, "10.0.0.5");
+        for (service, window, waits) in [
+            (&new, Some(window(true)), false),
+            (&served_one, Some(window(true)), true),
+            (&served_one, Some(window(false)), false),
+            (&served_one, None, false),
+        ] {
+            assert_eq!(served(service, window.clone()).is_some(), waits, "{window:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_that_passes_is_waited_for_and_one_of_the_users_own_making_is_told() {
+        let failed = || Err(ProviderError::new("failed calling webhook \"x\": connection refused"));
+        assert!(is_webhook_failure(&failed().unwrap_err()));
+        assert!(
+            matches!(patiently(failed(), Some(window(true))), Ok(Ensured::Waiting(waiting)) if !waiting.needs_user)
+        );
+        assert!(patiently(failed(), Some(window(false))).is_err() && patiently(failed(), None).is_err());
+        assert!(patiently(Err(ProviderError::new("no such network").permanent()), Some(window(true))).is_err());
+    }
+}
