@@ -25,7 +25,7 @@ impl KernelQueue {
 
     /// The next request, once the one before is done. Rules whose turn has come, for they change only when what was asked for
     /// before them is done, go to [`Self::next_rules`].
-    pub fn next(&mut self) -> Option<WireOp> {
+    pub fn next_in_order(&mut self) -> Option<WireOp> {
         if let Some(op) = self.urgent.pop_front() {
             return Some(op);
         }
@@ -65,7 +65,7 @@ mod tests {
         for op in [delete(1), delete(2), WireOp::Extend(Vec::new()), delete(3)] {
             queue.push(op);
         }
-        let order: Vec<WireOp> = std::iter::from_fn(|| queue.next()).collect();
+        let order: Vec<WireOp> = std::iter::from_fn(|| queue.next_in_order()).collect();
         assert_eq!(order, [WireOp::Extend(Vec::new()), delete(1), delete(2), delete(3)]);
         assert!(queue.is_empty());
     }
@@ -77,8 +77,11 @@ mod tests {
         for op in [delete(1), rules(), delete(2), rules()] {
             queue.push(op);
         }
-        assert_eq!((queue.next(), queue.next_rules()), (Some(delete(1)), None));
-        assert_eq!((queue.next(), queue.next_rules(), queue.next_rules()), (Some(delete(2)), Some(rules()), None));
-        assert_eq!((queue.next(), queue.next_rules(), queue.is_empty()), (None, Some(rules()), true));
+        assert_eq!((queue.next_in_order(), queue.next_rules()), (Some(delete(1)), None));
+        assert_eq!(
+            (queue.next_in_order(), queue.next_rules(), queue.next_rules()),
+            (Some(delete(2)), Some(rules()), None)
+        );
+        assert_eq!((queue.next_in_order(), queue.next_rules(), queue.is_empty()), (None, Some(rules()), true));
     }
 }

@@ -17,7 +17,8 @@ mod swaps;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use announcer_core::engine::{Engine, Input, WireOp};
+use announcer_core::engine::{Engine, Input};
+use announcer_core::kernel_queue::KernelQueue;
 use announcer_core::network::Family;
 use announcer_core::ownership::LeaseState;
 use announcer_core::view::{ServiceKey, ServiceView, Uid};
@@ -76,7 +77,7 @@ pub struct Process {
     /// Everything else that waits.
     pub mail: VecDeque<Mail>,
     /// Requests to the kernel, performed in order.
-    pub wire: VecDeque<WireOp>,
+    pub wire: KernelQueue,
     /// What it wants to hear.
     pub listening: BTreeSet<(u32, Family)>,
     /// Requests that it sends now.
@@ -114,7 +115,7 @@ impl Process {
             engine: Engine::new(now, config),
             frames: VecDeque::new(),
             mail: VecDeque::new(),
-            wire: VecDeque::new(),
+            wire: KernelQueue::default(),
             listening: BTreeSet::new(),
             requests: Vec::new(),
             clients: Clients::default(),

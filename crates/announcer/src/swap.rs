@@ -225,8 +225,11 @@ mod tests {
         })
     }
 
+    /// Methods and bodies of requests.
+    type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+
     /// Answers in this order, and notes what was asked.
-    fn api(answers: Vec<(u16, Value)>) -> (Client, Arc<Mutex<Vec<(String, Value)>>>) {
+    fn api(answers: Vec<(u16, Value)>) -> (Client, Asked) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
         let log = Arc::clone(&asked);

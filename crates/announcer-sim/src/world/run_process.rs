@@ -189,7 +189,8 @@ impl World<'_> {
     /// What was asked of the kernel is done before the process ends.
     fn exit(&mut self, n: usize) {
         let moment = self.moment(n);
-        for op in std::mem::take(&mut self.process(n).wire) {
+        let mut left = std::mem::take(&mut self.process(n).wire);
+        while let Some(op) = left.next_in_order().or_else(|| left.next_rules()) {
             self.nodes[n].kernel.perform(moment, op);
         }
         self.nodes[n].left_in_order = true;
@@ -204,13 +205,7 @@ impl World<'_> {
 
     fn ask_kernel(&mut self, n: usize, op: WireOp) {
         let Some(op) = self.altered(n, op) else { return };
-        let wire = &mut self.process(n).wire;
-        // Of what waits it goes first, as on a node.
-        if let WireOp::Extend(_) = op {
-            wire.push_front(op);
-        } else {
-            wire.push_back(op);
-        }
+        self.process(n).wire.push(op);
         if !std::mem::replace(&mut self.nodes[n].performing, true) {
             let life = self.nodes[n].life;
             let after = self.between(50, 500);
@@ -250,7 +245,8 @@ impl World<'_> {
             return;
         }
         let moment = self.moment(n);
-        let Some(op) = self.process(n).wire.pop_front() else {
+        let wire = &mut self.process(n).wire;
+        let Some(op) = wire.next_in_order().or_else(|| wire.next_rules()) else {
             self.nodes[n].performing = false;
             return;
         };
