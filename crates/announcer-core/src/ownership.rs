@@ -1,10 +1,12 @@
 //! Who may announce a Service. The plan asks [`Ownership`] and does not know which mode answers; the engine feeds the
-//! one that was configured: kube-vip's one Lease (here), a Lease per Service (`service`), or ours (`node`).
+//! one that was configured: kube-vip's Leases (`service`), or ours (`node`).
 
 pub mod node;
 pub mod service;
 
 use std::time::Instant;
+
+use service::LeaseKey;
 
 use crate::config::{Config, ElectionMode};
 use crate::view::ServiceView;
@@ -45,15 +47,6 @@ pub enum LeaseState {
     Other(String),
 }
 
-/// kube-vip's one Lease for all Services.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct GlobalLease {
-    /// Our name in the Lease.
-    pub node: String,
-    /// What the election said last.
-    pub state: LeaseState,
-}
-
 impl LeaseState {
     /// What it makes of `node`.
     pub(crate) fn owner(&self, node: &str) -> Owner {
@@ -67,23 +60,11 @@ impl LeaseState {
     }
 }
 
-impl Ownership for GlobalLease {
-    fn of(&self, _: &ServiceView) -> Owner {
-        self.state.owner(&self.node)
-    }
-
-    fn confirmed(&self, _: &ServiceView) -> bool {
-        self.state == LeaseState::Held { confirmed: true }
-    }
-}
-
 /// The mode that was configured, with what it knows.
 #[derive(Debug)]
 pub(crate) enum Owners {
-    /// `global`.
-    Global(GlobalLease),
-    /// `service`.
-    Service(service::ServiceLeases),
+    /// `global` and `service`.
+    Elected(service::Leases),
     /// `node`.
     Node(Box<node::Cluster>),
 }
@@ -93,8 +74,10 @@ impl Owners {
     pub fn new(config: &Config) -> Self {
         let node = config.node_name.clone();
         match config.election_mode {
-            ElectionMode::Global => Self::Global(GlobalLease { node, state: LeaseState::Unknown }),
-            ElectionMode::Service => Self::Service(service::ServiceLeases::new(node, config.lease_namespaces.clone())),
+            ElectionMode::Global => Self::Elected(service::Leases::one_for_all(node, LeaseKey::for_all(&config.lease))),
+            ElectionMode::Service => {
+                Self::Elected(service::Leases::one_for_each(node, config.lease_namespaces.clone()))
+            }
             ElectionMode::Node => Self::Node(Box::new(node::Cluster::new(node, config.lease.duration))),
         }
     }
@@ -102,9 +85,7 @@ impl Owners {
     /// What has to be read before owners can be told at all.
     pub fn unknown(&self) -> Option<&'static str> {
         match self {
-            Self::Global(lease) => (lease.state == LeaseState::Unknown).then_some("the holder of the Lease"),
-            // Each Service has its own answer.
-            Self::Service(_) => None,
+            Self::Elected(leases) => leases.unknown(),
             Self::Node(cluster) => cluster.unknown(),
         }
     }
@@ -112,7 +93,7 @@ impl Owners {
     /// Whether a kube-vip that lives on this very node has everything.
     pub fn is_guest(&self, now: Instant) -> bool {
         match self {
-            Self::Global(_) | Self::Service(_) => false,
+            Self::Elected(_) => false,
             Self::Node(cluster) => cluster.is_guest(now),
         }
     }
@@ -121,16 +102,14 @@ impl Owners {
 impl Ownership for Owners {
     fn of(&self, service: &ServiceView) -> Owner {
         match self {
-            Self::Global(lease) => lease.of(service),
-            Self::Service(leases) => leases.of(service),
+            Self::Elected(leases) => leases.of(service),
             Self::Node(cluster) => cluster.of(service),
         }
     }
 
     fn confirmed(&self, service: &ServiceView) -> bool {
         match self {
-            Self::Global(lease) => lease.confirmed(service),
-            Self::Service(leases) => leases.confirmed(service),
+            Self::Elected(leases) => leases.confirmed(service),
             Self::Node(cluster) => cluster.confirmed(service),
         }
     }

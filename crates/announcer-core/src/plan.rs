@@ -2,7 +2,7 @@
 //! same plan.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use crate::annotations::Wanted;
 use crate::config::Config;
@@ -91,10 +91,21 @@ pub struct World<'a> {
     pub network: &'a Network,
     /// The configuration.
     pub config: &'a Config,
-    /// DHCP VIPs that run here, with the address they have or had last.
-    pub leases: &'a BTreeMap<Uid, Option<Ipv4Addr>>,
-    /// DHCPv6 leases that run here.
-    pub leases6: &'a BTreeMap<Uid, Ipv6Addr>,
+    /// VIPs of both versions of DHCP that run here, with the address that they have.
+    pub leases: &'a BTreeMap<VipId, Option<IpAddr>>,
+}
+
+impl World<'_> {
+    /// The address that a VIP has leased here.
+    fn leased(&self, id: &VipId) -> Option<IpAddr> {
+        self.leases.get(id).copied().flatten()
+    }
+}
+
+/// The VIPs whose addresses a Service has leased for itself.
+fn leased_vips(view: &ServiceView) -> impl Iterator<Item = VipId> {
+    let v4 = view.wants_dhcp().then(|| VipId::Dhcp(view.uid.clone()));
+    v4.into_iter().chain(view.wants_dhcp6().then(|| VipId::Dhcp6(view.uid.clone())))
 }
 
 /// kube-vip spec 3.5 and 3.9.
@@ -106,23 +117,16 @@ pub fn plan(world: &World<'_>) -> Plan {
     plan.undecided = undecided.map(|(view, _)| view.key.clone()).collect();
 
     // DHCP first: whose leases the static ones may share.
-    for (view, owner) in services.iter().filter(|(view, _)| view.wants_dhcp()) {
-        if *owner == Owner::Theirs {
-            plan.elsewhere.insert(view.uid.clone());
-            continue;
+    for (view, owner) in &services {
+        for id in leased_vips(view) {
+            if *owner == Owner::Theirs {
+                plan.elsewhere.insert(view.uid.clone());
+                continue;
+            }
+            let place = world.network.choose(&view.interface, world.config, None).map(|link| link.index);
+            let (members, dhcp) = (vec![view.key.clone()], Some(view.dhcp.clone()));
+            plan.vips.insert(id, PlannedVip { members, owner: *owner, place, dhcp });
         }
-        let place = world.network.choose(&view.interface, world.config, None).map(|link| link.index);
-        let vip = PlannedVip { members: vec![view.key.clone()], owner: *owner, place, dhcp: Some(view.dhcp.clone()) };
-        plan.vips.insert(VipId::Dhcp(view.uid.clone()), vip);
-    }
-    for (view, owner) in services.iter().filter(|(view, _)| view.wants_dhcp6()) {
-        if *owner == Owner::Theirs {
-            plan.elsewhere.insert(view.uid.clone());
-            continue;
-        }
-        let place = world.network.choose(&view.interface, world.config, None).map(|link| link.index);
-        let vip = PlannedVip { members: vec![view.key.clone()], owner: *owner, place, dhcp: Some(view.dhcp.clone()) };
-        plan.vips.insert(VipId::Dhcp6(view.uid.clone()), vip);
     }
     let leased = leased_addresses(world, &services);
     let theirs = services.iter().filter(|(_, owner)| *owner == Owner::Theirs);
@@ -130,9 +134,11 @@ pub fn plan(world: &World<'_>) -> Plan {
     let leased6: BTreeMap<IpAddr, &Uid> = services
         .iter()
         .filter(|(_, owner)| *owner != Owner::Theirs)
-        .filter_map(|(view, _)| Some((view, world.leases6.get(&view.uid).copied().or(view.told_leased6())?)))
         .filter(|(view, _)| view.wants_dhcp6())
-        .map(|(view, address)| (address.into(), &view.uid))
+        .filter_map(|(view, _)| {
+            let running = world.leased(&VipId::Dhcp6(view.uid.clone()));
+            Some((running.or(view.told_leased6().map(IpAddr::V6))?, &view.uid))
+        })
         .collect();
     // Its secondaries go on with it at the other node.
     let retired = services.iter().filter(|(view, owner)| view.retired && *owner == Owner::Theirs);
@@ -243,7 +249,7 @@ fn leased_addresses(world: &World<'_>, services: &[(&ServiceView, Owner)]) -> BT
         .iter()
         .filter(|(_, owner)| *owner != Owner::Theirs)
         .filter_map(|(view, _)| Some((view.uid.clone(), view.told_leased()?)))
-        .filter(|(uid, _)| !matches!(world.leases.get(uid), Some(Some(_))));
+        .filter(|(uid, _)| world.leased(&VipId::Dhcp(uid.clone())).is_none());
     // A client that runs here goes on for its secondaries after its own Service is gone; not after that Service has
     // asked for something else.
     let changed: BTreeSet<&Uid> =
@@ -251,10 +257,13 @@ fn leased_addresses(world: &World<'_>, services: &[(&ServiceView, Owner)]) -> BT
     let running = world
         .leases
         .iter()
-        .filter(|(uid, _)| !changed.contains(uid))
-        .filter_map(|(uid, address)| Some((uid.clone(), (*address)?)));
+        .filter_map(|(id, address)| match id {
+            VipId::Dhcp(uid) => Some(((*address)?, uid.clone())),
+            VipId::Static(_) | VipId::Dhcp6(_) => None,
+        })
+        .filter(|(_, uid)| !changed.contains(uid));
     let mut leased: BTreeMap<IpAddr, Uid> = remembered.map(|(uid, address)| (address.into(), uid)).collect();
-    leased.extend(running.map(|(uid, address)| (address.into(), uid)));
+    leased.extend(running);
     leased
 }
 

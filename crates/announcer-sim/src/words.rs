@@ -1,6 +1,6 @@
 //! Inputs, actions and answers in the words of a trace; and what is left out of it.
 
-use announcer_core::engine::{Action, DhcpEvent, Input, WireOp};
+use announcer_core::engine::{Action, ClientEvent, DhcpEvent, Input, WireOp};
 use announcer_core::frames::Heard;
 
 use crate::api::Answer;
@@ -8,7 +8,9 @@ use crate::api::Answer;
 /// Too frequent to be told.
 pub fn is_dull_input(input: &Input) -> bool {
     match input {
-        Input::Tick | Input::Wire(_) | Input::Member(..) | Input::Dhcp(_, _, DhcpEvent::State(_)) => true,
+        Input::Tick | Input::Wire(_) | Input::Member(..) | Input::Dhcp(_, _, ClientEvent::V4(DhcpEvent::State(_))) => {
+            true
+        }
         Input::Heard(frame) => frame.what != Heard::Claim,
         _ => false,
     }
@@ -35,10 +37,10 @@ pub fn describe(input: &Input) -> String {
         }
         Input::Heard(frame) => format!("{:?} of {} by {}", frame.what, frame.address, frame.mac),
         // The end as the Service has it: what it is on this machine's clock differs from run to run.
-        Input::Dhcp(uid, life, DhcpEvent::Bound(lease)) => {
+        Input::Dhcp(uid, life, ClientEvent::V4(DhcpEvent::Bound(lease))) => {
             format!("Dhcp {} of life {life} bound: {:?}", uid.0, lease.facts)
         }
-        Input::Dhcp(uid, life, DhcpEvent::Renewed(lease)) => {
+        Input::Dhcp(uid, life, ClientEvent::V4(DhcpEvent::Renewed(lease))) => {
             format!("Dhcp {} of life {life} renewed: {:?}", uid.0, lease.facts)
         }
         other => format!("{other:?}"),

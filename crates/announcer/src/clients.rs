@@ -8,7 +8,7 @@ use l2::Mac;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::dhcp_driver::{Order, Orders};
-use crate::view::Uid;
+use announcer_core::VipId;
 
 /// At the end: for a RELEASE that is on its way. None needs an answer.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -16,38 +16,38 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Owns the tasks of all clients until they have ended.
 #[derive(Debug, Default)]
 pub struct Clients {
-    running: BTreeMap<Uid, Orders>,
+    running: BTreeMap<VipId, Orders>,
     tasks: JoinSet<()>,
 }
 
 impl Clients {
-    /// Runs a client. One that ran before for the same Service ends, keeping its lease.
-    pub fn start(&mut self, uid: Uid, orders: Orders, task: impl Future<Output = ()> + Send + 'static) {
+    /// Runs a client. One that ran before for the same VIP ends, keeping its lease.
+    pub fn start(&mut self, id: VipId, orders: Orders, task: impl Future<Output = ()> + Send + 'static) {
         while let Some(ended) = self.tasks.try_join_next() {
             report(ended);
         }
         self.tasks.spawn(task);
-        self.running.insert(uid, orders);
+        self.running.insert(id, orders);
     }
 
     /// Ends a client, giving its lease back or keeping it. The task is awaited at the end.
-    pub fn stop(&mut self, uid: &Uid, release: bool) {
-        if let Some(orders) = self.running.remove(uid) {
+    pub fn stop(&mut self, id: &VipId, release: bool) {
+        if let Some(orders) = self.running.remove(id) {
             // A client that has broken off does not hear it.
             let _ = orders.send(Order::Stop { release });
         }
     }
 
     /// Tells a client that its interface is down or back.
-    pub fn link(&self, uid: &Uid, up: bool) {
-        if let Some(orders) = self.running.get(uid) {
+    pub fn link(&self, id: &VipId, up: bool) {
+        if let Some(orders) = self.running.get(id) {
             let _ = orders.send(Order::Link { up });
         }
     }
 
     /// Tells a client that this address, which it was given, is in use.
-    pub fn taken(&self, uid: &Uid, address: IpAddr, by: Option<Mac>) {
-        if let Some(orders) = self.running.get(uid) {
+    pub fn taken(&self, id: &VipId, address: IpAddr, by: Option<Mac>) {
+        if let Some(orders) = self.running.get(id) {
             let _ = orders.send(Order::Taken { address, by });
         }
     }
@@ -77,6 +77,11 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use announcer_core::view::Uid;
+
+    fn vip(name: &str) -> VipId {
+        VipId::Dhcp(Uid(name.into()))
+    }
 
     /// A client that needs a while to say goodbye.
     fn slow(name: &'static str, said: &mpsc::UnboundedSender<String>) -> (Orders, impl Future<Output = ()> + use<>) {
@@ -96,9 +101,9 @@ mod tests {
         let mut clients = Clients::default();
         for name in ["gone", "kept"] {
             let (stop, task) = slow(name, &said);
-            clients.start(Uid(name.into()), stop, task);
+            clients.start(vip(name), stop, task);
         }
-        clients.stop(&Uid("gone".into()), true);
+        clients.stop(&vip("gone"), true);
         clients.end().await;
         let mut all = vec![heard.try_recv().unwrap(), heard.try_recv().unwrap()];
         all.sort();
@@ -109,7 +114,7 @@ mod tests {
     async fn a_client_that_hangs_does_not_hold_up_the_end() {
         let mut clients = Clients::default();
         let (stop, _stopped) = mpsc::unbounded_channel();
-        clients.start(Uid("stuck".into()), stop, std::future::pending());
+        clients.start(vip("stuck"), stop, std::future::pending());
         let begun = tokio::time::Instant::now();
         clients.end().await;
         // The clock stands but for timers, and those count whole milliseconds.

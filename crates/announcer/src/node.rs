@@ -17,7 +17,7 @@ use crate::VipId;
 use crate::clients::Clients;
 use crate::clock;
 use crate::dhcp_driver;
-use crate::engine::{Action, Engine, Input, REFRESH, Recorded, Tell, WireDone, WireOp};
+use crate::engine::{Action, ClientStart, Engine, Input, REFRESH, Recorded, Tell, WireDone, WireOp};
 use crate::frames;
 use crate::listen::Listeners;
 use crate::metrics::Metrics;
@@ -122,7 +122,6 @@ impl Uids {
 struct Node {
     listeners: Listeners,
     clients: Clients,
-    clients6: Clients,
     wire: mpsc::UnboundedSender<WireOp>,
     uids: Uids,
     writer: Writer,
@@ -147,7 +146,6 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     let mut node = Node {
         listeners: Listeners::new(ears),
         clients: Clients::default(),
-        clients6: Clients::default(),
         wire: ops,
         uids: Uids::default(),
         writer,
@@ -213,7 +211,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
             }
         };
     }
-    tokio::join!(node.clients.end(), node.clients6.end());
+    node.clients.end().await;
     // What was asked of the kernel last is done before the process ends.
     drop(node.wire);
     if tokio::time::timeout(Duration::from_secs(5), kernel).await.is_err() {
@@ -336,20 +334,17 @@ impl Node {
                 self.listeners.send(link, address, &frames::claim(mac, address, to, &payload));
             }
             Action::Listen(links) => self.listeners.set(&links),
-            Action::StartDhcp(uid, start) => {
+            Action::StartDhcp(uid, ClientStart::V4(start)) => {
                 let (orders, task) = dhcp_driver::client(uid.clone(), start, self.inputs.clone());
-                self.clients.start(uid, orders, task);
+                self.clients.start(VipId::Dhcp(uid), orders, task);
             }
-            Action::StopDhcp { uid, release } => self.clients.stop(&uid, release),
-            Action::StartDhcp6(uid, start) => {
+            Action::StartDhcp(uid, ClientStart::V6(start)) => {
                 let (orders, task) = dhcp_driver::client6(uid.clone(), start, self.inputs.clone());
-                self.clients6.start(uid, orders, task);
+                self.clients.start(VipId::Dhcp6(uid), orders, task);
             }
-            Action::StopDhcp6 { uid, release } => self.clients6.stop(&uid, release),
-            Action::DhcpLink { uid, up } => self.clients.link(&uid, up),
-            Action::DhcpTaken { id: VipId::Dhcp6(uid), address, by } => self.clients6.taken(&uid, address, by),
-            Action::DhcpTaken { id: VipId::Dhcp(uid), address, by } => self.clients.taken(&uid, address, by),
-            Action::DhcpTaken { id: VipId::Static(_), .. } => {}
+            Action::StopDhcp { id, release } => self.clients.stop(&id, release),
+            Action::DhcpLink { id, up } => self.clients.link(&id, up),
+            Action::DhcpTaken { id, address, by } => self.clients.taken(&id, address, by),
             Action::Record(key, record) => self.writer.want(key, record),
             Action::Campaign(wanted) => {
                 self.metrics.services.campaigns(&wanted);

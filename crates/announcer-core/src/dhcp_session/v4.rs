@@ -9,7 +9,7 @@ use l2_types::Traffic;
 
 use super::session::{Protocol, Session, expiry};
 use crate::annotations::LeaseFacts;
-use crate::engine::{self, DhcpEvent, DhcpStart};
+use crate::engine::{self, ClientEvent, DhcpEvent, DhcpStart};
 use crate::reason::Reason;
 use crate::view::Uid;
 
@@ -59,7 +59,7 @@ impl Protocol for Client {
     }
 
     fn input(uid: Uid, generation: u64, event: DhcpEvent) -> engine::Input {
-        engine::Input::Dhcp(uid, generation, event)
+        engine::Input::Dhcp(uid, generation, ClientEvent::V4(event))
     }
 }
 

@@ -12,7 +12,7 @@ use l2_types::Traffic;
 
 use super::session::{Protocol, Session, expiry};
 use crate::annotations::LeaseFacts6;
-use crate::engine::{self, Dhcp6Start, DhcpEvent};
+use crate::engine::{self, ClientEvent, Dhcp6Start, DhcpEvent};
 use crate::reason::Reason;
 use crate::view::Uid;
 
@@ -60,7 +60,7 @@ impl Protocol for Client {
     }
 
     fn input(uid: Uid, generation: u64, event: DhcpEvent<LeaseFacts6>) -> engine::Input {
-        engine::Input::Dhcp6(uid, generation, event)
+        engine::Input::Dhcp(uid, generation, ClientEvent::V6(event))
     }
 }
 

@@ -1,12 +1,13 @@
 //! What others say about an address of ours: conflicts, defence, and giving way.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use l2_types::Mac;
 
 use super::vip::{Announcing, CONFLICT_RETRY, Phase};
-use super::{Action, Engine, Heard};
+use super::{Action, Engine, Heard, Ownership};
 use crate::frames::Frame;
 use crate::plan::VipId;
 use crate::reason::Reason;
@@ -20,8 +21,8 @@ const RETRY_PERIODS: f64 = 2.2;
 
 /// How long a VIP that was given up is left alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Yielded {
-    /// Whoever claimed it has this long to be read of.
+enum Yielded {
+    /// The API has this long to show the record of whoever claimed it.
     Until(Instant),
     /// Until our own record is known to stand.
     Unconfirmed,
@@ -29,18 +30,74 @@ pub(super) enum Yielded {
     Over,
 }
 
-impl Yielded {
-    pub fn deadline(self) -> Option<Instant> {
-        match self {
-            Self::Until(until) => Some(until),
-            Self::Unconfirmed | Self::Over => None,
+/// VIPs that were given up because somebody claimed them while our own record was in doubt.
+#[derive(Debug, Default)]
+pub(super) struct YieldedVips(BTreeMap<VipId, Yielded>);
+
+impl YieldedVips {
+    /// This one is given up.
+    pub fn add(&mut self, id: VipId, until: Instant) {
+        self.0.insert(id, Yielded::Until(until));
+    }
+
+    /// Whether it was given up and has not been up since.
+    pub fn contains(&self, id: &VipId) -> bool {
+        self.0.contains_key(id)
+    }
+
+    /// Whether it is left alone.
+    pub fn blocks(&self, id: &VipId) -> bool {
+        self.0.get(id).is_some_and(|yielded| *yielded != Yielded::Over)
+    }
+
+    /// Keeps those for which `keep` holds.
+    pub fn retain(&mut self, mut keep: impl FnMut(&VipId) -> bool) {
+        self.0.retain(|id, _| keep(id));
+    }
+
+    /// It is up again.
+    pub fn remove(&mut self, id: &VipId) {
+        self.0.remove(id);
+    }
+
+    /// Our record is known to stand: nothing more is waited for.
+    pub fn cut_short(&mut self, now: Instant) {
+        for yielded in self.0.values_mut() {
+            if let Yielded::Until(until) = yielded {
+                *until = now.min(*until);
+            }
         }
     }
 
-    /// The record is known to stand.
-    pub fn cut_short(&mut self, now: Instant) {
-        if let Self::Until(until) = self {
-            *until = now.min(*until);
+    /// When the next one has waited for long enough.
+    pub fn deadline(&self) -> Option<Instant> {
+        let until = |yielded: &Yielded| match yielded {
+            Yielded::Until(until) => Some(*until),
+            Yielded::Unconfirmed | Yielded::Over => None,
+        };
+        self.0.values().filter_map(until).min()
+    }
+
+    /// Ends what has waited for long enough, also where nothing is planned any more: it would stay due. True if anything
+    /// has.
+    pub fn take_due(&mut self, now: Instant) -> bool {
+        let mut due = false;
+        for yielded in self.0.values_mut() {
+            if matches!(yielded, Yielded::Until(until) if *until <= now) {
+                *yielded = Yielded::Unconfirmed;
+                due = true;
+            }
+        }
+        due
+    }
+
+    /// decisions.md 18: a node that cannot reach the API does not know who owns what it gave up. Time alone gives
+    /// nothing back: it would take the address from its new owner again and again.
+    pub fn end_confirmed(&mut self, confirmed: impl Fn(&VipId) -> bool) {
+        for (id, yielded) in &mut self.0 {
+            if *yielded == Yielded::Unconfirmed && confirmed(id) {
+                *yielded = Yielded::Over;
+            }
         }
     }
 }
@@ -77,13 +134,13 @@ impl Engine {
             Phase::Probing(_) if what == Heard::Probe && (frame.to_us || self.is_peer(mac)) => {}
             // A former owner who does not know yet that the record says us: he hears our claims once it is up. As where
             // clients know the address already, and nobody is asked before, an API out of sight changes nothing.
-            Phase::Probing(_) if self.is_peer(mac) && !self.yielded.contains_key(&id) => {}
+            Phase::Probing(_) if self.is_peer(mac) && !self.yielded.contains(&id) => {}
             Phase::Probing(_) => self.conflict(now, &id, mac),
             Phase::Up { doubt: Some(_) } if what != Heard::Probe => {
                 self.yield_to(now, &id, mac);
             }
-            Phase::Up { .. } | Phase::Adding if what == Heard::Claim => {
-                if self.stopping.is_some() || !confirmed {
+            Phase::Up { .. } | Phase::Adding(_) if what == Heard::Claim => {
+                if self.shutdown.has_begun() || !confirmed {
                     self.yield_to(now, &id, mac);
                 } else if !self.is_peer(mac) {
                     // A node of ours goes by a newer record, which is being read, or withdraws by itself: an announcement
@@ -109,7 +166,7 @@ impl Engine {
     }
 
     fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {
-        let (given_up, longest_retry) = (self.yielded.contains_key(id), self.longest_retry());
+        let (given_up, longest_retry) = (self.yielded.contains(id), self.longest_retry());
         let peer = self.is_peer(mac);
         let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is probed");
@@ -119,13 +176,16 @@ impl Engine {
             // ours the record tells whose it is, once we see it again: that is no mistake of any user.
             vip.phase = Phase::Blocked { until: now + longest_retry };
             tracing::warn!(address = %carrier.net.addr(), %mac, "somebody still answers for an address that is not ours for certain");
-            self.dirty = true;
+            self.out.replan();
             return;
         }
         let retry = CONFLICT_RETRY + Duration::from_millis(10) * u32::from(carrier.mac.octets()[5]);
         vip.phase = Phase::Blocked { until: now + retry };
-        let link =
-            self.network.as_ref().and_then(|network| network.link(carrier.link)).map_or("?", |link| link.name.as_str());
+        let link = self
+            .observer
+            .network()
+            .and_then(|network| network.link(carrier.link))
+            .map_or("?", |link| link.name.as_str());
         let text = format!(
             "address {} is already used by {mac} on the network of interface {link}: it is not announced. Free it there, or give this Service another one; tried again every {} s",
             carrier.net.addr(),
@@ -133,14 +193,14 @@ impl Engine {
         );
         tracing::warn!(address = %carrier.net.addr(), %mac, "address conflict");
         self.tell_members(now, id, Reason::AddressConflict, &text);
-        self.dirty = true;
+        self.out.replan();
     }
 
     fn defend(&mut self, now: Instant, id: &VipId, mac: Mac) {
         let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is defended");
         // After a pause: somebody else has the address by now, and ours goes as soon as the timers are judged.
-        let is_over = vip.lease_expires().is_some_and(|end| end <= now);
+        let is_over = vip.source.expires().is_some_and(|end| end <= now);
         if is_over
             || matches!(vip.announcing, Announcing::Burst { .. })
             || vip.defended.is_some_and(|at| now < at + DEFEND_INTERVAL)
@@ -159,33 +219,63 @@ impl Engine {
 
     /// decisions.md 18: withdraw first, ask later. It is taken up again when the Lease is known to be ours.
     pub(super) fn yield_to(&mut self, now: Instant, id: &VipId, mac: Mac) {
-        if self.stopping.is_some() {
+        if self.shutdown.has_begun() {
             tracing::info!(vip = %id, %mac, "the successor announces the address: withdrawing it");
-            self.claimed_by_successor(now);
+            self.shutdown.claimed(now);
         } else {
             tracing::warn!(vip = %id, %mac, "somebody else announces the address and our record is in doubt: withdrawing it");
         }
         self.withdraw(now, id, false, "another node announces it");
-        self.yielded.insert(id.clone(), Yielded::Until(now + self.config.lease.duration));
-        self.dirty = true;
+        self.yielded.add(id.clone(), now + self.config.lease.duration);
+        self.out.replan();
     }
 
-    /// What is due is seen to also where nothing is reconciled any more: it would stay due.
-    pub(super) fn yielded_timers(&mut self, now: Instant) {
-        for yielded in self.yielded.values_mut() {
-            if yielded.deadline().is_some_and(|until| until <= now) {
-                *yielded = Yielded::Unconfirmed;
-                self.dirty = true;
-            }
-        }
-    }
-
-    /// decisions.md 18: a node that cannot reach the API does not know who owns what it gave up. Time alone gives
-    /// nothing back: it would take the address from its new owner again and again.
+    /// What was given up is taken up again as soon as the record is known to say that it is ours.
     pub(super) fn end_yielding(&mut self) {
-        let confirmed = |id: &VipId| self.plan.vips.get(id).is_some_and(|planned| self.is_confirmed(&planned.members));
-        let waiting = self.yielded.iter().filter(|(_, yielded)| **yielded == Yielded::Unconfirmed);
-        let over: Vec<VipId> = waiting.map(|(id, _)| id).filter(|id| confirmed(id)).cloned().collect();
-        self.yielded.extend(over.into_iter().map(|id| (id, Yielded::Over)));
+        let plan = &self.plan;
+        self.yielded.retain(|id| plan.vips.contains_key(id));
+        let (services, ownership) = (&self.services, &self.ownership);
+        self.yielded.end_confirmed(|id| {
+            let members = plan.vips.get(id).into_iter().flat_map(|planned| &planned.members);
+            members.filter_map(|key| services.get(key)).any(|view| ownership.confirmed(view))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(last: u8) -> VipId {
+        VipId::Static(IpAddr::from([10, 0, 0, last]))
+    }
+
+    #[test]
+    fn time_alone_gives_nothing_back() {
+        let (now, mut yielded) = (Instant::now(), YieldedVips::default());
+        let until = now + Duration::from_secs(15);
+        yielded.add(id(5), until);
+        yielded.add(id(6), until);
+        assert!(!yielded.take_due(now) && yielded.deadline() == Some(until));
+        yielded.end_confirmed(|_| true);
+        assert!(yielded.blocks(&id(5)), "the record may be older than the claim");
+        assert!(yielded.take_due(until) && yielded.deadline().is_none());
+        yielded.end_confirmed(|confirmed| *confirmed == id(6));
+        assert!(yielded.blocks(&id(5)) && !yielded.blocks(&id(6)));
+        assert!(yielded.contains(&id(6)), "its first step is a probe");
+        yielded.remove(&id(6));
+        assert!(!yielded.contains(&id(6)));
+    }
+
+    #[test]
+    fn a_record_that_is_known_to_stand_ends_the_wait() {
+        let (now, mut yielded) = (Instant::now(), YieldedVips::default());
+        yielded.add(id(5), now + Duration::from_secs(15));
+        yielded.cut_short(now);
+        assert!(yielded.take_due(now));
+        yielded.end_confirmed(|_| true);
+        assert!(!yielded.blocks(&id(5)));
+        yielded.retain(|_| false);
+        assert!(!yielded.contains(&id(5)));
     }
 }

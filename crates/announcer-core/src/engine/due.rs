@@ -39,6 +39,11 @@ impl<K: Ord, V: Timed> Due<K, V> {
         }
     }
 
+    /// Whether one may have changed since it was settled.
+    pub fn is_touched(&self) -> bool {
+        self.touched
+    }
+
     /// Whether one is due.
     pub fn is_due(&self, now: Instant) -> bool {
         self.first().is_some_and(|at| at <= now)

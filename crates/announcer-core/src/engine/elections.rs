@@ -4,43 +4,34 @@ use std::time::Instant;
 
 use super::{Action, Engine, LeaseState, Owners};
 use crate::ownership::service::LeaseKey;
+use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
 
 impl Engine {
-    /// `global` mode: the election says something new.
-    pub(super) fn lease_changed(&mut self, now: Instant, state: LeaseState) {
-        let Owners::Global(lease) = &mut self.ownership else { return };
-        if lease.state == state {
+    /// An election says something new; without a key the one about all Services.
+    pub(super) fn lease_changed(&mut self, now: Instant, key: Option<LeaseKey>, state: LeaseState) {
+        let Owners::Elected(leases) = &mut self.ownership else { return };
+        let Some(key) = key.or_else(|| leases.for_all().cloned()) else { return };
+        if !leases.lease(&key, state.clone()) {
             return;
         }
-        match &state {
-            LeaseState::Held { confirmed: true } => {
-                self.yielded.values_mut().for_each(|yielded| yielded.cut_short(now));
-            }
+        match state {
+            LeaseState::Held { confirmed: true } => self.yielded.cut_short(now),
             LeaseState::Held { confirmed: false } => {}
             // Whoever takes it from here on takes it over from another owner.
-            LeaseState::Unknown | LeaseState::Other(_) => self.yielded.clear(),
-        }
-        lease.state = state;
-        self.dirty = true;
-    }
-
-    /// `service` mode: one election says something new.
-    pub(super) fn service_lease(&mut self, now: Instant, key: LeaseKey, state: LeaseState) {
-        let Owners::Service(leases) = &mut self.ownership else { return };
-        let confirmed = state == LeaseState::Held { confirmed: true };
-        if leases.lease(key, state) {
-            if confirmed {
-                self.yielded.values_mut().for_each(|yielded| yielded.cut_short(now));
+            LeaseState::Unknown | LeaseState::Other(_) => {
+                let (leases, plan) = (&*leases, &self.plan);
+                let member = |id: &VipId| plan.vips.get(id).and_then(|planned| planned.members.first());
+                self.yielded.retain(|id| member(id).and_then(|member| leases.deciding(member)) != Some(&key));
             }
-            self.dirty = true;
         }
+        self.out.replan();
     }
 
     /// `service` mode: Services that ask for a Lease that they cannot have.
     pub(super) fn lease_problems(&self) -> Vec<(ServiceKey, String)> {
-        let Owners::Service(leases) = &self.ownership else { return Vec::new() };
+        let Owners::Elected(leases) = &self.ownership else { return Vec::new() };
         let problems = self.services.values().filter(|view| !view.retired);
         problems.filter_map(|view| Some((view.key.clone(), leases.problem(view)?.to_string()))).collect()
     }
@@ -50,25 +41,29 @@ impl Engine {
     pub(super) fn tell_stuck(&mut self, now: Instant) {
         let patience = self.config.lease.duration;
         let stuck = match &mut self.ownership {
-            Owners::Service(leases) if self.synced && self.stopping.is_none() => leases.stuck(now, patience),
+            Owners::Elected(leases) if self.services.are_listed() && !self.shutdown.has_begun() => {
+                leases.stuck(now, patience)
+            }
             _ => return,
         };
         for (service, lease) in stuck {
             let text = format!(
                 "Lease {lease}, which says what node announces it, can be neither read nor taken here: the log of the announcer has the answer of the API"
             );
-            self.tell(now, &service, true, Reason::CannotAnnounce, &text);
+            self.out.warn(now, &service, Reason::CannotAnnounce, &text);
         }
     }
 
-    /// `service` mode: in which elections to take part.
+    /// In which elections to take part.
     pub(super) fn campaign(&mut self) {
-        let Owners::Service(leases) = &mut self.ownership else { return };
-        let wanted = leases.campaign(&self.services, &self.endpoints, self.stopping.is_some());
-        if *wanted != self.campaigning {
-            self.campaigning.clone_from(wanted);
-            self.handing_back = wanted.is_empty();
-            self.out.push(Action::Campaign(wanted.clone()));
+        let Owners::Elected(leases) = &mut self.ownership else { return };
+        let one = leases.for_all().is_some();
+        if !one && !self.services.are_listed() {
+            return;
         }
+        let Some(wanted) = leases.join(&self.services, self.services.endpoints(), self.shutdown.has_begun()) else {
+            return;
+        };
+        self.out.push(if one { Action::ReleaseLease } else { Action::Campaign(wanted.clone()) });
     }
 }

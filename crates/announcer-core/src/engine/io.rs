@@ -61,9 +61,7 @@ pub enum Input {
     /// Somebody spoke about an address.
     Heard(Frame),
     /// The DHCP client of a Service that was started with this generation.
-    Dhcp(Uid, u64, DhcpEvent),
-    /// The DHCPv6 client of a Service that was started with this generation.
-    Dhcp6(Uid, u64, DhcpEvent<LeaseFacts6>),
+    Dhcp(Uid, u64, ClientEvent),
     /// What became of an [`Action::Record`].
     Recorded(ServiceKey, Recorded),
     /// The process has been asked to end.
@@ -76,6 +74,15 @@ pub enum Input {
     Successor(String),
     /// Time passed.
     Tick,
+}
+
+/// What a client of either version of DHCP reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// One of DHCP.
+    V4(DhcpEvent),
+    /// One of DHCPv6.
+    V6(DhcpEvent<LeaseFacts6>),
 }
 
 /// What a DHCP client reports.
@@ -269,6 +276,15 @@ impl LostLeases {
     }
 }
 
+/// How to start a client of either version of DHCP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientStart {
+    /// One of DHCP.
+    V4(DhcpStart),
+    /// One of DHCPv6.
+    V6(Dhcp6Start),
+}
+
 /// How to start a DHCP client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DhcpStart {
@@ -365,27 +381,18 @@ pub enum Action {
     /// Hear what is said about addresses of these families on these interfaces, and nothing else.
     Listen(BTreeSet<(u32, Family)>),
     /// Start the DHCP client of a Service.
-    StartDhcp(Uid, DhcpStart),
-    /// Stop it, giving the lease back or keeping it for a successor.
+    StartDhcp(Uid, ClientStart),
+    /// Stop the DHCP client of a VIP, giving the lease back or keeping it for a successor.
     StopDhcp {
         /// Whose.
-        uid: Uid,
+        id: VipId,
         /// Whether to send RELEASE.
         release: bool,
     },
-    /// Start the DHCPv6 client of a Service.
-    StartDhcp6(Uid, Dhcp6Start),
-    /// Stop it, giving the lease back or keeping it for a successor.
-    StopDhcp6 {
-        /// Whose.
-        uid: Uid,
-        /// Whether to send RELEASE.
-        release: bool,
-    },
-    /// Tell the DHCP client of a Service that its interface is down, or back.
+    /// Tell the DHCP client of a VIP that its interface is down, or back.
     DhcpLink {
         /// Whose.
-        uid: Uid,
+        id: VipId,
         /// It can be used again.
         up: bool,
     },

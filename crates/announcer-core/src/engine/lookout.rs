@@ -3,18 +3,22 @@
 //! written.
 
 mod card;
+mod changes;
 mod claims;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use card::WrittenCard;
 use claims::Unclaimed;
-use ipnet::IpNet;
 use l2_types::Mac;
 
-use super::{Action, Engine, Phase, Stopping, Vip};
+pub(super) use changes::Announced;
+use changes::OwnerChanges;
+
+use super::observer::Observer;
+use super::{Action, Engine, Observations, Phase, Vip};
 use crate::claim::{self, Claims, Judge};
 use crate::config::Config;
 use crate::detect::{self, Ask, Detector, Timers, Witness};
@@ -31,9 +35,11 @@ use crate::view::ServiceKey;
 /// An address that the kernel refuses that often in a row, or its macvlan, may be better off at another node.
 const REFUSALS: u32 = 4;
 
-/// What looks and speaks for `node` mode. Idle in the others.
-pub(super) struct Lookout {
+/// What `node` mode has beyond ownership: the failure detector, claims in both directions, changes of owner that are to be
+/// told, this node's card. Idle in the other modes.
+pub(super) struct NodeMode {
     detector: Detector,
+    pub changes: OwnerChanges,
     pub claims: Claims,
     unclaimed: Unclaimed,
     judge: Judge,
@@ -43,16 +49,16 @@ pub(super) struct Lookout {
     /// Interfaces from which nobody can be asked about an IPv6 address; told once.
     mute: BTreeSet<u32>,
     serving: bool,
-    /// How long an owner was silent when the detector says so: half a period before the first question that it did not
-    /// answer, in the mean.
-    patience: Duration,
     written: WrittenCard,
 }
 
-impl Lookout {
+impl NodeMode {
     pub fn new(now: Instant, config: &Config) -> Self {
+        let timers = Timers::from(config.profile);
         Self {
-            detector: Detector::new(now, Timers::from(config.profile)),
+            // An owner is found silent half a period before the first question that it does not answer, in the mean.
+            changes: OwnerChanges::new(timers.period * timers.patience(0) + timers.period / 2 + timers.confirm),
+            detector: Detector::new(now, timers),
             claims: Claims::new(),
             unclaimed: Unclaimed::default(),
             judge: Judge::default(),
@@ -61,10 +67,6 @@ impl Lookout {
             links: BTreeSet::new(),
             mute: BTreeSet::new(),
             serving: false,
-            patience: {
-                let timers = Timers::from(config.profile);
-                timers.period * timers.patience(0) + timers.period / 2 + timers.confirm
-            },
             written: WrittenCard::new(config.lease.duration),
         }
     }
@@ -73,14 +75,11 @@ impl Lookout {
         self.detector.deadline().into_iter().chain(self.claims.deadline()).min()
     }
 
-    /// How long clients had nobody, if the verdict came at `verdict`. The API's part is in it, the client's own is not.
-    pub fn gap(&self, verdict: Instant, now: Instant) -> Duration {
-        now.saturating_duration_since(verdict) + self.patience
-    }
-
-    /// What detector and claims have counted, for metrics.
-    pub fn counted(&self) -> (detect::Counters, usize, u64) {
-        (self.detector.counters(), self.claims.len(), self.judge.forged())
+    /// What detector, claims and changes have counted, for metrics.
+    pub fn count(&self, counted: &mut Observations) {
+        (counted.probes, counted.claims, counted.forged) =
+            (self.detector.counters(), self.claims.len(), self.judge.forged());
+        self.changes.count(counted);
     }
 
     pub fn links(&self) -> impl Iterator<Item = (u32, Family)> + '_ {
@@ -92,7 +91,7 @@ impl Engine {
     pub(super) fn cluster(&mut self) -> Option<&mut Cluster> {
         match &mut self.ownership {
             Owners::Node(cluster) => Some(cluster),
-            Owners::Global(_) | Owners::Service(_) => None,
+            Owners::Elected(_) => None,
         }
     }
 
@@ -105,40 +104,40 @@ impl Engine {
     pub(super) fn tell_cluster(&mut self, tell: impl FnOnce(&mut Cluster)) {
         if let Some(cluster) = self.cluster() {
             tell(cluster);
-            self.dirty = true;
+            self.out.replan();
         }
     }
 
     pub(super) fn kube_proxy(&mut self, healthy: bool) {
-        self.dirty |= std::mem::replace(&mut self.lookout.serving, healthy) != healthy;
+        self.out.replan_if(std::mem::replace(&mut self.node_mode.serving, healthy) != healthy);
     }
 
     pub(super) fn swapped(&mut self, now: Instant, key: &ServiceKey, asked: &Swap, swapped: Swapped) {
-        self.observations.failed_swaps += u64::from(matches!(swapped, Swapped::Failed(_) | Swapped::Refused(_)));
+        self.node_mode.changes.swapped(&swapped);
         if let Swapped::Refused(why) = &swapped {
             let text = format!("the API server refuses the record of its owner, it is tried again now and then: {why}");
-            self.tell(now, key, true, Reason::CannotAnnounce, &text);
+            self.out.warn(now, key, Reason::CannotAnnounce, &text);
         }
         self.tell_cluster(|cluster| cluster.swapped(now, key, asked, swapped));
     }
 
     /// Who owns what by now, and what follows. Before each plan.
     pub(super) fn review(&mut self, now: Instant) {
-        let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, &self.network) else { return };
-        let used: BTreeSet<u32> = self.lookout.links.iter().map(|(link, _)| *link).collect();
-        let (serving, leaving) = (self.lookout.serving, self.stopping.is_some());
+        let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
+        let used: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
+        let (serving, leaving) = (self.node_mode.serving, self.shutdown.has_begun());
         let card = |used: &BTreeSet<u32>| {
             let links = card_links(network, |index| used.contains(&index));
             Card { links, serving, leaving, ..Card::default() }
         };
         cluster.set_card(now, card(&used));
-        let holding = holding(network, &self.vips, &self.removed);
+        let holding = holding(network, &self.vips, &self.observer);
         let refused = refused(&self.vips);
         let scene = Scene {
             refused: &refused,
             services: &self.services,
-            groups: &self.groups,
-            endpoints: &self.endpoints,
+            groups: self.services.groups(),
+            endpoints: self.services.endpoints(),
             network,
             config: &self.config,
             holding: &holding,
@@ -161,76 +160,75 @@ impl Engine {
     /// What has become ours since the last time.
     fn note_changes(&mut self, changes: Vec<Change>) {
         for change in changes {
-            *self.observations.changes.entry(change.why).or_default() += 1;
             // It was given up for a record that is older than this one.
             let regained: BTreeSet<&VipId> = self.plan.of_service.get(&change.key).into_iter().flatten().collect();
-            self.yielded.retain(|id, _| !regained.contains(id));
-            self.moved.insert(change.key.clone(), change);
+            self.yielded.retain(|id| !regained.contains(id));
+            self.node_mode.changes.add(change);
         }
     }
 
     /// Does what the review has found to be done.
     fn follow(&mut self, now: Instant, review: Review) {
         let family = |v4| if v4 { Family::V4 } else { Family::V6 };
-        self.lookout.links = review.links.iter().map(|(link, v4)| (*link, family(*v4))).collect();
+        self.node_mode.links = review.links.iter().map(|(link, v4)| (*link, family(*v4))).collect();
         self.out.extend(review.swaps.into_iter().map(|(key, swap)| Action::Swap(key, swap)));
         for (link, address) in review.questions {
             self.ask(Ask { link, address, to: Mac::BROADCAST });
         }
-        if self.lookout.targets != review.targets {
-            self.lookout.detector.watch(now, &review.targets);
-            self.lookout.targets = review.targets;
+        if self.node_mode.targets != review.targets {
+            self.node_mode.detector.watch(now, &review.targets);
+            self.node_mode.targets = review.targets;
         }
-        review.losers.into_iter().for_each(|loser| self.lookout.unclaimed.add(loser));
+        review.losers.into_iter().for_each(|loser| self.node_mode.unclaimed.add(loser));
         self.claim_all(now);
         for (key, reason, text) in review.told {
-            self.tell(now, &key, true, reason, &text);
+            self.out.warn(now, &key, reason, &text);
         }
     }
 
     fn note_mute(&mut self) {
-        let Some(network) = &self.network else { return };
-        let six = self.lookout.links.iter().filter(|(_, family)| *family == Family::V6).map(|(link, _)| *link);
+        let Some(network) = self.observer.network() else { return };
+        let six = self.node_mode.links.iter().filter(|(_, family)| *family == Family::V6).map(|(link, _)| *link);
         let mute: BTreeSet<u32> = six.filter(|link| network.ipv6_source(*link).is_none()).collect();
-        for link in mute.difference(&self.lookout.mute).filter_map(|link| network.link(*link)) {
+        for link in mute.difference(&self.node_mode.mute).filter_map(|link| network.link(*link)) {
             tracing::warn!(
                 interface = link.name,
                 "the interface has no IPv6 address, not even a link-local one: owners of IPv6 addresses are not watched from here, and other nodes get them first"
             );
         }
-        self.lookout.mute = mute;
+        self.node_mode.mute = mute;
     }
 
     /// Everybody on our interfaces who can tell that it is not we who are cut off: the other members, and the gateway.
     fn call_witnesses(&mut self) {
-        let (Owners::Node(cluster), Some(network)) = (&self.ownership, &self.network) else { return };
+        let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
         let mut witnesses: Vec<Witness> = Vec::new();
-        for link in self.lookout.targets.iter().map(|target| target.link).collect::<BTreeSet<u32>>() {
+        for link in self.node_mode.targets.iter().map(|target| target.link).collect::<BTreeSet<u32>>() {
             let peers = cluster.peers().filter_map(|card| link_towards(&card.links, network, link));
             let at = |address, mac| Witness { link, address, mac };
             witnesses.extend(peers.filter_map(|peer| Some(at(peer.addresses.first()?.addr(), Some(peer.mac)))));
             witnesses.extend(network.gateway_on(link).map(|address| at(address, None)));
         }
         witnesses.sort_unstable();
-        if witnesses != self.lookout.witnesses {
-            self.lookout.witnesses.clone_from(&witnesses);
-            self.lookout.detector.witnesses(witnesses);
+        if witnesses != self.node_mode.witnesses {
+            self.node_mode.witnesses.clone_from(&witnesses);
+            self.node_mode.detector.witnesses(witnesses);
         }
     }
 
     /// Questions and claims go from our interface's own MAC; those about IPv6 from an address of ours (`frames`).
     fn ask(&mut self, ask: Ask) {
-        let Some((mac, source)) = self.network.as_ref().and_then(|network| speaker(network, ask)) else { return };
+        let Some((mac, source)) = self.observer.network().and_then(|network| speaker(network, ask)) else { return };
         self.out.push(Action::Ask { mac, source, ask });
     }
 
     /// Before the timers: what was heard counts first (failover-protocol.md R1).
     pub(super) fn look(&mut self, now: Instant, frame: &Frame) {
-        let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, &self.network) else { return };
+        let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let own = |mac| network.links.iter().any(|link| link.mac == Some(mac));
-        self.dirty |= cluster.frame(now, frame, own);
-        self.lookout.detector.hear(frame);
-        self.lookout.claims.hear(now, frame);
+        self.out.replan_if(cluster.frame(now, frame, own));
+        self.node_mode.detector.hear(frame);
+        self.node_mode.claims.hear(now, frame);
     }
 
     /// What is due: questions to owners, verdicts, claims, the card.
@@ -238,19 +236,19 @@ impl Engine {
         if self.cluster().is_none() {
             return;
         }
-        for output in self.lookout.detector.tick(now) {
+        for output in self.node_mode.detector.tick(now) {
             match output {
                 detect::Output::Ask(ask) => self.ask(ask),
                 detect::Output::Verdict(verdict) => {
                     if let Verdict::Silent { owner, vips, witnessed } = &verdict {
                         tracing::warn!(owner, ?vips, witnessed, "an owner does not answer any more");
-                        self.urgent = true;
+                        self.out.replan_urgently();
                     }
                     self.tell_cluster(|cluster| cluster.verdict(now, verdict));
                 }
             }
         }
-        for output in self.lookout.claims.tick(now) {
+        for output in self.node_mode.claims.tick(now) {
             match output {
                 claim::Output::Claim { link, mac, address, to, payload } => {
                     self.out.push(Action::Claim { link, mac, address, to, payload });
@@ -264,36 +262,31 @@ impl Engine {
             }
         }
         if self.next_review().is_some_and(|at| at <= now) {
-            self.dirty = true;
+            self.out.replan();
         }
     }
 
     /// Before all is known, and at the very end, nothing is reviewed: what was due then would stay due.
     fn next_review(&self) -> Option<Instant> {
         let Owners::Node(cluster) = &self.ownership else { return None };
-        let reviews = self.synced && self.network.is_some() && self.stopping != Some(Stopping::Done);
+        let reviews = self.services.are_listed() && self.observer.network().is_some() && !self.shutdown.is_done();
         cluster.deadline().filter(|_| reviews)
     }
 
     pub(super) fn lookout_deadline(&self) -> Option<Instant> {
         let Owners::Node(cluster) = &self.ownership else { return None };
-        let card = self.network.as_ref().and_then(|_| self.lookout.written.due(cluster.card()));
+        let card = self.observer.network().and_then(|_| self.node_mode.written.due(cluster.card()));
         let review = self.next_review();
-        self.lookout.deadline().into_iter().chain(review).chain(card).min()
+        self.node_mode.deadline().into_iter().chain(review).chain(card).min()
     }
 }
 
 /// VIPs that are on this node, or were when we began.
-fn holding(
-    network: &Network,
-    vips: &BTreeMap<VipId, Vip>,
-    removed: &BTreeMap<(u32, Option<IpNet>), u64>,
-) -> BTreeSet<IpAddr> {
-    let up = vips.values().filter(|vip| matches!(vip.phase, Phase::Adding | Phase::Up { .. }));
+fn holding(network: &Network, vips: &BTreeMap<VipId, Vip>, observer: &Observer) -> BTreeSet<IpAddr> {
+    let up = vips.values().filter(|vip| matches!(vip.phase, Phase::Adding(_) | Phase::Up { .. }));
     let found = network.addresses.iter().filter(|address| {
-        let gone = removed.contains_key(&(address.interface, Some(address.net)))
-            || removed.contains_key(&(address.interface, None));
-        !gone && network.link(address.interface).is_some_and(|link| looks_like_a_vip(address, link))
+        !observer.is_removed(address)
+            && network.link(address.interface).is_some_and(|link| looks_like_a_vip(address, link))
     });
     up.filter_map(Vip::address).chain(found.map(|address| address.net.addr())).collect()
 }

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::due::Timed;
+use super::dhcp_state::Source;
+use super::due::{Due, Timed};
+use super::lookout::Announced;
 use super::vip::Phase;
-use super::{Action, Engine, Owners, Record, Recorded};
-use crate::ownership::node::Change;
+use super::{Action, Engine, Owners, Ownership, Record, Recorded};
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::seniority::turn;
@@ -20,7 +21,7 @@ const HOLD: Duration = Duration::from_secs(10);
 
 /// What was asked for one Service.
 #[derive(Debug, Default)]
-pub(super) struct ServiceRecord {
+struct ServiceRecord {
     asked: Option<Record>,
     in_flight: bool,
     done_at: Option<Instant>,
@@ -35,101 +36,163 @@ pub(super) struct ServiceRecord {
     told: bool,
 }
 
-impl ServiceRecord {
-    /// Whether it has to be looked at again. Cleared whatever comes of that: a VIP that is down by now asks for nothing.
-    pub fn wake(&mut self, now: Instant) -> bool {
-        self.recheck.take_if(|at| *at <= now).is_some()
-    }
-}
-
 impl Timed for ServiceRecord {
     fn deadline(&self) -> Option<Instant> {
         self.recheck
     }
 }
 
-impl Engine {
-    pub(super) fn update_records(&mut self, now: Instant) {
-        let gone: Vec<ServiceKey> =
-            self.records.keys().filter(|key| !self.plan.of_service.contains_key(*key)).cloned().collect();
-        for key in gone {
-            self.records.remove(&key);
-            self.out.push(Action::Forget(key));
-        }
-        let planned = std::mem::take(&mut self.plan.of_service);
-        for (key, ids) in &planned {
-            let Some(view) = self.services.get(key) else { continue };
-            let wanted = self.wanted_record(view, ids);
-            self.tell_owner(now, key, ids);
-            if let Some(wanted) = wanted.filter(|_| !self.config.disable_service_updates) {
-                self.ask_record(now, key, wanted);
-            }
-        }
-        self.plan.of_service = planned;
+/// What was asked for each Service, and what became of it.
+#[derive(Debug, Default)]
+pub(super) struct Records(Due<ServiceKey, ServiceRecord>);
+
+impl Records {
+    /// When one has to be looked at again.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.0.first()
     }
 
-    fn ask_record(&mut self, now: Instant, key: &ServiceKey, mut wanted: Record) {
+    /// Finds out now what will be asked for more than once.
+    pub fn settle(&mut self) {
+        self.0.settle();
+    }
+
+    /// Whether one has to be looked at again now. Cleared whatever comes of that: a VIP that is down by now asks for
+    /// nothing.
+    pub fn take_due(&mut self, now: Instant) -> bool {
+        if !self.0.is_due(now) {
+            return false;
+        }
+        let mut due = false;
+        for record in self.0.values_mut() {
+            due |= record.recheck.take_if(|at| *at <= now).is_some();
+        }
+        due
+    }
+
+    /// Nothing more is written on Services that have no VIP here.
+    pub fn keep(&mut self, mut has_vips: impl FnMut(&ServiceKey) -> bool) -> Vec<Action> {
+        let gone: Vec<ServiceKey> = self.0.keys().filter(|key| !has_vips(key)).cloned().collect();
+        for key in &gone {
+            self.0.remove(key);
+        }
+        gone.into_iter().map(Action::Forget).collect()
+    }
+
+    /// This should stand on the Service, on which `published` does. `confirmed`: it is known to be this node's.
+    pub fn want(
+        &mut self,
+        now: Instant,
+        key: &ServiceKey,
+        mut wanted: Record,
+        published: Option<&Published>,
+        confirmed: bool,
+    ) -> Option<Action> {
+        let record = self.0.entry(key.clone()).or_default();
         // Of Services that come together the watch shows one before the other: nobody is behind another for that.
-        let asked = self.records.get(key).and_then(|record| record.asked.as_ref());
-        if let Some(asked) = asked.filter(|asked| asked.ingress == wanted.ingress) {
+        if let Some(asked) = record.asked.as_ref().filter(|asked| asked.ingress == wanted.ingress) {
             wanted.turn = asked.turn;
         }
-        let published = self.services.get(key).map(|view| &view.published);
-        let stands = published.is_some_and(|published| stands(published, &wanted));
         let replaced = wanted.term.is_none()
             && published.and_then(|published| published.vip_host.as_ref()).is_some_and(|host| *host != wanted.vip_host);
-        let confirmed = self.is_confirmed(std::slice::from_ref(key));
-        let record = self.records.entry(key.clone()).or_default();
         record.recheck = None;
-        if stands {
+        if published.is_some_and(|published| stands(published, &wanted)) {
             // Somebody may change it back later: then it is asked for again.
             if !record.in_flight {
                 record.asked = None;
             }
             record.stood = true;
             record.replaced = None;
-            return;
+            return None;
         }
         if replaced && record.stood && !record.in_flight {
             let until = *record.replaced.get_or_insert(now) + HOLD;
             if now < until || !confirmed {
                 record.recheck = Some(until.max(now + RECORD_SETTLE));
-                return;
+                return None;
             }
             record.replaced = None;
         }
         if record.asked.as_ref() == Some(&wanted) {
             if record.in_flight {
-                return;
+                return None;
             }
             // The watch may lag behind our own write.
             if let Some(settled) = record.done_at.map(|done| done + RECORD_SETTLE)
                 && now < settled
             {
                 record.recheck = Some(settled);
-                return;
+                return None;
             }
         }
         record.asked = Some(wanted.clone());
         record.in_flight = true;
-        self.out.push(Action::Record(key.clone(), wanted));
+        Some(Action::Record(key.clone(), wanted))
+    }
+
+    /// What became of a record; answers with the addresses that were written, if it was written at all.
+    pub fn answered(&mut self, now: Instant, key: &ServiceKey, recorded: &Recorded) -> Answered {
+        let record = match (self.0.get_mut(key), recorded) {
+            (None, _) | (_, Recorded::Failed) => return Answered::Nothing,
+            (Some(record), _) => record,
+        };
+        record.in_flight = false;
+        record.done_at = Some(now);
+        if matches!(recorded, Recorded::Gone | Recorded::Superseded) {
+            // The watch will say so too. Nothing is published that an announcement could have waited for.
+            return Answered::Settled;
+        }
+        record.stood = true;
+        Answered::Written(record.asked.iter().flat_map(|asked| &asked.ingress).flatten().map(|(ip, _)| *ip).collect())
+    }
+
+    /// The Service is planned here; `announcer` is who announced it before this node has written anything.
+    pub fn look(&mut self, key: &ServiceKey, announcer: Option<&String>) {
+        if !self.0.contains_key(key) {
+            self.0.insert(key.clone(), ServiceRecord { previous: announcer.cloned(), ..ServiceRecord::default() });
+        }
+    }
+
+    /// Its VIPs are up. Whether that was told before, and who announced it when we first looked, asked for once.
+    pub fn take_previous(&mut self, key: &ServiceKey) -> (bool, Option<String>) {
+        let Some(record) = self.0.get_mut(key) else { return (false, None) };
+        (std::mem::replace(&mut record.told, true), record.previous.take())
+    }
+}
+
+/// See [`Records::answered`].
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// It is being tried again, or was asked for by nobody any more.
+    Nothing,
+    /// It is over, and nothing is written.
+    Settled,
+    /// These are in the status.
+    Written(Vec<IpAddr>),
+}
+
+impl Engine {
+    pub(super) fn update_records(&mut self, now: Instant) {
+        let plan = &self.plan;
+        self.out.extend(self.records.keep(|key| plan.of_service.contains_key(key)));
+        let planned = std::mem::take(&mut self.plan.of_service);
+        for (key, ids) in &planned {
+            let Some(view) = self.services.get(key) else { continue };
+            self.records.look(key, view.published.vip_host.as_ref());
+            let wanted = self.wanted_record(view, ids).filter(|_| !self.config.disable_service_updates);
+            self.tell_owner(now, key, ids);
+            if let (Some(wanted), Some(view)) = (wanted, self.services.get(key)) {
+                let confirmed = self.ownership.confirmed(view);
+                self.out.extend(self.records.want(now, key, wanted, Some(&view.published), confirmed));
+            }
+        }
+        self.plan.of_service = planned;
     }
 
     pub(super) fn recorded(&mut self, now: Instant, key: &ServiceKey, recorded: &Recorded) {
-        let Some(record) = self.records.get_mut(key) else { return };
-        if *recorded == Recorded::Failed {
-            return;
-        }
-        record.in_flight = false;
-        record.done_at = Some(now);
-        self.dirty = true;
-        if matches!(recorded, Recorded::Gone | Recorded::Superseded) {
-            // The watch will say so too. Nothing is published that an announcement could have waited for.
-            return;
-        }
-        record.stood = true;
-        let written: Vec<IpAddr> =
-            record.asked.iter().flat_map(|asked| &asked.ingress).flatten().map(|(ip, _)| *ip).collect();
+        let answered = self.records.answered(now, key, recorded);
+        self.out.replan_if(answered != Answered::Nothing);
+        let Answered::Written(written) = answered else { return };
         for id in self.plan.of_service.get(key).cloned().unwrap_or_default() {
             let Some(vip) = self.vips.get_mut(&id) else { continue };
             if vip.address().is_some_and(|address| written.contains(&address)) {
@@ -146,14 +209,14 @@ impl Engine {
         let vips: Vec<_> = ids.iter().filter_map(|id| Some((id, self.vips.get(id)?))).collect();
         let up = vips.iter().any(|(_, vip)| vip.is_up());
         let probing = vips.iter().any(|(_, vip)| matches!(vip.phase, Phase::Probing(_)));
-        let settling = probing || vips.iter().any(|(_, vip)| vip.phase == Phase::Adding);
+        let settling = probing || vips.iter().any(|(_, vip)| matches!(vip.phase, Phase::Adding(_)));
         // A successor would answer for the address at once, until the server says what it has said here.
-        let lost = self.void.get(&view.uid).map(|lost| lost.standing(&view.published)).unwrap_or_default();
+        let lost = self.dhcp.lost(&view.uid).map(|lost| lost.standing(&view.published)).unwrap_or_default();
         if !up && lost.is_empty() {
             return None;
         }
         let term = match &self.ownership {
-            Owners::Global(_) | Owners::Service(_) => None,
+            Owners::Elected(_) => None,
             // What was handed over is the new owner's to write on.
             Owners::Node(cluster) => {
                 Some(cluster.seat(&view.key).filter(|seat| seat.host == self.config.node_name)?.term)
@@ -164,19 +227,24 @@ impl Engine {
         if !up {
             return Some(record);
         }
-        let own = vips.iter().find(|(id, _)| matches!(id, VipId::Dhcp(uid) if *uid == view.uid));
-        if let Some(dhcp) = own.filter(|(_, vip)| vip.is_up()).and_then(|(_, vip)| vip.dhcp.as_ref()) {
-            record.hwaddr = Some(dhcp.mac.to_string());
-            record.requested_ip = dhcp.leased.as_ref().map(|leased| leased.facts.address.to_string());
-            record.lease.clone_from(&dhcp.facts);
+        // An IPv4 address comes before one of IPv6.
+        let mut leased = Vec::new();
+        for (id, vip) in vips.iter().filter(|(_, vip)| vip.is_up()) {
+            match (id, &vip.source) {
+                (VipId::Dhcp(uid), Source::Dhcp4(dhcp)) if *uid == view.uid => {
+                    record.hwaddr = Some(dhcp.mac.to_string());
+                    record.lease.clone_from(&dhcp.lease.recorded);
+                }
+                (VipId::Dhcp6(uid), Source::Dhcp6(dhcp)) if *uid == view.uid => {
+                    record.lease6.clone_from(&dhcp.lease.recorded);
+                }
+                _ => continue,
+            }
+            leased.extend(vip.source.leased());
         }
-        let own6 = vips.iter().find(|(id, _)| matches!(id, VipId::Dhcp6(uid) if *uid == view.uid));
-        if let Some(dhcp) = own6.filter(|(_, vip)| vip.is_up()).and_then(|(_, vip)| vip.dhcp6.as_ref()) {
-            let v6 = dhcp.leased.as_ref().map(|leased| leased.facts.address.to_string());
-            let both = record.requested_ip.take().into_iter().chain(v6).collect::<Vec<_>>().join(",");
-            record.requested_ip = Some(both).filter(|text| !text.is_empty());
-            record.lease6.clone_from(&dhcp.facts);
-        }
+        leased.sort_unstable();
+        let leased: Vec<String> = leased.iter().map(ToString::to_string).collect();
+        record.requested_ip = Some(leased.join(",")).filter(|text| !text.is_empty());
         if !settling {
             let mut ingress: Vec<(IpAddr, Vec<Port>)> = Vec::new();
             for id in ids {
@@ -191,19 +259,12 @@ impl Engine {
                 }
             }
             record.ingress = Some(ingress);
-            let members = self.groups.of.get(&view.key).and_then(|group| self.groups.members.get(group));
-            let members = members.into_iter().flatten().filter_map(|key| self.services.get(key));
-            record.turn = turn(view, members);
+            record.turn = turn(view, self.services.group_of(&view.key));
         }
         Some(record)
     }
 
     fn tell_owner(&mut self, now: Instant, key: &ServiceKey, ids: &[VipId]) {
-        let Some(view) = self.services.get(key) else { return };
-        let record = self
-            .records
-            .entry(key.clone())
-            .or_insert_with(|| ServiceRecord { previous: view.published.vip_host.clone(), ..ServiceRecord::default() });
         let up: Vec<String> = ids
             .iter()
             .filter_map(|id| self.vips.get(id).filter(|vip| vip.is_up())?.address())
@@ -212,34 +273,26 @@ impl Engine {
         if up.is_empty() {
             return;
         }
-        let change = self.moved.remove(key);
-        let told = std::mem::replace(&mut record.told, true);
-        let previous = record.previous.take();
+        let (told, previous) = self.records.take_previous(key);
         let node = &self.config.node_name;
-        let before = match &change {
-            Some(Change { from, why, silent, .. }) => {
-                let from = from
-                    .as_ref()
-                    .filter(|from| *from != node)
-                    .map_or(String::new(), |from| format!(", before by node {from}"));
-                let gap = silent.map_or(String::new(), |silent| {
-                    format!("; nobody answered for about {} ms", self.lookout.gap(silent, now).as_millis())
-                });
+        let before = match self.node_mode.changes.take(now, key) {
+            Some(Announced { from, why, gap }) => {
+                let from = from.filter(|from| from != node).map_or(String::new(), formerly);
+                let gap =
+                    gap.map_or(String::new(), |gap| format!("; nobody answered for about {} ms", gap.as_millis()));
                 format!("{from}: {why}{gap}")
             }
-            None if told || previous.as_deref() == Some(node.as_str()) => return,
-            None => previous.map_or(String::new(), |from| format!(", before by node {from}")),
+            None if told || previous.as_ref() == Some(node) => return,
+            None => previous.map_or(String::new(), formerly),
         };
         let routed = self.routed(ids);
         let text = format!("address {} is announced by node {node}{before}{routed}", up.join(", "));
-        let gap = change.and_then(|change| Some(self.lookout.gap(change.silent?, now)));
-        self.observations.last_gap = gap.or(self.observations.last_gap);
-        self.tell(now, key, false, Reason::AddressAnnounced, &text);
+        self.out.inform(now, key, Reason::AddressAnnounced, &text);
     }
 
     /// What to know of addresses that nobody beside the node takes for a neighbour's: on purpose, or a slip of the pen.
     fn routed(&self, ids: &[VipId]) -> String {
-        let Some(network) = &self.network else { return String::new() };
+        let Some(network) = self.observer.network() else { return String::new() };
         let given = ids.iter().filter(|id| matches!(id, VipId::Static(_)));
         let carriers = given.filter_map(|id| self.vips.get(id)?.carrier);
         let missed = carriers.filter_map(|carrier| {
@@ -252,6 +305,11 @@ impl Engine {
         });
         missed.collect()
     }
+}
+
+/// Who had it, as part of a sentence.
+fn formerly(node: String) -> String {
+    format!(", before by node {node}")
 }
 
 /// Whether the Service says what it should. Of the status only what we write is compared: the API server adds `ipMode`.

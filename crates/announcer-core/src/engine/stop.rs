@@ -11,8 +11,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::vip::Phase;
-use super::{Action, Engine, LeaseState, Owners, WireOp};
+use super::vip::{Adding, Phase};
+use super::{Action, Engine, Owners, WireOp};
 use crate::plan::VipId;
 
 /// decisions.md 26.
@@ -26,8 +26,10 @@ const AFTER_SUCCESSOR: Duration = Duration::from_millis(500);
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(6);
 
 /// How far the end has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stopping {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Progress {
+    #[default]
+    Running,
     Releasing {
         until: Instant,
     },
@@ -45,131 +47,207 @@ pub(super) enum Stopping {
     Done,
 }
 
-impl Stopping {
+/// By what this node has its VIPs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Title {
+    /// By nothing: nothing of its VIPs is here, or it is not known whose they are and their deadlines run.
+    None,
+    /// By Leases that are handed back.
+    Leases,
+    /// By records that name it: successors are named instead.
+    Records,
+}
+
+/// What is to be done next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// To wait.
+    Wait,
+    /// To plan: elections are left, or VIPs handed over, by the plan.
+    Plan,
+    /// To leave everything where it is, with a last deadline. `long`: for the next process, because nobody else takes it;
+    /// else the usual one, since others take what is here when it has passed.
+    Leave {
+        /// See there.
+        long: bool,
+    },
+    /// To withdraw everything, and exit.
+    Withdraw,
+    /// To exit.
+    Exit,
+}
+
+/// The end of the process, step by step.
+#[derive(Debug, Default)]
+pub(super) struct Shutdown(Progress);
+
+impl Shutdown {
+    /// Whether the process was asked to end.
+    pub fn has_begun(&self) -> bool {
+        self.0 != Progress::Running
+    }
+
+    /// Whether all is done.
+    pub fn is_done(&self) -> bool {
+        self.0 == Progress::Done
+    }
+
+    /// Nothing is left to do.
+    pub fn finish(&mut self) {
+        self.0 = Progress::Done;
+    }
+
+    /// When the next step is due.
     pub fn deadline(&self) -> Option<Instant> {
-        match self {
-            Self::Releasing { until }
-            | Self::Waiting { until }
-            | Self::Lingering { until }
-            | Self::HandingOver { until } => Some(*until),
-            Self::Done => None,
+        match self.0 {
+            Progress::Releasing { until }
+            | Progress::Waiting { until }
+            | Progress::Lingering { until }
+            | Progress::HandingOver { until } => Some(until),
+            Progress::Running | Progress::Done => None,
         }
+    }
+
+    /// The process was asked to end.
+    pub fn begin(&mut self, now: Instant, title: Title) -> Step {
+        if self.has_begun() {
+            return Step::Wait;
+        }
+        self.0 = match title {
+            Title::None => return Step::Exit,
+            Title::Leases => Progress::Releasing { until: now + RELEASE_LIMIT },
+            Title::Records => Progress::HandingOver { until: now + HAND_OVER_LIMIT },
+        };
+        Step::Plan
+    }
+
+    /// The Leases were handed back, or (`released` is false) may still be in our name. `patience`: a follower takes one
+    /// within this.
+    pub fn released(&mut self, now: Instant, released: bool, serves: bool, patience: Duration) -> Step {
+        match self.0 {
+            Progress::Releasing { .. } if !serves => Step::Exit,
+            Progress::Releasing { .. } if released => {
+                self.0 = Progress::Waiting { until: now + patience };
+                Step::Wait
+            }
+            // Others will take it by expiry: by then the kernel must have removed what is here.
+            Progress::Releasing { .. } => Step::Leave { long: false },
+            _ => Step::Wait,
+        }
+    }
+
+    /// The Lease has a new holder. `itself`: the next process of this node is there already, and adopts.
+    pub fn succeeded(&mut self, now: Instant, itself: bool) -> Step {
+        match self.0 {
+            Progress::Waiting { .. } if itself => Step::Leave { long: false },
+            Progress::Waiting { .. } => {
+                self.0 = Progress::Lingering { until: now + AFTER_SUCCESSOR };
+                Step::Wait
+            }
+            _ => Step::Wait,
+        }
+    }
+
+    /// The successor has claimed an address: it is at work, and may need time for the others.
+    pub fn claimed(&mut self, now: Instant) {
+        if let Progress::Lingering { until } = &mut self.0 {
+            *until = (*until).max(now + AFTER_SUCCESSOR);
+        }
+    }
+
+    /// What is due. `one_lease`: all VIPs have the same new holder.
+    pub fn take_due(&mut self, now: Instant, serves: bool, one_lease: bool) -> Step {
+        match self.0 {
+            // The successor has claimed all of them.
+            Progress::Waiting { .. } | Progress::Lingering { .. } if !serves => Step::Exit,
+            _ if self.deadline().is_none_or(|until| now < until) => Step::Wait,
+            Progress::Releasing { .. } => Step::Leave { long: false },
+            // Who has taken which of the Leases is not known, and they announce within the lease duration.
+            Progress::Waiting { .. } => Step::Leave { long: one_lease },
+            Progress::Lingering { .. } => Step::Withdraw,
+            Progress::HandingOver { .. } => Step::Plan,
+            Progress::Running | Progress::Done => Step::Wait,
+        }
+    }
+
+    /// `node` mode: whether this was the last plan. `open`: something is still being handed over.
+    pub fn ends_hand_over(&self, now: Instant, open: bool) -> bool {
+        matches!(self.0, Progress::HandingOver { until } if now >= until || !open)
     }
 }
 
 impl Engine {
     pub(super) fn stop(&mut self, now: Instant) {
-        if self.stopping.is_some() {
-            return;
-        }
-        if let Owners::Node(_) = self.ownership {
-            self.stopping = Some(Stopping::HandingOver { until: now + HAND_OVER_LIMIT });
-            self.dirty = true;
-            return;
-        }
-        if let Owners::Service(_) = self.ownership {
-            if self.campaigning.is_empty() && !self.handing_back {
-                self.exit();
-                return;
-            }
-            // The elections end with the next plan, if they have not already, and say when all Leases are handed back.
-            self.stopping = Some(Stopping::Releasing { until: now + RELEASE_LIMIT });
-            self.dirty = true;
-            return;
-        }
-        if !matches!(self.lease(), LeaseState::Held { .. }) {
-            // Nothing of ours is here, or it is not known whose it is and its deadline runs.
-            self.exit();
-            return;
-        }
-        self.stopping = Some(Stopping::Releasing { until: now + RELEASE_LIMIT });
-        self.out.push(Action::ReleaseLease);
+        let title = match &self.ownership {
+            Owners::Node(_) => Title::Records,
+            Owners::Elected(leases) if leases.has_any() => Title::Leases,
+            Owners::Elected(_) => Title::None,
+        };
+        let step = self.shutdown.begin(now, title);
+        self.end(now, step);
     }
 
     pub(super) fn released(&mut self, now: Instant, released: bool) {
-        self.handing_back = false;
-        if !matches!(self.stopping, Some(Stopping::Releasing { .. })) {
-            return;
+        if let Owners::Elected(leases) = &mut self.ownership {
+            leases.handed_back();
         }
-        if self.vips.is_empty() {
-            self.exit();
-        } else if released {
-            // A follower of kube-vip polls.
-            let patience = self.longest_retry() + Duration::from_secs(1);
-            self.stopping = Some(Stopping::Waiting { until: now + patience });
-        } else {
-            // Others will take it by expiry: by then the kernel must have removed what is here.
-            self.leave(now, self.fence);
-        }
+        // A follower of kube-vip polls.
+        let patience = self.longest_retry() + Duration::from_secs(1);
+        let step = self.shutdown.released(now, released, !self.vips.is_empty(), patience);
+        self.end(now, step);
     }
 
     pub(super) fn successor(&mut self, now: Instant, node: &str) {
-        if !matches!(self.stopping, Some(Stopping::Waiting { .. })) {
-            return;
-        }
-        if node == self.config.node_name {
-            // The next process of this node is there already and adopts.
-            self.leave(now, self.fence);
-        } else {
-            tracing::info!(node, "the Lease has a new holder");
-            self.stopping = Some(Stopping::Lingering { until: now + AFTER_SUCCESSOR });
-        }
-    }
-
-    /// The successor has claimed an address: it is at work, and may need time for the others.
-    pub(super) fn claimed_by_successor(&mut self, now: Instant) {
-        if let Some(Stopping::Lingering { until }) = &mut self.stopping {
-            *until = (*until).max(now + AFTER_SUCCESSOR);
-        }
+        let itself = node == self.config.node_name;
+        tracing::info!(node, itself, "the Lease has a new holder");
+        let step = self.shutdown.succeeded(now, itself);
+        self.end(now, step);
     }
 
     pub(super) fn stop_timer(&mut self, now: Instant) {
-        let Some(stopping) = self.stopping else { return };
-        if self.vips.is_empty() && matches!(stopping, Stopping::Waiting { .. } | Stopping::Lingering { .. }) {
-            // The successor has claimed all of them.
-            self.exit();
-            return;
-        }
-        if stopping.deadline().is_none_or(|until| now < until) {
-            return;
-        }
-        match stopping {
-            Stopping::Releasing { .. } => self.leave(now, self.fence),
-            // Who has taken which of the Leases is not known, and they announce within the lease duration.
-            Stopping::Waiting { .. } if matches!(self.ownership, Owners::Service(_)) => self.leave(now, self.fence),
-            Stopping::Waiting { .. } => {
+        let one_lease = matches!(&self.ownership, Owners::Elected(leases) if leases.for_all().is_some());
+        let step = self.shutdown.take_due(now, !self.vips.is_empty(), one_lease);
+        self.end(now, step);
+    }
+
+    fn end(&mut self, now: Instant, step: Step) {
+        match step {
+            Step::Wait => {}
+            Step::Plan => self.out.replan(),
+            Step::Leave { long: false } => self.leave(now, self.config.fence()),
+            Step::Leave { long: true } => {
                 tracing::info!(
                     "nobody takes the Lease: leaving the addresses for the next process, for {} s",
                     LEFT_BEHIND.as_secs()
                 );
                 self.leave(now, LEFT_BEHIND);
             }
-            Stopping::Lingering { .. } => {
+            Step::Withdraw => {
                 let all: Vec<VipId> = self.vips.keys().cloned().collect();
                 for id in all {
                     self.withdraw(now, &id, false, "another node owns it");
                 }
                 self.exit();
             }
-            Stopping::HandingOver { .. } => self.dirty = true,
-            Stopping::Done => {}
+            Step::Exit => self.exit(),
         }
     }
 
-    /// `node` mode, after each review: everything that has a successor is handed over by name and kept until that one is
+    /// `node` mode, after each plan: everything that has a successor is handed over by name and kept until that one is
     /// heard; what has none stays for the next process (decisions.md 26). It is still ours in the record, and nobody
     /// takes what a kernel answers for.
     pub(super) fn finish_hand_over(&mut self, now: Instant) {
-        let (Some(Stopping::HandingOver { until }), Owners::Node(cluster)) = (self.stopping, &self.ownership) else {
+        let Owners::Node(cluster) = &self.ownership else { return };
+        if !self.shutdown.has_begun() {
             return;
-        };
+        }
         let handed: Vec<VipId> = self
             .vips
             .iter()
             .filter(|(_, vip)| vip.members.iter().any(|key| cluster.is_handed_over(key)))
             .map(|(id, _)| id.clone())
             .collect();
-        if now < until && (cluster.has_swaps() || !handed.is_empty()) {
+        if !self.shutdown.ends_hand_over(now, cluster.has_swaps() || !handed.is_empty()) {
             return;
         }
         for id in handed {
@@ -180,28 +258,94 @@ impl Engine {
 
     /// Leaves everything as it is, with a last deadline.
     fn leave(&mut self, now: Instant, valid: Duration) {
-        let asked_for =
-            self.vips.iter().filter(|(id, vip)| vip.phase != Phase::Adding || !self.awaiting_rules.contains(id));
-        let puts: Vec<_> = asked_for.filter_map(|(_, vip)| vip.put(now, valid)).collect();
+        let there = self.vips.values().filter(|vip| vip.phase != Phase::Adding(Adding::AwaitsRules));
+        let puts: Vec<_> = there.filter_map(|vip| vip.put(now, valid)).collect();
         if !puts.is_empty() {
             self.out.push(Action::Wire(WireOp::Put(puts)));
         }
         for (id, vip) in self.vips.iter_mut() {
             vip.phase = Phase::Idle;
-            if let (VipId::Dhcp6(uid), Some(_)) = (id, &vip.dhcp6) {
-                self.out.push(Action::StopDhcp6 { uid: uid.clone(), release: false });
-            }
-            if let (VipId::Dhcp(uid), Some(_)) = (id, &vip.dhcp) {
-                self.out.push(Action::StopDhcp { uid: uid.clone(), release: false });
+            if id.is_dhcp() {
+                self.out.push(Action::StopDhcp { id: id.clone(), release: false });
             }
         }
         self.exit();
     }
 
     fn exit(&mut self) {
-        self.stopping = Some(Stopping::Done);
+        self.shutdown.finish();
         self.restore_unused_links();
         self.unprotect();
         self.out.push(Action::Exit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    fn waiting(now: Instant) -> Shutdown {
+        let mut shutdown = Shutdown::default();
+        assert!(!shutdown.has_begun() && shutdown.deadline().is_none());
+        assert_eq!(shutdown.begin(now, Title::Leases), Step::Plan);
+        assert_eq!(shutdown.begin(now, Title::Leases), Step::Wait, "it was asked before");
+        assert_eq!(shutdown.released(now, true, true, PATIENCE), Step::Wait);
+        shutdown
+    }
+
+    #[test]
+    fn a_node_that_has_nothing_ends_at_once() {
+        let now = Instant::now();
+        assert_eq!(Shutdown::default().begin(now, Title::None), Step::Exit);
+        let mut shutdown = Shutdown::default();
+        shutdown.begin(now, Title::Leases);
+        assert_eq!(shutdown.released(now, true, false, PATIENCE), Step::Exit);
+    }
+
+    #[test]
+    fn what_may_still_be_in_our_name_is_left_with_the_usual_deadline() {
+        let now = Instant::now();
+        let mut shutdown = Shutdown::default();
+        shutdown.begin(now, Title::Leases);
+        assert_eq!(shutdown.released(now, false, true, PATIENCE), Step::Leave { long: false });
+        assert_eq!(shutdown.take_due(now, true, true), Step::Wait);
+        assert_eq!(shutdown.take_due(now + RELEASE_LIMIT, true, true), Step::Leave { long: false }, "no answer");
+    }
+
+    #[test]
+    fn where_nobody_takes_the_lease_the_next_process_has_time_if_all_depends_on_that_lease() {
+        let now = Instant::now();
+        let mut shutdown = waiting(now);
+        assert_eq!(shutdown.take_due(now + PATIENCE, true, true), Step::Leave { long: true });
+        assert_eq!(shutdown.take_due(now + PATIENCE, true, false), Step::Leave { long: false });
+        assert_eq!(shutdown.take_due(now, false, false), Step::Exit, "all were claimed meanwhile");
+    }
+
+    #[test]
+    fn a_successor_has_half_a_second_for_its_first_address_and_for_each_next_one() {
+        let now = Instant::now();
+        let mut shutdown = waiting(now);
+        assert_eq!(waiting(now).succeeded(now, true), Step::Leave { long: false }, "the next process adopts");
+        assert_eq!(shutdown.succeeded(now, false), Step::Wait);
+        let claimed = now + AFTER_SUCCESSOR / 2;
+        shutdown.claimed(claimed);
+        assert_eq!(shutdown.take_due(now + AFTER_SUCCESSOR, true, true), Step::Wait);
+        assert_eq!(shutdown.take_due(claimed + AFTER_SUCCESSOR, true, true), Step::Withdraw);
+    }
+
+    #[test]
+    fn a_hand_over_ends_when_nothing_is_open_or_its_time_is_over() {
+        let now = Instant::now();
+        let mut shutdown = Shutdown::default();
+        assert!(!shutdown.ends_hand_over(now, false), "nobody has asked for it");
+        assert_eq!(shutdown.begin(now, Title::Records), Step::Plan);
+        assert!(!shutdown.ends_hand_over(now, true) && shutdown.ends_hand_over(now, false));
+        let late = now + HAND_OVER_LIMIT;
+        assert!(shutdown.ends_hand_over(late, true));
+        assert_eq!(shutdown.take_due(late, true, false), Step::Plan);
+        shutdown.finish();
+        assert!(shutdown.is_done() && shutdown.deadline().is_none() && !shutdown.ends_hand_over(late, false));
     }
 }

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use l2_types::Mac;
 use l2_types::{Address, AddressLifetime, Link, LinkKind};
 
-use super::{Engine, Put, UNDECIDED_LIMIT};
+use super::{Engine, Put};
 use crate::annotations::Wanted;
 use crate::network::{LeaseEnd, Network, is_own_macvlan, looks_like_a_vip, owner_in};
 use crate::plan::VipId;
@@ -77,12 +77,12 @@ impl Engine {
     pub(super) fn orphans(&self) -> Vec<Address> {
         let carried: BTreeSet<(u32, IpNet)> =
             self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| (carrier.link, carrier.net)).collect();
-        let Some(network) = &self.network else { return Vec::new() };
+        let Some(network) = self.observer.network() else { return Vec::new() };
         network
             .addresses
             .iter()
             .filter(|address| address.is_ours() && !carried.contains(&(address.interface, address.net)))
-            .filter(|address| !self.is_removed(address))
+            .filter(|address| !self.observer.is_removed(address))
             .copied()
             .collect()
     }
@@ -94,18 +94,18 @@ impl Engine {
     pub(super) fn keep_orphans(&self, now: Instant) -> Vec<Put> {
         let ready = self.unknown().is_none();
         let undecided = !ready || !self.plan.undecided.is_empty();
-        let stale = self.observed < self.fresh_from;
-        if !undecided || stale || self.stopping.is_some() || now >= self.started + UNDECIDED_LIMIT {
+        let kept = undecided && !self.observer.is_stale() && self.refresh.may_keep_undecided(now);
+        if !kept || self.shutdown.has_begun() {
             return Vec::new();
         }
-        let Some(network) = &self.network else { return Vec::new() };
+        let Some(network) = self.observer.network() else { return Vec::new() };
         let doubtful = self.doubtful(network);
-        let since = now.saturating_duration_since(self.last_observe);
+        let (since, fence) = (self.observer.age(now), self.config.fence());
         self.orphans()
             .into_iter()
             .filter(|orphan| !ready || doubtful.has(orphan))
             // A process that ended in order has left it more time: ours may be over before it has found out anything.
-            .filter(|orphan| !matches!(orphan.valid, AddressLifetime::For(left) if left > self.fence + since))
+            .filter(|orphan| !matches!(orphan.valid, AddressLifetime::For(left) if left > fence + since))
             .filter_map(|orphan| {
                 let left = match network.lease_end_of(&orphan) {
                     Some(LeaseEnd::At(end)) => end.saturating_duration_since(now),
@@ -116,7 +116,7 @@ impl Engine {
                 (left >= Duration::from_secs(1)).then(|| Put {
                     link: orphan.interface,
                     net: orphan.net,
-                    valid: self.fence.min(left),
+                    valid: fence.min(left),
                     until: orphan.metric,
                 })
             })
@@ -126,12 +126,14 @@ impl Engine {
     /// A lease that is ours by a record in hand, and its client is about to go on with it: a former owner, who may just have
     /// begun himself, repeats his announcements until he hears ours.
     fn is_being_taken_up(&self, orphan: &Address) -> bool {
-        let Some(link) = self.network.as_ref().and_then(|network| network.link(orphan.interface)) else { return false };
+        let Some(link) = self.observer.network().and_then(|network| network.link(orphan.interface)) else {
+            return false;
+        };
         let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
         let mut ours = leased.filter(|(_, vip)| self.is_confirmed(&vip.members));
         ours.any(|(_, vip)| {
-            let on_macvlan = vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.link_name() == link.name);
-            let awaited = vip.dhcp6.as_ref().and_then(|dhcp| dhcp.facts.as_ref());
+            let on_macvlan = vip.source.dhcp4().is_some_and(|dhcp| dhcp.name == link.name);
+            let awaited = vip.source.dhcp6().and_then(|dhcp| dhcp.lease.recorded.as_ref());
             on_macvlan
                 || (vip.place == Some(link.index)
                     && awaited.is_some_and(|facts| IpAddr::V6(facts.address) == orphan.net.addr()))
@@ -142,17 +144,17 @@ impl Engine {
     pub(super) fn orphan_claimed(&mut self, link: u32, address: IpAddr, mac: Mac) {
         // A macvlan has the same MAC on every node, and what is only kept announces nothing: what is heard there is said
         // by another node.
-        let own = self.network.as_ref().and_then(|network| network.link(link));
+        let own = self.observer.network().and_then(|network| network.link(link));
         if own.is_some_and(|own| own.mac == Some(mac) && !is_macvlan(own)) {
             return;
         }
         // Most of what is announced on a network is nothing of ours.
         let found =
             |network: &Network| network.addresses.iter().any(|found| found.net.addr() == address && found.is_ours());
-        if !self.network.as_ref().is_some_and(found) {
+        if !self.observer.network().is_some_and(found) {
             return;
         }
-        let parent_of = |link| self.network.as_ref().and_then(|network| network.parent_of(link));
+        let parent_of = |link| self.observer.network().and_then(|network| network.parent_of(link));
         let claimed: Vec<Address> = self
             .orphans()
             .into_iter()
@@ -169,13 +171,13 @@ impl Engine {
     /// Removes what nobody gave us. Only when the Services are known and owners can be told; what is in doubt for single
     /// ones is left alone, and only that: a Lease that cannot be had must not keep everything else here for ever.
     pub(super) fn sweep(&mut self, now: Instant) {
-        let Some(network) = self.network.as_ref().filter(|_| self.unknown().is_none()) else { return };
+        let Some(network) = self.observer.network().filter(|_| self.unknown().is_none()) else { return };
         let doubtful = self.doubtful(network);
         // decisions.md 19: a kube-vip that lives on this very node has what carries no mark or alias of ours.
         let guest = self.ownership.is_guest(now);
         let names: BTreeSet<&str> =
-            self.vips.values().filter_map(|vip| vip.dhcp.as_ref()).map(super::dhcp_state::Dhcp::link_name).collect();
-        let leaving: BTreeSet<u32> = self.leaving.values().map(super::dhcp::Leaving::link).collect();
+            self.vips.values().filter_map(|vip| Some(vip.source.dhcp4()?.name.as_str())).collect();
+        let leaving = self.dhcp.leaving_links();
         let uids: BTreeSet<&str> = self.services.values().map(|view| view.uid.0.as_str()).collect();
         let ours = |link: &Link| {
             (is_own_macvlan(link) && (!guest || link.alias.is_some()))
@@ -191,7 +193,7 @@ impl Engine {
                 continue;
             }
             doomed.insert(link.index);
-            if !self.removed.contains_key(&(link.index, None)) {
+            if !self.observer.is_deleted(link.index) {
                 tracing::info!(interface = link.name, "removing a macvlan that is not ours to have");
                 links.push(link.index);
             }
@@ -219,7 +221,7 @@ impl Engine {
             {
                 continue;
             }
-            if !self.is_removed(address) {
+            if !self.observer.is_removed(address) {
                 tracing::info!(address = %address.net, interface = link.name, "removing an address that is not ours to have");
                 addresses.push((address.interface, address.net));
             }
@@ -230,11 +232,5 @@ impl Engine {
         for (link, net) in addresses {
             self.remove_address(link, net);
         }
-    }
-
-    /// We had it removed; what was observed is older than that.
-    pub(super) fn is_removed(&self, address: &Address) -> bool {
-        self.removed.contains_key(&(address.interface, Some(address.net)))
-            || self.removed.contains_key(&(address.interface, None))
     }
 }

@@ -15,7 +15,8 @@ mod service_mode;
 mod static_vips;
 mod stopping;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use fake::FakeKernel;
 use l2_types::Mac;
@@ -24,12 +25,13 @@ use super::*;
 use crate::annotations::LeaseFacts;
 use crate::frames::Frame;
 use crate::network::fixtures::{config, network};
+use crate::network::{Family, Network};
 use crate::ownership::node::{Card, Swap};
 use crate::ownership::service::LeaseKey;
 use crate::reason::Reason;
 use crate::view::{Ingress, Published, Uid};
 
-pub(super) use crate::plan::tests::view;
+pub(super) use crate::plan::fixtures::view;
 
 pub(super) const MINE: LeaseState = LeaseState::Held { confirmed: true };
 pub(super) const DOUBTFUL: LeaseState = LeaseState::Held { confirmed: false };
@@ -166,24 +168,23 @@ impl Node {
                         self.note(&format!("tell {} {}", key.name, tell.reason));
                         self.told.push((key.name, tell));
                     }
-                    Action::StartDhcp(uid, start) => {
+                    Action::StartDhcp(uid, ClientStart::V4(start)) => {
                         self.clients.insert(uid.clone(), start.generation);
                         self.note(&format!(
                             "start dhcp {uid} lease {:?}",
                             start.lease.map(|lease| lease.address.to_string())
                         ));
                     }
-                    Action::StopDhcp { uid, release } => self.note(&format!("stop dhcp {uid} release {release}")),
-                    Action::StartDhcp6(uid, start) => {
+                    Action::StartDhcp(uid, ClientStart::V6(start)) => {
                         self.clients.insert(Uid(format!("{uid}/6")), start.generation);
                         self.note(&format!(
                             "start dhcp6 {uid} lease {:?}",
                             start.lease.map(|lease| lease.address.to_string())
                         ));
                     }
-                    Action::StopDhcp6 { uid, release } => self.note(&format!("stop dhcp6 {uid} release {release}")),
-                    Action::DhcpLink { uid, up } => {
-                        self.note(&format!("dhcp link {uid} {}", if up { "up" } else { "down" }));
+                    Action::StopDhcp { id, release } => self.note(&format!("stop {id} release {release}")),
+                    Action::DhcpLink { id, up } => {
+                        self.note(&format!("link of {id} {}", if up { "up" } else { "down" }));
                     }
                     Action::DhcpTaken { id, address, by } => {
                         let by = by.map_or(String::new(), |mac| format!(" for {mac}"));
@@ -244,7 +245,7 @@ impl Node {
     /// The last DHCP client of a Service says something.
     pub fn dhcp(&mut self, name: &str, event: DhcpEvent) {
         let generation = self.clients.get(&uid(name)).copied().unwrap_or_default();
-        self.feed(Input::Dhcp(uid(name), generation, event));
+        self.feed(Input::Dhcp(uid(name), generation, ClientEvent::V4(event)));
     }
 
     /// The log since the last call, without times.

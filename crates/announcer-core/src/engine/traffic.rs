@@ -1,29 +1,15 @@
 //! Services whose traffic stays on the node (`externalTrafficPolicy: Local`): where their endpoints are, and who should
 //! know that they are somewhere else.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{Engine, Owner, Ownership};
 use crate::config::ElectionMode;
 use crate::endpoints::eligible_nodes;
 use crate::reason::Reason;
-use crate::view::{ServiceKey, ServiceView};
+use crate::view::ServiceView;
 
 impl Engine {
-    pub(super) fn endpoints_changed(&mut self, key: ServiceKey, nodes: Option<BTreeSet<String>>) {
-        let changed = match nodes {
-            Some(nodes) => {
-                self.endpoints.get(&key) != Some(&nodes) && {
-                    self.endpoints.insert(key, nodes);
-                    true
-                }
-            }
-            None => self.endpoints.remove(&key).is_some(),
-        };
-        self.dirty |= changed;
-    }
-
     /// decisions.md 18 and 21: whoever announces an address drops the traffic of a Service that has no endpoint there.
     /// Where owners follow endpoints this is worth an Event only if no better owner exists.
     pub(super) fn tell_traffic(&mut self, now: Instant) {
@@ -32,17 +18,17 @@ impl Engine {
             .values()
             .filter(|view| view.local_traffic && self.plan.of_service.contains_key(&view.key))
             .filter(|view| self.ownership.of(view) == Owner::Mine)
-            .filter(|view| self.endpoints.get(&view.key).is_some_and(|nodes| !nodes.contains(&self.config.node_name)))
+            .filter(|view| {
+                self.services.endpoints().get(&view.key).is_some_and(|nodes| !nodes.contains(&self.config.node_name))
+            })
             .collect();
         if misplaced.is_empty() {
             return;
         }
-        let groups = &self.groups;
         let follows = self.config.election_mode != ElectionMode::Global;
         let mut told = Vec::new();
         for view in misplaced {
-            let members = groups.of.get(&view.key).and_then(|group| groups.members.get(group)).into_iter().flatten();
-            let eligible = eligible_nodes(members.filter_map(|key| self.services.get(key)), &self.endpoints);
+            let eligible = eligible_nodes(self.services.group_of(&view.key), self.services.endpoints());
             let moves_soon = follows
                 && eligible.only.as_ref().is_some_and(|nodes| !nodes.is_empty())
                 && !eligible.includes(&self.config.node_name);
@@ -50,7 +36,7 @@ impl Engine {
                 continue;
             }
             let node = &self.config.node_name;
-            let nodes = &self.endpoints[&view.key];
+            let nodes = &self.services.endpoints()[&view.key];
             let where_else = if nodes.is_empty() {
                 "no node has a ready endpoint of it".to_owned()
             } else {
@@ -66,7 +52,7 @@ impl Engine {
             told.push((view.key.clone(), format!("externalTrafficPolicy is Local and node {node}, which announces the address, has no ready endpoint of this Service, so what clients send is dropped; {where_else}")));
         }
         for (key, text) in told {
-            self.tell(now, &key, true, Reason::NoLocalEndpoint, &text);
+            self.out.warn(now, &key, Reason::NoLocalEndpoint, &text);
         }
     }
 }

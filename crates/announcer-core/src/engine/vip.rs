@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use l2_types::Link;
 use l2_types::Mac;
 
-use super::dhcp_state::{Dhcp, Dhcp6};
+use super::dhcp_state::Source;
 use super::due::Timed;
 use super::{Action, Engine, Put, VipStatus, WireOp};
 use crate::network::looks_like_a_vip;
@@ -46,14 +46,25 @@ impl Probe {
     }
 }
 
+/// How far an address has come that is going to be on an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Adding {
+    /// The kernel is asked at the end of the step.
+    Due,
+    /// The kernel is asked when the rules of service security for it stand.
+    AwaitsRules,
+    /// The kernel has been asked.
+    Asked,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Waits for an interface or for a lease.
     Idle,
     /// Asks whether anybody uses the address.
     Probing(Probe),
-    /// The kernel has been asked to set it.
-    Adding,
+    /// It is going to be on the interface.
+    Adding(Adding),
     /// It is on the interface. In doubt (after a pause) it is asked about again, and not extended meanwhile.
     Up { doubt: Option<Probe> },
     /// In use by somebody else, or refused by the kernel.
@@ -77,27 +88,25 @@ pub(super) struct Vip {
     pub carrier: Option<Carrier>,
     pub phase: Phase,
     pub announcing: Announcing,
-    pub dhcp: Option<Dhcp>,
-    pub dhcp6: Option<Dhcp6>,
+    pub source: Source,
     pub defended: Option<Instant>,
     /// How often it was found in use since it was up last.
     pub conflicts: u32,
     /// How often in a row the kernel has refused its address or its macvlan.
     pub refusals: u32,
-    /// Observations asked for before this one do not show the address yet.
+    /// Readings of the network that were asked for up to this one do not show the address yet.
     pub seen_from: u64,
 }
 
 impl Vip {
-    pub fn new() -> Self {
+    pub fn new(source: Source) -> Self {
         Self {
             members: Vec::new(),
             place: None,
             carrier: None,
             phase: Phase::Idle,
             announcing: Announcing::Silent,
-            dhcp: None,
-            dhcp6: None,
+            source,
             defended: None,
             conflicts: 0,
             refusals: 0,
@@ -124,10 +133,10 @@ impl Vip {
     /// What keeps the kernel from removing the address, if it should be there.
     pub fn put(&self, now: Instant, fence: Duration) -> Option<Put> {
         let carrier = self.carrier?;
-        if !matches!(self.phase, Phase::Adding | Phase::Up { doubt: None }) {
+        if !matches!(self.phase, Phase::Adding(_) | Phase::Up { doubt: None }) {
             return None;
         }
-        let valid = match self.lease_expires().map(|expires| expires.saturating_duration_since(now)) {
+        let valid = match self.source.expires().map(|expires| expires.saturating_duration_since(now)) {
             // The kernel counts whole seconds, and one is the least: a lease that ends before is over.
             Some(left) if left < Duration::from_secs(1) => return None,
             Some(left) => left.min(fence),
@@ -138,14 +147,8 @@ impl Vip {
 
     /// What the next process has to know of a DHCPv6 lease, also if it cannot ask the API.
     fn noted_end(&self) -> Option<u32> {
-        let expires = self.dhcp6.as_ref()?.leased.as_ref()?.facts.expires?;
+        let expires = self.source.dhcp6()?.lease.granted.as_ref()?.facts.expires?;
         u32::try_from(expires.as_second()).ok()
-    }
-
-    /// End of the lease of its address, if it has one that ends.
-    pub fn lease_expires(&self) -> Option<Instant> {
-        let v4 = self.dhcp.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires);
-        v4.or(self.dhcp6.as_ref().and_then(|dhcp| dhcp.leased.as_ref()).and_then(|leased| leased.expires))
     }
 
     /// Says at once where the address is.
@@ -168,12 +171,8 @@ impl Vip {
             address: self.address(),
             service: self.members.first().cloned(),
             up: self.is_up(),
-            dhcp_state: self
-                .dhcp
-                .as_ref()
-                .map(|dhcp| dhcp.client.state)
-                .or(self.dhcp6.as_ref().map(|dhcp| dhcp.client.state)),
-            expires: self.lease_expires(),
+            dhcp_state: self.source.client().map(|client| client.state),
+            expires: self.source.expires(),
         }
     }
 }
@@ -183,7 +182,7 @@ impl Timed for Vip {
         let phase = match self.phase {
             Phase::Probing(probe) | Phase::Up { doubt: Some(probe) } => Some(probe.next),
             Phase::Blocked { until } => Some(until),
-            Phase::Idle | Phase::Adding | Phase::Up { doubt: None } => None,
+            Phase::Idle | Phase::Adding(_) | Phase::Up { doubt: None } => None,
         };
         let announcing = match self.announcing {
             Announcing::Silent => None,
@@ -191,23 +190,20 @@ impl Timed for Vip {
             Announcing::Burst { begun, step } => Some(begun + Duration::from_millis(BURST_MS[step])),
             Announcing::Periodic { next } => Some(next),
         };
-        let dhcp = self.dhcp.as_ref().and_then(Dhcp::deadline);
-        let dhcp6 = self.dhcp6.as_ref().and_then(Dhcp6::deadline);
-        [phase, announcing, dhcp, dhcp6].into_iter().flatten().min()
+        [phase, announcing, self.source.deadline()].into_iter().flatten().min()
     }
 }
 
 impl Engine {
     /// Takes what the plan says about one VIP.
     pub(super) fn follow_plan(&mut self, now: Instant, id: &VipId) {
-        let planned = &self.plan.vips[id];
-        let vip = self.vips.get_mut(id).expect("it was just made or is there");
+        let (Some(planned), Some(vip)) = (self.plan.vips.get(id), self.vips.get_mut(id)) else { return };
         vip.members.clone_from(&planned.members);
-        let place = planned.place.as_ref().ok().copied();
+        let (place, wishes) = (planned.place.as_ref().ok().copied(), planned.dhcp.clone());
         match id {
             VipId::Static(address) => self.place_static(now, id, *address, place),
-            VipId::Dhcp(uid) => self.place_dhcp(now, uid, place),
-            VipId::Dhcp6(uid) => self.place_dhcp6(now, uid, place),
+            VipId::Dhcp(uid) => self.place_dhcp(now, uid, place, wishes),
+            VipId::Dhcp6(uid) => self.place_dhcp6(now, uid, place, wishes),
         }
         // A leased address that the kernel has refused is tried again when its pause is over, and not when the lease is next
         // renewed, which may be hours later.
@@ -217,7 +213,7 @@ impl Engine {
     }
 
     fn place_static(&mut self, now: Instant, id: &VipId, address: IpAddr, place: Option<u32>) {
-        let network = self.network.as_ref().expect("planned only with a network");
+        let Some(network) = self.observer.network() else { return };
         let link = place.and_then(|index| network.link(index));
         let carrier = link.map(|link| Carrier {
             link: link.index,
@@ -226,14 +222,15 @@ impl Engine {
             mac: link.mac.unwrap_or(Mac::ZERO),
             net: network.prefix(&self.config, link, address),
         });
-        let vip = self.vips.get_mut(id).expect("it is there");
-        vip.place = place;
+        if let Some(vip) = self.vips.get_mut(id) {
+            vip.place = place;
+        }
         self.carry(now, id, carrier);
     }
 
     /// Puts the address where it should be from now on, and removes it from where it was.
     pub(super) fn carry(&mut self, now: Instant, id: &VipId, carrier: Option<Carrier>) {
-        let vip = self.vips.get_mut(id).expect("it is there");
+        let Some(vip) = self.vips.get_mut(id) else { return };
         let old = vip.carrier;
         if old == carrier {
             if vip.phase == Phase::Idle && carrier.is_some() {
@@ -241,7 +238,7 @@ impl Engine {
             }
             return;
         }
-        let was_ours = matches!(vip.phase, Phase::Adding | Phase::Up { .. });
+        let was_ours = matches!(vip.phase, Phase::Adding(_) | Phase::Up { .. });
         vip.carrier = carrier;
         vip.announcing = Announcing::Silent;
         vip.phase = Phase::Idle;
@@ -268,34 +265,35 @@ impl Engine {
         if self.refuse_own_address(now, id) {
             return;
         }
-        let vip = &self.vips[id];
+        let Some(vip) = self.vips.get(id) else { return };
         let Some(carrier) = vip.carrier else { return };
         let adopted = self.is_found(carrier);
-        let known = self.was_in_use(&vip.members, carrier.net.addr());
+        let known = self.services.was_in_use(&vip.members, carrier.net.addr());
         // Given up to somebody who claimed it: as long as that one answers, it is not ours to take.
-        let yielded = self.yielded.contains_key(id);
+        let yielded = self.yielded.contains(id);
         // The DHCP client has probed what it was given.
-        if vip.dhcp.is_some() || vip.dhcp6.is_some() || carrier.mac == Mac::ZERO || ((adopted || known) && !yielded) {
+        if id.is_dhcp() || carrier.mac == Mac::ZERO || ((adopted || known) && !yielded) {
             self.add(now, id);
         } else {
-            self.vips.get_mut(id).expect("it is there").phase = Phase::Probing(Probe::begin(now));
+            self.set_phase(id, Phase::Probing(Probe::begin(now)));
             self.vip_timer(now, id);
         }
     }
 
     /// Whether a former life, or kube-vip, has left the address there.
     pub(super) fn is_found(&self, carrier: Carrier) -> bool {
-        let Some(network) = &self.network else { return false };
+        let Some(network) = self.observer.network() else { return false };
         let Some(link) = network.link(carrier.link) else { return false };
         let mut there =
             network.addresses.iter().filter(|found| (found.interface, found.net) == (carrier.link, carrier.net));
-        there.any(|found| looks_like_a_vip(found, link) && !self.is_removed(found))
+        there.any(|found| looks_like_a_vip(found, link) && !self.observer.is_removed(found))
     }
 
     /// The interface on which the node has `address` as its own.
     pub(super) fn own_interface_of(&self, address: IpAddr) -> Option<&Link> {
-        let network = self.network.as_ref()?;
-        let ours = |found: &_| self.is_removed(found) || network.is_ours_without_mark(found, self.fence);
+        let network = self.observer.network()?;
+        let ours =
+            |found: &_| self.observer.is_removed(found) || network.is_ours_without_mark(found, self.config.fence());
         network.own_interface(address, ours)
     }
 
@@ -305,9 +303,10 @@ impl Engine {
         let Some(carrier) = self.vips[id].carrier else { return false };
         let address = carrier.net.addr();
         let Some(interface) = self.own_interface_of(address).map(|link| link.name.clone()) else { return false };
-        let vip = self.vips.get_mut(id).expect("it is there");
-        vip.phase = Phase::Blocked { until: now + CONFLICT_RETRY };
-        vip.announcing = Announcing::Silent;
+        if let Some(vip) = self.vips.get_mut(id) {
+            vip.phase = Phase::Blocked { until: now + CONFLICT_RETRY };
+            vip.announcing = Announcing::Silent;
+        }
         let text = format!(
             "address {address} is this node's own address on {interface}: it is not announced. Give this Service another one"
         );
@@ -320,29 +319,39 @@ impl Engine {
         if self.refuse_own_address(now, id) {
             return;
         }
-        self.vips.get_mut(id).expect("it is there").phase = Phase::Adding;
-        self.to_add.insert(id.clone());
+        self.set_phase(id, Phase::Adding(Adding::Due));
+    }
+
+    fn set_phase(&mut self, id: &VipId, phase: Phase) {
+        if let Some(vip) = self.vips.get_mut(id) {
+            vip.phase = phase;
+        }
     }
 
     /// Sets all that is to be added and whose rules stand, in one request: two hundred addresses that come at once cost
     /// one set of rules and one round to the kernel, not two hundred.
     pub(super) fn add_all(&mut self, now: Instant) {
-        let mut due = std::mem::take(&mut self.to_add);
-        due.retain(|id| self.vips.get(id).is_some_and(|vip| vip.phase == Phase::Adding));
+        if !self.vips.is_touched() {
+            return;
+        }
+        let due = self.vips.iter().filter(|(_, vip)| vip.phase == Phase::Adding(Adding::Due));
+        let due: Vec<VipId> = due.map(|(id, _)| id.clone()).collect();
         if due.iter().any(VipId::is_dhcp) {
             self.protect();
         }
+        let fence = self.config.fence();
         let mut puts = Vec::new();
         for id in due {
-            if self.vips[&id].carrier.is_some_and(|carrier| self.awaits_rules(carrier)) {
-                self.awaiting_rules.insert(id);
-                continue;
-            }
-            let vip = self.vips.get_mut(&id).expect("it was just found");
-            match vip.put(now, self.fence) {
-                Some(put) => puts.push(put),
-                None => vip.phase = Phase::Idle,
-            }
+            let waits = self.vips[&id].carrier.is_some_and(|carrier| self.awaits_rules(carrier));
+            let Some(vip) = self.vips.get_mut(&id) else { continue };
+            vip.phase = if waits {
+                Phase::Adding(Adding::AwaitsRules)
+            } else if let Some(put) = vip.put(now, fence) {
+                puts.push(put);
+                Phase::Adding(Adding::Asked)
+            } else {
+                Phase::Idle
+            };
         }
         if puts.is_empty() {
             return;
@@ -355,7 +364,7 @@ impl Engine {
     pub(super) fn put_done(&mut self, now: Instant, id: &VipId, net: IpNet, result: Result<(), String>) {
         match result {
             Ok(()) => {
-                if self.vips.get(id).is_some_and(|vip| vip.phase == Phase::Adding) {
+                if self.vips.get(id).is_some_and(|vip| matches!(vip.phase, Phase::Adding(_))) {
                     self.came_up(now, id);
                 }
             }
@@ -363,7 +372,7 @@ impl Engine {
                 let Some(vip) = self.vips.get_mut(id) else { return };
                 tracing::warn!(address = %net, error, "cannot set the address");
                 vip.refusals = vip.refusals.saturating_add(1);
-                self.dirty = true;
+                self.out.replan();
                 vip.phase = Phase::Blocked { until: now + FAILED_RETRY };
                 vip.announcing = Announcing::Silent;
                 self.tell_members(
@@ -378,14 +387,13 @@ impl Engine {
     }
 
     fn came_up(&mut self, now: Instant, id: &VipId) {
-        let observes = self.observes;
-        let vip = &self.vips[id];
-        let address = vip.address().expect("what came up is carried somewhere");
-        let told = self.config.disable_service_updates || self.was_in_use(&vip.members, address);
-        let vip = self.vips.get_mut(id).expect("it is there");
+        let asked = self.observer.asked();
+        let Some(vip) = self.vips.get_mut(id) else { return };
+        let Some(address) = vip.address() else { return };
+        let told = self.config.disable_service_updates || self.services.was_in_use(&vip.members, address);
         vip.phase = Phase::Up { doubt: None };
         (vip.conflicts, vip.refusals) = (0, 0);
-        vip.seen_from = observes;
+        vip.seen_from = asked;
         vip.announcing = if told {
             Announcing::Burst { begun: now, step: 0 }
         } else {
@@ -393,7 +401,7 @@ impl Engine {
         };
         self.yielded.remove(id);
         tracing::info!(%address, services = ?vip.members.iter().map(ToString::to_string).collect::<Vec<_>>(), "VIP is up");
-        self.dirty = true;
+        self.out.replan();
         self.vip_timer(now, id);
         self.claim(now, id);
     }
@@ -404,17 +412,11 @@ impl Engine {
             tracing::info!(%address, why, "VIP withdrawn");
             self.unclaim(id, address);
         }
-        let Some(mut vip) = self.vips.remove(id) else { return };
-        if let (VipId::Dhcp6(uid), Some(dhcp)) = (id, vip.dhcp6.take()) {
-            self.leave_dhcp6(uid, &dhcp, release);
-        }
-        match (id, vip.dhcp.take()) {
-            (VipId::Dhcp(uid), Some(dhcp)) => self.leave_dhcp(now, uid, &dhcp, release),
-            _ => {
-                if let (Some(carrier), Phase::Adding | Phase::Up { .. }) = (vip.carrier, vip.phase) {
-                    self.remove_address(carrier.link, carrier.net);
-                }
-            }
+        let Some(vip) = self.vips.remove(id) else { return };
+        let goes_with_macvlan = self.leave_dhcp(now, id, &vip.source, release);
+        if let (false, Some(carrier), Phase::Adding(_) | Phase::Up { .. }) = (goes_with_macvlan, vip.carrier, vip.phase)
+        {
+            self.remove_address(carrier.link, carrier.net);
         }
     }
 }

@@ -29,11 +29,10 @@ impl Engine {
         let Some(vip) = self.vips.get_mut(id) else { return };
         if matches!(vip.phase, Phase::Blocked { until } if until <= now) {
             vip.phase = Phase::Idle;
-            self.dirty = true;
+            self.out.replan();
         }
-        if vip.dhcp.as_mut().is_some_and(|dhcp| dhcp.wake(now)) || vip.dhcp6.as_mut().is_some_and(|dhcp| dhcp.wake(now))
-        {
-            self.dirty = true;
+        if vip.source.wake(now) {
+            self.out.replan();
         }
     }
 
@@ -50,7 +49,7 @@ impl Engine {
             probe.next = now + PROBE_GAP;
             // A macvlan's MAC is the same on every node: a frame from it leads switches, and clients with them, to this
             // node. In doubt we ask in the name of its parent.
-            let parent = vip.dhcp.as_ref().and(vip.place).and_then(|index| self.network.as_ref()?.link(index));
+            let parent = vip.source.dhcp4().and(vip.place).and_then(|index| self.observer.network()?.link(index));
             let (link, mac) = parent.map_or((link, mac), |parent| (parent.index, parent.mac.unwrap_or(Mac::ZERO)));
             self.out.push(Action::Probe { link, mac, address: net.addr() });
             return;
@@ -59,7 +58,7 @@ impl Engine {
             self.add(now, id);
         } else {
             vip.phase = Phase::Up { doubt: None };
-            if let Some(put) = vip.put(now, self.fence) {
+            if let Some(put) = vip.put(now, self.config.fence()) {
                 self.out.push(Action::Wire(WireOp::Put(vec![put])));
             }
         }

@@ -1,9 +1,10 @@
-//! `service` mode: one Lease per Service, kube-vip's names and identity (kube-vip spec 4), so that a kube-vip on another
-//! node and this announcer exclude each other.
+//! kube-vip's modes: owners by Leases that are held, one for all Services (`global`) or one per Service (`service`), with
+//! kube-vip's names and identity (kube-vip spec 4), so that a kube-vip on another node and this announcer exclude each
+//! other.
 //!
-//! Services that share an address follow the Lease of the oldest one: kube-vip's Leases know nothing of one another, and
-//! the address ends up on two nodes (kube-vip spec 3.9). The Leases of the others are taken too, by whoever has the first
-//! one, so that no kube-vip announces the address for their sake.
+//! In `service` mode, Services that share an address follow the Lease of the oldest one: kube-vip's Leases know nothing of
+//! one another, and the address ends up on two nodes (kube-vip spec 3.9). The Leases of the others are taken too, by
+//! whoever has the first one, so that no kube-vip announces the address for their sake.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,6 +15,7 @@ use contract::names::is_object_name;
 
 use super::{LeaseState, Owner, Ownership};
 use crate::annotations::{LEASE_NAME, Problem};
+use crate::config::LeaseConfig;
 use crate::endpoints::{Endpoints, eligible_nodes};
 use crate::group::groups;
 use crate::view::{ServiceKey, ServiceView};
@@ -51,6 +53,12 @@ impl LeaseKey {
         Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
+    /// `global` mode: the Lease for all Services. Where its namespace is the pod's own it has none here: nothing is told
+    /// from it.
+    pub fn for_all(config: &LeaseConfig) -> Self {
+        Self { namespace: config.namespace.clone().unwrap_or_default(), name: config.name.clone() }
+    }
+
     fn usual(view: &ServiceView) -> Self {
         Self { namespace: view.key.namespace.clone(), name: format!("{SERVICE_PREFIX}{}", view.key.name) }
     }
@@ -61,59 +69,152 @@ impl LeaseKey {
     }
 }
 
-/// kube-vip's Leases per Service.
-#[derive(Debug, Default)]
-pub(crate) struct ServiceLeases {
+/// Which Leases decide.
+#[derive(Debug)]
+enum Scope {
+    /// `global`: this one, about all Services.
+    All(LeaseKey),
+    /// `service`: each Service's own, or another one in one of these namespaces.
+    Each {
+        /// Where Services of other namespaces may have their Leases.
+        namespaces: BTreeSet<String>,
+    },
+}
+
+/// kube-vip's Leases, and what their elections say.
+#[derive(Debug)]
+pub(crate) struct Leases {
     node: String,
-    /// Where Services of other namespaces may have their Leases.
-    namespaces: BTreeSet<String>,
+    scope: Scope,
     states: BTreeMap<LeaseKey, LeaseState>,
-    /// The Lease that decides about each Service; absent: this node takes no part.
+    /// `service` mode: the Lease that decides about each Service; absent: this node takes no part.
     decides: BTreeMap<ServiceKey, LeaseKey>,
     wanted: BTreeSet<LeaseKey>,
+    /// The elections that were joined last.
+    joined: BTreeSet<LeaseKey>,
+    /// It takes part in none any more, and the last Leases are still being handed back.
+    handing_back: bool,
     /// Since when those say nothing about an owner.
     silent: BTreeMap<LeaseKey, Instant>,
 }
 
-impl ServiceLeases {
-    /// Knows nothing.
-    pub fn new(node: String, namespaces: BTreeSet<String>) -> Self {
-        Self { node, namespaces, ..Self::default() }
+impl Leases {
+    /// `global` mode: this Lease decides about all Services. Its election is joined from the start.
+    pub fn one_for_all(node: String, key: LeaseKey) -> Self {
+        Self { joined: BTreeSet::from([key.clone()]), ..Self::new(node, Scope::All(key)) }
+    }
+
+    /// `service` mode, with the namespaces where Services of other namespaces may have their Leases.
+    pub fn one_for_each(node: String, namespaces: BTreeSet<String>) -> Self {
+        Self::new(node, Scope::Each { namespaces })
+    }
+
+    fn new(node: String, scope: Scope) -> Self {
+        Self {
+            node,
+            scope,
+            states: BTreeMap::new(),
+            decides: BTreeMap::new(),
+            wanted: BTreeSet::new(),
+            joined: BTreeSet::new(),
+            handing_back: false,
+            silent: BTreeMap::new(),
+        }
     }
 
     fn lease_of(&self, view: &ServiceView) -> LeaseKey {
-        LeaseKey::of(view, &self.namespaces).unwrap_or_else(|_| LeaseKey::usual(view))
+        match &self.scope {
+            Scope::All(key) => key.clone(),
+            Scope::Each { namespaces } => LeaseKey::of(view, namespaces).unwrap_or_else(|_| LeaseKey::usual(view)),
+        }
     }
 
     /// What is wrong with the Lease that this Service asks for.
     pub fn problem(&self, view: &ServiceView) -> Option<Problem> {
-        LeaseKey::of(view, &self.namespaces).err()
+        match &self.scope {
+            Scope::All(_) => None,
+            Scope::Each { namespaces } => LeaseKey::of(view, namespaces).err(),
+        }
+    }
+
+    /// The Lease that decides about all Services.
+    pub fn for_all(&self) -> Option<&LeaseKey> {
+        match &self.scope {
+            Scope::All(key) => Some(key),
+            Scope::Each { .. } => None,
+        }
+    }
+
+    /// The Lease that decides about a Service; absent: this node takes no part in its election.
+    pub fn deciding(&self, service: &ServiceKey) -> Option<&LeaseKey> {
+        self.for_all().or_else(|| self.decides.get(service))
+    }
+
+    /// What its election says.
+    pub fn state(&self, key: &LeaseKey) -> &LeaseState {
+        self.states.get(key).unwrap_or(&LeaseState::Unknown)
+    }
+
+    /// What has to be read before owners can be told at all. Of several Leases each Service has its own answer.
+    pub fn unknown(&self) -> Option<&'static str> {
+        let key = self.for_all()?;
+        (*self.state(key) == LeaseState::Unknown).then_some("the holder of the Lease")
     }
 
     /// An election says something new; true if it is.
-    pub fn lease(&mut self, key: LeaseKey, state: LeaseState) -> bool {
-        if !self.wanted.contains(&key) {
+    pub fn lease(&mut self, key: &LeaseKey, state: LeaseState) -> bool {
+        if self.for_all() != Some(key) && !self.wanted.contains(key) {
             return false;
         }
         if state.owner(&self.node) != Owner::Undecided {
-            self.silent.remove(&key);
+            self.silent.remove(key);
         }
-        self.states.insert(key, state.clone()) != Some(state)
+        let news = *self.state(key) != state;
+        self.states.insert(key.clone(), state);
+        news
     }
 
-    /// In which elections to take part. kube-vip competes for a Service with policy Local only where it has endpoints.
-    pub fn campaign(
+    /// Whether a Lease has to be handed back before this node may leave.
+    pub fn has_any(&self) -> bool {
+        match &self.scope {
+            // Else nothing of ours is here, or it is not known whose it is and its deadline runs.
+            Scope::All(key) => matches!(self.state(key), LeaseState::Held { .. }),
+            Scope::Each { .. } => !self.joined.is_empty() || self.handing_back,
+        }
+    }
+
+    /// Nothing is held any more.
+    pub fn handed_back(&mut self) {
+        self.handing_back = false;
+    }
+
+    /// The elections to take part in, if they are not those that were joined last.
+    pub fn join(
         &mut self,
         services: &BTreeMap<ServiceKey, ServiceView>,
         endpoints: &Endpoints,
         stopping: bool,
-    ) -> &BTreeSet<LeaseKey> {
+    ) -> Option<&BTreeSet<LeaseKey>> {
+        self.campaign(services, endpoints, stopping);
+        if self.wanted == self.joined {
+            return None;
+        }
+        self.joined.clone_from(&self.wanted);
+        self.handing_back = self.joined.is_empty();
+        Some(&self.joined)
+    }
+
+    /// kube-vip competes for a Service with policy Local only where it has endpoints.
+    fn campaign(&mut self, services: &BTreeMap<ServiceKey, ServiceView>, endpoints: &Endpoints, stopping: bool) {
+        self.wanted.clear();
         if stopping {
-            self.wanted.clear();
-            return &self.wanted;
+            return;
+        }
+        if let Scope::All(key) = &self.scope {
+            self.wanted.insert(key.clone());
+            return;
         }
         self.decides.clear();
-        self.wanted.clear();
         for members in groups(services).members.values() {
             let views: Vec<&ServiceView> = members.iter().filter_map(|key| services.get(key)).collect();
             let eligible = eligible_nodes(views.iter().copied(), endpoints);
@@ -130,7 +231,6 @@ impl ServiceLeases {
             self.wanted.insert(decides);
         }
         self.states.retain(|key, _| self.wanted.contains(key));
-        &self.wanted
     }
 
     /// Services of which no owner can be told for this long, with the Lease that should say it.
@@ -147,22 +247,16 @@ impl ServiceLeases {
             .map(|(service, lease)| (service.clone(), lease.clone()))
             .collect()
     }
-
-    fn state(&self, service: &ServiceView) -> Option<&LeaseState> {
-        self.states.get(self.decides.get(&service.key)?)
-    }
 }
 
-impl Ownership for ServiceLeases {
+impl Ownership for Leases {
     fn of(&self, service: &ServiceView) -> Owner {
-        if !self.decides.contains_key(&service.key) {
-            return Owner::Theirs;
-        }
-        self.state(service).map_or(Owner::Undecided, |state| state.owner(&self.node))
+        // Whose election this node has no part in, another one announces.
+        self.deciding(&service.key).map_or(Owner::Theirs, |key| self.state(key).owner(&self.node))
     }
 
     fn confirmed(&self, service: &ServiceView) -> bool {
-        self.state(service) == Some(&LeaseState::Held { confirmed: true })
+        self.deciding(&service.key).is_some_and(|key| *self.state(key) == LeaseState::Held { confirmed: true })
     }
 }
 
@@ -177,8 +271,10 @@ mod tests {
         views.iter().map(|view| (view.key.clone(), view.clone())).collect()
     }
 
-    fn names(wanted: &BTreeSet<LeaseKey>) -> Vec<String> {
-        wanted.iter().map(|key| format!("{}/{}", key.namespace, key.name)).collect()
+    /// The elections that the node is in from now on.
+    fn joined(leases: &mut Leases, all: &BTreeMap<ServiceKey, ServiceView>, stopping: bool) -> Vec<String> {
+        leases.join(all, &Endpoints::new(), stopping);
+        leases.joined.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -209,25 +305,25 @@ mod tests {
         let lease_name = Some("kube-system/kube-controller-manager".to_owned());
         let web = ServiceView { lease_name, ..view("web", &["10.0.0.5"]) };
         let all = services(std::slice::from_ref(&web));
-        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
-        assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-web"]);
-        leases.lease(LeaseKey::usual(&web), MINE);
-        assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-web"]);
+        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
+        assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-web"]);
+        leases.lease(&LeaseKey::usual(&web), MINE);
+        assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-web"]);
         assert!(leases.problem(&web).is_some());
     }
 
     #[test]
     fn each_service_has_its_own_owner() {
         let all = services(&[view("a", &["10.0.0.5"]), view("b", &["10.0.0.6"])]);
-        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
-        assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-a", "default/kubevip-b"]);
-        let owner = |leases: &ServiceLeases, name: &str| leases.of(&view(name, &[]));
+        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
+        assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-a", "default/kubevip-b"]);
+        let owner = |leases: &Leases, name: &str| leases.of(&view(name, &[]));
         assert_eq!(owner(&leases, "a"), Owner::Undecided);
         let key = |name: &str| LeaseKey { namespace: "default".into(), name: format!("kubevip-{name}") };
-        assert!(leases.lease(key("a"), MINE) && !leases.lease(key("a"), MINE), "news once");
-        assert!(leases.lease(key("b"), LeaseState::Other("node-2".into())));
+        assert!(leases.lease(&key("a"), MINE) && !leases.lease(&key("a"), MINE), "news once");
+        assert!(leases.lease(&key("b"), LeaseState::Other("node-2".into())));
         assert_eq!((owner(&leases, "a"), owner(&leases, "b")), (Owner::Mine, Owner::Theirs));
-        assert!(!leases.lease(key("c"), MINE), "a Lease of nobody here");
+        assert!(!leases.lease(&key("c"), MINE), "a Lease of nobody here");
     }
 
     #[test]
@@ -235,12 +331,12 @@ mod tests {
         let old = ServiceView { created: 1, ..view("old", &["10.0.0.5"]) };
         let young = ServiceView { created: 2, ..view("young", &["10.0.0.5"]) };
         let all = services(&[old.clone(), young.clone()]);
-        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
-        assert_eq!(names(leases.campaign(&all, &Endpoints::new(), false)), ["default/kubevip-old"]);
-        leases.lease(LeaseKey::usual(&old), MINE);
+        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
+        assert_eq!(joined(&mut leases, &all, false), ["default/kubevip-old"]);
+        leases.lease(&LeaseKey::usual(&old), MINE);
         assert_eq!(leases.of(&young), Owner::Mine);
-        assert_eq!(leases.campaign(&all, &Endpoints::new(), false).len(), 2);
-        leases.lease(LeaseKey::usual(&young), LeaseState::Other("node-2".into()));
+        assert_eq!(joined(&mut leases, &all, false).len(), 2);
+        leases.lease(&LeaseKey::usual(&young), LeaseState::Other("node-2".into()));
         assert_eq!(leases.of(&young), Owner::Mine, "never on two nodes");
     }
 
@@ -248,9 +344,9 @@ mod tests {
     fn where_a_local_service_has_no_endpoint_no_part_is_taken() {
         let web = ServiceView { local_traffic: true, ..view("web", &["10.0.0.5"]) };
         let all = services(std::slice::from_ref(&web));
-        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
+        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
         let endpoints = Endpoints::from([(web.key.clone(), BTreeSet::from(["node-2".to_owned()]))]);
-        assert!(leases.campaign(&all, &endpoints, false).is_empty());
+        assert_eq!(leases.join(&all, &endpoints, false), None);
         assert_eq!(leases.of(&web), Owner::Theirs);
     }
 
@@ -258,10 +354,27 @@ mod tests {
     fn the_end_leaves_all_elections_and_keeps_what_is_served() {
         let web = view("web", &["10.0.0.5"]);
         let all = services(std::slice::from_ref(&web));
-        let mut leases = ServiceLeases::new("node-1".into(), BTreeSet::new());
-        leases.campaign(&all, &Endpoints::new(), false);
-        leases.lease(LeaseKey::usual(&web), MINE);
-        assert!(leases.campaign(&all, &Endpoints::new(), true).is_empty());
+        let mut leases = Leases::one_for_each("node-1".into(), BTreeSet::new());
+        joined(&mut leases, &all, false);
+        leases.lease(&LeaseKey::usual(&web), MINE);
+        assert!(joined(&mut leases, &all, true).is_empty() && leases.has_any(), "it is being handed back");
+        leases.handed_back();
+        assert!(!leases.has_any());
         assert_eq!(leases.of(&web), Owner::Mine);
+    }
+
+    #[test]
+    fn one_lease_for_all_decides_about_each_service_and_is_left_only_at_the_end() {
+        let web = view("web", &["10.0.0.5"]);
+        let all = services(std::slice::from_ref(&web));
+        let lock = LeaseKey { namespace: "kube-system".into(), name: "plndr-svcs-lock".into() };
+        let mut leases = Leases::one_for_all("node-1".into(), lock.clone());
+        assert_eq!((leases.unknown(), leases.of(&web)), (Some("the holder of the Lease"), Owner::Undecided));
+        assert!(leases.join(&all, &Endpoints::new(), false).is_none(), "it is in from the start");
+        assert!(leases.lease(&lock, LeaseState::Other("node-2".into())) && !leases.has_any());
+        assert_eq!((leases.unknown(), leases.of(&web)), (None, Owner::Theirs));
+        assert!(leases.lease(&lock, MINE) && leases.has_any() && leases.confirmed(&web));
+        assert!(!leases.lease(&LeaseKey::usual(&web), MINE), "no other Lease decides");
+        assert!(leases.join(&all, &Endpoints::new(), true).is_some_and(BTreeSet::is_empty));
     }
 }

@@ -1,22 +1,27 @@
 use super::*;
 use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::network::fixtures::{config, network};
-use crate::ownership::{GlobalLease, LeaseState};
+use crate::ownership::LeaseState;
+use crate::ownership::service::{LeaseKey, Leases};
 use crate::view::InterfaceWish;
 
 pub use super::fixtures::{told, view};
 
 fn planned(views: &[ServiceView], state: LeaseState, leases: &[(&str, Option<&str>)]) -> Plan {
     let services = views.iter().map(|view| (view.key.clone(), view.clone())).collect();
-    let leases =
-        leases.iter().map(|(uid, address)| (Uid((*uid).into()), address.map(|text| text.parse().unwrap()))).collect();
+    let lease = |(uid, address): &(&str, Option<&str>)| {
+        (VipId::Dhcp(Uid((*uid).into())), address.map(|text| text.parse().unwrap()))
+    };
+    let leases = leases.iter().map(lease).collect();
+    let lock = LeaseKey { namespace: "kube-system".into(), name: "lock".into() };
+    let mut ownership = Leases::one_for_all("node-1".into(), lock.clone());
+    ownership.lease(&lock, state);
     plan(&World {
         services: &services,
-        ownership: &GlobalLease { node: "node-1".into(), state },
+        ownership: &ownership,
         network: &network(),
         config: &config(&[]),
         leases: &leases,
-        leases6: &BTreeMap::new(),
     })
 }
 
@@ -54,14 +59,7 @@ impl Ownership for AllBut {
 }
 
 fn plan_of(services: &BTreeMap<ServiceKey, ServiceView>, ownership: &AllBut) -> Plan {
-    plan(&World {
-        services,
-        ownership,
-        network: &network(),
-        config: &config(&[]),
-        leases: &BTreeMap::new(),
-        leases6: &BTreeMap::new(),
-    })
+    plan(&World { services, ownership, network: &network(), config: &config(&[]), leases: &BTreeMap::new() })
 }
 
 #[test]
@@ -138,8 +136,7 @@ fn a_dhcpv6_lease_is_shared_before_its_address_is_published() {
         ownership: &AllBut("nobody"),
         network: &network(),
         config: &config(&[]),
-        leases: &BTreeMap::new(),
-        leases6: &BTreeMap::from([(Uid("first000-uid".into()), "fd00::5".parse().unwrap())]),
+        leases: &BTreeMap::from([(VipId::Dhcp6(Uid("first000-uid".into())), "fd00::5".parse().ok())]),
     });
     assert_eq!(ids(&plan), ["dhcp6 first000-uid: first+second"]);
 }

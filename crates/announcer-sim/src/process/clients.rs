@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use announcer_core::dhcp_session::{Act, Happened, Session, session4};
-use announcer_core::engine::{DhcpEvent, DhcpStart, Input};
+use announcer_core::engine::{ClientEvent, DhcpEvent, DhcpStart, Input};
 use announcer_core::view::Uid;
 use jiff::Timestamp;
 use l2::Mac;
@@ -52,7 +52,7 @@ impl Clients {
         if release {
             running.step(now, wall, uid, Happened::Release, sent, &mut Vec::new());
         }
-        Some(Input::Dhcp(uid.clone(), running.generation, DhcpEvent::Stopped))
+        Some(Input::Dhcp(uid.clone(), running.generation, ClientEvent::V4(DhcpEvent::Stopped)))
     }
 
     /// The engine knows who else has what a client was given.
@@ -129,7 +129,7 @@ impl Running {
         for act in self.session.step(now, wall, happened) {
             match act {
                 Act::Send(frame) | Act::Probe(frame) => sent.push((self.link, frame)),
-                Act::Tell(event) => inputs.push(Input::Dhcp(uid.clone(), self.generation, event)),
+                Act::Tell(event) => inputs.push(Input::Dhcp(uid.clone(), self.generation, ClientEvent::V4(event))),
             }
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use announcer_core::VipId;
 use announcer_core::detect::Ask;
-use announcer_core::engine::{Action, Input, WireOp};
+use announcer_core::engine::{Action, ClientStart, Input, WireOp};
 use announcer_core::frames;
 use announcer_core::network::Family;
 use rand::RngExt;
@@ -115,7 +115,7 @@ impl World<'_> {
                 self.transmit(Some(n), frames::claim(mac, address, to, &payload));
             }
             Action::Listen(links) => self.process(n).listening = links,
-            Action::StartDhcp(uid, mut start) => {
+            Action::StartDhcp(uid, ClientStart::V4(mut start)) => {
                 if self.sabotage == Some(Sabotage::NoInitReboot) {
                     (start.lease, start.requested) = (None, None);
                 }
@@ -123,7 +123,7 @@ impl World<'_> {
                 self.process(n).clients.start(clock, wall, uid, &start, seed);
                 self.rouse(n);
             }
-            Action::StopDhcp { uid, release } => {
+            Action::StopDhcp { id: VipId::Dhcp(uid), release } => {
                 let release = release || self.sabotage == Some(Sabotage::ReleaseAtHandOver);
                 let Process { clients, sent, .. } = self.process(n);
                 if let Some(stopped) = clients.stop(clock, wall, &uid, release, sent) {
@@ -131,7 +131,7 @@ impl World<'_> {
                 }
                 self.send_dhcp(n);
             }
-            Action::DhcpLink { uid, up } => {
+            Action::DhcpLink { id: VipId::Dhcp(uid), up } => {
                 self.process(n).clients.link(&uid, up);
                 self.rouse(n);
             }
@@ -140,7 +140,7 @@ impl World<'_> {
                 self.rouse(n);
             }
             // No Service here asks for DHCPv6.
-            Action::StartDhcp6(..) | Action::StopDhcp6 { .. } | Action::DhcpTaken { .. } => {}
+            Action::StartDhcp(..) | Action::StopDhcp { .. } | Action::DhcpLink { .. } | Action::DhcpTaken { .. } => {}
             Action::Tell(_, tell) => self.judge_alarm(n, tell.reason, &tell.text),
             Action::Exit => {
                 self.exit(n);

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use l2_types::Mac;
 use l2_types::{AddressLifetime, InetConfChange, Macvlan};
 
-use super::super::dhcp_state::MacvlanState;
+use super::super::dhcp_state::{MacvlanState, Source};
 use super::super::vip::Vip;
-use super::super::{Action, DhcpStart, Engine, Resumed, WireOp};
+use super::super::{Action, ClientStart, DhcpStart, Engine, Resumed, WireOp};
 use super::MACVLAN_STAYED;
 use crate::annotations::mac_of_a_node;
 use crate::network::mac_is_taken;
@@ -34,11 +34,11 @@ impl Engine {
     /// The next thing that the macvlan or the client needs.
     pub(super) fn advance_dhcp(&mut self, now: Instant, uid: &Uid, settings: bool) {
         let id = VipId::Dhcp(uid.clone());
-        let missing = |vip: &Vip| vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.macvlan == MacvlanState::Absent);
+        let missing = |vip: &Vip| vip.source.dhcp4().is_some_and(|dhcp| dhcp.macvlan == MacvlanState::Absent);
         let resumed = self.resumed(&id);
         let refused = self.vips.get(&id).filter(|vip| missing(vip)).and_then(|_| self.mac_refused(&id));
         let Some(vip) = self.vips.get_mut(&id) else { return };
-        let (Some(dhcp), Some(parent)) = (vip.dhcp.as_mut(), vip.place) else { return };
+        let (Source::Dhcp4(dhcp), Some(parent)) = (&mut vip.source, vip.place) else { return };
         let wanted = Macvlan {
             name: dhcp.name.clone(),
             parent,
@@ -60,7 +60,7 @@ impl Engine {
                 if self.macvlan_awaits_rules(&wanted.name, resumed) {
                     return;
                 }
-                if let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) {
+                if let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.source.dhcp4_mut()) {
                     dhcp.macvlan = MacvlanState::Making;
                     dhcp.asked = Some((wanted.parent, wanted.name.clone()));
                 }
@@ -78,48 +78,44 @@ impl Engine {
     }
 
     fn start_client(&mut self, now: Instant, uid: &Uid, link: u32) {
-        let Some(dhcp) = self.vips.get(&VipId::Dhcp(uid.clone())).and_then(|vip| vip.dhcp.as_ref()) else { return };
-        if dhcp.client.running.is_some() || dhcp.client.retry.is_some_and(|at| at > now) {
+        let Some(vip) = self.vips.get_mut(&VipId::Dhcp(uid.clone())) else { return };
+        let Source::Dhcp4(dhcp) = &mut vip.source else { return };
+        if !dhcp.lease.client.may_start(now) {
             return;
         }
-        let (trusted, copied) = match dhcp.facts.clone() {
-            Some(facts) if is_told(&self.services, uid, facts.address) => (Some(facts), None),
-            other => (None, other),
-        };
-        let vip = self.vips.get_mut(&VipId::Dhcp(uid.clone()));
-        let Some(dhcp) = vip.and_then(|vip| vip.dhcp.as_mut()) else { return };
-        self.clients += 1;
-        dhcp.client.running = Some(self.clients);
-        // What it is not, the next observation tells.
+        let (lease, requested) = dhcp.lease.remembered(|address| is_told(&self.services, uid, address));
+        let generation = self.dhcp.next_generation();
+        dhcp.lease.client.running = Some(generation);
+        // What it is not, the next reading of the network tells.
         dhcp.link_up = true;
         let start = DhcpStart {
-            generation: self.clients,
+            generation,
             link,
             mac: dhcp.mac,
             hostname: dhcp.wishes.hostname.clone(),
             broadcast: dhcp.wishes.broadcast,
-            requested: dhcp.wishes.requested.or(copied.map(|facts| facts.address)),
-            lease: dhcp.leased.as_ref().map(|leased| leased.facts.clone()).or(trusted),
+            requested: dhcp.wishes.requested.or(requested),
+            lease,
         };
-        self.out.push(Action::StartDhcp(uid.clone(), start));
+        self.out.push(Action::StartDhcp(uid.clone(), ClientStart::V4(start)));
     }
 
     /// The lease that the client will go on with before the server has answered. Clients know its address, so the rules
     /// of service security are there already.
     fn resumed(&self, id: &VipId) -> Option<Resumed> {
         let VipId::Dhcp(uid) = id else { return None };
-        let dhcp = self.vips.get(id)?.dhcp.as_ref()?;
-        let known = dhcp.leased.as_ref().map(|leased| &leased.facts).or(dhcp.facts.as_ref());
+        let lease = &self.vips.get(id)?.source.dhcp4()?.lease;
+        let known = lease.granted.as_ref().map(|leased| &leased.facts).or(lease.recorded.as_ref());
         let facts = known.filter(|facts| is_told(&self.services, uid, facts.address))?;
-        Some(Resumed { address: facts.address, expires: facts.expires, fence: self.fence })
+        Some(Resumed { address: facts.address, expires: facts.expires, fence: self.config.fence() })
     }
 
     /// Why the VIP cannot have its MAC. A machine's would lead the machine's own traffic here. Two macvlans of one interface
     /// cannot have the same: whose was there first keeps it.
     fn mac_refused(&self, id: &VipId) -> Option<String> {
         let vip = self.vips.get(id)?;
-        let mac = vip.dhcp.as_ref()?.mac;
-        if self.network.as_ref().is_some_and(|network| network.has_interface_with(mac)) || self.is_peer(mac) {
+        let mac = vip.source.dhcp4()?.mac;
+        if self.observer.network().is_some_and(|network| network.has_interface_with(mac)) || self.is_peer(mac) {
             return Some(mac_of_a_node(mac).to_string());
         }
         if let Some(user) = user_of_mac(&self.services, &vip.members, mac) {
@@ -128,7 +124,7 @@ impl Engine {
         let other = self.vips.iter().find(|(other, found)| {
             *other != id
                 && found.place == vip.place
-                && found.dhcp.as_ref().is_some_and(|dhcp| {
+                && found.source.dhcp4().is_some_and(|dhcp| {
                     dhcp.mac == mac && matches!(dhcp.macvlan, MacvlanState::Making | MacvlanState::Ready(..))
                 })
         });
@@ -139,9 +135,9 @@ impl Engine {
 
     pub(in crate::engine) fn macvlan_done(&mut self, now: Instant, uid: &Uid, result: Result<(u32, Mac), String>) {
         let id = VipId::Dhcp(uid.clone());
-        let observes = self.observes;
+        let asked = self.observer.asked();
         let place = self.vips.get(&id).and_then(|vip| vip.place);
-        let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) else {
+        let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.source.dhcp4_mut()) else {
             // Given up while it was being made.
             if let Ok((link, _)) = result {
                 self.delete_link(link);
@@ -150,15 +146,15 @@ impl Engine {
         };
         match result {
             Ok((link, mac)) if mac == dhcp.mac && dhcp.is_as_asked(place) => {
-                dhcp.macvlan = MacvlanState::Ready(link, observes);
+                dhcp.macvlan = MacvlanState::Ready(link, asked);
                 dhcp.made = Some(now);
-                self.dirty = true;
+                self.out.replan();
             }
             // Made for annotations, or on an interface, that have changed since.
             Ok((link, _)) => {
                 dhcp.macvlan = MacvlanState::Absent;
                 self.delete_link(link);
-                self.dirty = true;
+                self.out.replan();
             }
             Err(error) => {
                 dhcp.macvlan = MacvlanState::Failed { until: dhcp.macvlan_retry(now) };
@@ -166,7 +162,7 @@ impl Engine {
                 if let Some(vip) = self.vips.get_mut(&id) {
                     vip.refusals = vip.refusals.saturating_add(1);
                 }
-                self.dirty = true;
+                self.out.replan();
                 tracing::warn!(macvlan = name, error, "cannot make the macvlan, trying again");
                 self.tell_members(now, &id, Reason::CannotAnnounce, &format!("{error}; trying again"));
                 self.observe(now);
@@ -175,14 +171,14 @@ impl Engine {
     }
 
     /// Macvlans go with their parents, or by somebody's hand.
-    pub(in crate::engine) fn check_macvlans(&mut self, now: Instant, observation: u64) {
-        let network = self.network.as_ref().expect("called with a fresh observation");
+    pub(in crate::engine) fn check_macvlans(&mut self, now: Instant) {
+        let Some(network) = self.observer.network() else { return };
         let gone: Vec<Uid> = self
             .vips
             .iter()
-            .filter_map(|(id, vip)| match (id, vip.dhcp.as_ref()?.macvlan) {
-                (VipId::Dhcp(uid), MacvlanState::Ready(link, from))
-                    if observation > from && network.link(link).is_none() =>
+            .filter_map(|(id, vip)| match (id, vip.source.dhcp4()?.macvlan) {
+                (VipId::Dhcp(uid), MacvlanState::Ready(link, asked))
+                    if self.observer.shows(asked) && network.link(link).is_none() =>
                 {
                     Some(uid.clone())
                 }
@@ -194,7 +190,7 @@ impl Engine {
             tracing::warn!(%uid, "the macvlan is gone: it is made again as soon as its interface is there");
             let id = VipId::Dhcp(uid);
             self.drop_macvlan(&id, None);
-            let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.dhcp.as_mut()) else { continue };
+            let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.source.dhcp4_mut()) else { continue };
             if dhcp.made.is_some_and(|made| now >= made + MACVLAN_STAYED) {
                 dhcp.troubles = 0;
             }
@@ -210,24 +206,23 @@ impl Engine {
     /// Tells clients of links that were lost or are back: what happened on the network meanwhile is not known, so the lease
     /// is confirmed.
     fn tell_links(&mut self) {
-        let Some(network) = &self.network else { return };
+        let Some(network) = self.observer.network() else { return };
         for (id, vip) in self.vips.iter_mut() {
-            let (VipId::Dhcp(uid), Some(dhcp)) = (id, vip.dhcp.as_mut()) else { continue };
+            let Source::Dhcp4(dhcp) = &mut vip.source else { continue };
             let Some(link) = dhcp.link().and_then(|index| network.link(index)) else { continue };
             let up = link.is_usable();
-            if dhcp.client.running.is_some() && std::mem::replace(&mut dhcp.link_up, up) != up {
-                self.out.push(Action::DhcpLink { uid: uid.clone(), up });
+            if dhcp.lease.client.running.is_some() && std::mem::replace(&mut dhcp.link_up, up) != up {
+                self.out.push(Action::DhcpLink { id: id.clone(), up });
             }
         }
     }
 
     /// Stops the client, keeping the lease, and forgets the macvlan, deleting it if it is still there.
     pub(super) fn drop_macvlan(&mut self, id: &VipId, delete: Option<u32>) {
-        let VipId::Dhcp(uid) = id else { return };
-        self.stop_client(uid, false);
+        self.stop_client(id, false);
         let Some(vip) = self.vips.get_mut(id) else { return };
         vip.put_down();
-        if let Some(dhcp) = vip.dhcp.as_mut() {
+        if let Source::Dhcp4(dhcp) = &mut vip.source {
             dhcp.macvlan = MacvlanState::Absent;
             dhcp.noted = None;
         }

@@ -44,10 +44,10 @@ fn by_which_others_decide(card: &Card) -> (&[CardLink], bool, bool, bool, &BTree
 impl Engine {
     /// Renews our Lease, and tells in it what has changed.
     pub(in crate::engine) fn write_card(&mut self, now: Instant) {
-        let (Owners::Node(cluster), Some(_)) = (&self.ownership, &self.network) else { return };
+        let (Owners::Node(cluster), Some(_)) = (&self.ownership, self.observer.network()) else { return };
         let card = cluster.card();
-        if self.lookout.written.due(card).is_none_or(|at| at <= now) {
-            self.lookout.written.last = Some((card.clone(), now));
+        if self.node_mode.written.due(card).is_none_or(|at| at <= now) {
+            self.node_mode.written.last = Some((card.clone(), now));
             self.out.push(Action::Membership(card.clone()));
         }
     }

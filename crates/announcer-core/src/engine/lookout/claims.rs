@@ -54,8 +54,8 @@ impl Engine {
     pub(in crate::engine) fn claim_all(&mut self, now: Instant) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let me = &self.config.node_name;
-        self.lookout.unclaimed.retain(|loser| cluster.seat(&loser.service).is_some_and(|seat| seat.host == *me));
-        let waiting: Vec<VipId> = self.lookout.unclaimed.0.keys().cloned().collect();
+        self.node_mode.unclaimed.retain(|loser| cluster.seat(&loser.service).is_some_and(|seat| seat.host == *me));
+        let waiting: Vec<VipId> = self.node_mode.unclaimed.0.keys().cloned().collect();
         for id in waiting {
             self.claim(now, &id);
         }
@@ -65,7 +65,7 @@ impl Engine {
     pub(in crate::engine) fn claim(&mut self, now: Instant, id: &VipId) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let Some(carrier) = self.vips.get(id).filter(|vip| vip.is_up()).and_then(|vip| vip.carrier) else { return };
-        for loser in self.lookout.unclaimed.0.remove(id).unwrap_or_default() {
+        for loser in self.node_mode.unclaimed.0.remove(id).unwrap_or_default() {
             let ours = cluster.seat(&loser.service).is_some_and(|seat| seat.host == self.config.node_name);
             let Some(view) = self.services.get(&loser.service).filter(|_| ours) else { continue };
             let won = Won {
@@ -77,20 +77,20 @@ impl Engine {
                 key: Key::from(&view.uid),
                 suspected: loser.suspected,
             };
-            self.lookout.claims.begin(now, claim::Loser { owner: loser.owner, link: loser.link }, &won);
+            self.node_mode.claims.begin(now, claim::Loser { owner: loser.owner, link: loser.link }, &won);
         }
     }
 
     /// A loser whose Lease says that it knows the new term has withdrawn, and so has one whose Node is gone.
     pub(super) fn note_losers(&mut self) {
         let Owners::Node(cluster) = &self.ownership else { return };
-        if self.lookout.claims.is_empty() {
+        if self.node_mode.claims.is_empty() {
             return;
         }
-        for owner in self.lookout.claims.losers() {
+        for owner in self.node_mode.claims.losers() {
             match cluster.card_of(&owner) {
-                Some(card) => self.lookout.claims.known(&owner, card.term),
-                None => self.lookout.claims.gone(&owner),
+                Some(card) => self.node_mode.claims.known(&owner, card.term),
+                None => self.node_mode.claims.gone(&owner),
             }
         }
     }
@@ -101,9 +101,9 @@ impl Engine {
         let Owners::Node(cluster) = &self.ownership else { return };
         let Some(first) = self.vips.get(id).and_then(|vip| vip.members.first()) else { return };
         let service = cluster.primary(first);
-        for (claim::Loser { owner, link }, mac, term, suspected) in self.lookout.claims.take(address) {
+        for (claim::Loser { owner, link }, mac, term, suspected) in self.node_mode.claims.take(address) {
             let (vip, service) = (id.clone(), service.clone());
-            self.lookout.unclaimed.add(Loser { owner, link, mac, vip, term, service, suspected });
+            self.node_mode.unclaimed.add(Loser { owner, link, mac, vip, term, service, suspected });
         }
     }
 
@@ -114,7 +114,9 @@ impl Engine {
         frame.payload?;
         let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
         let mut spoken_of = leased.filter(|(_, vip)| vip.place == Some(frame.link));
-        spoken_of.find(|(_, vip)| vip.dhcp.as_ref().is_some_and(|dhcp| dhcp.mac == frame.mac)).map(|(id, _)| id.clone())
+        spoken_of
+            .find(|(_, vip)| vip.source.dhcp4().is_some_and(|dhcp| dhcp.mac == frame.mac))
+            .map(|(id, _)| id.clone())
     }
 
     pub(super) fn vip_with(&self, address: IpAddr) -> Option<VipId> {
@@ -131,9 +133,9 @@ impl Engine {
         // while our own record is in doubt; else the record is read.
         let known = self.is_peer(frame.mac) || self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
         let confirmed = self.is_confirmed(&self.vips[id].members);
-        match self.lookout.judge.judge(now, frame, &Key::from(&uid), term) {
+        match self.node_mode.judge.judge(now, frame, &Key::from(&uid), term) {
             Judgement::Yield(_) if !known && confirmed && !lingering => {
-                if self.lookout.judge.may_doubt(now, frame.address)
+                if self.node_mode.judge.may_doubt(now, frame.address)
                     && let Some(swap) = self.cluster().and_then(|cluster| cluster.read_again(now, &primary, &uid))
                 {
                     self.out.push(Action::Swap(primary, swap));

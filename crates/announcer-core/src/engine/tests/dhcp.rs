@@ -288,7 +288,7 @@ fn what_a_client_that_was_stopped_has_left_in_the_queue_is_not_heard() {
         DhcpEvent::Bound(leased(&node, "10.0.0.99", 600)),
         DhcpEvent::Failed("the interface is gone".into()),
     ] {
-        node.feed(Input::Dhcp(uid("web"), old, event));
+        node.feed(Input::Dhcp(uid("web"), old, ClientEvent::V4(event)));
     }
     node.pass(Duration::from_secs(6));
     assert_eq!(node.take_log(), Vec::<String>::new());
@@ -301,9 +301,9 @@ fn the_macvlan_waits_for_the_client_that_sends_the_release_and_for_no_other() {
     node.gone("web");
     node.take_log();
     let leaving = node.clients[&uid("web")];
-    node.feed(Input::Dhcp(uid("web"), leaving - 1, DhcpEvent::Stopped));
+    node.feed(Input::Dhcp(uid("web"), leaving - 1, ClientEvent::V4(DhcpEvent::Stopped)));
     assert_eq!(node.take_log(), Vec::<String>::new());
-    node.feed(Input::Dhcp(uid("web"), leaving, DhcpEvent::Stopped));
+    node.feed(Input::Dhcp(uid("web"), leaving, ClientEvent::V4(DhcpEvent::Stopped)));
     assert_eq!(node.take_log(), ["delete vip-web00000"]);
 }
 

@@ -23,7 +23,7 @@ fn leased(node: &Node, text: &str, seconds: u64) -> Leased<LeaseFacts6> {
 
 fn say(node: &mut Node, event: DhcpEvent<LeaseFacts6>) {
     let generation = node.clients[&Uid(format!("{}/6", uid("web")))];
-    node.feed(Input::Dhcp6(uid("web"), generation, event));
+    node.feed(Input::Dhcp(uid("web"), generation, ClientEvent::V6(event)));
 }
 
 fn bound() -> Node {

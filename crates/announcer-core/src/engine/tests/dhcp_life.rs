@@ -109,11 +109,11 @@ fn a_client_hears_once_that_its_link_is_lost_and_once_that_it_is_back() {
         node.pass_ms(100);
         node.feed(Input::NetworkChanged);
         node.pass_ms(100);
-        node.take_log().into_iter().filter(|line| line.starts_with("dhcp link")).collect::<Vec<_>>()
+        node.take_log().into_iter().filter(|line| line.starts_with("link of")).collect::<Vec<_>>()
     };
-    assert_eq!(carrier(&mut node, false), ["dhcp link web00000-uid down"]);
+    assert_eq!(carrier(&mut node, false), ["link of dhcp web00000-uid down"]);
     assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "the lease is still ours");
-    assert_eq!(carrier(&mut node, true), ["dhcp link web00000-uid up"]);
+    assert_eq!(carrier(&mut node, true), ["link of dhcp web00000-uid up"]);
 }
 
 #[test]
@@ -123,9 +123,9 @@ fn what_is_known_of_a_lost_lease_goes_with_its_service_also_when_another_takes_i
         let mut node = bound("web", "10.0.0.50");
         node.api = false;
         node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "NAK".into() });
-        assert!(node.engine.void.contains_key(&uid("web")));
+        assert!(node.engine.dhcp.lost(&uid("web")).is_some());
         node.feed(Input::Service(ServiceKey::new("default", "web"), next));
-        assert!(node.engine.void.is_empty(), "{:?}", node.engine.void);
+        assert_eq!(node.engine.dhcp.lost(&uid("web")), None);
     }
 }
 

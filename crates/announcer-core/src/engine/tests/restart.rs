@@ -96,7 +96,7 @@ fn what_is_still_there_after_a_pause_is_kept_from_the_first_look_on() {
     stand_still(&mut node, 10);
     assert!(node.kernel.valid("10.0.0.5/32", node.now).is_some_and(|left| left < Duration::from_secs(3)));
     node.feed(Input::Tick);
-    assert_eq!(node.kernel.valid("10.0.0.5/32", node.now), Some(node.engine.fence));
+    assert_eq!(node.kernel.valid("10.0.0.5/32", node.now), Some(node.engine.config.fence()));
 }
 
 #[test]

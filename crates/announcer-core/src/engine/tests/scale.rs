@@ -25,7 +25,9 @@ fn two_hundred_leases_at_once_are_one_request_and_one_set_of_rules() {
     let mut actions = Vec::new();
     for (number, name) in names.iter().enumerate() {
         let event = DhcpEvent::Bound(leased(&node, &format!("10.0.1.{number}"), 600));
-        actions.extend(node.engine.hear(node.now, Input::Dhcp(uid(name), node.clients[&uid(name)], event)));
+        actions.extend(
+            node.engine.hear(node.now, Input::Dhcp(uid(name), node.clients[&uid(name)], ClientEvent::V4(event))),
+        );
     }
     actions.extend(node.engine.step(node.now, Input::Tick));
     let puts = |actions: &[Action]| -> Vec<usize> {

@@ -89,7 +89,7 @@ fn step(cluster: &mut Cluster, input: Input, counted: &mut Counted) {
         let engine = &mut cluster.node.engine;
         engine.take(now, input);
         engine.timers(now);
-        counted.plans += usize::from(engine.dirty);
+        counted.plans += usize::from(engine.out.plans());
         for action in engine.settle(now) {
             match action {
                 Action::Ask { ask, .. } => {

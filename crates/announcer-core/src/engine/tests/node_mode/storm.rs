@@ -72,7 +72,7 @@ fn endpoint_slices_that_change_nothing_cost_no_plan() {
         // A pod on the same node becomes ready or not; in between a real move.
         let node = if number < 500 { "node-3" } else { "node-2" };
         engine.hear(now, Input::Endpoints(ServiceKey::new("default", "web"), nodes(node)));
-        plans += usize::from(engine.dirty);
+        plans += usize::from(engine.out.plans());
         engine.step(now, Input::Tick);
     }
     assert_eq!(plans, 1);

@@ -1,0 +1,203 @@
+//! What outlives a DHCP VIP on this node: clients that are sending their RELEASE, leases that were given back or lost, and how
+//! many clients there were.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use super::LostLeases;
+use crate::annotations::{LeaseFacts, LeaseFacts6};
+use crate::plan::{Plan, VipId};
+use crate::view::Uid;
+
+/// How long the macvlan waits for its client to have sent the RELEASE.
+const RELEASE_WAIT: Duration = Duration::from_secs(1);
+
+/// A macvlan that is about to go.
+#[derive(Debug)]
+struct Leaving {
+    link: u32,
+    /// Generation of the client that is leaving.
+    client: u64,
+    /// Still on it: must not be set anywhere else meanwhile.
+    address: Option<Ipv4Addr>,
+    until: Instant,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct DhcpHistory {
+    leaving: BTreeMap<Uid, Leaving>,
+    /// Leases given back because another MAC or name asks from now on, until that one does.
+    given_back: BTreeMap<Uid, Ipv4Addr>,
+    /// Leases that a server has refused to this node or not renewed, as they may still stand on their Services.
+    lost: BTreeMap<Uid, LostLeases>,
+    /// The generation of the last client that was started.
+    generation: u64,
+}
+
+impl DhcpHistory {
+    /// The generation of the next client.
+    pub fn next_generation(&mut self) -> u64 {
+        self.generation += 1;
+        self.generation
+    }
+
+    /// The RELEASE leaves from the leased address: the macvlan goes when it is out.
+    pub fn leave(&mut self, now: Instant, uid: &Uid, link: u32, client: u64, address: Option<Ipv4Addr>) {
+        self.leaving.insert(uid.clone(), Leaving { link, client, address, until: now + RELEASE_WAIT });
+    }
+
+    /// The client of this generation has ended: its macvlan, if that has waited for it.
+    pub fn ended(&mut self, uid: &Uid, client: u64) -> Option<u32> {
+        let left = self.leaving.get(uid).is_some_and(|leaving| leaving.client == client);
+        if left { self.leaving.remove(uid).map(|leaving| leaving.link) } else { None }
+    }
+
+    /// Macvlans that have waited for long enough.
+    pub fn take_due(&mut self, now: Instant) -> Vec<u32> {
+        let mut due = Vec::new();
+        self.leaving.retain(|_, leaving| {
+            let waits = now < leaving.until;
+            if !waits {
+                due.push(leaving.link);
+            }
+            waits
+        });
+        due
+    }
+
+    /// When the first of them has.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.leaving.values().map(|leaving| leaving.until).min()
+    }
+
+    /// Macvlans that wait.
+    pub fn leaving_links(&self) -> BTreeSet<u32> {
+        self.leaving.values().map(|leaving| leaving.link).collect()
+    }
+
+    /// Whether the VIP, or its address, is on a macvlan that waits.
+    pub fn is_leaving(&self, id: &VipId) -> bool {
+        match id {
+            VipId::Dhcp(uid) => self.leaving.contains_key(uid),
+            VipId::Dhcp6(_) => false,
+            VipId::Static(address) => {
+                self.leaving.values().any(|leaving| leaving.address.map(IpAddr::V4) == Some(*address))
+            }
+        }
+    }
+
+    /// The lease with this address is given back, because another client asks from now on.
+    pub fn give_back(&mut self, uid: &Uid, address: Ipv4Addr) {
+        self.given_back.insert(uid.clone(), address);
+    }
+
+    /// The lease that a new client may go on with, of what stands on the Service. What was just given back is nobody's.
+    pub fn usable4(&mut self, uid: &Uid, recorded: Option<&LeaseFacts>) -> Option<LeaseFacts> {
+        let given_back = self.given_back.remove(uid);
+        let lost = self.lost.get(uid).and_then(|lost| lost.v4.as_ref());
+        recorded.filter(|facts| Some(facts.address) != given_back && Some(*facts) != lost).cloned()
+    }
+
+    /// The same for DHCPv6.
+    pub fn usable6(&self, uid: &Uid, recorded: Option<&LeaseFacts6>) -> Option<LeaseFacts6> {
+        let lost = self.lost.get(uid).and_then(|lost| lost.v6.as_ref());
+        recorded.filter(|facts| Some(*facts) != lost).cloned()
+    }
+
+    /// A lease is over. Nothing is written while nothing is up: taken over again, this node would go on with what it knows
+    /// to be over, and the address may be somebody else's by now.
+    pub fn lose4(&mut self, uid: &Uid, facts: LeaseFacts) {
+        self.lost.entry(uid.clone()).or_default().v4 = Some(facts);
+    }
+
+    /// The same for DHCPv6.
+    pub fn lose6(&mut self, uid: &Uid, facts: LeaseFacts6) {
+        self.lost.entry(uid.clone()).or_default().v6 = Some(facts);
+    }
+
+    /// A server has granted a lease again.
+    pub fn regain4(&mut self, uid: &Uid) {
+        if let Some(lost) = self.lost.get_mut(uid) {
+            lost.v4 = None;
+        }
+    }
+
+    /// The same for DHCPv6.
+    pub fn regain6(&mut self, uid: &Uid) {
+        if let Some(lost) = self.lost.get_mut(uid) {
+            lost.v6 = None;
+        }
+    }
+
+    /// What this Service has lost.
+    pub fn lost(&self, uid: &Uid) -> Option<&LostLeases> {
+        self.lost.get(uid)
+    }
+
+    /// The Service is gone.
+    pub fn forget(&mut self, uid: &Uid) {
+        self.lost.remove(uid);
+    }
+
+    /// What was given back for a VIP that is not planned any more is asked for by nobody.
+    pub fn follow(&mut self, plan: &Plan) {
+        self.given_back.retain(|uid, _| plan.vips.contains_key(&VipId::Dhcp(uid.clone())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::facts;
+    use super::*;
+
+    fn uid() -> Uid {
+        Uid("uid-web".into())
+    }
+
+    #[test]
+    fn a_macvlan_waits_for_the_release_of_its_own_client_and_not_for_ever() {
+        let (now, mut history) = (Instant::now(), DhcpHistory::default());
+        let client = history.next_generation();
+        let address = Ipv4Addr::new(10, 0, 0, 5);
+        history.leave(now, &uid(), 9, client, Some(address));
+        assert!(history.is_leaving(&VipId::Dhcp(uid())) && history.is_leaving(&VipId::Static(address.into())));
+        assert!(!history.is_leaving(&VipId::Dhcp6(uid())));
+        assert_eq!(history.ended(&uid(), client + 1), None, "a client of another life");
+        assert_eq!(history.ended(&uid(), client), Some(9));
+        assert_eq!(history.deadline(), None);
+        history.leave(now, &uid(), 9, client, None);
+        assert_eq!(history.deadline(), Some(now + RELEASE_WAIT));
+        assert!(history.take_due(now).is_empty());
+        assert_eq!(history.take_due(now + RELEASE_WAIT), [9]);
+        assert!(history.leaving_links().is_empty());
+    }
+
+    #[test]
+    fn a_lease_that_was_given_back_or_lost_is_not_gone_on_with() {
+        let mut history = DhcpHistory::default();
+        let (five, six) = (facts("10.0.0.5"), facts("10.0.0.6"));
+        assert_eq!(history.usable4(&uid(), Some(&five)), Some(five.clone()));
+        history.give_back(&uid(), five.address);
+        assert_eq!(history.usable4(&uid(), Some(&five)), None);
+        assert_eq!(history.usable4(&uid(), Some(&five)), Some(five.clone()), "the next client has a lease of its own");
+        history.lose4(&uid(), five.clone());
+        assert_eq!(history.usable4(&uid(), Some(&five)), None);
+        assert_eq!(history.usable4(&uid(), Some(&six)), Some(six), "another one stands there");
+        history.regain4(&uid());
+        assert_eq!(history.usable4(&uid(), Some(&five)), Some(five.clone()));
+        history.lose4(&uid(), five.clone());
+        history.forget(&uid());
+        assert_eq!(history.usable4(&uid(), Some(&five)), Some(five));
+    }
+
+    #[test]
+    fn what_was_given_back_for_a_vip_that_nobody_plans_is_forgotten() {
+        let mut history = DhcpHistory::default();
+        history.give_back(&uid(), Ipv4Addr::new(10, 0, 0, 5));
+        history.follow(&Plan::default());
+        let recorded = facts("10.0.0.5");
+        assert_eq!(history.usable4(&uid(), Some(&recorded)), Some(recorded));
+    }
+}

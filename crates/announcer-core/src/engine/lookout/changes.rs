@@ -1,0 +1,94 @@
+//! Changes of owner to this node, until its VIPs are up and the change can be told.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::super::Observations;
+use crate::ownership::node::{Change, Swapped};
+use crate::view::ServiceKey;
+
+/// See the module.
+pub(in crate::engine) struct OwnerChanges {
+    untold: BTreeMap<ServiceKey, Change>,
+    /// How long an owner has been silent when the detector says so.
+    silence: Duration,
+    counted: BTreeMap<&'static str, u64>,
+    failed_swaps: u64,
+    last_gap: Option<Duration>,
+}
+
+/// A change whose VIPs are up.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Announced {
+    /// Before; absent: nobody.
+    pub from: Option<String>,
+    /// Why, in words.
+    pub why: &'static str,
+    /// How long clients had nobody, the API's part included; absent: the former owner was not silent.
+    pub gap: Option<Duration>,
+}
+
+impl OwnerChanges {
+    /// None so far.
+    pub fn new(silence: Duration) -> Self {
+        Self { untold: BTreeMap::new(), silence, counted: BTreeMap::new(), failed_swaps: 0, last_gap: None }
+    }
+
+    /// A Service has become ours.
+    pub fn add(&mut self, change: Change) {
+        *self.counted.entry(change.why).or_default() += 1;
+        self.untold.insert(change.key.clone(), change);
+    }
+
+    /// A swap was answered.
+    pub fn swapped(&mut self, swapped: &Swapped) {
+        self.failed_swaps += u64::from(matches!(swapped, Swapped::Failed(_) | Swapped::Refused(_)));
+    }
+
+    /// The VIPs of this Service are up: its change of owner, if that was not told yet.
+    pub fn take(&mut self, now: Instant, key: &ServiceKey) -> Option<Announced> {
+        let Change { from, why, silent, .. } = self.untold.remove(key)?;
+        let gap = silent.map(|verdict| now.saturating_duration_since(verdict) + self.silence);
+        self.last_gap = gap.or(self.last_gap);
+        Some(Announced { from, why, gap })
+    }
+
+    /// The Service is gone.
+    pub fn forget(&mut self, key: &ServiceKey) {
+        self.untold.remove(key);
+    }
+
+    /// For metrics.
+    pub fn count(&self, counted: &mut Observations) {
+        counted.changes.clone_from(&self.counted);
+        (counted.failed_swaps, counted.last_gap) = (self.failed_swaps, self.last_gap);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_once_with_the_time_that_clients_had_nobody() {
+        let (now, silence) = (Instant::now(), Duration::from_millis(200));
+        let key = ServiceKey::new("default", "web");
+        let change = |silent| Change { key: key.clone(), from: Some("node-2".into()), why: "it was silent", silent };
+        let mut changes = OwnerChanges::new(silence);
+        changes.add(change(Some(now)));
+        let told = changes.take(now + silence, &key).unwrap();
+        assert_eq!(told, Announced { from: Some("node-2".into()), why: "it was silent", gap: Some(silence * 2) });
+        assert_eq!(changes.take(now, &key), None);
+        changes.add(change(None));
+        assert_eq!(changes.take(now, &key).unwrap().gap, None);
+        changes.add(change(None));
+        changes.forget(&key);
+        assert_eq!(changes.take(now, &key), None);
+        changes.swapped(&Swapped::Failed("away".into()));
+        changes.swapped(&Swapped::Won);
+        let mut counted = Observations::default();
+        changes.count(&mut counted);
+        assert_eq!((counted.changes["it was silent"], counted.failed_swaps), (3, 1));
+        assert_eq!(counted.last_gap, Some(silence * 2), "the last one that had a gap");
+    }
+}

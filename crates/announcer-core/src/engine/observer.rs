@@ -1,0 +1,236 @@
+//! Reading the node's network: when it is read again, what the last reading showed, and which removals it cannot show yet.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use l2_types::Address;
+
+use super::{Action, WireOp};
+use crate::network::Network;
+
+/// Each pod that comes or goes changes links and routes: the network is not read more often than this.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The network is read again this often even if nothing was reported.
+const INTERVAL: Duration = Duration::from_mins(1);
+/// After this time a reading that failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// See the module. Readings are counted: what was asked for after reading `n` was begun is not shown by it.
+#[derive(Debug)]
+pub(super) struct Observer {
+    network: Option<Network>,
+    next: Instant,
+    last: Instant,
+    /// Readings asked for so far; the last one that was answered; the first that shows what others did while this
+    /// process stood still.
+    asked: u64,
+    answered: u64,
+    fresh_from: u64,
+    /// One is on its way; another one is needed after it.
+    in_flight: bool,
+    again: bool,
+    /// Addresses and interfaces (without an address) that were removed, with the reading asked for last: up to that one
+    /// they may still be seen.
+    removed: BTreeMap<(u32, Option<IpNet>), u64>,
+}
+
+/// What was known before a reading was answered.
+#[derive(Debug)]
+pub(super) struct Before {
+    /// The network; absent: this was the first reading.
+    pub network: Option<Network>,
+    /// The network was known, but not since this process stood still.
+    pub stale: bool,
+}
+
+impl Observer {
+    /// Knows nothing yet; the first reading is due at once.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            network: None,
+            next: now,
+            last: now,
+            asked: 0,
+            answered: 0,
+            fresh_from: 0,
+            in_flight: false,
+            again: false,
+            removed: BTreeMap::new(),
+        }
+    }
+
+    /// The network as it was read last.
+    pub fn network(&self) -> Option<&Network> {
+        self.network.as_ref()
+    }
+
+    /// Readings asked for so far.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// How long ago the last reading was asked for.
+    pub fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.last)
+    }
+
+    /// One reading at a time: the next is due when the kernel has answered.
+    pub fn deadline(&self) -> Option<Instant> {
+        (!self.in_flight).then_some(self.next)
+    }
+
+    /// Whether the next reading is due.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.deadline().is_some_and(|at| at <= now)
+    }
+
+    /// Something has changed: the network is read, now or as soon as it may be.
+    pub fn ask(&mut self, now: Instant) -> Option<Action> {
+        if self.in_flight {
+            self.again = true;
+            return None;
+        }
+        let earliest = self.last + PAUSE;
+        if self.asked > 0 && now < earliest {
+            self.next = self.next.min(earliest);
+            return None;
+        }
+        (self.last, self.next) = (now, now + INTERVAL);
+        self.in_flight = true;
+        self.asked += 1;
+        Some(Action::Wire(WireOp::Observe))
+    }
+
+    /// The answer. Absent: the network could not be read, and what is known stays.
+    pub fn answer(&mut self, now: Instant, result: Result<Network, String>) -> Option<Before> {
+        self.in_flight = false;
+        let network = match result {
+            Ok(network) => network,
+            Err(error) => {
+                tracing::warn!(error, "cannot read the network of this node, trying again");
+                self.next = now + RETRY;
+                return None;
+            }
+        };
+        let before = Before { network: self.network.replace(network), stale: self.is_stale() };
+        self.answered = self.asked;
+        let answered = self.answered;
+        self.removed.retain(|_, asked| *asked >= answered);
+        Some(before)
+    }
+
+    /// The reading that was asked for while another one was on its way.
+    pub fn ask_again(&mut self, now: Instant) -> Option<Action> {
+        if std::mem::take(&mut self.again) { self.ask(now) } else { None }
+    }
+
+    /// This process stood still: what others did meanwhile is shown by the next reading at the earliest.
+    pub fn stood_still(&mut self) {
+        if self.network.is_some() {
+            self.fresh_from = self.asked + 1;
+        }
+    }
+
+    /// Whether the last reading is older than a pause of this process.
+    pub fn is_stale(&self) -> bool {
+        self.answered < self.fresh_from
+    }
+
+    /// Whether the last reading shows what was asked of the kernel when `asked` readings had been asked for.
+    pub fn shows(&self, asked: u64) -> bool {
+        self.answered > asked
+    }
+
+    /// Has an address removed.
+    pub fn remove_address(&mut self, link: u32, net: IpNet) -> Action {
+        self.removed.insert((link, Some(net)), self.asked);
+        Action::Wire(WireOp::Remove { link, net })
+    }
+
+    /// Has an interface deleted, with its addresses.
+    pub fn delete_link(&mut self, link: u32) -> Action {
+        self.removed.insert((link, None), self.asked);
+        Action::Wire(WireOp::Delete { link })
+    }
+
+    /// We had it removed; what was read is older than that.
+    pub fn is_removed(&self, address: &Address) -> bool {
+        self.removed.contains_key(&(address.interface, Some(address.net))) || self.is_deleted(address.interface)
+    }
+
+    /// The same of an interface.
+    pub fn is_deleted(&self, link: u32) -> bool {
+        self.removed.contains_key(&(link, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::fixtures::{network, own_address};
+
+    fn answered(now: Instant) -> Observer {
+        let mut observer = Observer::new(now);
+        assert_eq!(observer.ask(now), Some(Action::Wire(WireOp::Observe)));
+        assert!(observer.answer(now, Ok(network())).unwrap().network.is_none());
+        observer
+    }
+
+    #[test]
+    fn changes_that_come_together_are_read_together() {
+        let start = Instant::now();
+        let mut observer = answered(start);
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        assert_eq!(observer.ask(at(10)), None, "it was read just now");
+        assert_eq!(observer.deadline(), Some(at(50)));
+        assert!(observer.ask(at(50)).is_some());
+        assert_eq!(observer.deadline(), None, "one at a time");
+        assert_eq!((observer.ask(at(60)), observer.ask(at(70))), (None, None));
+        observer.answer(at(80), Ok(network()));
+        assert_eq!(observer.ask_again(at(80)), None, "the pause is kept");
+        assert_eq!(observer.deadline(), Some(at(100)));
+        assert!(observer.ask(at(100)).is_some() && observer.ask_again(at(100)).is_none());
+    }
+
+    #[test]
+    fn a_reading_that_fails_is_tried_again_and_takes_nothing_away() {
+        let now = Instant::now();
+        let mut observer = answered(now);
+        observer.ask(now + INTERVAL);
+        assert!(observer.answer(now + INTERVAL, Err("busy".into())).is_none());
+        assert!(observer.network().is_some());
+        assert_eq!(observer.deadline(), Some(now + INTERVAL + RETRY));
+    }
+
+    #[test]
+    fn a_removal_hides_what_an_older_reading_shows_and_nothing_that_is_read_after_it() {
+        let now = Instant::now();
+        let mut observer = answered(now);
+        let (own, other) = (own_address(2, "10.0.0.5/32"), own_address(3, "10.0.0.5/32"));
+        observer.ask(now + INTERVAL);
+        observer.remove_address(2, own.net);
+        observer.answer(now + INTERVAL, Ok(network()));
+        assert!(observer.is_removed(&own) && !observer.is_removed(&other), "it was asked for before the removal");
+        observer.delete_link(3);
+        assert!(observer.is_removed(&other) && observer.is_deleted(3));
+        observer.ask(now + INTERVAL * 2);
+        observer.answer(now + INTERVAL * 2, Ok(network()));
+        assert!(!observer.is_removed(&own) && !observer.is_deleted(3));
+    }
+
+    #[test]
+    fn after_a_pause_of_the_process_only_a_new_reading_counts() {
+        let now = Instant::now();
+        let mut observer = Observer::new(now);
+        observer.stood_still();
+        assert!(!observer.is_stale(), "nothing is known that could be stale");
+        let mut observer = answered(now);
+        let asked = observer.asked();
+        observer.stood_still();
+        assert!(observer.is_stale() && !observer.shows(asked));
+        observer.ask(now + INTERVAL);
+        assert!(observer.answer(now + INTERVAL, Ok(network())).unwrap().stale);
+        assert!(!observer.is_stale() && observer.shows(asked));
+    }
+}

@@ -1,0 +1,159 @@
+//! What one step of the engine leads to: actions, Events that were not told a short while ago, and whether to plan again.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::{Action, Tell};
+use crate::annotations::printable;
+use crate::reason::Reason;
+use crate::view::ServiceKey;
+
+/// The same text about the same Service is not told again within this time.
+const TELL_INTERVAL: Duration = Duration::from_mins(10);
+/// How often one kind of trouble of a DHCP client is told. Its text changes with each attempt.
+const REPORT_INTERVAL: Duration = Duration::from_mins(1);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    actions: Vec<Action>,
+    /// What was told of each Service, and until when that is not told again.
+    told: BTreeMap<ServiceKey, BTreeMap<String, Instant>>,
+    replan: bool,
+    urgent: bool,
+}
+
+impl Outbox {
+    /// Asks for this action, after those that were asked for before.
+    pub fn push(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    /// Asks for these actions, in their order.
+    pub fn extend(&mut self, actions: impl IntoIterator<Item = Action>) {
+        self.actions.extend(actions);
+    }
+
+    /// Hands out what was asked for.
+    pub fn take(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Something changed that a plan depends on.
+    pub fn replan(&mut self) {
+        self.replan = true;
+    }
+
+    /// The same, under a condition.
+    pub fn replan_if(&mut self, changed: bool) {
+        self.replan |= changed;
+    }
+
+    /// Clients wait for the next plan.
+    pub fn replan_urgently(&mut self) {
+        (self.replan, self.urgent) = (true, true);
+    }
+
+    /// Whether clients wait for the next plan.
+    pub fn is_urgent(&self) -> bool {
+        self.urgent
+    }
+
+    /// Whether a plan is due; from now on none is.
+    pub fn take_replan(&mut self) -> bool {
+        self.urgent = false;
+        std::mem::take(&mut self.replan)
+    }
+
+    /// Whether a plan is due.
+    #[cfg(test)]
+    pub fn plans(&self) -> bool {
+        self.replan
+    }
+
+    /// An Event that warns, unless the same was told a short while ago.
+    pub fn warn(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
+        self.tell(now, key, Tell { warning: true, reason, text: printable(text) });
+    }
+
+    /// An Event that brings news, unless the same was told a short while ago.
+    pub fn inform(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
+        self.tell(now, key, Tell { warning: false, reason, text: printable(text) });
+    }
+
+    fn tell(&mut self, now: Instant, key: &ServiceKey, tell: Tell) {
+        if self.may_tell(now, key, &tell.text, TELL_INTERVAL) {
+            self.actions.push(Action::Tell(key.clone(), tell));
+        }
+    }
+
+    /// What a DHCP client reports, unless the same kind of trouble was told a short while ago.
+    pub fn report(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
+        if self.may_tell(now, key, reason.as_str(), REPORT_INTERVAL) {
+            let warning = reason != Reason::DhcpOtherAddress;
+            self.actions.push(Action::Tell(key.clone(), Tell { warning, reason, text: printable(text) }));
+        }
+    }
+
+    fn may_tell(&mut self, now: Instant, key: &ServiceKey, what: &str, interval: Duration) -> bool {
+        // Asked for each Service with each plan, and the answer is nearly always no.
+        if self.told.get(key).and_then(|told| told.get(what)).is_some_and(|until| *until > now) {
+            return false;
+        }
+        self.told.entry(key.clone()).or_default().insert(what.to_owned(), now + interval);
+        true
+    }
+
+    /// Forgets what may be told again: it needs no room any more.
+    pub fn forget_told(&mut self, now: Instant) {
+        self.told.retain(|_, told| {
+            told.retain(|_, until| *until > now);
+            !told.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_is_told_again_after_a_while_and_takes_no_room_if_it_is_not() {
+        let (mut out, mut now, key) = (Outbox::default(), Instant::now(), ServiceKey::new("default", "web"));
+        let told = |out: &mut Outbox, now: Instant, text: &str| {
+            out.warn(now, &key, Reason::CannotAnnounce, text);
+            !out.take().is_empty()
+        };
+        assert_eq!([told(&mut out, now, "a"), told(&mut out, now, "a"), told(&mut out, now, "b")], [true, false, true]);
+        now += Duration::from_mins(9);
+        assert!(!told(&mut out, now, "a"));
+        now += Duration::from_mins(2);
+        out.forget_told(now);
+        assert!(out.told.is_empty(), "{:?}", out.told);
+        assert!(told(&mut out, now, "a"));
+    }
+
+    #[test]
+    fn of_one_kind_of_trouble_a_client_is_quoted_once_a_minute() {
+        let (mut out, now, key) = (Outbox::default(), Instant::now(), ServiceKey::new("default", "web"));
+        for (seconds, reason, text, expected) in [
+            (0, Reason::DhcpNoAnswer, "attempt 1", 1),
+            (5, Reason::DhcpNoAnswer, "attempt 2", 0),
+            (5, Reason::DhcpRefused, "refused", 1),
+            (61, Reason::DhcpNoAnswer, "attempt 9", 1),
+        ] {
+            out.report(now + Duration::from_secs(seconds), &key, reason, text);
+            assert_eq!(out.take().len(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_was_begun_is_not_due_any_more() {
+        let mut out = Outbox::default();
+        out.replan_if(false);
+        assert!(!out.take_replan());
+        out.replan_urgently();
+        assert!(out.is_urgent() && out.take_replan());
+        assert!(!out.is_urgent() && !out.take_replan());
+    }
+}
