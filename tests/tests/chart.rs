@@ -124,6 +124,7 @@ fn own_image() -> String {
     format!("rancher/harvester-cloud-provider:v{}", env!("CARGO_PKG_VERSION"))
 }
 
+/// D-4, D-5, D-6, D-9.
 #[test]
 fn what_is_rendered_is_what_is_written_down() {
     let update = std::env::var("HCP_UPDATE_GOLDEN").is_ok_and(|value| value == "1");
@@ -169,6 +170,76 @@ fn defaults_give_the_reference_objects_and_one_role_more() {
     assert_eq!((image(&ccm(&objects)), image(&announcer(&objects))), (&*own_image(), &*own_image()));
 }
 
+/// What a program sends, by the requests in its code, as `group/resource verb`; what it reads is left out.
+const CCM_WRITES: &[&str] = &[
+    "/configmaps create",
+    "/configmaps update",
+    "/events create",
+    "/events patch",
+    "/nodes delete",
+    "/nodes patch",
+    "/nodes/status patch",
+    "/services patch",
+    "/services/status patch",
+    "authentication.k8s.io/tokenreviews create",
+    "authorization.k8s.io/subjectaccessreviews create",
+    "coordination.k8s.io/leases create",
+    "coordination.k8s.io/leases update",
+];
+const ANNOUNCER_WRITES: &[&str] = &[
+    "/events create",
+    "/events patch",
+    "/services update",
+    "/services/status update",
+    "coordination.k8s.io/leases create",
+    "coordination.k8s.io/leases update",
+];
+
+fn rules<'a>(objects: &'a [Value], account: &'a str) -> impl Iterator<Item = &'a Value> {
+    let roles = ["ClusterRole", "Role"].map(|kind| find(objects, &format!("{kind} {account}")));
+    roles.into_iter().flat_map(|role| role["rules"].as_array().expect("a role has rules"))
+}
+
+/// The end-to-end tests run with these rights and show that none is missing; this shows that none is too much.
+#[test]
+fn an_account_may_write_what_its_program_writes_and_nothing_else() {
+    let objects = render("");
+    for (account, writes) in [("harvester-cloud-provider", CCM_WRITES), ("kube-vip", ANNOUNCER_WRITES)] {
+        let texts = |value: &Value| -> Vec<String> {
+            value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let mut granted = std::collections::BTreeSet::new();
+        for rule in rules(&objects, account) {
+            let verbs = texts(&rule["verbs"]).into_iter().filter(|verb| !["get", "list", "watch"].contains(&&**verb));
+            for verb in verbs {
+                let groups = texts(&rule["apiGroups"]);
+                let resources = texts(&rule["resources"]);
+                let pairs = groups.iter().flat_map(|group| resources.iter().map(move |one| format!("{group}/{one}")));
+                granted.extend(pairs.map(|pair| format!("{pair} {verb}")));
+            }
+        }
+        assert_eq!(granted.into_iter().collect::<Vec<_>>(), writes, "{account}");
+    }
+}
+
+#[test]
+fn of_the_leases_the_provider_writes_its_own_whatever_it_is_called() {
+    for (values, name) in [
+        ("", "cloud-controller-manager"),
+        ("extraArgs: ['--leader-elect-resource-name=mine']", "mine"),
+        ("extraArgs: ['--leader-elect-resource-name', 'mine', '--v=3']", "mine"),
+    ] {
+        let objects = render(values);
+        let update = |rule: &&Value| {
+            rule["resources"] == serde_json::json!(["leases"])
+                && rule["verbs"].as_array().is_some_and(|verbs| verbs.iter().any(|verb| verb == "update"))
+        };
+        let named: Vec<&Value> = rules(&objects, "harvester-cloud-provider").filter(update).collect();
+        assert_eq!(named.len(), 1);
+        assert_eq!(named[0]["resourceNames"], serde_json::json!([name]), "{values}");
+    }
+}
+
 #[test]
 fn the_cluster_name_comes_second_and_further_arguments_follow_as_given() {
     for (values, expected) in [
@@ -190,6 +261,7 @@ fn the_cluster_name_comes_second_and_further_arguments_follow_as_given() {
     assert!(required.contains("global.cattle.clusterName is empty"), "{required}");
 }
 
+/// W-46, D-1, D-16.
 #[test]
 fn the_cloud_config_is_a_whole_directory_from_the_secret_else_from_the_host() {
     let secret = ccm(&render("cloudConfig: {secretName: x, secretKey: kubeconfig}\ncloudConfigPath: /etc/x/y"));
@@ -233,6 +305,7 @@ fn the_registry_goes_before_both_images_unless_they_name_a_host() {
     assert_eq!(image(&announcer(&other)), "my/announcer:2");
 }
 
+/// D-10.
 #[test]
 fn every_pull_secret_reaches_both_workloads_in_either_notation() {
     let objects = render(
@@ -380,6 +453,7 @@ fn scheduling_fields_can_be_taken_away_and_names_changed() {
     assert!(!titles(&account).contains(&"ServiceAccount harvester-cloud-provider".to_owned()));
 }
 
+/// D-7.
 #[test]
 fn two_replicas_fit_on_one_node_at_least_once_and_have_a_budget() {
     for replicas in ["2", "'2'"] {
@@ -413,6 +487,7 @@ fn values_that_rke2_and_rancher_inject_change_nothing_else() {
     assert_eq!(changed, ["Deployment harvester-cloud-provider"]);
 }
 
+/// D-11.
 #[test]
 fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
     for (values, expected) in [
@@ -452,6 +527,7 @@ fn notes(helm: &Helm, options: &[&str]) -> String {
         .expect("these values render")
 }
 
+/// D-12, D-15.
 #[test]
 fn notes_say_what_to_look_at_and_what_is_wrong() {
     let helm = Helm::new("helm4").unwrap();

@@ -49,8 +49,10 @@ impl Provider {
             node_exclude_ip_ranges: Vec::new(),
             ignore_node_annotations: false,
             disable_vmi_controller: true,
+            disable_hostname_lookup: false,
             garbage,
             max_load_balancers: None,
+            share_across_namespaces: false,
             namespace: VM_NAMESPACE.to_owned(),
             server: bed.harvester.url_inside(),
         };

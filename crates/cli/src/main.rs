@@ -9,6 +9,7 @@ mod generate_addon;
 mod probe;
 #[cfg(test)]
 mod reference;
+mod status_and_doctor;
 mod stdout;
 mod values;
 #[cfg(test)]
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Some("probe") => probe::main(&arguments[2..]),
         Some("completion" | "man") => completion::main(&arguments),
         Some("generate-addon") => generate_addon::main(&arguments[1..]),
+        Some("status" | "doctor") => status_and_doctor::main(&arguments[1..]),
         Some("help") => ccm::main(&[arguments[0].clone(), "--help".to_owned()]),
         Some(word) if words::is_word(word) => words::refuse("harvester-cloud-provider", &words::COMMANDS, word),
         _ => ccm::main(&arguments),

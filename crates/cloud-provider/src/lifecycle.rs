@@ -16,11 +16,11 @@ use runtime::events::Recorder;
 use runtime::shutdown::Token;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use decide::{Action, Memory, Question};
+use decide::{Action, Circumstances, Memory, Question};
 
 use crate::cache::NodeCache;
 use crate::node::{Writer, reference, taints_value};
-use crate::provider::Instances;
+use crate::provider::{Instances, Power};
 use crate::view::{NodeView, Ready, Taint};
 
 /// Source component of the Events.
@@ -28,9 +28,6 @@ pub const COMPONENT: &str = "cloud-node-lifecycle-controller";
 
 /// Machines that are asked for at the same time.
 const PARALLEL: usize = 8;
-
-/// A deletion that was refused, for lack of rights or by a webhook, is tried again, and told again, after this time.
-const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 
 /// How often to look, and what is allowed.
 #[derive(Debug, Clone)]
@@ -100,9 +97,12 @@ impl LifecycleController {
     }
 
     async fn pass(&mut self) {
-        let nodes = self.cache.all();
+        let mut nodes = self.cache.all();
         let there: HashSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
         self.memory.retain(|name, _| there.contains(name.as_str()));
+        // Hundreds of removed machines would be asked for again and again, and nothing could come of it.
+        let now = Instant::now();
+        nodes.retain(|node| !self.memory.get(&node.name).is_some_and(|memory| memory.rests(node, now)));
         let answers: Vec<(Arc<NodeView>, decide::Answer)> = futures::stream::iter(nodes)
             .map(|node| {
                 let provider = Arc::clone(&self.provider);
@@ -116,7 +116,12 @@ impl LifecycleController {
             .await;
         for (node, answer) in answers {
             let memory = self.memory.entry(node.name.clone()).or_default();
-            match decide::decide(&node, answer, memory, self.settings.out_of_service_after, Instant::now()) {
+            let circumstances = Circumstances {
+                out_of_service_after: self.settings.out_of_service_after,
+                steady_since: self.provider.steady_since(),
+                now: Instant::now(),
+            };
+            match decide::decide(&node, answer, memory, circumstances) {
                 Action::Nothing => {}
                 Action::Watch(evidence) => {
                     tracing::info!(
@@ -126,8 +131,24 @@ impl LifecycleController {
                     );
                 }
                 Action::SetTaints(taints) => self.set_taints(&node, &taints).await,
+                Action::Confirm(expected, taints) => self.confirm(&node, &expected, &taints).await,
                 Action::Delete(evidence) => self.delete(&node, &evidence).await,
             }
+        }
+    }
+
+    /// What gives pods and volumes free, or takes them back, is done on the cloud's own word of this moment.
+    async fn confirm(&mut self, node: &NodeView, expected: &Power, taints: &[Taint]) {
+        let found = self.provider.power_now(node).await;
+        if found == *expected {
+            self.set_taints(node, taints).await;
+            return;
+        }
+        tracing::debug!(node = node.name, ?expected, ?found, "the taints stay as they are");
+        if found == Power::On
+            && let Some(memory) = self.memory.get_mut(&node.name)
+        {
+            memory.runs();
         }
     }
 
@@ -139,6 +160,9 @@ impl LifecycleController {
         match self.writer.patch(&node.name, patch).await {
             Ok(_) if node.ready == Some(Ready::True) => {
                 tracing::info!(node = node.name, "the Node is Ready: taints of a machine that is off removed");
+            }
+            Ok(_) if taints.len() < node.taints.len() => {
+                tracing::info!(node = node.name, "the machine runs again: it is in service");
             }
             Ok(_) => {
                 let keys: Vec<&str> = taints.iter().map(|taint| taint.key.as_str()).collect();
@@ -157,10 +181,6 @@ impl LifecycleController {
     }
 
     async fn delete(&mut self, node: &NodeView, evidence: &str) {
-        let refused = self.memory.get(&node.name).and_then(|memory| memory.refused);
-        if refused.is_some_and(|at| at.elapsed() < AFTER_REFUSAL) {
-            return;
-        }
         let object = reference(node);
         let message = format!("Deleting node {} because it does not exist in the cloud provider", node.name);
         tracing::info!(node = node.name, evidence, "deleting the Node: its machine is gone");
@@ -172,7 +192,7 @@ impl LifecycleController {
             return;
         }
         if api_code(&error) == Some(403) {
-            self.memory.entry(node.name.clone()).or_default().refused = Some(Instant::now());
+            self.memory.entry(node.name.clone()).or_default().refuse(Instant::now());
         }
         let text = chain(&error);
         tracing::warn!(node = node.name, error = text, "failed to delete the Node");

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use tokio::time::Instant;
 
 use crate::view::{NodeAddress, NodeView, ServiceKey, ServiceView};
 
@@ -99,8 +100,14 @@ pub trait Instances: Send + Sync + 'static {
     /// Whether the machine still exists.
     async fn existence(&self, node: &NodeView) -> Existence;
 
-    /// Whether the machine is switched off, which is not the same as not ready.
+    /// Whether the machine is switched off, which is not the same as not ready. As far as is known, without asking anybody.
     async fn power(&self, node: &NodeView) -> Power;
+
+    /// The same from the cloud itself, at this moment: what cannot be taken back is done on this answer only.
+    async fn power_now(&self, node: &NodeView) -> Power;
+
+    /// Since when what is known of machines has been kept up to date without interruption; `None`: it is not.
+    fn steady_since(&self) -> Option<Instant>;
 
     /// Nodes to look at again, because their machine changed. `None` as name means all of them.
     fn wakes(&self) -> BoxStream<'static, NodeWake>;

@@ -25,6 +25,9 @@ pub mod cloudprovider {
         /// `namespace.name`, the index of who shares with whom.
         pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
 
+        /// Service: namespaces, comma-separated, whose Services may share its address by naming it as their primary; `*` means all.
+        pub const SHARE_WITH: &str = "cloudprovider.harvesterhci.io/share-with-namespaces";
+
         /// Service: name of a group in its namespace whose members share one address of a pool.
         pub const SHARE_GROUP: &str = "cloudprovider.harvesterhci.io/share-group";
 

@@ -349,8 +349,13 @@ fn check_credentials(user: &Entry) -> Result<(), CloudConfigError> {
         (true, false) if !certificate && !token => return Err(pair("username", "password")),
         (name, password) => name && password,
     };
-    let plugin = ["exec", "auth-provider"].iter().any(|key| user.body.get(*key).is_some_and(Value::is_object));
-    if !(certificate || token || basic || plugin) {
+    // A program that the image does not have, and that whoever writes the file would have run with our rights.
+    if let Some(plugin) =
+        ["exec", "auth-provider"].into_iter().find(|key| user.body.get(*key).is_some_and(Value::is_object))
+    {
+        return Err(CloudConfigError::Plugin { user: user.name.clone(), plugin });
+    }
+    if !(certificate || token || basic) {
         return Err(CloudConfigError::NoCredentials { user: user.name.clone() });
     }
     // What the client library would stumble over without saying where.

@@ -8,6 +8,7 @@ use crate::identity::Identity;
 
 /// Configuration of the provider, checked and normalised (ccm.md 1.4). One name of the cluster is used everywhere (W-09).
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools)] // flags are what they are
 pub struct ProviderConfig {
     /// `--cluster-name`.
     pub cluster_name: ClusterName,
@@ -21,10 +22,14 @@ pub struct ProviderConfig {
     pub ignore_node_annotations: bool,
     /// `--disable-vmi-controller`: VMIs wake no Nodes, no guest agent is asked, no NAD mapping is written.
     pub disable_vmi_controller: bool,
+    /// `--disable-hostname-lookup`: a Node is on the VM of its name; no guest agent is asked for another one.
+    pub disable_hostname_lookup: bool,
     /// `--garbage-collection` and its grace period.
     pub garbage: GarbageConfig,
     /// `--max-load-balancers`; `None`: as many as Harvester gives.
     pub max_load_balancers: Option<usize>,
+    /// `--share-across-namespaces`: the Service whose address is shared is not asked.
+    pub share_across_namespaces: bool,
     /// Namespace on Harvester of all VMs and load balancers of this cluster, from the cloud-config's context.
     pub namespace: String,
     /// URL of the Harvester API, for messages.
@@ -86,6 +91,8 @@ pub struct LoadBalancerConfig {
     pub cluster_uid: Option<String>,
     /// So many load balancers may this cluster have.
     pub max_load_balancers: Option<usize>,
+    /// A Service of another namespace may share an address without the consent of the Service that has it.
+    pub share_across_namespaces: bool,
     /// Namespace of the objects.
     pub namespace: String,
     /// URL of the Harvester API, for messages.
@@ -135,6 +142,7 @@ impl ProviderConfig {
             management_network: self.management_network.clone(),
             cluster_uid: None,
             max_load_balancers: self.max_load_balancers,
+            share_across_namespaces: self.share_across_namespaces,
             namespace: self.namespace.clone(),
             server: self.server.clone(),
         }

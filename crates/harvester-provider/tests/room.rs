@@ -132,8 +132,10 @@ async fn at_rest(count: usize) -> usize {
         node_exclude_ip_ranges: Vec::new(),
         ignore_node_annotations: false,
         disable_vmi_controller: false,
+        disable_hostname_lookup: false,
         garbage: GarbageConfig::new(GarbageMode::List, Duration::from_hours(1)),
         max_load_balancers: None,
+        share_across_namespaces: false,
         namespace: "guests".to_owned(),
         server: "https://harvester:6443".to_owned(),
     };

@@ -27,6 +27,7 @@
 
 pub mod addresses;
 pub mod cluster;
+pub mod conformance;
 pub mod echo;
 pub mod helm;
 pub mod net;
@@ -35,6 +36,7 @@ pub mod process;
 pub mod programs;
 pub mod run_dir;
 pub mod shared;
+pub mod stall;
 pub mod wait;
 
 pub use cluster::api_server::ApiServer;

@@ -145,7 +145,8 @@ async fn guest_client(flags: &Flags, requests: &ApiMetrics) -> anyhow::Result<Cl
     let flag = flags.cloud.kubeconfig.as_ref().map(|path| path.to_string_lossy().into_owned());
     let source = Source::choose(flag.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
     let config = source.load(flags.cloud.master.as_deref()).await.context("no access to the guest cluster")?;
-    Ok(client::connect(config, &client::Settings::new("guest", &PRODUCT).metrics(requests))?)
+    let limit = client::Limit::new(flags.cloud.kube_api_qps, flags.cloud.kube_api_burst);
+    Ok(client::connect(config, &client::Settings::new("guest", &PRODUCT).metrics(requests).limit(limit))?)
 }
 
 async fn serve(
@@ -167,6 +168,7 @@ async fn serve(
     let server = Server {
         address: SocketAddr::new(flags.serving.bind_address, flags.serving.secure_port),
         tls,
+        handshake: configuration.handshake.clone(),
         access: Access::delegated(guest.clone(), always_allow),
         health: health.clone(),
         metrics: metrics.clone(),

@@ -1,6 +1,7 @@
 //! The controller against a scripted API server and a scripted cloud.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -9,7 +10,7 @@ use runtime::scenario::{Scenario, Seen};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::decide::SHUTDOWN;
+use super::decide::{AFTER_REFUSAL, OUT_OF_SERVICE, SHUTDOWN};
 use super::*;
 use crate::cache;
 use crate::provider::{Existence, InstanceMetadata, NodeWake, Power, ProviderError};
@@ -19,6 +20,10 @@ use crate::view::Ready;
 struct Cloud {
     existence: Mutex<Existence>,
     power: Power,
+    /// What a live read says.
+    power_now: Mutex<Power>,
+    /// How often the cloud was asked for a machine.
+    asked: AtomicU32,
 }
 
 #[async_trait]
@@ -28,11 +33,20 @@ impl Instances for Cloud {
     }
 
     async fn existence(&self, _: &NodeView) -> Existence {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         self.existence.lock().unwrap().clone()
     }
 
     async fn power(&self, _: &NodeView) -> Power {
         self.power.clone()
+    }
+
+    async fn power_now(&self, _: &NodeView) -> Power {
+        self.power_now.lock().unwrap().clone()
+    }
+
+    fn steady_since(&self) -> Option<Instant> {
+        Some(Instant::now().checked_sub(Duration::from_mins(1)).unwrap())
     }
 
     fn wakes(&self) -> BoxStream<'static, NodeWake> {
@@ -55,7 +69,8 @@ fn gone() -> Existence {
 impl Test {
     fn new(existence: Existence, power: Power, answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static) -> Self {
         let scenario = Scenario::answering(answer);
-        let cloud = Arc::new(Cloud { existence: Mutex::new(existence), power });
+        let power_now = Mutex::new(power.clone());
+        let cloud = Arc::new(Cloud { existence: Mutex::new(existence), power, power_now, asked: AtomicU32::new(0) });
         let cache = cache::nodes_with([
             NodeView { ready: Some(Ready::Unknown), provider_id: Some("harvester://vm".into()), ..node("n") },
             node("ready"),
@@ -116,9 +131,39 @@ async fn without_the_right_to_delete_it_is_told_once_and_tried_again_later() {
             "DeletingNodeFailed Failed deleting node n: nodes \"n\" is forbidden",
         ]
     );
+    // Hundreds of such Nodes would cost the cloud hundreds of questions in each pass.
+    assert_eq!(test.cloud.asked.load(Ordering::Relaxed), 2, "nobody asks while nothing can come of it");
+    tokio::time::advance(AFTER_REFUSAL + Duration::from_secs(1)).await;
+    for _ in 0..5 {
+        test.controller.pass().await;
+    }
+    assert_eq!((test.scenario.requests().len(), test.cloud.asked.load(Ordering::Relaxed)), (2, 4));
     tokio::time::advance(AFTER_REFUSAL + Duration::from_secs(1)).await;
     test.controller.pass().await;
-    assert_eq!(test.scenario.requests().len(), 2);
+    assert_eq!(test.cloud.asked.load(Ordering::Relaxed), 4, "and more seldom each time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_out_of_service_only_if_the_cloud_itself_says_that_its_machine_is_off() {
+    let answer = |_: &Seen| (200, json!({"metadata": {"name": "n"}}));
+    let mut test = Test::new(Existence::Exists, Power::Off, answer);
+    test.controller.settings.out_of_service_after = Some(Duration::from_secs(15));
+    let tainted = |test: &Test| {
+        let keys = |seen: &Seen| seen.body["spec"]["taints"].to_string().contains(OUT_OF_SERVICE);
+        test.scenario.requests().iter().filter(|seen| keys(seen)).count()
+    };
+    *test.cloud.power_now.lock().unwrap() = Power::On;
+    for _ in 0..10 {
+        test.controller.pass().await;
+        tokio::time::advance(Duration::from_secs(5)).await;
+    }
+    assert_eq!(tainted(&test), 0, "the cache is wrong, and its word begins to count anew each time");
+    *test.cloud.power_now.lock().unwrap() = Power::Off;
+    for _ in 0..5 {
+        test.controller.pass().await;
+        tokio::time::advance(Duration::from_secs(5)).await;
+    }
+    assert!(tainted(&test) > 0);
 }
 
 /// A webhook may have something against one Node.

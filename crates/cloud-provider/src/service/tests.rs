@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::decide::FINALIZER;
 use super::*;
 use crate::cache;
-use crate::provider::{ProviderError, Remark};
+use crate::provider::{ProviderError, Remark, Waiting};
 use crate::test_support::service;
 use crate::view::{CONDITION, Condition, Uid};
 
@@ -191,6 +191,44 @@ async fn trouble_is_written_on_the_service_once_and_taken_back_once() {
     let writes = test.scenario.writes();
     assert_eq!(writes.len(), 2);
     assert_eq!(writes[1].body["status"]["conditions"][0]["status"], "True");
+}
+
+/// Seen: 149 writes per second on one Service.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_somebody_undoes_is_repeated_more_seldom_each_time_and_the_other_writer_is_named() {
+    let fields = json!([
+        {"manager": "argocd", "operation": "Update", "time": "2026-01-01T00:05:00Z"},
+        {"manager": FIELD_MANAGER, "operation": "Update", "time": "2026-01-01T00:05:01Z"},
+    ]);
+    let mut test = Test::with([finalized(|_| {})], Cloud::default(), move |_| {
+        let metadata = json!({"name": "web", "managedFields": fields});
+        (200, json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata}))
+    });
+    test.will_ensure((0..100).map(|_| Ok(Ensured::ready(true))));
+    let start = Instant::now();
+    let mut version = 10;
+    while start.elapsed() < Duration::from_mins(10) {
+        // Undone: the same state under another version.
+        version += 1;
+        let view = finalized(|view| view.resource_version = version.to_string());
+        test.cache.apply(view.key.clone(), view);
+        match test.pass().await {
+            Next::After(rest) => tokio::time::advance(rest).await,
+            _ => tokio::time::advance(Duration::from_millis(7)).await,
+        }
+    }
+    let repairs = test.calls().len();
+    assert!((10..20).contains(&repairs), "{repairs}");
+    let told: Vec<String> = test.told().into_iter().filter(|told| told.starts_with("UndoneByOthers")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("\"argocd\" (Update at 2026-01-01T00:05:00Z)"), "{}", told[0]);
+    // What the user changes meanwhile is answered at once.
+    let asked = finalized(|view| {
+        view.resource_version = "999".into();
+        view.ports = [(crate::view::Protocol::Tcp, 8080)].into();
+    });
+    test.cache.apply(asked.key.clone(), asked);
+    assert_eq!((test.pass().await, test.calls().len()), (Next::OnChange, 1));
 }
 
 /// Not as asked for, and no failure: `SyncLoadBalancerFailed` would say that nothing is served.
@@ -446,6 +484,7 @@ async fn a_wait_has_its_own_time_and_a_wake_up_ends_it_at_once() {
     assert_eq!(test.calls().len(), 1);
 }
 
+/// W-35.
 #[tokio::test(start_paused = true)]
 async fn one_worker_serves_everybody_while_many_wait() {
     let many: Vec<ServiceView> = (0..200)

@@ -15,12 +15,13 @@ use cloud_provider::provider::{Existence, InstanceMetadata, Instances, NodeWake,
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
 use harvester_api::keys::{self, kube_vip};
-use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine::PrintableStatus;
 use harvester_api::virtual_machine_instance::Phase;
 use runtime::cache::Cache;
 use runtime::reflect::Status;
 use tokio::sync::{mpsc, watch};
+
+use finding::nodes_of;
 
 use super::addresses::{AddressRules, Addresses, node_addresses};
 use super::hostnames::{Ask, Hostnames};
@@ -61,6 +62,8 @@ pub struct HarvesterInstances {
     rules: AddressRules,
     /// `--disable-vmi-controller` not given.
     follows_vmis: bool,
+    /// And `--disable-hostname-lookup` neither: a Node may be called other than its machine.
+    asks_agents: bool,
     services: ServiceCache,
     vms: VmCache,
     vmis: VmiCache,
@@ -87,6 +90,8 @@ struct Memory {
     swept: Option<Instant>,
     /// Addresses of Services, and when they were last published.
     vips: BTreeMap<IpAddr, Instant>,
+    /// How often something went wrong with the watches, and since when it was so often.
+    steady: Option<(u64, tokio::time::Instant)>,
 }
 
 /// A VM and its Node, as a provider ID has shown.
@@ -128,6 +133,7 @@ impl HarvesterInstances {
             server: config.server.clone(),
             rules: AddressRules::from(config),
             follows_vmis: !config.disable_vmi_controller,
+            asks_agents: !(config.disable_vmi_controller || config.disable_hostname_lookup),
             services,
             vms,
             vmis,
@@ -312,28 +318,6 @@ fn label_value(text: &str) -> Option<String> {
     good.then(|| text.to_owned())
 }
 
-/// The nodes to look at again when this machine changes. None while it is between two hosts: its zone is about to change.
-fn nodes_of(vm: &str, vmis: &VmiCache, cluster: &ClusterName, memory: &Mutex<Memory>) -> Vec<NodeWake> {
-    let vmi = vmis.get(&vm.to_owned());
-    if vmi.as_ref().is_some_and(|vmi| vmi.migrating) {
-        return Vec::new();
-    }
-    let labelled = vmi.as_ref().and_then(|vmi| vmi.guest_cluster());
-    if !cluster.is_default() && labelled.is_some_and(|other| other != cluster.as_str()) {
-        return Vec::new();
-    }
-    let memory = lock(memory);
-    let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| &binding.node);
-    let bound = bound.or_else(|| memory.found.get(vm)).cloned();
-    // A node that waits for the machine of its own name does not wait for this one, unless one fewer makes the difference.
-    let waits = |node: &&String| {
-        vmi.is_none() || **node == vm || memory.hostnames.is_called(vm, node) || vmis.get(node).is_none()
-    };
-    let mut nodes: BTreeSet<String> = memory.unresolved.keys().filter(waits).cloned().collect();
-    nodes.insert(bound.unwrap_or_else(|| vm.to_owned()));
-    nodes.into_iter().map(NodeWake::Node).collect()
-}
-
 #[async_trait]
 impl Instances for HarvesterInstances {
     async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError> {
@@ -390,6 +374,32 @@ impl Instances for HarvesterInstances {
             Ok(vm) => power(&vm, self.vmis.get(&vm.name).as_deref()),
             Err(reason) => Power::Unknown(reason),
         }
+    }
+
+    async fn power_now(&self, node: &NodeView) -> Power {
+        let known = match self.vm(node) {
+            Ok(vm) => vm,
+            Err(reason) => return Power::Unknown(reason),
+        };
+        match self.requests.read(&known.name).await {
+            Ok(Some((vm, vmi))) if vm.uid == known.uid => power(&vm, vmi.as_ref()),
+            Ok(_) => Power::Unknown(format!("VM {}/{} is another one now, or gone", self.namespace, known.name)),
+            Err(error) => Power::Unknown(runtime::error::chain(&error)),
+        }
+    }
+
+    fn steady_since(&self) -> Option<tokio::time::Instant> {
+        let mut troubles = 0;
+        let mut well = true;
+        for status in &self.watched {
+            let status = status.borrow();
+            troubles += status.troubles;
+            well &= status.synced && status.error.is_none();
+        }
+        let mut memory = self.memory();
+        let since = memory.steady.filter(|(before, _)| *before == troubles).map(|(_, since)| since);
+        memory.steady = well.then(|| (troubles, since.unwrap_or_else(tokio::time::Instant::now)));
+        memory.steady.map(|(_, since)| since)
     }
 
     fn wakes(&self) -> BoxStream<'static, NodeWake> {

@@ -1,20 +1,39 @@
 //! Every request about machines that we send besides the watches: guest agents, and the proof that a VM is gone.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use harvester_api::virtual_machine::VirtualMachine;
-use harvester_api::virtual_machine_instance::GuestOsInfo;
+use harvester_api::virtual_machine_instance::{GuestOsInfo, VirtualMachineInstance};
 use kube::Client;
 use kube::api::{Api, ListParams};
 use kube::core::Request;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::lookup::Live;
+use super::view::{VmView, VmiView};
+
+/// One list of all machines serves all questions of this time: hundreds of machines may be removed at once. A UID never comes back, so a list
+/// proves of a machine that it is gone, no matter which question it was made for.
+const LIST_LASTS: Duration = Duration::from_secs(1);
+/// Machines per page.
+const PAGE: u32 = 500;
+
+/// The UIDs of all machines; `None`: they could not be listed.
+struct Listed {
+    at: Instant,
+    uids: Option<HashSet<String>>,
+}
 
 /// Sends the requests.
 #[derive(Clone)]
 pub struct Requests {
     client: Client,
     namespace: String,
+    listed: Arc<Mutex<Option<Listed>>>,
 }
 
 impl fmt::Debug for Requests {
@@ -26,7 +45,7 @@ impl fmt::Debug for Requests {
 impl Requests {
     /// For machines in `namespace` of Harvester.
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self { client, namespace: namespace.to_owned() }
+        Self { client, namespace: namespace.to_owned(), listed: Arc::default() }
     }
 
     /// Host name that the guest agent of a VMI reports.
@@ -41,15 +60,47 @@ impl Requests {
         let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &self.namespace);
         match vms.get_metadata(name).await {
             Ok(vm) => Live::Named(vm.metadata.uid.unwrap_or_default()),
-            Err(error) if is_not_found(&error, name) => {
-                let listed = vms.list_metadata(&ListParams::default()).await;
-                let has_uid = |vms: kube::core::ObjectList<kube::core::PartialObjectMeta<VirtualMachine>>| {
-                    vms.items.iter().any(|vm| vm.metadata.uid.as_deref() == Some(uid))
-                };
-                Live::NotFound { uid_listed: listed.ok().map(has_uid) }
-            }
+            Err(error) if is_not_found(&error, name) => Live::NotFound { uid_listed: self.is_listed(uid).await },
             Err(error) => Live::Failed(runtime::error::chain(&error)),
         }
+    }
+
+    /// Whether some machine has this UID; whoever asks at the same time waits for the same list.
+    async fn is_listed(&self, uid: &str) -> Option<bool> {
+        let mut listed = self.listed.lock().await;
+        let last = listed.take().filter(|listed| listed.at.elapsed() < LIST_LASTS);
+        let last = if let Some(last) = last {
+            last
+        } else {
+            let uids = self.uids().await.ok();
+            Listed { at: Instant::now(), uids }
+        };
+        let found = last.uids.as_ref().map(|uids| uids.contains(uid));
+        *listed = Some(last);
+        found
+    }
+
+    async fn uids(&self) -> Result<HashSet<String>, kube::Error> {
+        let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &self.namespace);
+        let mut uids = HashSet::new();
+        let mut page = ListParams::default().limit(PAGE);
+        loop {
+            let list = vms.list_metadata(&page).await?;
+            uids.extend(list.items.into_iter().filter_map(|vm| vm.metadata.uid));
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(uids),
+            }
+        }
+    }
+
+    /// A machine and its instance as they are at this moment; `None`: there is none of this name.
+    pub async fn read(&self, name: &str) -> Result<Option<(VmView, Option<VmiView>)>, kube::Error> {
+        let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &self.namespace);
+        let Some(vm) = vms.get_opt(name).await? else { return Ok(None) };
+        let vmis: Api<VirtualMachineInstance> = Api::namespaced(self.client.clone(), &self.namespace);
+        let vmi = vmis.get_opt(name).await?;
+        Ok(Some((VmView::from(&vm), vmi.as_ref().map(VmiView::from))))
     }
 }
 
@@ -114,6 +165,32 @@ mod tests {
             let live = prove((code, body.clone()), list(&[])).await;
             assert!(matches!(live, Live::Failed(_)), "{body}: {live:?}");
         }
+    }
+
+    /// Seen: 500 removed machines cost a thousand lists.
+    #[tokio::test(start_paused = true)]
+    async fn many_removed_machines_cost_one_list_in_pages() {
+        let server = Scenario::answering(|request| {
+            if !request.path.ends_with("/virtualmachines") {
+                let name = request.path.rsplit('/').next().unwrap_or_default();
+                return (404, not_found(&json!({ "name": name })));
+            }
+            let (_, mut page) = list(&["other"]);
+            if !request.query.contains("continue=") {
+                page["metadata"]["continue"] = json!("next");
+            }
+            (200, page)
+        });
+        let requests = Requests::new(server.client(), "guests");
+        let lost: Vec<String> = (0..100).map(|n| format!("vm-{n}")).collect();
+        let asked = lost.iter().map(|name| requests.prove(name, name));
+        let found = futures::future::join_all(asked).await;
+        assert!(found.iter().all(|live| *live == Live::NotFound { uid_listed: Some(false) }));
+        let lists = || server.requests().iter().filter(|seen| seen.path.ends_with("/virtualmachines")).count();
+        assert_eq!(lists(), 2, "two pages of one list");
+        tokio::time::advance(LIST_LASTS).await;
+        requests.prove("vm-1", "vm-1").await;
+        assert_eq!(lists(), 4, "a later question gets a list of its own");
     }
 
     #[tokio::test]

@@ -21,6 +21,7 @@ pub fn config() -> LoadBalancerConfig {
         cluster_name: ClusterName::from_record("demo"),
         management_network: None,
         max_load_balancers: None,
+        share_across_namespaces: false,
         cluster_uid: Some("uid-of-cluster".into()),
         namespace: "guests".into(),
         server: "https://h:6443".into(),

@@ -130,6 +130,9 @@ pub enum Holder {
     /// A machine.
     #[error("that of node {0}")]
     Node(String),
+    /// A router: whoever announced its address would cut the whole network off.
+    #[error("the gateway of the network of load balancer {0}")]
+    Gateway(String),
     /// A Service, for clients inside the cluster.
     #[error("the ClusterIP of service {0}")]
     ClusterIp(ServiceKey),
@@ -240,6 +243,7 @@ mod tests {
         assert_eq!(found("192.168.0.12"), None);
     }
 
+    /// W-33.
     #[test]
     fn pool_dhcp_static_and_a_pool_by_name_can_be_asked_for() {
         let ip: IpAddr = "10.0.0.7".parse().unwrap();

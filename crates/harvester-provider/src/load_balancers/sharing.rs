@@ -49,6 +49,19 @@ pub enum ShareError {
         /// As written.
         value: String,
     },
+    /// It is another namespace's, and that has not agreed.
+    #[error(
+        "service {primary} is in another namespace and does not share its address with namespace {namespace}: annotate it with {key}: {namespace} \
+         (namespaces separated by commas, or *), name a Service of the same namespace in annotation {named}, or remove that annotation for an \
+         address of its own; --share-across-namespaces needs no consent",
+        key = cloudprovider::SHARE_WITH, named = cloudprovider::PRIMARY_SERVICE
+    )]
+    NoConsent {
+        /// Owner of the address.
+        primary: ServiceKey,
+        /// Of the Service that asks.
+        namespace: String,
+    },
     /// The annotation's value is no name of a group.
     #[error(
         "annotation {key} has the value {:?}, expected a name of lower-case letters, digits and '-', at most 63; remove the annotation \
@@ -201,6 +214,16 @@ pub fn sharers(primary: &ServiceKey, services: impl IntoIterator<Item = Arc<Serv
         .filter(|service| service.is_load_balancer && !service.has_class && !service.deleting)
         .filter(|service| service.key != *primary && names_it(service))
         .collect()
+}
+
+/// Whether `sharer` may have the address of `primary`: within a namespace, with its consent, or where clients are told of it already, by a
+/// status that the authors of Services may not write. `open`: nobody is asked, as with the Go provider.
+pub fn may_share(sharer: &ServiceView, primary: &ServiceView, open: bool) -> bool {
+    let namespace = sharer.key.namespace.as_str();
+    let agreed = primary.annotations.get(cloudprovider::SHARE_WITH).unwrap_or_default();
+    open || namespace == primary.key.namespace
+        || agreed.split(',').map(str::trim).any(|one| one == "*" || one == namespace)
+        || primary.ingress.iter().any(|address| sharer.ingress.contains(address))
 }
 
 /// Value of the label on a secondary; `None` where it would be no valid label value (W-22): then there is no label.

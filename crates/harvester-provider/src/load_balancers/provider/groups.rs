@@ -49,7 +49,9 @@ impl HarvesterLoadBalancers {
     /// Services that share with `primary`: by its name, and by its group. Of a group that another one leads, those who still show
     /// this one's address: it is not released before they have gone over.
     pub(super) fn sharers(&self, primary: &ServiceView, config: &LoadBalancerConfig) -> Vec<Arc<ServiceView>> {
-        let sharers = sharing::sharers(&primary.key, self.neighbours.naming(&primary.key));
+        let mut sharers = sharing::sharers(&primary.key, self.neighbours.naming(&primary.key));
+        // Who was refused neither takes its ports nor keeps its address alive.
+        sharers.retain(|sharer| sharing::may_share(sharer, primary, config.share_across_namespaces));
         let mut sharers: Vec<_> = sharers.iter().map(|service| Arc::new(self.patched.see(service))).collect();
         if let Some(group) = sharing::group_of(primary) {
             let leads = self.leader(&group, config).is_some_and(|leader| leader.key == primary.key);

@@ -256,7 +256,11 @@ impl HarvesterLoadBalancers {
                 continue 'rounds;
             }
             let verdict = not_yet.unwrap_or(verdict);
-            let reason = if let Verdict::Waiting(_, reason) = &verdict { Some(*reason) } else { None };
+            let reason = match &verdict {
+                Verdict::Waiting(_, reason) => Some(*reason),
+                Verdict::Refused(_) => Some(WaitReason::User),
+                Verdict::Ready | Verdict::Served(_) => None,
+            };
             self.metrics.waits(&service.key, reason);
             return match verdict {
                 Verdict::Ready => Ok(Ensured::Ready { changed, remark: misspelt(&current.annotations) }),

@@ -83,7 +83,9 @@ impl HarvesterLoadBalancers {
     /// taking it away would help nobody.
     pub(super) fn address_holder(&self, service: &ServiceView) -> Option<Holder> {
         let address = choice::static_address(service).filter(|address| !service.ingress.contains(address))?;
+        let gateway = || self.lbs.all().into_iter().find(|lb| lb.gateway == Some(address));
         choice::holder(address, &self.given.server, &self.nodes.all(), &self.services.all())
+            .or_else(|| gateway().map(|lb| Holder::Gateway(lb.name.clone())))
     }
 
     /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too, unless somebody has

@@ -17,7 +17,7 @@ async fn sharing() -> Lab {
     let Ensured::Waiting(waiting) = lab.ensure_named("default/second").await.unwrap() else {
         panic!("it is not first")
     };
-    assert_eq!(waiting.message, "primary service default/web has no ingress IP");
+    assert!(waiting.message.starts_with("primary service default/web has no ingress IP: "), "{}", waiting.message);
     assert_eq!(lab.sent(), [], "the older member makes the object, whoever is looked at first");
     lab.served().await;
     assert_eq!(lab.ensure_named("default/second").await.unwrap(), Ensured::ready(true));

@@ -91,6 +91,21 @@ async fn a_static_service_that_was_refused_a_nodes_address_is_woken_when_the_nod
     }
 }
 
+/// The host shows a tenant the gateway of each range that it has an address of.
+#[tokio::test]
+async fn a_static_address_is_not_that_of_a_gateway() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    lab.stored.lock().unwrap().values_mut().for_each(|object| {
+        object["status"]["allocatedAddress"]["gateway"] = json!("10.20.0.1");
+        bump(object);
+    });
+    lab.watch();
+    let greedy = service("default/greedy").short(&[("ipam", "static"), ("want", "10.20.0.1")]).done();
+    let error = lab.provider.ensure(&greedy).await.unwrap_err();
+    assert!(error.message.contains("10.20.0.1 is the gateway of the network of load balancer"), "{error:?}");
+}
+
 #[tokio::test]
 async fn a_secondary_that_asks_for_its_primarys_address_as_a_static_one_is_refused_and_the_primary_keeps_it() {
     let former = service("default/former")
