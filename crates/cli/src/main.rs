@@ -6,6 +6,7 @@ mod announcer;
 mod ccm;
 mod completion;
 mod generate_addon;
+mod identity;
 mod probe;
 #[cfg(test)]
 mod reference;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.get(1).map(String::as_str) {
         Some("announcer" | "manager") => announcer::main(&arguments[1..]),
+        Some("identity") => identity::main(&arguments[1..]),
         Some("probe") => probe::main(&arguments[2..]),
         Some("completion" | "man") => completion::main(&arguments),
         Some("generate-addon") => generate_addon::main(&arguments[1..]),

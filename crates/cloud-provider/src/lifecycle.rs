@@ -3,6 +3,7 @@
 //! A Node is deleted for one reason only: it is not Ready, and its machine was proven absent in several passes in a row. Whatever is
 //! not known changes nothing.
 
+mod breaker;
 mod decide;
 
 use std::collections::{HashMap, HashSet};
@@ -16,6 +17,7 @@ use runtime::events::Recorder;
 use runtime::shutdown::Token;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use breaker::Allowed;
 use decide::{Action, Circumstances, Memory, Question};
 
 use crate::cache::NodeCache;
@@ -53,7 +55,21 @@ pub struct LifecycleController {
     recorder: Recorder,
     settings: LifecycleSettings,
     memory: HashMap<String, Memory>,
+    deleted: breaker::Recent,
+    /// When it was told that too many Nodes are to be deleted.
+    told: Option<Instant>,
 }
+
+/// A Node that is to be deleted, with the evidence.
+struct Doomed {
+    node: Arc<NodeView>,
+    evidence: String,
+    /// In so many passes in a row the machine was proven absent.
+    proofs: u32,
+}
+
+/// That too many Nodes are to be deleted is told again after this time.
+const TELL_AGAIN: Duration = Duration::from_mins(10);
 
 impl std::fmt::Debug for LifecycleController {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -77,6 +93,8 @@ impl LifecycleController {
             recorder: recorder.for_component(COMPONENT),
             settings,
             memory: HashMap::new(),
+            deleted: breaker::Recent::default(),
+            told: None,
         }
     }
 
@@ -97,6 +115,11 @@ impl LifecycleController {
     }
 
     async fn pass(&mut self) {
+        if self.provider.hold().is_some() {
+            // What was seen before says nothing of what is when it is over.
+            self.memory.clear();
+            return;
+        }
         let mut nodes = self.cache.all();
         let there: HashSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
         self.memory.retain(|name, _| there.contains(name.as_str()));
@@ -114,6 +137,7 @@ impl LifecycleController {
             .buffer_unordered(PARALLEL)
             .collect()
             .await;
+        let mut doomed = Vec::new();
         for (node, answer) in answers {
             let memory = self.memory.entry(node.name.clone()).or_default();
             let circumstances = Circumstances {
@@ -132,9 +156,46 @@ impl LifecycleController {
                 }
                 Action::SetTaints(taints) => self.set_taints(&node, &taints).await,
                 Action::Confirm(expected, taints) => self.confirm(&node, &expected, &taints).await,
-                Action::Delete(evidence) => self.delete(&node, &evidence).await,
+                Action::Delete(evidence) => doomed.push(Doomed { node, evidence, proofs: memory.proofs() }),
             }
         }
+        self.delete_within_reason(doomed).await;
+    }
+
+    /// Many Nodes at once are deleted after one more look at their machines, more than a third of all by nobody but a human.
+    async fn delete_within_reason(&mut self, doomed: Vec<Doomed>) {
+        if doomed.is_empty() {
+            return;
+        }
+        let recent = self.deleted.count(Instant::now());
+        let allowed = breaker::allowed(recent, doomed.len(), self.cache.len() + recent);
+        if allowed == Allowed::No {
+            self.refuse(&doomed);
+            return;
+        }
+        let due = |doomed: &Doomed| allowed == Allowed::Yes || doomed.proofs > decide::PROOFS;
+        for Doomed { node, evidence, .. } in doomed.into_iter().filter(due) {
+            if self.delete(&node, &evidence).await {
+                self.deleted.note(Instant::now());
+            }
+        }
+    }
+
+    fn refuse(&mut self, doomed: &[Doomed]) {
+        if self.told.is_some_and(|told| told.elapsed() < TELL_AGAIN) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let names: Vec<&str> = doomed.iter().map(|doomed| doomed.node.name.as_str()).collect();
+        let text = format!(
+            "the machines of {} of {} Nodes are gone, more than a third: their Nodes are not deleted, because a wrong view of the cloud \
+             would look the same. If it is right, run: kubectl delete node {}",
+            doomed.len(),
+            self.cache.len(),
+            names.join(" ")
+        );
+        tracing::warn!("{text}");
+        self.recorder.warning(&reference(&doomed[0].node), "NodesNotDeleted", &text);
     }
 
     /// What gives pods and volumes free, or takes them back, is done on the cloud's own word of this moment.
@@ -180,16 +241,17 @@ impl LifecycleController {
         }
     }
 
-    async fn delete(&mut self, node: &NodeView, evidence: &str) {
+    /// Whether it is deleted.
+    async fn delete(&mut self, node: &NodeView, evidence: &str) -> bool {
         let object = reference(node);
         let message = format!("Deleting node {} because it does not exist in the cloud provider", node.name);
         tracing::info!(node = node.name, evidence, "deleting the Node: its machine is gone");
         self.recorder.normal(&object, "DeletingNode", &message);
-        let Err(error) = self.writer.delete(node).await else { return };
+        let Err(error) = self.writer.delete(node).await else { return true };
         // Gone already, another Node of this name, or written since it was judged: look again.
         if api_code(&error) == Some(404) || is_conflict(&error) {
             self.memory.remove(&node.name);
-            return;
+            return false;
         }
         if api_code(&error) == Some(403) {
             self.memory.entry(node.name.clone()).or_default().refuse(Instant::now());
@@ -197,6 +259,7 @@ impl LifecycleController {
         let text = chain(&error);
         tracing::warn!(node = node.name, error = text, "failed to delete the Node");
         self.recorder.warning(&object, "DeletingNodeFailed", &format!("Failed deleting node {}: {text}", node.name));
+        false
     }
 }
 

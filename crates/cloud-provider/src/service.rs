@@ -6,6 +6,7 @@
 mod apply;
 mod condition;
 mod decide;
+mod hold;
 mod memory;
 mod metrics;
 mod pause;
@@ -180,7 +181,13 @@ impl ServiceController {
         loop {
             let current = memory.written.newest(self.cache.get(key));
             let remembered = memory.served.clone();
-            match decide::decide(current.as_deref(), remembered.as_deref()) {
+            let step = decide::decide(current.as_deref(), remembered.as_deref());
+            if step != Step::Nothing
+                && let Some(held) = hold::held(self.provider.as_ref(), current.as_deref(), remembered.as_deref())
+            {
+                return held;
+            }
+            match step {
                 Step::Nothing => {
                     memory.served = None;
                     return Next::OnChange;

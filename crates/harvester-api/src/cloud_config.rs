@@ -118,6 +118,17 @@ impl CloudConfig {
         serde_json::from_value(document).expect("members were checked by parse()")
     }
 
+    /// Certificates of the authority that signs for the Harvester API, if the current context's cluster names any.
+    pub fn authority(&self) -> Option<Vec<u8>> {
+        let settings = &self.endpoints.first()?.settings;
+        let text = |key: &str| settings.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        match (text("certificate-authority-data"), text("certificate-authority")) {
+            (Some(data), _) => STANDARD.decode(data.trim()).ok(),
+            (None, Some(path)) => std::fs::read(path).ok(),
+            (None, None) => None,
+        }
+    }
+
     /// Files that it names instead of holding their content. `tokenFile` is not among them: the client reads that one again by itself.
     pub fn files(&self) -> Vec<PathBuf> {
         let named = self.endpoints.iter().map(|endpoint| (&endpoint.settings, "certificate-authority"));

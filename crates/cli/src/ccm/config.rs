@@ -142,6 +142,9 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
             max_load_balancers: Some(flags.harvester.max_load_balancers).filter(|limit| *limit > 0),
             namespace: cloud_config.namespace.clone(),
             server: cloud_config.endpoints.first().map(|endpoint| endpoint.server.clone()).unwrap_or_default(),
+            authority: cloud_config.authority().map(|authority| harvester_provider::fingerprint(&authority)),
+            own_node: own_node(),
+            paused: flags.harvester.paused,
         },
         cloud_config,
         controllers,
@@ -150,6 +153,13 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         handshake,
         warnings,
     })
+}
+
+/// The Node that this process runs on: as the chart tells it, else the name of the host, whose network the pod shares.
+fn own_node() -> Option<String> {
+    let told = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
+    told.or_else(host)
 }
 
 fn garbage(flags: &Flags) -> GarbageConfig {

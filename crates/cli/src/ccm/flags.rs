@@ -140,6 +140,13 @@ pub struct Harvester {
     /// How long a load balancer must have been without a Service before it is deleted
     #[arg(long, default_value = "24h", value_parser = go_duration)]
     pub garbage_collection_grace_period: Duration,
+    /// Other contexts of the cloud-config with the same user and namespace are further ways to Harvester, once they have shown a virtual
+    /// machine of this cluster
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub cloud_config_all_contexts: bool,
+    /// Observe and tell, and write nothing, neither in this cluster nor on Harvester
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub paused: bool,
     /// Print this help when the start fails
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub show_full_help_on_error: bool,

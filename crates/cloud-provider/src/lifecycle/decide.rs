@@ -19,7 +19,7 @@ pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const OURS: &str = "machine-off";
 
 /// Passes in a row in which the machine has to be proven absent. The Go framework deletes after one.
-const PROOFS: u32 = 2;
+pub(super) const PROOFS: u32 = 2;
 
 /// What the cloud has to be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +90,13 @@ pub(super) struct Circumstances {
     /// See [`Instances::steady_since`](crate::provider::Instances::steady_since).
     pub(super) steady_since: Option<Instant>,
     pub(super) now: Instant,
+}
+
+impl Memory {
+    /// In so many passes in a row the machine was proven absent.
+    pub(super) fn proofs(&self) -> u32 {
+        self.absent
+    }
 }
 
 /// What to do.

@@ -13,13 +13,14 @@ use tokio::sync::mpsc;
 use super::decide::{AFTER_REFUSAL, OUT_OF_SERVICE, SHUTDOWN};
 use super::*;
 use crate::cache;
-use crate::provider::{Existence, InstanceMetadata, NodeWake, Power, ProviderError};
+use crate::provider::{Existence, Hold, InstanceMetadata, NodeWake, Power, ProviderError};
 use crate::test_support::node;
 use crate::view::Ready;
 
 struct Cloud {
     existence: Mutex<Existence>,
     power: Power,
+    held: std::sync::atomic::AtomicBool,
     /// What a live read says.
     power_now: Mutex<Power>,
     /// How often the cloud was asked for a machine.
@@ -39,6 +40,11 @@ impl Instances for Cloud {
 
     async fn power(&self, _: &NodeView) -> Power {
         self.power.clone()
+    }
+
+    fn hold(&self) -> Option<Arc<Hold>> {
+        let held = self.held.load(Ordering::Relaxed);
+        held.then(|| Arc::new(Hold { reason: "Test", message: "not now".into(), initialises_nodes: true }))
     }
 
     async fn power_now(&self, _: &NodeView) -> Power {
@@ -70,7 +76,8 @@ impl Test {
     fn new(existence: Existence, power: Power, answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static) -> Self {
         let scenario = Scenario::answering(answer);
         let power_now = Mutex::new(power.clone());
-        let cloud = Arc::new(Cloud { existence: Mutex::new(existence), power, power_now, asked: AtomicU32::new(0) });
+        let (asked, held) = (AtomicU32::new(0), false.into());
+        let cloud = Arc::new(Cloud { existence: Mutex::new(existence), power, held, power_now, asked });
         let cache = cache::nodes_with([
             NodeView { ready: Some(Ready::Unknown), provider_id: Some("harvester://vm".into()), ..node("n") },
             node("ready"),
@@ -222,4 +229,43 @@ async fn it_looks_at_once_and_then_every_period() {
     assert_eq!(test.scenario.requests().len(), 1);
     stop.cancel();
     task.await.unwrap();
+}
+
+#[tokio::test]
+async fn while_nothing_may_be_written_no_node_goes_and_what_was_seen_before_does_not_count() {
+    let mut test = Test::new(gone(), Power::On, |_| (200, json!({"metadata": {"name": "n"}})));
+    test.controller.pass().await;
+    test.cloud.held.store(true, Ordering::Relaxed);
+    for _ in 0..3 {
+        test.controller.pass().await;
+    }
+    test.cloud.held.store(false, Ordering::Relaxed);
+    test.controller.pass().await;
+    assert_eq!(test.scenario.writes(), []);
+    test.controller.pass().await;
+    assert_eq!(test.scenario.writes().len(), 1, "two looks decide");
+    test.told();
+}
+
+#[tokio::test]
+async fn more_than_a_third_of_all_nodes_is_deleted_by_nobody_but_a_human() {
+    let mut test = Test::new(gone(), Power::On, |_| (200, json!({"metadata": {"name": "n"}})));
+    let sick = |name: String| {
+        let provider_id = Some(format!("harvester://{name}"));
+        (name.clone(), NodeView { ready: Some(Ready::Unknown), provider_id, ..node(&name) })
+    };
+    let well = |name: String| (name.clone(), node(&name));
+    let nodes = (0..4).map(|n| sick(format!("sick-{n}"))).chain((0..7).map(|n| well(format!("well-{n}"))));
+    test.cache.replace(nodes.collect());
+    for _ in 0..5 {
+        test.controller.pass().await;
+    }
+    assert_eq!(test.scenario.writes(), [], "4 of 11");
+    let told = test.told();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("NodesNotDeleted") && told[0].contains("kubectl delete node sick-"), "{told:?}");
+    // Three are few enough for any cluster.
+    test.cache.remove(&"sick-3".to_owned());
+    test.controller.pass().await;
+    assert_eq!(test.scenario.writes().len(), 3);
 }

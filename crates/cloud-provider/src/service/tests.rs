@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::decide::FINALIZER;
 use super::*;
 use crate::cache;
-use crate::provider::{ProviderError, Remark, Waiting};
+use crate::provider::{Hold, ProviderError, Remark, Waiting};
 use crate::test_support::service;
 use crate::view::{CONDITION, Condition, Uid};
 
@@ -23,6 +23,7 @@ struct Cloud {
     delete: Mutex<VecDeque<Result<Deleted, ProviderError>>>,
     calls: Mutex<Vec<String>>,
     wakes: Mutex<Option<mpsc::UnboundedReceiver<ServiceKey>>>,
+    held: std::sync::atomic::AtomicBool,
 }
 
 #[async_trait]
@@ -36,6 +37,11 @@ impl LoadBalancers for Cloud {
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
         self.calls.lock().unwrap().push(format!("delete {} {}", service.key, service.uid));
         self.delete.lock().unwrap().pop_front().unwrap_or(Ok(Deleted::Gone { existed: false }))
+    }
+
+    fn hold(&self, _: &ServiceView) -> Option<Arc<Hold>> {
+        let held = self.held.load(std::sync::atomic::Ordering::Relaxed);
+        held.then(|| Arc::new(Hold { reason: "Test", message: "not now".into(), initialises_nodes: true }))
     }
 
     fn wakes(&self) -> BoxStream<'static, ServiceKey> {
@@ -530,4 +536,26 @@ async fn stopping_ends_the_controller() {
     test.cache.apply(service("default/web").key, finalized(|view| view.labels.insert("a", "b")));
     tokio::time::sleep(Duration::from_secs(700)).await;
     assert_eq!(test.calls(), Vec::<String>::new());
+}
+
+/// A new Service, one that is served, and one that is gone: nothing is written for them, the cloud is not called, nobody is told.
+#[tokio::test]
+async fn while_nothing_may_be_written_nothing_is_and_it_goes_on_afterwards() {
+    let mut test = Test::new([service("default/web")]);
+    let hold = |held| test.cloud.held.store(held, std::sync::atomic::Ordering::Relaxed);
+    hold(true);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!((test.calls(), test.scenario.writes().len()), (vec![], 0));
+    hold(false);
+    test.pass().await;
+    assert_eq!(test.calls().len(), 1);
+    let writes = test.scenario.writes().len();
+    hold(true);
+    test.cache.remove(&service("default/web").key);
+    assert!(matches!(test.pass().await, Next::After(_)), "nobody wakes a Service that is gone");
+    assert_eq!((test.calls(), test.scenario.writes().len()), (vec![], writes));
+    hold(false);
+    test.pass().await;
+    assert_eq!(test.calls(), ["delete default/web u1"]);
+    test.told();
 }

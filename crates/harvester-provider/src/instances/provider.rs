@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use cloud_provider::cache::ServiceCache;
+use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::node::{INSTANCE_TYPE, is_uninitialized};
-use cloud_provider::provider::{Existence, InstanceMetadata, Instances, NodeWake, Power, ProviderError};
+use cloud_provider::provider::{Existence, Hold, InstanceMetadata, Instances, NodeWake, Power, ProviderError};
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
 use harvester_api::keys::{self, kube_vip};
@@ -65,6 +65,7 @@ pub struct HarvesterInstances {
     /// And `--disable-hostname-lookup` neither: a Node may be called other than its machine.
     asks_agents: bool,
     services: ServiceCache,
+    nodes: NodeCache,
     vms: VmCache,
     vmis: VmiCache,
     /// How the watches that fill the two caches are doing.
@@ -120,7 +121,7 @@ impl HarvesterInstances {
     /// Nothing is sent or watched before [`Self::run`], which gets the questions.
     pub fn new(
         (config, identity): (&ProviderConfig, Identity),
-        services: ServiceCache,
+        (services, nodes): (ServiceCache, NodeCache),
         (vms, vmis): (VmCache, VmiCache),
         watched: [watch::Receiver<Status>; 2],
         requests: Requests,
@@ -135,6 +136,7 @@ impl HarvesterInstances {
             follows_vmis: !config.disable_vmi_controller,
             asks_agents: !(config.disable_vmi_controller || config.disable_hostname_lookup),
             services,
+            nodes,
             vms,
             vmis,
             watched,
@@ -241,6 +243,15 @@ impl HarvesterInstances {
                 self.namespace
             )),
         }
+    }
+
+    /// UIDs of the machines of other Nodes: one of them has to be seen before anything counts as gone.
+    fn machines_of_others(&self, uid: &str) -> BTreeSet<String> {
+        let nodes = self.nodes.all();
+        let machines = nodes.iter().filter_map(|node| vm_uid(node)).filter(|other| *other != uid);
+        let confirmed = self.cluster.card();
+        let confirmed = confirmed.iter().flat_map(|card| card.machines.iter()).filter(|other| *other != uid);
+        machines.map(str::to_owned).chain(confirmed.cloned()).collect()
     }
 
     /// Addresses that announcers put on nodes (W-29), and those that they put there a while ago: Harvester sees an address for some
@@ -358,10 +369,8 @@ impl Instances for HarvesterInstances {
         if is_named || self.vms.all().iter().any(|vm| vm.uid == uid) {
             return Existence::Exists;
         }
-        match (
-            judge(&self.namespace, &name, uid, &self.requests.prove(&name, uid).await),
-            self.caution.may_delete_nodes(),
-        ) {
+        let live = &self.requests.prove(&name, uid, &self.machines_of_others(uid)).await;
+        match (judge(&self.namespace, &name, uid, live), self.caution.may_delete_nodes()) {
             (Existence::Gone(evidence), Err(why)) => {
                 Existence::Unknown(format!("{evidence}, but no Node is deleted now: {why}"))
             }
@@ -374,6 +383,10 @@ impl Instances for HarvesterInstances {
             Ok(vm) => power(&vm, self.vmis.get(&vm.name).as_deref()),
             Err(reason) => Power::Unknown(reason),
         }
+    }
+
+    fn hold(&self) -> Option<Arc<Hold>> {
+        self.cluster.hold()
     }
 
     async fn power_now(&self, node: &NodeView) -> Power {
@@ -403,8 +416,12 @@ impl Instances for HarvesterInstances {
     }
 
     fn wakes(&self) -> BoxStream<'static, NodeWake> {
+        let by_hold = futures::stream::unfold(self.cluster.holds(), |mut holds| async {
+            holds.changed().await.ok()?;
+            Some((NodeWake::All, holds))
+        });
         if !self.follows_vmis {
-            return futures::stream::pending().boxed();
+            return by_hold.boxed();
         }
         let (sender, mut receiver) = mpsc::unbounded_channel();
         self.memory().listeners.push(sender);
@@ -416,7 +433,8 @@ impl Instances for HarvesterInstances {
         let by_resync = each(self.caution.resyncs()).map(|()| NodeWake::All);
         let by_vm = self.vms.subscribe().flat_map(touched());
         let by_vmi = self.vmis.subscribe().flat_map(touched());
-        select_all([answered.boxed(), by_vm.boxed(), by_vmi.boxed(), by_resync.boxed()]).boxed()
+        let more = [by_hold.boxed(), by_resync.boxed()];
+        select_all([answered.boxed(), by_vm.boxed(), by_vmi.boxed()].into_iter().chain(more)).boxed()
     }
 }
 

@@ -56,7 +56,8 @@ fn lab_with(vmis: &[VmiView], hostname: &'static str, configure: impl Fn(&mut Pr
         Some("guestosinfo") => (200, json!({ "hostname": hostname })),
         Some("virtualmachines") => (
             200,
-            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": []}),
+            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": [
+                {"metadata": {"name": "canary", "uid": "uid-canary"}}]}),
         ),
         Some(name) => {
             let mut status = Scenario::status(404, "NotFound", "not found");
@@ -81,17 +82,23 @@ fn lab_with(vmis: &[VmiView], hostname: &'static str, configure: impl Fn(&mut Pr
         garbage: GarbageConfig::new(GarbageMode::Off, Duration::ZERO),
         namespace: "guests".into(),
         server: "https://h:6443".into(),
+        authority: None,
+        own_node: None,
+        paused: false,
     };
     configure(&mut config);
     let metrics = Arc::new(Metrics::register(&mut Registry::default()));
     let services = cloud_provider::cache::services_with([]);
+    // The machine of another Node, which is seen when anything is to count as gone.
+    let nodes = cloud_provider::cache::nodes();
+    nodes.replace([("canary".to_owned(), node("canary", Some("harvester://uid-canary"), false))].into());
     let requests = Requests::new(server.client(), "guests");
     let vmis = instances.clone();
     let watched = watch::Sender::new(Status::default());
     let both = [watched.subscribe(), watched.subscribe()];
     let (instances, asked) = HarvesterInstances::new(
         (&config, Identity::known("demo")),
-        services,
+        (services, nodes),
         (vms, instances),
         both,
         requests,

@@ -1,6 +1,6 @@
 //! Every request about machines that we send besides the watches: guest agents, and the proof that a VM is gone.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,18 +55,21 @@ impl Requests {
         Ok(self.client.request::<GuestOsInfo>(request).await?.hostname)
     }
 
-    /// Asks the API itself about a VM that the cache does not have.
-    pub async fn prove(&self, name: &str, uid: &str) -> Live {
+    /// Asks the API itself about a VM that the cache does not have. `others`: UIDs of the machines of other Nodes.
+    pub async fn prove(&self, name: &str, uid: &str, others: &BTreeSet<String>) -> Live {
         let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &self.namespace);
         match vms.get_metadata(name).await {
             Ok(vm) => Live::Named(vm.metadata.uid.unwrap_or_default()),
-            Err(error) if is_not_found(&error, name) => Live::NotFound { uid_listed: self.is_listed(uid).await },
+            Err(error) if is_not_found(&error, name) => {
+                let (uid_listed, canary) = self.is_listed(uid, others).await;
+                Live::NotFound { uid_listed, canary }
+            }
             Err(error) => Live::Failed(runtime::error::chain(&error)),
         }
     }
 
-    /// Whether some machine has this UID; whoever asks at the same time waits for the same list.
-    async fn is_listed(&self, uid: &str) -> Option<bool> {
+    /// Whether some machine has this UID, and some one of these; whoever asks at the same time waits for the same list.
+    async fn is_listed(&self, uid: &str, others: &BTreeSet<String>) -> (Option<bool>, bool) {
         let mut listed = self.listed.lock().await;
         let last = listed.take().filter(|listed| listed.at.elapsed() < LIST_LASTS);
         let last = if let Some(last) = last {
@@ -76,8 +79,9 @@ impl Requests {
             Listed { at: Instant::now(), uids }
         };
         let found = last.uids.as_ref().map(|uids| uids.contains(uid));
+        let canary = others.iter().any(|other| last.uids.as_ref().is_some_and(|uids| uids.contains(other)));
         *listed = Some(last);
-        found
+        (found, canary)
     }
 
     async fn uids(&self) -> Result<HashSet<String>, kube::Error> {
@@ -129,7 +133,7 @@ mod tests {
             assert_eq!(request.method, "GET");
             if request.path.ends_with("/virtualmachines/a") { get.clone() } else { list.clone() }
         });
-        Requests::new(server.client(), "guests").prove("a", "u").await
+        Requests::new(server.client(), "guests").prove("a", "u", &["other".to_owned()].into()).await
     }
 
     fn list(uids: &[&str]) -> (u16, Value) {
@@ -149,11 +153,13 @@ mod tests {
     async fn only_a_status_about_that_very_vm_is_a_proof() {
         let named = json!({"name": "a", "group": "kubevirt.io", "kind": "virtualmachines"});
         let gone = prove((404, not_found(&named)), list(&["other"])).await;
-        assert_eq!(gone, Live::NotFound { uid_listed: Some(false) });
+        assert_eq!(gone, Live::NotFound { uid_listed: Some(false), canary: true });
+        let elsewhere = prove((404, not_found(&named)), list(&["x"])).await;
+        assert_eq!(elsewhere, Live::NotFound { uid_listed: Some(false), canary: false });
         let renamed = prove((404, not_found(&named)), list(&["other", "u"])).await;
-        assert_eq!(renamed, Live::NotFound { uid_listed: Some(true) });
+        assert_eq!(renamed, Live::NotFound { uid_listed: Some(true), canary: true });
         let no_list = prove((404, not_found(&named)), (403, Scenario::status(403, "Forbidden", "no"))).await;
-        assert_eq!(no_list, Live::NotFound { uid_listed: None });
+        assert_eq!(no_list, Live::NotFound { uid_listed: None, canary: false });
 
         for (code, body) in [
             (404, Value::String("404 page not found".into())),
@@ -183,13 +189,14 @@ mod tests {
         });
         let requests = Requests::new(server.client(), "guests");
         let lost: Vec<String> = (0..100).map(|n| format!("vm-{n}")).collect();
-        let asked = lost.iter().map(|name| requests.prove(name, name));
+        let nobody = BTreeSet::new();
+        let asked = lost.iter().map(|name| requests.prove(name, name, &nobody));
         let found = futures::future::join_all(asked).await;
-        assert!(found.iter().all(|live| *live == Live::NotFound { uid_listed: Some(false) }));
+        assert!(found.iter().all(|live| *live == Live::NotFound { uid_listed: Some(false), canary: false }));
         let lists = || server.requests().iter().filter(|seen| seen.path.ends_with("/virtualmachines")).count();
         assert_eq!(lists(), 2, "two pages of one list");
         tokio::time::advance(LIST_LASTS).await;
-        requests.prove("vm-1", "vm-1").await;
+        requests.prove("vm-1", "vm-1", &nobody).await;
         assert_eq!(lists(), 4, "a later question gets a list of its own");
     }
 

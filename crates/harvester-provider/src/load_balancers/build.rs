@@ -23,6 +23,8 @@ pub fn config() -> LoadBalancerConfig {
         max_load_balancers: None,
         share_across_namespaces: false,
         cluster_uid: Some("uid-of-cluster".into()),
+        cluster_uids: vec!["uid-of-cluster".into()],
+        cluster_names: BTreeSet::new(),
         namespace: "guests".into(),
         server: "https://h:6443".into(),
     }

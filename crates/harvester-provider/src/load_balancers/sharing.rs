@@ -300,6 +300,11 @@ pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Optio
         .map(|other| other.key.clone())
 }
 
+/// Whether a Service shows this address.
+pub fn shows_ip(service: &ServiceView, address: IpAddr) -> bool {
+    shown_addresses(service).contains(&address)
+}
+
 /// Whether a Service has the address of `primary` by sharing it, now or before.
 pub fn wears_label_of(service: &ServiceView, primary: &ServiceKey) -> bool {
     let label = service.labels.get(cloudprovider::PRIMARY_SERVICE);

@@ -39,11 +39,7 @@ impl HarvesterLoadBalancers {
             return Some(Arc::clone(holder));
         }
         let members: Vec<_> = all.into_iter().filter(|service| sharing::is_member(service)).collect();
-        let mut memory = self.memory();
-        let founder = memory.founders.get(group).and_then(|key| members.iter().find(|member| member.key == *key));
-        let founder = founder.or(members.first()).cloned()?;
-        memory.founders.insert(group.clone(), founder.key.clone());
-        Some(founder)
+        self.memory().founder(group, &members).cloned()
     }
 
     /// Services that share with `primary`: by its name, and by its group. Of a group that another one leads, those who still show
