@@ -30,6 +30,7 @@ impl World<'_> {
                 self.api_down += 1;
                 (0..self.nodes.len()).for_each(|n| self.disconnect(n));
             }
+            Kind::ApiLate(milliseconds) => self.api_late += Duration::from_millis(milliseconds),
             Kind::Split(group) => {
                 self.splits.insert(index, group.into_iter().collect());
             }
@@ -100,6 +101,7 @@ impl World<'_> {
         match fault.kind {
             Kind::ApiAway(n) => self.nodes[n].api_away -= 1,
             Kind::ApiDown => self.api_down -= 1,
+            Kind::ApiLate(milliseconds) => self.api_late -= Duration::from_millis(milliseconds),
             Kind::Split(_) => {
                 self.splits.remove(&index);
             }
