@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-unit test-e2e docs-test sim fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
+.PHONY: help demo demo-down demo-programs test test-unit test-e2e docs-test sim fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
 
 , := ,
 ARCH := $(shell uname -m)
@@ -18,56 +18,63 @@ OUT := $(or $(CARGO_TARGET_DIR),target)
 BINARY := $(OUT)/$(TARGET)/release/harvester-cloud-provider
 # Everything is always built with one selection of packages: another one has other features of the dependencies, and compiles all of
 # them again. What is to run is chosen by the names of the tests.
-BUILD := cargo build --workspace --all-targets
-E2E := $(basename $(notdir $(wildcard tests/tests/*.rs) $(patsubst %/,%,$(dir $(wildcard tests/tests/*/main.rs)))))
+BUILD := cargo build --locked --workspace --all-targets
+# The demo's own programs need no optimisation, and are built in a third of the time without. CI has built everything by then, in one selection.
+DEMO_SELECTION ?= -p harvester-sim -p testbed --bins
+# What is tested is what is shipped.
+TESTS = HCP_TOOLS=$$(dev/tools.sh --print) HCP_BINARY=$(abspath $(BINARY)) dev/test.py
 
 help: ## what there is
 	@echo 'harvester-cloud-provider: cloud controller manager and address announcer for Kubernetes on Harvester'
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
 
-demo: release ## see the main job working on real components (KEEP=1 leaves it up), as root
-	@tools=$$(dev/tools.sh) && cargo build --profile tools -p harvester-sim -p testbed --bins && \
-	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(OUT)/tools/demo run $(if $(KEEP),--keep)
+demo: ## see the main job working on real components (KEEP=1 leaves it up), as root
+	@dev/tools.sh --packages
+	@dev/together.py --then 80 'etcd, Kubernetes, Helm=900=dev/tools.sh --demo' 'what is shipped=400=$(MAKE) --no-print-directory release' \
+	  'demo=200=$(MAKE) --no-print-directory demo-programs'
+	@HCP_TOOLS=$$(dev/tools.sh --demo) HCP_BINARY=$(BINARY) $(OUT)/debug/demo run $(if $(KEEP),--keep)
+
+demo-programs:
+	@cargo build --locked $(DEMO_SELECTION)
 
 demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
-	@test -x $(OUT)/tools/demo || cargo build --profile tools -p harvester-sim -p testbed --bins
-	@$(OUT)/tools/demo down
+	@test -x $(OUT)/debug/demo || $(MAKE) --no-print-directory demo-programs
+	@$(OUT)/debug/demo down
 
-test: test-unit test-e2e ## every test, as root
+test: tools release ## every test, as root; those of the whole product drive the binary that is shipped
+	@$(TESTS)
 
-test-unit: ## unit, property and real-kernel tests beside the code
-	@tools=$$(dev/tools.sh) && $(BUILD) && \
-	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/private.sh cargo test --workspace --exclude e2e --no-fail-fast
+test-unit: tools ## unit, property and real-kernel tests beside the code
+	@$(TESTS) --unit
 
-test-e2e: ## capabilities against a real control plane, in namespaces (E2E_JOBS=2 at a time)
-	@tools=$$(dev/tools.sh) && $(BUILD) && \
-	  HCP_TOOLS=$$tools HCP_REQUIRE_ROOT=1 dev/e2e.sh $(E2E)
+test-e2e: tools release ## capabilities against a real control plane, in namespaces (E2E_JOBS=2 at a time)
+	@$(TESTS) --e2e
 
 docs-test: ## links, commands and manifests of the documents
 	@$(BUILD) -q && cargo test -q --workspace --test docs
 
 bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md
-	@tools=$$(dev/tools.sh) && cargo build --profile tools -p harvester-sim -p e2e --bins && \
+	@tools=$$(dev/tools.sh) && cargo build --locked --profile tools -p harvester-sim -p e2e --bins && \
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/tools/bench $(ARGS)
 
 bench-ccm: ## measure the cloud controller alone against its bounds as root (ARGS='--quick', '--only ccm-real'); docs/performance.md
 	@$(MAKE) --no-print-directory bench ARGS='--ccm --report $(OUT)/bench/ccm.json $(ARGS)'
 
-chaos: ## break what can break around the cloud controller for CHAOS_SECONDS (600), as root; CHAOS_SEED repeats a run
+chaos: release ## break what can break around the cloud controller for CHAOS_SECONDS (600), as root; CHAOS_SEED repeats a run
 	@tools=$$(dev/tools.sh) && $(BUILD) && \
-	  HCP_TOOLS=$$tools dev/private.sh $(OUT)/debug/chaos
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/debug/chaos
 
 bench-announcer: release ## measure fail-over in node mode and the cost of 200 addresses as root (ARGS='--only power-loss', '--soak 30', '--help')
-	@tools=$$(dev/tools.sh) && cargo build --profile tools -p harvester-sim -p e2e --bins && \
+	@tools=$$(dev/tools.sh) && cargo build --locked --profile tools -p harvester-sim -p e2e --bins && \
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/tools/bench-announcer $(ARGS)
 
 SEEDS ?= 10000
 sim: ## simulate announcers under faults (SEEDS=100000, MODE='global service node'); prints a shrunk trace of what fails
-	@cargo build --profile tools -p announcer-sim --bin sim && \
+	@cargo build --locked --profile tools -p announcer-sim --bin sim && \
 	  for mode in $(or $(MODE),global service node); do $(OUT)/tools/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
 
 release: ## the static binary that is shipped
-	@RUSTC_WRAPPER='$(CURDIR)/dev/rustc.sh' RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --release --target $(TARGET) -p harvester-cloud-provider
+	@RUSTC_WRAPPER='$(CURDIR)/dev/rustc.sh' RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --locked --release --target $(TARGET) -p harvester-cloud-provider
 	@ls -l $(BINARY) | awk '{printf "%s: %.1f MB\n", $$NF, $$5 / 1e6}'
 	@echo "sha256 $$(sha256sum <$(BINARY) | cut -c-64)"
 
@@ -89,18 +96,18 @@ dashboard-png: ## docs/pictures/dashboard.png: the chart's dashboard over three 
 	@ls -l docs/pictures/dashboard.png | awk '{print $$NF ": " $$5 " bytes"}'
 
 fuzz: ## feed hostile frames to everything that reads from the wire, a minute each (ARGS="--seconds 600 --seed 7 --target ndp")
-	@cargo build --profile tools -p fuzz && \
+	@cargo build --locked --profile tools -p fuzz && \
 	  $(OUT)/tools/fuzz $(ARGS)
 
 tools: ## get etcd, Kubernetes and Debian packages for demo and tests
-	@dev/tools.sh
+	@dev/tools.sh >/dev/null
 
 fmt: ## format the code
 	@cargo fmt --all
 
 lint: ## formatting and clippy, warnings denied
 	@cargo fmt --all --check
-	@cargo clippy --workspace --all-targets -- -D warnings
+	@cargo clippy --locked --workspace --all-targets -- -D warnings
 
 deny: ## licences, versions and sources of the dependencies (DENY_ADVISORIES=1: known vulnerabilities, too)
 	@dev/deny.sh

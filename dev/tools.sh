@@ -2,6 +2,7 @@
 # tools.sh: gets everything that the demo and the tests run but that this project does not build itself.
 #
 #   dev/tools.sh            get what is missing, then print the directory that holds the programs
+#   dev/tools.sh --demo     the same, but only what the demo runs
 #   dev/tools.sh --packages get the Debian packages only
 #   dev/tools.sh --print    print that directory only (exit status 1 if something is missing)
 #
@@ -31,9 +32,9 @@ die() { printf 'tools: %s\n' "$*" >&2; exit 1; }
 
 helm_file() { echo "$CACHE/helm-$1-$(uname -m)"; }
 present() { local b; for b; do [ -x "$DIR/$b" ] || return 1; done; }
+complete_for_the_demo() { present etcd "${KUBE[@]}" && [ "$DIR/helm3" -ef "$(helm_file "$HELM3")" ]; }
 complete() {
-  present etcd "${KUBE[@]}" "${UNPACKED[@]#*:}" &&
-    [ "$DIR/helm3" -ef "$(helm_file "$HELM3")" ] && [ "$DIR/helm4" -ef "$(helm_file "$HELM4")" ]
+  complete_for_the_demo && { [ "${1:-}" = --demo ] || { present "${UNPACKED[@]#*:}" && [ "$DIR/helm4" -ef "$(helm_file "$HELM4")" ]; }; }
 }
 missing_packages() {
   local p
@@ -64,20 +65,26 @@ take() {
   return 1
 }
 
-# build PROGRAM PACKAGE LDFLAGS: in the module of the working directory; a heartbeat shows that it is alive.
+# build LDFLAGS PACKAGE...: programs called as the last parts of their packages, in the module of the working directory. All at once: while
+# one is linked, which takes one processor, others are compiled. A heartbeat shows that it is alive.
 build() {
-  [ ! -x "$DIR/$1" ] || return 0
-  local t=$SECONDS pid
-  say "$1: building from its Go module (the first of them takes some minutes)"
-  go build -mod=mod -trimpath -ldflags "-s -w $3" -o "$DIR/.$1.new" "$2" &
+  local t=$SECONDS pid new=$DIR/.new.$$ program flags=$1
+  shift
+  say "${*##*/}: building from the Go module (takes some minutes)"
+  mkdir -p "$new"
+  go build -mod=mod -trimpath -ldflags "-s -w $flags" -o "$new/" "$@" &
   pid=$!
   while kill -0 "$pid" 2>/dev/null; do
     sleep 1
-    (( (SECONDS - t) % 30 != 29 )) || say "$1: still building, $((SECONDS - t)) s"
+    (( (SECONDS - t) % 30 != 29 )) || say "${*##*/}: still building, $((SECONDS - t)) s"
   done
-  wait "$pid" || die "cannot build $1 from Go module $2; is the Go module proxy reachable and Go at least 1.26?"
-  mv "$DIR/.$1.new" "$DIR/$1"
-  say "$1: built in $((SECONDS - t)) s, $(($(stat -c %s "$DIR/$1") / 1000000)) MB"
+  wait "$pid" || die "cannot build $*; is the Go module proxy reachable and Go at least 1.26?"
+  for program in "$new"/*; do
+    mv "$program" "$DIR/"
+    say "${program##*/}: built, $(($(stat -c %s "$DIR/${program##*/}") / 1000000)) MB"
+  done
+  rmdir "$new"
+  say "built in $((SECONDS - t)) s"
 }
 
 get_packages() {
@@ -119,19 +126,26 @@ get_helm() {
       go mod edit -require "$module@v$1"
       printf '//go:build tools\n\npackage tools\n\nimport _ "%s/cmd/helm"\n' "$module" >tools.go
       say "Helm $1: resolving its Go module"
-      go mod tidy 2>"$CACHE/gomod.log" || die "cannot resolve Helm's Go module, see $CACHE/gomod.log"
-      build "helm-$1" "$module/cmd/helm" "-X $module/internal/version.version=v$1"
+      tidy "Helm's"
+      build "-X $module/internal/version.version=v$1" "$module/cmd/helm"
     ) || exit 1
-    mv "$DIR/helm-$1" "$file"
+    mv "$DIR/helm" "$file"
     rm -rf "$work"
   fi
   ln -sfn "$file" "$DIR/$2"
 }
 
+# tidy WHOSE: resolves the module of the working directory. What a proxy does not answer is asked once more.
+tidy() {
+  go mod tidy 2>"$CACHE/gomod.log" && return
+  say "resolving $1 Go module has failed, once more"
+  go mod tidy 2>"$CACHE/gomod.log" || die "cannot resolve $1 Go module, see $CACHE/gomod.log"
+}
+
 get_programs() {
   local work gomod module c todo=()
-  take etcd "$ETCD" || todo+=(etcd)
-  for c in "${KUBE[@]}"; do take "$c" "$K8S" || todo+=("$c"); done
+  present etcd || take etcd "$ETCD" || todo+=(etcd)
+  for c in "${KUBE[@]}"; do present "$c" || take "$c" "$K8S" || todo+=("$c"); done
   (( ${#todo[@]} )) || return 0
   command -v go >/dev/null || die "needs Go 1.26 or newer to build: ${todo[*]}"
   work=$(mktemp -d); trap "rm -rf '$work'" EXIT  # expanded now: the variable is local, the trap is not
@@ -139,13 +153,19 @@ get_programs() {
 
   # "go install module@version" refuses modules with replace directives, so each gets a small module of its own.
   mkdir "$work/etcd" "$work/kubernetes"
-  cd "$work/etcd"
-  go mod init etcdtools 2>/dev/null
-  go mod edit -require "go.etcd.io/etcd/server/v3@v$ETCD"
-  printf '//go:build tools\n\npackage tools\n\nimport _ "go.etcd.io/etcd/server/v3"\n' >tools.go
-  say "etcd $ETCD: resolving its Go module"
-  go mod tidy 2>"$CACHE/gomod.log" || die "cannot resolve etcd's Go module, see $CACHE/gomod.log"
-  build etcd go.etcd.io/etcd/server/v3 ""
+  if [[ ${todo[0]} = etcd ]]; then
+    todo=("${todo[@]:1}")
+    cd "$work/etcd"
+    go mod init etcdtools 2>/dev/null
+    go mod edit -require "go.etcd.io/etcd/server/v3@v$ETCD"
+    printf '//go:build tools\n\npackage tools\n\nimport _ "go.etcd.io/etcd/server/v3"\n' >tools.go
+    say "etcd $ETCD: resolving its Go module"
+    tidy "etcd's"
+    build "" go.etcd.io/etcd/server/v3
+    # The package is called after the module's version.
+    mv "$DIR/server" "$DIR/etcd"
+  fi
+  (( ${#todo[@]} )) || return 0
 
   # Kubernetes replaces its staging modules by directories; published they are k8s.io/<module> v0.<minor>.<patch>.
   cd "$work/kubernetes"
@@ -158,13 +178,11 @@ get_programs() {
   done
   go mod edit -require "k8s.io/kubernetes@v$K8S"
   { printf '//go:build tools\n\npackage tools\n\nimport (\n'
-    for c in "${KUBE[@]}"; do printf '\t_ "k8s.io/kubernetes/cmd/%s"\n' "$c"; done
+    for c in "${todo[@]}"; do printf '\t_ "k8s.io/kubernetes/cmd/%s"\n' "$c"; done
     echo ')'; } >tools.go
-  go mod tidy 2>"$CACHE/gomod.log" || die "cannot resolve Kubernetes' Go module, see $CACHE/gomod.log"
+  tidy "Kubernetes'"
   local v="-X k8s.io/component-base/version"
-  for c in "${KUBE[@]}"; do
-    build "$c" "k8s.io/kubernetes/cmd/$c" "$v.gitVersion=v$K8S $v.gitMajor=${K8S%%.*} $v.gitMinor=$(cut -d. -f2 <<<"$K8S")"
-  done
+  build "$v.gitVersion=v$K8S $v.gitMajor=${K8S%%.*} $v.gitMinor=$(cut -d. -f2 <<<"$K8S")" "${todo[@]/#/k8s.io/kubernetes/cmd/}"
 }
 
 if [ "${1:-}" = --print ]; then
@@ -178,7 +196,8 @@ exec 9>"$CACHE/tools.lock"
 flock -n 9 || { say "another run is filling the cache, waiting for it"; flock 9; }
 get_packages
 [ "${1:-}" != --packages ] || exit 0
-complete || { unpack; get_helm "$HELM3" helm3; get_helm "$HELM4" helm4; }
 present etcd "${KUBE[@]}" || ( get_programs )
-complete || die "some programs are still missing in $DIR"
+complete "${1:-}" || get_helm "$HELM3" helm3
+complete "${1:-}" || { unpack; get_helm "$HELM4" helm4; }
+complete "${1:-}" || die "some programs are still missing in $DIR"
 echo "$DIR"

@@ -1,9 +1,11 @@
 //! What goes wrong at Harvester, on demand, and what the cloud controller manager says about itself.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use axum::Router;
+use axum::http::{Method, StatusCode, Uri};
 use harvester_api::cloud_config::{self, CloudConfig};
 use harvester_sim::faults::Faults;
 use harvester_sim::serve::tls::{Authority, serve};
@@ -18,6 +20,28 @@ use crate::bed::{Bed, CLUSTER, VM_NAMESPACE};
 
 /// Lease of the cloud controller manager, in `kube-system`.
 pub const CCM_LEASE: &str = "cloud-controller-manager";
+
+/// See [`Bed::impostor`]; it ends when this is dropped.
+pub struct Impostor {
+    asked: Arc<Mutex<Vec<String>>>,
+    _task: Task,
+}
+
+impl Impostor {
+    /// Waits until it was asked for something whose method and path contain all these parts.
+    pub async fn wait_until_asked(&self, parts: &[&str]) -> Result<()> {
+        wait_for(&format!("the impostor to be asked for {parts:?}"), PATIENCE, || async {
+            let asked = lock(&self.asked);
+            let found = asked.iter().any(|request| parts.iter().all(|part| request.contains(part)));
+            if found { Ok(()) } else { Err(format!("{asked:#?}")) }
+        })
+        .await
+    }
+}
+
+fn lock(asked: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
+    asked.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Bed {
     /// Sets the faults of the stand-in's controllers and webhooks; the default ends them.
@@ -46,10 +70,15 @@ impl Bed {
 
     /// In the place of the Harvester API a server that is no API server, such as an ingress without its backend: 404 without a Status
     /// for everything. The API server has to be killed first, and the cloud-config to trust `authority`.
-    pub fn impostor(&self, authority: &Authority) -> Result<Task> {
+    pub fn impostor(&self, authority: &Authority) -> Result<Impostor> {
         let acceptor = authority.acceptor(&[HARVESTER.to_string()])?;
-        self.harvester.namespace().task("impostor", move || async move {
-            let router = Router::new().fallback(async || (axum::http::StatusCode::NOT_FOUND, "404 page not found\n"));
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let written = Arc::clone(&asked);
+        let task = self.harvester.namespace().task("impostor", move || async move {
+            let router = Router::new().fallback(move |method: Method, uri: Uri| async move {
+                lock(&written).push(format!("{method} {uri}"));
+                (StatusCode::NOT_FOUND, "404 page not found\n")
+            });
             let listener = loop {
                 match tokio::net::TcpListener::bind((HARVESTER, API_PORT)).await {
                     Ok(listener) => break listener,
@@ -58,7 +87,8 @@ impl Bed {
                 }
             };
             let _ = serve(listener, acceptor, router).await;
-        })
+        })?;
+        Ok(Impostor { asked, _task: task })
     }
 
     /// The cloud-config, trusting also this authority.

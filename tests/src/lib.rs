@@ -11,6 +11,7 @@
 //! | [`cost`] | API writes of the product, from the audit logs |
 //! | [`host`] | what goes wrong at Harvester, and how the cloud controller manager says that it is |
 //! | [`wire`] | who answers for an address, where it is, and who may announce |
+//! | [`journal`] | attempts and figures, for `make test` to sum up |
 //! | [`watch`] | clients that ask all the time while something happens, and what may not happen meanwhile |
 //! | [`installation`] | [`installation::Installation`]: real nodes without the product, for tests that install it |
 //! | [`repositories`] | where charts come from: a web server, an OCI registry |
@@ -42,11 +43,12 @@
 //! }
 //! ```
 //!
-//! The product's binaries are taken as they lie in the target directory: `make test-e2e` builds them first, a bare `cargo test
-//! --workspace --test NAME` does so only where they are missing.
+//! The product's binary is the one that `HCP_BINARY` names: `make test-e2e` builds what is shipped, and drives that. Without it the debug
+//! build is taken as it lies in the target directory, and built where it is missing.
 //!
 //! Everything that waits has a generous deadline ([`PATIENCE`]) and says what it saw last. What a machine without time for an announcer can
-//! spoil, and rightly, is tried up to three times ([`watch::one_of_three`]). Nothing has to be cleaned up: a bed has no
+//! spoil, and rightly, is tried up to three times ([`watch::one_of_three`]), each time seen. Limits of time are those of an idle machine: its
+//! stalls are subtracted. Nothing has to be cleaned up: a bed has no
 //! name outside its process, and the kernel ends it with the process (see [`testbed`]). `TESTBED_KEEP_LOGS=1` keeps logs and data.
 
 use std::time::Duration;
@@ -59,6 +61,7 @@ pub mod documents;
 pub mod facts;
 pub mod host;
 pub mod installation;
+pub mod journal;
 pub mod machines;
 pub mod neighbour;
 pub mod product;

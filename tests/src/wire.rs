@@ -193,6 +193,9 @@ impl Bed {
         host.plug_in()?;
         self.nodes[n - 1].start_proxy(host, ProxyMode::default())?;
         self.nodes[n - 1].start_heartbeat(&self.control_plane)?;
+        if self.has_ccm_on(n) && self.ccm().check().is_err() {
+            self.ccm().start()?;
+        }
         self.announcer(n).start()
     }
 }

@@ -103,6 +103,7 @@ async fn keeps_what_others_write(bed: &Bed, harvester: &Client) {
     bindings.patch(&name, &PatchParams::default(), &alone).await.unwrap();
 }
 
+/// W-49.
 #[tokio::test]
 async fn what_generate_addon_prints_drives_a_guest_cluster_until_it_is_revoked() {
     if e2e::skip() {

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use testbed::process::confined;
-use testbed::{Process, RunDir, programs};
+use testbed::{Process, RunDir};
 
 static BED: Shared<Bed> = Shared::new();
 
@@ -28,7 +28,7 @@ async fn bed() -> Arc<Bed> {
 /// Starts the cloud controller manager and waits for its end: exit status and what it said.
 fn failed_start(args: &[&str]) -> (Option<i32>, String) {
     let dir = RunDir::new("start").unwrap();
-    let mut command = Command::new(programs::own("harvester-cloud-provider", "harvester-cloud-provider").unwrap());
+    let mut command = Command::new(e2e::product::binary().unwrap());
     command.args(args).env_remove("KUBECONFIG");
     let process = Process::spawn("ccm", &confined(&command, &[]), &dir.log("ccm")).unwrap();
     let status = process.wait(PATIENCE);
@@ -43,6 +43,7 @@ fn assert_refused(what: &str, args: &[&str], parts: &[&str]) {
     }
 }
 
+/// D-2.
 #[test]
 fn a_cloud_config_that_cannot_be_used_ends_the_start_with_the_file_and_the_reason() {
     if e2e::skip() {

@@ -124,6 +124,7 @@ fn own_image() -> String {
     format!("rancher/harvester-cloud-provider:v{}", env!("CARGO_PKG_VERSION"))
 }
 
+/// D-4, D-5, D-6, D-9.
 #[test]
 fn what_is_rendered_is_what_is_written_down() {
     let update = std::env::var("HCP_UPDATE_GOLDEN").is_ok_and(|value| value == "1");
@@ -190,6 +191,7 @@ fn the_cluster_name_comes_second_and_further_arguments_follow_as_given() {
     assert!(required.contains("global.cattle.clusterName is empty"), "{required}");
 }
 
+/// W-46, D-1, D-16.
 #[test]
 fn the_cloud_config_is_a_whole_directory_from_the_secret_else_from_the_host() {
     let secret = ccm(&render("cloudConfig: {secretName: x, secretKey: kubeconfig}\ncloudConfigPath: /etc/x/y"));
@@ -233,6 +235,7 @@ fn the_registry_goes_before_both_images_unless_they_name_a_host() {
     assert_eq!(image(&announcer(&other)), "my/announcer:2");
 }
 
+/// D-10.
 #[test]
 fn every_pull_secret_reaches_both_workloads_in_either_notation() {
     let objects = render(
@@ -380,6 +383,7 @@ fn scheduling_fields_can_be_taken_away_and_names_changed() {
     assert!(!titles(&account).contains(&"ServiceAccount harvester-cloud-provider".to_owned()));
 }
 
+/// D-7.
 #[test]
 fn two_replicas_fit_on_one_node_at_least_once_and_have_a_budget() {
     for replicas in ["2", "'2'"] {
@@ -413,6 +417,7 @@ fn values_that_rke2_and_rancher_inject_change_nothing_else() {
     assert_eq!(changed, ["Deployment harvester-cloud-provider"]);
 }
 
+/// D-11.
 #[test]
 fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
     for (values, expected) in [
@@ -452,6 +457,7 @@ fn notes(helm: &Helm, options: &[&str]) -> String {
         .expect("these values render")
 }
 
+/// D-12, D-15.
 #[test]
 fn notes_say_what_to_look_at_and_what_is_wrong() {
     let helm = Helm::new("helm4").unwrap();

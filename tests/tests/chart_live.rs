@@ -5,6 +5,7 @@ use testbed::{ControlPlane, Helm};
 
 const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/chart-golden/reference");
 
+/// D-14.
 #[tokio::test]
 async fn a_release_of_the_go_providers_chart_is_upgraded_in_place_and_back_with_its_own_values() {
     if e2e::skip() {

@@ -1,7 +1,7 @@
 //! `docs/compatibility.md` and the last table of `docs/packaging.md` name a test for each promise: every one of them exists, and no weakness
 //! is left out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 const DOCUMENT: &str = include_str!("../../docs/compatibility.md");
@@ -18,7 +18,8 @@ fn named(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-fn functions(directory: &Path, found: &mut BTreeSet<String>) {
+/// Test functions below a directory, with what stands above each.
+fn functions(directory: &Path, found: &mut BTreeMap<String, String>) {
     for entry in std::fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display())) {
         let path = entry.expect("an entry of a directory").path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -26,27 +27,67 @@ fn functions(directory: &Path, found: &mut BTreeSet<String>) {
             functions(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).expect("a source file is readable");
-            let mut attributed = false;
+            let (mut attributed, mut above) = (false, String::new());
             for line in text.lines().map(str::trim) {
                 attributed |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
-                if let Some((_, rest)) = line.split_once("fn ").filter(|_| attributed) {
-                    found.extend(rest.split('(').next().map(str::to_owned));
+                if let Some(comment) = line.strip_prefix("///") {
+                    above.push_str(comment);
+                } else if let Some((_, rest)) = line.split_once("fn ").filter(|_| attributed) {
+                    found.extend(rest.split('(').next().map(|name| (name.to_owned(), std::mem::take(&mut above))));
                     attributed = false;
+                } else if !line.starts_with("#[") {
+                    above.clear();
                 }
             }
         }
     }
 }
 
-#[test]
-fn every_test_that_the_document_names_exists() {
+fn all_functions() -> BTreeMap<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a member of the workspace");
-    let mut there = BTreeSet::new();
+    let mut there = BTreeMap::new();
     functions(&root.join("crates"), &mut there);
     functions(&root.join("tests"), &mut there);
+    there
+}
+
+/// `W-01`, `D-4` or `H12`.
+fn is_id(word: &str) -> bool {
+    let number = ["W-", "D-", "H"].iter().find_map(|letter| word.strip_prefix(letter));
+    number.is_some_and(|number| (1..=2).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The ids in the comment of a test, or in its name (`h4_h12_…`).
+fn ids(name: &str, above: &str) -> BTreeSet<String> {
+    let words = above.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').map(str::to_owned);
+    words.chain(name.split('_').map(str::to_uppercase)).filter(|word| is_id(word)).collect()
+}
+
+#[test]
+fn each_row_with_an_id_is_carried_by_a_test_of_that_id_and_no_test_by_an_id_without_a_row() {
+    let there = all_functions();
+    let rows: Vec<Vec<&str>> = rows(DOCUMENT).into_iter().chain(rows(PACKAGING)).filter(|row| is_id(row[0])).collect();
+    let carried = |row: &Vec<&str>| {
+        let tests = row.last().copied().unwrap_or_default();
+        let found = named(tests).filter_map(|name| Some(ids(name, there.get(name)?)));
+        tests.starts_with("none: ") || found.flatten().any(|id| id == row[0])
+    };
+    let bare: Vec<&str> = rows.iter().filter(|row| !carried(row)).map(|row| row[0]).collect();
+    assert!(bare.is_empty(), "none of the tests that these rows name has their id in its comment: {bare:?}");
+    let known: BTreeSet<String> = rows.iter().map(|row| row[0].to_owned()).collect();
+    let claimed: BTreeSet<String> = there.iter().flat_map(|(name, above)| ids(name, above)).collect();
+    let unknown: Vec<&String> = claimed.iter().filter(|id| !known.contains(*id)).collect();
+    assert!(unknown.is_empty(), "tests have these ids, and no row has: {unknown:?}");
+    assert!(known.len() > 80, "{} rows", known.len());
+}
+
+#[test]
+fn every_test_that_the_document_names_exists() {
+    let there = all_functions();
     let defects = rows(PACKAGING).into_iter().filter(|row| row[0].starts_with("D-"));
     let cells: Vec<&str> = rows(DOCUMENT).into_iter().chain(defects).filter_map(|row| row.last().copied()).collect();
-    let missing: Vec<&str> = cells.iter().flat_map(|cell| named(cell)).filter(|name| !there.contains(*name)).collect();
+    let missing: Vec<&str> =
+        cells.iter().flat_map(|cell| named(cell)).filter(|name| !there.contains_key(*name)).collect();
     assert!(missing.is_empty(), "no such test: {missing:#?}");
     assert!(cells.iter().flat_map(|cell| named(cell)).count() > 100, "the tables were read");
 }

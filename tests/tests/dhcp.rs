@@ -74,6 +74,7 @@ async fn released(bed: &Bed, web: &Exposed<'_>, address: IpAddr) {
     .unwrap();
 }
 
+/// D-3.
 #[tokio::test]
 async fn a_lease_is_renewed_while_traffic_flows_and_released_with_its_service() {
     if e2e::skip() {

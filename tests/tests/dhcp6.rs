@@ -58,7 +58,7 @@ async fn a_service_with_ipam_dhcp_is_leased_an_address_of_its_family_that_outliv
     .await
     .unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    watch::at_most(Duration::from_secs(8), "power loss, sooner than its Lease expires", [probe]).unwrap();
+    watch::at_most(watch::FAILOVER, "power loss, sooner than its Lease expires", [probe]).unwrap();
     bed.power_on(owner).unwrap();
     bed.wait_until_announcing(owner).await.unwrap();
 

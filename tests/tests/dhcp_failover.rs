@@ -5,13 +5,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use e2e::watch::let_it_happen;
+use e2e::watch::{FAILOVER, let_it_happen};
 use e2e::{Bed, PATIENCE, service, wait_for, watch};
 use harvester_api::keys::kube_vip;
 use testbed::{Frame, Traffic};
-
-/// A quarter of a second on an idle machine.
-const FAILOVER: Duration = Duration::from_secs(8);
 
 /// A DHCPREQUEST by broadcast with the client's own address empty: the address asked for, and the server that is named, if one is.
 fn broadcast_request(frame: &Frame, mac: &str) -> Option<(Ipv4Addr, Option<Ipv4Addr>)> {

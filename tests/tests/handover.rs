@@ -9,13 +9,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use e2e::watch::let_it_happen;
-use e2e::{Bed, Beds, Exposed, Neighbour, PATIENCE, service, wait_for};
+use e2e::watch::{OVERLAP, let_it_happen};
+use e2e::{Bed, Beds, Exposed, Neighbour, PATIENCE, journal, service, wait_for};
 use serde_json::json;
 use testbed::echo::field;
 use testbed::{Connection, SimPod};
 use tokio::sync::MutexGuard;
-use vip::{OVERLAP, Vip, only_what_was_under_way_was_lost, seen, somebody_answered};
+use vip::{Vip, only_what_was_under_way_was_lost, seen, somebody_answered};
 
 static BEDS: Beds = Beds::new();
 
@@ -52,9 +52,10 @@ async fn an_owner_that_stood_still_gives_way_as_soon_as_it_goes_on() {
         let_it_happen(3).await;
         let answers = answerers.report();
         eprintln!("stood still for {paused_ms} ms: who has: {answers}");
+        journal::answered("stood still", &answers);
         somebody_answered("stood still", &answers);
         // Two answered in one stretch right after the machine went on, and not again.
-        assert!(answers.double_span < OVERLAP, "{paused_ms} ms: {answers}");
+        assert!(answers.overlap < OVERLAP, "{paused_ms} ms: {answers}");
         let owner = bed.wait_for_owner(vip.address).await.unwrap();
         vip.is_announced_by(owner).await;
         // Of a shorter pause others may not have noticed anything.
@@ -254,6 +255,7 @@ async fn of_two_clusters_that_begin_with_one_address_together_one_gets_it() {
         ours.wait_for_event("AddressConflict", &address.to_string()).await.unwrap();
     }
     somebody_answered("two clusters at once", &answers);
-    assert!(answers.double < OVERLAP, "{answers}");
+    journal::answered("two clusters at once", &answers);
+    assert!(answers.overlap < OVERLAP, "{answers}");
     ours.delete().await.unwrap();
 }

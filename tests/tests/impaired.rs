@@ -7,7 +7,7 @@ mod vip;
 use std::sync::Arc;
 use std::time::Duration;
 
-use e2e::watch::{let_it_happen, nothing_was_written};
+use e2e::watch::{FAILOVER, let_it_happen, nothing_was_written};
 use e2e::{Bed, Beds, PATIENCE, wait_for};
 use testbed::{Answerers, Fault, Nic, Probe};
 use tokio::sync::MutexGuard;
@@ -15,8 +15,6 @@ use vip::{Vip, at_most, seen};
 
 static BEDS: Beds = Beds::new();
 
-/// A fail-over takes a quarter of a second on an idle machine.
-const FAILOVER: Duration = Duration::from_secs(8);
 /// Longer than a membership Lease lasts.
 const BEYOND_THE_LEASE: u64 = 22;
 

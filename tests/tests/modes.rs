@@ -20,10 +20,10 @@ use tokio::sync::MutexGuard;
 static BEDS: Beds = Beds::new();
 
 const DURATION: Duration = Duration::from_secs(5);
-/// Another node may take over what this one gave up, or what has expired, within this time.
-const MOVE: Duration = Duration::from_secs(15);
-/// What is handed on moves sooner than a Lease expires.
-const ORDERLY: Duration = Duration::from_secs(4);
+/// Another node has what has expired within this time, without the machine's stalls.
+const MOVE: Duration = DURATION.saturating_add(Duration::from_secs(2));
+/// What is handed on does not wait until a Lease expires.
+const ORDERLY: Duration = Duration::from_secs(1);
 
 /// The bed with all announcers in `mode`.
 async fn alone(mode: &str) -> (MutexGuard<'static, ()>, Arc<Bed>) {

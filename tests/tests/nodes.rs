@@ -61,6 +61,7 @@ async fn a_new_node_gets_provider_id_addresses_zone_and_region_and_loses_its_tai
     }
 }
 
+/// D-8.
 #[tokio::test]
 async fn scenario_20_a_node_whose_machine_was_deleted_goes_and_others_stay() {
     if e2e::skip() {
@@ -108,6 +109,7 @@ async fn a_machine_that_is_switched_off_marks_its_node_until_it_is_back() {
     bed.wait_for_node("sleeper", "no taint of a machine that is off", unmarked).await.unwrap();
 }
 
+/// W-28.
 #[tokio::test]
 async fn a_node_whose_machine_cannot_be_found_says_so_and_is_initialised_when_it_appears() {
     if e2e::skip() {

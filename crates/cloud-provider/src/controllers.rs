@@ -95,6 +95,7 @@ impl Default for Controllers {
 mod tests {
     use super::*;
 
+    /// W-52.
     #[test]
     fn the_first_mention_counts_and_a_star_stands_for_what_is_not_mentioned() {
         use Controller::{Node, NodeLifecycle, Route, Service};

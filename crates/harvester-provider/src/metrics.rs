@@ -188,6 +188,7 @@ impl Metrics {
 mod tests {
     use super::*;
 
+    /// W-53.
     #[test]
     fn a_service_waits_for_one_thing_at_a_time() {
         let mut registry = Registry::default();

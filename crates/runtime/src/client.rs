@@ -224,6 +224,7 @@ contexts: [{name: x, context: {cluster: c, user: u, namespace: guests}}]
 current-context: x
 ";
 
+    /// W-36.
     #[test]
     fn the_flag_wins_over_the_environment_and_both_over_the_service_account() {
         let file = |path: &str| Source::File(path.into());

@@ -93,6 +93,7 @@ mod tests {
         Failed { name: "guests/a", source: kube::Error::Api(status.boxed()) }
     }
 
+    /// W-40.
     #[test]
     fn the_cause_follows_what_was_tried_and_status_details_are_left_out() {
         assert_eq!(

@@ -185,6 +185,7 @@ async fn a_refusal_is_told_once_and_again_only_after_the_watch_has_worked() {
     task.abort();
 }
 
+/// W-41.
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_away_takes_nothing_from_the_cache() {
     let away = Arc::new(AtomicBool::new(false));

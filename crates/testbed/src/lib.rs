@@ -35,6 +35,7 @@ pub mod process;
 pub mod programs;
 pub mod run_dir;
 pub mod shared;
+pub mod stall;
 pub mod wait;
 
 pub use cluster::api_server::ApiServer;

@@ -5,13 +5,14 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
 use crate::run_dir::{Leftover, remove_at_the_end};
+use crate::stall;
 
 /// A running program. Dropping it kills it and everything in its process group.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct Process {
     pid: u32,
     log: PathBuf,
     state: Mutex<State>,
+    /// Time in which it waits for a processor is nobody's fault.
+    _watched: Arc<stall::Watched>,
 }
 
 #[derive(Debug)]
@@ -40,7 +43,8 @@ impl Process {
             .spawn()
             .with_context(|| format!("failed to start {name} ({})", command.get_program().display()))?;
         let pid = child.id();
-        let process = Self { name: name.into(), pid, log: log.into(), state: Mutex::new(State { child, ended: None }) };
+        let state = Mutex::new(State { child, ended: None });
+        let process = Self { name: name.into(), pid, log: log.into(), state, _watched: stall::watch(name, pid) };
         // From here on the guard kills it, also if the janitor cannot be told.
         remove_at_the_end(Leftover::Process(pid))?;
         Ok(process)

@@ -77,6 +77,11 @@ impl Bed {
         Handle { host: self.lan.host(self.nodes.len()), program }
     }
 
+    /// True if that is where the cloud controller manager is.
+    pub(crate) fn has_ccm_on(&self, n: usize) -> bool {
+        self.ccm.is_some() && n == self.nodes.len()
+    }
+
     /// The announcer of node `n`, counted from 1; panics if the bed was built without.
     pub fn announcer(&self, n: usize) -> Handle<'_> {
         let program = self.announcers.get(n - 1).expect("this bed was built without announcers, or has fewer nodes");
@@ -152,13 +157,14 @@ impl Bed {
         }
     }
 
-    /// Power loss of node `n`: every process of it dead, cables out. Its virtual machine on Harvester stays.
+    /// Power loss of node `n`: every process of it stops and every cable is cut in the same moment. Its virtual machine on Harvester stays.
     pub fn power_off(&self, n: usize) -> Result<()> {
-        // Cables first would give the announcer the time to see its carrier go, and to hand over.
-        if !self.announcers.is_empty() {
-            self.announcer(n).kill();
-        }
-        self.lan.host(n).cut_off()?;
+        let announcer = (!self.announcers.is_empty()).then(|| self.announcer(n));
+        let ccm = self.has_ccm_on(n).then(|| self.ccm());
+        let ours: Vec<Handle<'_>> = announcer.into_iter().chain(ccm).filter(|ours| ours.check().is_ok()).collect();
+        // A signal is there at once; the end of a process is not.
+        self.lan.host(n).lose_power(|| ours.iter().try_for_each(Handle::pause))?;
+        ours.iter().for_each(Handle::kill);
         self.nodes[n - 1].kill_proxy();
         self.nodes[n - 1].stop_heartbeat();
         Ok(())

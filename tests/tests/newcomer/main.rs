@@ -70,6 +70,7 @@ async fn rotate(desk: &Desk) -> Result<()> {
     .await
 }
 
+/// D-13.
 #[tokio::test]
 async fn who_types_what_the_pages_say_gets_an_address_that_works_and_keeps_it_through_upgrades() {
     if e2e::skip() {

@@ -6,14 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::{Bed, Beds, Case, Exposed, ServiceSpec, service, watch};
+use e2e::{Bed, Beds, Case, Exposed, ServiceSpec, journal, service, watch};
 use testbed::{AnswerReport, Answerers, Probe, ProbeReport, Traffic};
 use tokio::sync::MutexGuard;
 
 pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
-/// Two nodes answer for milliseconds; a process on a busy machine may need longer to start and hear that it has lost.
-pub const OVERLAP: Duration = Duration::from_secs(2);
-
 /// The bed with all nodes alive and well, also after a test that failed.
 pub async fn alone(beds: &'static Beds) -> (MutexGuard<'static, ()>, Arc<Bed>) {
     let builder = Bed::builder().nodes(3).without_ccm().without_pool().announcer_env("election_mode", "node");
@@ -100,6 +97,7 @@ pub fn seen(what: &str, (probe, answerers): (Probe, Answerers)) -> (ProbeReport,
 fn answers(what: &str, answerers: &Answerers) -> AnswerReport {
     let answers = answerers.report();
     eprintln!("{what}: who has: {answers}");
+    journal::answered(what, &answers);
     somebody_answered(what, &answers);
     answers
 }
@@ -126,6 +124,6 @@ pub fn at_most(bound: Duration, what: &str, (probe, answerers): (Probe, Answerer
 /// Two nodes may have answered for a moment, but not for longer.
 fn moved_quickly(what: &str, answerers: &Answerers) -> Result<()> {
     let answers = answers(what, answerers);
-    ensure!(answers.double < OVERLAP, "{what}: {answers}");
+    ensure!(answers.overlap < watch::OVERLAP, "{what}: {answers}");
     Ok(())
 }

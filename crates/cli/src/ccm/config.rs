@@ -218,6 +218,7 @@ current-context: c
         configure(&flags).map_err(|error| chain(&error))
     }
 
+    /// W-09.
     #[test]
     fn a_good_command_line_is_normalised() {
         let arguments = ["--cluster-name=\"prod\"", "--management-network=vlan100", "--node-ip-cidr= 192.168.0.0/24, "];
@@ -230,6 +231,7 @@ current-context: c
         assert!(configuration.election.is_some());
     }
 
+    /// W-43.
     #[test]
     fn each_mistake_names_its_flag() {
         for (argument, expected) in [

@@ -94,6 +94,7 @@ pub struct Cloud {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Harvester")]
+#[allow(clippy::struct_excessive_bools)] // flags that have nothing to do with each other
 pub struct Harvester {
     /// Do not watch virtual machine instances for topology, host names and network mapping
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
@@ -287,6 +288,7 @@ mod tests {
         command().debug_assert();
     }
 
+    /// W-54.
     #[test]
     fn defaults_are_those_of_the_go_provider() {
         let flags = parsed(&[]).unwrap();

@@ -225,6 +225,7 @@ mod tests {
         );
     }
 
+    /// W-24.
     #[test]
     fn an_empty_zone_sets_no_label_and_takes_none_away() {
         let mut view = tainted();
@@ -265,6 +266,7 @@ mod tests {
         assert_eq!(unchanged, Plan::default());
     }
 
+    /// W-50.
     #[test]
     fn order_counts_and_addresses_that_are_not_known_now_are_not_wiped() {
         let mut view = node("n");

@@ -446,6 +446,7 @@ async fn a_wait_has_its_own_time_and_a_wake_up_ends_it_at_once() {
     assert_eq!(test.calls().len(), 1);
 }
 
+/// W-35.
 #[tokio::test(start_paused = true)]
 async fn one_worker_serves_everybody_while_many_wait() {
     let many: Vec<ServiceView> = (0..200)

@@ -101,6 +101,7 @@ fn renewals_repeat_after_half_of_what_remains_until_t2_and_alternate_with_ethern
     assert_eq!(macs[..4], [server_mac(), Mac::BROADCAST, server_mac(), Mac::BROADCAST]);
 }
 
+/// H13.
 #[test]
 fn t2_rebinds_by_broadcast_with_the_leased_address_and_any_server_may_answer() {
     let mut bench = Bench::bound(LEASE_SECONDS);

@@ -269,6 +269,7 @@ mod tests {
         assert_eq!(resolve("a", &["a", "b"], &says).0, vm("b"));
     }
 
+    /// W-10.
     #[test]
     fn a_node_with_another_name_than_its_vm_is_found_by_its_host_name() {
         for hostname in ["node-1", "NODE-1", "node-1.example.org", " node-1\n"] {
@@ -318,6 +319,7 @@ mod tests {
         );
     }
 
+    /// W-14.
     #[test]
     fn machines_that_are_gone_are_forgotten() {
         let mut book = Hostnames::default();

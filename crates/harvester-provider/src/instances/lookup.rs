@@ -230,6 +230,7 @@ mod tests {
         assert_eq!(farm(&["vm-1"], &[]).find(&node("node-1", None)), "nobody");
     }
 
+    /// W-26.
     /// W-25.
     #[test]
     fn machines_of_other_clusters_and_of_other_nodes_are_no_candidates() {
@@ -251,6 +252,7 @@ mod tests {
         assert_eq!(find(&node("b", None), machines, None, Instant::now()), Found::Nobody);
     }
 
+    /// W-08.
     #[test]
     fn a_machine_is_gone_only_by_a_real_answer_about_it_and_about_all_others() {
         let judge = |live: Live| judge("guests", "a", "u", &live);

@@ -240,6 +240,7 @@ mod tests {
         assert_eq!(found("192.168.0.12"), None);
     }
 
+    /// W-33.
     #[test]
     fn pool_dhcp_static_and_a_pool_by_name_can_be_asked_for() {
         let ip: IpAddr = "10.0.0.7".parse().unwrap();

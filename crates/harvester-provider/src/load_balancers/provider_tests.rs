@@ -247,6 +247,7 @@ async fn a_served_service_shows_which_of_its_annotations_nobody_reads() {
     assert!(matches!(answer, Ensured::Ready { changed: false, remark: None }), "{answer:?}");
 }
 
+/// W-19.
 #[tokio::test]
 async fn a_new_pool_service_costs_one_post_one_patch_and_one_put() {
     let lab = Lab::new(vec![service("default/web").done()]);

@@ -208,6 +208,7 @@ mod tests {
         services.iter().cloned().map(Arc::new).collect()
     }
 
+    /// W-16.
     #[test]
     fn a_new_ingress_wakes_the_service_itself_and_who_shares_its_address() {
         let sharer = |name| service(name).short(&[("primary", "default/web")]).done();

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::net::capture::Capture;
 use crate::net::namespace::{Namespace, Task};
 use crate::net::probe::{Probe, ProbeOptions, Traffic};
-use crate::net::segment::{Nic, Segment, with_prefix};
+use crate::net::segment::{Nic, Segment, cut_right_after, with_prefix};
 use crate::process::Process;
 use crate::run_dir::RunDir;
 
@@ -103,9 +103,16 @@ impl Host {
         self.nic("eth0").mac().to_owned()
     }
 
-    /// Pulls every cable: to all others this machine is dead. Its processes live on; kill them too for a power loss.
+    /// Pulls every cable: to all others this machine is dead. Its processes live on: see [`Host::lose_power`].
     pub fn cut_off(&self) -> Result<()> {
         self.nics().iter().try_for_each(|nic| nic.cut())
+    }
+
+    /// A power loss: `stop` ends or stops its processes, and every cable is cut in the same moment. Cables first would give them the time
+    /// to see it and to say good-bye, and processes first would leave a kernel that goes on answering while the others already search.
+    pub fn lose_power(&self, stop: impl FnOnce() -> Result<()>) -> Result<()> {
+        let nics = self.nics();
+        cut_right_after(&nics, stop)
     }
 
     /// Puts every cable back.

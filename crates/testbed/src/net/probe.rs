@@ -11,6 +11,10 @@ use tokio::net::{TcpStream, UdpSocket};
 
 use crate::echo;
 use crate::net::namespace::{Namespace, Task};
+use crate::stall::{self, Stalls};
+
+/// TCP sends again what was lost after this at the earliest: an answer that takes longer came at a second attempt.
+const RETRANSMISSION: Duration = Duration::from_millis(200);
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,10 +72,15 @@ pub struct ProbeReport {
     /// The longest time between two answers that follow each other, counted at the client; an open end counts as well. Zero if
     /// nothing was lost.
     pub longest_gap: Duration,
-    /// What of a gap is not the prober's own, at most: while it sends nothing, nobody can answer.
+    /// What of a gap the machine's business does not explain: a prober that sends nothing gets no answer, and who waits for a
+    /// processor does nothing. See [`crate::stall`].
     pub outage: Duration,
     /// The longest time in which the prober itself sent nothing: a busy machine. A gap is not known better than this.
     pub longest_stall: Duration,
+    /// Answers that came only after TCP had sent something again, or after as long a time; the machine's stalls are subtracted.
+    pub late: u64,
+    /// The latest of them took so long.
+    pub latest: Duration,
     /// Answers by who gave them: the `node` field of our echo server, else the whole first line.
     pub answered_by: BTreeMap<String, u64>,
     /// The latest answer.
@@ -84,9 +93,11 @@ impl fmt::Display for ProbeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} sent, {} answered, {} lost, longest gap {} ms, outage {} ms (prober stalled at most {} ms), by {:?}",
+            "{} sent, {} answered ({} late, {} ms at most), {} lost, longest gap {} ms, outage {} ms (prober stalled at most {} ms), by {:?}",
             self.sent,
             self.answered,
+            self.late,
+            self.latest.as_millis(),
             self.lost,
             self.longest_gap.as_millis(),
             self.outage.as_millis(),
@@ -137,7 +148,7 @@ impl Probe {
 
     /// What it has seen up to now. Requests still open count neither as answered nor as lost.
     pub fn report(&self) -> ProbeReport {
-        summarize(&lock(&self.journal), Instant::now(), self.options)
+        self.summary(Instant::now())
     }
 
     /// What it has seen up to now, when the requests still open have met their fate.
@@ -149,7 +160,12 @@ impl Probe {
         while end.elapsed() < self.options.answer + Duration::from_millis(500) && open(&lock(&self.journal)) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        summarize(&lock(&self.journal), end, self.options)
+        self.summary(end)
+    }
+
+    fn summary(&self, end: Instant) -> ProbeReport {
+        let journal = lock(&self.journal);
+        summarize(&journal, &stall::since(journal.start), end, self.options)
     }
 
     /// Not for others: who just stops may have stopped before anything came again, and sees neither a loss nor a gap.
@@ -310,7 +326,7 @@ impl Flow {
 }
 
 /// Pure: the same journal always gives the same report.
-fn summarize(journal: &Journal, end: Instant, options: ProbeOptions) -> ProbeReport {
+fn summarize(journal: &Journal, machine: &Stalls, end: Instant, options: ProbeOptions) -> ProbeReport {
     let mut report = ProbeReport {
         sent: journal.fates.len() as u64,
         longest_stall: journal.longest_stall,
@@ -318,15 +334,22 @@ fn summarize(journal: &Journal, end: Instant, options: ProbeOptions) -> ProbeRep
     };
     let gap = |report: &mut ProbeReport, from: Instant, to: Instant| {
         report.longest_gap = report.longest_gap.max(to - from);
-        let overlap = |(begin, end): &(Instant, Instant)| (*end).min(to).saturating_duration_since((*begin).max(from));
-        let stalled: Duration = journal.stalls.iter().map(overlap).sum();
-        report.outage = report.outage.max((to - from).saturating_sub(stalled));
+        // What is shorter than what was found already need not be explained.
+        if to - from > report.outage {
+            let stalled = machine.within(from, to, &journal.stalls);
+            report.outage = report.outage.max((to - from).saturating_sub(stalled));
+        }
     };
     let mut last_answer_at = None;
-    for (_, at, fate) in &journal.fates {
+    for (sent, at, fate) in &journal.fates {
         match fate {
             Ok(answer) => {
                 report.answered += 1;
+                if *at - *sent >= RETRANSMISSION {
+                    let took = (*at - *sent).saturating_sub(machine.within(*sent, *at, &journal.stalls));
+                    report.late += u64::from(took >= RETRANSMISSION);
+                    report.latest = report.latest.max(took);
+                }
                 report.first_answer.get_or_insert(*at - journal.start);
                 *report.answered_by.entry(answerer(answer).to_owned()).or_default() += 1;
                 gap(&mut report, last_answer_at.unwrap_or(*at), *at);
@@ -371,7 +394,8 @@ mod tests {
     #[test]
     fn a_gap_lies_between_two_answers() {
         let (journal, start) = journal(&[(5, true), (15, true), (25, false), (35, false), (245, true), (255, true)]);
-        let report = summarize(&journal, start + Duration::from_millis(260), ProbeOptions::default());
+        let end = start + Duration::from_millis(260);
+        let report = summarize(&journal, &Stalls::default(), end, ProbeOptions::default());
         assert_eq!((report.sent, report.answered, report.lost), (6, 4, 2));
         assert_eq!(report.longest_gap, Duration::from_millis(230));
         assert_eq!(report.first_answer, Some(Duration::from_millis(5)));
@@ -381,14 +405,16 @@ mod tests {
     #[test]
     fn a_silence_that_lasts_to_the_end_is_a_gap() {
         let (journal, start) = journal(&[(5, true), (1100, false), (3000, false)]);
-        let report = summarize(&journal, start + Duration::from_secs(3), ProbeOptions::default());
+        let end = start + Duration::from_secs(3);
+        let report = summarize(&journal, &Stalls::default(), end, ProbeOptions::default());
         assert_eq!(report.longest_gap, Duration::from_millis(2995));
     }
 
     #[test]
     fn without_a_loss_there_is_no_gap_however_slow_the_machine() {
         let (journal, start) = journal(&[(5, true), (900, true)]);
-        let report = summarize(&journal, start + Duration::from_millis(900), ProbeOptions::default());
+        let end = start + Duration::from_millis(900);
+        let report = summarize(&journal, &Stalls::default(), end, ProbeOptions::default());
         assert_eq!(report.longest_gap, Duration::ZERO);
     }
 
@@ -405,9 +431,29 @@ mod tests {
             (vec![(2000, 4000)], 1995),
         ] {
             journal.stalls = stalls.iter().map(|(begin, end)| (at(*begin), at(*end))).collect();
-            let report = summarize(&journal, at(5000), ProbeOptions::default());
+            let report = summarize(&journal, &Stalls::default(), at(5000), ProbeOptions::default());
             assert_eq!((report.longest_gap, report.outage), (ms(2000), ms(outage)), "{stalls:?}");
         }
+        // The machine's stalls are subtracted like the prober's own, and what both report once.
+        journal.stalls = vec![(at(2000), at(4000)), (at(4000), at(5000)), (at(100), at(300))];
+        let machine =
+            Stalls::of(vec![(at(200), at(500))], vec![(at(0), ms(0)), (at(1000), ms(70)), (at(6000), ms(70))]);
+        let report = summarize(&journal, &machine, at(5000), ProbeOptions::default());
+        assert_eq!((report.longest_gap, report.outage), (ms(2000), ms(1995 - 400 - 70)));
+    }
+
+    #[test]
+    fn an_answer_to_a_second_attempt_is_late_and_one_of_a_busy_machine_is_not() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let answer = |sent, back| (at(sent), at(back), Ok("pod=p node=n1 client=c".to_owned()));
+        let fates = vec![answer(0, 150), answer(10, 220), answer(300, 750), answer(800, 1100)];
+        let journal = Journal { sends: 4, fates, ..Journal::new(start) };
+        let report = |machine: &Stalls| summarize(&journal, machine, at(1200), ProbeOptions::default());
+        let idle = report(&Stalls::default());
+        assert_eq!((idle.late, idle.latest, idle.lost), (3, Duration::from_millis(450), 0));
+        let busy = report(&Stalls::of(vec![(at(20), at(60)), (at(900), at(1080))], Vec::new()));
+        assert_eq!((busy.late, busy.latest), (1, Duration::from_millis(450)));
     }
 
     #[tokio::test]

@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use rtnetlink::LinkUnspec;
 
 use crate::net::namespace::Namespace;
 use crate::run_dir::RunDir;
@@ -161,6 +163,52 @@ impl Nic {
     pub fn isolate(&self) -> Result<()> {
         self.segment.namespace.ip([format!("link set {} nomaster", self.port)])
     }
+}
+
+/// Pulls these cables right after `before`, all in the same moment: what it needs is ready by then, and no program has to be started.
+pub(crate) fn cut_right_after(nics: &[Arc<Nic>], before: impl FnOnce() -> Result<()>) -> Result<()> {
+    let mut ports: Vec<(&Arc<Segment>, Vec<String>)> = Vec::new();
+    for nic in nics {
+        match ports.iter_mut().find(|(segment, _)| Arc::ptr_eq(segment, &nic.segment)) {
+            Some((_, ports)) => ports.push(nic.port.clone()),
+            None => ports.push((&nic.segment, vec![nic.port.clone()])),
+        }
+    }
+    let mut hands = Vec::new();
+    for (segment, ports) in ports {
+        let (ready, is_ready) = mpsc::channel::<()>();
+        let (go, gone) = mpsc::channel::<()>();
+        let cutting = segment.namespace.thread("cut", move || -> Result<()> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let (connection, handle, _) = rtnetlink::new_connection()?;
+                tokio::spawn(connection);
+                let _ = ready.send(());
+                // Who lets go of the other end without a word has given up.
+                if gone.recv().is_err() {
+                    return Ok(());
+                }
+                for port in ports {
+                    let down = LinkUnspec::new_with_name(&port).down().build();
+                    handle.link().set(down).execute().await.with_context(|| format!("failed to cut {port}"))?;
+                }
+                Ok(())
+            })
+        })?;
+        hands.push((cutting, go, is_ready));
+    }
+    for (.., is_ready) in &hands {
+        // If it has ended instead, it says why below.
+        let _ = is_ready.recv();
+    }
+    before()?;
+    for (_, go, _) in &hands {
+        let _ = go.send(());
+    }
+    for (cutting, ..) in hands {
+        cutting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    }
+    Ok(())
 }
 
 /// `address/prefix` with the usual length of a LAN.

@@ -12,6 +12,10 @@ use l2::{Mac, PacketSocket, Traffic};
 
 use crate::net::host::Host;
 use crate::net::namespace::Task;
+use crate::stall::{self, Stalls};
+
+/// Questions with two answers that are further apart belong to two moves.
+const ONE_MOVE: Duration = Duration::from_millis(500);
 
 /// Large enough for a frame of ARP with its padding.
 const FRAME: usize = 128;
@@ -51,17 +55,21 @@ pub struct AnswerReport {
     pub double: Duration,
     /// From the first to the last question with two answers.
     pub double_span: Duration,
+    /// The longest time in one stretch during which two or more answered, without the machine's stalls: who has lost withdraws when
+    /// its process has its turn.
+    pub overlap: Duration,
 }
 
 impl fmt::Display for AnswerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} asked, {} unanswered, two answered for {} ms (within {} ms), by {:?}",
+            "{} asked, {} unanswered, two answered for {} ms (within {} ms; in one stretch, without stalls, {} ms), by {:?}",
             self.asked,
             self.unanswered,
             self.double.as_millis(),
             self.double_span.as_millis(),
+            self.overlap.as_millis(),
             self.by
         )
     }
@@ -218,7 +226,8 @@ impl Answerers {
     pub fn report(&self) -> AnswerReport {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner).clone();
         journal.rounds.pop();
-        summarize(&journal, self.interval)
+        let begin = journal.rounds.first().map_or_else(Instant::now, |(at, _)| *at);
+        summarize(&journal, &stall::since(begin), self.interval)
     }
 
     /// When the first question that was answered was asked.
@@ -242,7 +251,7 @@ fn ask_again(journal: &Mutex<Journal>) {
 }
 
 /// Pure.
-fn summarize(journal: &Journal, interval: Duration) -> AnswerReport {
+fn summarize(journal: &Journal, machine: &Stalls, interval: Duration) -> AnswerReport {
     let mut report = AnswerReport { asked: journal.rounds.len(), ..AnswerReport::default() };
     let mut double = Vec::new();
     for (at, answerers) in &journal.rounds {
@@ -259,7 +268,16 @@ fn summarize(journal: &Journal, interval: Duration) -> AnswerReport {
     if let (Some(first), Some(last)) = (double.first(), double.last()) {
         report.double_span = *last - *first + interval;
     }
+    report.overlap = stretches(&double)
+        .map(|(first, last)| (last - first + interval).saturating_sub(machine.within(first, last + interval, &[])))
+        .max()
+        .unwrap_or_default();
     report
+}
+
+/// First and last of those that are not further apart than [`ONE_MOVE`].
+fn stretches(at: &[Instant]) -> impl Iterator<Item = (Instant, Instant)> {
+    at.chunk_by(|one, next| *next - *one < ONE_MOVE).filter_map(|chunk| Some((*chunk.first()?, *chunk.last()?)))
 }
 
 #[cfg(test)]
@@ -274,9 +292,29 @@ mod tests {
         let journal = Journal {
             rounds: vec![round(0, &[a]), round(10, &[a, b]), round(20, &[]), round(30, &[a, b]), round(40, &[b])],
         };
-        let report = summarize(&journal, Duration::from_millis(10));
+        let report = summarize(&journal, &Stalls::default(), Duration::from_millis(10));
         assert_eq!((report.asked, report.unanswered), (5, 1));
         assert_eq!((report.double, report.double_span), (Duration::from_millis(20), Duration::from_millis(30)));
         assert_eq!(report.by[&a.to_string()], 3);
+        assert_eq!(report.overlap, Duration::from_millis(30));
+    }
+
+    #[test]
+    fn two_answers_are_judged_move_by_move_and_without_the_stalls_of_the_machine() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let both: BTreeSet<Mac> = [1, 2].map(|last| Mac::new([2, 0, 0, 0, 0, last])).into();
+        let rounds = [0, 10, 250, 900, 910, 920].map(|ms| (at(ms), both.clone())).to_vec();
+        let report =
+            |machine: &Stalls| summarize(&Journal { rounds: rounds.clone() }, machine, Duration::from_millis(10));
+        let idle = report(&Stalls::default());
+        assert_eq!((idle.overlap, idle.double), (Duration::from_millis(260), Duration::from_millis(60)));
+        // The first move had to wait for 240 ms, so the second one counts.
+        let busy = report(&Stalls::of(vec![(at(5), at(245))], Vec::new()));
+        assert_eq!(busy.overlap, Duration::from_millis(30));
+        assert_eq!(
+            summarize(&Journal::default(), &Stalls::default(), Duration::from_millis(10)).overlap,
+            Duration::ZERO
+        );
     }
 }

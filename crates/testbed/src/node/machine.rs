@@ -210,10 +210,14 @@ impl Machine {
     /// Takes its power away, all at once and without a word to anybody.
     pub fn power_off(&self) -> Result<()> {
         let Some(running) = self.slot().take() else { return Ok(()) };
-        // Cables first: the kernel goes on answering ARP for addresses of a namespace whose processes are dead.
-        running.host.cut_off()?;
-        if let Ok(init) = running.init() {
-            let _ = rustix::process::kill_process(init, rustix::process::Signal::KILL);
+        let init = running.init();
+        running.host.lose_power(|| {
+            if let Ok(init) = &init {
+                let _ = rustix::process::kill_process(*init, rustix::process::Signal::KILL);
+            }
+            Ok(())
+        })?;
+        if init.is_ok() {
             // `unshare` ends when the kernel has collected every process of the pid namespace.
             if running.outer.wait(Duration::from_secs(20)).is_none() {
                 bail!("the processes of {} did not end within 20 s after its power was cut", self.name());

@@ -32,6 +32,10 @@ pub struct PowerLoss {
     pub gap_ms: f64,
     /// The longest time in which the prober itself was not scheduled.
     pub prober_stall_ms: f64,
+    /// What of the gap the machine's stalls do not explain.
+    pub outage_ms: f64,
+    /// Answers that came only after a retransmission.
+    pub late: u64,
 }
 
 /// `runs` power losses of the owner of one address; the node comes back each time.
@@ -90,6 +94,8 @@ async fn one(stage: &Stage, address: IpAddr) -> Result<PowerLoss> {
         to: bed.lan.host(to).name().to_owned(),
         gap_ms: ms(report.longest_gap),
         prober_stall_ms: ms(report.longest_stall),
+        outage_ms: ms(report.outage),
+        late: report.late,
     })
 }
 

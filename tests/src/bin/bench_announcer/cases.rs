@@ -83,6 +83,12 @@ pub struct Run {
     pub double_span_ms: f64,
     /// The longest time in which the prober itself was not scheduled: no gap is known better.
     pub prober_stall_ms: f64,
+    /// What of the gap the machine's stalls do not explain.
+    #[serde(default)]
+    pub outage_ms: f64,
+    /// Answers that came only after a retransmission, or as late.
+    #[serde(default)]
+    pub late: u64,
     /// From the address to the first HTTP reply, for a new Service.
     pub http_ms: Option<f64>,
     /// The owner before and after.

@@ -191,6 +191,8 @@ impl<'a> Stage<'a> {
             double_ms: ms(answers.double),
             double_span_ms: ms(answers.double_span),
             prober_stall_ms: 0.0,
+            outage_ms: ms(gap),
+            late: 0,
             http_ms: Some(ms(http)),
             owners: [owner, owner],
         })
@@ -204,6 +206,8 @@ fn run_of(report: &ProbeReport, answers: &AnswerReport, owners: [usize; 2]) -> R
         double_ms: ms(answers.double),
         double_span_ms: ms(answers.double_span),
         prober_stall_ms: ms(report.longest_stall),
+        outage_ms: ms(report.outage),
+        late: report.late,
         http_ms: None,
         owners,
     }

@@ -135,6 +135,7 @@ async fn nothing_is_written_after_the_lease_is_lost_and_the_process_ends_at_once
     assert_eq!(guest.events(), ["became leader", "stopped leading"]);
 }
 
+/// W-02.
 #[tokio::test(start_paused = true)]
 async fn a_stop_ends_the_work_then_releases_the_lease_and_reports_it() {
     let guest = Guest::new();

@@ -185,6 +185,7 @@ async fn an_api_server_that_refuses_for_a_moment_after_its_start_is_waited_for()
     assert_eq!(lab.name().await, "prod", "what the flag says was no guess to act upon");
 }
 
+/// W-07.
 #[tokio::test(start_paused = true)]
 async fn without_the_right_it_works_and_nothing_is_written() {
     let lab = Lab::start("prod", None, (403, Scenario::status(403, "Forbidden", "no")));

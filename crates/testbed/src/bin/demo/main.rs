@@ -161,20 +161,31 @@ async fn tell(args: &RunArgs) -> Result<bool> {
     Ok(held)
 }
 
+/// The chapters, and the seconds that each takes on two idle processors.
+const CHAPTERS: [(&str, u64); 6] =
+    [("Bring up", 16), ("Install", 5), ("Expose", 4), ("Measure", 5), ("Break", 27), ("Delete", 18)];
+
+/// A headline, and how long is left from here on.
+fn begin(title: &str) {
+    let rest = CHAPTERS.iter().skip_while(|(name, _)| !title.starts_with(name));
+    let left: u64 = rest.map(|(_, seconds)| seconds).sum();
+    story::chapter(&format!("{title} (about {left} s left)"));
+}
+
 async fn chapters(story: &mut Story, figures: &mut Figures, slot: &mut Option<Bed>, args: &RunArgs) -> Result<()> {
-    story::chapter("Bring up a LAN, a guest cluster with real nodes, and the Harvester side");
+    begin("Bring up a LAN, a guest cluster with real nodes, and the Harvester side");
     figures.kube_proxy_min_sync_ms = args.kube_proxy_min_sync;
     let pace = Duration::from_millis(args.kube_proxy_min_sync);
     let bed = slot.insert(Bed::up(story, &args.binary, pace).await?);
-    story::chapter("Install");
+    begin("Install");
     install::install(story, bed, figures).await?;
-    story::chapter("Expose a Deployment: pool, DHCP, shared address");
+    begin("Expose a Deployment: pool, DHCP, shared address");
     let vips = services::expose(story, bed).await?;
-    story::chapter("Measure");
+    begin("Measure");
     services::measure(story, bed, figures).await?;
-    story::chapter("Break things");
+    begin("Break things");
     failures::fail(story, bed, vips, figures).await?;
-    story::chapter("Delete");
+    begin("Delete");
     cleanup::clean(story, bed).await?;
     cleanup::weigh(story, bed, figures).await
 }

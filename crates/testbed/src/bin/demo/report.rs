@@ -76,8 +76,12 @@ pub struct Outage {
     pub to: String,
     /// The longest time without an answer.
     pub gap_ms: u64,
+    /// What of it the machine's stalls do not explain.
+    pub outage_ms: u64,
     /// The prober itself was not scheduled for this long at most; the gap is not known better.
     pub prober_stall_ms: u64,
+    /// Answers that came only after a retransmission.
+    pub late: u64,
     /// Requests.
     pub sent: u64,
     /// Not answered within a second.
@@ -120,7 +124,9 @@ impl Outage {
             from: from.into(),
             to: to.into(),
             gap_ms: ms(report.longest_gap),
+            outage_ms: ms(report.outage),
             prober_stall_ms: ms(report.longest_stall),
+            late: report.late,
             sent: report.sent,
             lost: report.lost,
         }

@@ -222,6 +222,7 @@ fn any_services() -> impl Strategy<Value = Vec<ServiceView>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
+    /// W-03.
     /// Whatever Services there are and whatever users make of them: everything comes to rest, nothing is deleted that somebody
     /// wants, and whoever is Ready shows the address that it should.
     #[test]

@@ -1,0 +1,435 @@
+//! How long this machine kept processes waiting for a processor: what of a gap is nobody's fault.
+//!
+//! Two sources, and both count. On each processor a thread sleeps 5 ms again and again and notes when it wakes too late; while all of them
+//! are late, nobody had a turn. And of the processes on which the move of an address waits the kernel tells for how long each was ready
+//! to run and did not (`run_delay` in `schedstat`). They wait for one another: an announcer for an API server, that one for etcd. So
+//! the waiting of the three kinds is added, and of several of a kind the one counts that waited longest. Nothing else counts, however
+//! long it waits: a busy machine must not explain everything.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// How long the threads that measure sleep.
+const NAP: Duration = Duration::from_millis(5);
+/// A thread that wakes later than this has waited; less is the timer's grain.
+const LATE: Duration = Duration::from_millis(3);
+/// How often the kernel's counters are read.
+const SAMPLE: Duration = Duration::from_millis(100);
+
+/// The product's processes, as the kernel cuts their name off.
+const PRODUCT: &str = "harvester-cloud";
+
+/// A stretch of time.
+pub type Stretch = (Instant, Instant);
+
+/// What was measured up to some moment. Pure: the same record always gives the same answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stalls {
+    /// For each processor the stretches in which a thread that should have woken had not, in order.
+    late: Vec<Vec<Stretch>>,
+    /// When it was read, and for how long the processes that count had waited until then.
+    waited: Vec<(Instant, Duration)>,
+}
+
+impl Stalls {
+    /// A record of one processor with these stretches, for tests of what builds on it.
+    pub fn of(late: Vec<Stretch>, waited: Vec<(Instant, Duration)>) -> Self {
+        Self { late: vec![late], waited }
+    }
+
+    /// How much of this time a machine without other work would not have needed, at most. `own` are further stretches in which the
+    /// observer itself stood still; what several sources report of one moment counts once.
+    pub fn within(&self, from: Instant, to: Instant, own: &[Stretch]) -> Duration {
+        let nobody_had_a_turn = common(&self.late, from, to);
+        let all = nobody_had_a_turn.iter().chain(own);
+        let mut clipped: Vec<Stretch> =
+            all.map(|(begin, end)| ((*begin).max(from), (*end).min(to))).filter(|(begin, end)| begin < end).collect();
+        clipped.sort_unstable();
+        let (mut stalled, mut reached) = (Duration::ZERO, from);
+        for (begin, end) in clipped {
+            stalled += end.saturating_duration_since(begin.max(reached));
+            reached = reached.max(end);
+        }
+        (stalled + self.waited_within(from, to)).min(to.saturating_duration_since(from))
+    }
+
+    /// From the last reading before until the first one after: waiting is not known more exactly, and a doubt counts as waiting.
+    fn waited_within(&self, from: Instant, to: Instant) -> Duration {
+        let before = self.waited.partition_point(|(at, _)| *at <= from);
+        let after = self.waited.partition_point(|(at, _)| *at < to);
+        let before = before.checked_sub(1).and_then(|index| self.waited.get(index)).or(self.waited.first());
+        let after = self.waited.get(after).or(self.waited.last());
+        match (before, after) {
+            (Some((_, before)), Some((_, after))) => after.saturating_sub(*before),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The most of [`Stalls::within`] in any stretch of this length between the two moments.
+    pub fn worst(&self, from: Instant, to: Instant, length: Duration) -> Duration {
+        let mut begin = from;
+        let mut worst = Duration::ZERO;
+        while begin < to {
+            worst = worst.max(self.within(begin, (begin + length).min(to), &[]));
+            begin += length / 4;
+        }
+        worst
+    }
+}
+
+/// What lies in a stretch of every list, between the two moments.
+fn common(lists: &[Vec<Stretch>], from: Instant, to: Instant) -> Vec<Stretch> {
+    let within = |list: &Vec<Stretch>| -> Vec<Stretch> {
+        let first = list.partition_point(|(_, end)| *end <= from);
+        list[first..].iter().take_while(|(begin, _)| *begin < to).copied().collect()
+    };
+    let mut lists = lists.iter().map(within);
+    let first = lists.next().unwrap_or_default();
+    lists.fold(first, |found, list| {
+        let (mut both, mut left, mut right) = (Vec::new(), found.iter().peekable(), list.iter().peekable());
+        while let (Some((begin, end)), Some((other_begin, other_end))) = (left.peek(), right.peek()) {
+            let (later, sooner) = (*begin.max(other_begin), *end.min(other_end));
+            if later < sooner {
+                both.push((later, sooner));
+            }
+            if end <= other_end {
+                left.next();
+            } else {
+                right.next();
+            }
+        }
+        both
+    })
+}
+
+#[derive(Debug, Default)]
+struct Meter {
+    stalls: Mutex<Stalls>,
+    watched: Mutex<Vec<Weak<Watched>>>,
+}
+
+/// On whose turn the move of an address waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Announcer,
+    ApiServer,
+    Etcd,
+}
+
+impl Kind {
+    /// By the name under which a bed has started it.
+    fn of(name: &str) -> Option<Self> {
+        let kinds = [("announcer", Self::Announcer), ("kube-apiserver", Self::ApiServer), ("etcd", Self::Etcd)];
+        kinds.iter().find(|(part, _)| name.contains(part)).map(|(_, kind)| *kind)
+    }
+}
+
+/// A process that a bed has started, while this lives.
+#[derive(Debug)]
+pub struct Watched {
+    pid: u32,
+    /// Absent: its waiting does not count.
+    kind: Option<Kind>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Measures from the first use on, until this process ends.
+fn meter() -> &'static Meter {
+    static METER: OnceLock<&'static Meter> = OnceLock::new();
+    METER.get_or_init(|| {
+        let meter: &'static Meter = Box::leak(Box::default());
+        let allowed = sched_getaffinity(None).ok();
+        let processors = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.as_ref().is_some_and(|set| set.is_set(*cpu)));
+        for (place, cpu) in processors.enumerate() {
+            lock(&meter.stalls).late.push(Vec::new());
+            start(&format!("stalls-{cpu}"), move || {
+                let mut only = CpuSet::new();
+                only.set(cpu);
+                // Where this is forbidden, the thread measures wherever it runs.
+                let _ = sched_setaffinity(None, &only);
+                nap_for_ever(meter, place);
+            });
+        }
+        start("stalls-waited", move || sample_for_ever(meter));
+        meter
+    })
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) {
+    let started = std::thread::Builder::new().name(name.into()).spawn(work);
+    drop(started.expect("threads are not exhausted"));
+}
+
+fn nap_for_ever(meter: &Meter, place: usize) {
+    loop {
+        let due = Instant::now() + NAP;
+        std::thread::sleep(NAP);
+        let woke = Instant::now();
+        if woke - due > LATE {
+            lock(&meter.stalls).late[place].push((due, woke));
+        }
+    }
+}
+
+fn sample_for_ever(meter: &Meter) {
+    let mut waits = Waits::default();
+    let mut last = Instant::now();
+    let mut containers = Vec::new();
+    for round in 0_u32.. {
+        if round % 10 == 0 {
+            containers = processes_called(Path::new("/proc"), PRODUCT);
+        }
+        let known: Vec<Arc<Watched>> = {
+            let mut watched = lock(&meter.watched);
+            watched.retain(|process| process.strong_count() > 0);
+            watched.iter().filter_map(Weak::upgrade).collect()
+        };
+        let unknown = containers.iter().filter(|pid| known.iter().all(|process| process.pid != **pid));
+        let mut processes: Vec<(Kind, u32)> = unknown.map(|pid| (Kind::Announcer, *pid)).collect();
+        processes.extend(known.iter().filter_map(|process| Some((process.kind?, process.pid))));
+        let now = Instant::now();
+        let more = waits.read(Path::new("/proc"), &processes, now - last);
+        last = now;
+        let mut stalls = lock(&meter.stalls);
+        let total = stalls.waited.last().map_or(Duration::ZERO, |(_, total)| *total) + more;
+        stalls.waited.push((now, total));
+        drop(stalls);
+        std::thread::sleep(SAMPLE);
+    }
+}
+
+/// All processes of this name, also those in containers of nodes, which others have started.
+fn processes_called(proc: &Path, name: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let called =
+        |pid: &u32| std::fs::read_to_string(proc.join(format!("{pid}/comm"))).is_ok_and(|comm| comm.trim_end() == name);
+    pids.filter(called).collect()
+}
+
+/// The counters at the last reading, by process and thread, in nanoseconds.
+#[derive(Debug, Default)]
+struct Waits(BTreeMap<(u32, u32), u64>);
+
+impl Waits {
+    /// For how long these processes have waited since the last reading, which is so long ago: of each kind the one that waited longest,
+    /// and no process longer than that time, however many of its threads did.
+    fn read(&mut self, proc: &Path, processes: &[(Kind, u32)], since: Duration) -> Duration {
+        let mut seen = BTreeMap::new();
+        let mut longest: BTreeMap<Kind, Duration> = BTreeMap::new();
+        for (kind, pid) in processes {
+            let threads = std::fs::read_dir(proc.join(format!("{pid}/task")));
+            let mut of_process = Duration::ZERO;
+            for thread in threads.into_iter().flatten().flatten() {
+                let Some(id) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+                let text = std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+                let Some(delay) = run_delay(&text) else { continue };
+                // A thread that is new has waited since then, too.
+                let before = self.0.get(&(*pid, id)).copied().unwrap_or_default();
+                of_process += Duration::from_nanos(delay.saturating_sub(before));
+                seen.insert((*pid, id), delay);
+            }
+            let of_kind = longest.entry(*kind).or_default();
+            *of_kind = of_process.min(since).max(*of_kind);
+        }
+        self.0 = seen;
+        longest.values().sum()
+    }
+}
+
+/// The second of `schedstat`'s numbers: nanoseconds spent ready, but not running.
+fn run_delay(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// From now on time in which this process waits counts, if it is of a kind that does, until the guard is dropped.
+pub(crate) fn watch(name: &str, pid: u32) -> Arc<Watched> {
+    let watched = Arc::new(Watched { pid, kind: Kind::of(name) });
+    lock(&meter().watched).push(Arc::downgrade(&watched));
+    watched
+}
+
+/// Begins to measure, if nobody did before.
+pub fn begin() {
+    meter();
+}
+
+/// What was measured from `since` on.
+pub fn since(since: Instant) -> Stalls {
+    let stalls = lock(&meter().stalls);
+    let from = stalls.waited.partition_point(|(at, _)| *at <= since).saturating_sub(1);
+    Stalls {
+        late: stalls.late.iter().map(|list| list[list.partition_point(|(_, end)| *end <= since)..].to_vec()).collect(),
+        waited: stalls.waited[from..].to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn what_several_report_of_one_moment_counts_once_and_only_inside_of_the_gap() {
+        let start = Instant::now();
+        let at = |milliseconds| start + ms(milliseconds);
+        let stretches =
+            |list: &[(u64, u64)]| list.iter().map(|(begin, end)| (at(*begin), at(*end))).collect::<Vec<_>>();
+        for (late, own, stalled) in [
+            (vec![], vec![], 0),
+            (vec![(100, 200)], vec![], 100),
+            // The machine and the observer late at once.
+            (vec![(100, 200), (200, 250)], vec![(120, 260)], 160),
+            // Before, across the beginning, across the end, after: the gap is 100 to 600.
+            (vec![(0, 50), (50, 150), (550, 700), (700, 900)], vec![], 100),
+            (vec![(0, 900)], vec![(0, 900)], 500),
+        ] {
+            let stalls = Stalls::of(stretches(&late), Vec::new());
+            assert_eq!(stalls.within(at(100), at(600), &stretches(&own)), ms(stalled), "{late:?} {own:?}");
+        }
+    }
+
+    #[test]
+    fn a_processor_that_is_late_while_another_one_is_not_keeps_nobody_waiting() {
+        let start = Instant::now();
+        let at = |milliseconds| start + ms(milliseconds);
+        let list = |list: &[(u64, u64)]| list.iter().map(|(begin, end)| (at(*begin), at(*end))).collect::<Vec<_>>();
+        for (one, other, stalled) in [
+            (vec![(100, 200)], vec![], 0),
+            (vec![(100, 200)], vec![(200, 300)], 0),
+            (vec![(100, 200), (300, 400)], vec![(150, 350)], 100),
+            (vec![(100, 400)], vec![(110, 120), (130, 140), (390, 500)], 30),
+            (vec![(0, 1000)], vec![(0, 1000)], 500),
+        ] {
+            for late in [vec![list(&one), list(&other)], vec![list(&other), list(&one)]] {
+                let stalls = Stalls { late, waited: Vec::new() };
+                assert_eq!(stalls.within(at(0), at(500), &[]), ms(stalled), "{one:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_processes_waited_is_counted_from_the_reading_before_to_the_one_after() {
+        let start = Instant::now();
+        let at = |milliseconds| start + ms(milliseconds);
+        let waited = [(0, 0), (100, 10), (200, 60), (300, 60), (400, 90)];
+        let stalls = Stalls::of(Vec::new(), waited.map(|(when, sum)| (at(when), ms(sum))).to_vec());
+        for (from, to, stalled) in [(100, 200, 50), (110, 190, 50), (210, 290, 0), (50, 350, 90), (150, 900, 80)] {
+            assert_eq!(stalls.within(at(from), at(to), &[]), ms(stalled), "{from} to {to}");
+        }
+        // Never more than the time itself.
+        assert_eq!(stalls.within(at(110), at(140), &[]), ms(30));
+        assert_eq!(Stalls::default().within(at(0), at(100), &[]), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_worst_stretch_is_found_wherever_it_lies() {
+        let start = Instant::now();
+        let at = |milliseconds| start + ms(milliseconds);
+        let stalls = Stalls::of(vec![(at(2100), at(2400)), (at(5000), at(5040))], Vec::new());
+        assert_eq!(stalls.worst(at(0), at(10_000), ms(1000)), ms(300));
+        assert_eq!(stalls.worst(at(3000), at(10_000), ms(1000)), ms(40));
+        assert_eq!(stalls.worst(at(6000), at(10_000), ms(1000)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_process_waits_no_longer_than_the_time_that_has_passed() {
+        let proc = tempfile::tempdir().unwrap();
+        let say = |pid: u32, thread: u32, delay: Duration| {
+            let dir = proc.path().join(format!("{pid}/task/{thread}"));
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("schedstat"), format!("77 {} 5\n", delay.as_nanos())).unwrap();
+        };
+        let mut waits = Waits::default();
+        let processes = [(Kind::Announcer, 7), (Kind::Announcer, 8), (Kind::Etcd, 9), (Kind::Etcd, 10)];
+        let mut read = || waits.read(proc.path(), &processes, ms(100));
+        say(7, 7, ms(10));
+        say(8, 8, ms(1));
+        // Of each kind the longest; the second etcd is gone.
+        say(9, 9, ms(3));
+        assert_eq!(read(), ms(13));
+        // A second thread of one, nothing new of another.
+        say(7, 7, ms(40));
+        say(7, 12, ms(5));
+        say(9, 9, ms(4));
+        assert_eq!(read(), ms(36));
+        for thread in [7, 12] {
+            say(7, thread, ms(500));
+        }
+        say(8, 8, ms(31));
+        say(9, 9, ms(14));
+        assert_eq!(read(), ms(110));
+        assert_eq!(read(), Duration::ZERO);
+    }
+
+    #[test]
+    fn processes_that_no_address_waits_for_do_not_count() {
+        for (name, kind) in [
+            ("node1.announcer", Some(Kind::Announcer)),
+            ("etcd2.etcd", Some(Kind::Etcd)),
+            ("control.kube-apiserver", Some(Kind::ApiServer)),
+            ("node1.ccm", None),
+            ("node3.kube-proxy", None),
+            ("harvester.harvester-sim", None),
+        ] {
+            assert_eq!(Kind::of(name), kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_products_processes_are_found_wherever_they_were_started() {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, comm) in
+            [("7", "harvester-cloud\n"), ("8", "etcd\n"), ("9", "harvester-cloud\n"), ("self", "harvester-cloud\n")]
+        {
+            std::fs::create_dir_all(proc.path().join(pid)).unwrap();
+            std::fs::write(proc.path().join(pid).join("comm"), comm).unwrap();
+        }
+        let mut found = processes_called(proc.path(), PRODUCT);
+        found.sort_unstable();
+        assert_eq!(found, [7, 9]);
+    }
+
+    #[test]
+    fn a_processor_that_is_kept_from_everybody_shows() {
+        begin();
+        let from = Instant::now();
+        std::thread::sleep(ms(50));
+        // The same as a machine without power for 200 ms, to a thread that notes when it wakes.
+        let (due, woke) = (Instant::now(), Instant::now() + ms(200));
+        for list in &mut lock(&meter().stalls).late {
+            list.push((due, woke));
+        }
+        let stalls = since(from);
+        assert!(stalls.within(from, woke, &[]) >= ms(200), "{stalls:?}");
+    }
+
+    #[test]
+    fn a_process_that_must_share_its_processor_is_seen_to_wait() {
+        let dir = crate::run_dir::RunDir::new("stall").unwrap();
+        let busy = |name: &str| {
+            let mut command = std::process::Command::new("sh");
+            // Both on one processor: each runs half of the time.
+            command.args(["-c", "taskset -cp 0 $$ >/dev/null; while :; do :; done"]);
+            crate::Process::spawn(name, &command, &dir.log(name)).unwrap()
+        };
+        let _busy = ["announcer-one", "announcer-two", "announcer-three"].map(busy);
+        let from = Instant::now();
+        let waited = crate::wait_until("processes to wait", Duration::from_secs(20), || {
+            let stalls = since(from);
+            let waited = stalls.waited_within(from, Instant::now());
+            if waited > ms(300) { Ok(waited) } else { Err(format!("{waited:?}")) }
+        });
+        waited.unwrap();
+    }
+}

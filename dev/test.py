@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""test.py [--unit] [--e2e] [NAME...]: builds every test program of the workspace, runs each as root in namespaces of its own, and sums up.
+
+Programs are what cargo says there are, tests are what each program lists; one that is listed and did not run fails the run, and so does
+a retry that no stall of the machine explains. --unit runs what lies beside the code and the documents' examples, --e2e the programs in
+tests/tests; without either, all of them. NAMEs choose programs. Variables:
+
+  E2E_JOBS       programs at a time (2); those that put whole nodes on the machine have it for themselves
+  TEST_LIMIT     seconds for one program (900), after which it is ended and its unfinished tests are named
+  TEST_DEADLINE  seconds since the epoch at which everything ends, and what is left is named
+  HCP_BINARY     the binary that end-to-end tests drive; without it the debug build
+  HCP_SEED       what simulation, chaos and fuzzing begin from; it comes from the commit
+
+Output of programs that pass, and all figures, are in target/test/. The last line is "N passed, N failed".
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "test"
+CARGO = os.environ.get("CARGO", "cargo")
+# Kubelets and containerd on a machine that does something else lose their races; nobody shares it with these.
+ALONE = {"installed", "newcomer", "testbed-nodes"}
+# The longest first, so that no core is idle at the end; what the last run took is better known (target/test/durations.json).
+LONG = ["failover", "bad_input", "installed", "newcomer", "faults", "asking", "handover", "survival", "impaired", "chart_live",
+        "chaos", "announcer-sim-seeds", "harvester-sim-real_api_server", "testbed-hosts"]
+RESULT = re.compile(r"\btest (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)")
+
+
+class Clock:
+    """When everything ends: at the deadline, or when somebody says so."""
+
+    def __init__(self, deadline):
+        self.deadline = deadline
+        signal.signal(signal.SIGTERM, self.end)
+        signal.signal(signal.SIGINT, self.end)
+
+    def end(self, *_):
+        self.deadline = 0
+
+    def is_over(self):
+        return time.time() >= self.deadline
+
+
+class Program:
+    """A test program: what cargo has built, or the examples in the documentation of the code."""
+
+    def __init__(self, name, command, directory, end_to_end):
+        self.name, self.command, self.directory, self.end_to_end = name, command, directory, end_to_end
+        self.log = OUT / f"{name}.log"
+        self.listed, self.ignored = [], set()
+
+    def list(self):
+        """The names of its tests."""
+        if self.command is None:
+            return
+        def names(*more):
+            said = subprocess.run([*self.command, "--list", "--format", "terse", *more], cwd=self.directory, text=True, check=True,
+                                  stdout=subprocess.PIPE).stdout
+            return [line[:-6] for line in said.splitlines() if line.endswith(": test")]
+        self.listed, self.ignored = names(), set(names("--ignored"))
+
+    def start(self, environment):
+        words = self.command or [CARGO, "test", "--locked", "--workspace", "--doc", "--no-fail-fast"]
+        self.began = time.time()
+        self.process = subprocess.Popen([ROOT / "dev/private.sh", *words], cwd=self.directory, env=environment, stdin=subprocess.DEVNULL,
+                                        stdout=self.log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True)
+
+    def stop(self):
+        """The kernel ends everything in its namespaces with it."""
+        os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def judge(self, problem=None):
+        """What became of each test. `problem` is why it was ended."""
+        said = self.log.read_text(errors="replace")
+        results = dict(RESULT.findall(said)) if self.command else {f"doc {n}": r for n, r in enumerate(r for _, r in RESULT.findall(said))}
+        self.seconds = time.time() - self.began
+        self.passed = sum(result == "ok" for result in results.values())
+        self.broken = sorted(name for name, result in results.items() if result == "FAILED")
+        # A test that is not there and one that was skipped look alike to whoever reads a sum.
+        self.missing = [name for name in self.listed if name not in results]
+        self.problems = [problem] if problem else []
+        if self.process.returncode and not self.broken and not problem:
+            self.problems.append(f"exit status {self.process.returncode}")
+        unexpected = {name for name, result in results.items() if result == "ignored"} - self.ignored
+        if self.command and unexpected:
+            self.problems.append(f"ignored although they do not say so: {', '.join(sorted(unexpected))}")
+        if self.missing:
+            self.problems.append(f"listed, and no result: {', '.join(self.missing)}")
+        self.failed = len(self.broken) + max(len(self.missing), bool(self.problems))
+
+
+def programs():
+    """Builds them; cargo's own list."""
+    said = subprocess.run([CARGO, "test", "--locked", "--workspace", "--no-run", "--message-format=json-render-diagnostics"],
+                          cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if said.returncode:
+        sys.exit("test: the test programs cannot be built")
+    found = []
+    for line in said.stdout.splitlines():
+        if not line.startswith("{"):
+            continue
+        message = json.loads(line)
+        if message.get("reason") != "compiler-artifact" or not message["executable"] or not message["profile"]["test"]:
+            continue
+        directory = Path(message["manifest_path"]).parent
+        package = directory.name if directory != ROOT / "tests" else "e2e"
+        target, kind = message["target"]["name"], message["target"]["kind"][0]
+        end_to_end = package == "e2e" and kind == "test"
+        if end_to_end:
+            name = target
+        else:
+            name = {"test": f"{package}-{target}", "bin": f"{package}-bin-{target}"}.get(kind, package)
+        found.append(Program(name, [message["executable"]], directory, end_to_end))
+    found.append(Program("examples", None, ROOT, False))
+    return found
+
+
+def in_order(chosen):
+    try:
+        known = json.loads((OUT / "durations.json").read_text())
+    except (OSError, ValueError):
+        known = {}
+    guess = {name: 1000 - place for place, name in enumerate(LONG)}
+    return sorted(chosen, key=lambda one: (one.name in ALONE, -known.get(one.name, guess.get(one.name, 60 if one.end_to_end else 10))))
+
+
+def run(queue, jobs, limit, clock, environment):
+    """Runs them; those that were never begun are returned."""
+    total, ended, running, first = len(queue), [], [], time.time()
+    while queue or running:
+        while queue and len(running) < jobs and not clock.is_over():
+            if running and (queue[0].name in ALONE or running[0].name in ALONE):
+                break
+            program = queue.pop(0)
+            program.start(environment)
+            running.append(program)
+        if not running:
+            break
+        time.sleep(0.1)
+        for program in list(running):
+            now, problem = time.time(), None
+            if program.process.poll() is None:
+                if not clock.is_over() and now - program.began < limit:
+                    continue
+                problem = "ended: no time left for the whole run" if clock.is_over() else f"ended: it took longer than {limit} s"
+                program.stop()
+            program.judge(problem)
+            running.remove(program)
+            ended.append(program)
+            if program.failed:
+                print(program.log.read_text(errors="replace"))
+            verdict = f"FAILED, {'; '.join(program.broken + program.problems)}" if program.failed else f"ok, {program.passed} passed"
+            print(f"== {program.name}: {verdict}; {program.seconds:.0f} s, {len(ended)} of {total}, {now - first:.0f} s in all", flush=True)
+    return ended, queue
+
+
+def records(file):
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def tell_figures(journal):
+    """What clients have seen, the worst of each: what is near its bound shows before it breaks it."""
+    watches = [line for line in journal if line["kind"] == "watch"]
+    if watches:
+        print("\nclients that asked every 10 ms: the longest outages, without the machine's stalls")
+        for line in sorted(watches, key=lambda line: -line["outage_ms"])[:15]:
+            bound = "" if line["bound_ms"] is None else f" of {line['bound_ms']}"
+            print(f"  {line['outage_ms']:6} ms{bound} (gap {line['gap_ms']} ms), lost {line['lost']} of {line['sent']}:"
+                  f" {line['program'].rsplit('-', 1)[0]}, {line['what']}")
+        print(f"answers after a retransmission: {sum(line['late'] for line in watches)} of {sum(line['sent'] for line in watches)}")
+    answers = [line for line in journal if line["kind"] == "answers" and line["overlap_ms"]]
+    if answers:
+        print("two nodes answered, without the machine's stalls")
+        for line in sorted(answers, key=lambda line: -line["overlap_ms"])[:8]:
+            print(f"  {line['overlap_ms']:6} ms (in all {line['double_ms']} ms): {line['program'].rsplit('-', 1)[0]}, {line['what']}")
+
+
+def tell_retries(journal):
+    """How many there were; those that nothing explains."""
+    attempts = [line for line in journal if line["kind"] == "attempt"]
+    failures = [line for line in attempts if line["error"] is not None]
+    print(f"\nretries: {len(failures)} of {len(attempts)} attempts failed")
+    for line in failures:
+        why = f"processes waited for up to {line['stalled_ms']} ms in a second"
+        print(f"  {line['test']}: {line['what']}, attempt {line['number']}, {why}: {line['error'].splitlines()[0][:160]}")
+    return [line for line in failures if line["stalled_ms"] < 150]
+
+
+def main():
+    words = sys.argv[1:]
+    if any(word.startswith("-") and word not in ("--unit", "--e2e") for word in words):
+        sys.exit(__doc__)
+    if os.geteuid() != 0:
+        sys.exit("test: needs root")
+    kinds = {word for word in words if word.startswith("-")} or {"--unit", "--e2e"}
+    names = {word for word in words if not word.startswith("-")}
+    jobs, limit = int(os.environ.get("E2E_JOBS", 2)), int(os.environ.get("TEST_LIMIT", 900))
+    clock = Clock(float(os.environ.get("TEST_DEADLINE", "inf")))
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    seed = os.environ.get("HCP_SEED") or str(int(commit[:7] or "0", 16))
+    OUT.mkdir(parents=True, exist_ok=True)
+    file = OUT / "journal.jsonl"
+    file.unlink(missing_ok=True)
+    environment = {**os.environ, "HCP_REQUIRE_ROOT": "1", "HCP_JOURNAL": str(file), "HCP_SEED": seed}
+
+    found = programs()
+    unknown = names - {program.name for program in found}
+    if unknown:
+        sys.exit(f"test: no such program: {', '.join(sorted(unknown))}; there are {', '.join(sorted(program.name for program in found))}")
+    chosen = [program for program in found if ("--e2e" if program.end_to_end else "--unit") in kinds and (not names or program.name in names)]
+    for program in chosen:
+        program.list()
+    listed = sum(len(program.listed) for program in chosen)
+    print(f"test: {listed} tests in {len(chosen)} programs, {jobs} at a time; seed {seed} (HCP_SEED={seed} repeats it)", flush=True)
+    ended, left = run(in_order(chosen), jobs, limit, clock, environment)
+
+    durations = {program.name: round(program.seconds, 1) for program in ended}
+    (OUT / "durations.json").write_text(json.dumps(durations, indent=1, sort_keys=True) + "\n")
+    print("\ndurations")
+    for name, seconds in sorted(durations.items(), key=lambda one: -one[1]):
+        if seconds >= 1:
+            print(f"  {seconds:6.0f} s  {name}")
+    journal = records(file)
+    tell_figures(journal)
+    unexplained = tell_retries(journal)
+    for program in ended:
+        if program.failed:
+            print(f"FAILED {program.name}: {'; '.join(program.broken + program.problems)}; see {program.log}")
+    for line in unexplained:
+        print(f"FAILED {line['test']}: tried again although the machine kept nobody waiting: {line['what']}")
+    if left:
+        print(f"FAILED: no time was left for {', '.join(program.name for program in left)}")
+    failed = sum(program.failed for program in ended) + sum(max(1, len(program.listed)) for program in left) + len(unexplained)
+    line = f"{sum(program.passed for program in ended)} passed, {failed} failed"
+    (OUT / "sum").write_text(line + "\n")
+    print(f"\nseed {seed}\n{line}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
