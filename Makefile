@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down demo-programs test test-unit test-e2e docs-test sim fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
+.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs-test sim fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
 
 , := ,
 ARCH := $(shell uname -m)
@@ -36,6 +36,10 @@ demo: ## see the main job working on real components (KEEP=1 leaves it up), as r
 
 demo-programs:
 	@cargo build --locked $(DEMO_SELECTION)
+
+conformance: release ## Kubernetes' own end-to-end tests about load balancers, on the demo's bed, as root (ARGS='--only rolling', '--quick 60', '--list')
+	@tools=$$(dev/tools.sh --conformance) && $(MAKE) --no-print-directory demo-programs && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(OUT)/debug/demo conformance $(ARGS)
 
 demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
 	@test -x $(OUT)/debug/demo || $(MAKE) --no-print-directory demo-programs

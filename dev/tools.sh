@@ -3,6 +3,7 @@
 #
 #   dev/tools.sh            get what is missing, then print the directory that holds the programs
 #   dev/tools.sh --demo     the same, but only what the demo runs
+#   dev/tools.sh --conformance  all, with what Kubernetes' own suite needs (make conformance)
 #   dev/tools.sh --packages get the Debian packages only
 #   dev/tools.sh --print    print that directory only (exit status 1 if something is missing)
 #
@@ -20,6 +21,10 @@ HELM4=${HELM4:-4.3.1}
 PACKAGES=(iproute2 nftables iptables conntrack dnsmasq-base iputils-arping tcpdump busybox openssl curl procps jq util-linux
   containerd runc containernetworking-plugins buildah binutils gcc libc6-dev make ca-certificates git python3)
 KUBE=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl)
+# For make conformance. The version of CoreDNS that Kubernetes' own installer takes.
+COREDNS=${COREDNS:-1.14.2}
+CONFORMANCE=(e2e.test agnhost "coredns-$COREDNS")
+CONFORMANCE_PACKAGES=(netcat-openbsd wget)
 # Daemons of which only the program is wanted: taken out of their Debian packages, so that nothing starts them.
 UNPACKED=(docker-registry:docker-registry prometheus:prometheus prometheus:promtool)
 
@@ -38,7 +43,7 @@ complete() {
 }
 missing_packages() {
   local p
-  for p in "${PACKAGES[@]}"; do
+  for p; do
     [ "$(dpkg-query -W -f '${Status}' "$p" 2>/dev/null)" = "install ok installed" ] || echo "$p"
   done
 }
@@ -65,14 +70,15 @@ take() {
   return 1
 }
 
-# build LDFLAGS PACKAGE...: programs called as the last parts of their packages, in the module of the working directory. All at once: while
+# [VERB='test -c'] build LDFLAGS PACKAGE...: programs called as the last parts of their packages, in the module of the working directory. All at once: while
 # one is linked, which takes one processor, others are compiled. A heartbeat shows that it is alive.
 build() {
   local t=$SECONDS pid new=$DIR/.new.$$ program flags=$1
   shift
   say "${*##*/}: building from the Go module (takes some minutes)"
   mkdir -p "$new"
-  go build -mod=mod -trimpath -ldflags "-s -w $flags" -o "$new/" "$@" &
+  # shellcheck disable=SC2086 # words of a verb
+  go ${VERB:-build} -mod=mod -trimpath -ldflags "-s -w $flags" -o "$new/" "$@" &
   pid=$!
   while kill -0 "$pid" 2>/dev/null; do
     sleep 1
@@ -89,7 +95,7 @@ build() {
 
 get_packages() {
   local want
-  mapfile -t want < <(missing_packages)
+  mapfile -t want < <(missing_packages "$@")
   (( ${#want[@]} )) || return 0
   command -v apt-get >/dev/null || die "needs these Debian packages, and there is no apt-get: ${want[*]}"
   [ "$(id -u)" = 0 ] || die "needs root to install: ${want[*]}"
@@ -143,7 +149,7 @@ tidy() {
 }
 
 get_programs() {
-  local work gomod module c todo=()
+  local work c todo=()
   present etcd || take etcd "$ETCD" || todo+=(etcd)
   for c in "${KUBE[@]}"; do present "$c" || take "$c" "$K8S" || todo+=("$c"); done
   (( ${#todo[@]} )) || return 0
@@ -167,10 +173,22 @@ get_programs() {
   fi
   (( ${#todo[@]} )) || return 0
 
-  # Kubernetes replaces its staging modules by directories; published they are k8s.io/<module> v0.<minor>.<patch>.
   cd "$work/kubernetes"
+  kubernetes_module "${todo[@]/#/cmd/}"
+  build "$(kubernetes_flags)" "${todo[@]/#/k8s.io/kubernetes/cmd/}"
+}
+
+kubernetes_flags() {
+  local v="-X k8s.io/component-base/version"
+  echo "$v.gitVersion=v$K8S $v.gitMajor=${K8S%%.*} $v.gitMinor=$(cut -d. -f2 <<<"$K8S")"
+}
+
+# kubernetes_module PACKAGE...: makes the working directory a module that can build these of Kubernetes.
+kubernetes_module() {
+  local gomod module p
   go mod init kubetools 2>/dev/null
   say "Kubernetes $K8S: resolving its Go module"
+  # Kubernetes replaces its staging modules by directories; published they are k8s.io/<module> v0.<minor>.<patch>.
   gomod=$(go mod download -json "k8s.io/kubernetes@v$K8S" | sed -n 's/.*"GoMod": "\(.*\)",/\1/p')
   [ -n "$gomod" ] || die "cannot get Go module k8s.io/kubernetes@v$K8S"
   for module in $(grep -oE 'k8s\.io/[a-z0-9.-]+ => \./staging' "$gomod" | cut -d' ' -f1 | sort -u); do
@@ -178,26 +196,57 @@ get_programs() {
   done
   go mod edit -require "k8s.io/kubernetes@v$K8S"
   { printf '//go:build tools\n\npackage tools\n\nimport (\n'
-    for c in "${todo[@]}"; do printf '\t_ "k8s.io/kubernetes/cmd/%s"\n' "$c"; done
+    for p; do printf '\t_ "k8s.io/kubernetes/%s"\n' "$p"; done
     echo ')'; } >tools.go
   tidy "Kubernetes'"
-  local v="-X k8s.io/component-base/version"
-  build "$v.gitVersion=v$K8S $v.gitMajor=${K8S%%.*} $v.gitMinor=$(cut -d. -f2 <<<"$K8S")" "${todo[@]/#/k8s.io/kubernetes/cmd/}"
+}
+
+# Kubernetes' end-to-end tests, which hold the files that they need, the program of nearly all their pods, and cluster DNS.
+get_conformance() {
+  local work p
+  command -v go >/dev/null || die "needs Go 1.26 or newer to build: ${CONFORMANCE[*]}"
+  work=$(mktemp -d); trap "rm -rf '$work'" EXIT
+  export CGO_ENABLED=0 GOFLAGS= GOWORK=off GOTOOLCHAIN=local
+  mkdir "$work/kubernetes" "$work/coredns"
+  if ! present e2e.test agnhost; then
+    cd "$work/kubernetes"
+    kubernetes_module test/e2e test/images/agnhost
+    build "$(kubernetes_flags)" k8s.io/kubernetes/test/images/agnhost
+    VERB='test -c' build "$(kubernetes_flags)" k8s.io/kubernetes/test/e2e
+  fi
+  present "coredns-$COREDNS" && return
+  # With the plugins that cluster DNS needs; all of them would take far longer.
+  cd "$work/coredns"
+  go mod init coredns 2>/dev/null
+  go mod edit -require "github.com/coredns/coredns@v$COREDNS"
+  { printf 'package main\n\nimport (\n\t"github.com/coredns/coredns/coremain"\n'
+    for p in errors kubernetes ready; do printf '\t_ "github.com/coredns/coredns/plugin/%s"\n' "$p"; done
+    printf ')\n\nfunc main() { coremain.Run() }\n'; } >main.go
+  say "CoreDNS $COREDNS: resolving its Go module"
+  tidy "CoreDNS'"
+  build "" coredns
+  mv "$DIR/coredns" "$DIR/coredns-$COREDNS"
 }
 
 if [ "${1:-}" = --print ]; then
   echo "$DIR"
-  complete && [ -z "$(missing_packages)" ]
+  complete && [ -z "$(missing_packages "${PACKAGES[@]}")" ]
   exit
 fi
 mkdir -p "$DIR"
 # Two runs at once share the cache: the second one waits for the first and then finds everything there.
 exec 9>"$CACHE/tools.lock"
 flock -n 9 || { say "another run is filling the cache, waiting for it"; flock 9; }
-get_packages
+get_packages "${PACKAGES[@]}"
 [ "${1:-}" != --packages ] || exit 0
 present etcd "${KUBE[@]}" || ( get_programs )
 complete "${1:-}" || get_helm "$HELM3" helm3
 complete "${1:-}" || { unpack; get_helm "$HELM4" helm4; }
 complete "${1:-}" || die "some programs are still missing in $DIR"
+if [ "${1:-}" = --conformance ]; then
+  get_packages "${CONFORMANCE_PACKAGES[@]}"
+  present "${CONFORMANCE[@]}" || ( get_conformance )
+  present "${CONFORMANCE[@]}" || die "some programs are still missing in $DIR"
+  ln -sfn "coredns-$COREDNS" "$DIR/coredns"
+fi
 echo "$DIR"

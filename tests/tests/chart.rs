@@ -170,6 +170,76 @@ fn defaults_give_the_reference_objects_and_one_role_more() {
     assert_eq!((image(&ccm(&objects)), image(&announcer(&objects))), (&*own_image(), &*own_image()));
 }
 
+/// What a program sends, by the requests in its code, as `group/resource verb`; what it reads is left out.
+const CCM_WRITES: &[&str] = &[
+    "/configmaps create",
+    "/configmaps update",
+    "/events create",
+    "/events patch",
+    "/nodes delete",
+    "/nodes patch",
+    "/nodes/status patch",
+    "/services patch",
+    "/services/status patch",
+    "authentication.k8s.io/tokenreviews create",
+    "authorization.k8s.io/subjectaccessreviews create",
+    "coordination.k8s.io/leases create",
+    "coordination.k8s.io/leases update",
+];
+const ANNOUNCER_WRITES: &[&str] = &[
+    "/events create",
+    "/events patch",
+    "/services update",
+    "/services/status update",
+    "coordination.k8s.io/leases create",
+    "coordination.k8s.io/leases update",
+];
+
+fn rules<'a>(objects: &'a [Value], account: &'a str) -> impl Iterator<Item = &'a Value> {
+    let roles = ["ClusterRole", "Role"].map(|kind| find(objects, &format!("{kind} {account}")));
+    roles.into_iter().flat_map(|role| role["rules"].as_array().expect("a role has rules"))
+}
+
+/// The end-to-end tests run with these rights and show that none is missing; this shows that none is too much.
+#[test]
+fn an_account_may_write_what_its_program_writes_and_nothing_else() {
+    let objects = render("");
+    for (account, writes) in [("harvester-cloud-provider", CCM_WRITES), ("kube-vip", ANNOUNCER_WRITES)] {
+        let texts = |value: &Value| -> Vec<String> {
+            value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let mut granted = std::collections::BTreeSet::new();
+        for rule in rules(&objects, account) {
+            let verbs = texts(&rule["verbs"]).into_iter().filter(|verb| !["get", "list", "watch"].contains(&&**verb));
+            for verb in verbs {
+                let groups = texts(&rule["apiGroups"]);
+                let resources = texts(&rule["resources"]);
+                let pairs = groups.iter().flat_map(|group| resources.iter().map(move |one| format!("{group}/{one}")));
+                granted.extend(pairs.map(|pair| format!("{pair} {verb}")));
+            }
+        }
+        assert_eq!(granted.into_iter().collect::<Vec<_>>(), writes, "{account}");
+    }
+}
+
+#[test]
+fn of_the_leases_the_provider_writes_its_own_whatever_it_is_called() {
+    for (values, name) in [
+        ("", "cloud-controller-manager"),
+        ("extraArgs: ['--leader-elect-resource-name=mine']", "mine"),
+        ("extraArgs: ['--leader-elect-resource-name', 'mine', '--v=3']", "mine"),
+    ] {
+        let objects = render(values);
+        let update = |rule: &&Value| {
+            rule["resources"] == serde_json::json!(["leases"])
+                && rule["verbs"].as_array().is_some_and(|verbs| verbs.iter().any(|verb| verb == "update"))
+        };
+        let named: Vec<&Value> = rules(&objects, "harvester-cloud-provider").filter(update).collect();
+        assert_eq!(named.len(), 1);
+        assert_eq!(named[0]["resourceNames"], serde_json::json!([name]), "{values}");
+    }
+}
+
 #[test]
 fn the_cluster_name_comes_second_and_further_arguments_follow_as_given() {
     for (values, expected) in [

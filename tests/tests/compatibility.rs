@@ -4,8 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use testbed::conformance::{Table, exceptions, surprises};
+
 const DOCUMENT: &str = include_str!("../../docs/compatibility.md");
 const PACKAGING: &str = include_str!("../../docs/packaging.md");
+/// What became of the tests of Kubernetes' own suite when they ran last.
+const CONFORMANCE: &str = include_str!("../../docs/data/conformance.json");
 
 /// Cells of the rows of all tables.
 fn rows(document: &'static str) -> Vec<Vec<&'static str>> {
@@ -113,4 +117,14 @@ fn every_defect_of_the_reference_chart_has_one_row_with_a_test() {
         let [id, what, here, tests] = row.as_slice() else { panic!("{row:?}") };
         assert!(![what, here].iter().any(|cell| cell.is_empty()) && named(tests).next().is_some(), "{id}: {tests:?}");
     }
+}
+
+#[test]
+fn every_test_of_kubernetes_that_did_not_pass_is_explained() {
+    let table: Table = serde_json::from_str(CONFORMANCE).expect("it was written by us");
+    let known = exceptions(DOCUMENT).expect("the document has a section about it");
+    // Whether the suite has the test of an exception is seen by the run.
+    let names: Vec<String> = known.keys().cloned().collect();
+    assert_eq!(surprises(&names, &table.rows, &known), Vec::<String>::new());
+    assert!(table.rows.len() >= 18, "{} tests", table.rows.len());
 }

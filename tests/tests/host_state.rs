@@ -49,10 +49,15 @@ impl Provider {
             node_exclude_ip_ranges: Vec::new(),
             ignore_node_annotations: false,
             disable_vmi_controller: true,
+            disable_hostname_lookup: false,
             garbage,
             max_load_balancers: None,
+            share_across_namespaces: false,
             namespace: VM_NAMESPACE.to_owned(),
             server: bed.harvester.url_inside(),
+            authority: None,
+            own_node: None,
+            paused: false,
         };
         let guest = bed.client().await.unwrap();
         let services = cloud_provider::cache::services();
@@ -63,16 +68,12 @@ impl Provider {
             observe::service_key,
             |service| Some(observe::service(service)),
         );
+        let nodes = cloud_provider::cache::nodes();
+        nodes.replace(std::collections::BTreeMap::new());
         let mut registry = Registry::default();
         let returns = watch::Sender::new(0);
-        let provider = HarvesterProvider::new(
-            &config,
-            &guest,
-            &harvester,
-            (&services, &cloud_provider::cache::nodes()),
-            &mut registry,
-        )
-        .resync_on(&returns.subscribe());
+        let provider = HarvesterProvider::new(&config, &guest, &harvester, (&services, &nodes), &mut registry)
+            .resync_on(&returns.subscribe());
         let (checks, known) = (provider.checks(), services.clone());
         let mut tasks = Tasks::new(Token::new());
         tasks.spawn_endless("watch of services", watch_services.run());

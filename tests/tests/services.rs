@@ -406,6 +406,35 @@ async fn scenario_11_with_local_policy_pods_see_the_clients_address() {
     web.wait_until_withdrawn(address).await.unwrap();
 }
 
+/// Kubernetes' own suite, Helm's `--wait` and checks of health by GitOps wait for the address before there is an endpoint.
+#[tokio::test]
+async fn with_local_policy_the_address_comes_at_once_and_is_announced_with_the_first_endpoint() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("unready").await.unwrap();
+    let web = case.create(service("web").set("externalTrafficPolicy", "Local").tcp(80)).await.unwrap();
+    let address = web.address().await.unwrap();
+    assert_eq!(bed.macs(address).unwrap(), Vec::<String>::new(), "nobody answers for {address}");
+    assert_eq!(web.get().await.unwrap().annotations().get(kube_vip::VIP_HOST), None, "nor is anybody named");
+    for n in [2, 1] {
+        let pod = bed.pod(n);
+        web.publish(&[pod]).await.unwrap();
+        wait_for("a reply of the only endpoint", e2e::PATIENCE, || async {
+            let reply = web.ask(address, 80).map_err(|error| format!("{error:#}"))?;
+            if field(&reply, "node") == Some(pod.node.as_str()) { Ok(()) } else { Err(reply) }
+        })
+        .await
+        .unwrap();
+        is_answered_by_its_owner_alone(&bed, &web, address).await;
+    }
+    // No other node would do better.
+    web.publish(&[]).await.unwrap();
+    web.wait_for_event("NoLocalEndpoint", "no node has a ready endpoint").await.unwrap();
+    assert_eq!(ingress(&web.get().await.unwrap())[0].ip, Some(address.to_string()));
+}
+
 #[tokio::test]
 async fn scenario_15_the_traffic_policy_changes_both_ways_without_changing_the_address() {
     if e2e::skip() {

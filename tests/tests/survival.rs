@@ -29,6 +29,7 @@ static BED: (Mutex<()>, Shared<Bed>) = (Mutex::const_new(()), Shared::new());
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
     let guard = BED.0.lock().await;
     let builder = Bed::builder().nodes(1).without_announcers().ccm_arg("--node-monitor-period=1s");
+    let builder = builder.ccm_arg("--cloud-config-all-contexts");
     let bed = BED.1.get(|| builder.start()).await.unwrap();
     bed.set_faults(&Faults::default()).unwrap();
     bed.write_cloud_config(&bed.fresh_cloud_config().unwrap()).unwrap();

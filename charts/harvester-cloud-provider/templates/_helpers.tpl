@@ -224,3 +224,19 @@ port: {{ regexFind "[0-9]+$" $server }}
 {{- end -}}
 {{- $port -}}
 {{- end -}}
+
+{{/* Name of the Lease of the election: extraArgs may give another one, in one word or in two. */}}
+{{- define "harvester-cloud-provider.leaseName" -}}
+{{- $name := "cloud-controller-manager" -}}
+{{- $next := false -}}
+{{- range .Values.extraArgs -}}
+{{- $word := toString . -}}
+{{- if $next -}}
+{{- $name = $word -}}
+{{- else if hasPrefix "--leader-elect-resource-name=" $word -}}
+{{- $name = trimPrefix "--leader-elect-resource-name=" $word -}}
+{{- end -}}
+{{- $next = eq $word "--leader-elect-resource-name" -}}
+{{- end -}}
+{{- $name -}}
+{{- end -}}

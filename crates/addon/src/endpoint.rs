@@ -55,6 +55,17 @@ pub fn unreachable_for_guests(server: &str) -> Option<String> {
     })
 }
 
+/// Certificates as text.
+pub fn pem(certificates: &[Vec<u8>]) -> String {
+    let block = |der: &Vec<u8>| {
+        let text = STANDARD.encode(der);
+        let lines: Vec<&str> =
+            text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).expect("base64 is ASCII")).collect();
+        format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+    };
+    certificates.iter().map(block).collect()
+}
+
 /// Where the port of a URL listens: host and port.
 fn address(server: &str) -> Option<(String, u16)> {
     let uri: Uri = server.parse().ok()?;

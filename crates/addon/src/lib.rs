@@ -2,7 +2,7 @@
 //! is set up with. Run by an administrator of Harvester. ccm.md 6.4 (the shell script whose place it takes), W-49
 //!
 //! Observe, decide, act: [`view`] reads what is there, [`plan`](mod@plan) says what to do (pure), [`apply`] does it;
-//! [`endpoint`] looks at the Harvester API as a guest would, and [`output`] prints (pure). [`run`] is the whole command.
+//! [`endpoint`] looks at the Harvester API as a guest would, [`usage`] which token asks, and [`output`] prints (pure). [`run`] is the whole command.
 
 pub mod apply;
 pub mod endpoint;
@@ -11,6 +11,7 @@ pub mod plan;
 mod remote;
 pub mod request;
 mod run;
+pub mod usage;
 pub mod view;
 
 pub use plan::Undo;

@@ -13,7 +13,7 @@ const RKE2_MANIFEST: &str = "/var/lib/rancher/rke2/server/manifests/harvester-cl
 /// K3s reads what lies here beside its configuration.
 const K3S_CONFIG: &str = "/etc/rancher/k3s/config.yaml.d/60-harvester-cloud-provider.yaml";
 
-/// Name of the Secret that the manifest makes in the guest.
+/// Name of the Secret that the manifest makes in the guest, unless another one is asked for.
 pub const GUEST_SECRET: &str = "harvester-cloud-config";
 /// Its key, the chart's default.
 const GUEST_SECRET_KEY: &str = "cloud-config";
@@ -65,18 +65,18 @@ pub fn script_text(kubeconfig: &str, cloud_init: &str) -> String {
     )
 }
 
-/// A Secret for the guest cluster.
-pub fn secret_manifest(kubeconfig: &str) -> String {
+/// A Secret of this name for the guest cluster.
+pub fn secret_manifest(kubeconfig: &str, name: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {GUEST_SECRET}\n  namespace: kube-system\ntype: Opaque\ndata:\n  {GUEST_SECRET_KEY}: {}\n",
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {name}\n  namespace: kube-system\ntype: Opaque\ndata:\n  {GUEST_SECRET_KEY}: {}\n",
         STANDARD.encode(kubeconfig)
     )
 }
 
-/// Values for the chart, with [`secret_manifest`] applied in the guest.
-pub fn helm_values(cluster_name: &str) -> String {
+/// Values for the chart, with [`secret_manifest`] of the same name applied in the guest.
+pub fn helm_values(cluster_name: &str, secret_name: &str) -> String {
     format!(
-        "cloudConfig:\n  secretName: {GUEST_SECRET}\n  secretKey: {GUEST_SECRET_KEY}\nglobal:\n  cattle:\n    clusterName: {}\n",
+        "cloudConfig:\n  secretName: {secret_name}\n  secretKey: {GUEST_SECRET_KEY}\nglobal:\n  cattle:\n    clusterName: {}\n",
         quoted(cluster_name)
     )
 }
@@ -92,9 +92,10 @@ fn helm_chart_config(cluster_name: &str) -> String {
     )
 }
 
-/// K3s brings a load balancer and a cloud controller of its own; both would fight with ours.
+/// K3s brings a load balancer and a cloud controller of its own; both would fight with ours. A `+` adds to a list of the user's own
+/// configuration; without it the list of the file that is read last would be the only one.
 fn k3s_config() -> String {
-    "disable:\n- servicelb\ndisable-cloud-controller: true\nkubelet-arg:\n- cloud-provider=external\n".to_owned()
+    "disable+:\n- servicelb\ndisable-cloud-controller: true\nkubelet-arg+:\n- cloud-provider=external\n".to_owned()
 }
 
 /// JSON strings are YAML strings.
@@ -141,6 +142,9 @@ mod tests {
     fn k3s_leaves_its_own_load_balancer_and_cloud_controller_off() {
         let files = files(&cloud_init(&sample(), "demo", Distribution::K3s));
         assert!(files[1].2.contains("servicelb") && files[1].2.contains("disable-cloud-controller: true"));
+        // A plain list would take the place of the user's own `disable` and `kubelet-arg`.
+        let lists: Vec<&str> = files[1].2.lines().filter(|line| line.ends_with(':')).collect();
+        assert_eq!(lists, ["disable+:", "kubelet-arg+:"]);
     }
 
     #[test]
@@ -153,7 +157,10 @@ mod tests {
 
     #[test]
     fn secret_and_values_name_the_same_secret_and_key() {
-        assert!(secret_manifest(&sample()).contains("  name: harvester-cloud-config\n"));
-        assert!(helm_values("demo").contains("secretName: harvester-cloud-config\n  secretKey: cloud-config\n"));
+        for name in [GUEST_SECRET, "cloud-config"] {
+            assert!(secret_manifest(&sample(), name).contains(&format!("  name: {name}\n")));
+            let values = helm_values("demo", name);
+            assert!(values.contains(&format!("secretName: {name}\n  secretKey: cloud-config\n")), "{values}");
+        }
     }
 }

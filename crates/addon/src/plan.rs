@@ -207,6 +207,11 @@ fn delete_token(token: &Token) -> Step {
 }
 
 impl Step {
+    /// The Secret whose token goes.
+    pub fn deleted_token(&self) -> Option<&str> {
+        if let Self::DeleteToken(name, _) = self { Some(name) } else { None }
+    }
+
     /// For people and JSON: verb, kind, name.
     pub fn describe(&self, request: &Request) -> (&'static str, &'static str, String) {
         let named = |name: &str| format!("{}/{name}", request.namespace);

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
+
+use harvester_api::names::is_object_name;
 
 /// Whose credentials, by which road, and what to do about them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +23,10 @@ pub struct Request {
     pub road: Road,
     /// What to do.
     pub task: Task,
+    /// Name of the Secret in the guest that holds the credentials.
+    pub secret_name: String,
+    /// [`Task::RevokeOld`]: how long to watch which token asks.
+    pub watch_tokens_for: Duration,
     /// Say what would be done, write nothing.
     pub dry_run: bool,
     /// Do not look whether the URL answers (it may answer guests only).
@@ -63,6 +70,12 @@ pub enum RequestError {
         /// Longest accepted.
         limit: usize,
     },
+    /// `--secret-name`.
+    #[error(
+        "--secret-name {0:?} is not a name of a Secret; accepted: lower-case letters, digits, '-' and '.', first and last a letter or digit, \
+         such as harvester-cloud-config"
+    )]
+    SecretName(String),
     /// Only our own road can do it.
     #[error(
         "{0} needs --credentials own: Harvester's own endpoint only makes what is missing and always hands out the same token"
@@ -100,6 +113,9 @@ impl Request {
         check_name("service account", &self.service_account, ACCOUNT_LIMIT)?;
         check_name("namespace", &self.namespace, LABEL_LIMIT)?;
         check_name("--cluster-name", &self.cluster_name, LABEL_LIMIT)?;
+        if !is_object_name(&self.secret_name) {
+            return Err(RequestError::SecretName(self.secret_name.clone()));
+        }
         if let Some(server) = &self.server {
             // A password may hold what ends the host in a URL.
             if server.contains('@') {
@@ -193,6 +209,8 @@ pub(crate) mod tests {
             ca_pem: None,
             road: Road::Own,
             task: Task::Ensure,
+            secret_name: "harvester-cloud-config".into(),
+            watch_tokens_for: crate::usage::USUAL_WINDOW,
             dry_run: false,
             skip_checks: false,
         }
@@ -205,6 +223,9 @@ pub(crate) mod tests {
             assert!(error.to_string().starts_with(&format!("namespace {bad:?} is not a valid name")), "{error}");
         }
         assert_eq!(request().validate(), Ok(()));
+        let named = |name: &str| Request { secret_name: name.into(), ..request() }.validate();
+        assert_eq!(named("cloud-config"), Ok(()));
+        assert_eq!(named("Cloud Config"), Err(RequestError::SecretName("Cloud Config".into())));
     }
 
     #[test]

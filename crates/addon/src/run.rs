@@ -1,7 +1,5 @@
 //! The whole command: observe, plan, look at the endpoint, act, look again as the guest.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use harvester_api::cloud_config::{self, CloudConfig, CloudConfigError};
 use kube::{Client, Config};
 use runtime::Product;
@@ -10,10 +8,11 @@ use runtime::error::chain;
 use serde::Serialize;
 
 use crate::apply::{self, ApplyError};
-use crate::endpoint::{self, Check};
+use crate::endpoint::{self, Check, pem};
 use crate::plan::{Lines, Plan, PlanError, Step, Undo, plan, undo};
 use crate::remote::{self, RemoteError};
 use crate::request::{Request, RequestError, Road, check_admin_server};
+use crate::usage::{self, UsageError};
 use crate::view::{ObserveError, observe, root_authority};
 
 /// How often to look and plan where somebody else writes the same objects at the same time.
@@ -76,6 +75,12 @@ pub enum Error {
         /// Why.
         source: Box<Error>,
     },
+    /// An older token is still in use, or the newest one is not.
+    #[error(transparent)]
+    Usage(#[from] UsageError),
+    /// Somebody else made or deleted a token while it was watched which ones ask.
+    #[error("tokens of service account {0} were made or deleted meanwhile: try again")]
+    TokensChanged(String),
     /// It did not get to the end, and Harvester is not as it was.
     #[error("not finished; what was done before: {done}")]
     Unfinished {
@@ -149,18 +154,45 @@ async fn once(
     let admin_ca = admin_ca.as_deref();
     let guest = Guest { server, admin_ca, product, checked: plan.token.is_some() && !request.skip_checks };
     let trusted = guest.look(client, request, &plan, &mut outcome, say).await?;
+    let unproven = |secret: &str, error| Error::Unproven {
+        secret: format!("{}/{secret}", request.namespace),
+        source: Box::new(error),
+    };
     if let Some(secret) = &plan.proof {
-        guest.prove(client, request, secret, &mut outcome, say).await.map_err(|error| Error::Unproven {
-            secret: format!("{}/{secret}", request.namespace),
-            source: Box::new(error),
-        })?;
+        guest.prove(client, request, secret, &mut outcome, say).await.map_err(|error| unproven(secret, error))?;
     }
     if request.dry_run {
         say("dry run: nothing was written");
         return Ok(outcome);
     }
+    let plan = match &plan.proof {
+        Some(secret) if !request.skip_checks => {
+            prove_use(client, request, stamp, &plan, secret, say).await.map_err(|error| unproven(secret, error))?
+        }
+        _ => plan,
+    };
     write(client, request, (&plan, done), (&guest, trusted), &mut outcome, say).await?;
     Ok(outcome)
+}
+
+/// Watches which tokens ask. The Secrets are written for that: what is deleted afterwards is planned anew.
+async fn prove_use(
+    client: &Client,
+    request: &Request,
+    stamp: &str,
+    before: &Plan,
+    newest: &str,
+    say: &mut dyn FnMut(&str),
+) -> Result<Plan, Error> {
+    say(&format!(
+        "watching for {} s which token the guest's cloud provider shows; older ones are deleted only if it has left them",
+        request.watch_tokens_for.as_secs()
+    ));
+    let old: Vec<&str> = before.steps.iter().filter_map(Step::deleted_token).collect();
+    usage::prove(client, &request.namespace, newest, &old, request.watch_tokens_for).await?;
+    let after = plan(request, &observe(client, request).await?, stamp)?;
+    let same = after.proof == before.proof && after.steps.iter().filter_map(Step::deleted_token).eq(old);
+    if same { Ok(after) } else { Err(Error::TokensChanged(request.service_account.clone())) }
 }
 
 /// The Harvester API as guests will see it.
@@ -353,16 +385,6 @@ fn tell(outcome: &mut Outcome, checks: Vec<Check>, say: &mut dyn FnMut(&str)) ->
         }
     }
     Ok(())
-}
-
-fn pem(certificates: &[Vec<u8>]) -> String {
-    let block = |der: &Vec<u8>| {
-        let text = STANDARD.encode(der);
-        let lines: Vec<&str> =
-            text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).expect("base64 is ASCII")).collect();
-        format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
-    };
-    certificates.iter().map(block).collect()
 }
 
 #[cfg(test)]

@@ -98,7 +98,8 @@ pub fn nodes_with_endpoints(slices: &[&SliceView]) -> BTreeSet<String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EligibleNodes {
     /// These nodes; absent: every node. An empty set means that no node can serve the Services: nothing new is begun, and
-    /// an owner keeps what it has, because no other node would do better.
+    /// an owner keeps what it has, because no other node would do better; clients are told of the address all the same
+    /// (decisions.md 33).
     pub only: Option<BTreeSet<String>>,
     /// Services that have no endpoint on some of these nodes, since no node has endpoints of all of them.
     pub left_out: Vec<ServiceKey>,
@@ -114,8 +115,12 @@ impl EligibleNodes {
 /// decisions.md 21: nodes with endpoints of all members with policy Local; where there is no such node, the older member
 /// decides. `members` are those of one VIP, oldest first.
 pub fn eligible_nodes<'a>(members: impl IntoIterator<Item = &'a ServiceView>, endpoints: &Endpoints) -> EligibleNodes {
-    let (mut only, mut left_out) = (None::<BTreeSet<String>>, Vec::new());
-    for member in members.into_iter().filter(|member| member.local_traffic) {
+    let (mut only, mut left_out, mut anywhere) = (None::<BTreeSet<String>>, Vec::new(), false);
+    for member in members {
+        if !member.local_traffic {
+            anywhere = true;
+            continue;
+        }
         let Some(nodes) = endpoints.get(&member.key) else { continue };
         only = Some(match only {
             None => nodes.clone(),
@@ -132,6 +137,8 @@ pub fn eligible_nodes<'a>(members: impl IntoIterator<Item = &'a ServiceView>, en
             }
         });
     }
+    // Nor may it keep others from the address that every node can serve.
+    let only = only.filter(|nodes| !(anywhere && nodes.is_empty()));
     EligibleNodes { only, left_out }
 }
 

@@ -20,8 +20,12 @@ pub fn seat(meta: &ObjectMeta) -> Option<Seat> {
 
 /// Whether another owner stands there that `record` must not be written over.
 pub fn is_superseded(meta: &ObjectMeta, record: &Record) -> bool {
-    let (Some(term), Some(seat)) = (record.term, seat(meta)) else { return false };
-    seat.term > term || (seat.term == term && seat.host != record.vip_host)
+    let Some(seat) = seat(meta) else { return false };
+    match (&record.vip_host, record.term) {
+        (None, _) => true,
+        (Some(host), Some(term)) => seat.term > term || (seat.term == term && seat.host != *host),
+        (Some(_), None) => false,
+    }
 }
 
 /// Makes the object say who owns it from now on.
@@ -35,7 +39,7 @@ pub fn annotate(meta: &mut ObjectMeta, record: &Record) -> bool {
     let lease6 = record.lease6.as_ref().map(keys::LeaseFacts6::to_annotation);
     let term = record.term.map(|term| term.to_string());
     let wanted = [
-        (keys::VIP_HOST, Some(&record.vip_host)),
+        (keys::VIP_HOST, record.vip_host.as_ref()),
         (keys::TERM, term.as_ref()),
         (keys::HWADDR, record.hwaddr.as_ref()),
         (keys::REQUESTED_IP, record.requested_ip.as_ref()),
@@ -188,7 +192,7 @@ mod tests {
     #[test]
     fn what_others_wrote_survives() {
         let mut object = object(&json!({"conditions": [{"type": "x"}]}));
-        let record = Record { vip_host: "node-1".into(), ..Record::default() };
+        let record = Record { vip_host: Some("node-1".into()), ..Record::default() };
         assert!(annotate(&mut object.metadata, &record));
         assert!(publish(&mut object.data, &at("10.0.0.5", ports()), NOW));
         assert_eq!(object.metadata.annotations.as_ref().unwrap()["mine"], "1");
@@ -220,9 +224,9 @@ mod tests {
     #[test]
     fn absent_facts_leave_the_annotations_alone() {
         let mut object = object(&json!({}));
-        let dhcp = Record { vip_host: "n".into(), hwaddr: Some("00:00:6c:00:00:01".into()), ..Record::default() };
+        let dhcp = Record { vip_host: Some("n".into()), hwaddr: Some("00:00:6c:00:00:01".into()), ..Record::default() };
         assert!(annotate(&mut object.metadata, &dhcp));
-        assert!(!annotate(&mut object.metadata, &Record { vip_host: "n".into(), ..Record::default() }));
+        assert!(!annotate(&mut object.metadata, &Record { vip_host: Some("n".into()), ..Record::default() }));
         assert_eq!(object.metadata.annotations.unwrap()[keys::HWADDR], "00:00:6c:00:00:01");
     }
 
@@ -240,9 +244,9 @@ mod tests {
             expires: None,
         };
         let (lease, lease6) = (Some(facts("10.0.0.50")), Some(facts6("fd00::50")));
-        let standing = Record { vip_host: "n".into(), lease, lease6, ..Record::default() };
+        let standing = Record { vip_host: Some("n".into()), lease, lease6, ..Record::default() };
         assert!(annotate(&mut object.metadata, &standing));
-        let lost = |lost: LostLeases| Record { vip_host: "n".into(), lost, ..Record::default() };
+        let lost = |lost: LostLeases| Record { vip_host: Some("n".into()), lost, ..Record::default() };
         let lost4 = |address: &str| lost(LostLeases { v4: Some(facts(address)), v6: None });
         let lost6 = |address: &str| lost(LostLeases { v4: None, v6: Some(facts6(address)) });
         assert!(

@@ -33,7 +33,8 @@ pub enum State {
 }
 
 impl State {
-    fn text(self) -> &'static str {
+    /// For people.
+    pub fn text(self) -> &'static str {
         match self {
             Self::Announced => "announced",
             Self::Pending => "pending",

@@ -51,7 +51,8 @@ impl fmt::Display for Request {
             }
             Self::ReadService(key) => write!(f, "reads Service {key}"),
             Self::Annotate(key, version, record) => {
-                write!(f, "writes vipHost {} on Service {key}, if it has version {version}", record.vip_host)
+                let host = record.vip_host.as_deref().unwrap_or("untouched");
+                write!(f, "writes vipHost {host} on Service {key}, if it has version {version}")
             }
             Self::Sit(key, version, swap) => {
                 let Seat { host, term } = &swap.seat;

@@ -52,7 +52,8 @@ pub fn short(action: &Action) -> String {
     match action {
         Action::Record(key, record) => {
             let ingress = record.ingress.as_ref().map(|all| all.iter().map(|(ip, _)| *ip).collect::<Vec<_>>());
-            format!("Record on {key}: vipHost {}, ingress {ingress:?}", record.vip_host)
+            let host = record.vip_host.as_deref().unwrap_or("untouched");
+            format!("Record on {key}: vipHost {host}, ingress {ingress:?}")
         }
         Action::Tell(key, tell) => format!("Tell {key} {}: {}", tell.reason, tell.text),
         Action::Announce { address, .. } => format!("Announce {address}"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use runtime::error::chain;
 use runtime::health::Health;
-use runtime::http::{Access, Server, Tls};
+use runtime::http::{Access, Handshake, Server, Tls};
 use runtime::shutdown::Token;
 
 use crate::config::Listen;
@@ -23,8 +23,14 @@ pub async fn serve(
     let mut address = listen.address;
     let mut told = false;
     loop {
-        let server =
-            Server { address, tls: Tls::Off, access: Access::Open, health: health.clone(), metrics: metrics.clone() };
+        let server = Server {
+            address,
+            tls: Tls::Off,
+            handshake: Handshake::default(),
+            access: Access::Open,
+            health: health.clone(),
+            metrics: metrics.clone(),
+        };
         match server.bind().await {
             Ok(bound) => {
                 tracing::info!(%address, "serving health and metrics");

@@ -279,7 +279,7 @@ mod tests {
         let ingress = vec![("10.0.0.5".parse().unwrap(), ports())];
         let record = Record {
             uid: crate::view::Uid("u".into()),
-            vip_host: "node-1".into(),
+            vip_host: Some("node-1".into()),
             ingress: Some(ingress),
             ..Record::default()
         };
@@ -321,7 +321,7 @@ mod tests {
         sit(&mut standing.metadata, &Seat { host: "node-2".into(), term: Term(5) });
         let record = |uid: &str, term| Record {
             uid: crate::view::Uid(uid.into()),
-            vip_host: "node-1".into(),
+            vip_host: Some("node-1".into()),
             term: Some(Term(term)),
             ..Record::default()
         };

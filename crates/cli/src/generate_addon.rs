@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use addon::output::{self, Distribution};
 use addon::{Outcome, Request, Road, Task, Undo};
@@ -17,6 +18,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use runtime::error::chain;
 use serde_json::json;
 
+use crate::values::go_duration;
 use crate::{PRODUCT, VERSION, stdout};
 
 const EXAMPLES: &str = "\
@@ -66,6 +68,9 @@ pub struct Arguments {
     /// What to print.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     output: Format,
+    /// Name of the Secret in the guest: the one that the chart's value cloudConfig.secretName has.
+    #[arg(long, value_name = "NAME", default_value = output::GUEST_SECRET)]
+    secret_name: String,
     /// Write it there, mode 0600, instead of to standard output.
     #[arg(long, value_name = "FILE")]
     output_file: Option<PathBuf>,
@@ -78,9 +83,12 @@ pub struct Arguments {
     /// Make a further token; the old one stays valid.
     #[arg(long, group = "task")]
     rotate: bool,
-    /// Delete all tokens but the newest, after that one was tried.
+    /// Delete all tokens but the newest, after that one was tried and the guest was seen to use it and no older one.
     #[arg(long, group = "task")]
     revoke_old: bool,
+    /// How long --revoke-old watches which token asks; watches of the cloud provider last up to five minutes.
+    #[arg(long, value_name = "DURATION", default_value = "5m30s", value_parser = go_duration)]
+    watch_tokens_for: Duration,
     /// Delete tokens, rights and the account.
     #[arg(long, group = "task")]
     revoke: bool,
@@ -200,6 +208,8 @@ fn request(arguments: &Arguments) -> Result<Request> {
             (.., true) => Task::Revoke,
             _ => Task::Ensure,
         },
+        secret_name: arguments.secret_name.clone(),
+        watch_tokens_for: arguments.watch_tokens_for,
         dry_run: arguments.dry_run,
         skip_checks: arguments.skip_checks,
     })
@@ -228,8 +238,8 @@ fn render(arguments: &Arguments, request: &Request, outcome: &Outcome) -> String
         let mut document = json!(outcome);
         if let Some(kubeconfig) = &outcome.kubeconfig {
             document["cloudInit"] = json!(cloud_init(kubeconfig));
-            document["secret"] = json!(output::secret_manifest(kubeconfig));
-            document["helmValues"] = json!(output::helm_values(&request.cluster_name));
+            document["secret"] = json!(output::secret_manifest(kubeconfig, &request.secret_name));
+            document["helmValues"] = json!(output::helm_values(&request.cluster_name, &request.secret_name));
         }
         return format!("{document:#}\n");
     }
@@ -238,8 +248,8 @@ fn render(arguments: &Arguments, request: &Request, outcome: &Outcome) -> String
         Format::Text => output::script_text(kubeconfig, &cloud_init(kubeconfig)),
         Format::Kubeconfig | Format::Json => kubeconfig.clone(),
         Format::CloudInit => cloud_init(kubeconfig),
-        Format::Secret => output::secret_manifest(kubeconfig),
-        Format::HelmValues => output::helm_values(&request.cluster_name),
+        Format::Secret => output::secret_manifest(kubeconfig, &request.secret_name),
+        Format::HelmValues => output::helm_values(&request.cluster_name, &request.secret_name),
     }
 }
 

@@ -6,9 +6,11 @@ mod announcer;
 mod ccm;
 mod completion;
 mod generate_addon;
+mod identity;
 mod probe;
 #[cfg(test)]
 mod reference;
+mod status_and_doctor;
 mod stdout;
 mod values;
 #[cfg(test)]
@@ -26,9 +28,11 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.get(1).map(String::as_str) {
         Some("announcer" | "manager") => announcer::main(&arguments[1..]),
+        Some("identity") => identity::main(&arguments[1..]),
         Some("probe") => probe::main(&arguments[2..]),
         Some("completion" | "man") => completion::main(&arguments),
         Some("generate-addon") => generate_addon::main(&arguments[1..]),
+        Some("status" | "doctor") => status_and_doctor::main(&arguments[1..]),
         Some("help") => ccm::main(&[arguments[0].clone(), "--help".to_owned()]),
         Some(word) if words::is_word(word) => words::refuse("harvester-cloud-provider", &words::COMMANDS, word),
         _ => ccm::main(&arguments),

@@ -7,7 +7,7 @@ use std::path::Path;
 use announcer::config::{VARIABLES, Variable};
 use clap::{Arg, Command, CommandFactory};
 
-use crate::{ccm, generate_addon};
+use crate::{ccm, generate_addon, status_and_doctor};
 
 const CONTRACT: &str = include_str!("../../contract/src/keys.rs");
 const HARVESTER: &str = include_str!("../../harvester-api/src/keys.rs");
@@ -25,6 +25,10 @@ fn render() -> String {
     flags(&mut text, &ccm::flags::command());
     text.push_str("\n## Flags of `generate-addon`\n");
     flags(&mut text, &generate_addon::Arguments::command());
+    text.push_str("\n## Flags of `status`\n");
+    flags(&mut text, &status_and_doctor::StatusArguments::command());
+    text.push_str("\n## Flags of `doctor`\n");
+    flags(&mut text, &status_and_doctor::DoctorArguments::command());
     variables(&mut text);
     text.push_str("\n## Annotations, labels, finalizers and taints\n");
     keys(&mut text, CONTRACT);

@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod controllers;
+mod damping;
 mod lifecycle;
 pub mod node;
 pub mod observe;

@@ -3,6 +3,7 @@
 //! A Node is deleted for one reason only: it is not Ready, and its machine was proven absent in several passes in a row. Whatever is
 //! not known changes nothing.
 
+mod breaker;
 mod decide;
 
 use std::collections::{HashMap, HashSet};
@@ -16,11 +17,12 @@ use runtime::events::Recorder;
 use runtime::shutdown::Token;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use decide::{Action, Memory, Question};
+use breaker::Allowed;
+use decide::{Action, Circumstances, Memory, Question};
 
 use crate::cache::NodeCache;
 use crate::node::{Writer, reference, taints_value};
-use crate::provider::Instances;
+use crate::provider::{Instances, Power};
 use crate::view::{NodeView, Ready, Taint};
 
 /// Source component of the Events.
@@ -28,9 +30,6 @@ pub const COMPONENT: &str = "cloud-node-lifecycle-controller";
 
 /// Machines that are asked for at the same time.
 const PARALLEL: usize = 8;
-
-/// A deletion that was refused, for lack of rights or by a webhook, is tried again, and told again, after this time.
-const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 
 /// How often to look, and what is allowed.
 #[derive(Debug, Clone)]
@@ -56,7 +55,21 @@ pub struct LifecycleController {
     recorder: Recorder,
     settings: LifecycleSettings,
     memory: HashMap<String, Memory>,
+    deleted: breaker::Recent,
+    /// When it was told that too many Nodes are to be deleted.
+    told: Option<Instant>,
 }
+
+/// A Node that is to be deleted, with the evidence.
+struct Doomed {
+    node: Arc<NodeView>,
+    evidence: String,
+    /// In so many passes in a row the machine was proven absent.
+    proofs: u32,
+}
+
+/// That too many Nodes are to be deleted is told again after this time.
+const TELL_AGAIN: Duration = Duration::from_mins(10);
 
 impl std::fmt::Debug for LifecycleController {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -80,6 +93,8 @@ impl LifecycleController {
             recorder: recorder.for_component(COMPONENT),
             settings,
             memory: HashMap::new(),
+            deleted: breaker::Recent::default(),
+            told: None,
         }
     }
 
@@ -100,9 +115,17 @@ impl LifecycleController {
     }
 
     async fn pass(&mut self) {
-        let nodes = self.cache.all();
+        if self.provider.hold().is_some() {
+            // What was seen before says nothing of what is when it is over.
+            self.memory.clear();
+            return;
+        }
+        let mut nodes = self.cache.all();
         let there: HashSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
         self.memory.retain(|name, _| there.contains(name.as_str()));
+        // Hundreds of removed machines would be asked for again and again, and nothing could come of it.
+        let now = Instant::now();
+        nodes.retain(|node| !self.memory.get(&node.name).is_some_and(|memory| memory.rests(node, now)));
         let answers: Vec<(Arc<NodeView>, decide::Answer)> = futures::stream::iter(nodes)
             .map(|node| {
                 let provider = Arc::clone(&self.provider);
@@ -114,9 +137,15 @@ impl LifecycleController {
             .buffer_unordered(PARALLEL)
             .collect()
             .await;
+        let mut doomed = Vec::new();
         for (node, answer) in answers {
             let memory = self.memory.entry(node.name.clone()).or_default();
-            match decide::decide(&node, answer, memory, self.settings.out_of_service_after, Instant::now()) {
+            let circumstances = Circumstances {
+                out_of_service_after: self.settings.out_of_service_after,
+                steady_since: self.provider.steady_since(),
+                now: Instant::now(),
+            };
+            match decide::decide(&node, answer, memory, circumstances) {
                 Action::Nothing => {}
                 Action::Watch(evidence) => {
                     tracing::info!(
@@ -126,8 +155,61 @@ impl LifecycleController {
                     );
                 }
                 Action::SetTaints(taints) => self.set_taints(&node, &taints).await,
-                Action::Delete(evidence) => self.delete(&node, &evidence).await,
+                Action::Confirm(expected, taints) => self.confirm(&node, &expected, &taints).await,
+                Action::Delete(evidence) => doomed.push(Doomed { node, evidence, proofs: memory.proofs() }),
             }
+        }
+        self.delete_within_reason(doomed).await;
+    }
+
+    /// Many Nodes at once are deleted after one more look at their machines, more than a third of all by nobody but a human.
+    async fn delete_within_reason(&mut self, doomed: Vec<Doomed>) {
+        if doomed.is_empty() {
+            return;
+        }
+        let recent = self.deleted.count(Instant::now());
+        let allowed = breaker::allowed(recent, doomed.len(), self.cache.len() + recent);
+        if allowed == Allowed::No {
+            self.refuse(&doomed);
+            return;
+        }
+        let due = |doomed: &Doomed| allowed == Allowed::Yes || doomed.proofs > decide::PROOFS;
+        for Doomed { node, evidence, .. } in doomed.into_iter().filter(due) {
+            if self.delete(&node, &evidence).await {
+                self.deleted.note(Instant::now());
+            }
+        }
+    }
+
+    fn refuse(&mut self, doomed: &[Doomed]) {
+        if self.told.is_some_and(|told| told.elapsed() < TELL_AGAIN) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let names: Vec<&str> = doomed.iter().map(|doomed| doomed.node.name.as_str()).collect();
+        let text = format!(
+            "the machines of {} of {} Nodes are gone, more than a third: their Nodes are not deleted, because a wrong view of the cloud \
+             would look the same. If it is right, run: kubectl delete node {}",
+            doomed.len(),
+            self.cache.len(),
+            names.join(" ")
+        );
+        tracing::warn!("{text}");
+        self.recorder.warning(&reference(&doomed[0].node), "NodesNotDeleted", &text);
+    }
+
+    /// What gives pods and volumes free, or takes them back, is done on the cloud's own word of this moment.
+    async fn confirm(&mut self, node: &NodeView, expected: &Power, taints: &[Taint]) {
+        let found = self.provider.power_now(node).await;
+        if found == *expected {
+            self.set_taints(node, taints).await;
+            return;
+        }
+        tracing::debug!(node = node.name, ?expected, ?found, "the taints stay as they are");
+        if found == Power::On
+            && let Some(memory) = self.memory.get_mut(&node.name)
+        {
+            memory.runs();
         }
     }
 
@@ -139,6 +221,9 @@ impl LifecycleController {
         match self.writer.patch(&node.name, patch).await {
             Ok(_) if node.ready == Some(Ready::True) => {
                 tracing::info!(node = node.name, "the Node is Ready: taints of a machine that is off removed");
+            }
+            Ok(_) if taints.len() < node.taints.len() => {
+                tracing::info!(node = node.name, "the machine runs again: it is in service");
             }
             Ok(_) => {
                 let keys: Vec<&str> = taints.iter().map(|taint| taint.key.as_str()).collect();
@@ -156,27 +241,25 @@ impl LifecycleController {
         }
     }
 
-    async fn delete(&mut self, node: &NodeView, evidence: &str) {
-        let refused = self.memory.get(&node.name).and_then(|memory| memory.refused);
-        if refused.is_some_and(|at| at.elapsed() < AFTER_REFUSAL) {
-            return;
-        }
+    /// Whether it is deleted.
+    async fn delete(&mut self, node: &NodeView, evidence: &str) -> bool {
         let object = reference(node);
         let message = format!("Deleting node {} because it does not exist in the cloud provider", node.name);
         tracing::info!(node = node.name, evidence, "deleting the Node: its machine is gone");
         self.recorder.normal(&object, "DeletingNode", &message);
-        let Err(error) = self.writer.delete(node).await else { return };
+        let Err(error) = self.writer.delete(node).await else { return true };
         // Gone already, another Node of this name, or written since it was judged: look again.
         if api_code(&error) == Some(404) || is_conflict(&error) {
             self.memory.remove(&node.name);
-            return;
+            return false;
         }
         if api_code(&error) == Some(403) {
-            self.memory.entry(node.name.clone()).or_default().refused = Some(Instant::now());
+            self.memory.entry(node.name.clone()).or_default().refuse(Instant::now());
         }
         let text = chain(&error);
         tracing::warn!(node = node.name, error = text, "failed to delete the Node");
         self.recorder.warning(&object, "DeletingNodeFailed", &format!("Failed deleting node {}: {text}", node.name));
+        false
     }
 }
 

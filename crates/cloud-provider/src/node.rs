@@ -200,6 +200,11 @@ impl NodeController {
         let stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner).remove(&node.name);
         let tampered = memory.settled.as_ref().is_some_and(|addresses| *addresses != node.addresses);
         let uninitialized = is_uninitialized(&node);
+        if let Some(hold) = self.provider.hold().filter(|hold| !(hold.initialises_nodes && uninitialized)) {
+            self.remember(stale, &node.name);
+            tracing::debug!(reason = hold.reason, "held: {}", hold.message);
+            return Next::OnChange;
+        }
         let mut unsettled = None;
         let plan = if stale || tampered || uninitialized {
             let machine = match self.provider.metadata(&node).await {

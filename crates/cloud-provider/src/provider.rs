@@ -4,12 +4,25 @@
 //! the key when it sees the change, so a worker is never blocked by somebody else's Service.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use tokio::time::Instant;
 
 use crate::view::{NodeAddress, NodeView, ServiceKey, ServiceView};
+
+/// Why nothing may be written now, for one object or for all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// The whole story.
+    pub message: String,
+    /// Nodes that were never initialised are initialised all the same: that can be undone by nobody else, and harms nobody.
+    pub initialises_nodes: bool,
+}
 
 /// Load balancers of one cloud, for `Service`s of type LoadBalancer.
 #[async_trait]
@@ -20,6 +33,11 @@ pub trait LoadBalancers: Send + Sync + 'static {
 
     /// Deletes what exists for `service`. Success when nothing is there. Called with the last view seen when the object is gone.
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError>;
+
+    /// Why nothing may be written for `service` now, neither here nor in the cloud. The Service is woken when that is over.
+    fn hold(&self, _service: &ServiceView) -> Option<Arc<Hold>> {
+        None
+    }
 
     /// Annotations to write together with the finalizer, on a Service that is taken over: what it asked for in ways that mean
     /// nothing later. Called once, before anything is done for it.
@@ -99,8 +117,19 @@ pub trait Instances: Send + Sync + 'static {
     /// Whether the machine still exists.
     async fn existence(&self, node: &NodeView) -> Existence;
 
-    /// Whether the machine is switched off, which is not the same as not ready.
+    /// Whether the machine is switched off, which is not the same as not ready. As far as is known, without asking anybody.
     async fn power(&self, node: &NodeView) -> Power;
+
+    /// The same from the cloud itself, at this moment: what cannot be taken back is done on this answer only.
+    async fn power_now(&self, node: &NodeView) -> Power;
+
+    /// Since when what is known of machines has been kept up to date without interruption; `None`: it is not.
+    fn steady_since(&self) -> Option<Instant>;
+
+    /// Why no Node may be written now. All Nodes are woken when that is over.
+    fn hold(&self) -> Option<Arc<Hold>> {
+        None
+    }
 
     /// Nodes to look at again, because their machine changed. `None` as name means all of them.
     fn wakes(&self) -> BoxStream<'static, NodeWake>;

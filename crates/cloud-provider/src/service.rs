@@ -6,8 +6,10 @@
 mod apply;
 mod condition;
 mod decide;
+mod hold;
 mod memory;
 mod metrics;
+mod pause;
 mod story;
 
 use std::collections::HashMap;
@@ -29,12 +31,16 @@ use decide::{Release, Step};
 pub use decide::{has_finalizer, wants_load_balancer};
 use memory::Memory;
 pub(crate) use metrics::ServiceMetrics;
+use pause::{wait, within};
 use story::{Failing, Tell};
 
 use crate::cache::ServiceCache;
-use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
+use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError};
 use crate::view::{ServiceKey, ServiceView};
 use crate::worker::{self, Next};
+
+/// The name under which the API server notes what we write: the first part of our `User-Agent`.
+const FIELD_MANAGER: &str = "harvester-cloud-provider";
 
 /// Source component of the Events.
 pub(crate) const COMPONENT: &str = "service-controller";
@@ -175,7 +181,13 @@ impl ServiceController {
         loop {
             let current = memory.written.newest(self.cache.get(key));
             let remembered = memory.served.clone();
-            match decide::decide(current.as_deref(), remembered.as_deref()) {
+            let step = decide::decide(current.as_deref(), remembered.as_deref());
+            if step != Step::Nothing
+                && let Some(held) = hold::held(self.provider.as_ref(), current.as_deref(), remembered.as_deref())
+            {
+                return held;
+            }
+            match step {
                 Step::Nothing => {
                     memory.served = None;
                     return Next::OnChange;
@@ -197,6 +209,11 @@ impl ServiceController {
     }
 
     async fn ensure(&self, service: Arc<ServiceView>, add_finalizer: bool, memory: &mut Memory) -> Next {
+        let found = ServiceView { resource_version: String::new(), ..ServiceView::clone(&service) };
+        if let Some(rest) = memory.damper.rest(&found, Instant::now()) {
+            return Next::After(rest);
+        }
+        let settled = memory.story.is_settled();
         let mut service = service;
         // Remembered before anything is sent: whatever fails from here on, the load balancer is cleaned up later.
         memory.served = Some(Arc::clone(&service));
@@ -233,6 +250,13 @@ impl ServiceController {
         };
         self.settings.metrics.called("ensure", result, start.elapsed());
         self.show(&service, answer.as_ref(), memory).await;
+        let corrected = add_finalizer || matches!(answer, Ok(Ensured::Ready { changed: true, .. }));
+        if settled && corrected && memory.damper.repaired(found, Instant::now()) {
+            let by = self.writer.other_writer(&service, FIELD_MANAGER).await.ok().flatten();
+            let tell = Tell::undone(by.as_deref());
+            tracing::warn!("{}", tell.message);
+            self.tell(&service, [tell]);
+        }
         match answer {
             Ok(answer) => {
                 memory.conflicts = 0;
@@ -377,19 +401,6 @@ impl ServiceController {
             self.recorder.record(&reference(service), kind, reason, &message);
         }
     }
-}
-
-fn within(next: Next, longest: Option<Duration>) -> Next {
-    match (next, longest) {
-        (Next::BackOff, Some(longest)) => Next::BackOffWithin(longest),
-        (next, _) => next,
-    }
-}
-
-fn wait(waiting: &Waiting) -> Next {
-    tracing::debug!(reason = waiting.message, needs_user = waiting.needs_user, "waiting");
-    // A wait without a time of its own is ended by a wake-up; the resync is its safety net.
-    waiting.retry_after.map_or(Next::OnChange, Next::After)
 }
 
 #[cfg(test)]

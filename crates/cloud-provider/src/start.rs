@@ -248,6 +248,12 @@ mod tests {
         async fn power(&self, _: &NodeView) -> Power {
             Power::On
         }
+        async fn power_now(&self, _: &NodeView) -> Power {
+            Power::On
+        }
+        fn steady_since(&self) -> Option<tokio::time::Instant> {
+            Some(tokio::time::Instant::now())
+        }
         fn wakes(&self) -> BoxStream<'static, NodeWake> {
             futures::stream::pending().boxed()
         }

@@ -25,6 +25,9 @@ pub mod cloudprovider {
         /// `namespace.name`, the index of who shares with whom.
         pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
 
+        /// Service: namespaces, comma-separated, whose Services may share its address by naming it as their primary; `*` means all.
+        pub const SHARE_WITH: &str = "cloudprovider.harvesterhci.io/share-with-namespaces";
+
         /// Service: name of a group in its namespace whose members share one address of a pool.
         pub const SHARE_GROUP: &str = "cloudprovider.harvesterhci.io/share-group";
 
@@ -44,7 +47,10 @@ pub mod cloudprovider {
         pub const IP: &str = "cloudprovider.harvesterhci.io/ip";
         /// Service that is being deleted: name of the LoadBalancer to leave behind on Harvester (decision 12).
         pub const ABANDON: &str = "cloudprovider.harvesterhci.io/abandon";
-        /// LoadBalancer annotation: UID of the guest cluster, which is that of its Service `default/kubernetes`.
+        /// Service annotation, `"true"`: the provider observes the Service and writes nothing for it, neither here nor on Harvester.
+        pub const PAUSED: &str = "cloudprovider.harvesterhci.io/paused";
+        /// LoadBalancer annotation: UID of the guest cluster, which is that of its Namespace `kube-system` (of Service
+        /// `default/kubernetes` where that may not be read, and in earlier versions).
         pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/clusterUID";
         /// LoadBalancer annotation: UID of the Service.
         pub const SERVICE_UID: &str = "cloudprovider.harvesterhci.io/serviceUID";

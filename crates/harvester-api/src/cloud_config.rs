@@ -118,6 +118,17 @@ impl CloudConfig {
         serde_json::from_value(document).expect("members were checked by parse()")
     }
 
+    /// Certificates of the authority that signs for the Harvester API, if the current context's cluster names any.
+    pub fn authority(&self) -> Option<Vec<u8>> {
+        let settings = &self.endpoints.first()?.settings;
+        let text = |key: &str| settings.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        match (text("certificate-authority-data"), text("certificate-authority")) {
+            (Some(data), _) => STANDARD.decode(data.trim()).ok(),
+            (None, Some(path)) => std::fs::read(path).ok(),
+            (None, None) => None,
+        }
+    }
+
     /// Files that it names instead of holding their content. `tokenFile` is not among them: the client reads that one again by itself.
     pub fn files(&self) -> Vec<PathBuf> {
         let named = self.endpoints.iter().map(|endpoint| (&endpoint.settings, "certificate-authority"));
@@ -349,8 +360,13 @@ fn check_credentials(user: &Entry) -> Result<(), CloudConfigError> {
         (true, false) if !certificate && !token => return Err(pair("username", "password")),
         (name, password) => name && password,
     };
-    let plugin = ["exec", "auth-provider"].iter().any(|key| user.body.get(*key).is_some_and(Value::is_object));
-    if !(certificate || token || basic || plugin) {
+    // A program that the image does not have, and that whoever writes the file would have run with our rights.
+    if let Some(plugin) =
+        ["exec", "auth-provider"].into_iter().find(|key| user.body.get(*key).is_some_and(Value::is_object))
+    {
+        return Err(CloudConfigError::Plugin { user: user.name.clone(), plugin });
+    }
+    if !(certificate || token || basic) {
         return Err(CloudConfigError::NoCredentials { user: user.name.clone() });
     }
     // What the client library would stumble over without saying where.

@@ -225,6 +225,11 @@ impl LoadBalancer {
         self.status.as_ref()?.allocated_address.ip_pool.as_deref().filter(|pool| !pool.is_empty())
     }
 
+    /// The gateway of the range that the address is of, where the range has one.
+    pub fn gateway(&self) -> Option<IpAddr> {
+        self.status.as_ref()?.allocated_address.gateway.as_deref()?.parse().ok()
+    }
+
     /// The allocated address, when it may be used: not going away, Ready, and booked in the wanted pool where one is named (a
     /// pool switch passes through Ready with the old or no address). harvester-side.md 4.2. What is no address is never published,
     /// and [`DHCP_ADDRESS`] only where DHCP was asked for: on a pool object it would start a DHCP client that nobody wants.

@@ -1,13 +1,18 @@
 //! What the command line decides for this provider.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use cloud_provider::cache::ServiceCache;
 use harvester_api::names::{ClusterName, NetworkName};
 
 use crate::identity::Identity;
+use crate::identity::proof::cluster_of;
+use crate::load_balancers::view::LbView;
 
 /// Configuration of the provider, checked and normalised (ccm.md 1.4). One name of the cluster is used everywhere (W-09).
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools)] // flags are what they are
 pub struct ProviderConfig {
     /// `--cluster-name`.
     pub cluster_name: ClusterName,
@@ -21,14 +26,24 @@ pub struct ProviderConfig {
     pub ignore_node_annotations: bool,
     /// `--disable-vmi-controller`: VMIs wake no Nodes, no guest agent is asked, no NAD mapping is written.
     pub disable_vmi_controller: bool,
+    /// `--disable-hostname-lookup`: a Node is on the VM of its name; no guest agent is asked for another one.
+    pub disable_hostname_lookup: bool,
     /// `--garbage-collection` and its grace period.
     pub garbage: GarbageConfig,
     /// `--max-load-balancers`; `None`: as many as Harvester gives.
     pub max_load_balancers: Option<usize>,
+    /// `--share-across-namespaces`: the Service whose address is shared is not asked.
+    pub share_across_namespaces: bool,
     /// Namespace on Harvester of all VMs and load balancers of this cluster, from the cloud-config's context.
     pub namespace: String,
     /// URL of the Harvester API, for messages.
     pub server: String,
+    /// Fingerprint of the authority that the cloud-config trusts, if it names one.
+    pub authority: Option<String>,
+    /// Name of the Node that this process runs on, if that is known.
+    pub own_node: Option<String>,
+    /// `--paused`.
+    pub paused: bool,
 }
 
 /// What is done about load balancers of this cluster that no Service has.
@@ -84,8 +99,14 @@ pub struct LoadBalancerConfig {
     pub management_network: Option<NetworkName>,
     /// UID of this guest cluster, if it is known: stamped on new objects.
     pub cluster_uid: Option<String>,
+    /// All UIDs that stand on objects of this cluster.
+    pub cluster_uids: Vec<String>,
+    /// Names of clusters whose objects may be ours; empty: all.
+    pub cluster_names: BTreeSet<String>,
     /// So many load balancers may this cluster have.
     pub max_load_balancers: Option<usize>,
+    /// A Service of another namespace may share an address without the consent of the Service that has it.
+    pub share_across_namespaces: bool,
     /// Namespace of the objects.
     pub namespace: String,
     /// URL of the Harvester API, for messages.
@@ -94,8 +115,16 @@ pub struct LoadBalancerConfig {
 
 impl LoadBalancerConfig {
     /// The same under the name that this cluster has by now, and its UID.
-    pub(crate) fn under(&self, identity: &Identity, cluster_uid: Option<String>) -> Self {
-        Self { cluster_name: identity.name_or_flag(), cluster_uid, ..self.clone() }
+    pub(crate) fn under(&self, identity: &Identity, services: &ServiceCache) -> Self {
+        let (cluster_uid, cluster_uids) = identity.uids(services);
+        let cluster_names = identity.card().map(|card| card.names.clone()).unwrap_or_default();
+        Self { cluster_name: identity.name_or_flag(), cluster_uid, cluster_uids, cluster_names, ..self.clone() }
+    }
+
+    /// The object is called after this cluster, by its present name or a former one. A copy of this cluster has the same UIDs, and
+    /// another name.
+    pub(crate) fn may_be_ours(&self, lb: &LbView) -> bool {
+        self.cluster_names.is_empty() || cluster_of(lb).is_none_or(|name| self.cluster_names.contains(name.as_str()))
     }
 }
 
@@ -134,7 +163,10 @@ impl ProviderConfig {
             cluster_name: self.cluster_name.clone(),
             management_network: self.management_network.clone(),
             cluster_uid: None,
+            cluster_uids: Vec::new(),
+            cluster_names: BTreeSet::new(),
             max_load_balancers: self.max_load_balancers,
+            share_across_namespaces: self.share_across_namespaces,
             namespace: self.namespace.clone(),
             server: self.server.clone(),
         }

@@ -19,4 +19,7 @@ mod provider;
 
 pub use config::{GarbageConfig, GarbageMode, GarbagePace, ProviderConfig};
 pub use connection::{Connection, ConnectionError};
+pub use identity::card::{Card, fingerprint};
+pub use identity::judge::Word;
+pub use identity::record::{Record, RecordError, Records};
 pub use provider::HarvesterProvider;

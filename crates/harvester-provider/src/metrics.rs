@@ -34,6 +34,10 @@ pub struct Metrics {
     pub known_hostnames: Gauge<f64, AtomicU64>,
     /// 1 while the command line names another cluster than the one in use.
     pub cluster_name_mismatch: Gauge,
+    /// 1 while the identity of this cluster is contradicted and nothing is changed.
+    pub safe_mode: Gauge,
+    /// 1 while the controller is paused.
+    pub paused: Gauge,
     /// 1 while no announcer renews its Lease.
     pub announcer_missing: Gauge,
     /// 1 while an upgrade of the hosts suspends deletions and the like.
@@ -59,6 +63,8 @@ impl Metrics {
             nad_mapping_networks: Gauge::default(),
             known_hostnames: Gauge::default(),
             cluster_name_mismatch: Gauge::default(),
+            safe_mode: Gauge::default(),
+            paused: Gauge::default(),
             announcer_missing: Gauge::default(),
             host_upgrade_window: Gauge::default(),
             host_upgrade_signals: Family::default(),
@@ -110,6 +116,16 @@ impl Metrics {
             "harvester_cluster_name_mismatch",
             "1 while --cluster-name differs from the name that is remembered and used",
             metrics.cluster_name_mismatch.clone(),
+        );
+        registry.register(
+            "harvester_safe_mode",
+            "1 while record, cloud-config and machines of this cluster contradict each other, so that nothing is changed",
+            metrics.safe_mode.clone(),
+        );
+        registry.register(
+            "harvester_paused",
+            "1 while the controller is paused: it observes and tells, and writes nothing",
+            metrics.paused.clone(),
         );
         registry.register(
             "harvester_host_upgrade_window",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::provider::{Instances, LoadBalancers};
+use harvester_api::keys;
 use harvester_api::load_balancer::LoadBalancer;
 use harvester_api::virtual_machine::VirtualMachine;
 use harvester_api::virtual_machine_instance::VirtualMachineInstance;
@@ -20,11 +21,12 @@ use tokio::sync::watch;
 
 use crate::announcers::Announcers;
 use crate::config::ProviderConfig;
+use crate::connection::Machines;
 use crate::features::Detector;
 use crate::garbage::collector::Collector;
 use crate::host_upgrade::{self, Caution, Controller, PlanCaches, Signals};
 use crate::identity::Identity;
-use crate::identity::keeper::{Keeper, Sources, record_cache};
+use crate::identity::keeper::{Keeper, Place, Sources, record_cache};
 use crate::identity::record::{self, Record, Records};
 use crate::instances;
 use crate::instances::provider::{Asked, HarvesterInstances, machine_caches};
@@ -43,6 +45,7 @@ const COMPONENT: &str = "harvester-cloud-provider";
 /// The provider for Harvester. Made at start; watches and writes only after [`HarvesterProvider::start`], which the leader calls.
 #[derive(Debug)]
 pub struct HarvesterProvider {
+    identity: Identity,
     load_balancers: Arc<HarvesterLoadBalancers>,
     instances: Arc<HarvesterInstances>,
     asked: Asked,
@@ -147,7 +150,7 @@ impl HarvesterProvider {
         .cautious(caution.clone());
         let (instances, asked) = HarvesterInstances::new(
             (config, identity.clone()),
-            services.clone(),
+            (services.clone(), nodes.clone()),
             (vms.clone(), vmis.clone()),
             [watches.vms.status(), watches.vmis.status()],
             instances::requests::Requests::new(harvester.clone(), namespace),
@@ -156,7 +159,15 @@ impl HarvesterProvider {
         let instances = instances.cautious(caution.clone());
         let writer = (!config.disable_vmi_controller)
             .then(|| Writer::new(guest.clone(), identity.clone(), vmis.clone(), mapping, Arc::clone(&metrics)));
-        let sources = Sources { services: services.clone(), lbs: lbs.clone(), vmis: vmis.clone(), record };
+        let sources = Sources {
+            services: services.clone(),
+            nodes: nodes.clone(),
+            lbs: lbs.clone(),
+            vms: vms.clone(),
+            vmis: vmis.clone(),
+            machines: [watches.vms.status(), watches.vmis.status()],
+            record,
+        };
         let collector = Collector::new(
             config.garbage,
             (config.load_balancers(), identity.clone()),
@@ -185,15 +196,23 @@ impl HarvesterProvider {
         };
         let readable = ["upgradeplan", "upgrade"].map(|kind| metrics.host_upgrade_signal(kind));
         let upgrades = Upgrades {
-            controller: Controller::new(guest, seen, caution.clone(), Arc::clone(&metrics)),
+            controller: Controller::new(guest, seen, caution.clone(), Arc::clone(&metrics)).held_by(identity.clone()),
             signals: Signals::new(harvester.clone(), plans, readable),
             caution,
             returns: None,
             anew: watch::Sender::new(0),
         };
         let announcers = Announcers::new(guest, services.clone(), sources.record.clone(), Arc::clone(&metrics));
-        let keeper = Keeper::new(identity, sources, Records::new(guest.clone()), metrics);
+        let place = Place {
+            namespace: config.namespace.clone(),
+            server: config.server.clone(),
+            authority: config.authority.clone(),
+            own_node: config.own_node.clone(),
+            paused: config.paused,
+        };
+        let keeper = Keeper::new(identity.clone(), place, sources, Records::new(guest.clone()), metrics);
         Self {
+            identity,
             load_balancers: Arc::new(load_balancers),
             instances: Arc::new(instances),
             asked,
@@ -217,6 +236,17 @@ impl HarvesterProvider {
         self.upgrades.returns = Some(returns.clone());
         self.detector.returns = Some(returns.clone());
         self
+    }
+
+    /// UIDs of the machines that this cluster's Nodes run on: by their provider IDs, and as an administrator has confirmed.
+    pub fn machines(&self, nodes: &NodeCache) -> Machines {
+        let (nodes, identity) = (nodes.clone(), self.identity.clone());
+        Arc::new(move || {
+            let nodes = nodes.all();
+            let members = nodes.iter().filter_map(|node| keys::vm_uid(node.provider_id.as_deref()?));
+            let confirmed = identity.card();
+            members.map(str::to_owned).chain(confirmed.iter().flat_map(|card| card.machines.iter().cloned())).collect()
+        })
     }
 
     /// Taints Nodes whose host is being upgraded, so that new pods go elsewhere where they can.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cloud_provider::start::{Caches, CloudProvider, ControllerMetrics, Settings};
 use harvester_api::names::ClusterName;
-use harvester_provider::{GarbageConfig, GarbageMode, HarvesterProvider, ProviderConfig};
+use harvester_provider::{Card, GarbageConfig, GarbageMode, HarvesterProvider, ProviderConfig};
 use runtime::Product;
 use runtime::events::Recorder;
 use runtime::health::Health;
@@ -102,9 +102,10 @@ fn answer(request: &Seen, count: usize) -> (u16, Value) {
     if request.query.contains("watch=true") {
         return (0, Value::Null);
     }
+    let identity = Card { namespace: "guests".into(), names: ["demo".to_owned()].into(), ..Card::default() };
     let record = json!({
         "metadata": {"namespace": "kube-system", "name": "harvester-cloud-provider", "uid": uid(0), "resourceVersion": "1"},
-        "data": {"cluster-name": "demo"},
+        "data": {"cluster-name": "demo", "identity": identity.to_text()},
     });
     let items: Vec<Value> = match request.path.rsplit('/').next().expect("a path has parts") {
         "services" => (1..=count).map(service).collect(),
@@ -132,10 +133,15 @@ async fn at_rest(count: usize) -> usize {
         node_exclude_ip_ranges: Vec::new(),
         ignore_node_annotations: false,
         disable_vmi_controller: false,
+        disable_hostname_lookup: false,
         garbage: GarbageConfig::new(GarbageMode::List, Duration::from_hours(1)),
         max_load_balancers: None,
+        share_across_namespaces: false,
         namespace: "guests".to_owned(),
         server: "https://harvester:6443".to_owned(),
+        authority: None,
+        own_node: None,
+        paused: false,
     };
     let provider = metrics.register(|registry| {
         HarvesterProvider::new(&config, &client, &client, (&caches.services, &caches.nodes), registry)

@@ -4,6 +4,8 @@
 //! more than one endpoint or with credentials that are replaced while we run.
 
 mod layer;
+mod limit;
+mod outcome;
 mod switch;
 mod transport;
 
@@ -19,6 +21,7 @@ use kube::{Client, Config};
 pub use layer::ApiMetrics;
 use layer::ObserveLayer;
 pub(crate) use layer::REQUESTS;
+pub use limit::Limit;
 pub use switch::{Endpoint, Link, Switch};
 
 use crate::Product;
@@ -98,6 +101,8 @@ pub struct Settings {
     pub retry: bool,
     /// Where requests are counted.
     pub metrics: Option<ApiMetrics>,
+    /// How many are sent per second.
+    pub limit: Option<Limit>,
 }
 
 impl Settings {
@@ -110,7 +115,14 @@ impl Settings {
             request_timeout: Duration::from_secs(10),
             retry: true,
             metrics: None,
+            limit: None,
         }
+    }
+
+    /// Sends no more than that.
+    pub fn limit(mut self, limit: Option<Limit>) -> Self {
+        self.limit = limit;
+        self
     }
 
     /// Whether to try again by itself.

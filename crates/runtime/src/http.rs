@@ -2,6 +2,7 @@
 
 mod access;
 mod admission;
+mod handshake;
 mod serve;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, StatusCode};
 
 pub use access::{Access, Delegated};
+pub use handshake::{Handshake, HandshakeError};
 pub use serve::{Bound, ServeError, Server, Tls};
 
 use crate::health::{Health, Probe};
@@ -148,7 +150,8 @@ mod tests {
             answer["status"] = if path.ends_with("tokenreviews") {
                 match body["spec"]["token"].as_str() {
                     Some("good") => {
-                        json!({"authenticated": true, "user": {"username": "prometheus", "groups": ["scrapers"]}})
+                        json!({"authenticated": true, "user": {"username": "prometheus", "groups": ["scrapers"],
+                            "extra": {"authentication.kubernetes.io/node-name": ["node-1"]}}})
                     }
                     Some("admin") => {
                         json!({"authenticated": true, "user": {"username": "root", "groups": ["system:masters"]}})
@@ -160,6 +163,7 @@ mod tests {
                 let spec = &body["spec"];
                 let allowed = spec["user"] == "prometheus"
                     && spec["groups"][0] == "scrapers"
+                    && spec["extra"] == json!({"authentication.kubernetes.io/node-name": ["node-1"]})
                     && spec["nonResourceAttributes"] == json!({"path": "/metrics", "verb": "get"});
                 json!({"allowed": allowed})
             };

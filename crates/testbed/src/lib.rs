@@ -27,6 +27,7 @@
 
 pub mod addresses;
 pub mod cluster;
+pub mod conformance;
 pub mod echo;
 pub mod helm;
 pub mod net;

@@ -181,7 +181,7 @@ async fn who_types_what_the_pages_say_gets_an_address_that_works_and_keeps_it_th
         page("docs/install-rke2.md").section("A cluster made by Rancher with cloud provider \"Harvester\"", "sh")
     {
         block.text = block.text.replace(RKE2_FILE, &here);
-        desk.runs("kubectl delete secret cloud-config -n kube-system --ignore-not-found").unwrap();
+        desk.runs("kubectl delete secret harvester-cloud-config -n kube-system --ignore-not-found").unwrap();
         desk.types(&block).unwrap();
     }
     desk.write("helmchartconfig.yaml", values_of(&manifest("docs/install-rke2.md", "HelmChartConfig"))).unwrap();

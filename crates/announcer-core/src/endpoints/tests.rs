@@ -117,6 +117,8 @@ fn policy_local_is_announced_where_its_endpoints_are() {
         (&pair, &[("a", &["n1"]), ("b", &[])], strings(&["n1"]), &["b"]),
         (&pair, &[("a", &[]), ("b", &["n2"])], strings(&["n2"]), &[]),
         (&[view("a", &["10.0.0.5"]), local("b")], &[("b", &["n2"])], strings(&["n2"]), &[]),
+        (&[view("a", &["10.0.0.5"]), local("b")], &[("b", &[])], None, &[]),
+        (&[local("a"), view("b", &["10.0.0.5"])], &[("a", &[])], None, &[]),
     ] {
         let (found, out) = eligible(members, endpoints);
         assert_eq!((found, out), (only, left_out.iter().map(|name| (*name).to_owned()).collect()), "{endpoints:?}");

@@ -50,6 +50,8 @@ pub(super) struct NodeMode {
     mute: BTreeSet<u32>,
     serving: bool,
     written: WrittenCard,
+    /// Services without an owner whose addresses this node tells clients of (decisions.md 33).
+    pub unannounced: BTreeSet<ServiceKey>,
 }
 
 impl NodeMode {
@@ -68,6 +70,7 @@ impl NodeMode {
             mute: BTreeSet::new(),
             serving: false,
             written: WrittenCard::new(config.lease.duration),
+            unannounced: BTreeSet::new(),
         }
     }
 
@@ -181,6 +184,7 @@ impl Engine {
         }
         review.losers.into_iter().for_each(|loser| self.node_mode.unclaimed.add(loser));
         self.claim_all(now);
+        self.node_mode.unannounced = review.unannounced;
         for (key, reason, text) in review.told {
             self.out.warn(now, &key, reason, &text);
         }

@@ -9,6 +9,7 @@ use super::due::{Due, Timed};
 use super::node_mode::Announced;
 use super::vip::Phase;
 use super::{Action, Engine, Owners, Ownership, Record, Recorded};
+use crate::annotations::Wanted;
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::seniority::turn;
@@ -95,7 +96,8 @@ impl Records {
             wanted.turn = asked.turn;
         }
         let replaced = wanted.term.is_none()
-            && published.and_then(|published| published.vip_host.as_ref()).is_some_and(|host| *host != wanted.vip_host);
+            && wanted.vip_host.is_some()
+            && published.is_some_and(|published| published.vip_host.is_some() && published.vip_host != wanted.vip_host);
         record.recheck = None;
         if published.is_some_and(|published| stands(published, &wanted)) {
             // Somebody may change it back later: then it is asked for again.
@@ -198,8 +200,8 @@ pub(super) enum Answered {
 
 impl Engine {
     pub(super) fn update_records(&mut self, now: Instant) {
-        let plan = &self.plan;
-        self.out.extend(self.records.keep(|key| plan.of_service.contains_key(key)));
+        let (plan, unannounced) = (&self.plan, &self.node_mode.unannounced);
+        self.out.extend(self.records.keep(|key| plan.of_service.contains_key(key) || unannounced.contains(key)));
         let planned = std::mem::take(&mut self.plan.of_service);
         for (key, ids) in &planned {
             let Some(view) = self.services.get(key) else { continue };
@@ -211,7 +213,22 @@ impl Engine {
                 self.out.extend(self.records.want(now, key, wanted, Some(&view.published), confirmed));
             }
         }
+        for key in self.node_mode.unannounced.iter().filter(|key| !planned.contains_key(*key)) {
+            let Some(view) = self.services.get(key).filter(|_| !self.config.disable_service_updates) else { continue };
+            let wanted = self.unannounced_record(view);
+            self.out.extend(self.records.want(now, key, wanted, Some(&view.published), false));
+        }
         self.plan.of_service = planned;
+    }
+
+    /// The given addresses and no owner: whoever announces them when the first endpoint is ready writes that.
+    fn unannounced_record(&self, view: &ServiceView) -> Record {
+        let given = view.wanted.iter().filter_map(|wanted| match wanted {
+            Wanted::Static(address) => Some((*address, view.ports.clone())),
+            Wanted::Dhcp4 | Wanted::Dhcp6 => None,
+        });
+        let turn = turn(view, self.services.group_of(&view.key));
+        Record { uid: view.uid.clone(), ingress: Some(given.collect()), turn, ..Record::default() }
     }
 
     pub(super) fn recorded(&mut self, now: Instant, key: &ServiceKey, recorded: &Recorded) {
@@ -247,7 +264,7 @@ impl Engine {
                 Some(cluster.seat(&view.key).filter(|seat| seat.host == self.config.node_name)?.term)
             }
         };
-        let vip_host = self.config.node_name.clone();
+        let vip_host = Some(self.config.node_name.clone());
         let mut record = Record { uid: view.uid.clone(), vip_host, term, lost, ..Record::default() };
         if !up {
             return Some(record);
@@ -349,7 +366,7 @@ pub fn stands(published: &Published, wanted: &Record) -> bool {
             .is_none_or(|wanted| published.as_ref().is_some_and(|published| published.eq_ignore_ascii_case(wanted)))
     };
     let turn = wanted.turn;
-    published.vip_host.as_deref() == Some(wanted.vip_host.as_str())
+    (wanted.vip_host.is_none() || published.vip_host == wanted.vip_host)
         && wanted.term.is_none_or(|term| published.term == Some(term))
         && text(&published.hwaddr, &wanted.hwaddr)
         && text(&published.requested_ip, &wanted.requested_ip)

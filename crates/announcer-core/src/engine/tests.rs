@@ -269,8 +269,10 @@ pub(super) fn summary(record: &Record) -> String {
 /// What the API and the watch make of a record.
 pub(super) fn apply(view: &mut ServiceView, record: &Record) {
     let published = &mut view.published;
-    published.vip_host = Some(record.vip_host.clone());
-    published.term = record.term;
+    if record.vip_host.is_some() {
+        published.vip_host.clone_from(&record.vip_host);
+        published.term = record.term;
+    }
     if let Some(hwaddr) = &record.hwaddr {
         published.hwaddr = Some(hwaddr.clone());
         view.dhcp.mac = hwaddr.parse().ok();

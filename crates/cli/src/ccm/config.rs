@@ -8,6 +8,7 @@ use harvester_api::cloud_config::{CloudConfig, CloudConfigFileError};
 use harvester_api::names::{ClusterName, NetworkName, NetworkNameError, is_dns_1123_label, is_object_name};
 use harvester_api::node_ip::{ExcludeRangeError, NodeIpCidr, NodeIpCidrError, parse_exclude_ranges};
 use harvester_provider::{GarbageConfig, GarbageMode, ProviderConfig};
+use runtime::http::{Handshake, HandshakeError};
 use runtime::leader::{Timing, TimingError};
 
 use super::flags::Flags;
@@ -25,6 +26,8 @@ pub struct Configuration {
     pub election: Option<Timing>,
     /// Certificate and key files for serving; without them one is made in memory.
     pub serving_files: Option<(PathBuf, PathBuf)>,
+    /// Versions and cipher suites for serving.
+    pub handshake: Handshake,
     /// What an operator should know although it works.
     pub warnings: Vec<String>,
 }
@@ -53,6 +56,9 @@ pub enum ConfigurationError {
     /// One of the two files is missing.
     #[error("--tls-cert-file and --tls-private-key-file go together; only {0} was given")]
     ServingFiles(&'static str),
+    /// `--tls-min-version` or `--tls-cipher-suites`.
+    #[error(transparent)]
+    Handshake(HandshakeError),
     /// `--leader-elect-resource-name` or `--leader-elect-resource-namespace`: no API server has such a Lease.
     #[error("{flag}={value}: {accepted}")]
     Lease {
@@ -114,6 +120,10 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         parse_exclude_ranges(&flags.harvester.node_exclude_ip_ranges).map_err(ConfigurationError::ExcludeRanges)?;
     let election = election(flags)?;
     let serving_files = serving_files(flags)?;
+    let (handshake, handshake_warnings) =
+        Handshake::parse(&flags.serving.tls_min_version, &flags.serving.tls_cipher_suites)
+            .map_err(ConfigurationError::Handshake)?;
+    warnings.extend(handshake_warnings);
 
     let cloud_config =
         read_cloud_config(flags.cloud.cloud_config.as_deref()).map_err(ConfigurationError::CloudConfig)?;
@@ -126,17 +136,30 @@ pub fn configure(flags: &Flags) -> Result<Configuration, ConfigurationError> {
             node_exclude_ip_ranges,
             ignore_node_annotations: flags.harvester.disable_annotation_alpha_provided_ip_addr,
             disable_vmi_controller: flags.harvester.disable_vmi_controller,
+            disable_hostname_lookup: flags.harvester.disable_hostname_lookup,
             garbage: garbage(flags),
+            share_across_namespaces: flags.harvester.share_across_namespaces,
             max_load_balancers: Some(flags.harvester.max_load_balancers).filter(|limit| *limit > 0),
             namespace: cloud_config.namespace.clone(),
             server: cloud_config.endpoints.first().map(|endpoint| endpoint.server.clone()).unwrap_or_default(),
+            authority: cloud_config.authority().map(|authority| harvester_provider::fingerprint(&authority)),
+            own_node: own_node(),
+            paused: flags.harvester.paused,
         },
         cloud_config,
         controllers,
         election,
         serving_files,
+        handshake,
         warnings,
     })
+}
+
+/// The Node that this process runs on: as the chart tells it, else the name of the host, whose network the pod shares.
+fn own_node() -> Option<String> {
+    let told = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
+    told.or_else(host)
 }
 
 fn garbage(flags: &Flags) -> GarbageConfig {
@@ -241,6 +264,8 @@ current-context: c
             ("--leader-elect-resource-lock=endpoints", "resourceLock value must be \"leases\""),
             ("--leader-elect-lease-duration=5s", "leader election flags: "),
             ("--tls-cert-file=/tls.crt", "only --tls-cert-file was given"),
+            ("--tls-min-version=1.3", "accepted: VersionTLS12, VersionTLS13"),
+            ("--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA", "--tls-cipher-suites"),
             ("--management-network=a/b/c", "invalid configuration for --management-network: "),
             ("--node-ip-cidr=127.0.0.0/8", "loopback addresses not allowed"),
             ("--node-exclude-ip-ranges=x", "--node-exclude-ip-ranges"),

@@ -78,6 +78,12 @@ pub struct Cloud {
     /// URL of the guest cluster's API server, overrides the one in the kubeconfig
     #[arg(long, value_name = "URL")]
     pub master: Option<String>,
+    /// Requests to the guest cluster per second; 0: no limit. Leases are renewed past it
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "NUMBER")]
+    pub kube_api_qps: f64,
+    /// Requests to the guest cluster at once before --kube-api-qps counts; 0: one second's worth
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    pub kube_api_burst: u32,
     /// Services reconciled at the same time: at least 16; a larger number is taken
     #[arg(long, default_value_t = 1, value_parser = count)]
     pub concurrent_service_syncs: usize,
@@ -92,6 +98,7 @@ pub struct Cloud {
     pub node_status_update_frequency: Duration,
 }
 
+#[allow(clippy::struct_excessive_bools)] // flags are what they are
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Harvester")]
 #[allow(clippy::struct_excessive_bools)] // flags that have nothing to do with each other
@@ -99,6 +106,9 @@ pub struct Harvester {
     /// Do not watch virtual machine instances for topology, host names and network mapping
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub disable_vmi_controller: bool,
+    /// A node is on the virtual machine of its name: do not ask guest agents which machine has another host name
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub disable_hostname_lookup: bool,
     /// Ignore the node annotations alpha.kubernetes.io/provided-node-ip and cloudprovider.harvesterhci.io/additional-internal-ips
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub disable_annotation_alpha_provided_ip_addr: bool,
@@ -121,12 +131,22 @@ pub struct Harvester {
     /// At most so many load balancers on Harvester for this cluster; further Services wait with an Event. 0: no limit
     #[arg(long, default_value_t = 0, value_parser = count)]
     pub max_load_balancers: usize,
+    /// Services may share the address of a Service in another namespace without its consent, as with the Go provider
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub share_across_namespaces: bool,
     /// Load balancers on Harvester that no Service has: `off`, `list` (metric and Event), or `delete`
     #[arg(long, default_value = "list", value_parser = ["off", "list", "delete"])]
     pub garbage_collection: String,
     /// How long a load balancer must have been without a Service before it is deleted
     #[arg(long, default_value = "24h", value_parser = go_duration)]
     pub garbage_collection_grace_period: Duration,
+    /// Other contexts of the cloud-config with the same user and namespace are further ways to Harvester, once they have shown a virtual
+    /// machine of this cluster
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub cloud_config_all_contexts: bool,
+    /// Observe and tell, and write nothing, neither in this cluster nor on Harvester
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub paused: bool,
     /// Print this help when the start fails
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub show_full_help_on_error: bool,
@@ -173,6 +193,12 @@ pub struct Serving {
     /// Private key of --tls-cert-file
     #[arg(long, value_name = "FILE")]
     pub tls_private_key_file: Option<PathBuf>,
+    /// Oldest version of TLS that is served: VersionTLS12 or VersionTLS13
+    #[arg(long, default_value = "", value_name = "VERSION")]
+    pub tls_min_version: String,
+    /// Cipher suites of TLS 1.2 that are served, by Go's names; those of TLS 1.3 cannot be chosen
+    #[arg(long, value_delimiter = ',', action = ArgAction::Append, value_name = "NAMES")]
+    pub tls_cipher_suites: Vec<String>,
     /// Paths served without asking who reads them
     #[arg(long, value_delimiter = ',', default_value = "/healthz,/readyz,/livez", action = ArgAction::Append)]
     pub authorization_always_allow_paths: Vec<String>,
@@ -199,14 +225,10 @@ const WITHOUT_EFFECT: &[(&str, Kind, &str)] = &[
     ("concurrent-node-status-updates", Kind::Value, "addresses are written when they change"),
     ("controller-start-interval", Kind::Value, "controllers start together"),
     ("min-resync-period", Kind::Value, "watches need no resync"),
-    ("kube-api-qps", Kind::Value, "requests are few; the API server's own fairness applies"),
-    ("kube-api-burst", Kind::Value, "requests are few; the API server's own fairness applies"),
     ("kube-api-content-type", Kind::Value, "requests are JSON"),
     ("enable-leader-migration", Kind::Bool, "there is nothing to migrate from"),
     ("leader-migration-config", Kind::Value, "there is nothing to migrate from"),
     ("cert-dir", Kind::Value, "the serving certificate is made in memory"),
-    ("tls-cipher-suites", Kind::Value, "the library's safe defaults are used"),
-    ("tls-min-version", Kind::Value, "TLS 1.2 is the oldest"),
     ("tls-sni-cert-key", Kind::Value, "one certificate is served"),
     ("http2-max-streams-per-connection", Kind::Value, "HTTP/1.1 is served, HTTP/2 is not"),
     ("disable-http2-serving", Kind::Bool, "HTTP/1.1 is served, HTTP/2 is not"),
@@ -239,6 +261,15 @@ const WITHOUT_EFFECT: &[(&str, Kind, &str)] = &[
     ("log-flush-frequency", Kind::Value, "lines are written at once"),
     ("log-text-split-stream", Kind::Bool, "lines go to stderr"),
     ("log-text-info-buffer-size", Kind::Value, "lines are written at once"),
+];
+
+/// Of those, the ones from which somebody may expect protection that they do not give here.
+pub const UNSAFE_TO_IGNORE: &[(&str, &str)] = &[
+    ("client-ca-file", "client certificates are not looked at; readers of /metrics show a token of the guest cluster"),
+    ("requestheader-client-ca-file", "no proxy is believed; readers of /metrics show a token of the guest cluster"),
+    ("authentication-kubeconfig", "who reads /metrics is asked of the guest cluster of --kubeconfig"),
+    ("authorization-kubeconfig", "what a reader of /metrics may do is asked of the guest cluster of --kubeconfig"),
+    ("tls-sni-cert-key", "one certificate is served: that of --tls-cert-file"),
 ];
 
 /// The command line with every flag.
@@ -371,7 +402,10 @@ mod tests {
 
     #[test]
     fn what_has_no_effect_is_named() {
-        let arguments = ["--kube-api-qps=50".to_owned(), "--profiling".to_owned(), "--v=2".to_owned()];
-        assert_eq!(without_effect(&arguments), ["kube-api-qps", "profiling"]);
+        let arguments = ["--kube-api-content-type=x".to_owned(), "--profiling".to_owned(), "--v=2".to_owned()];
+        assert_eq!(without_effect(&arguments), ["kube-api-content-type", "profiling"]);
+        for (flag, _) in UNSAFE_TO_IGNORE {
+            assert!(WITHOUT_EFFECT.iter().any(|(name, ..)| name == flag), "{flag}");
+        }
     }
 }

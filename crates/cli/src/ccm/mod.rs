@@ -56,6 +56,9 @@ pub fn main(arguments: &[String]) -> ExitCode {
         tracing::warn!("{warning}");
     }
     let ignored = flags::without_effect(arguments);
+    for (flag, consequence) in flags::UNSAFE_TO_IGNORE.iter().filter(|(flag, _)| ignored.contains(flag)) {
+        tracing::warn!("--{flag} has no effect here: {consequence}");
+    }
     if !ignored.is_empty() {
         tracing::info!("flags without effect here: {} (see --help)", ignored.join(", "));
     }
@@ -81,7 +84,7 @@ fn effective(flags: &flags::Flags, configuration: &config::Configuration) -> Str
     let provider = &configuration.provider;
     format!(
         "--cluster-name={} --controllers={} --management-network={} --node-ip-cidr={} --node-exclude-ip-ranges={} \
-         --disable-annotation-alpha-provided-ip-addr={} --disable-vmi-controller={} --show-full-help-on-error={}",
+         --disable-annotation-alpha-provided-ip-addr={} --disable-vmi-controller={} --disable-hostname-lookup={} --show-full-help-on-error={}",
         provider.cluster_name.as_str(),
         flags.cloud.controllers.join(","),
         provider.management_network.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -89,6 +92,7 @@ fn effective(flags: &flags::Flags, configuration: &config::Configuration) -> Str
         list(&provider.node_exclude_ip_ranges),
         provider.ignore_node_annotations,
         provider.disable_vmi_controller,
+        provider.disable_hostname_lookup,
         flags.harvester.show_full_help_on_error,
     )
 }

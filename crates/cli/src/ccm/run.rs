@@ -51,7 +51,14 @@ pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<
     let guest = guest_client(flags, &requests).await?;
     let path = flags.cloud.cloud_config.clone().unwrap_or_default();
     let settings = client::Settings::new("harvester", &PRODUCT).metrics(&requests);
-    let connection = Connection::open(&configuration.cloud_config, path, settings, &metrics).await?;
+    let connection = Connection::open(
+        &configuration.cloud_config,
+        path,
+        settings,
+        flags.harvester.cloud_config_all_contexts,
+        &metrics,
+    )
+    .await?;
     let clients = Clients { guest, harvester: connection.client(), connection: Some(connection) };
     Box::pin(manage(flags, &configuration, clients, &metrics, stop)).await
 }
@@ -94,8 +101,6 @@ async fn manage(
     let caches = Caches::watch(&guest, &health, &mut tasks);
     let election = election(flags, configuration, &guest, &recorder, &health);
     let lease = lease(flags);
-    let returns = connection.map(|connection| connection.follow(&lease, &recorder, &health, &mut tasks));
-
     let mut leading = Leading {
         provider: metrics.register(|registry| {
             HarvesterProvider::new(
@@ -114,6 +119,9 @@ async fn manage(
         caches,
         health,
     };
+    let machines = leading.provider.machines(&leading.caches.nodes);
+    let returns = connection
+        .map(|connection| connection.follow(&lease, &leading.recorder, &leading.health, machines, &mut tasks));
     if let Some(returns) = returns {
         leading.provider = leading.provider.resync_on(&returns);
     }
@@ -145,7 +153,8 @@ async fn guest_client(flags: &Flags, requests: &ApiMetrics) -> anyhow::Result<Cl
     let flag = flags.cloud.kubeconfig.as_ref().map(|path| path.to_string_lossy().into_owned());
     let source = Source::choose(flag.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
     let config = source.load(flags.cloud.master.as_deref()).await.context("no access to the guest cluster")?;
-    Ok(client::connect(config, &client::Settings::new("guest", &PRODUCT).metrics(requests))?)
+    let limit = client::Limit::new(flags.cloud.kube_api_qps, flags.cloud.kube_api_burst);
+    Ok(client::connect(config, &client::Settings::new("guest", &PRODUCT).metrics(requests).limit(limit))?)
 }
 
 async fn serve(
@@ -167,6 +176,7 @@ async fn serve(
     let server = Server {
         address: SocketAddr::new(flags.serving.bind_address, flags.serving.secure_port),
         tls,
+        handshake: configuration.handshake.clone(),
         access: Access::delegated(guest.clone(), always_allow),
         health: health.clone(),
         metrics: metrics.clone(),

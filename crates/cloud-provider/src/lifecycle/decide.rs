@@ -19,7 +19,7 @@ pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const OURS: &str = "machine-off";
 
 /// Passes in a row in which the machine has to be proven absent. The Go framework deletes after one.
-const PROOFS: u32 = 2;
+pub(super) const PROOFS: u32 = 2;
 
 /// What the cloud has to be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +42,61 @@ pub(super) struct Memory {
     uid: Option<Uid>,
     /// Since when the machine has been off, in every pass.
     off: Option<Instant>,
-    /// When the deletion of the Node was refused last. Of this Node: a webhook may refuse one and allow others.
-    pub refused: Option<Instant>,
+    /// That the deletion of the Node was refused. Of this Node: a webhook may refuse one and allow others.
+    refused: Option<Refused>,
+}
+
+/// A deletion that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refused {
+    at: Instant,
+    times: u32,
+}
+
+/// A deletion that was refused, for lack of rights or by a webhook, is tried again, and told again, after this time, and after twice as
+/// long each time that follows,
+pub(super) const AFTER_REFUSAL: Duration = Duration::from_mins(10);
+/// up to this.
+const AFTER_REFUSALS: Duration = Duration::from_hours(1);
+
+impl Memory {
+    /// The deletion of the Node was refused: from now on nobody asks for its machine for a while, and then two looks decide again.
+    pub(super) fn refuse(&mut self, now: Instant) {
+        let times = self.refused.as_ref().map_or(0, |refused| refused.times);
+        self.refused = Some(Refused { at: now, times: times.saturating_add(1) });
+        self.absent = 0;
+    }
+
+    /// Whether nothing could be done about the machine of `node` now, whatever became of it.
+    pub(super) fn rests(&self, node: &NodeView, now: Instant) -> bool {
+        let Some(refused) = self.refused.as_ref().filter(|_| self.uid.as_ref() == Some(&node.uid)) else {
+            return false;
+        };
+        let pause = AFTER_REFUSAL.saturating_mul(1 << (refused.times.clamp(1, 8) - 1)).min(AFTER_REFUSALS);
+        node.ready != Some(Ready::True) && now.duration_since(refused.at) < pause
+    }
+
+    /// The machine was not off, whatever the caches say.
+    pub(super) fn runs(&mut self) {
+        self.off = None;
+    }
+}
+
+/// What a decision depends on beside Node, cloud and memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Circumstances {
+    /// `--node-out-of-service-after`.
+    pub(super) out_of_service_after: Option<Duration>,
+    /// See [`Instances::steady_since`](crate::provider::Instances::steady_since).
+    pub(super) steady_since: Option<Instant>,
+    pub(super) now: Instant,
+}
+
+impl Memory {
+    /// In so many passes in a row the machine was proven absent.
+    pub(super) fn proofs(&self) -> u32 {
+        self.absent
+    }
 }
 
 /// What to do.
@@ -53,6 +106,8 @@ pub(super) enum Action {
     /// The machine seems to be gone: one more look decides.
     Watch(String),
     SetTaints(Vec<Taint>),
+    /// The same, if the cloud itself says now that this is the power state of the machine: pods are given up on it, or taken back.
+    Confirm(Power, Vec<Taint>),
     /// The machine is gone, by this evidence.
     Delete(String),
 }
@@ -82,13 +137,8 @@ fn is_our_out_of_service_taint(taint: &Taint) -> bool {
     taint.key == OUT_OF_SERVICE && taint.value.as_deref() == Some(OURS)
 }
 
-pub(super) fn decide(
-    node: &NodeView,
-    answer: Answer,
-    memory: &mut Memory,
-    out_of_service_after: Option<Duration>,
-    now: Instant,
-) -> Action {
+pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut Memory, circumstances: Circumstances) -> Action {
+    let Circumstances { out_of_service_after, steady_since, now } = circumstances;
     let uid = Some(node.uid.clone());
     if memory.uid != uid {
         *memory = Memory { uid, ..Memory::default() };
@@ -118,8 +168,9 @@ pub(super) fn decide(
                 _ => Action::Nothing,
             }
         }
-        (Some(Existence::Exists), Some(Power::Off)) => {
-            let since = *memory.off.insert(off_before.unwrap_or(now));
+        // What a cache said before it was up to date again does not count: the machine may have been started meanwhile.
+        (Some(Existence::Exists), Some(Power::Off)) if steady_since.is_some() => {
+            let since = *memory.off.insert(off_before.unwrap_or(now).max(steady_since.unwrap_or(now)));
             let mut taints = node.taints.clone();
             if !is_shut_down(node) {
                 taints.push(Taint { key: SHUTDOWN.into(), value: None, effect: EFFECT.into(), time_added: None });
@@ -128,10 +179,17 @@ pub(super) fn decide(
             if due && !node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE) {
                 let (value, effect) = (Some(OURS.into()), "NoExecute".into());
                 taints.push(Taint { key: OUT_OF_SERVICE.into(), value, effect, time_added: None });
+                return Action::Confirm(Power::Off, taints);
             }
             if taints == node.taints { Action::Nothing } else { Action::SetTaints(taints) }
         }
-        // The taint of a machine that runs again stays until its kubelet does.
+        // Its pods run, or are about to. (The other taint stays until the kubelet runs.)
+        (Some(Existence::Exists), Some(Power::On | Power::Unknown(_)))
+            if node.taints.iter().any(is_our_out_of_service_taint) =>
+        {
+            let others = node.taints.iter().filter(|taint| !is_our_out_of_service_taint(taint));
+            Action::Confirm(Power::On, others.cloned().collect())
+        }
         _ => Action::Nothing,
     }
 }
@@ -159,7 +217,12 @@ mod tests {
 
     fn run(node: &NodeView, answers: impl IntoIterator<Item = Answer>) -> Action {
         let mut memory = Memory::default();
-        answers.into_iter().map(|answer| decide(node, answer, &mut memory, None, Instant::now())).last().unwrap()
+        let decide = |answer| decide(node, answer, &mut memory, at(Instant::now(), None));
+        answers.into_iter().map(decide).last().unwrap()
+    }
+
+    fn at(now: Instant, out_of_service_after: Option<Duration>) -> Circumstances {
+        Circumstances { out_of_service_after, steady_since: now.checked_sub(Duration::from_hours(1)), now }
     }
 
     fn shutdown() -> Taint {
@@ -196,18 +259,18 @@ mod tests {
     #[test]
     fn a_node_that_was_registered_anew_starts_from_nothing() {
         let mut memory = Memory::default();
-        decide(&with(Some(Ready::False)), gone(), &mut memory, None, Instant::now());
+        decide(&with(Some(Ready::False)), gone(), &mut memory, at(Instant::now(), None));
         let anew = NodeView { uid: Uid("another".into()), ..with(Some(Ready::False)) };
-        assert!(matches!(decide(&anew, gone(), &mut memory, None, Instant::now()), Action::Watch(_)));
+        assert!(matches!(decide(&anew, gone(), &mut memory, at(Instant::now(), None)), Action::Watch(_)));
     }
 
     #[test]
     fn becoming_ready_takes_the_suspicion_back() {
         let mut memory = Memory::default();
-        decide(&with(Some(Ready::False)), gone(), &mut memory, None, Instant::now());
-        decide(&with(Some(Ready::True)), Answer::default(), &mut memory, None, Instant::now());
+        decide(&with(Some(Ready::False)), gone(), &mut memory, at(Instant::now(), None));
+        decide(&with(Some(Ready::True)), Answer::default(), &mut memory, at(Instant::now(), None));
         assert!(matches!(
-            decide(&with(Some(Ready::False)), gone(), &mut memory, None, Instant::now()),
+            decide(&with(Some(Ready::False)), gone(), &mut memory, at(Instant::now(), None)),
             Action::Watch(_)
         ));
     }
@@ -240,13 +303,13 @@ mod tests {
         let mut off = NodeView { taints: vec![shutdown()], ..with(Some(Ready::Unknown)) };
         let mut memory = Memory::default();
         let mut look = |node: &NodeView, power, wanted, seconds| {
-            decide(node, exists(power), &mut memory, wanted, start + Duration::from_secs(seconds))
+            decide(node, exists(power), &mut memory, at(start + Duration::from_secs(seconds), wanted))
         };
         assert_eq!(look(&off, Power::Off, Some(after), 0), Action::Nothing);
         assert_eq!(look(&off, Power::Off, Some(after), 299), Action::Nothing);
         assert_eq!(look(&off, Power::Unknown("?".into()), Some(after), 300), Action::Nothing);
         assert_eq!(look(&off, Power::Off, Some(after), 301), Action::Nothing, "it may have run in between");
-        let Action::SetTaints(taints) = look(&off, Power::Off, Some(after), 601) else { panic!("due") };
+        let Action::Confirm(Power::Off, taints) = look(&off, Power::Off, Some(after), 601) else { panic!("due") };
         assert_eq!((taints[1].key.as_str(), taints[1].effect.as_str()), (OUT_OF_SERVICE, "NoExecute"));
         off.taints = taints;
         assert_eq!(look(&off, Power::Off, Some(after), 700), Action::Nothing, "once");
@@ -259,6 +322,67 @@ mod tests {
         for seconds in [800, 8000] {
             assert_eq!(look(&by_hand, Power::Off, None, seconds), Action::Nothing, "opt-in");
         }
+    }
+
+    /// Seen: a machine that was started while the API was away, tainted although it ran.
+    #[test]
+    fn what_a_cache_says_while_it_is_out_of_date_counts_for_nothing() {
+        let after = Duration::from_secs(15);
+        let start = Instant::now();
+        let off = NodeView { taints: vec![shutdown()], ..with(Some(Ready::Unknown)) };
+        let mut memory = Memory::default();
+        let mut look = |seconds, steady: Option<u64>| {
+            let instant = |seconds| start + Duration::from_secs(seconds);
+            let circumstances = Circumstances {
+                out_of_service_after: Some(after),
+                steady_since: steady.map(instant),
+                now: instant(seconds),
+            };
+            decide(&off, exists(Power::Off), &mut memory, circumstances)
+        };
+        assert_eq!(look(0, Some(0)), Action::Nothing);
+        assert_eq!(look(10, None), Action::Nothing, "the API is away");
+        assert_eq!(look(60, None), Action::Nothing);
+        assert_eq!(look(61, Some(61)), Action::Nothing, "back, and it has to be off for the whole time from now");
+        assert_eq!(look(75, Some(61)), Action::Nothing);
+        assert!(matches!(look(76, Some(61)), Action::Confirm(Power::Off, _)));
+        // An outage between two looks, which nobody has seen, counts too.
+        assert_eq!(look(80, Some(78)), Action::Nothing);
+    }
+
+    #[test]
+    fn a_machine_that_runs_again_is_taken_back_when_the_cloud_says_so_itself() {
+        let ours = Taint {
+            key: OUT_OF_SERVICE.into(),
+            value: Some(OURS.into()),
+            effect: "NoExecute".into(),
+            time_added: None,
+        };
+        let node = NodeView { taints: vec![shutdown(), ours], ..with(Some(Ready::Unknown)) };
+        for power in [Power::On, Power::Unknown("the watch is away".into())] {
+            assert_eq!(run(&node, [exists(power)]), Action::Confirm(Power::On, vec![shutdown()]));
+        }
+        assert_eq!(run(&node, [exists(Power::Off)]), Action::Nothing);
+        assert_eq!(run(&node, [unknown()]), Action::Nothing);
+    }
+
+    #[test]
+    fn after_a_refusal_a_node_rests_for_longer_each_time_until_it_is_ready_or_another_one() {
+        let start = Instant::now();
+        let lost = with(Some(Ready::Unknown));
+        let mut memory = Memory::default();
+        for (times, minutes) in [(1, 10), (2, 20), (3, 40), (4, 60), (5, 60), (20, 60)] {
+            while memory.refused.as_ref().map_or(0, |refused| refused.times) < times {
+                decide(&lost, gone(), &mut memory, at(start, None));
+                memory.refuse(start);
+            }
+            let pause = Duration::from_mins(minutes);
+            assert!(memory.rests(&lost, start + pause - Duration::from_secs(1)), "{times}");
+            assert!(!memory.rests(&lost, start + pause), "{times}");
+        }
+        assert!(!memory.rests(&with(Some(Ready::True)), start), "its taints are lifted at once");
+        assert!(!memory.rests(&NodeView { uid: Uid("other".into()), ..lost.clone() }, start));
+        assert_eq!(decide(&lost, gone(), &mut memory, at(start, None)), Action::Watch("404 for guests/n".into()));
     }
 
     #[test]

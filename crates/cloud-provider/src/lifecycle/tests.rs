@@ -1,6 +1,7 @@
 //! The controller against a scripted API server and a scripted cloud.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -9,16 +10,21 @@ use runtime::scenario::{Scenario, Seen};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::decide::SHUTDOWN;
+use super::decide::{AFTER_REFUSAL, OUT_OF_SERVICE, SHUTDOWN};
 use super::*;
 use crate::cache;
-use crate::provider::{Existence, InstanceMetadata, NodeWake, Power, ProviderError};
+use crate::provider::{Existence, Hold, InstanceMetadata, NodeWake, Power, ProviderError};
 use crate::test_support::node;
 use crate::view::Ready;
 
 struct Cloud {
     existence: Mutex<Existence>,
     power: Power,
+    held: std::sync::atomic::AtomicBool,
+    /// What a live read says.
+    power_now: Mutex<Power>,
+    /// How often the cloud was asked for a machine.
+    asked: AtomicU32,
 }
 
 #[async_trait]
@@ -28,11 +34,25 @@ impl Instances for Cloud {
     }
 
     async fn existence(&self, _: &NodeView) -> Existence {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         self.existence.lock().unwrap().clone()
     }
 
     async fn power(&self, _: &NodeView) -> Power {
         self.power.clone()
+    }
+
+    fn hold(&self) -> Option<Arc<Hold>> {
+        let held = self.held.load(Ordering::Relaxed);
+        held.then(|| Arc::new(Hold { reason: "Test", message: "not now".into(), initialises_nodes: true }))
+    }
+
+    async fn power_now(&self, _: &NodeView) -> Power {
+        self.power_now.lock().unwrap().clone()
+    }
+
+    fn steady_since(&self) -> Option<Instant> {
+        Some(Instant::now().checked_sub(Duration::from_mins(1)).unwrap())
     }
 
     fn wakes(&self) -> BoxStream<'static, NodeWake> {
@@ -55,7 +75,9 @@ fn gone() -> Existence {
 impl Test {
     fn new(existence: Existence, power: Power, answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static) -> Self {
         let scenario = Scenario::answering(answer);
-        let cloud = Arc::new(Cloud { existence: Mutex::new(existence), power });
+        let power_now = Mutex::new(power.clone());
+        let (asked, held) = (AtomicU32::new(0), false.into());
+        let cloud = Arc::new(Cloud { existence: Mutex::new(existence), power, held, power_now, asked });
         let cache = cache::nodes_with([
             NodeView { ready: Some(Ready::Unknown), provider_id: Some("harvester://vm".into()), ..node("n") },
             node("ready"),
@@ -116,9 +138,39 @@ async fn without_the_right_to_delete_it_is_told_once_and_tried_again_later() {
             "DeletingNodeFailed Failed deleting node n: nodes \"n\" is forbidden",
         ]
     );
+    // Hundreds of such Nodes would cost the cloud hundreds of questions in each pass.
+    assert_eq!(test.cloud.asked.load(Ordering::Relaxed), 2, "nobody asks while nothing can come of it");
+    tokio::time::advance(AFTER_REFUSAL + Duration::from_secs(1)).await;
+    for _ in 0..5 {
+        test.controller.pass().await;
+    }
+    assert_eq!((test.scenario.requests().len(), test.cloud.asked.load(Ordering::Relaxed)), (2, 4));
     tokio::time::advance(AFTER_REFUSAL + Duration::from_secs(1)).await;
     test.controller.pass().await;
-    assert_eq!(test.scenario.requests().len(), 2);
+    assert_eq!(test.cloud.asked.load(Ordering::Relaxed), 4, "and more seldom each time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_out_of_service_only_if_the_cloud_itself_says_that_its_machine_is_off() {
+    let answer = |_: &Seen| (200, json!({"metadata": {"name": "n"}}));
+    let mut test = Test::new(Existence::Exists, Power::Off, answer);
+    test.controller.settings.out_of_service_after = Some(Duration::from_secs(15));
+    let tainted = |test: &Test| {
+        let keys = |seen: &Seen| seen.body["spec"]["taints"].to_string().contains(OUT_OF_SERVICE);
+        test.scenario.requests().iter().filter(|seen| keys(seen)).count()
+    };
+    *test.cloud.power_now.lock().unwrap() = Power::On;
+    for _ in 0..10 {
+        test.controller.pass().await;
+        tokio::time::advance(Duration::from_secs(5)).await;
+    }
+    assert_eq!(tainted(&test), 0, "the cache is wrong, and its word begins to count anew each time");
+    *test.cloud.power_now.lock().unwrap() = Power::Off;
+    for _ in 0..5 {
+        test.controller.pass().await;
+        tokio::time::advance(Duration::from_secs(5)).await;
+    }
+    assert!(tainted(&test) > 0);
 }
 
 /// A webhook may have something against one Node.
@@ -177,4 +229,43 @@ async fn it_looks_at_once_and_then_every_period() {
     assert_eq!(test.scenario.requests().len(), 1);
     stop.cancel();
     task.await.unwrap();
+}
+
+#[tokio::test]
+async fn while_nothing_may_be_written_no_node_goes_and_what_was_seen_before_does_not_count() {
+    let mut test = Test::new(gone(), Power::On, |_| (200, json!({"metadata": {"name": "n"}})));
+    test.controller.pass().await;
+    test.cloud.held.store(true, Ordering::Relaxed);
+    for _ in 0..3 {
+        test.controller.pass().await;
+    }
+    test.cloud.held.store(false, Ordering::Relaxed);
+    test.controller.pass().await;
+    assert_eq!(test.scenario.writes(), []);
+    test.controller.pass().await;
+    assert_eq!(test.scenario.writes().len(), 1, "two looks decide");
+    test.told();
+}
+
+#[tokio::test]
+async fn more_than_a_third_of_all_nodes_is_deleted_by_nobody_but_a_human() {
+    let mut test = Test::new(gone(), Power::On, |_| (200, json!({"metadata": {"name": "n"}})));
+    let sick = |name: String| {
+        let provider_id = Some(format!("harvester://{name}"));
+        (name.clone(), NodeView { ready: Some(Ready::Unknown), provider_id, ..node(&name) })
+    };
+    let well = |name: String| (name.clone(), node(&name));
+    let nodes = (0..4).map(|n| sick(format!("sick-{n}"))).chain((0..7).map(|n| well(format!("well-{n}"))));
+    test.cache.replace(nodes.collect());
+    for _ in 0..5 {
+        test.controller.pass().await;
+    }
+    assert_eq!(test.scenario.writes(), [], "4 of 11");
+    let told = test.told();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("NodesNotDeleted") && told[0].contains("kubectl delete node sick-"), "{told:?}");
+    // Three are few enough for any cluster.
+    test.cache.remove(&"sick-3".to_owned());
+    test.controller.pass().await;
+    assert_eq!(test.scenario.writes().len(), 3);
 }

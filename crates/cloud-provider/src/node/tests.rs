@@ -45,6 +45,14 @@ impl Instances for Cloud {
         unreachable!("the node controller never asks")
     }
 
+    async fn power_now(&self, _: &NodeView) -> Power {
+        unreachable!("the node controller never asks")
+    }
+
+    fn steady_since(&self) -> Option<Instant> {
+        unreachable!("the node controller never asks")
+    }
+
     fn wakes(&self) -> BoxStream<'static, NodeWake> {
         let receiver = self.wakes.lock().unwrap().take().expect("asked once");
         futures::stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|wake| (wake, receiver)) })

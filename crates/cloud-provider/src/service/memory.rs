@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::story::Story;
+use crate::damping::Damper;
 use crate::own_write::OwnWrite;
 use crate::view::{Condition, ServiceView};
 
@@ -14,6 +15,8 @@ pub(super) struct Memory {
     pub(super) written: OwnWrite<ServiceView>,
     pub(super) story: Story,
     pub(super) conflicts: u32,
+    /// States of the Service that were corrected again and again. Its version is left out of them.
+    pub(super) damper: Damper<ServiceView>,
     /// The condition that we wrote, until the cache shows it.
     pub(super) shown: Option<Condition>,
 }

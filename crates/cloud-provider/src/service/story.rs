@@ -35,6 +35,18 @@ impl Tell {
         Self { kind, reason: remark.reason, message: remark.message.clone() }
     }
 
+    /// `by`: who writes the Service beside us, if that can be told.
+    pub(super) fn undone(by: Option<&str>) -> Self {
+        let by = by.unwrap_or("somebody whose name the object does not show");
+        Self::warning(
+            "UndoneByOthers",
+            format!(
+                "the same write on this Service was undone more than five times within a minute. It was written last by {by}. It is repeated more \
+                 seldom each time: see that the other writer leaves the finalizer, the labels and the annotations of this program alone"
+            ),
+        )
+    }
+
     fn ensuring() -> Self {
         Self::normal("EnsuringLoadBalancer", "Ensuring load balancer")
     }
@@ -81,6 +93,11 @@ impl Failing {
 }
 
 impl Story {
+    /// It works: what is written from here on corrects what somebody has changed.
+    pub(super) fn is_settled(&self) -> bool {
+        self.ready
+    }
+
     /// The finalizer was written: work begins.
     pub(super) fn began(&mut self) -> Vec<Tell> {
         self.working = true;

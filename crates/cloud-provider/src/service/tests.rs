@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::decide::FINALIZER;
 use super::*;
 use crate::cache;
-use crate::provider::{ProviderError, Remark};
+use crate::provider::{Hold, ProviderError, Remark, Waiting};
 use crate::test_support::service;
 use crate::view::{CONDITION, Condition, Uid};
 
@@ -23,6 +23,7 @@ struct Cloud {
     delete: Mutex<VecDeque<Result<Deleted, ProviderError>>>,
     calls: Mutex<Vec<String>>,
     wakes: Mutex<Option<mpsc::UnboundedReceiver<ServiceKey>>>,
+    held: std::sync::atomic::AtomicBool,
 }
 
 #[async_trait]
@@ -36,6 +37,11 @@ impl LoadBalancers for Cloud {
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
         self.calls.lock().unwrap().push(format!("delete {} {}", service.key, service.uid));
         self.delete.lock().unwrap().pop_front().unwrap_or(Ok(Deleted::Gone { existed: false }))
+    }
+
+    fn hold(&self, _: &ServiceView) -> Option<Arc<Hold>> {
+        let held = self.held.load(std::sync::atomic::Ordering::Relaxed);
+        held.then(|| Arc::new(Hold { reason: "Test", message: "not now".into(), initialises_nodes: true }))
     }
 
     fn wakes(&self) -> BoxStream<'static, ServiceKey> {
@@ -191,6 +197,44 @@ async fn trouble_is_written_on_the_service_once_and_taken_back_once() {
     let writes = test.scenario.writes();
     assert_eq!(writes.len(), 2);
     assert_eq!(writes[1].body["status"]["conditions"][0]["status"], "True");
+}
+
+/// Seen: 149 writes per second on one Service.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_somebody_undoes_is_repeated_more_seldom_each_time_and_the_other_writer_is_named() {
+    let fields = json!([
+        {"manager": "argocd", "operation": "Update", "time": "2026-01-01T00:05:00Z"},
+        {"manager": FIELD_MANAGER, "operation": "Update", "time": "2026-01-01T00:05:01Z"},
+    ]);
+    let mut test = Test::with([finalized(|_| {})], Cloud::default(), move |_| {
+        let metadata = json!({"name": "web", "managedFields": fields});
+        (200, json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata}))
+    });
+    test.will_ensure((0..100).map(|_| Ok(Ensured::ready(true))));
+    let start = Instant::now();
+    let mut version = 10;
+    while start.elapsed() < Duration::from_mins(10) {
+        // Undone: the same state under another version.
+        version += 1;
+        let view = finalized(|view| view.resource_version = version.to_string());
+        test.cache.apply(view.key.clone(), view);
+        match test.pass().await {
+            Next::After(rest) => tokio::time::advance(rest).await,
+            _ => tokio::time::advance(Duration::from_millis(7)).await,
+        }
+    }
+    let repairs = test.calls().len();
+    assert!((10..20).contains(&repairs), "{repairs}");
+    let told: Vec<String> = test.told().into_iter().filter(|told| told.starts_with("UndoneByOthers")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("\"argocd\" (Update at 2026-01-01T00:05:00Z)"), "{}", told[0]);
+    // What the user changes meanwhile is answered at once.
+    let asked = finalized(|view| {
+        view.resource_version = "999".into();
+        view.ports = [(crate::view::Protocol::Tcp, 8080)].into();
+    });
+    test.cache.apply(asked.key.clone(), asked);
+    assert_eq!((test.pass().await, test.calls().len()), (Next::OnChange, 1));
 }
 
 /// Not as asked for, and no failure: `SyncLoadBalancerFailed` would say that nothing is served.
@@ -492,4 +536,26 @@ async fn stopping_ends_the_controller() {
     test.cache.apply(service("default/web").key, finalized(|view| view.labels.insert("a", "b")));
     tokio::time::sleep(Duration::from_secs(700)).await;
     assert_eq!(test.calls(), Vec::<String>::new());
+}
+
+/// A new Service, one that is served, and one that is gone: nothing is written for them, the cloud is not called, nobody is told.
+#[tokio::test]
+async fn while_nothing_may_be_written_nothing_is_and_it_goes_on_afterwards() {
+    let mut test = Test::new([service("default/web")]);
+    let hold = |held| test.cloud.held.store(held, std::sync::atomic::Ordering::Relaxed);
+    hold(true);
+    assert_eq!(test.pass().await, Next::OnChange);
+    assert_eq!((test.calls(), test.scenario.writes().len()), (vec![], 0));
+    hold(false);
+    test.pass().await;
+    assert_eq!(test.calls().len(), 1);
+    let writes = test.scenario.writes().len();
+    hold(true);
+    test.cache.remove(&service("default/web").key);
+    assert!(matches!(test.pass().await, Next::After(_)), "nobody wakes a Service that is gone");
+    assert_eq!((test.calls(), test.scenario.writes().len()), (vec![], writes));
+    hold(false);
+    test.pass().await;
+    assert_eq!(test.calls(), ["delete default/web u1"]);
+    test.told();
 }

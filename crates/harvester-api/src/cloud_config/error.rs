@@ -120,11 +120,22 @@ pub enum CloudConfigError {
     /// The user cannot log in.
     #[error(
         "cloud-config: user {user:?} has no credentials; expected one of token, tokenFile, client-certificate(-data) with client-key(-data), \
-         exec, auth-provider, username with password"
+         username with password"
     )]
     NoCredentials {
         /// Name of the user.
         user: String,
+    },
+    /// A program would have to be run.
+    #[error(
+        "cloud-config: user {user:?} logs in by {plugin}, a plug-in that is not run here; accepted are token, tokenFile, \
+         client-certificate(-data) with client-key(-data), username with password: make such credentials with generate-addon"
+    )]
+    Plugin {
+        /// Name of the user.
+        user: String,
+        /// Which member.
+        plugin: &'static str,
     },
     /// Half of a pair.
     #[error("cloud-config: user {user:?} has {present} but no {missing}; expected both")]

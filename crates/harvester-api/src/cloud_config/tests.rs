@@ -154,7 +154,7 @@ fn every_defect_names_the_field_the_value_and_what_is_accepted() {
         ),
         (
             g.replace("    token: sEcReT\n", "    token: ''\n"),
-            "cloud-config: user \"default\" has no credentials; expected one of token, tokenFile, client-certificate(-data) with client-key(-data), exec, auth-provider, username with password",
+            "cloud-config: user \"default\" has no credentials; expected one of token, tokenFile, client-certificate(-data) with client-key(-data), username with password",
         ),
         (
             g.replace("token: sEcReT", "token: 12345"),
@@ -202,11 +202,26 @@ fn other_ways_to_log_in_are_accepted() {
         "client-certificate: /a.crt\n    client-key: /a.key",
         pair.as_str(),
         "username: a\n    password: b",
-        "exec: {apiVersion: client.authentication.k8s.io/v1, command: get-token}",
     ] {
         let text = good().replace("token: sEcReT", credentials);
         let config = CloudConfig::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{credentials}: {e}"));
         config.kubeconfig(&config.endpoints[0]);
+    }
+}
+
+#[test]
+fn a_plug_in_is_refused_also_beside_a_token() {
+    for (credentials, plugin) in [
+        ("exec: {apiVersion: client.authentication.k8s.io/v1, command: get-token}", "exec"),
+        ("auth-provider: {name: oidc}", "auth-provider"),
+        ("token: sEcReT\n    exec: {apiVersion: client.authentication.k8s.io/v1, command: get-token}", "exec"),
+    ] {
+        let message = error(&good().replace("token: sEcReT", credentials));
+        assert!(
+            message.contains(&format!("logs in by {plugin}, ")) && message.contains("accepted are token"),
+            "{message}"
+        );
+        assert!(!message.contains("sEcReT"), "{message}");
     }
 }
 

@@ -83,6 +83,8 @@ mod tests {
             ("harvester_loadbalancer_waiting", "gauge"),
             ("harvester_loadbalancer_window", "gauge"),
             ("harvester_nad_mapping_networks", "gauge"),
+            ("harvester_paused", "gauge"),
+            ("harvester_safe_mode", "gauge"),
         ];
         assert_eq!(shown(), expected.map(|(name, kind)| (name.to_owned(), kind.to_owned())).into());
     }

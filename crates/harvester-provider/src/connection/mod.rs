@@ -1,12 +1,14 @@
 //! The way to Harvester: clients for the endpoints of the cloud-config, which is read again when the file changes (decision 15).
 //!
-//! `file.rs` tells when there is something new in the file, `story.rs` what a user hears of the way, and when; both decide and do
-//! nothing else. Here they are put to work.
+//! `file.rs` tells when there is something new in the file, `proof.rs` whether it leads to this cluster's machines, `story.rs` what a
+//! user hears of the way, and when. Here they are put to work.
 
 mod file;
 mod metrics;
+mod proof;
 mod story;
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fmt;
 use std::path::PathBuf;
@@ -24,21 +26,28 @@ use runtime::health::{Health, Matters};
 use runtime::metrics::Metrics;
 use runtime::tasks::Tasks;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use file::{CloudConfigFile, Look};
 use metrics::LinkMetrics;
+use proof::Found;
 use story::{Story, Teller};
 
 /// How often to look at the file. The kubelet needs up to a minute to bring a changed Secret.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// A client of the Harvester API, and what keeps it working.
 pub struct Connection {
     switch: Switch,
+    used: CloudConfig,
+    settings: Settings,
+    all_contexts: bool,
     file: CloudConfigFile,
     metrics: LinkMetrics,
 }
+
+/// UIDs of the machines that this cluster's Nodes run on, as they are known now.
+pub type Machines = Arc<dyn Fn() -> BTreeSet<String> + Send + Sync>;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -52,17 +61,21 @@ pub enum ConnectionError {
 }
 
 impl Connection {
-    /// Makes the clients for what was read from the file at `path`. Sends nothing.
+    /// Makes the client for what was read from the file at `path`: for the current context. Other contexts are ways to the same
+    /// Harvester only with `all_contexts`, and when they have shown one of this cluster's machines. Sends nothing.
     pub async fn open(
         cloud_config: &CloudConfig,
         path: PathBuf,
         settings: Settings,
+        all_contexts: bool,
         metrics: &Metrics,
     ) -> Result<Self, ConnectionError> {
-        let endpoints = endpoints(cloud_config).await.map_err(ConnectionError::Credentials)?;
-        let switch = Switch::new(endpoints, settings).map_err(ConnectionError::Client)?;
+        let mut endpoints = endpoints(cloud_config).await.map_err(ConnectionError::Credentials)?;
+        endpoints.truncate(1);
+        let switch = Switch::new(endpoints, settings.clone()).map_err(ConnectionError::Client)?;
         let file = CloudConfigFile::new(path, cloud_config);
-        Ok(Self { switch, file, metrics: metrics.register(LinkMetrics::register) })
+        let (used, metrics) = (cloud_config.clone(), metrics.register(LinkMetrics::register));
+        Ok(Self { switch, used, settings, all_contexts, file, metrics })
     }
 
     /// The client. Nobody who holds it notices when endpoints or credentials are replaced.
@@ -77,9 +90,10 @@ impl Connection {
         object: &ObjectReference,
         recorder: &Recorder,
         health: &Health,
+        machines: Machines,
         tasks: &mut Tasks,
     ) -> watch::Receiver<u64> {
-        let Self { switch, file, metrics } = self;
+        let Self { switch, used, settings, all_contexts, file, metrics } = self;
         let link = switch.link();
         health.register(
             "harvester-api",
@@ -100,7 +114,9 @@ impl Connection {
             "story of Harvester",
             tell(switch.clone(), file.path().display().to_string(), metrics.clone(), told.clone()),
         );
-        tasks.spawn_endless("look at the cloud-config", reload(switch, file, metrics, told));
+        let proven = vec![used.endpoints[0].server.clone()];
+        let follower = Follower { switch, used, settings, all_contexts, machines, metrics, told, proven };
+        tasks.spawn_endless("look at the cloud-config", follower.run(file));
         returns
     }
 }
@@ -156,33 +172,136 @@ async fn tell(switch: Switch, file: String, metrics: LinkMetrics, told: Told) ->
     }
 }
 
-/// Uses the file's new content.
-async fn reload(switch: Switch, mut file: CloudConfigFile, metrics: LinkMetrics, told: Told) -> Infallible {
-    let mut look = tokio::time::interval(LOOK_EVERY);
-    let failed = |text: &str| {
-        metrics.reloads.get_or_create(&[("result", "failed")]).inc();
-        let message = format!("The changed cloud-config cannot be used, going on with the one before: {text}");
-        told.tell(&Story { kind: EventKind::Warning, reason: "CloudConfigInvalid", message });
-    };
-    loop {
-        look.tick().await;
-        match file.look() {
-            Look::Nothing => {}
-            Look::Bad(text) => failed(&text),
-            Look::New(cloud_config) => {
-                let replaced = match endpoints(&cloud_config).await {
-                    Ok(endpoints) => switch.replace(endpoints).map_err(|error| chain(&error)),
-                    Err(error) => Err(chain(&ConnectionError::Credentials(error))),
-                };
-                if let Err(text) = replaced {
-                    failed(&text);
-                    continue;
+/// Uses the file's new content, and further contexts, once they have proven to lead to this cluster's machines.
+struct Follower {
+    switch: Switch,
+    used: CloudConfig,
+    settings: Settings,
+    all_contexts: bool,
+    machines: Machines,
+    metrics: LinkMetrics,
+    told: Told,
+    /// Servers that are in use: that of the first context, and others that have proven themselves.
+    proven: Vec<String>,
+}
+
+/// New content that was not used yet.
+struct Candidate {
+    config: CloudConfig,
+    /// Why, as it was told.
+    told: Option<String>,
+}
+
+impl Follower {
+    async fn run(mut self, mut file: CloudConfigFile) -> Infallible {
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut candidate: Option<Candidate> = None;
+        loop {
+            look.tick().await;
+            match file.look() {
+                Look::Nothing => {}
+                Look::Bad(text) => {
+                    candidate = None;
+                    self.failed(&text);
                 }
-                metrics.reloads.get_or_create(&[("result", "used")]).inc();
-                let message =
-                    format!("{} has changed: its credentials and endpoints are in use", file.path().display());
-                told.tell(&Story { kind: EventKind::Normal, reason: "CloudConfigReloaded", message });
+                Look::New(config) => candidate = Some(Candidate { config: *config, told: None }),
             }
+            if let Some(waiting) = candidate.take() {
+                candidate = self.consider(waiting, &file).await;
+            }
+            if self.all_contexts && self.used.endpoints.len() > self.proven.len() {
+                self.look_for_others().await;
+            }
+        }
+    }
+
+    fn failed(&self, text: &str) {
+        self.metrics.reloads.get_or_create(&[("result", "failed")]).inc();
+        let message = format!("The changed cloud-config cannot be used, going on with the one before: {text}");
+        self.told.tell(&Story { kind: EventKind::Warning, reason: "CloudConfigInvalid", message });
+    }
+
+    /// Uses the candidate if it leads to this cluster's machines. It is given back while that is not known.
+    async fn consider(&mut self, candidate: Candidate, file: &CloudConfigFile) -> Option<Candidate> {
+        let all = match endpoints(&candidate.config).await {
+            Ok(all) => all,
+            Err(error) => {
+                self.failed(&chain(&ConnectionError::Credentials(error)));
+                return None;
+            }
+        };
+        let same = proof::is_same_place(&self.used, &candidate.config);
+        let (found, proven) =
+            if same { (Found::Ours, self.proven.clone()) } else { self.prove(&candidate, &all).await };
+        let server = &all[0].server;
+        let text = match found {
+            Found::Ours => {
+                self.use_it(candidate.config, all, proven, file);
+                return None;
+            }
+            Found::Strange(count) => format!(
+                "none of this cluster's Nodes runs on one of the {count} virtual machines in namespace {} of Harvester at {server}. If \
+                 it is the file of another Harvester, put the right one in its place. If the machines were moved there, restart the \
+                 controller and run `harvester-cloud-provider identity confirm`",
+                candidate.config.namespace
+            ),
+            Found::NoAnswer(error) => format!(
+                "it names another place than before, and Harvester at {server} could not be asked for this cluster's virtual machines: \
+                 {error}. It is tried again every {} s",
+                LOOK_EVERY.as_secs()
+            ),
+        };
+        if candidate.told.as_ref() != Some(&text) {
+            self.failed(&text);
+        }
+        Some(Candidate { told: Some(text), ..candidate })
+    }
+
+    /// Which endpoints lead to our machines. One of several will do, but none may lead to others'.
+    async fn prove(&self, candidate: &Candidate, all: &[Endpoint]) -> (Found, Vec<String>) {
+        let (expected, namespace) = ((self.machines)(), &candidate.config.namespace);
+        let first = proof::prove(&all[0], &self.settings, namespace, &expected).await;
+        let mut proven: Vec<String> = (first == Found::Ours).then(|| all[0].server.clone()).into_iter().collect();
+        for endpoint in all.iter().skip(1).filter(|_| self.all_contexts && !expected.is_empty()) {
+            if proof::prove(endpoint, &self.settings, namespace, &expected).await == Found::Ours {
+                proven.push(endpoint.server.clone());
+            }
+        }
+        let any = !proven.is_empty() && !matches!(first, Found::Strange(_));
+        (if any { Found::Ours } else { first }, proven)
+    }
+
+    fn use_it(&mut self, config: CloudConfig, mut all: Vec<Endpoint>, proven: Vec<String>, file: &CloudConfigFile) {
+        all.retain(|endpoint| proven.contains(&endpoint.server));
+        if let Err(error) = self.switch.replace(all) {
+            self.failed(&chain(&error));
+            return;
+        }
+        self.proven = proven;
+        self.used = config;
+        self.metrics.reloads.get_or_create(&[("result", "used")]).inc();
+        let message = format!("{} has changed: its credentials and endpoints are in use", file.path().display());
+        self.told.tell(&Story { kind: EventKind::Normal, reason: "CloudConfigReloaded", message });
+    }
+
+    /// Further contexts become ways to Harvester when they show one of the machines. A cluster without machines has no proof.
+    async fn look_for_others(&mut self) {
+        let expected = (self.machines)();
+        let Some(all) = endpoints(&self.used).await.ok().filter(|_| !expected.is_empty()) else { return };
+        let mut proven = self.proven.clone();
+        for endpoint in all.iter().filter(|endpoint| !self.proven.contains(&endpoint.server)) {
+            if proof::prove(endpoint, &self.settings, &self.used.namespace, &expected).await == Found::Ours {
+                proven.push(endpoint.server.clone());
+            }
+        }
+        if proven.len() == self.proven.len() {
+            return;
+        }
+        let used = all.into_iter().filter(|endpoint| proven.contains(&endpoint.server));
+        if self.switch.replace(used.collect()).is_ok() {
+            tracing::info!(servers = ?proven, "further ways to Harvester are in use");
+            self.proven = proven;
         }
     }
 }

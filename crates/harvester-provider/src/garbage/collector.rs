@@ -17,7 +17,7 @@ use super::sweep::Sweep;
 use crate::config::{GarbageConfig, GarbageMode, LoadBalancerConfig};
 use crate::host_upgrade::Caution;
 use crate::identity::Identity;
-use crate::identity::keeper::{Sources, cluster_uid};
+use crate::identity::keeper::Sources;
 use crate::identity::record::{self, NAME};
 use crate::load_balancers::apply::{Deleted, RequestError, Requests};
 use crate::load_balancers::booking::{When, when};
@@ -101,6 +101,11 @@ impl Collector {
                 }
             }
             self.notice(&mut seen, &mut sweep);
+            if self.identity.hold().is_some() {
+                // What is garbage is not known; the grace period begins anew.
+                sweep.trouble(Instant::now());
+                continue;
+            }
             if self.caution.may_collect_garbage().is_err() {
                 sweep.trouble(Instant::now());
             }
@@ -145,7 +150,7 @@ impl Collector {
     }
 
     fn look(&self) -> Vec<Garbage> {
-        let config = self.given.under(&self.identity, cluster_uid(&self.sources.services));
+        let config = self.given.under(&self.identity, &self.sources.services);
         let garbage = list(&self.sources.lbs.all(), |key| self.sources.services.get(key), &config);
         for kind in [Kind::Ours, Kind::Suspected] {
             self.metrics.garbage(kind, garbage.iter().filter(|garbage| garbage.kind == kind).count());
@@ -183,7 +188,11 @@ impl Collector {
             let nobody = ServiceKey { namespace: self.given.namespace.clone(), name: name.clone() };
             self.pacer.turn(name, &nobody, Work::Delete).await;
         }
-        let deleted = if self.troubles() == seen { self.delete_now(garbage, events).await } else { Ok(false) };
+        let deleted = if self.troubles() == seen && self.identity.hold().is_none() {
+            self.delete_now(garbage, events).await
+        } else {
+            Ok(false)
+        };
         if matches!(deleted, Ok(true)) {
             self.pacer.sent(name);
         } else {
@@ -198,8 +207,7 @@ impl Collector {
             tracing::info!(lb = garbage.lb.name, %why, "garbage is not deleted now");
             return Ok(false);
         }
-        let uid = self.requests.cluster_uid().await?;
-        let config = self.given.under(&self.identity, uid);
+        let config = self.given.under(&self.identity, &self.sources.services);
         let service = match &garbage.service {
             Some(key) => self.requests.read_service(key).await?.map(Arc::new),
             None => None,
@@ -300,7 +308,6 @@ mod tests {
             let missing = (404, Scenario::status(404, "NotFound", "not found"));
             let named = |uid: &str| (200, json!({"metadata": {"name": "x", "namespace": "default", "uid": uid}}));
             match (request.method.as_str(), request.path.rsplit('/').next().unwrap()) {
-                ("GET", "kubernetes") => named("uid-of-cluster"),
                 ("GET", "web") if service_there => named("uid-of-default-web"),
                 ("GET", "web") => missing,
                 ("GET" | "DELETE", NAME_OF_LB) => (200, object.clone()),
@@ -314,8 +321,11 @@ mod tests {
         cluster.uid.0 = "uid-of-cluster".into();
         let sources = Sources {
             services: cloud_provider::cache::services_with([cluster]),
+            nodes: cloud_provider::cache::nodes(),
             lbs,
+            vms: Cache::in_memory(|old, new| old != new, []),
             vmis: Cache::in_memory(|old, new| old != new, []),
+            machines: std::array::from_fn(|_| watch::Sender::default().subscribe()),
             record: record_cache(),
         };
         let settings = GarbageConfig::new(mode, Duration::ZERO);
@@ -424,29 +434,23 @@ mod tests {
         booking["status"]["conditions"] =
             json!([{"type": "Ready", "status": "False", "message": "fail to reserve 10.0.0.1 into edge"}]);
         let host = Scenario::answering(move |request| match request.path.rsplit('/').next().unwrap() {
-            "kubernetes" => (200, json!({"metadata": {"name": "kubernetes", "uid": "uid-of-cluster"}})),
             "web" => (404, Scenario::status(404, "NotFound", "no")),
             _ => (200, booking.clone()),
         });
         let requests = Requests::new(host.client(), host.client(), "guests");
         let collector = Collector { requests, ..lab.collector };
         collector.delete(&garbage[0], 0, &lab.recorder).await.unwrap();
-        assert_eq!((host.requests().len(), host.writes().len()), (3, 0));
+        assert_eq!((host.requests().len(), host.writes().len()), (2, 0));
     }
 
     #[tokio::test]
-    async fn a_cluster_that_turns_out_to_be_another_one_deletes_nothing() {
+    async fn in_safe_mode_nothing_is_deleted() {
         let lab = lab(GarbageMode::Delete, false);
         let garbage = lab.collector.look();
-        let other = Scenario::answering(|request| match request.path.rsplit('/').next().unwrap() {
-            "kubernetes" => (200, json!({"metadata": {"name": "kubernetes", "uid": "another"}})),
-            "web" => (404, Scenario::status(404, "NotFound", "no")),
-            _ => (200, object()),
-        });
-        let requests = Requests::new(other.client(), other.client(), "guests");
-        let collector = Collector { requests, ..lab.collector };
-        collector.delete(&garbage[0], 0, &lab.recorder).await.unwrap();
-        assert_eq!(other.writes(), []);
+        let hold = cloud_provider::provider::Hold { reason: "Test", message: String::new(), initialises_nodes: true };
+        lab.collector.identity.set_hold(Some(hold));
+        lab.collector.delete(&garbage[0], 0, &lab.recorder).await.unwrap();
+        assert_eq!(lab.server.requests(), []);
     }
 
     #[tokio::test]
@@ -455,7 +459,6 @@ mod tests {
         let garbage = lab.collector.look();
         let ingress = Scenario::answering(|request| match request.path.rsplit('/').next().unwrap() {
             "web" => (404, json!("404 page not found")),
-            "kubernetes" => (200, json!({"metadata": {"name": "kubernetes", "uid": "uid-of-cluster"}})),
             _ => (200, object()),
         });
         let requests = Requests::new(ingress.client(), ingress.client(), "guests");

@@ -57,10 +57,13 @@ pub fn list<'a>(
 }
 
 fn kind(lb: &LbView, config: &LoadBalancerConfig) -> Option<Kind> {
-    match (lb.annotation(cloudprovider::CLUSTER_UID), config.cluster_uid.as_deref()) {
-        ("", _) | (_, None) => (cluster_of(lb).as_ref() == Some(&config.cluster_name)).then_some(Kind::Suspected),
-        (found, Some(ours)) => (found == ours).then_some(Kind::Ours),
+    let found = lb.annotation(cloudprovider::CLUSTER_UID);
+    if found.is_empty() || config.cluster_uids.is_empty() {
+        return (cluster_of(lb).as_ref() == Some(&config.cluster_name)).then_some(Kind::Suspected);
     }
+    // A copy of this cluster has its UID, and another name.
+    let ours = config.cluster_uids.iter().any(|uid| uid == found) && config.may_be_ours(lb);
+    ours.then_some(Kind::Ours)
 }
 
 /// A Service that was made again under the same name has another UID, and does not need its predecessor's object.
@@ -95,6 +98,28 @@ mod tests {
     fn without_uids(lb: &mut LbView) {
         lb.annotations.remove(cloudprovider::CLUSTER_UID);
         lb.annotations.remove(cloudprovider::SERVICE_UID);
+    }
+
+    /// A copy of this cluster has all its UIDs.
+    #[test]
+    fn what_a_copy_of_this_cluster_made_under_its_own_name_is_not_ours() {
+        let named = |names: &[&str]| LoadBalancerConfig {
+            cluster_uids: vec!["kube-system".into(), "uid-of-cluster".into()],
+            cluster_names: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..config()
+        };
+        let found = |lb: LbView, config: &LoadBalancerConfig| list([&Arc::new(lb)], |_| None, config).len();
+        let of = |cluster: &str, uid: &str| {
+            object(|lb| {
+                lb.labels.insert(cloudprovider::CLUSTER, cluster);
+                lb.annotations.insert(cloudprovider::CLUSTER_UID, uid);
+            })
+        };
+        assert_eq!(found(of("copy", "kube-system"), &named(&["demo"])), 0);
+        assert_eq!(found(of("demo", "kube-system"), &named(&["demo"])), 1);
+        assert_eq!(found(of("former", "kube-system"), &named(&["demo", "former"])), 1);
+        assert_eq!(found(of("demo", "uid-of-cluster"), &named(&["demo"])), 1, "by the UID of default/kubernetes");
+        assert_eq!(found(of("demo", "another"), &named(&["demo"])), 0);
     }
 
     #[test]

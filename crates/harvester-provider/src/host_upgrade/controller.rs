@@ -22,6 +22,7 @@ use super::decide::{About, HostUpgrade, NodeStatus, Reason, Step, Tell, message}
 use super::facts::{Facts, PlanView, machines, newest};
 use super::signals::PlanCaches;
 use super::{show, status};
+use crate::identity::Identity;
 use crate::instances::provider::{VmCache, VmiCache};
 use crate::metrics::Metrics;
 
@@ -63,6 +64,8 @@ struct Shown {
 pub struct Controller {
     sources: Sources,
     caution: Caution,
+    /// Whether anything may be written at all.
+    identity: Option<Identity>,
     nodes: Api<Node>,
     config_maps: Api<ConfigMap>,
     metrics: Arc<Metrics>,
@@ -96,6 +99,7 @@ impl Controller {
         Self {
             sources,
             caution,
+            identity: None,
             nodes: Api::all(guest.clone()),
             config_maps: Api::namespaced(guest.clone(), status::NAMESPACE),
             metrics,
@@ -108,6 +112,12 @@ impl Controller {
             retry: None,
             refused: false,
         }
+    }
+
+    /// Writes nothing while that identity forbids it.
+    pub fn held_by(mut self, identity: Identity) -> Self {
+        self.identity = Some(identity);
+        self
     }
 
     /// Taints Nodes whose host is being upgraded.
@@ -249,6 +259,9 @@ impl Controller {
 
     /// Everything that differs from what was written.
     async fn write(&mut self, plan: Option<&PlanView>) {
+        if self.identity.as_ref().is_some_and(|identity| identity.hold().is_some()) {
+            return;
+        }
         if self.retry.is_some_and(|at| tokio::time::Instant::now() < at) {
             return;
         }

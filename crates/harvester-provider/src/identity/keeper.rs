@@ -1,22 +1,36 @@
-//! Finds out the cluster's name at the start, remembers it, and follows the record in the guest cluster. Runs on the leader only.
+//! Finds out who this cluster is and whether its record, its cloud-config and its machines agree; remembers it, and follows the record in
+//! the guest cluster. Runs on the leader only.
+
+mod news;
+mod outcome;
+mod words;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cloud_provider::cache::ServiceCache;
+use cloud_provider::cache::{NodeCache, ServiceCache};
+use cloud_provider::provider::Hold;
 use cloud_provider::view::ServiceKey;
 use harvester_api::names::ClusterName;
 use runtime::cache::Cache;
 use runtime::error::chain;
 use runtime::events::Recorder;
+use runtime::reflect::Status;
 use runtime::refusal;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use news::{Changed, News, until};
+use words::{not_allowed, not_yet};
 
 use super::Identity;
-use super::decide::{Clues, Decision, decide};
+use super::decide::{Clues, Decision, Source, decide};
+use super::evidence::node_facts;
+use super::judge::{Contradiction, Facts, Verdict, judge};
 use super::proof::{CLUSTER_SERVICE, cluster_of, is_proven};
-use super::record::{self, NAME, NAMESPACE, Record, RecordError, Records};
-use crate::instances::provider::VmiCache;
+use super::record::{NAME, NAMESPACE, Note, Record, Records};
+use crate::instances::provider::{VmCache, VmiCache};
 use crate::load_balancers::own_writes::LbCache;
 use crate::metrics::Metrics;
 
@@ -32,8 +46,20 @@ pub fn record_cache() -> RecordCache {
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// UID of the guest cluster, if its Services are known.
-pub fn cluster_uid(services: &ServiceCache) -> Option<String> {
+/// Machines come and go; the record says so at most this often.
+const WRITE_EVERY: Duration = Duration::from_secs(10);
+
+/// A Node whose kubelet does not run is Ready for so long at most: 50 s, and the start of the controller manager that notices.
+const SETTLED: Duration = Duration::from_secs(90);
+
+/// Reason of the hold at the start, when it is not known yet whether this is a copy.
+pub const NOT_KNOWN: &str = "IdentityNotKnown";
+
+/// Reason of the hold that a user asked for.
+pub const PAUSED: &str = "Paused";
+
+/// UID of Service `default/kubernetes`, if the Services are known.
+pub fn service_uid(services: &ServiceCache) -> Option<String> {
     let (namespace, name) = CLUSTER_SERVICE;
     let key = ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() };
     services.get(&key).map(|service| service.uid.0.clone())
@@ -44,77 +70,198 @@ pub fn cluster_uid(services: &ServiceCache) -> Option<String> {
 pub struct Sources {
     /// All Services.
     pub services: ServiceCache,
+    /// All Nodes.
+    pub nodes: NodeCache,
     /// All LoadBalancers of the namespace.
     pub lbs: LbCache,
-    /// All virtual machine instances of the namespace.
+    /// All virtual machines of the namespace.
+    pub vms: VmCache,
+    /// Their instances.
     pub vmis: VmiCache,
+    /// How the watches that fill the two are doing.
+    pub machines: [watch::Receiver<Status>; 2],
     /// The record.
     pub record: RecordCache,
+}
+
+/// What the command line and the cloud-config say, for comparison.
+#[derive(Debug, Clone, Default)]
+pub struct Place {
+    /// Namespace of the cloud-config's context.
+    pub namespace: String,
+    /// URL of the Harvester API.
+    pub server: String,
+    /// Fingerprint of the authority in the cloud-config.
+    pub authority: Option<String>,
+    /// The Node that this process runs on.
+    pub own_node: Option<String>,
+    /// `--paused`.
+    pub paused: bool,
 }
 
 /// Keeps [`Identity`] right.
 #[derive(Debug)]
 pub struct Keeper {
     identity: Identity,
+    place: Place,
     sources: Sources,
     records: Records,
     metrics: Arc<Metrics>,
 }
 
+/// What lasts between two looks.
+#[derive(Debug)]
+struct Progress {
+    /// UID of Namespace `kube-system`.
+    cluster_uid: Option<String>,
+    may_write: bool,
+    /// A name in the record that was told of.
+    refused: Option<String>,
+    failing: bool,
+    /// The next write may be sent from here on.
+    not_before: Instant,
+    pause: Duration,
+    /// When Nodes and machines were first known.
+    since: Option<Instant>,
+    /// The contradiction that was told.
+    told: Option<Contradiction>,
+}
+
 impl Keeper {
     /// Nothing is sent before [`Self::run`].
-    pub fn new(identity: Identity, sources: Sources, records: Records, metrics: Arc<Metrics>) -> Self {
-        Self { identity, sources, records, metrics }
+    pub fn new(identity: Identity, place: Place, sources: Sources, records: Records, metrics: Arc<Metrics>) -> Self {
+        Self { identity, place, sources, records, metrics }
     }
 
     /// Never ends. Until the name is known, nothing is done for any Service.
     pub async fn run(self, events: Recorder) -> Infallible {
-        let mut touched = self.sources.record.subscribe();
+        let mut news = News::new(&self.sources);
         let mut record = self.first_look().await;
-        let mut may_write = record.is_some();
-        let mut refused = None;
-        let mut failing = false;
+        let mut progress = Progress {
+            cluster_uid: self.read_cluster_uid().await,
+            may_write: record.is_some(),
+            refused: None,
+            failing: false,
+            not_before: Instant::now(),
+            pause: TRY_AGAIN,
+            since: None,
+            told: None,
+        };
         loop {
             let found = record.clone().unwrap_or_default();
-            let decision = self.decide(&found).await;
-            self.adopt(&decision, &found, &events);
-            if let Some(bad) = &found.bad_name
-                && refused.as_ref() != Some(bad)
+            let note = self.look(&found, &mut progress, &events).await;
+            let owed = note.filter(|note| progress.may_write && note.is_news_to(&found));
+            if let Some(note) = owed.as_ref().filter(|note| note.followed || Instant::now() >= progress.not_before)
+                && let Some(written) = self.write(note, &mut progress).await
             {
-                let text = not_followed(bad, &decision.name);
-                tracing::warn!("{text}");
-                events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
+                record = Some(written);
+                continue;
             }
-            refused = found.bad_name;
-            let mut owed = may_write && decision.is_to_be_remembered();
-            let mut pause = TRY_AGAIN;
-            // Until the record changes: somebody may write another name while ours cannot be written.
-            loop {
-                if owed {
-                    match refusal::settled(|| self.records.remember(&decision.name)).await {
-                        Ok(_) => {
-                            tracing::info!(
-                                cluster = decision.name.as_str(),
-                                "remembered in ConfigMap {NAMESPACE}/{NAME}"
-                            );
-                            (owed, failing) = (false, false);
-                        }
-                        Err(error) if error.is_forbidden() => {
-                            not_allowed(&error);
-                            (owed, may_write) = (false, false);
-                        }
-                        Err(error) => not_yet(&error, std::mem::replace(&mut failing, true)),
-                    }
-                }
-                tokio::select! {
-                    key = touched.next() => match key {
-                        Some(_) => break,
-                        None => return std::future::pending().await,
-                    },
-                    () = tokio::time::sleep(pause), if owed => pause = (pause * 2).min(LONGEST_PAUSE),
-                }
+            let again = owed.is_some().then_some(progress.not_before);
+            let settles = progress.since.map(|since| since + SETTLED).filter(|at| *at > Instant::now());
+            tokio::select! {
+                changed = news.next() => if changed == Changed::Record {
+                    record = self.sources.record.get(&NAME.to_owned()).map(Arc::unwrap_or_clone);
+                },
+                () = until(again) => {}
+                () = until(settles) => {}
             }
-            record = self.sources.record.get(&NAME.to_owned()).map(Arc::unwrap_or_clone);
+        }
+    }
+
+    /// Judges what there is, takes it into use, tells of it, and gives what is to be written down. `None`: nothing can be said yet.
+    async fn look(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<Note> {
+        let decision = self.decide(found).await;
+        self.sources.nodes.wait_synced().await;
+        if found.card.is_none() {
+            // The first card says under which names load balancers are ours: all that our Services have, or they would lose them.
+            self.sources.services.wait_synced().await;
+            self.sources.lbs.wait_synced().await;
+        }
+        let nodes = self.sources.nodes.all();
+        let needs_machines = nodes.iter().any(|node| node.provider_id.is_some())
+            || found.card.as_ref().is_some_and(|card| !card.machines.is_empty());
+        let stale = self.sources.machines.iter().any(|watched| watched.borrow().error.is_some());
+        let synced = self.sources.vms.is_synced() && self.sources.vmis.is_synced();
+        if needs_machines && (!synced || stale) {
+            self.hold_if_paused(found);
+            return None;
+        }
+        let since = *progress.since.get_or_insert_with(Instant::now);
+        let place = &self.place;
+        let facts = node_facts(&nodes, &self.sources.vms.all(), &self.sources.vmis.all(), place.own_node.as_deref());
+        let service_uid = service_uid(&self.sources.services);
+        let known = [Source::Remembered, Source::Adopted].contains(&decision.source) && !decision.name.is_default();
+        let facts = Facts {
+            card: found.card.as_ref(),
+            name: Some(&decision.name).filter(|_| known),
+            flag: self.identity.flag(),
+            cluster_uid: progress.cluster_uid.as_deref(),
+            service_uid: service_uid.as_deref(),
+            namespace: &place.namespace,
+            server: &place.server,
+            authority: place.authority.as_deref(),
+            nodes: &facts,
+            machines: self.sources.vms.len(),
+            settled: since.elapsed() >= SETTLED,
+        };
+        if let Some(word) = found.word.as_ref().filter(|_| progress.may_write) {
+            return Some(Self::follow(word, &facts, &decision, events));
+        }
+        let note = match judge(&facts) {
+            Verdict::Normal(card) | Verdict::New(card) => Some(self.go_on(card, &decision, found, progress, events)),
+            Verdict::SafeMode(contradiction) => Some(self.stop(contradiction, found, progress, events)),
+            Verdict::Undecided(message) => {
+                // Who was sure before has no reason to doubt.
+                if self.identity.name().is_none() {
+                    self.identity.set_hold(Some(Hold { reason: NOT_KNOWN, message, initialises_nodes: true }));
+                }
+                None
+            }
+        };
+        self.hold_if_paused(found);
+        note
+    }
+
+    /// Writes the note; gives the record after that. What fails is tried again, less often each time.
+    async fn write(&self, note: &Note, progress: &mut Progress) -> Option<Record> {
+        match refusal::settled(|| self.records.write(note)).await {
+            Ok(written) => {
+                if let Some(name) = &note.name {
+                    tracing::info!(cluster = name.as_str(), "remembered in ConfigMap {NAMESPACE}/{NAME}");
+                }
+                progress.failing = false;
+                (progress.not_before, progress.pause) = (Instant::now() + WRITE_EVERY, TRY_AGAIN);
+                Some(written)
+            }
+            Err(error) if error.is_forbidden() => {
+                not_allowed(&error);
+                progress.may_write = false;
+                None
+            }
+            Err(error) => {
+                not_yet(&error, std::mem::replace(&mut progress.failing, true));
+                progress.not_before = Instant::now() + progress.pause;
+                progress.pause = (progress.pause * 2).min(LONGEST_PAUSE);
+                None
+            }
+        }
+    }
+
+    /// UID of Namespace `kube-system`; `None`: no right to read it.
+    async fn read_cluster_uid(&self) -> Option<String> {
+        loop {
+            match refusal::settled(|| self.records.cluster_uid()).await {
+                Ok(uid) => return uid,
+                Err(error) if error.is_forbidden() => {
+                    tracing::info!(
+                        error = chain(&error),
+                        "a record that was copied from another cluster cannot be told: grant get of namespaces in {NAMESPACE}"
+                    );
+                    return None;
+                }
+                Err(_) => tokio::time::sleep(TRY_AGAIN).await,
+            }
         }
     }
 
@@ -151,7 +298,7 @@ impl Keeper {
         if remembered.is_none()
             && let Some(name) = known
         {
-            return Decision { name, source: super::decide::Source::Adopted };
+            return Decision { name, source: Source::Adopted };
         }
         let mut clues = Clues { remembered, flag, ..Clues::default() };
         if clues.remembered.as_ref().is_none_or(ClusterName::is_default) {
@@ -175,80 +322,6 @@ impl Keeper {
         });
         proven.filter_map(|lb| cluster_of(lb)).collect()
     }
-
-    /// Takes the name into use and says what has to be said about it.
-    fn adopt(&self, decision: &Decision, record: &Record, events: &Recorder) {
-        let before = self.identity.name();
-        let flag = self.identity.flag();
-        let differs = decision.differs_from(flag);
-        self.metrics.cluster_name_mismatch.set(i64::from(differs));
-        if before.as_ref() == Some(&decision.name) {
-            return;
-        }
-        let object = record::reference(record.uid.clone());
-        match before {
-            None => {
-                tracing::info!(cluster = decision.name.as_str(), source = ?decision.source, "this cluster's name on Harvester");
-            }
-            Some(before) => {
-                let text = format!(
-                    "this cluster is called {:?} on Harvester from now on, before it was {:?}: new load balancers are named after it, \
-                     those that exist keep name and address",
-                    decision.name.as_str(),
-                    before.as_str()
-                );
-                tracing::info!("{text}");
-                events.normal(&object, "ClusterNameChanged", &text);
-            }
-        }
-        if differs {
-            let text = mismatch(&decision.name, flag);
-            tracing::warn!("{text}");
-            events.warning(&object, "ClusterNameNotChanged", &text);
-        }
-        self.identity.set(decision.name.clone());
-    }
-}
-
-/// Once per outage.
-fn not_yet(error: &RecordError, told: bool) {
-    let error = chain(error);
-    if told {
-        tracing::debug!(error, "the name of this cluster is not remembered yet, trying again");
-    } else {
-        tracing::warn!(error, "the name of this cluster is not remembered yet, trying again");
-    }
-}
-
-fn not_allowed(error: &RecordError) {
-    tracing::warn!(
-        error = chain(error),
-        "the name of this cluster is not remembered, so a changed --cluster-name is noticed only while load balancers exist: grant \
-         get, list, watch, create and update of configmaps in namespace {NAMESPACE}"
-    );
-}
-
-/// A name in the record that is not followed.
-fn not_followed(bad: &str, used: &ClusterName) -> String {
-    format!(
-        "{} in ConfigMap {NAMESPACE}/{NAME} is {bad:?}, and no load balancer can be named after it: {}. This cluster goes on as {:?}",
-        record::CLUSTER_NAME,
-        ClusterName::ACCEPTED,
-        used.as_str()
-    )
-}
-
-/// What to do about a flag that is not followed.
-fn mismatch(used: &ClusterName, flag: &ClusterName) -> String {
-    let new = if flag.is_default() { "NEW-NAME" } else { flag.as_str() };
-    format!(
-        "--cluster-name is {:?}, but this cluster is known on Harvester as {:?} and goes on as that: nothing changes. If the flag was \
-         lost or mistyped, set --cluster-name={used}. If the name is really to change: kubectl -n {NAMESPACE} patch configmap {NAME} \
-         --type merge -p '{{\"data\":{{\"{}\":\"{new}\"}}}}'",
-        flag.as_str(),
-        used.as_str(),
-        record::CLUSTER_NAME
-    )
 }
 
 #[cfg(test)]

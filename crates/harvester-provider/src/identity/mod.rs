@@ -1,30 +1,41 @@
-//! Who this guest cluster is on Harvester (decision 11).
+//! Who this guest cluster is on Harvester (decisions 11 and 40).
 //!
 //! Names of objects, pools and host names all hang on the cluster's name, and the flag that gives it is easily lost in an upgrade.
 //! Therefore the name first used is remembered in the guest cluster ([`record`]), another one is not taken over silently
-//! ([`decide`]), and LoadBalancer objects are known by proof, whatever their name is ([`proof`]).
+//! ([`decide`]), and LoadBalancer objects are known by proof, whatever their name is ([`proof`]). Whether the record is that of this
+//! cluster, and the cloud-config that of its Harvester, is compared with the virtual machines ([`judge`], [`evidence`]): where they
+//! contradict each other the controller is in safe mode and changes nothing.
 
+pub mod card;
 pub mod decide;
+pub mod evidence;
+pub mod judge;
 pub mod keeper;
 pub mod proof;
 pub mod record;
 
 use std::sync::Arc;
 
+use cloud_provider::cache::ServiceCache;
+use cloud_provider::provider::Hold;
 use harvester_api::names::ClusterName;
 use tokio::sync::watch;
 
-/// The name in use, once it is known. Clones are the same identity.
+use card::Card;
+
+/// The name in use, once it is known, and whether anything may be written. Clones are the same identity.
 #[derive(Debug, Clone)]
 pub struct Identity {
     flag: ClusterName,
     name: Arc<watch::Sender<Option<ClusterName>>>,
+    card: Arc<watch::Sender<Option<Arc<Card>>>>,
+    hold: Arc<watch::Sender<Option<Arc<Hold>>>>,
 }
 
 impl Identity {
     /// Not known yet; `flag` is what the command line says.
     pub fn unknown(flag: ClusterName) -> Self {
-        Self { flag, name: Arc::new(watch::Sender::new(None)) }
+        Self { flag, name: Arc::default(), card: Arc::default(), hold: Arc::default() }
     }
 
     /// Known.
@@ -62,5 +73,52 @@ impl Identity {
     /// Tells when it becomes known and when it changes.
     pub fn subscribe(&self) -> watch::Receiver<Option<ClusterName>> {
         self.name.subscribe()
+    }
+
+    /// The card in use.
+    pub fn card(&self) -> Option<Arc<Card>> {
+        self.card.borrow().clone()
+    }
+
+    /// From now on this is the card.
+    pub fn set_card(&self, card: Card) {
+        self.card.send_if_modified(|current| {
+            let news = current.as_deref() != Some(&card);
+            if news {
+                *current = Some(Arc::new(card));
+            }
+            news
+        });
+    }
+
+    /// Why nothing may be written, if that is so.
+    pub fn hold(&self) -> Option<Arc<Hold>> {
+        self.hold.borrow().clone()
+    }
+
+    /// From now on nothing may be written, or everything again.
+    pub fn set_hold(&self, hold: Option<Hold>) {
+        self.hold.send_if_modified(|current| {
+            let news = current.as_deref() != hold.as_ref();
+            if news {
+                *current = hold.map(Arc::new);
+            }
+            news
+        });
+    }
+
+    /// Tells when writing is forbidden and when it is allowed again.
+    pub fn holds(&self) -> watch::Receiver<Option<Arc<Hold>>> {
+        self.hold.subscribe()
+    }
+
+    /// UIDs of this cluster on objects: the one for new objects, and all that are ours.
+    pub(crate) fn uids(&self, services: &ServiceCache) -> (Option<String>, Vec<String>) {
+        let service = keeper::service_uid(services);
+        let card = self.card();
+        let cluster = card.as_ref().map(|card| card.cluster_uid.clone()).filter(|uid| !uid.is_empty());
+        let former = card.iter().flat_map(|card| card.former_uids.iter().cloned());
+        let all = cluster.iter().cloned().chain(service.iter().cloned()).chain(former).collect();
+        (cluster.or(service), all)
     }
 }

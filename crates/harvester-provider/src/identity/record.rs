@@ -1,11 +1,12 @@
 //! ConfigMap `kube-system/harvester-cloud-provider`: what must outlive the process and cannot be derived again.
 
-use std::collections::BTreeMap;
-
 use harvester_api::names::ClusterName;
-use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ObjectReference};
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
+
+use super::card::Card;
+use super::judge::Word;
 
 /// Namespace of the ConfigMap.
 pub const NAMESPACE: &str = "kube-system";
@@ -13,6 +14,14 @@ pub const NAMESPACE: &str = "kube-system";
 pub const NAME: &str = "harvester-cloud-provider";
 /// Name of the cluster on Harvester. Whoever really wants another one writes it here.
 pub const CLUSTER_NAME: &str = "cluster-name";
+/// The identity card.
+pub const IDENTITY: &str = "identity";
+/// Why nothing is changed, while it is so. Announcers and people read it; writing it does nothing.
+pub const SAFE_MODE: &str = "safe-mode";
+/// `"true"`: the whole controller observes and tells, and writes nothing.
+pub const PAUSED: &str = "paused";
+/// Annotation: a human's word about the identity, see [`parse_word`]. The leader takes it off when it has followed it.
+pub const WORD: &str = "cloudprovider.harvesterhci.io/identity";
 /// LoadBalancers that a user told us to leave behind, one per line (decision 12).
 pub const POSSIBLE_ORPHANS: &str = "possible-orphans";
 
@@ -55,18 +64,44 @@ pub struct Record {
     pub uid: Option<String>,
     /// Annotation [`LIST_GARBAGE`].
     pub list_garbage: Option<String>,
+    /// `identity`.
+    pub card: Option<Card>,
+    /// `safe-mode`.
+    pub safe_mode: Option<String>,
+    /// `paused`.
+    pub paused: bool,
+    /// Annotation [`WORD`].
+    pub word: Option<Word>,
+}
+
+/// What a human says about the identity: `confirm`, `rename NAME`, or `copy NAME`.
+pub fn parse_word(text: &str) -> Option<Word> {
+    let mut words = text.split_whitespace();
+    let (verb, name, end) = (words.next()?, words.next(), words.next());
+    let name = name.map(ClusterName::from_record);
+    match (verb, name, end) {
+        ("confirm", None, None) => Some(Word::Confirm),
+        ("rename", Some(name), None) if name.can_name_objects() && !name.is_default() => Some(Word::Rename(name)),
+        ("copy", Some(name), None) if name.can_name_objects() && !name.is_default() => Some(Word::Copy(name)),
+        _ => None,
+    }
 }
 
 impl From<&ConfigMap> for Record {
     fn from(config_map: &ConfigMap) -> Self {
         let name = config_map.data.as_ref().and_then(|data| data.get(CLUSTER_NAME)).map(|name| name.trim());
         let name = name.filter(|name| !name.is_empty()).map(ClusterName::from_record);
+        let text = |key| config_map.data.as_ref().and_then(|data| data.get(key));
         let bad_name = name.as_ref().filter(|name| !name.can_name_objects()).map(ToString::to_string);
         Self {
             cluster_name: name.filter(ClusterName::can_name_objects),
             bad_name,
             uid: config_map.uid(),
             list_garbage: config_map.annotations().get(LIST_GARBAGE).cloned(),
+            card: text(IDENTITY).and_then(|card| Card::from_text(card)),
+            safe_mode: text(SAFE_MODE).cloned(),
+            paused: text(PAUSED).is_some_and(|paused| paused.trim() == "true"),
+            word: config_map.annotations().get(WORD).and_then(|word| parse_word(word)),
         }
     }
 }
@@ -80,6 +115,29 @@ pub fn reference(uid: Option<String>) -> ObjectReference {
         name: Some(NAME.into()),
         uid,
         ..ObjectReference::default()
+    }
+}
+
+/// What the record is to say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Note {
+    /// `cluster-name`; `None`: what stands there.
+    pub name: Option<ClusterName>,
+    /// `identity`; `None`: what stands there.
+    pub card: Option<Card>,
+    /// `safe-mode`; `None`: nothing.
+    pub safe_mode: Option<String>,
+    /// A human's word was followed.
+    pub followed: bool,
+}
+
+impl Note {
+    /// The record says something else.
+    pub fn is_news_to(&self, record: &Record) -> bool {
+        self.followed
+            || self.name.is_some() && self.name != record.cluster_name
+            || self.card.is_some() && self.card != record.card
+            || self.safe_mode != record.safe_mode
     }
 }
 
@@ -111,14 +169,31 @@ impl Records {
         Ok(found.as_ref().map(Record::from).unwrap_or_default())
     }
 
-    /// Remembers the name; gives the record after that.
-    pub async fn remember(&self, name: &ClusterName) -> Result<Record, RecordError> {
-        self.change(|data| drop(data.insert(CLUSTER_NAME.to_owned(), name.to_string()))).await
+    /// Brings the record up to date with what is known; gives it after that.
+    pub async fn write(&self, note: &Note) -> Result<Record, RecordError> {
+        self.change(|config_map| {
+            let data = config_map.data.get_or_insert_default();
+            let mut set =
+                |key: &str, value: Option<String>| drop(value.map(|value| data.insert(key.to_owned(), value)));
+            set(CLUSTER_NAME, note.name.as_ref().map(ToString::to_string));
+            set(IDENTITY, note.card.as_ref().map(Card::to_text));
+            set(SAFE_MODE, note.safe_mode.clone());
+            if note.safe_mode.is_none() {
+                data.remove(SAFE_MODE);
+            }
+            if note.followed
+                && let Some(annotations) = &mut config_map.metadata.annotations
+            {
+                annotations.remove(WORD);
+            }
+        })
+        .await
     }
 
     /// Adds a line about a LoadBalancer that is left behind, unless there is one that says the same of another time.
     pub async fn add_orphan(&self, what: &str, when: &str) -> Result<Record, RecordError> {
-        self.change(|data| {
+        self.change(|config_map| {
+            let data = config_map.data.get_or_insert_default();
             let lines = data.entry(POSSIBLE_ORPHANS.to_owned()).or_default();
             if !lines.lines().any(|known| known.starts_with(what)) {
                 *lines = with_line(lines, &format!("{what}{when}"));
@@ -127,8 +202,25 @@ impl Records {
         .await
     }
 
+    /// Writes a human's word for the controller that leads; see [`parse_word`].
+    pub async fn ask(&self, word: &str) -> Result<Record, RecordError> {
+        self.change(|config_map| {
+            config_map.metadata.annotations.get_or_insert_default().insert(WORD.to_owned(), word.to_owned());
+        })
+        .await
+    }
+
+    /// UID of Namespace `kube-system`, which lives as long as the cluster.
+    pub async fn cluster_uid(&self) -> Result<Option<String>, RecordError> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let found = namespaces.get_metadata_opt(NAMESPACE).await;
+        Ok(found
+            .map_err(|source| RecordError { verb: "read UID of Namespace for", source })?
+            .and_then(|found| found.uid()))
+    }
+
     /// Read, change, write; everything else in the ConfigMap stays (decision 4). No write where nothing changes.
-    async fn change(&self, change: impl Fn(&mut BTreeMap<String, String>)) -> Result<Record, RecordError> {
+    async fn change(&self, change: impl Fn(&mut ConfigMap)) -> Result<Record, RecordError> {
         let failed = |verb| move |source| RecordError { verb, source };
         let mut attempt = 1;
         loop {
@@ -141,7 +233,7 @@ impl Records {
                 },
                 ..ConfigMap::default()
             });
-            change(config_map.data.get_or_insert_default());
+            change(&mut config_map);
             if found.as_ref() == Some(&config_map) {
                 return Ok(Record::from(&config_map));
             }
@@ -179,6 +271,43 @@ mod tests {
         })
     }
 
+    fn named(name: &str) -> Note {
+        Note { name: Some(ClusterName::from_record(name)), ..Note::default() }
+    }
+
+    #[tokio::test]
+    async fn a_card_comes_and_a_safe_mode_and_a_word_that_was_followed_go() {
+        let card = Card { cluster_uid: "u".into(), ..Card::default() };
+        let mut there = config_map(&json!({"cluster-name": "prod", "safe-mode": "x"}));
+        there["metadata"]["annotations"] = json!({WORD: "confirm", "other": "y"});
+        let found = Record::from(&serde_json::from_value::<ConfigMap>(there.clone()).unwrap());
+        assert_eq!((found.word, found.safe_mode.as_deref(), found.paused), (Some(Word::Confirm), Some("x"), false));
+        let server = server(Some(there));
+        let note = Note { card: Some(card.clone()), followed: true, ..Note::default() };
+        let written = Records::new(server.client()).write(&note).await.unwrap();
+        assert_eq!((written.card, written.safe_mode, written.word), (Some(card), None, None));
+        assert_eq!(server.writes()[0].body["metadata"]["annotations"], json!({"other": "y"}));
+        assert!(note.is_news_to(&Record::default()) && !Note::default().is_news_to(&Record::default()));
+    }
+
+    #[test]
+    fn a_word_is_one_of_three_and_names_are_names() {
+        let rename = |name: &str| Some(Word::Rename(ClusterName::from_record(name)));
+        for (text, expected) in [
+            ("confirm", Some(Word::Confirm)),
+            (" rename  prod2 ", rename("prod2")),
+            ("copy prod2", Some(Word::Copy(ClusterName::from_record("prod2")))),
+            ("confirm it", None),
+            ("rename", None),
+            ("rename My_Cluster", None),
+            ("rename kubernetes", None),
+            ("rename a b", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_word(text), expected, "{text:?}");
+        }
+    }
+
     fn config_map(data: &Value) -> Value {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data,
             "metadata": {"name": NAME, "namespace": NAMESPACE, "resourceVersion": "7", "uid": "u", "labels": {"a": "b"}}})
@@ -187,7 +316,7 @@ mod tests {
     #[tokio::test]
     async fn the_name_is_written_beside_what_others_keep_there() {
         let server = server(Some(config_map(&json!({"other": "x"}))));
-        Records::new(server.client()).remember(&ClusterName::from_record("prod")).await.unwrap();
+        Records::new(server.client()).write(&named("prod")).await.unwrap();
         let writes = server.writes();
         assert_eq!(writes.len(), 1);
         assert_eq!((writes[0].method.as_str(), &writes[0].body["metadata"]["resourceVersion"]), ("PUT", &json!("7")));
@@ -198,10 +327,10 @@ mod tests {
     #[tokio::test]
     async fn a_missing_record_is_made_and_an_equal_one_is_not_written() {
         let missing = server(None);
-        Records::new(missing.client()).remember(&ClusterName::from_record("prod")).await.unwrap();
+        Records::new(missing.client()).write(&named("prod")).await.unwrap();
         assert_eq!(missing.writes()[0].method, "POST");
         let equal = server(Some(config_map(&json!({"cluster-name": "prod"}))));
-        Records::new(equal.client()).remember(&ClusterName::from_record("prod")).await.unwrap();
+        Records::new(equal.client()).write(&named("prod")).await.unwrap();
         assert_eq!(equal.writes(), []);
     }
 

@@ -109,6 +109,8 @@ pub enum Live {
     NotFound {
         /// `None`: the list failed, so nothing is proven.
         uid_listed: Option<bool>,
+        /// The list has the machine of another Node of this cluster: it is a list of this cluster's Harvester and namespace.
+        canary: bool,
     },
     /// Anything else, in words.
     Failed(String),
@@ -123,12 +125,16 @@ pub fn judge(namespace: &str, name: &str, uid: &str, live: &Live) -> Existence {
             "VirtualMachine {namespace}/{name} has UID {found}, the node's provider ID names {uid}: delete the Node if its machine was \
              replaced"
         )),
-        Live::NotFound { uid_listed: Some(true) } => Existence::Exists,
-        Live::NotFound { uid_listed: Some(false) } => Existence::Gone(format!(
+        Live::NotFound { uid_listed: Some(true), .. } => Existence::Exists,
+        Live::NotFound { uid_listed: Some(false), canary: false } => Existence::Unknown(format!(
+            "neither VirtualMachine {namespace}/{name} nor the machine of any other Node is in namespace {namespace} of this Harvester: \
+             is the cloud-config the right one?"
+        )),
+        Live::NotFound { uid_listed: Some(false), canary: true } => Existence::Gone(format!(
             "GET of VirtualMachine {namespace}/{name} was answered 404 NotFound, and no VirtualMachine in namespace {namespace} has \
              UID {uid}"
         )),
-        Live::NotFound { uid_listed: None } => Existence::Unknown(format!(
+        Live::NotFound { uid_listed: None, .. } => Existence::Unknown(format!(
             "VirtualMachine {namespace}/{name} is not found, but the list of VMs cannot be read"
         )),
         Live::Failed(text) => Existence::Unknown(format!("cannot ask for VirtualMachine {namespace}/{name}: {text}")),
@@ -258,10 +264,14 @@ mod tests {
         let judge = |live: Live| judge("guests", "a", "u", &live);
         assert_eq!(judge(Live::Named("u".into())), Existence::Exists);
         assert!(matches!(judge(Live::Named("other".into())), Existence::Unknown(_)));
-        assert_eq!(judge(Live::NotFound { uid_listed: Some(true) }), Existence::Exists);
-        assert!(matches!(judge(Live::NotFound { uid_listed: None }), Existence::Unknown(_)));
+        assert_eq!(judge(Live::NotFound { uid_listed: Some(true), canary: false }), Existence::Exists);
+        assert!(matches!(judge(Live::NotFound { uid_listed: None, canary: true }), Existence::Unknown(_)));
         assert!(matches!(judge(Live::Failed("timeout".into())), Existence::Unknown(_)));
-        let Existence::Gone(evidence) = judge(Live::NotFound { uid_listed: Some(false) }) else { panic!() };
+        let no_canary = judge(Live::NotFound { uid_listed: Some(false), canary: false });
+        assert!(matches!(no_canary, Existence::Unknown(_)), "it may be another Harvester");
+        let Existence::Gone(evidence) = judge(Live::NotFound { uid_listed: Some(false), canary: true }) else {
+            panic!()
+        };
         assert!(evidence.contains("guests/a") && evidence.contains("UID u"), "{evidence}");
     }
 }

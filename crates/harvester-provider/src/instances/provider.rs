@@ -9,18 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use cloud_provider::cache::ServiceCache;
+use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::node::{INSTANCE_TYPE, is_uninitialized};
-use cloud_provider::provider::{Existence, InstanceMetadata, Instances, NodeWake, Power, ProviderError};
+use cloud_provider::provider::{Existence, Hold, InstanceMetadata, Instances, NodeWake, Power, ProviderError};
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
 use harvester_api::keys::{self, kube_vip};
-use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine::PrintableStatus;
 use harvester_api::virtual_machine_instance::Phase;
 use runtime::cache::Cache;
 use runtime::reflect::Status;
 use tokio::sync::{mpsc, watch};
+
+use finding::nodes_of;
 
 use super::addresses::{AddressRules, Addresses, node_addresses};
 use super::hostnames::{Ask, Hostnames};
@@ -61,7 +62,10 @@ pub struct HarvesterInstances {
     rules: AddressRules,
     /// `--disable-vmi-controller` not given.
     follows_vmis: bool,
+    /// And `--disable-hostname-lookup` neither: a Node may be called other than its machine.
+    asks_agents: bool,
     services: ServiceCache,
+    nodes: NodeCache,
     vms: VmCache,
     vmis: VmiCache,
     /// How the watches that fill the two caches are doing.
@@ -87,6 +91,8 @@ struct Memory {
     swept: Option<Instant>,
     /// Addresses of Services, and when they were last published.
     vips: BTreeMap<IpAddr, Instant>,
+    /// How often something went wrong with the watches, and since when it was so often.
+    steady: Option<(u64, tokio::time::Instant)>,
 }
 
 /// A VM and its Node, as a provider ID has shown.
@@ -115,7 +121,7 @@ impl HarvesterInstances {
     /// Nothing is sent or watched before [`Self::run`], which gets the questions.
     pub fn new(
         (config, identity): (&ProviderConfig, Identity),
-        services: ServiceCache,
+        (services, nodes): (ServiceCache, NodeCache),
         (vms, vmis): (VmCache, VmiCache),
         watched: [watch::Receiver<Status>; 2],
         requests: Requests,
@@ -128,7 +134,9 @@ impl HarvesterInstances {
             server: config.server.clone(),
             rules: AddressRules::from(config),
             follows_vmis: !config.disable_vmi_controller,
+            asks_agents: !(config.disable_vmi_controller || config.disable_hostname_lookup),
             services,
+            nodes,
             vms,
             vmis,
             watched,
@@ -237,6 +245,15 @@ impl HarvesterInstances {
         }
     }
 
+    /// UIDs of the machines of other Nodes: one of them has to be seen before anything counts as gone.
+    fn machines_of_others(&self, uid: &str) -> BTreeSet<String> {
+        let nodes = self.nodes.all();
+        let machines = nodes.iter().filter_map(|node| vm_uid(node)).filter(|other| *other != uid);
+        let confirmed = self.cluster.card();
+        let confirmed = confirmed.iter().flat_map(|card| card.machines.iter()).filter(|other| *other != uid);
+        machines.map(str::to_owned).chain(confirmed.cloned()).collect()
+    }
+
     /// Addresses that announcers put on nodes (W-29), and those that they put there a while ago: Harvester sees an address for some
     /// time after it has left the machine.
     fn service_vips(&self) -> BTreeSet<IpAddr> {
@@ -312,28 +329,6 @@ fn label_value(text: &str) -> Option<String> {
     good.then(|| text.to_owned())
 }
 
-/// The nodes to look at again when this machine changes. None while it is between two hosts: its zone is about to change.
-fn nodes_of(vm: &str, vmis: &VmiCache, cluster: &ClusterName, memory: &Mutex<Memory>) -> Vec<NodeWake> {
-    let vmi = vmis.get(&vm.to_owned());
-    if vmi.as_ref().is_some_and(|vmi| vmi.migrating) {
-        return Vec::new();
-    }
-    let labelled = vmi.as_ref().and_then(|vmi| vmi.guest_cluster());
-    if !cluster.is_default() && labelled.is_some_and(|other| other != cluster.as_str()) {
-        return Vec::new();
-    }
-    let memory = lock(memory);
-    let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| &binding.node);
-    let bound = bound.or_else(|| memory.found.get(vm)).cloned();
-    // A node that waits for the machine of its own name does not wait for this one, unless one fewer makes the difference.
-    let waits = |node: &&String| {
-        vmi.is_none() || **node == vm || memory.hostnames.is_called(vm, node) || vmis.get(node).is_none()
-    };
-    let mut nodes: BTreeSet<String> = memory.unresolved.keys().filter(waits).cloned().collect();
-    nodes.insert(bound.unwrap_or_else(|| vm.to_owned()));
-    nodes.into_iter().map(NodeWake::Node).collect()
-}
-
 #[async_trait]
 impl Instances for HarvesterInstances {
     async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError> {
@@ -374,10 +369,8 @@ impl Instances for HarvesterInstances {
         if is_named || self.vms.all().iter().any(|vm| vm.uid == uid) {
             return Existence::Exists;
         }
-        match (
-            judge(&self.namespace, &name, uid, &self.requests.prove(&name, uid).await),
-            self.caution.may_delete_nodes(),
-        ) {
+        let live = &self.requests.prove(&name, uid, &self.machines_of_others(uid)).await;
+        match (judge(&self.namespace, &name, uid, live), self.caution.may_delete_nodes()) {
             (Existence::Gone(evidence), Err(why)) => {
                 Existence::Unknown(format!("{evidence}, but no Node is deleted now: {why}"))
             }
@@ -392,9 +385,43 @@ impl Instances for HarvesterInstances {
         }
     }
 
+    fn hold(&self) -> Option<Arc<Hold>> {
+        self.cluster.hold()
+    }
+
+    async fn power_now(&self, node: &NodeView) -> Power {
+        let known = match self.vm(node) {
+            Ok(vm) => vm,
+            Err(reason) => return Power::Unknown(reason),
+        };
+        match self.requests.read(&known.name).await {
+            Ok(Some((vm, vmi))) if vm.uid == known.uid => power(&vm, vmi.as_ref()),
+            Ok(_) => Power::Unknown(format!("VM {}/{} is another one now, or gone", self.namespace, known.name)),
+            Err(error) => Power::Unknown(runtime::error::chain(&error)),
+        }
+    }
+
+    fn steady_since(&self) -> Option<tokio::time::Instant> {
+        let mut troubles = 0;
+        let mut well = true;
+        for status in &self.watched {
+            let status = status.borrow();
+            troubles += status.troubles;
+            well &= status.synced && status.error.is_none();
+        }
+        let mut memory = self.memory();
+        let since = memory.steady.filter(|(before, _)| *before == troubles).map(|(_, since)| since);
+        memory.steady = well.then(|| (troubles, since.unwrap_or_else(tokio::time::Instant::now)));
+        memory.steady.map(|(_, since)| since)
+    }
+
     fn wakes(&self) -> BoxStream<'static, NodeWake> {
+        let by_hold = futures::stream::unfold(self.cluster.holds(), |mut holds| async {
+            holds.changed().await.ok()?;
+            Some((NodeWake::All, holds))
+        });
         if !self.follows_vmis {
-            return futures::stream::pending().boxed();
+            return by_hold.boxed();
         }
         let (sender, mut receiver) = mpsc::unbounded_channel();
         self.memory().listeners.push(sender);
@@ -406,7 +433,8 @@ impl Instances for HarvesterInstances {
         let by_resync = each(self.caution.resyncs()).map(|()| NodeWake::All);
         let by_vm = self.vms.subscribe().flat_map(touched());
         let by_vmi = self.vmis.subscribe().flat_map(touched());
-        select_all([answered.boxed(), by_vm.boxed(), by_vmi.boxed(), by_resync.boxed()]).boxed()
+        let more = [by_hold.boxed(), by_resync.boxed()];
+        select_all([answered.boxed(), by_vm.boxed(), by_vmi.boxed()].into_iter().chain(more)).boxed()
     }
 }
 

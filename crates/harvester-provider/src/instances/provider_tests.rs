@@ -48,11 +48,16 @@ struct Lab {
 
 /// VMs with these instances; every guest agent reports this host name.
 fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
+    lab_with(vmis, hostname, |_| ())
+}
+
+fn lab_with(vmis: &[VmiView], hostname: &'static str, configure: impl Fn(&mut ProviderConfig)) -> Lab {
     let server = Scenario::answering(move |request| match request.path.rsplit('/').next() {
         Some("guestosinfo") => (200, json!({ "hostname": hostname })),
         Some("virtualmachines") => (
             200,
-            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": []}),
+            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": [
+                {"metadata": {"name": "canary", "uid": "uid-canary"}}]}),
         ),
         Some(name) => {
             let mut status = Scenario::status(404, "NotFound", "not found");
@@ -64,27 +69,36 @@ fn lab(vmis: &[VmiView], hostname: &'static str) -> Lab {
     let (vms, instances) = machine_caches();
     vms.replace(vmis.iter().map(|vmi| (vmi.name.clone(), vm(&vmi.name, &format!("uid-{}", vmi.name)))).collect());
     instances.replace(vmis.iter().map(|vmi| (vmi.name.clone(), vmi.clone())).collect());
-    let config = ProviderConfig {
+    let mut config = ProviderConfig {
         cluster_name: ClusterName::from_record("demo"),
         management_network: None,
         node_ip_cidr: Vec::new(),
         node_exclude_ip_ranges: Vec::new(),
         ignore_node_annotations: false,
         disable_vmi_controller: false,
+        disable_hostname_lookup: false,
         max_load_balancers: None,
+        share_across_namespaces: false,
         garbage: GarbageConfig::new(GarbageMode::Off, Duration::ZERO),
         namespace: "guests".into(),
         server: "https://h:6443".into(),
+        authority: None,
+        own_node: None,
+        paused: false,
     };
+    configure(&mut config);
     let metrics = Arc::new(Metrics::register(&mut Registry::default()));
     let services = cloud_provider::cache::services_with([]);
+    // The machine of another Node, which is seen when anything is to count as gone.
+    let nodes = cloud_provider::cache::nodes();
+    nodes.replace([("canary".to_owned(), node("canary", Some("harvester://uid-canary"), false))].into());
     let requests = Requests::new(server.client(), "guests");
     let vmis = instances.clone();
     let watched = watch::Sender::new(Status::default());
     let both = [watched.subscribe(), watched.subscribe()];
     let (instances, asked) = HarvesterInstances::new(
         (&config, Identity::known("demo")),
-        services,
+        (services, nodes),
         (vms, instances),
         both,
         requests,
@@ -214,6 +228,33 @@ async fn a_node_is_gone_only_with_a_provider_id_and_an_answer_of_the_api() {
         let existence = lab.instances.existence(&node("a", doubtful, false)).await;
         assert!(matches!(existence, Existence::Unknown(_)), "{doubtful:?} {existence:?}");
     }
+}
+
+/// The Go provider's flag against guessing by host names.
+#[tokio::test]
+async fn without_the_lookup_of_host_names_a_node_is_on_the_machine_of_its_name_and_no_agent_is_asked() {
+    let vmis = [running("vm-1", Some("10.0.0.1"))];
+    let lab = lab_with(&vmis, "node-1", |config| config.disable_hostname_lookup = true);
+    let metadata = lab.instances.metadata(&node("vm-1", None, true)).await.unwrap();
+    assert_eq!(metadata.provider_id, "harvester://uid-vm-1");
+    let error = lab.instances.metadata(&node("node-1", None, true)).await.unwrap_err();
+    assert!(error.message.starts_with("no VM for node node-1"), "{error}");
+    assert_eq!(lab.server.requests(), []);
+}
+
+#[tokio::test]
+async fn what_is_known_is_steady_only_while_both_watches_work_and_from_the_last_trouble_on() {
+    let lab = lab(&[], "x");
+    assert_eq!(lab.instances.steady_since(), None, "nothing was listed yet");
+    lab.watched.send_modify(|status| status.synced = true);
+    let first = lab.instances.steady_since().unwrap();
+    assert_eq!(lab.instances.steady_since(), Some(first));
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    lab.watched.send_modify(|status| status.troubles += 1);
+    let second = lab.instances.steady_since().unwrap();
+    assert!(second > first, "it came and went between two looks");
+    lab.watched.send_modify(|status| status.error = Some((tokio::time::Instant::now(), "away".into())));
+    assert_eq!(lab.instances.steady_since(), None);
 }
 
 /// W-08.

@@ -1,20 +1,39 @@
 //! Every request about machines that we send besides the watches: guest agents, and the proof that a VM is gone.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use harvester_api::virtual_machine::VirtualMachine;
-use harvester_api::virtual_machine_instance::GuestOsInfo;
+use harvester_api::virtual_machine_instance::{GuestOsInfo, VirtualMachineInstance};
 use kube::Client;
 use kube::api::{Api, ListParams};
 use kube::core::Request;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::lookup::Live;
+use super::view::{VmView, VmiView};
+
+/// One list of all machines serves all questions of this time: hundreds of machines may be removed at once. A UID never comes back, so a list
+/// proves of a machine that it is gone, no matter which question it was made for.
+const LIST_LASTS: Duration = Duration::from_secs(1);
+/// Machines per page.
+const PAGE: u32 = 500;
+
+/// The UIDs of all machines; `None`: they could not be listed.
+struct Listed {
+    at: Instant,
+    uids: Option<HashSet<String>>,
+}
 
 /// Sends the requests.
 #[derive(Clone)]
 pub struct Requests {
     client: Client,
     namespace: String,
+    listed: Arc<Mutex<Option<Listed>>>,
 }
 
 impl fmt::Debug for Requests {
@@ -26,7 +45,7 @@ impl fmt::Debug for Requests {
 impl Requests {
     /// For machines in `namespace` of Harvester.
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self { client, namespace: namespace.to_owned() }
+        Self { client, namespace: namespace.to_owned(), listed: Arc::default() }
     }
 
     /// Host name that the guest agent of a VMI reports.
@@ -36,20 +55,56 @@ impl Requests {
         Ok(self.client.request::<GuestOsInfo>(request).await?.hostname)
     }
 
-    /// Asks the API itself about a VM that the cache does not have.
-    pub async fn prove(&self, name: &str, uid: &str) -> Live {
+    /// Asks the API itself about a VM that the cache does not have. `others`: UIDs of the machines of other Nodes.
+    pub async fn prove(&self, name: &str, uid: &str, others: &BTreeSet<String>) -> Live {
         let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &self.namespace);
         match vms.get_metadata(name).await {
             Ok(vm) => Live::Named(vm.metadata.uid.unwrap_or_default()),
             Err(error) if is_not_found(&error, name) => {
-                let listed = vms.list_metadata(&ListParams::default()).await;
-                let has_uid = |vms: kube::core::ObjectList<kube::core::PartialObjectMeta<VirtualMachine>>| {
-                    vms.items.iter().any(|vm| vm.metadata.uid.as_deref() == Some(uid))
-                };
-                Live::NotFound { uid_listed: listed.ok().map(has_uid) }
+                let (uid_listed, canary) = self.is_listed(uid, others).await;
+                Live::NotFound { uid_listed, canary }
             }
             Err(error) => Live::Failed(runtime::error::chain(&error)),
         }
+    }
+
+    /// Whether some machine has this UID, and some one of these; whoever asks at the same time waits for the same list.
+    async fn is_listed(&self, uid: &str, others: &BTreeSet<String>) -> (Option<bool>, bool) {
+        let mut listed = self.listed.lock().await;
+        let last = listed.take().filter(|listed| listed.at.elapsed() < LIST_LASTS);
+        let last = if let Some(last) = last {
+            last
+        } else {
+            let uids = self.uids().await.ok();
+            Listed { at: Instant::now(), uids }
+        };
+        let found = last.uids.as_ref().map(|uids| uids.contains(uid));
+        let canary = others.iter().any(|other| last.uids.as_ref().is_some_and(|uids| uids.contains(other)));
+        *listed = Some(last);
+        (found, canary)
+    }
+
+    async fn uids(&self) -> Result<HashSet<String>, kube::Error> {
+        let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &self.namespace);
+        let mut uids = HashSet::new();
+        let mut page = ListParams::default().limit(PAGE);
+        loop {
+            let list = vms.list_metadata(&page).await?;
+            uids.extend(list.items.into_iter().filter_map(|vm| vm.metadata.uid));
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(uids),
+            }
+        }
+    }
+
+    /// A machine and its instance as they are at this moment; `None`: there is none of this name.
+    pub async fn read(&self, name: &str) -> Result<Option<(VmView, Option<VmiView>)>, kube::Error> {
+        let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &self.namespace);
+        let Some(vm) = vms.get_opt(name).await? else { return Ok(None) };
+        let vmis: Api<VirtualMachineInstance> = Api::namespaced(self.client.clone(), &self.namespace);
+        let vmi = vmis.get_opt(name).await?;
+        Ok(Some((VmView::from(&vm), vmi.as_ref().map(VmiView::from))))
     }
 }
 
@@ -78,7 +133,7 @@ mod tests {
             assert_eq!(request.method, "GET");
             if request.path.ends_with("/virtualmachines/a") { get.clone() } else { list.clone() }
         });
-        Requests::new(server.client(), "guests").prove("a", "u").await
+        Requests::new(server.client(), "guests").prove("a", "u", &["other".to_owned()].into()).await
     }
 
     fn list(uids: &[&str]) -> (u16, Value) {
@@ -98,11 +153,13 @@ mod tests {
     async fn only_a_status_about_that_very_vm_is_a_proof() {
         let named = json!({"name": "a", "group": "kubevirt.io", "kind": "virtualmachines"});
         let gone = prove((404, not_found(&named)), list(&["other"])).await;
-        assert_eq!(gone, Live::NotFound { uid_listed: Some(false) });
+        assert_eq!(gone, Live::NotFound { uid_listed: Some(false), canary: true });
+        let elsewhere = prove((404, not_found(&named)), list(&["x"])).await;
+        assert_eq!(elsewhere, Live::NotFound { uid_listed: Some(false), canary: false });
         let renamed = prove((404, not_found(&named)), list(&["other", "u"])).await;
-        assert_eq!(renamed, Live::NotFound { uid_listed: Some(true) });
+        assert_eq!(renamed, Live::NotFound { uid_listed: Some(true), canary: true });
         let no_list = prove((404, not_found(&named)), (403, Scenario::status(403, "Forbidden", "no"))).await;
-        assert_eq!(no_list, Live::NotFound { uid_listed: None });
+        assert_eq!(no_list, Live::NotFound { uid_listed: None, canary: false });
 
         for (code, body) in [
             (404, Value::String("404 page not found".into())),
@@ -114,6 +171,33 @@ mod tests {
             let live = prove((code, body.clone()), list(&[])).await;
             assert!(matches!(live, Live::Failed(_)), "{body}: {live:?}");
         }
+    }
+
+    /// Seen: 500 removed machines cost a thousand lists.
+    #[tokio::test(start_paused = true)]
+    async fn many_removed_machines_cost_one_list_in_pages() {
+        let server = Scenario::answering(|request| {
+            if !request.path.ends_with("/virtualmachines") {
+                let name = request.path.rsplit('/').next().unwrap_or_default();
+                return (404, not_found(&json!({ "name": name })));
+            }
+            let (_, mut page) = list(&["other"]);
+            if !request.query.contains("continue=") {
+                page["metadata"]["continue"] = json!("next");
+            }
+            (200, page)
+        });
+        let requests = Requests::new(server.client(), "guests");
+        let lost: Vec<String> = (0..100).map(|n| format!("vm-{n}")).collect();
+        let nobody = BTreeSet::new();
+        let asked = lost.iter().map(|name| requests.prove(name, name, &nobody));
+        let found = futures::future::join_all(asked).await;
+        assert!(found.iter().all(|live| *live == Live::NotFound { uid_listed: Some(false), canary: false }));
+        let lists = || server.requests().iter().filter(|seen| seen.path.ends_with("/virtualmachines")).count();
+        assert_eq!(lists(), 2, "two pages of one list");
+        tokio::time::advance(LIST_LASTS).await;
+        requests.prove("vm-1", "vm-1", &nobody).await;
+        assert_eq!(lists(), 4, "a later question gets a list of its own");
     }
 
     #[tokio::test]

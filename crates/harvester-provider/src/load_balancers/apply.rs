@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 use super::desired::{self, Change};
 use super::service_patch::{Role, ServicePatch};
 use super::view::LbView;
-use crate::identity::proof::CLUSTER_SERVICE;
 use crate::identity::record::{RecordError, Records};
 
 /// The host writes an object up to three times in its first second: that often a PUT may meet a conflict.
@@ -223,13 +222,6 @@ impl Requests {
             Err(error) if is_absent(&error) => Ok(None),
             Err(source) => Err(RequestError::Service { service: key.clone(), source }),
         }
-    }
-
-    /// UID of the guest cluster as its API server has it now.
-    pub async fn cluster_uid(&self) -> Result<Option<String>, RequestError> {
-        let (namespace, name) = CLUSTER_SERVICE;
-        let key = ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() };
-        Ok(self.read_service(&key).await?.map(|service| service.uid.0))
     }
 
     /// Notes in the guest cluster that this object is left behind (decision 12).

@@ -21,7 +21,10 @@ pub fn config() -> LoadBalancerConfig {
         cluster_name: ClusterName::from_record("demo"),
         management_network: None,
         max_load_balancers: None,
+        share_across_namespaces: false,
         cluster_uid: Some("uid-of-cluster".into()),
+        cluster_uids: vec!["uid-of-cluster".into()],
+        cluster_names: BTreeSet::new(),
         namespace: "guests".into(),
         server: "https://h:6443".into(),
     }

@@ -130,6 +130,9 @@ pub enum Holder {
     /// A machine.
     #[error("that of node {0}")]
     Node(String),
+    /// A router: whoever announced its address would cut the whole network off.
+    #[error("the gateway of the network of load balancer {0}")]
+    Gateway(String),
     /// A Service, for clients inside the cluster.
     #[error("the ClusterIP of service {0}")]
     ClusterIp(ServiceKey),

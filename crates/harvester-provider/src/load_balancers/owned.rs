@@ -87,7 +87,10 @@ impl Owners {
         } else {
             (by_rule.clone(), own)
         };
-        let proven = names.iter().filter_map(|name| objects.get(name)).filter(|lb| is_proven(lb, service));
+        let proven = names
+            .iter()
+            .filter_map(|name| objects.get(name))
+            .filter(|lb| config.may_be_ours(lb) && is_proven(lb, service));
         let owned = choose(service, &rule, own, proven.collect());
         if owned.lb.is_some() && owned.name != by_rule {
             self.index().last.insert(service.uid.clone(), owned.name.clone());

@@ -49,6 +49,19 @@ pub enum ShareError {
         /// As written.
         value: String,
     },
+    /// It is another namespace's, and that has not agreed.
+    #[error(
+        "service {primary} is in another namespace and does not share its address with namespace {namespace}: annotate it with {key}: {namespace} \
+         (namespaces separated by commas, or *), name a Service of the same namespace in annotation {named}, or remove that annotation for an \
+         address of its own; --share-across-namespaces needs no consent",
+        key = cloudprovider::SHARE_WITH, named = cloudprovider::PRIMARY_SERVICE
+    )]
+    NoConsent {
+        /// Owner of the address.
+        primary: ServiceKey,
+        /// Of the Service that asks.
+        namespace: String,
+    },
     /// The annotation's value is no name of a group.
     #[error(
         "annotation {key} has the value {:?}, expected a name of lower-case letters, digits and '-', at most 63; remove the annotation \
@@ -203,6 +216,16 @@ pub fn sharers(primary: &ServiceKey, services: impl IntoIterator<Item = Arc<Serv
         .collect()
 }
 
+/// Whether `sharer` may have the address of `primary`: within a namespace, with its consent, or where clients are told of it already, by a
+/// status that the authors of Services may not write. `open`: nobody is asked, as with the Go provider.
+pub fn may_share(sharer: &ServiceView, primary: &ServiceView, open: bool) -> bool {
+    let namespace = sharer.key.namespace.as_str();
+    let agreed = primary.annotations.get(cloudprovider::SHARE_WITH).unwrap_or_default();
+    open || namespace == primary.key.namespace
+        || agreed.split(',').map(str::trim).any(|one| one == "*" || one == namespace)
+        || primary.ingress.iter().any(|address| sharer.ingress.contains(address))
+}
+
 /// Value of the label on a secondary; `None` where it would be no valid label value (W-22): then there is no label.
 pub fn label_value(primary: &ServiceKey) -> Option<String> {
     let value = format!("{}.{}", primary.namespace, primary.name);
@@ -275,6 +298,11 @@ pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Optio
         .filter(|other| group_of(service).is_none_or(|group| group_of(other) != Some(group)))
         .find(|other| ours.iter().any(|ip| publishes(other, ip)))
         .map(|other| other.key.clone())
+}
+
+/// Whether a Service shows this address.
+pub fn shows_ip(service: &ServiceView, address: IpAddr) -> bool {
+    shown_addresses(service).contains(&address)
 }
 
 /// Whether a Service has the address of `primary` by sharing it, now or before.

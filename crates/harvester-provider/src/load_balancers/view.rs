@@ -1,5 +1,7 @@
 //! What the decisions need to know about a LoadBalancer object on Harvester; nothing else looks at the cached object.
 
+use std::net::IpAddr;
+
 use cloud_provider::view::{ServiceKey, Tags};
 use harvester_api::keys::{cloudprovider, loadbalancer};
 use harvester_api::load_balancer::{LoadBalancer, NotReady};
@@ -37,6 +39,8 @@ pub struct LbView {
     pub ready: Option<Ready>,
     /// `status.address`, if not empty.
     pub address: Option<String>,
+    /// `status.allocatedAddress.gateway`, where the range has one.
+    pub gateway: Option<IpAddr>,
 }
 
 /// Condition `Ready`.
@@ -70,6 +74,7 @@ impl From<&LoadBalancer> for LbView {
                 message: condition.message.clone().unwrap_or_default(),
             }),
             address: lb.address().map(str::to_owned),
+            gateway: lb.gateway(),
         }
     }
 }

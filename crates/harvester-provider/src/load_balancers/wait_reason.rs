@@ -33,6 +33,8 @@ pub enum WaitReason {
     AddressTaken,
     /// The host refuses for another reason.
     Refused,
+    /// The user, who asks for what cannot be: a wrong annotation, for instance.
+    User,
 }
 
 impl WaitReason {
@@ -54,6 +56,8 @@ impl WaitReason {
             Self::PoolExhausted => "PoolExhausted",
             Self::AddressTaken => "AddressTaken",
             Self::Refused => "RefusedByHarvester",
+            // The condition has a word of its own for each such wish.
+            Self::User => "NotAccepted",
         }
     }
 
@@ -75,6 +79,7 @@ impl WaitReason {
             Self::PoolExhausted => "pool_exhausted",
             Self::AddressTaken => "address_taken",
             Self::Refused => "refused",
+            Self::User => "user",
         }
     }
 }

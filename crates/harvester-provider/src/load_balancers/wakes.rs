@@ -21,6 +21,8 @@ struct Digest {
     primary: Option<ServiceKey>,
     group: Option<Group>,
     chained: bool,
+    /// Namespaces that may share its address.
+    shares_with: Option<String>,
     is_ours: bool,
     deleting: bool,
     ingress: Vec<IpAddr>,
@@ -38,6 +40,7 @@ impl From<&ServiceView> for Digest {
             primary: named_primary(service).and_then(Result::ok),
             group: group_of(service),
             chained: service.annotations.get(cloudprovider::PRIMARY_SERVICE).is_some_and(|value| !value.is_empty()),
+            shares_with: service.annotations.get(cloudprovider::SHARE_WITH).map(str::to_owned),
             is_ours: service.is_load_balancer && !service.has_class,
             deleting: service.deleting,
             ingress: service.ingress.clone(),

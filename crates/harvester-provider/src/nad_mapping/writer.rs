@@ -69,7 +69,11 @@ impl Writer {
         self.vmis.wait_synced().await;
         let (mut machines, mut config_map) = (self.vmis.subscribe(), self.mapping.subscribe());
         let mut failing = false;
+        let mut holds = self.cluster.holds();
         loop {
+            if holds.wait_for(Option::is_none).await.is_err() {
+                return std::future::pending().await;
+            }
             match self.sync().await {
                 Ok(()) => {
                     failing = false;

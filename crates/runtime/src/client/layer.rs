@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{BoxError, Layer, Service};
 
-use super::Settings;
+use super::{Limit, Settings};
 use crate::Product;
 
 /// A watch must at least begin to answer, and a `Retry-After` that the library waits for counts: the next attempt is the watcher's.
@@ -154,6 +154,7 @@ pub(super) struct ObserveLayer {
     server: &'static str,
     url: String,
     limit: Duration,
+    rate: Option<Limit>,
     metrics: Option<ApiMetrics>,
 }
 
@@ -164,6 +165,7 @@ impl ObserveLayer {
             server: settings.server,
             url: url.to_owned(),
             limit: settings.request_timeout,
+            rate: settings.limit.clone(),
             metrics: settings.metrics.clone(),
         }
     }
@@ -216,6 +218,10 @@ where
         let layer = self.layer.clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
+            // A Lease that is renewed late is lost: client-go's controllers renew theirs past the limit, too.
+            if let Some(rate) = layer.rate.as_ref().filter(|_| call.resource != "leases") {
+                tokio::time::sleep(rate.take(Instant::now())).await;
+            }
             let start = Instant::now();
             let deadline = start + limit;
             let result = tokio::time::timeout_at(deadline, answer).await;
@@ -340,6 +346,26 @@ mod tests {
         assert_eq!(start.elapsed(), Duration::from_secs(10));
         assert_eq!(chain(&error), "no complete answer to GET /api/v1/namespaces/default/services/web within 10s");
         assert_eq!(metrics.count("guest", "get", "services", "error"), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_leave_at_the_rate_of_the_flags_and_leases_at_once() {
+        let answer = service_fn(|_: Request<Body>| async {
+            let body = serde_json::to_vec(&serde_json::json!({"metadata": {"name": "web"}}))?;
+            Ok::<_, BoxError>(Response::new(Body::from(body)))
+        });
+        let settings = Settings::new("guest", &Product::TEST).limit(Limit::new(2.0, 1));
+        let layer = ObserveLayer::new(&settings, "https://guest:6443/");
+        let client = ClientBuilder::new(answer, "default").with_layer(&layer).build();
+        let start = Instant::now();
+        let services = Api::<KubeService>::default_namespaced(client.clone());
+        for expected in [0, 500, 1000] {
+            services.get("web").await.unwrap();
+            assert_eq!(start.elapsed(), Duration::from_millis(expected));
+        }
+        let leases = Api::<k8s_openapi::api::coordination::v1::Lease>::default_namespaced(client);
+        leases.get("web").await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::layer::is_watch;
+use super::outcome::{copy, is_gateways, is_refused, never_arrived};
 use super::{ClientError, Settings, connect};
 use crate::error::chain;
 
@@ -27,6 +28,8 @@ use crate::error::chain;
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 /// A server that does not answer its own health check within this time is still away.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+/// Where all endpoints refuse alike, nobody is asked a second time for so long.
+const REFUSED_ALIKE: Duration = Duration::from_mins(1);
 /// A request that is under way when the server is back may have just been sent: it gets so long to be answered.
 const GRACE: Duration = Duration::from_millis(200);
 
@@ -87,6 +90,8 @@ struct Ways {
     epoch: u64,
     /// Moves since the last answer.
     misses: usize,
+    /// When the others refused what the one in use had refused, or could not be asked.
+    refused_alike: Option<Instant>,
 }
 
 /// Of one endpoint.
@@ -112,7 +117,7 @@ impl Switch {
     pub fn new(endpoints: Vec<Endpoint>, settings: Settings) -> Result<Self, ClientError> {
         let clients = clients(&endpoints, &settings)?;
         let server = endpoints[0].server.clone();
-        let ways = Mutex::new(Ways { endpoints, clients, current: 0, epoch: 0, misses: 0 });
+        let ways = Mutex::new(Ways { endpoints, clients, current: 0, epoch: 0, misses: 0, refused_alike: None });
         let link = watch::Sender::new(Link { server, ..Link::default() });
         Ok(Self {
             inner: Arc::new(Inner {
@@ -139,7 +144,7 @@ impl Switch {
         {
             let mut ways = lock(&self.inner.ways);
             let epoch = ways.epoch + 1;
-            *ways = Ways { endpoints, clients, current: 0, epoch, misses: 0 };
+            *ways = Ways { endpoints, clients, current: 0, epoch, misses: 0, refused_alike: None };
         }
         self.inner.link.send_modify(|link| {
             link.server = server;
@@ -217,6 +222,32 @@ impl Switch {
         (ways.epoch, ways.endpoints.len(), if watching { watches } else { requests }.clone())
     }
 
+    /// What the other endpoints say to a request that the one in use has refused for who we are: an endpoint may be another way in, with
+    /// rights of its own. The first that lets us in stays in use; the one that refused is tried again when that one does not answer.
+    async fn elsewhere(&self, request: Request<Body>, watching: bool) -> Option<Response<Body>> {
+        let others: Vec<(usize, String, Client)> = {
+            let ways = lock(&self.inner.ways);
+            if ways.refused_alike.is_some_and(|at| at.elapsed() < REFUSED_ALIKE) {
+                return None;
+            }
+            let all = ways.endpoints.len();
+            let others = (1..all).map(|step| (ways.current + step) % all);
+            let client = |clients: &Clients| if watching { &clients.watches } else { &clients.requests }.clone();
+            others.map(|at| (at, ways.endpoints[at].server.clone(), client(&ways.clients[at]))).collect()
+        };
+        for (index, server, client) in others {
+            let Some(copy) = copy(&request) else { break };
+            let Ok(answer) = client.send(copy).await else { continue };
+            if !is_refused(answer.status()) && !is_gateways(answer.status()) {
+                tracing::info!(server, "another endpoint refuses what this one answers: it is used from now on");
+                self.prefer(index, &server);
+                return Some(answer);
+            }
+        }
+        lock(&self.inner.ways).refused_alike = Some(Instant::now());
+        None
+    }
+
     /// The server is there, whatever it thinks of the request.
     fn answered(&self, status: StatusCode) {
         let refused = status == StatusCode::UNAUTHORIZED;
@@ -286,6 +317,14 @@ impl Switch {
                 outcome = client.send(request) => outcome,
                 () = left_behind => return Err(kube::Error::Service(Box::new(LeftBehind))),
             };
+            let refused = counts && outcome.as_ref().is_ok_and(|answer| is_refused(answer.status()));
+            let mut again = again;
+            if let Some(copy) = again.take_if(|_| refused)
+                && let Some(better) = self.elsewhere(copy, watching).await
+            {
+                self.answered(better.status());
+                return Ok(better);
+            }
             let harmless = match &outcome {
                 Ok(answer) if is_gateways(answer.status()) => method == Method::GET,
                 Ok(answer) => {
@@ -320,32 +359,6 @@ fn clients(endpoints: &[Endpoint], settings: &Settings) -> Result<Vec<Clients>, 
             Ok(Clients { requests, watches: connect(endpoint.config.clone(), &impatient)? })
         })
         .collect()
-}
-
-/// What a proxy says when there is nothing behind it.
-fn is_gateways(status: StatusCode) -> bool {
-    matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
-}
-
-/// No connection was made, so nothing can have happened on the other side.
-fn never_arrived(error: &kube::Error) -> bool {
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<hyper_util::client::legacy::Error>() {
-            return error.is_connect();
-        }
-        next = error.source();
-    }
-    false
-}
-
-fn copy(request: &Request<Body>) -> Option<Request<Body>> {
-    let mut copy = Request::new(request.body().try_clone()?);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.version_mut() = request.version();
-    *copy.headers_mut() = request.headers().clone();
-    Some(copy)
 }
 
 impl tower::Service<Request<Body>> for Switch {

@@ -104,6 +104,35 @@ async fn a_write_that_a_proxy_could_not_deliver_is_not_repeated_elsewhere_but_th
     assert_eq!((first.asked().len(), second.asked().len()), (1, 1));
 }
 
+/// Two ways to one Harvester: its own, and Rancher's, where the account has no rights.
+#[tokio::test]
+async fn an_endpoint_that_refuses_is_left_for_one_that_does_not_and_is_tried_again_when_that_one_is_away() {
+    for code in [401, 403] {
+        let (refusing, good) = (server_at("127.0.0.1:0", &[code]).await, server_at("127.0.0.1:0", &[200]).await);
+        let switch = switch(vec![endpoint(refusing.address), endpoint(good.address)]);
+        maps(&switch).get("a").await.unwrap();
+        maps(&switch).create(&PostParams::default(), &ConfigMap::default()).await.unwrap();
+        assert_eq!((refusing.asked().len(), good.asked().len()), (1, 2), "{code}");
+        let link = switch.link().borrow().clone();
+        assert_eq!((link.server, link.refused), (format!("http://{}", good.address), None));
+        good.task.abort();
+        let _ = good.task.await;
+        assert!(maps(&switch).get("a").await.is_err());
+        assert_eq!(refusing.asked().len(), 2, "{code}: asked again");
+    }
+}
+
+#[tokio::test]
+async fn what_all_endpoints_refuse_is_not_asked_twice_each_time() {
+    let (first, second) = (server_at("127.0.0.1:0", &[403]).await, server_at("127.0.0.1:0", &[403]).await);
+    let switch = switch(vec![endpoint(first.address), endpoint(second.address)]);
+    for _ in 0..10 {
+        assert!(maps(&switch).get("a").await.is_err());
+    }
+    assert_eq!((first.asked().len(), second.asked().len()), (10, 1));
+    assert_eq!(switch.link().borrow().server, format!("http://{}", first.address));
+}
+
 #[tokio::test]
 async fn a_server_that_is_back_is_found_at_once_and_told() {
     let address = nobody().await;

@@ -2,7 +2,7 @@
 //! Kubernetes' own programs. Client certificates are not looked at: the chart has no use for them, and they would need the
 //! `extension-apiserver-authentication` ConfigMap, which the Go provider skips too.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Delegated {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum User {
     Unknown,
-    Known { name: String, uid: Option<String>, groups: Vec<String> },
+    Known { name: String, uid: Option<String>, groups: Vec<String>, extra: BTreeMap<String, Vec<String>> },
 }
 
 /// Why somebody may not read.
@@ -108,6 +108,7 @@ impl Delegated {
                 name: "system:anonymous".into(),
                 uid: None,
                 groups: vec!["system:unauthenticated".into()],
+                extra: BTreeMap::new(),
             },
         };
         let User::Known { name, groups, .. } = &user else {
@@ -141,6 +142,8 @@ impl Delegated {
                 name: user.username.unwrap_or_default(),
                 uid: user.uid,
                 groups: user.groups.unwrap_or_default(),
+                // An authoriser may decide by it: the node that a token is bound to, the scopes of an OIDC token.
+                extra: user.extra.unwrap_or_default(),
             },
             _ => User::Unknown,
         };
@@ -153,12 +156,13 @@ impl Delegated {
         if let Some(allowed) = kept(&self.verdicts, &key) {
             return Ok(allowed);
         }
-        let User::Known { name, uid, groups } = user else { return Ok(false) };
+        let User::Known { name, uid, groups, extra } = user else { return Ok(false) };
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
                 user: Some(name.clone()),
                 uid: uid.clone(),
                 groups: Some(groups.clone()),
+                extra: (!extra.is_empty()).then(|| extra.clone()),
                 non_resource_attributes: Some(NonResourceAttributes {
                     path: Some(path.to_owned()),
                     verb: Some(verb.to_owned()),

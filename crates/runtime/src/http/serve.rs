@@ -14,11 +14,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::admission::Admission;
+use super::handshake::Handshake;
 use super::{Access, router};
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -50,6 +50,8 @@ pub struct Server {
     pub address: SocketAddr,
     /// How the connection is protected.
     pub tls: Tls,
+    /// How the parties agree.
+    pub handshake: Handshake,
     /// Who may read what.
     pub access: Access,
     /// Answers `/healthz`, `/livez`, `/readyz`.
@@ -102,14 +104,14 @@ impl std::fmt::Debug for Bound {
 impl Server {
     /// Reads the certificates and binds the port.
     pub async fn bind(self) -> Result<Bound, ServeError> {
-        let Self { address, tls, access, health, metrics } = self;
-        let acceptor = acceptor(&tls)?;
+        let Self { address, tls, handshake, access, health, metrics } = self;
+        let acceptor = acceptor(&tls, &handshake)?;
         let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, source })?;
         Ok(Bound { listener, acceptor, router: router(health, metrics, access), patience: PATIENCE })
     }
 }
 
-fn acceptor(tls: &Tls) -> Result<Option<TlsAcceptor>, ServeError> {
+fn acceptor(tls: &Tls, handshake: &Handshake) -> Result<Option<TlsAcceptor>, ServeError> {
     let (chain, key) = match tls {
         Tls::Off => return Ok(None),
         Tls::SelfSigned => {
@@ -125,8 +127,8 @@ fn acceptor(tls: &Tls) -> Result<Option<TlsAcceptor>, ServeError> {
             (chain, PrivateKeyDer::from_pem_file(key).map_err(|source| file(key, source))?)
         }
     };
-    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
+    let mut config = ServerConfig::builder_with_provider(Arc::new(handshake.provider()))
+        .with_protocol_versions(&handshake.versions())
         .map_err(ServeError::Certificate)?
         .with_no_client_auth()
         .with_single_cert(chain, key)
@@ -203,6 +205,7 @@ async fn converse(
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_rustls::TlsConnector;
+    use tokio_rustls::rustls::crypto::ring;
     use tokio_rustls::rustls::pki_types::ServerName;
     use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
@@ -214,6 +217,7 @@ mod tests {
         Server {
             address: "127.0.0.1:0".parse().unwrap(),
             tls,
+            handshake: Handshake::default(),
             access: Access::Open,
             health: Health::new(),
             metrics: Metrics::new(&crate::Product::TEST),

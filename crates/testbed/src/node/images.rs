@@ -63,16 +63,7 @@ impl ImageStore {
             .to_string_lossy()
             .into_owned();
         let context = self.context(&file)?;
-        let root = context.join("root");
-        std::fs::create_dir_all(root.join("usr/bin"))
-            .with_context(|| format!("failed to create {}", root.display()))?;
-        copy(program, &root.join("usr/bin").join(&file))?;
-        for library in libraries(program) {
-            let target = root.join(library.strip_prefix("/").unwrap_or(&library));
-            std::fs::create_dir_all(target.parent().expect("it lies below the root"))
-                .with_context(|| format!("failed to create a directory for {}", target.display()))?;
-            copy(&library, &target)?;
-        }
+        install(program, &context.join("root"), &format!("usr/bin/{file}"))?;
         let dockerfile = format!("FROM scratch\nCOPY root/ /\nUSER 65532:65532\nENTRYPOINT [\"/usr/bin/{file}\"]\n");
         self.build(name, &dockerfile, &context)
     }
@@ -120,6 +111,18 @@ impl ImageStore {
 /// Copies a file together with its mode.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     std::fs::copy(from, to).with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// Copies a program to `target` below `root`, with the libraries it needs where the loader looks for them.
+pub fn install(program: &Path, root: &Path, target: &str) -> Result<()> {
+    let libraries = libraries(program).into_iter().map(|library| (library.clone(), library));
+    for (from, to) in libraries.chain([(program.to_owned(), PathBuf::from(target))]) {
+        let to = root.join(to.strip_prefix("/").unwrap_or(&to));
+        std::fs::create_dir_all(to.parent().expect("it lies below the root"))
+            .with_context(|| format!("failed to create a directory for {}", to.display()))?;
+        copy(&from, &to)?;
+    }
     Ok(())
 }
 

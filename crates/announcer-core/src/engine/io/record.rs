@@ -24,8 +24,8 @@ pub enum Recorded {
 pub struct Record {
     /// The Service that is meant, not a later one of its name.
     pub uid: Uid,
-    /// `vipHost`.
-    pub vip_host: String,
+    /// `vipHost`; absent: nobody announces it yet, and the record is only to be written while no owner stands there.
+    pub vip_host: Option<String>,
     /// The term beside it, in `node` mode. Never written over a newer one.
     pub term: Option<Term>,
     /// `hwaddr`, for DHCP.

@@ -62,6 +62,8 @@ pub struct Review {
     pub losers: Vec<Loser>,
     /// Interfaces on which answers and claims have to be heard.
     pub links: BTreeSet<(u32, bool)>,
+    /// Services that no node may announce yet, whose addresses this node tells clients of.
+    pub unannounced: BTreeSet<ServiceKey>,
     /// What authors have to know of Services that no node takes: reason and text.
     pub told: Vec<(ServiceKey, Reason, String)>,
 }
@@ -118,6 +120,9 @@ impl Cluster {
             if let Some(since) = self.vacant_since(&round, &standing, holder) {
                 vacant.insert(standing.primary().key.clone(), since);
                 review.told.extend(self.tell_vacant(&round, &standing, since, &mut wake));
+                if standing.awaits_endpoint() && self.is_teller(&round, &standing) {
+                    review.unannounced.extend(standing.members.iter().map(|view| view.key.clone()));
+                }
             }
             review.told.extend(self.tell_unwell(&round, &standing, defects, &mut wake));
             if let Some((owner, vips)) = self.to_watch(&round, &standing) {
@@ -188,11 +193,11 @@ impl Cluster {
         since: Instant,
         wake: &mut Wake,
     ) -> Vec<(ServiceKey, Reason, String)> {
-        let Round { now, scene, fitness, .. } = *round;
+        let now = round.now;
         if self.passed_over(round, standing) < standing.line.len() {
             wake.at(now + PASS_OVER);
         }
-        let Some(obstacle) = self.obstacle(now, scene, fitness, standing) else { return Vec::new() };
+        let Some(obstacle) = self.obstacle(round, standing) else { return Vec::new() };
         let due = since + obstacle.grace();
         if now < due {
             wake.at(due);

@@ -70,6 +70,11 @@ impl Standing<'_> {
         self.addresses.iter().map(|(address, _)| *address)
     }
 
+    /// Nobody has it, and no node may have it before an endpoint is ready.
+    pub fn awaits_endpoint(&self) -> bool {
+        self.seat.is_none() && self.only.as_ref().is_some_and(BTreeSet::is_empty)
+    }
+
     pub fn is_of(&self, node: &str) -> bool {
         self.seat.as_ref().is_some_and(|seat| seat.host == node)
     }
@@ -90,6 +95,9 @@ impl Cluster {
         let link = link_of(scene, placed_by, addresses.first().map(|(address, _)| *address));
         let seat = self.seat_of(&members);
         let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), scene.endpoints);
+        // A lease needs a node that holds it, and before there is no address that clients could be told of.
+        let leases = members.iter().any(|view| view.wants_dhcp() || view.wants_dhcp6());
+        let only = only.filter(|nodes| !(leases && nodes.is_empty()));
         let served = |node: &str| only.as_ref().is_none_or(|nodes| nodes.contains(node));
         let key = key.to_string();
         let ipv6 = wants_ipv6(&members, &addresses);

@@ -2,14 +2,14 @@
 //! an owner nobody else would say a word. Pure.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use l2_types::Link;
 
 use super::member::Fitness;
-use super::standing::Standing;
-use super::{Cluster, Scene, place};
+use super::standing::{Round, Standing};
+use super::{Cluster, place};
 use crate::network::InterfaceError;
 use crate::reason::Reason;
 
@@ -37,7 +37,7 @@ pub enum Obstacle {
 
 fn elsewhere(nodes: &BTreeSet<String>) -> String {
     if nodes.is_empty() {
-        return "nor has any other node".to_owned();
+        return "nor has any other node: it is announced as soon as one is ready".to_owned();
     }
     let names: Vec<&str> = nodes.iter().map(String::as_str).take(5).collect();
     let more = if nodes.len() > names.len() { " and others" } else { "" };
@@ -79,26 +79,26 @@ impl Obstacle {
 
 impl Cluster {
     /// What the authors of a group without an owner should hear from this node, if it is the one that tells.
-    pub(super) fn obstacle(
-        &self,
-        now: Instant,
-        scene: &Scene<'_>,
-        fitness: &BTreeMap<String, Fitness>,
-        standing: &Standing<'_>,
-    ) -> Option<Obstacle> {
-        if scene.stopping {
+    pub(super) fn obstacle(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<Obstacle> {
+        if !self.is_teller(round, standing) {
             return None;
         }
-        let only = standing.only.as_ref();
+        let fitness = round.fitness[&self.me];
+        Obstacle::of(&self.me, fitness, standing.only.as_ref(), standing.chosen(round.scene))
+    }
+
+    /// Whether this node speaks about a group without an owner.
+    pub(super) fn is_teller(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
+        let Round { now, scene, fitness, .. } = *round;
+        if scene.stopping {
+            return false;
+        }
         let speaks = |node: &str| {
             let leaving = self.facts.card(node).is_some_and(|card| card.leaving);
             node == self.me || !(leaving || self.facts.is_expired(now, node))
         };
         let speakers = fitness.iter().map(|(node, fitness)| (node.as_str(), *fitness)).filter(|(node, _)| speaks(node));
-        if teller(&standing.key, speakers, only) != Some(self.me.as_str()) {
-            return None;
-        }
-        Obstacle::of(&self.me, fitness[&self.me], only, standing.chosen(scene))
+        teller(&standing.key, speakers, standing.only.as_ref()) == Some(self.me.as_str())
     }
 }
 

@@ -8,8 +8,14 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::super::super::load_balancers::build;
+use super::super::card::Card;
+use super::super::record;
+use super::words::mismatch;
 use super::*;
+use crate::instances::view::VmView;
+use crate::instances::view::build::vm;
 use crate::load_balancers::own_writes::lb_cache;
+use cloud_provider::view::{NodeView, Ready};
 
 struct Lab {
     server: Scenario,
@@ -31,6 +37,11 @@ impl Lab {
 
     /// The same with this API server.
     fn over(server: Scenario, flag: &str, object: Option<&str>) -> Self {
+        Self::on(server, flag, object, &[], &[])
+    }
+
+    /// The same with these Nodes and machines.
+    fn on(server: Scenario, flag: &str, object: Option<&str>, nodes: &[NodeView], vms: &[VmView]) -> Self {
         let web = build::service("default/web").done();
         let lbs = lb_cache();
         let objects = object.map(|cluster| {
@@ -43,15 +54,21 @@ impl Lab {
         lbs.replace(objects.into_iter().collect());
         let sources = Sources {
             services: cloud_provider::cache::services_with([web]),
+            nodes: cloud_provider::cache::nodes(),
             lbs,
+            vms: Cache::in_memory(|old, new| old != new, []),
             vmis: Cache::in_memory(|old, new| old != new, []),
+            machines: std::array::from_fn(|_| watch::Sender::default().subscribe()),
             record: record_cache(),
         };
+        sources.nodes.replace(nodes.iter().map(|node| (node.name.clone(), node.clone())).collect());
+        sources.vms.replace(vms.iter().map(|vm| (vm.name.clone(), vm.clone())).collect());
         let identity = Identity::unknown(ClusterName::from_record(flag));
         let metrics = Arc::new(Metrics::register(&mut Registry::default()));
         let (recorder, events) = Recorder::to_channel("test");
         let records = Records::new(server.client());
-        let keeper = Keeper::new(identity.clone(), sources.clone(), records, Arc::clone(&metrics));
+        let place = Place { namespace: "guests".into(), server: "https://h".into(), ..Place::default() };
+        let keeper = Keeper::new(identity.clone(), place, sources.clone(), records, Arc::clone(&metrics));
         tokio::spawn(keeper.run(recorder));
         Self { server, identity, sources, events, metrics }
     }
@@ -64,7 +81,11 @@ impl Lab {
 
     /// The watch shows this name in the record.
     fn shows(&self, name: &str) {
-        let record = Record { cluster_name: Some(ClusterName::from_record(name)), ..Record::default() };
+        let card = self.identity.card().map(Arc::unwrap_or_clone).map(|mut card| {
+            card.names.insert(name.to_owned());
+            card
+        });
+        let record = Record { cluster_name: Some(ClusterName::from_record(name)), card, ..Record::default() };
         self.sources.record.apply(NAME.into(), record);
     }
 
@@ -79,7 +100,18 @@ fn none() -> (u16, Value) {
 
 fn remembered(name: &str) -> (u16, Value) {
     let metadata = json!({"name": NAME, "namespace": NAMESPACE, "resourceVersion": "1", "uid": "u"});
-    (200, json!({"metadata": metadata, "data": {"cluster-name": name}}))
+    (200, json!({"metadata": metadata, "data": {"cluster-name": name, "identity": card(name, &[]).to_text()}}))
+}
+
+/// The card of a cluster with these machines. Every GET is answered with the record, also that of the Namespace.
+fn card(name: &str, machines: &[&str]) -> Card {
+    Card {
+        cluster_uid: "u".into(),
+        namespace: "guests".into(),
+        names: [name.to_owned()].into(),
+        machines: machines.iter().map(|uid| (*uid).to_owned()).collect(),
+        ..Card::default()
+    }
 }
 
 async fn settle() {
@@ -93,7 +125,8 @@ async fn the_name_first_used_is_remembered_and_later_costs_no_write() {
     let mut fresh = Lab::start("prod", None, none());
     assert_eq!(fresh.name().await, "prod");
     settle().await;
-    assert_eq!(fresh.server.writes()[0].body["data"], json!({"cluster-name": "prod"}));
+    let card = Card { cluster_uid: String::new(), ..card("prod", &[]) }.to_text();
+    assert_eq!(fresh.server.writes()[0].body["data"], json!({"cluster-name": "prod", "identity": card}));
     assert_eq!(fresh.told(), Vec::<String>::new());
 
     let again = Lab::start("prod", None, remembered("prod"));
@@ -174,7 +207,7 @@ async fn a_record_that_somebody_deletes_is_written_again() {
 
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_refuses_for_a_moment_after_its_start_is_waited_for() {
-    let begin = tokio::time::Instant::now();
+    let begin = Instant::now();
     let server = Scenario::answering(move |_| {
         if begin.elapsed() < Duration::from_secs(2) {
             return (403, Scenario::status(403, "Forbidden", "no"));
@@ -246,8 +279,108 @@ fn the_way_out_is_in_the_text() {
     let name = ClusterName::from_record;
     let text = mismatch(&name("prod"), &name("prod2"));
     assert!(
-        text.contains("set --cluster-name=prod.") && text.contains(r#"-p '{"data":{"cluster-name":"prod2"}}'"#),
+        text.contains("set --cluster-name=prod.") && text.contains("`harvester-cloud-provider identity rename prod2`"),
         "{text}"
     );
     assert!(mismatch(&name("prod"), &name("kubernetes")).contains("NEW-NAME"));
+}
+
+fn node(name: &str, machine: &str, ready: bool) -> NodeView {
+    let provider_id = Some(harvester_api::keys::provider_id(machine));
+    NodeView { provider_id, ready: Some(if ready { Ready::True } else { Ready::Unknown }), ..build::node(name, &[]) }
+}
+
+/// A record of these machines that can be written to, and the Lab on top of it.
+fn stored(flag: &str, nodes: &[NodeView], vms: &[VmView], machines: &[&str]) -> (Arc<std::sync::Mutex<Value>>, Lab) {
+    let mut object = remembered("prod").1;
+    object["data"]["identity"] = card("prod", machines).to_text().into();
+    let object = Arc::new(std::sync::Mutex::new(object));
+    let there = Arc::clone(&object);
+    let server = Scenario::answering(move |request| {
+        let mut there = there.lock().unwrap();
+        if request.method == "PUT" {
+            *there = request.body.clone();
+        }
+        (200, there.clone())
+    });
+    (object, Lab::on(server, flag, None, nodes, vms))
+}
+
+async fn holds(lab: &Lab, expected: Option<&str>) {
+    let mut holds = lab.identity.holds();
+    let reached = holds.wait_for(|hold| hold.as_ref().map(|hold| hold.reason) == expected);
+    tokio::time::timeout(Duration::from_secs(5), reached).await.expect("in time").unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_that_are_not_there_end_in_safe_mode_which_is_told_once_and_ends_by_itself() {
+    let nodes = [node("a", "vm-a", true), node("b", "vm-b", true)];
+    let (object, mut lab) = stored("prod", &nodes, &[vm("x", "vm-x")], &["vm-a", "vm-b"]);
+    holds(&lab, Some("MachinesNotSeen")).await;
+    assert_eq!((lab.identity.name(), lab.metrics.safe_mode.get()), (None, 1), "nobody works under any name");
+    settle().await;
+    let text = object.lock().unwrap()["data"]["safe-mode"].as_str().unwrap().to_owned();
+    assert!(text.starts_with("MachinesNotSeen: 2 Nodes run on virtual machines such as vm-a of Node a"), "{text}");
+    // Machines and Nodes come and go for ten minutes.
+    for n in 0..600 {
+        lab.sources.vms.apply(format!("x{n}"), vm(&format!("x{n}"), &format!("vm-x{n}")));
+        lab.sources.nodes.apply("a".into(), node("a", "vm-a", n % 2 == 0));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!((lab.server.writes().len(), lab.told()), (1, vec!["SafeMode".to_owned()]));
+
+    // The right file is back.
+    lab.sources.vms.replace([("a".to_owned(), vm("a", "vm-a")), ("b".to_owned(), vm("b", "vm-b"))].into());
+    lab.sources.nodes.apply("a".into(), node("a", "vm-a", true));
+    holds(&lab, None).await;
+    assert_eq!(lab.name().await, "prod");
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert_eq!((lab.told(), lab.metrics.safe_mode.get()), (vec!["SafeModeEnded".to_owned()], 0));
+    assert_eq!(object.lock().unwrap()["data"].get("safe-mode"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_is_held_from_the_first_moment_and_becomes_a_cluster_of_its_own_by_a_humans_word() {
+    // The Node of the original is Ready in the snapshot until the controller manager looks.
+    let nodes = [node("a", "vm-a", true), node("x", "vm-x", true)];
+    let (object, mut lab) = stored("prod", &nodes, &[vm("a", "vm-a"), vm("x", "vm-x")], &["vm-a"]);
+    holds(&lab, Some(NOT_KNOWN)).await;
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!(lab.identity.name(), None);
+    lab.sources.nodes.apply("a".into(), node("a", "vm-a", false));
+    tokio::time::sleep(SETTLED).await;
+    holds(&lab, Some("MachinesReplaced")).await;
+    settle().await;
+    {
+        let mut object = object.lock().unwrap();
+        object["metadata"]["annotations"] = json!({record::WORD: "copy prod2"});
+        let shown: ConfigMap = serde_json::from_value(object.clone()).unwrap();
+        lab.sources.record.apply(NAME.into(), Record::from(&shown));
+    }
+    holds(&lab, None).await;
+    assert_eq!(lab.name().await, "prod2");
+    let card = lab.identity.card().unwrap();
+    assert_eq!((card.names.clone(), card.machines.clone()), (["prod2".to_owned()].into(), ["vm-x".to_owned()].into()));
+    settle().await;
+    let object = object.lock().unwrap();
+    assert_eq!((&object["data"]["cluster-name"], object["data"].get("safe-mode")), (&json!("prod2"), None));
+    assert_eq!(object["metadata"]["annotations"].get(record::WORD), None);
+    assert_eq!(lab.told(), ["SafeMode", "IdentityConfirmed", "ClusterNameNotChanged", "SafeModeEnded"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_controller_holds_until_it_is_not() {
+    let lab = Lab::start("prod", None, remembered("prod"));
+    lab.name().await;
+    let paused = |paused| Record {
+        paused,
+        cluster_name: Some(ClusterName::from_record("prod")),
+        card: lab.identity.card().map(Arc::unwrap_or_clone),
+        ..Record::default()
+    };
+    lab.sources.record.apply(NAME.into(), paused(true));
+    holds(&lab, Some(PAUSED)).await;
+    assert_eq!((lab.identity.hold().unwrap().initialises_nodes, lab.metrics.paused.get()), (false, 1));
+    lab.sources.record.apply(NAME.into(), paused(false));
+    holds(&lab, None).await;
 }

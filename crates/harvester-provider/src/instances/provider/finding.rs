@@ -1,14 +1,17 @@
 //! Which machine a node is on: first without a look at all machines, then with one; what is found is remembered.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Mutex;
 use std::time::Instant;
 
+use cloud_provider::provider::NodeWake;
 use cloud_provider::view::NodeView;
+use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine_instance::Phase;
 
 use super::super::hostnames::Resolution;
 use super::super::lookup::{Found, Machines, find, vm_uid};
-use super::{Binding, HarvesterInstances, Memory, NODE_LASTS, SWEEP_EVERY};
+use super::{Binding, HarvesterInstances, Memory, NODE_LASTS, SWEEP_EVERY, VmiCache, lock};
 
 impl HarvesterInstances {
     /// The usual cases without a look at all machines, because a thousand nodes may join at once: a provider ID that we have met,
@@ -26,7 +29,7 @@ impl HarvesterInstances {
         let cluster = self.cluster.name_or_flag();
         let ours = cluster.is_default() || vmi.guest_cluster().is_none_or(|other| other == cluster.as_str());
         let free = memory.bound.get(&vm.uid).is_none_or(|binding| binding.node == node.name);
-        if !self.follows_vmis || !ours || !free || !memory.hostnames.is_plain(&node.name) {
+        if !self.asks_agents || !ours || !free || !memory.hostnames.is_plain(&node.name) {
             return None;
         }
         match memory.hostnames.resolve(&node.name, true, &[vmi.as_ref()], Instant::now()) {
@@ -48,7 +51,7 @@ impl HarvesterInstances {
         let bound = memory.bound.iter().map(|(uid, binding)| (uid.clone(), binding.node.clone())).collect();
         let cluster = self.cluster.name_or_flag();
         let machines = Machines { cluster: &cluster, vms: &vms, vmis: &vmis, bound: &bound };
-        find(node, machines, self.follows_vmis.then_some(&mut memory.hostnames), Instant::now())
+        find(node, machines, self.asks_agents.then_some(&mut memory.hostnames), Instant::now())
     }
 
     pub(super) fn find(&self, node: &NodeView) -> Found {
@@ -78,4 +81,26 @@ impl HarvesterInstances {
         }
         found
     }
+}
+
+/// The nodes to look at again when this machine changes. None while it is between two hosts: its zone is about to change.
+pub(super) fn nodes_of(vm: &str, vmis: &VmiCache, cluster: &ClusterName, memory: &Mutex<Memory>) -> Vec<NodeWake> {
+    let vmi = vmis.get(&vm.to_owned());
+    if vmi.as_ref().is_some_and(|vmi| vmi.migrating) {
+        return Vec::new();
+    }
+    let labelled = vmi.as_ref().and_then(|vmi| vmi.guest_cluster());
+    if !cluster.is_default() && labelled.is_some_and(|other| other != cluster.as_str()) {
+        return Vec::new();
+    }
+    let memory = lock(memory);
+    let bound = memory.bound.values().find(|binding| binding.vm == vm).map(|binding| &binding.node);
+    let bound = bound.or_else(|| memory.found.get(vm)).cloned();
+    // A node that waits for the machine of its own name does not wait for this one, unless one fewer makes the difference.
+    let waits = |node: &&String| {
+        vmi.is_none() || **node == vm || memory.hostnames.is_called(vm, node) || vmis.get(node).is_none()
+    };
+    let mut nodes: BTreeSet<String> = memory.unresolved.keys().filter(waits).cloned().collect();
+    nodes.insert(bound.unwrap_or_else(|| vm.to_owned()));
+    nodes.into_iter().map(NodeWake::Node).collect()
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cloud_provider::provider::Waiting;
+use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::{ServiceKey, ServiceView};
+use harvester_api::keys::cloudprovider::ABANDON;
 use harvester_api::load_balancer::Ipam;
 
 use super::super::booking::{When, when};
@@ -16,10 +18,15 @@ use super::super::wait_reason::WaitReason;
 use super::object::foreign;
 use super::{Refusal, object};
 use crate::config::LoadBalancerConfig;
+use crate::identity::proof::is_handed_over;
 
 /// What to do for a Service that is gone or wants no load balancer any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeletePlan {
+    /// The object is another Service's by now: nothing of this one is left.
+    HandedOver,
+    /// Not at this moment, for this reason: another pass is about to change what there is.
+    Soon(String),
     /// Nothing is known of an object: ask the API itself before saying so (W-04).
     Verify,
     /// Delete it.
@@ -44,16 +51,48 @@ pub enum DeletePlan {
     Refused(Refusal),
 }
 
+/// Everything that the deletion of one object of a Service depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaving<'a> {
+    /// Cluster name, namespace.
+    pub config: &'a LoadBalancerConfig,
+    /// The object, if it is known.
+    pub lb: Option<&'a LbView>,
+    /// Services that want to share this one's address.
+    pub sharers: &'a [Arc<ServiceView>],
+    /// Services that have an address of the object, whatever they want; see [`sharing::users`].
+    pub users: &'a [Arc<ServiceView>],
+    /// For how long this process has known the object.
+    pub age: Duration,
+    /// Another Service is handing its object over to this one at this moment.
+    pub inherits: bool,
+    /// Another Service is being given the address at this moment.
+    pub claimed: bool,
+}
+
+/// Decision 12: the object that the user tells us to leave behind, if it is one of `names`, and not while the Service wants it.
+pub fn abandoned(service: &ServiceView, names: impl IntoIterator<Item = String>) -> Option<String> {
+    let wanted = service.annotations.get(ABANDON).filter(|_| !wants_load_balancer(service))?;
+    names.into_iter().find(|name| name == wanted)
+}
+
 /// ccm.md 3.9: by the Service's own name, whatever was ever published and whether its primary still exists (W-04, W-23). Two kinds of
 /// others are in the way: who wants to share and has joined, and `users`, who have the address whatever they want; see
 /// [`sharing::users`].
-pub fn delete(
-    service: &ServiceView,
-    config: &LoadBalancerConfig,
-    lb: Option<&LbView>,
-    (sharers, users): (&[Arc<ServiceView>], &[Arc<ServiceView>]),
-    age: Duration,
-) -> DeletePlan {
+pub fn delete(service: &ServiceView, leaving: &Leaving<'_>) -> DeletePlan {
+    let Leaving { config, lb, sharers, users, age, inherits, claimed } = *leaving;
+    if lb.is_some_and(|lb| is_handed_over(lb, service)) {
+        return DeletePlan::HandedOver;
+    }
+    // It could go before the object is its own, and nobody would look after that.
+    if inherits {
+        let message = format!("another service is handing its load balancer over to service {}", service.key);
+        return DeletePlan::Soon(message);
+    }
+    // Once that is answered, the other one is an heir, or in the way.
+    if claimed {
+        return DeletePlan::Soon(format!("another service is about to share the address of service {}", service.key));
+    }
     let Some(lb) = lb else { return DeletePlan::Verify };
     if let Some(refusal) = foreign(service, lb, config) {
         return DeletePlan::Refused(refusal);

@@ -18,7 +18,7 @@ use cloud_provider::provider::Waiting;
 use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::load_balancer::LoadBalancer;
 
-pub use delete::{DeletePlan, delete};
+pub use delete::{DeletePlan, Leaving, abandoned, delete};
 pub use moving::{name_in_pool, needs_object, next_object};
 pub use refusal::Refusal;
 

@@ -52,7 +52,7 @@ pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Op
     (due, Verdict::Waiting(waiting, told.reason))
 }
 
-/// Harvester booked an address that a Service with a static one uses. Two nodes must not answer for it; who has it keeps it.
+/// Harvester booked an address that another Service has: a static one, or one whose booking Harvester has lost. Two nodes must not answer for it; who has it keeps it.
 pub(super) fn used_by_static(
     service: &ServiceView,
     source: &Source,
@@ -64,9 +64,10 @@ pub(super) fn used_by_static(
     };
     let service = &service.key;
     let message = format!(
-        "Harvester booked address {address} for service {service}, and service {by} uses it by annotation {ip}: static addresses must \
-         lie outside all pools. Give service {by} another address, or exclude {address} from the IPPool and create service {service} \
-         anew",
+        "Harvester booked address {address} for service {service}, and service {by} has it. If service {by} asks for it by annotation \
+         {ip}: static addresses must lie outside all pools; give service {by} another address, or exclude {address} from the IPPool and \
+         create service {service} anew. If not, the pool was made anew or Harvester was restored: service {by} keeps the address until \
+         it has another one",
         ip = cloudprovider::IP
     );
     let reason = WaitReason::AddressTaken;

@@ -158,6 +158,7 @@ impl Refusal {
             Self::Foreign { .. } => "NameTaken",
             Self::Network(_) => "NoSuchNetwork",
             Self::Share(ShareError::PortTaken(_)) => "PortTaken",
+            Self::Share(ShareError::NoConsent { .. }) => "SharingNotAgreed",
             Self::Share(_) => "NoSuchPrimary",
         }
     }

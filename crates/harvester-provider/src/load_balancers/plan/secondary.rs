@@ -7,29 +7,32 @@ use cloud_provider::view::ServiceView;
 use super::super::booking::{When, when};
 use super::super::network::wanted_network;
 use super::super::service_patch::share;
-use super::super::sharing::{self, PortClash, first_clash};
+use super::super::sharing::{self, PortClash, ShareError, first_clash};
 use super::super::wait_reason::WaitReason;
 use super::delete::{still_booking, still_used};
 use super::object::{foreign, network_changed};
-use super::{Action, Plan, Refusal, Verdict, World, user_wait, wait};
+use super::{Action, Plan, Refusal, Verdict, World, user_wait};
 
 /// ccm.md 3.6.
 pub(super) fn ensure(service: &ServiceView, primary: &Arc<ServiceView>, world: &World<'_>) -> Plan {
+    if !sharing::may_share(service, primary, world.config.share_across_namespaces) {
+        let (primary, namespace) = (primary.key.clone(), service.key.namespace.clone());
+        return Plan::only(Refusal::Share(ShareError::NoConsent { primary, namespace }));
+    }
     if primary.deleting {
-        return Plan::only(wait(format!("primary service {} is being deleted", primary.key), WaitReason::Primary));
+        let story = format!("primary service {} is being deleted: name another one, or make it again", primary.key);
+        return Plan::only(user_wait(story, WaitReason::Primary));
     }
     // A Service that is no load balancer any more gives its address up as soon as nobody who has it is left: nobody joins.
     let stays = primary.is_load_balancer && !primary.has_class;
     let Some(ip) = primary.ingress.first().filter(|_| stays || sharing::has_joined(service, primary)) else {
         let story = format!("primary service {} has no ingress IP", primary.key);
-        return Plan::only(if stays {
-            wait(story, WaitReason::Primary)
+        let remedy = if stays {
+            "this Service gets that address as soon as there is one; the Events of that Service say what it waits for"
         } else {
-            user_wait(
-                format!("{story}: it is no Service of type LoadBalancer without loadBalancerClass, name another one"),
-                WaitReason::Primary,
-            )
-        });
+            "it is no Service of type LoadBalancer without loadBalancerClass, name another one"
+        };
+        return Plan::only(user_wait(format!("{story}: {remedy}"), WaitReason::Primary));
     };
     if let Some((port, by)) = first_clash(service, world.occupants) {
         let (primary, secondary) = (primary.key.clone(), service.key.clone());

@@ -15,13 +15,13 @@ use runtime::error::chain;
 use super::super::apply::{self, RequestError};
 use super::super::desired::Change;
 use super::super::owned::Owned;
-use super::super::plan::{self, DeletePlan};
+use super::super::plan::{self, DeletePlan, Leaving};
 use super::super::service_patch::ServicePatch;
 use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::super::wakes::object_name;
 use super::perform::Done;
-use super::{HarvesterLoadBalancers, ROUNDS, failed, refused, soon, unix_seconds};
+use super::{HarvesterLoadBalancers, Now, ROUNDS, failed, refused, soon};
 use crate::identity::proof::is_handed_over;
 
 /// A deletion that takes longer than this is the user's trouble.
@@ -35,14 +35,14 @@ struct Reserved<'a>(&'a HarvesterLoadBalancers, ServiceKey);
 
 impl<'a> Reserved<'a> {
     fn new(provider: &'a HarvesterLoadBalancers, heir: &ServiceKey) -> Self {
-        provider.memory().heirs.insert(heir.clone());
+        provider.memory().passes.begin_hand_over(heir);
         Self(provider, heir.clone())
     }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        self.0.memory().heirs.remove(&self.1);
+        self.0.memory().passes.end_hand_over(&self.1);
     }
 }
 
@@ -60,11 +60,12 @@ impl HarvesterLoadBalancers {
             Ok(Deleted::Gone { .. } | Deleted::Left(_)) => false,
         };
         if !waits_for_harvester {
-            self.memory().deleting.remove(&service.key);
+            self.memory().not_kept(&service.key);
             return result;
         }
-        let since = *self.memory().deleting.entry(service.key.clone()).or_insert_with(Instant::now);
-        let late = since.elapsed() > PATIENCE;
+        let now = Instant::now();
+        let since = self.memory().kept_since(&service.key, now);
+        let late = now.saturating_duration_since(since) > PATIENCE;
         match result {
             Ok(Deleted::Waiting(waiting)) if late => Ok(Deleted::Waiting(self.with_escape(service, &waiting))),
             Err(error) if late => {
@@ -90,11 +91,10 @@ impl HarvesterLoadBalancers {
 
     /// The object that the user tells us to leave behind; only under its exact name, and not while the Service wants it.
     fn abandoned(&self, service: &ServiceView) -> Option<String> {
-        let wanted = service.annotations.get(ABANDON)?;
         let config = self.config();
         let owned = self.owned(service, &config);
         let names = [owned.name, self.owners.last_name(service, &config), object_name(&config, service)];
-        names.into_iter().find(|name| name == wanted).filter(|_| !wants_load_balancer(service))
+        plan::abandoned(service, names)
     }
 
     async fn abandon(&self, service: &ServiceView, name: &str) -> Result<Deleted, ProviderError> {
@@ -109,7 +109,7 @@ impl HarvesterLoadBalancers {
         }
         let lb = format!("{}/{name}", self.given.namespace);
         self.forget(service, name);
-        self.memory().deleting.remove(&service.key);
+        self.memory().not_kept(&service.key);
         let message = format!(
             "load balancer {lb} is left behind on Harvester, as annotation {ABANDON} asks; its address may stay booked"
         );
@@ -117,7 +117,7 @@ impl HarvesterLoadBalancers {
     }
 
     async fn note_orphan(&self, service: &ServiceView, name: &str) -> Result<(), ProviderError> {
-        let now = Timestamp::from_second(unix_seconds()).unwrap_or_default().to_string();
+        let now = Timestamp::from_second(Now::read().unix).unwrap_or_default().to_string();
         let lb = format!("{}/{name}", self.given.namespace);
         let what = format!("{lb} of service {} ({}), abandoned ", service.key, service.uid);
         match self.requests.note_orphan(&what, &now).await {
@@ -175,30 +175,30 @@ impl HarvesterLoadBalancers {
     ) -> Result<Option<Deleted>, ProviderError> {
         let lb = self.objects.get(name);
         let config = self.config();
-        let handed_over = |lb: &LbView| is_handed_over(lb, service);
-        if lb.as_deref().is_some_and(handed_over) {
-            return Ok(Some(Deleted::Gone { existed: false }));
-        }
-        // It could go before the object is its own, and nobody would look after that.
-        if self.memory().heirs.contains(&service.key) {
-            let message = format!("another service is handing its load balancer over to service {}", service.key);
-            return Ok(Some(Deleted::Waiting(soon(message))));
-        }
-        // Another Service is being given the address at this moment: it is an heir, or in the way, once that is answered.
-        if self.memory().claims.contains_key(&service.key) {
-            let message = format!("another service is about to share the address of service {}", service.key);
-            return Ok(Some(Deleted::Waiting(soon(message))));
-        }
         let shown = Owned { name: name.to_owned(), lb: lb.clone(), others: Vec::new() };
-        let users = self.users(service, &shown);
-        let age = lb.as_deref().map(|lb| self.objects.age(lb)).unwrap_or_default();
-        let plan = plan::delete(service, &config, lb.as_deref(), (&self.sharers(service, &config), &users), age);
+        let (sharers, users) = (self.sharers(service, &config), self.users(service, &shown));
+        let (inherits, claimed) = {
+            let memory = self.memory();
+            (memory.passes.is_heir(&service.key), memory.passes.is_claimed(&service.key))
+        };
+        let leaving = Leaving {
+            config: &config,
+            lb: lb.as_deref(),
+            sharers: &sharers,
+            users: &users,
+            age: lb.as_deref().map(|lb| self.objects.age(lb)).unwrap_or_default(),
+            inherits,
+            claimed,
+        };
+        let plan = plan::delete(service, &leaving);
         let wanted = matches!(plan, DeletePlan::Send { .. }).then(|| name.to_owned());
         self.pacer.wants_only(&service.key, wanted.as_slice());
         match plan {
+            DeletePlan::HandedOver => Ok(Some(Deleted::Gone { existed: false })),
+            DeletePlan::Soon(message) => Ok(Some(Deleted::Waiting(soon(message)))),
             DeletePlan::Verify => match self.requests.read(name).await.map_err(failed)? {
                 None => {
-                    let existed = self.memory().deleted.contains(name);
+                    let existed = self.memory().was_found_for_deletion(name);
                     Ok(Some(Deleted::Gone { existed }))
                 }
                 Some(view) => {
@@ -211,8 +211,12 @@ impl HarvesterLoadBalancers {
                     self.metrics.waits(&service.key, Some(WaitReason::Turn));
                     return Ok(Some(Deleted::Waiting(waiting)));
                 }
+                if let Some(waiting) = self.is_wanted_after_all(service).await? {
+                    self.pacer.failed(name);
+                    return Ok(Some(Deleted::Waiting(waiting)));
+                }
                 let answer = self.send_delete(name, &uid).await?;
-                self.memory().deleted.insert(name.to_owned());
+                self.memory().found_for_deletion(name);
                 if leaks && !matches!(answer, apply::Deleted::Gone) {
                     self.count_leak(name);
                 }
@@ -230,13 +234,24 @@ impl HarvesterLoadBalancers {
             DeletePlan::HandOver { uid, heir, changes } => self.hand_over(name, &uid, heir, &changes).await,
             DeletePlan::Waiting(waiting, reason) => {
                 if reason == WaitReason::Terminating {
-                    self.memory().deleted.insert(name.to_owned());
+                    self.memory().found_for_deletion(name);
                 }
                 self.metrics.waits(&service.key, Some(reason));
                 Ok(Some(Deleted::Waiting(self.or_stuck(name, waiting))))
             }
             DeletePlan::Refused(refusal) => Err(refused(&refusal)),
         }
+    }
+
+    /// A Service that the watch does not show may be missing in the view of an API server that is behind: before anything is deleted
+    /// for it, it is read itself. Whoever is there and goes needs no proof.
+    async fn is_wanted_after_all(&self, service: &ServiceView) -> Result<Option<Waiting>, ProviderError> {
+        if self.services.get(&service.key).is_some() {
+            return Ok(None);
+        }
+        let live = self.requests.read_service(&service.key).await.map_err(failed)?;
+        let wanted = live.is_some_and(|live| live.uid == service.uid && wants_load_balancer(&live));
+        Ok(wanted.then(|| soon(format!("service {} is there, and the watch does not show it yet", service.key))))
     }
 
     /// The object and its address go on with another Service.
@@ -261,7 +276,7 @@ impl HarvesterLoadBalancers {
             return Ok(None);
         }
         let message = format!("load balancer {lb} and its address go on with service {heir} of the same group");
-        self.memory().inherited.insert(heir, name.to_owned());
+        self.memory().handed_over(&heir, name);
         drop(reserved);
         Ok(Some(Deleted::Left(Remark { reason: "HandedOverLoadBalancer", message, warning: false })))
     }

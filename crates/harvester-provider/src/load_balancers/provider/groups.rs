@@ -39,17 +39,15 @@ impl HarvesterLoadBalancers {
             return Some(Arc::clone(holder));
         }
         let members: Vec<_> = all.into_iter().filter(|service| sharing::is_member(service)).collect();
-        let mut memory = self.memory();
-        let founder = memory.founders.get(group).and_then(|key| members.iter().find(|member| member.key == *key));
-        let founder = founder.or(members.first()).cloned()?;
-        memory.founders.insert(group.clone(), founder.key.clone());
-        Some(founder)
+        self.memory().founder(group, &members).cloned()
     }
 
     /// Services that share with `primary`: by its name, and by its group. Of a group that another one leads, those who still show
     /// this one's address: it is not released before they have gone over.
     pub(super) fn sharers(&self, primary: &ServiceView, config: &LoadBalancerConfig) -> Vec<Arc<ServiceView>> {
-        let sharers = sharing::sharers(&primary.key, self.neighbours.naming(&primary.key));
+        let mut sharers = sharing::sharers(&primary.key, self.neighbours.naming(&primary.key));
+        // Who was refused neither takes its ports nor keeps its address alive.
+        sharers.retain(|sharer| sharing::may_share(sharer, primary, config.share_across_namespaces));
         let mut sharers: Vec<_> = sharers.iter().map(|service| Arc::new(self.patched.see(service))).collect();
         if let Some(group) = sharing::group_of(primary) {
             let leads = self.leader(&group, config).is_some_and(|leader| leader.key == primary.key);

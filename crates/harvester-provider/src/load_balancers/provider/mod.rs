@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloud_provider::cache::{NodeCache, ServiceCache};
-use cloud_provider::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
+use cloud_provider::provider::{Deleted, Ensured, Hold, LoadBalancers, ProviderError, Waiting};
 use cloud_provider::view::{ServiceKey, ServiceView};
 use futures::stream::BoxStream;
+use harvester_api::keys::cloudprovider::PAUSED;
 use harvester_api::keys::kube_vip;
 use runtime::error::{api_code, chain};
 use runtime::reflect::Status;
@@ -36,11 +37,10 @@ use super::spelling::misspelt;
 use super::wait_reason::WaitReason;
 use crate::config::{LoadBalancerConfig, lacks_rights, remedy};
 use crate::host_upgrade::Caution;
-use crate::identity::Identity;
-use crate::identity::keeper::cluster_uid;
+use crate::identity::{Identity, keeper};
 use crate::metrics::Metrics;
 use crate::nad_mapping::MappingSource;
-use memory::Memory;
+use memory::{Memory, Now};
 use perform::Done;
 
 /// How often one call decides anew because the world was not as the caches showed it.
@@ -83,10 +83,6 @@ struct Unsettled {
     services: BTreeSet<ServiceKey>,
     /// How many outages are over.
     recoveries: u64,
-}
-
-fn unix_seconds() -> i64 {
-    k8s_openapi::jiff::Timestamp::now().as_second()
 }
 
 impl HarvesterLoadBalancers {
@@ -133,12 +129,12 @@ impl HarvesterLoadBalancers {
 
     /// The configuration under the name and UID of this cluster.
     fn config(&self) -> LoadBalancerConfig {
-        self.given.under(&self.identity, cluster_uid(&self.services))
+        self.given.under(&self.identity, &self.services)
     }
 
     /// The LoadBalancer objects of a Service.
     fn owned(&self, service: &ServiceView, config: &LoadBalancerConfig) -> Owned {
-        let inherited = self.memory().inherited.get(&service.key).cloned();
+        let inherited = self.memory().inherited(&service.key);
         let more = Self::name_of_move(service, config).into_iter().chain(inherited);
         self.owners.of(service, &self.objects, config, more)
     }
@@ -222,7 +218,7 @@ impl HarvesterLoadBalancers {
             let current = self.patched.see(service);
             let owned = self.owned(&current, &config);
             name.clone_from(&owned.name);
-            let Plan { actions, verdict } = self.decide(&current, &config, &owned);
+            let Plan { actions, verdict } = self.decide(&current, &config, &owned, Now::read());
             let mut outcome = Ok(());
             let mut decide_anew = false;
             let mut not_yet = None;
@@ -250,13 +246,17 @@ impl HarvesterLoadBalancers {
             }
             // The pass ended before: a place that was kept for the rest would stand empty.
             self.pacer.wants_only(&service.key, &wanted[..asked]);
-            self.end_pass(&service.key);
+            self.memory().passes.end(&service.key);
             outcome?;
             if decide_anew {
                 continue 'rounds;
             }
             let verdict = not_yet.unwrap_or(verdict);
-            let reason = if let Verdict::Waiting(_, reason) = &verdict { Some(*reason) } else { None };
+            let reason = match &verdict {
+                Verdict::Waiting(_, reason) => Some(*reason),
+                Verdict::Refused(_) => Some(WaitReason::User),
+                Verdict::Ready | Verdict::Served(_) => None,
+            };
             self.metrics.waits(&service.key, reason);
             return match verdict {
                 Verdict::Ready => Ok(Ensured::Ready { changed, remark: misspelt(&current.annotations) }),
@@ -268,6 +268,13 @@ impl HarvesterLoadBalancers {
         let message = format!("load balancer {}/{name} changes faster than it can be read", self.given.namespace);
         Ok(Ensured::Waiting(soon(message)))
     }
+}
+
+/// The user wants this Service to be left alone for a while.
+fn paused(service: &ServiceView) -> Option<Arc<Hold>> {
+    service.annotations.get(PAUSED).filter(|value| *value == "true")?;
+    let message = format!("service {} is paused by annotation {PAUSED}", service.key);
+    Some(Arc::new(Hold { reason: keeper::PAUSED, message, initialises_nodes: true }))
 }
 
 fn soon(message: String) -> Waiting {
@@ -339,7 +346,7 @@ fn refused(refusal: &plan::Refusal) -> ProviderError {
 #[async_trait]
 impl LoadBalancers for HarvesterLoadBalancers {
     async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
-        self.memory().deleting.remove(&service.key);
+        self.memory().not_kept(&service.key);
         if let Some(waiting) = upgrading::served(service, self.caution.window()) {
             return Ok(Ensured::Waiting(waiting));
         }
@@ -363,6 +370,10 @@ impl LoadBalancers for HarvesterLoadBalancers {
             self.note_deleted(&service.key, &result, recoveries);
         }
         result
+    }
+
+    fn hold(&self, service: &ServiceView) -> Option<Arc<Hold>> {
+        self.identity.hold().or_else(|| paused(service))
     }
 
     fn at_first_sight(&self, service: &ServiceView) -> BTreeMap<String, String> {

@@ -3,20 +3,19 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
+use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::keys::cloudprovider::CLUSTER_UID;
 use harvester_api::keys::kube_vip;
 
 use super::super::choice::{self, Holder, Source};
 use super::super::owned::Owned;
-use super::super::plan::{self, Action, Plan, World};
-use super::super::sharing::{self, Occupant};
+use super::super::plan::{self, Plan, World};
+use super::super::sharing;
 use super::super::view::LbView;
-use super::memory::Memory;
-use super::unserved::Unserved;
-use super::{HarvesterLoadBalancers, unix_seconds, unserved};
+use super::HarvesterLoadBalancers;
+use super::memory::{Memory, Now, Seen};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::{cluster_of, is_proven};
 
@@ -33,7 +32,7 @@ fn address_in_question(service: &ServiceView, lb: Option<&LbView>) -> Option<(Ip
 /// Another Service whose pass is about to publish that address; nothing shows it yet.
 fn address_claimed(service: &ServiceView, memory: &Memory, lb: Option<&LbView>) -> Option<ServiceKey> {
     let (address, only_static) = address_in_question(service, lb)?;
-    memory.under_way.publisher(&service.key, address, only_static).cloned()
+    memory.passes.under_way.publisher(&service.key, address, only_static).cloned()
 }
 
 /// The object whose address the Service is to show: that of a move, if there is one.
@@ -75,7 +74,15 @@ impl HarvesterLoadBalancers {
         let has_it = |other: &ServiceView| {
             choice::static_address(other) == Some(address) && !sharing::wears_label_of(other, &service.key)
         };
-        others.retain(|other| !only_static || has_it(other));
+        // A booking is worth less than what another one shows: after a restore of the host, or with a pool that was made anew, the
+        // host knows nothing of who has the address. Who showed it first keeps it; the other one waits until it has gone over.
+        let shows_it = |other: &ServiceView| {
+            let new = !sharing::shows_ip(service, address) && !service.ingress.contains(&address);
+            new && wants_load_balancer(other)
+                && sharing::shows_ip(other, address)
+                && !sharing::wears_label_of(other, &service.key)
+        };
+        others.retain(|other| !only_static || has_it(other) || shows_it(other));
         sharing::other_user(&there, &others)
     }
 
@@ -83,7 +90,9 @@ impl HarvesterLoadBalancers {
     /// taking it away would help nobody.
     pub(super) fn address_holder(&self, service: &ServiceView) -> Option<Holder> {
         let address = choice::static_address(service).filter(|address| !service.ingress.contains(address))?;
+        let gateway = || self.lbs.all().into_iter().find(|lb| lb.gateway == Some(address));
         choice::holder(address, &self.given.server, &self.nodes.all(), &self.services.all())
+            .or_else(|| gateway().map(|lb| Holder::Gateway(lb.name.clone())))
     }
 
     /// The limit, if one more load balancer would exceed it. Those that the watch does not show yet count too, unless somebody has
@@ -96,20 +105,23 @@ impl HarvesterLoadBalancers {
     ) -> Option<usize> {
         let limit = config.max_load_balancers?;
         let of_this_cluster = |lb: &LbView| {
-            config.cluster_uid.as_deref().is_none_or(|uid| ["", uid].contains(&lb.annotation(CLUSTER_UID)))
+            config.cluster_uids.is_empty()
+                || lb.annotation(CLUSTER_UID).is_empty()
+                || config.cluster_uids.iter().any(|uid| uid == lb.annotation(CLUSTER_UID))
                 // From before default/kubernetes was made anew.
                 || lb.service_key().and_then(|key| self.services.get(&key)).is_some_and(|owner| is_proven(lb, &owner))
         };
         let ours = |lb: &Arc<LbView>| cluster_of(lb).as_ref() == Some(&config.cluster_name) && of_this_cluster(lb);
         let shown = self.lbs.all().iter().filter(|lb| ours(lb)).count();
-        let created = memory.created.keys().filter(|name| self.objects.get(name).is_some());
-        let unseen: BTreeSet<&String> = created.chain(memory.under_way.objects(service)).collect();
+        let created = memory.unpublished().filter(|name| self.objects.get(name).is_some());
+        let unseen: BTreeSet<&String> = created.chain(memory.passes.under_way.objects(service)).collect();
         let unseen = unseen.into_iter().filter(|name| self.lbs.get(name).is_none()).count();
         (shown + unseen >= limit).then_some(limit)
     }
 
-    /// Observes and decides. A secondary that is about to be patched holds its ports from here on.
-    pub(super) fn decide(&self, service: &ServiceView, config: &LoadBalancerConfig, owned: &Owned) -> Plan {
+    /// Observes, decides and remembers, in one step: of two Services that decide at the same time the second one sees what the first one
+    /// is about to take.
+    pub(super) fn decide(&self, service: &ServiceView, config: &LoadBalancerConfig, owned: &Owned, now: Now) -> Plan {
         let (name, lb) = (owned.name.as_str(), &owned.lb);
         let primary = sharing::shared_with(service, |key| self.service(key), |group| self.leader(group, config));
         let shared = primary.as_ref().ok().and_then(Clone::clone);
@@ -122,35 +134,14 @@ impl HarvesterLoadBalancers {
 
         let mut memory = self.memory();
         let occupants = match &shared {
-            Some(primary) => {
-                let claims = memory.claims.get(&primary.key).cloned().unwrap_or_default();
-                plan::occupants(primary, &beside_primary, claims)
-            }
+            Some(primary) => plan::occupants(primary, &beside_primary, memory.passes.claims(&primary.key)),
             None => plan::occupants(service, &sharers, Vec::new()),
-        };
-        let idle = match lb {
-            Some(lb) if lb.usable_address.is_none() && !lb.terminating => {
-                Some(memory.sent.entry(name.to_owned()).or_insert_with(Instant::now).elapsed())
-            }
-            _ => {
-                memory.sent.remove(name);
-                None
-            }
         };
         let creates = owned.lb.as_deref().is_none_or(|lb| {
             choice::source(service).is_ok_and(|source| plan::needs_object(lb, &owned.others, &source))
         });
         let quota_reached = if creates { self.quota_reached(&service.key, &memory, config) } else { None };
-        let unserved = if unserved::is_unserved(service) {
-            let known = memory.unserved.remove(&service.key);
-            let unserved = Unserved::of(service, known);
-            let elapsed = unserved.elapsed();
-            memory.unserved.insert(service.key.clone(), unserved);
-            Some(elapsed)
-        } else {
-            memory.unserved.remove(&service.key);
-            None
-        };
+        let unserved = memory.unserved(service, now);
         let to_be_shown = to_be_shown(service, owned);
         let world = World {
             config,
@@ -161,7 +152,7 @@ impl HarvesterLoadBalancers {
             address_claimed: address_claimed(service, &memory, to_be_shown),
             address_holder: self.address_holder(service),
             quota_reached,
-            unserved,
+            unserved: unserved.as_ref().map(|unserved| unserved.elapsed(now.monotonic)),
             mapping: mapping.as_deref(),
             primary,
             primary_lb: primary_lb.as_deref(),
@@ -169,37 +160,20 @@ impl HarvesterLoadBalancers {
             users: &users,
             taken: lb.is_none() && sharing::is_taken(service, &self.beside(service)),
             occupants: &occupants,
-            now: unix_seconds(),
-            idle,
+            now: now.unix,
+            idle: memory.idle(name, lb.as_deref(), now),
             ages: &ages,
         };
         let plan = plan::ensure(service, &world);
-        if let Some(primary) = &shared
-            && plan.actions.iter().any(|action| matches!(action, Action::Patch(_)))
-        {
-            memory.claims.entry(primary.key.clone()).or_default().push(Occupant::from(service));
-        }
-        memory.under_way.begin(service, &plan);
+        let primary = shared.as_ref().map(|primary| &primary.key);
+        memory.decided(service, Seen { name, lb: lb.as_deref(), unserved, primary, now }, &plan);
         plan
-    }
-
-    /// The requests of the Service's plan are answered: what it took can be seen now.
-    pub(super) fn end_pass(&self, service: &ServiceKey) {
-        let mut memory = self.memory();
-        memory.under_way.end(service);
-        memory.claims.retain(|_, claims| {
-            claims.retain(|claim| claim.key != *service);
-            !claims.is_empty()
-        });
     }
 
     /// We send nothing more for this object.
     pub(super) fn forget_object(&self, name: &str) {
         self.pacer.forget(name);
-        let mut memory = self.memory();
-        memory.created.remove(name);
-        memory.sent.remove(name);
-        memory.deleted.remove(name);
+        self.memory().forget_object(name);
     }
 
     /// Nothing of the Service is left on Harvester, and after this call nothing of it is left here.
@@ -211,10 +185,6 @@ impl HarvesterLoadBalancers {
         self.forget_object(name);
         self.pacer.wants_only(service, &[]);
         self.metrics.waits(service, None);
-        let mut memory = self.memory();
-        memory.backlog.remove(service);
-        memory.unserved.remove(service);
-        memory.inherited.remove(service);
-        memory.founders.retain(|_, founder| founder != service);
+        self.memory().forget_service(service);
     }
 }

@@ -61,7 +61,7 @@ impl HarvesterLoadBalancers {
                     return Ok(Done::NotYet(waiting));
                 }
                 let answer = self.send_delete(name, &uid).await?;
-                self.forget_request(name);
+                self.memory().forget_request(name);
                 if leaks && !matches!(answer, apply::Deleted::Gone) {
                     self.count_leak(name);
                 }
@@ -82,19 +82,12 @@ impl HarvesterLoadBalancers {
                     self.metrics.allocated(created.elapsed());
                 }
                 if !patch.address.is_empty() {
-                    self.memory().backlog.remove(&service.key);
+                    self.memory().served(&service.key);
                 }
                 self.patched.patched(service, patch, version);
                 Ok(Done::Seen)
             }
         }
-    }
-
-    /// Whether it gets an address is nobody's question any more.
-    fn forget_request(&self, name: &str) {
-        let mut memory = self.memory();
-        memory.created.remove(name);
-        memory.sent.remove(name);
     }
 
     pub(super) async fn create_in_turn(
@@ -106,7 +99,7 @@ impl HarvesterLoadBalancers {
         if object.spec.ipam.as_deref() != Some(Ipam::Pool.as_str()) {
             return self.create(name, &object).await;
         }
-        let again = self.memory().backlog.contains(&service.key);
+        let again = self.memory().is_backlog(&service.key);
         let work = if again { Work::CreateAgain } else { Work::CreateNew };
         if let Some(waiting) = self.turn(&service.key, name, work) {
             return Ok(Done::NotYet(waiting));
@@ -121,8 +114,8 @@ impl HarvesterLoadBalancers {
     pub(super) fn created(&self, service: &ServiceView, name: &str) -> Option<Instant> {
         let moving = Self::name_of_move(service, &self.config());
         let mut memory = self.memory();
-        let next = moving.and_then(|name| memory.created.remove(&name));
-        next.or(memory.created.remove(name))
+        let next = moving.and_then(|name| memory.take_created(&name));
+        next.or_else(|| memory.take_created(name))
     }
 
     /// Decision 6: `None` if the request may be sent now.
@@ -184,10 +177,7 @@ impl HarvesterLoadBalancers {
             Created::New(view) => {
                 self.objects.created(*view);
                 self.pacer.sent(name);
-                let now = Instant::now();
-                let mut memory = self.memory();
-                memory.created.insert(name.to_owned(), now);
-                memory.sent.insert(name.to_owned(), now);
+                self.memory().created(name, Instant::now());
                 Ok(Done::Unseen)
             }
             // Made by a former leader, or by us in a life that ended between request and answer: look at it and go on.
@@ -211,7 +201,7 @@ impl HarvesterLoadBalancers {
     ) -> Result<Done, ProviderError> {
         let resent = readmit || changes.iter().any(|change| matches!(change, Change::Annotation(NUDGED, _)));
         if resent {
-            self.memory().sent.insert(name.to_owned(), Instant::now());
+            self.memory().sent(name, Instant::now());
         }
         match self.requests.update(name, uid, changes, readmit).await.map_err(failed)? {
             Updated::Written(view) | Updated::Unchanged(view) => {

@@ -2,23 +2,21 @@
 
 use std::sync::{Arc, PoisonError};
 
-use cloud_provider::service::wants_load_balancer;
+use cloud_provider::service::{has_finalizer, wants_load_balancer};
 use cloud_provider::view::{ServiceKey, ServiceView};
-use futures::stream::{BoxStream, Stream, StreamExt, select_all};
-use harvester_api::names::ClusterName;
+use futures::stream::{BoxStream, Stream, StreamExt, select, select_all};
 use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::super::wakes::{NodeWakes, ObjectWakes, ServiceWakes, with_network};
 use super::{HarvesterLoadBalancers, unserved};
 use crate::host_upgrade::caution::each;
-use crate::identity::keeper::cluster_uid;
 
 impl HarvesterLoadBalancers {
     pub(super) fn streams(&self) -> BoxStream<'static, ServiceKey> {
         // Called when the first list is there: who is in it has waited already, and who comes later goes first (decision 6).
         let waits = |service: &&Arc<ServiceView>| wants_load_balancer(service) && service.ingress.is_empty();
-        self.memory().backlog = self.services.all().iter().filter(waits).map(|service| service.key.clone()).collect();
+        self.memory().begin(self.services.all().iter().filter(waits).map(|service| service.key.clone()));
 
         let (services, lbs, given, identity) =
             (self.services.clone(), self.lbs.clone(), self.given.clone(), self.identity.clone());
@@ -27,7 +25,7 @@ impl HarvesterLoadBalancers {
         let by_object = self.lbs.subscribe().filter_map(move |name| {
             let lb = lbs.get(&name);
             pacer.seen(&name, lb.as_deref());
-            let config = given.under(&identity, cluster_uid(&services));
+            let config = given.under(&identity, &services);
             let owner = objects.touched(&name, lb.as_deref(), &config, || services.all());
             std::future::ready(owner)
         });
@@ -65,8 +63,10 @@ impl HarvesterLoadBalancers {
         });
         let by_turn = self.pacer.wakes();
         let services = self.services.clone();
-        let by_identity = changes(self.identity.subscribe()).flat_map(move |()| {
-            let ours = services.all().into_iter().filter(|service| wants_load_balancer(service));
+        let by_identity = select(changes(self.identity.subscribe()), changes(self.identity.holds()));
+        let by_identity = by_identity.flat_map(move |()| {
+            let ours = services.all().into_iter();
+            let ours = ours.filter(|service| wants_load_balancer(service) || has_finalizer(service));
             futures::stream::iter(ours.map(|service| service.key.clone()).collect::<Vec<_>>())
         });
         let services = self.services.clone();
@@ -89,8 +89,8 @@ impl HarvesterLoadBalancers {
     }
 }
 
-/// The cluster's name became known or changed.
-fn changes(name: watch::Receiver<Option<ClusterName>>) -> impl Stream<Item = ()> {
+/// The cluster's name became known or changed; or writing is forbidden or allowed again.
+fn changes<T: Send + Sync + 'static>(name: watch::Receiver<T>) -> impl Stream<Item = ()> {
     futures::stream::unfold(name, |mut name| async {
         name.changed().await.ok()?;
         Some(((), name))

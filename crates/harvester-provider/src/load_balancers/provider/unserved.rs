@@ -25,7 +25,7 @@ fn shown(service: &ServiceView) -> &str {
 }
 
 /// An address that nobody serves.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unserved {
     address: String,
     since: Instant,
@@ -35,16 +35,16 @@ pub(super) struct Unserved {
 
 impl Unserved {
     /// `known`: what was known of the Service a moment ago. Another address has a minute of its own.
-    pub(super) fn of(service: &ServiceView, known: Option<Self>) -> Self {
+    pub(super) fn of(service: &ServiceView, known: Option<Self>, now: Instant) -> Self {
         let before = if known.is_none() { told_before(service) } else { Duration::ZERO };
         match known {
             Some(known) if known.address == shown(service) => known,
-            _ => Self { address: shown(service).to_owned(), since: Instant::now(), before },
+            _ => Self { address: shown(service).to_owned(), since: now, before },
         }
     }
 
-    pub(super) fn elapsed(&self) -> Duration {
-        self.since.elapsed().max(self.before)
+    pub(super) fn elapsed(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since).max(self.before)
     }
 }
 
@@ -119,12 +119,13 @@ mod tests {
             condition: Some(told.clone()),
             ..service("default/web").short(&[("ip", address)]).done()
         };
-        let first = Unserved::of(&showing("10.0.0.1"), None);
-        assert!(first.elapsed() > UNSERVED, "a former process has waited");
-        let same = Unserved::of(&showing("10.0.0.1"), Some(first));
-        assert!(same.elapsed() > UNSERVED);
-        assert!(Unserved::of(&showing("10.0.0.2"), Some(same)).elapsed() < UNSERVED);
-        let (start, mut seen) = (Instant::now(), Seen::default());
+        let start = Instant::now();
+        let first = Unserved::of(&showing("10.0.0.1"), None, start);
+        assert!(first.elapsed(start) > UNSERVED, "a former process has waited");
+        let same = Unserved::of(&showing("10.0.0.1"), Some(first), start);
+        assert!(same.elapsed(start) > UNSERVED);
+        assert!(Unserved::of(&showing("10.0.0.2"), Some(same), start).elapsed(start) < UNSERVED);
+        let mut seen = Seen::default();
         let one = |address: &str| BTreeSet::from([(key("default/web"), address.to_owned())]);
         let late = UNSERVED + Duration::from_secs(1);
         assert_eq!((seen.late(start, one("10.0.0.1")), seen.late(start + late, one("10.0.0.1")).len()), (vec![], 1));

@@ -13,7 +13,9 @@ impl Lab {
     fn two_minutes_pass(&self) {
         let begun =
             std::time::Instant::now().checked_sub(Duration::from_mins(2)).expect("the machine is up for longer");
-        self.provider.memory().deleting.insert(key("default/web"), begun);
+        let mut memory = self.provider.memory();
+        memory.not_kept(&key("default/web"));
+        memory.kept_since(&key("default/web"), begun);
     }
 }
 
@@ -166,7 +168,7 @@ async fn an_object_that_is_given_up_for_a_shared_address_is_forgotten() {
     assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(true));
     assert_eq!(methods(&lab.sent()), ["PATCH", "DELETE"]);
     lab.watch();
-    assert!(lab.provider.memory().created.is_empty(), "{:?}", lab.provider.memory().created);
+    assert_eq!(lab.provider.memory().unpublished().count(), 0);
     let limit = LoadBalancerConfig { max_load_balancers: Some(1), ..config() };
     assert_eq!(lab.quota_reached(&limit), None);
 }
@@ -204,7 +206,7 @@ async fn services_that_come_together_do_not_exceed_the_limit_together() {
     assert_eq!(methods(&lab.sent()), ["POST", "POST"]);
     let refused = |answer: &&Result<Ensured, ProviderError>| matches!(answer, Ok(Ensured::Waiting(waiting)) if waiting.message.contains("--max-load-balancers"));
     assert_eq!(answers.iter().filter(refused).count(), 2, "{answers:?}");
-    assert!(lab.provider.memory().under_way.is_empty(), "nothing stays reserved");
+    assert!(lab.provider.memory().passes.under_way.is_empty(), "nothing stays reserved");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ async fn an_address_that_a_static_service_uses_is_not_published_until_that_one_g
     lab.watch();
     lab.sent();
     let Ensured::Waiting(told) = lab.ensure().await.unwrap() else { panic!("published") };
-    assert!(told.needs_user && told.message.contains("service default/fixed uses it"), "{told:?}");
+    assert!(told.needs_user && told.message.contains("service default/fixed has it"), "{told:?}");
     assert_eq!(methods(&lab.sent()), [""; 0]);
     lab.services.apply(key("default/fixed"), fixed());
     lab.ensure().await.unwrap();
@@ -45,7 +45,32 @@ async fn of_two_static_services_that_come_together_one_gets_the_address_and_the_
     assert!(!waiting.needs_user && waiting.retry_after.is_some(), "the other one may fail yet: {waiting:?}");
     let error = lab.provider.ensure(&late).await.unwrap_err();
     assert!(error.message.contains("already used by service default/web"), "{error:?}");
-    assert!(lab.provider.memory().under_way.is_empty());
+    assert!(lab.provider.memory().passes.under_way.is_empty());
+}
+
+/// The pool was made anew, or the host restored: it books an address that another Service has had for long.
+#[tokio::test]
+async fn an_address_that_another_living_service_shows_is_not_published_twice_whatever_the_host_books() {
+    let before = service("default/before").short(&[("ip", IP)]).ingress(IP).done();
+    let lab = Lab::new(vec![service("default/web").done(), before.clone()]);
+    lab.ensure().await.unwrap();
+    lab.stored.lock().unwrap().values_mut().for_each(|object| {
+        booked(object, IP);
+        bump(object);
+    });
+    lab.watch();
+    lab.sent();
+    let Ensured::Waiting(waiting) = lab.ensure().await.unwrap() else { panic!("published twice") };
+    assert!(waiting.needs_user && waiting.message.contains("service default/before has it"), "{}", waiting.message);
+    assert_eq!(methods(&lab.sent()), [""; 0]);
+    // It has gone over to another address.
+    let moved = service("default/before").short(&[("ip", "10.20.4.99")]).ingress("10.20.4.99").done();
+    lab.services.apply(moved.key.clone(), moved);
+    lab.ensure().await.unwrap();
+    assert_eq!(methods(&lab.sent()), ["PATCH"]);
+    // Who shows it already goes on.
+    lab.services.apply(before.key.clone(), before);
+    assert!(matches!(lab.ensure().await.unwrap(), Ensured::Ready { .. }));
 }
 
 #[tokio::test]
@@ -89,6 +114,21 @@ async fn a_static_service_that_was_refused_a_nodes_address_is_woken_when_the_nod
         });
         woken.await.expect("woken");
     }
+}
+
+/// The host shows a tenant the gateway of each range that it has an address of.
+#[tokio::test]
+async fn a_static_address_is_not_that_of_a_gateway() {
+    let lab = Lab::new(vec![service("default/web").done()]);
+    lab.served().await;
+    lab.stored.lock().unwrap().values_mut().for_each(|object| {
+        object["status"]["allocatedAddress"]["gateway"] = json!("10.20.0.1");
+        bump(object);
+    });
+    lab.watch();
+    let greedy = service("default/greedy").short(&[("ipam", "static"), ("want", "10.20.0.1")]).done();
+    let error = lab.provider.ensure(&greedy).await.unwrap_err();
+    assert!(error.message.contains("10.20.0.1 is the gateway of the network of load balancer"), "{error:?}");
 }
 
 #[tokio::test]

@@ -193,3 +193,23 @@ fn a_sharer_has_joined_when_it_wears_the_label_or_shows_the_address() {
     assert!(!has_joined(&new().short(&[("ip", "10.0.0.2")]).done(), &web), "from a life of its own");
     assert!(!has_joined(&new().done(), &build::service("default/web").done()), "nobody shows an address");
 }
+
+/// A tenant must not take ports of an address of a namespace that never agreed, nor keep it alive.
+#[test]
+fn an_address_is_shared_within_a_namespace_or_with_consent_or_where_it_is_served_already() {
+    let web = |share_with: &str| ServiceView {
+        annotations: [(cloudprovider::SHARE_WITH, share_with)].into_iter().collect(),
+        ..build::service("shop/web").ingress("10.0.0.1").done()
+    };
+    let other = || build::service("tenant/api");
+    for (share_with, expected) in
+        [("", false), ("tenant", true), ("a, tenant ,b", true), ("*", true), ("tenant2", false), ("ten", false)]
+    {
+        assert_eq!(may_share(&other().done(), &web(share_with), false), expected, "{share_with:?}");
+        assert!(may_share(&other().done(), &web(share_with), true), "as with the Go provider");
+        assert!(may_share(&build::service("shop/api").done(), &web(share_with), false), "the same namespace");
+    }
+    assert!(may_share(&other().ingress("10.0.0.1").done(), &web(""), false), "clients were told of it");
+    let forged = other().short(&[("ip", "10.0.0.1")]).done();
+    assert!(!may_share(&forged, &web(""), false), "an annotation is its author's");
+}

@@ -28,6 +28,9 @@ pub const NODES: u8 = 3;
 /// For what may take long on a busy machine.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 
+/// Builds what nodes have to have beside the usual images.
+pub type MoreImages = fn(&ImageStore) -> Result<()>;
+
 /// Everything that runs. Field order is the order in which it goes down.
 pub struct Bed {
     /// The nodes.
@@ -50,9 +53,9 @@ pub struct Bed {
 
 impl Bed {
     /// Builds images and brings everything up.
-    pub async fn up(story: &mut Story, binary: &Path, proxy_min_sync: Duration) -> Result<Self> {
+    pub async fn up(story: &mut Story, binary: &Path, proxy_min_sync: Duration, more: MoreImages) -> Result<Self> {
         let product = binary.to_owned();
-        let image_work = tokio::task::spawn_blocking(move || build_images(&product));
+        let image_work = tokio::task::spawn_blocking(move || build_images(&product, more));
         let lan = story
             .step("lan", async {
                 let lan = Lan::builder()
@@ -211,15 +214,13 @@ async fn boot(
     Ok((machines, text))
 }
 
-fn build_images(binary: &Path) -> Result<(ImageStore, u64)> {
+fn build_images(binary: &Path, more: MoreImages) -> Result<(ImageStore, u64)> {
     let images = ImageStore::new()?;
+    more(&images)?;
     images.build_pause()?;
     images.build_program(WEB_IMAGE, &programs::own("testbed", "echo")?)?;
     let context = images.context("product")?;
-    let programs_of_image = context.join("root/usr/bin");
-    std::fs::create_dir_all(&programs_of_image)
-        .with_context(|| format!("failed to create {}", programs_of_image.display()))?;
-    testbed::node::images::copy(binary, &programs_of_image.join("harvester-cloud-provider"))?;
+    testbed::node::images::install(binary, &context.join("root"), "usr/bin/harvester-cloud-provider")?;
     let dockerfile = programs::workspace().join("Dockerfile");
     let dockerfile =
         std::fs::read_to_string(&dockerfile).with_context(|| format!("failed to read {}", dockerfile.display()))?;

@@ -5,6 +5,7 @@
 
 mod bed;
 mod cleanup;
+mod conformance;
 mod failures;
 mod install;
 mod keep;
@@ -40,6 +41,8 @@ struct Cli {
 enum Command {
     /// Tell the whole story
     Run(RunArgs),
+    /// Run Kubernetes' own tests about load balancers on the same bed
+    Conformance(conformance::Arguments),
     /// Take down what `run --keep` left up, and what is left of crashed runs
     Down {
         /// Also runs that are still going on
@@ -76,6 +79,7 @@ fn main() -> std::process::ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) if args.keep && !keep::is_holder() => keep::hold_in_background(),
         Command::Run(args) => run(&args),
+        Command::Conformance(args) => conformance::run(&args),
         Command::Down { all } => registry::down(all).map(|()| true),
         Command::Exec { host, command } => registry::exec(&host, &command).map(|()| true),
     };
@@ -176,7 +180,7 @@ async fn chapters(story: &mut Story, figures: &mut Figures, slot: &mut Option<Be
     begin("Bring up a LAN, a guest cluster with real nodes, and the Harvester side");
     figures.kube_proxy_min_sync_ms = args.kube_proxy_min_sync;
     let pace = Duration::from_millis(args.kube_proxy_min_sync);
-    let bed = slot.insert(Bed::up(story, &args.binary, pace).await?);
+    let bed = slot.insert(Bed::up(story, &args.binary, pace, |_| Ok(())).await?);
     begin("Install");
     install::install(story, bed, figures).await?;
     begin("Expose a Deployment: pool, DHCP, shared address");

@@ -87,7 +87,7 @@ pub fn command(text: &str) {
 }
 
 /// Writes a line at once; a reader that went away is no reason to stop before everything is cleaned up.
-fn line(text: &str) {
+pub fn line(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}");
     let _ = out.flush();

@@ -132,3 +132,68 @@ fn the_address_of_a_node_an_api_server_or_a_whole_subnet_is_nobodys() {
     told.dedup();
     assert_eq!(told, ["api", "broadcast", "of-1"]);
 }
+
+fn local(address: &str) -> ServiceView {
+    ServiceView { local_traffic: true, ..view("web", &[address]) }
+}
+
+fn endpoints(cluster: &mut Cluster, nodes: &[&str]) {
+    let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+    cluster.node.feed(Input::Endpoints(ServiceKey::new("default", "web"), Some(nodes)));
+}
+
+#[test]
+fn clients_are_told_of_an_address_that_waits_for_its_first_endpoint() {
+    for (here, writes) in [(true, 1), (false, 0)] {
+        let address = address(here);
+        let mut cluster = Cluster::new(&ALL, &[]);
+        endpoints(&mut cluster, &[]);
+        cluster.node.upsert(local(&address));
+        cluster.quiet(100, &[], &ALL);
+        assert_eq!(cluster.node.records, writes, "one node writes, at once: {:?}", cluster.node.log);
+        cluster.quiet(5 * MINUTE, &[], &ALL);
+        assert_eq!((cluster.node.swaps.len(), cluster.node.records), (0, writes), "and no more");
+        assert_eq!(cluster.node.kernel.own(), Vec::<String>::new(), "nobody announces it");
+        let published = &cluster.node.engine.services[&ServiceKey::new("default", "web")].published;
+        assert_eq!((published.has(address.parse().unwrap()), &published.vip_host), (here, &None));
+        let reasons = cluster.node.reasons();
+        assert_eq!(reasons, if here { vec!["NoLocalEndpoint"] } else { vec![] });
+
+        endpoints(&mut cluster, &["node-1"]);
+        cluster.quiet(5000, &[], &ALL);
+        cluster.won();
+        cluster.node.pass_ms(1000);
+        assert!(cluster.node.kernel.has("eth0", &format!("{address}/32")), "{:?}", cluster.node.log);
+        assert!(cluster.node.log.iter().any(|line| line.contains("announce")), "{:?}", cluster.node.log);
+    }
+}
+
+#[test]
+fn an_owner_that_comes_first_is_not_written_over_and_nothing_is_told_while_the_process_ends() {
+    let address = address(true);
+    let mut cluster = Cluster::new(&ALL, &[]);
+    endpoints(&mut cluster, &[]);
+    cluster.node.upsert(ServiceView { local_traffic: true, ..seated("web", &address, "node-2", 4) });
+    cluster.quiet(1000, &[("node-2", &address)], &ALL);
+    assert_eq!(cluster.node.records, 0);
+
+    let mut cluster = Cluster::new(&ALL, &[]);
+    endpoints(&mut cluster, &[]);
+    cluster.node.feed(Input::Stop);
+    cluster.node.upsert(local(&address));
+    cluster.node.pass_ms(1000);
+    assert_eq!(cluster.node.records, 0);
+}
+
+#[test]
+fn a_lease_is_asked_for_by_a_node_without_endpoints_if_no_node_has_one() {
+    for (nodes, taken) in [(&[][..], true), (&["node-2"], false)] {
+        let mut cluster = Cluster::new(&["node-1", "node-2"], &[]);
+        endpoints(&mut cluster, nodes);
+        let leased = ServiceView { local_traffic: true, ..view("web", &["dhcp"]) };
+        cluster.node.upsert(leased);
+        // Long enough for the next in turn, too.
+        cluster.quiet(5000, &[], &["node-1", "node-2"]);
+        assert_eq!(!cluster.node.swaps.is_empty(), taken, "{nodes:?}");
+    }
+}

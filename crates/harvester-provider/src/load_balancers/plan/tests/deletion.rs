@@ -4,18 +4,56 @@ use super::super::super::booking::{BOOKING, When, when};
 use super::sharing::secondary;
 use super::*;
 
+/// No object is known, and nobody is in the way.
+pub(super) fn nothing(config: &LoadBalancerConfig) -> Leaving<'_> {
+    Leaving { config, lb: None, sharers: &[], users: &[], age: Duration::ZERO, inherits: false, claimed: false }
+}
+
+#[test]
+fn an_object_that_is_handed_over_or_about_to_be_is_left_alone() {
+    let config = config();
+    let mut theirs = ready_lb();
+    theirs.labels.insert(cloudprovider::SERVICE_NAME, "heir");
+    theirs.annotations.insert(cloudprovider::SERVICE_UID, "uid-of-default-heir");
+    let plan =
+        |lb: Option<&LbView>, inherits, claimed| delete(&web(), &Leaving { lb, inherits, claimed, ..nothing(&config) });
+    assert_eq!(plan(Some(&theirs), true, true), DeletePlan::HandedOver);
+    for lb in [None, Some(&ready_lb())] {
+        let DeletePlan::Soon(message) = plan(lb, true, true) else { panic!() };
+        assert!(message.contains("handing its load balancer over to service default/web"), "{message}");
+        let DeletePlan::Soon(message) = plan(lb, false, true) else { panic!() };
+        assert!(message.contains("about to share the address of service default/web"), "{message}");
+    }
+}
+
+#[test]
+fn a_load_balancer_is_left_behind_under_its_exact_name_and_not_while_it_is_wanted() {
+    let with = |abandon: &str| {
+        let mut web = service("default/web").done();
+        web.annotations.insert(cloudprovider::ABANDON, abandon);
+        web
+    };
+    let web = |abandon: &str| ServiceView { deleting: true, ..with(abandon) };
+    let names = || ["a".to_owned(), "b".to_owned()];
+    assert_eq!(abandoned(&web("b"), names()).as_deref(), Some("b"));
+    assert_eq!(abandoned(&web("c"), names()), None);
+    assert_eq!(abandoned(&ServiceView { deleting: false, ..web("b") }, names()), None, "it is wanted");
+}
+
 /// W-04, W-23, ccm.md 3.9.
 #[test]
 fn deletion_goes_by_the_services_own_object_whatever_was_published() {
-    let send =
-        |lb: &LbView, sharers: &[Arc<ServiceView>]| delete(&web(), &config(), Some(lb), (sharers, &[]), Duration::ZERO);
-    assert_eq!(delete(&web(), &config(), None, (&[], &[]), Duration::ZERO), DeletePlan::Verify);
+    let config = config();
+    let send = |lb: &LbView, sharers: &[Arc<ServiceView>]| {
+        delete(&web(), &Leaving { lb: Some(lb), sharers, ..nothing(&config) })
+    };
+    assert_eq!(delete(&web(), &nothing(&config)), DeletePlan::Verify);
     let expected = DeletePlan::Send { uid: "uid-lb-name".into(), leaks: false };
     assert_eq!(send(&lb("lb-name").not_ready("no matched IPPool").done(), &[]), expected, "never Ready");
     assert_eq!(send(&ready_lb(), &[]), expected);
     let orphan = secondary("default/web").done();
     assert_eq!(
-        delete(&orphan, &config(), Some(&ready_lb()), (&[], &[]), Duration::ZERO),
+        delete(&orphan, &Leaving { lb: Some(&ready_lb()), ..nothing(&config) }),
         expected,
         "the primary does not matter"
     );
@@ -65,7 +103,7 @@ fn a_delete_is_held_back_while_the_host_is_booking_but_not_for_ever() {
     for (what, lb, seconds, expected) in cases {
         let age = Duration::from_secs(seconds);
         assert_eq!(when(&lb, age), expected, "{what}");
-        let plan = delete(&web(), &config(), Some(&lb), (&[], &[]), age);
+        let plan = delete(&web(), &Leaving { lb: Some(&lb), age, ..nothing(&config()) });
         match expected {
             When::Now { leaks } => assert_eq!(plan, DeletePlan::Send { uid: lb.uid.clone(), leaks }, "{what}"),
             When::In(rest) => {
@@ -82,7 +120,7 @@ fn an_address_is_not_released_while_another_service_shows_it_or_is_served_at_it(
     let stays = |what: &str, owner: ServiceView, other: ServiceView, expected: bool| {
         let lb = ready_lb();
         let users = rules::users(&owner, &[&lb], vec![Arc::new(owner.clone()), Arc::new(other)]);
-        let plan = delete(&owner, &config(), Some(&lb), (&[], &users), Duration::ZERO);
+        let plan = delete(&owner, &Leaving { lb: Some(&lb), users: &users, ..nothing(&config()) });
         let waits = matches!(&plan, DeletePlan::Waiting(waiting, _) if waiting.message.contains("default/former"));
         assert_eq!(waits, expected, "{what}: {plan:?}");
     };

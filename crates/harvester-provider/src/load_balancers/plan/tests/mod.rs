@@ -235,7 +235,10 @@ fn an_object_that_names_another_service_is_not_touched() {
     let plan = plan(&web(), &[], &[("default/web", &foreign)]);
     assert_eq!(plan.actions, []);
     assert!(refusal(&plan).contains("belongs to service default/other"));
-    assert!(matches!(delete(&web(), &config(), Some(&foreign), (&[], &[]), Duration::ZERO), DeletePlan::Refused(_)));
+    assert!(matches!(
+        delete(&web(), &Leaving { lb: Some(&foreign), ..deletion::nothing(&config()) }),
+        DeletePlan::Refused(_)
+    ));
 }
 
 /// host-throughput.md 1.5 and harvester-side.md 8.2: every write between POST and finalizer costs the host a conflict.

@@ -184,7 +184,7 @@ fn a_service_in_the_named_pool_does_not_move() {
 
 #[test]
 fn a_move_does_not_need_the_uid_of_the_cluster() {
-    let config = LoadBalancerConfig { cluster_uid: None, ..config() };
+    let config = LoadBalancerConfig { cluster_uid: None, cluster_uids: Vec::new(), ..config() };
     let old = old_lb();
     let world = World {
         config: &config,

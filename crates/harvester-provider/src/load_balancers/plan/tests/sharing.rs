@@ -24,8 +24,9 @@ fn a_secondary_gets_its_primarys_address_and_no_object() {
 fn a_secondary_waits_for_its_primarys_ingress() {
     let plan = plan(&secondary("default/web2").done(), &[web()], &[]);
     assert_eq!(plan.actions, []);
-    assert_eq!(waiting(&plan).message, "primary service default/web has no ingress IP");
-    assert!(!waiting(&plan).needs_user);
+    let told = waiting(&plan);
+    assert!(told.message.starts_with("primary service default/web has no ingress IP: "), "{}", told.message);
+    assert!(told.needs_user, "for minutes nobody would know what it waits for");
 }
 
 #[test]

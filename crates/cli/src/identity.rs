@@ -1,0 +1,188 @@
+//! `identity`: what the record says of who this cluster is, and a human's word about it. The word is written into the record; the
+//! controller that leads compares it with the machines that it sees, writes the card anew and goes on.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, Parser, Subcommand};
+use harvester_api::names::ClusterName;
+use harvester_provider::{Record, Records};
+use runtime::client::{Settings, Source, connect};
+use runtime::error::chain;
+use tokio::time::{Instant, sleep};
+
+use crate::PRODUCT;
+use crate::stdout::say;
+
+/// As everywhere for a command line that cannot be read.
+const WRONG_USAGE: u8 = 2;
+/// The controller that leads watches the record; a new one needs its Lease first.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// Shows or changes who this cluster is on Harvester
+#[derive(Debug, Parser)]
+#[command(name = "harvester-cloud-provider identity", disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Print what the record says
+    Show(Common),
+    /// The cluster that runs here now is the one in the record: it was restored on new machines, or its machines were moved
+    Confirm(Common),
+    /// The cluster has this name on Harvester from now on
+    Rename {
+        /// The new name, as in --cluster-name
+        name: String,
+        /// This is a copy of the cluster in the record: it leaves the load balancers of the original alone and gets its own
+        #[arg(long)]
+        copy: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Kubeconfig of the guest cluster; in a pod its service account is enough
+    #[arg(long)]
+    kubeconfig: Option<String>,
+}
+
+/// Runs the command; `arguments` begin with its name.
+pub fn main(arguments: &[String]) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(WRONG_USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    let (common, word) = match arguments.verb {
+        Verb::Show(common) => (common, None),
+        Verb::Confirm(common) => (common, Some("confirm".to_owned())),
+        Verb::Rename { name, copy, common } => {
+            let cluster = ClusterName::from_record(&name);
+            if !cluster.can_name_objects() || cluster.is_default() {
+                eprintln!("{name:?} cannot be the name of a cluster on Harvester: {}", ClusterName::ACCEPTED);
+                return ExitCode::from(WRONG_USAGE);
+            }
+            (common, Some(format!("{} {name}", if copy { "copy" } else { "rename" })))
+        }
+    };
+    let outcome = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")
+        .and_then(|runtime| runtime.block_on(run(&common, word.as_deref())));
+    match outcome {
+        Ok(text) => say(&text),
+        Err(error) => {
+            eprintln!("{}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(common: &Common, word: Option<&str>) -> anyhow::Result<String> {
+    let source = Source::choose(common.kubeconfig.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
+    let config = source.load(None).await.context("no access to the guest cluster")?;
+    let records = Records::new(connect(config, &Settings::new("guest", &PRODUCT))?);
+    let before = records.read().await?;
+    let Some(word) = word else { return Ok(shown(&before)) };
+    if common.dry_run {
+        return Ok(format!("{}\n{}\nNothing was changed (--dry-run).", shown(&before), meaning(word)));
+    }
+    records.ask(word).await?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = records.read().await?;
+        if now.word.is_none() {
+            return Ok(shown(&now));
+        }
+        if Instant::now() >= deadline {
+            bail!(
+                "the word is written down, and no controller has followed it within {} s: it does when one leads and can list the \
+                 virtual machines; see the log of deployment harvester-cloud-provider",
+                PATIENCE.as_secs()
+            );
+        }
+        sleep(PERIOD).await;
+    }
+}
+
+/// What is about to be asked for, in words.
+fn meaning(word: &str) -> String {
+    let what = match word.split_once(' ') {
+        Some(("copy", name)) => format!(
+            "calls this cluster {name}, takes its machines as they are now, and disowns every load balancer of another name: each \
+             Service gets a new load balancer and a new address"
+        ),
+        Some((_, name)) => format!(
+            "calls this cluster {name} and takes its machines as they are now: load balancers that exist keep name and address, new \
+             ones are named after {name}"
+        ),
+        None => "takes the machines, the namespace and the Harvester of this cluster as they are now; its name and its load balancers \
+                 stay"
+            .to_owned(),
+    };
+    format!("The controller that leads {what}.")
+}
+
+/// The record, for a reader.
+fn shown(record: &Record) -> String {
+    let mut text = String::new();
+    let mut line = |key: &str, value: &str| {
+        let _ = writeln!(text, "{key:<12}{}", if value.is_empty() { "-" } else { value });
+    };
+    line("name", record.cluster_name.as_ref().map(ClusterName::as_str).unwrap_or_default());
+    if let Some(card) = &record.card {
+        let list = |values: &std::collections::BTreeSet<String>| values.iter().cloned().collect::<Vec<_>>().join(" ");
+        line("cluster", &card.cluster_uid);
+        line("namespace", &card.namespace);
+        line("authority", &card.authority);
+        line("names", &list(&card.names));
+        line("machines", &list(&card.machines));
+    }
+    line("safe mode", record.safe_mode.as_deref().unwrap_or("no"));
+    text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_read_and_a_name_is_a_name() {
+        for (line, good) in [
+            ("identity show", true),
+            ("identity confirm --dry-run", true),
+            ("identity rename prod2 --copy --dry-run", true),
+            ("identity rename", false),
+            ("identity", false),
+            ("identity forget", false),
+        ] {
+            assert_eq!(Arguments::try_parse_from(line.split(' ')).is_ok(), good, "{line}");
+        }
+        let arguments = ["identity", "rename", "My_Cluster"].map(str::to_owned);
+        assert_eq!(main(&arguments), ExitCode::from(WRONG_USAGE));
+    }
+
+    #[test]
+    fn what_is_asked_for_says_what_becomes_of_load_balancers() {
+        assert!(meaning("copy prod2").contains("each Service gets a new load balancer"));
+        assert!(meaning("rename prod2").contains("keep name and address"));
+        assert!(meaning("confirm").contains("its load balancers stay"));
+        let text = shown(&Record { safe_mode: Some("WrongHarvester: x".into()), ..Record::default() });
+        assert_eq!(text, "name        -\nsafe mode   WrongHarvester: x");
+    }
+}

@@ -1,0 +1,212 @@
+//! `status` and `doctor`: flags to a snapshot of both clusters, and what comes of it to standard output.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Parser, ValueEnum};
+use diagnose::collect::{Asked, collect};
+use diagnose::status::Scope;
+use diagnose::{Snapshot, doctor, status};
+use runtime::error::chain;
+
+use crate::stdout::{print, say};
+use crate::{PRODUCT, VERSION};
+
+/// Nothing can be read.
+const UNREADABLE: u8 = 1;
+/// Some Service is not announced.
+const NOT_WELL: u8 = 3;
+/// How often `--watch` looks.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  harvester-cloud-provider status
+  harvester-cloud-provider status web -n default -o wide
+  harvester-cloud-provider status --watch
+  harvester-cloud-provider status -o json | jq '.services[] | select(.reason != \"\")'
+  kubectl -n kube-system exec deployment/harvester-cloud-provider -- harvester-cloud-provider status
+
+Exit status: 0 every Service that is ours is announced, 3 one is not, 1 the cluster cannot be read, 2 wrong usage.
+What these credentials may not read is left out; -o wide and json name it.";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  harvester-cloud-provider doctor
+  harvester-cloud-provider doctor --cloud-config cloud-config      where it lies on the nodes only
+  harvester-cloud-provider doctor -o json | jq -r '.findings[] | .check + \": \" + .remedy'
+
+Exit status: 0 nothing is wrong, 3 warnings, 4 errors, 2 wrong usage. It changes nothing. Give it an administrator's credentials of the
+guest cluster: in the cloud controller's pod it may look at less, and says at what it could not.";
+
+/// Which clusters.
+#[derive(Debug, Args)]
+struct Clusters {
+    /// Kubeconfig of the guest cluster [default: KUBECONFIG, then ~/.kube/config, in a pod its account].
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of that kubeconfig [default: the current one].
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// The cloud controller's way to Harvester [default: the Secret that its Deployment mounts].
+    #[arg(long, value_name = "FILE")]
+    cloud_config: Option<PathBuf>,
+}
+
+/// Shows every Service of type LoadBalancer with its address, pools, nodes with their machines and hosts, and an upgrade of these hosts.
+#[derive(Debug, Parser)]
+#[command(name = "harvester-cloud-provider status", bin_name = "harvester-cloud-provider status", version = VERSION, after_help = STATUS_EXAMPLES)]
+pub struct StatusArguments {
+    /// Services [default: all].
+    names: Vec<String>,
+    /// Services of this namespace only.
+    #[arg(long, short, value_name = "NAME", conflicts_with = "all_namespaces")]
+    namespace: Option<String>,
+    /// Services of all namespaces, as without any flag.
+    #[arg(long, short = 'A')]
+    all_namespaces: bool,
+    /// What to print.
+    #[arg(long, short, value_enum, default_value_t = StatusFormat::Text)]
+    output: StatusFormat,
+    /// Print it again whenever it changes.
+    #[arg(long, short)]
+    watch: bool,
+    #[command(flatten)]
+    clusters: Clusters,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StatusFormat {
+    /// Tables.
+    Text,
+    /// Tables with more columns, and what could not be read.
+    Wide,
+    /// For programs.
+    Json,
+    /// For programs and people.
+    Yaml,
+}
+
+/// Looks for what is wrong: what, why it matters, and the command that mends it.
+#[derive(Debug, Parser)]
+#[command(name = "harvester-cloud-provider doctor", bin_name = "harvester-cloud-provider doctor", version = VERSION, after_help = DOCTOR_EXAMPLES)]
+pub struct DoctorArguments {
+    /// What to print.
+    #[arg(long, short, value_enum, default_value_t = DoctorFormat::Text)]
+    output: DoctorFormat,
+    #[command(flatten)]
+    clusters: Clusters,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DoctorFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Runs either; `arguments` are those after the program's name, the command word included.
+pub fn main(arguments: &[String]) -> ExitCode {
+    let result = if arguments.first().is_some_and(|word| word == "doctor") {
+        DoctorArguments::try_parse_from(arguments).map(|arguments| run(examine(arguments)))
+    } else {
+        StatusArguments::try_parse_from(arguments).map(|arguments| run(show(arguments)))
+    };
+    result.unwrap_or_else(|error| {
+        let _ = error.print();
+        ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    })
+}
+
+fn run(work: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let result = runtime.context("cannot start").and_then(|runtime| runtime.block_on(work));
+    result.unwrap_or_else(|error| {
+        eprintln!("{}", chain(error.as_ref()));
+        ExitCode::FAILURE
+    })
+}
+
+async fn look(clusters: &Clusters, thorough: bool) -> anyhow::Result<Snapshot> {
+    // Names of Leases come from the announcer's environment, in whose pod this may run. A desk need not have a node's name.
+    let words = ["manager".to_owned()];
+    let config = announcer::Config::from_env_and_args(std::env::vars(), words, "desk")?;
+    let asked = Asked {
+        kubeconfig: clusters.kubeconfig.clone(),
+        context: clusters.context.clone(),
+        cloud_config: clusters.cloud_config.clone(),
+        thorough,
+    };
+    Ok(collect(&asked, &config, &PRODUCT).await)
+}
+
+async fn show(arguments: StatusArguments) -> anyhow::Result<ExitCode> {
+    let scope = Scope { namespace: arguments.namespace, names: arguments.names.into_iter().collect() };
+    let mut before = String::new();
+    loop {
+        let snapshot = look(&arguments.clusters, false).await?;
+        let report = status::report(&snapshot, &scope);
+        let text = match arguments.output {
+            StatusFormat::Text => report.to_text(false),
+            StatusFormat::Wide => report.to_text(true),
+            StatusFormat::Json => report.to_json() + "\n",
+            StatusFormat::Yaml => report.to_yaml(),
+        };
+        if !arguments.watch {
+            let said = say(text.trim_end());
+            return Ok(match () {
+                () if snapshot.guest.trouble.is_some() => ExitCode::from(UNREADABLE),
+                () if !report.is_well() => ExitCode::from(NOT_WELL),
+                () => said,
+            });
+        }
+        if text != before {
+            print(&format!("{}{text}", if before.is_empty() { "" } else { "---\n" }))?;
+            before = text;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn examine(arguments: DoctorArguments) -> anyhow::Result<ExitCode> {
+    let found = doctor::examine(&look(&arguments.clusters, true).await?);
+    let text = match arguments.output {
+        DoctorFormat::Text => found.to_text(),
+        DoctorFormat::Json => found.to_json(),
+    };
+    let said = say(text.trim_end());
+    let status = found.exit_status();
+    Ok(if status == 0 { said } else { ExitCode::from(status) })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_lines_are_well_formed() {
+        StatusArguments::command().debug_assert();
+        DoctorArguments::command().debug_assert();
+        let parsed =
+            StatusArguments::try_parse_from(["status", "web", "api", "-n", "default", "-o", "wide", "-w"]).unwrap();
+        assert_eq!((parsed.names.len(), parsed.namespace.as_deref(), parsed.watch), (2, Some("default"), true));
+        for wrong in [&["status", "-n", "a", "-A"][..], &["status", "-o", "xml"]] {
+            assert!(StatusArguments::try_parse_from(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(DoctorArguments::try_parse_from(["doctor", "web"]).is_err());
+    }
+
+    #[tokio::test]
+    async fn without_credentials_doctor_says_so_and_how_to_give_them() {
+        let clusters = Clusters { kubeconfig: Some("/does/not/exist".into()), context: None, cloud_config: None };
+        let found = doctor::examine(&look(&clusters, true).await.unwrap());
+        assert_eq!(found.exit_status(), 4);
+        assert_eq!(found.findings[0].check, "guest-credentials-missing");
+        assert!(found.findings[0].what.contains("/does/not/exist"), "{found:?}");
+    }
+}

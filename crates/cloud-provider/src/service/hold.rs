@@ -1,0 +1,24 @@
+//! Services for which nothing may be written now.
+
+use std::time::Duration;
+
+use super::decide::wants_load_balancer;
+use crate::provider::LoadBalancers;
+use crate::view::ServiceView;
+use crate::worker::Next;
+
+/// How often it is looked whether the load balancer of a Service that is gone, or goes, may be deleted again.
+const WHILE_HELD: Duration = Duration::from_secs(5);
+
+/// While nothing may be written, the pass ends before it begins. The provider wakes who is there when that is over; nobody wakes a
+/// Service that is gone.
+pub(super) fn held(
+    provider: &dyn LoadBalancers,
+    current: Option<&ServiceView>,
+    remembered: Option<&ServiceView>,
+) -> Option<Next> {
+    let hold = provider.hold(current.or(remembered)?)?;
+    tracing::debug!(reason = hold.reason, "held: {}", hold.message);
+    let stays = current.is_some_and(wants_load_balancer);
+    Some(if stays { Next::OnChange } else { Next::After(WHILE_HELD) })
+}

@@ -1,0 +1,155 @@
+//! Harvester's API, by the cloud-config of the cloud controller.
+
+use std::path::Path;
+use std::time::Duration;
+
+use harvester_api::cloud_config::CloudConfig;
+use harvester_api::load_balancer::LoadBalancer;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ListParams;
+use kube::config::KubeConfigOptions;
+use kube::{Api, Client, Config, ResourceExt};
+use runtime::Product;
+use runtime::client::{Settings, connect};
+use runtime::error::{api_code, chain};
+
+use super::{Asked, list, rights, side, trouble, why};
+use crate::facts;
+use crate::snapshot::{Snapshot, TroubleKind, Unread};
+
+/// For all that is read there.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Content of a cloud-config, and where it was.
+enum Found {
+    Bytes(Vec<u8>, String),
+    /// It should be there and is not.
+    Missing(String),
+    /// It is somewhere where we cannot look.
+    Elsewhere(String),
+}
+
+pub async fn read(guest: &Client, asked: &Asked, product: &Product, snapshot: &mut Snapshot) {
+    let (bytes, origin) = match find(guest, asked, snapshot).await {
+        Found::Bytes(bytes, origin) => (bytes, origin),
+        Found::Missing(text) => {
+            snapshot.harvester = side("", TroubleKind::NoCredentials, text);
+            return;
+        }
+        Found::Elsewhere(why) => {
+            snapshot.unread.push(Unread { what: "Harvester".to_owned(), why });
+            return;
+        }
+    };
+    snapshot.cloud_config.clone_from(&origin);
+    let parsed = match CloudConfig::parse(&bytes) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            snapshot.harvester = side("", TroubleKind::NoCredentials, format!("{origin}: {}", chain(&error)));
+            return;
+        }
+    };
+    snapshot.namespace.clone_from(&parsed.namespace);
+    let endpoint = &parsed.endpoints[0];
+    let server = endpoint.server.clone();
+    let config = Config::from_custom_kubeconfig(parsed.kubeconfig(endpoint), &KubeConfigOptions::default()).await;
+    let client = match config {
+        Ok(config) => connect(config, &Settings::new("harvester", product)).map_err(|error| chain(&error)),
+        Err(error) => Err(chain(&error)),
+    };
+    let client = match client {
+        Ok(client) => client,
+        Err(text) => {
+            snapshot.harvester = side(&server, TroubleKind::NoCredentials, format!("{origin}: {text}"));
+            return;
+        }
+    };
+    snapshot.harvester.server.clone_from(&server);
+    if tokio::time::timeout(PATIENCE, objects(&client, asked, snapshot)).await.is_err() {
+        let text = format!("no answer within {} s", PATIENCE.as_secs());
+        snapshot.harvester = side(&server, TroubleKind::Unreachable, text);
+    }
+}
+
+async fn objects(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
+    let namespace = snapshot.namespace.clone();
+    let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), &namespace);
+    match lbs.list(&ListParams::default()).await {
+        Ok(list) => snapshot.load_balancers = list.items,
+        // The server has answered; what is missing is a right, or the kind.
+        Err(error) if matches!(api_code(&error), Some(403 | 404)) => {
+            snapshot.unread.push(Unread { what: "LoadBalancers on Harvester".to_owned(), why: why(&error) });
+        }
+        Err(error) => {
+            snapshot.harvester.trouble = Some(trouble(&error));
+            return;
+        }
+    }
+    // Its version is public on most servers, and nothing depends on it.
+    snapshot.harvester.version =
+        client.apiserver_version().await.map(|version| version.git_version).unwrap_or_default();
+    let unread = &mut snapshot.unread;
+    snapshot.machines =
+        list(Api::namespaced(client.clone(), &namespace), "VirtualMachines on Harvester", "", unread).await;
+    let instances = Api::namespaced(client.clone(), &namespace);
+    snapshot.instances = list(instances, "VirtualMachineInstances on Harvester", "", unread).await;
+    snapshot.pools = list(Api::all(client.clone()), "IPPools on Harvester", "", unread).await;
+    if asked.thorough {
+        rights::harvester(client, snapshot).await;
+    }
+}
+
+/// The flag's; else, in the controller's own pod, the one on its command line; else that of its Deployment.
+async fn find(guest: &Client, asked: &Asked, snapshot: &Snapshot) -> Found {
+    if let Some(path) = &asked.cloud_config {
+        return file(path);
+    }
+    if let Some(path) = of_the_first_process() {
+        return file(Path::new(&path));
+    }
+    let controller =
+        snapshot.deployments.iter().find(|deployment| facts::is_controller(&facts::containers(deployment)));
+    let Some(deployment) = controller else {
+        return Found::Elsewhere("no Deployment of the cloud controller can be seen: give --cloud-config".to_owned());
+    };
+    let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    let mut volumes = pod.and_then(|pod| pod.volumes.as_ref()).into_iter().flatten();
+    let Some(name) = volumes.find_map(|volume| volume.secret.as_ref()?.secret_name.clone()) else {
+        return Found::Elsewhere(
+            "the cloud-config lies on the nodes: give --cloud-config with a copy of it".to_owned(),
+        );
+    };
+    let arguments = facts::arguments(&facts::containers(deployment));
+    let path = arguments.iter().find_map(|argument| argument.strip_prefix("--cloud-config=")).unwrap_or_default();
+    let key = path.rsplit('/').next().unwrap_or_default();
+    let namespace = deployment.namespace().unwrap_or_default();
+    let origin = format!("Secret {namespace}/{name}");
+    match Api::<Secret>::namespaced(guest.clone(), &namespace).get_opt(&name).await {
+        Ok(Some(secret)) => {
+            let data = secret.data.unwrap_or_default();
+            match data.get(key).or_else(|| data.values().next()) {
+                Some(bytes) => Found::Bytes(bytes.0.clone(), origin),
+                None => Found::Missing(format!("{origin} is empty; expected is key {key:?}")),
+            }
+        }
+        Ok(None) => Found::Missing(format!("{origin}, which the cloud controller mounts, does not exist")),
+        Err(error) => Found::Elsewhere(format!("{origin}: {}; give --cloud-config", why(&error))),
+    }
+}
+
+fn file(path: &Path) -> Found {
+    let origin = path.display().to_string();
+    match std::fs::read(path) {
+        Ok(bytes) => Found::Bytes(bytes, origin),
+        Err(error) => Found::Missing(format!("{origin}: {error}")),
+    }
+}
+
+/// In the controller's pod it is the first process.
+fn of_the_first_process() -> Option<String> {
+    let line = std::fs::read("/proc/1/cmdline").ok()?;
+    let words: Vec<String> =
+        line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    words.first().filter(|word| word.ends_with("harvester-cloud-provider"))?;
+    words.iter().find_map(|word| word.strip_prefix("--cloud-config=").map(str::to_owned))
+}

@@ -1,0 +1,159 @@
+//! Reads both APIs into a [`Snapshot`]. What cannot be read is noted and done without; nothing is ever written but questions about
+//! rights.
+
+mod harvester;
+mod rights;
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Event};
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, Resource};
+use runtime::Product;
+use runtime::client::{Settings, connect};
+use runtime::error::{api_code, chain};
+use serde::de::DeserializeOwned;
+
+use crate::facts;
+use crate::snapshot::{Side, Snapshot, Trouble, TroubleKind, Unread};
+
+/// What to read, and with which credentials.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// `--kubeconfig`.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--context`.
+    pub context: Option<String>,
+    /// `--cloud-config`; without it the one of the cloud controller is looked for.
+    pub cloud_config: Option<PathBuf>,
+    /// What only `doctor` looks at, too: workloads, Events, rights.
+    pub thorough: bool,
+}
+
+/// Reads everything. An API that does not answer is part of the result.
+pub async fn collect(asked: &Asked, announcer: &announcer_core::Config, product: &Product) -> Snapshot {
+    let mut snapshot = Snapshot { now: jiff::Timestamp::now(), ..Snapshot::default() };
+    let config = match guest_config(asked).await {
+        Ok(config) => config,
+        Err(text) => {
+            snapshot.guest.trouble = Some(Trouble { kind: TroubleKind::NoCredentials, text });
+            return snapshot;
+        }
+    };
+    snapshot.guest.server = config.cluster_url.to_string();
+    let client = match connect(config, &Settings::new("guest", product)) {
+        Ok(client) => client,
+        Err(error) => {
+            snapshot.guest.trouble = Some(Trouble { kind: TroubleKind::NoCredentials, text: chain(&error) });
+            return snapshot;
+        }
+    };
+    if let Err(error) = client.apiserver_version().await.map(|version| snapshot.guest.version = version.git_version) {
+        snapshot.guest.trouble = Some(trouble(&error));
+        return snapshot;
+    }
+    // The version is told to everybody.
+    let services: Api<k8s_openapi::api::core::v1::Service> = Api::all(client.clone());
+    if let Err(error) = services.list(&ListParams::default().limit(1)).await
+        && api_code(&error) == Some(401)
+    {
+        snapshot.guest.trouble = Some(trouble(&error));
+        return snapshot;
+    }
+    guest(&client, asked, &mut snapshot).await;
+    snapshot.announcer = Some(facts::announced(announcer, &snapshot, snapshot.now));
+    harvester::read(&client, asked, product, &mut snapshot).await;
+    if asked.thorough {
+        rights::guest(&client, &mut snapshot).await;
+    }
+    snapshot
+}
+
+/// As `kubectl` finds its credentials, and in a pod those of its account.
+async fn guest_config(asked: &Asked) -> Result<Config, String> {
+    let options = KubeConfigOptions { context: asked.context.clone(), ..KubeConfigOptions::default() };
+    let file = match &asked.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let failed = |error: &(dyn std::error::Error + 'static)| chain(error);
+    match file {
+        Ok(file) => Config::from_custom_kubeconfig(file, &options).await.map_err(|error| failed(&error)),
+        Err(error) if asked.kubeconfig.is_some() || asked.context.is_some() => Err(failed(&error)),
+        Err(error) => {
+            Config::incluster().map_err(|_| format!("no credentials of the guest cluster: {}", failed(&error)))
+        }
+    }
+}
+
+async fn guest(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
+    let system = "kube-system";
+    snapshot.services = list(Api::all(client.clone()), "Services", "", &mut snapshot.unread).await;
+    snapshot.nodes = list(Api::all(client.clone()), "Nodes", "", &mut snapshot.unread).await;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), system);
+    snapshot.leases = list(leases, "Leases in kube-system", "", &mut snapshot.unread).await;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), system);
+    for name in [facts::RECORD, facts::HOST_UPGRADE, "cilium-config"] {
+        match maps.get_opt(name).await {
+            Ok(found) => snapshot.config_maps.extend(found.map(|found| (name.to_owned(), found))),
+            // Cilium's is nobody's business who may not read it.
+            Err(_) if name == "cilium-config" => {}
+            Err(error) => snapshot.unread.push(Unread { what: format!("ConfigMap {name}"), why: chain(&error) }),
+        }
+    }
+    let deployments: Api<Deployment> = Api::all(client.clone());
+    snapshot.deployments = list(deployments, "Deployments", "", &mut snapshot.unread).await;
+    if asked.thorough {
+        let sets: Api<DaemonSet> = Api::all(client.clone());
+        snapshot.daemon_sets = list(sets, "DaemonSets", "", &mut snapshot.unread).await;
+        let events: Api<Event> = Api::all(client.clone());
+        snapshot.events = list(events, "Events", "involvedObject.kind=Service", &mut snapshot.unread).await;
+    }
+}
+
+/// All of a kind; none, and a note, where they cannot be read.
+async fn list<K>(api: Api<K>, what: &str, fields: &str, unread: &mut Vec<Unread>) -> Vec<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let params = if fields.is_empty() { ListParams::default() } else { ListParams::default().fields(fields) };
+    match api.list(&params).await {
+        Ok(list) => list.items,
+        Err(error) => {
+            unread.push(Unread { what: what.to_owned(), why: why(&error) });
+            Vec::new()
+        }
+    }
+}
+
+/// In few words.
+fn why(error: &kube::Error) -> String {
+    match api_code(error) {
+        Some(403) => "these credentials may not".to_owned(),
+        Some(404) => "there is no such kind".to_owned(),
+        _ => chain(error),
+    }
+}
+
+/// What keeps an API from being read.
+fn trouble(error: &kube::Error) -> Trouble {
+    let text = chain(error);
+    let lower = text.to_lowercase();
+    let certificate =
+        ["certificate", "unknownissuer", "self-signed", "self signed"].iter().any(|word| lower.contains(word));
+    let kind = match api_code(error) {
+        Some(401) => TroubleKind::Unauthorized,
+        _ if certificate => TroubleKind::Certificate,
+        _ => TroubleKind::Unreachable,
+    };
+    Trouble { kind, text }
+}
+
+/// An API that answers nobody we are.
+fn side(server: &str, kind: TroubleKind, text: impl Into<String>) -> Side {
+    Side { server: server.to_owned(), trouble: Some(Trouble { kind, text: text.into() }), ..Side::default() }
+}

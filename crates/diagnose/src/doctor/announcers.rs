@@ -1,0 +1,144 @@
+//! The announcers: that they run, that one of them may have an address, that nobody else announces, and that clocks agree.
+
+use contract::leases::GLOBAL;
+use harvester_api::keys::{cloudprovider, kube_vip};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt;
+
+use super::finding::Finding;
+use super::nodes::is_shut_out;
+use crate::facts;
+use crate::snapshot::Snapshot;
+
+/// Clocks that differ by more make Leases look expired, or fresh.
+const SKEW: i64 = 5;
+
+pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
+    if snapshot.guest.trouble.is_some() || !snapshot.has_read("Leases in kube-system") {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    let members: Vec<&Lease> = snapshot.leases.iter().filter(|lease| facts::member(lease).is_some()).collect();
+    all.extend(nobody(snapshot, &members));
+    all.extend(members.iter().filter_map(|lease| member(snapshot, lease)));
+    all.extend(members.iter().filter_map(|lease| skew(lease)));
+    all.extend(nobody_eligible(snapshot, &members));
+    all.extend(beside(snapshot, &members));
+    all
+}
+
+fn wants_addresses(snapshot: &Snapshot) -> bool {
+    let ours = |service: &&k8s_openapi::api::core::v1::Service| {
+        facts::is_load_balancer(service) && facts::class(service).is_empty()
+    };
+    snapshot.services.iter().any(|service| ours(&service))
+}
+
+fn global(snapshot: &Snapshot) -> Option<&Lease> {
+    let held = |lease: &&Lease| lease.metadata.name.as_deref() == Some(GLOBAL) && facts::is_fresh(snapshot, lease);
+    snapshot.leases.iter().find(held)
+}
+
+fn nobody(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
+    let alive = members.iter().any(|lease| facts::is_fresh(snapshot, lease)) || global(snapshot).is_some();
+    // In mode `service` each Service has a Lease of its own, beside it; only mode `node` writes terms.
+    let by_node =
+        snapshot.services.iter().any(|service| !facts::annotation(&service.metadata, cloudprovider::TERM).is_empty());
+    let told =
+        snapshot.services.iter().any(|service| facts::is_load_balancer(service) && !facts::told(service).is_empty());
+    let by_service = members.is_empty() && told && !by_node;
+    if alive || by_service || !wants_addresses(snapshot) {
+        return None;
+    }
+    let what = if members.is_empty() { "no announcer has ever run" } else { "no announcer renews its Lease" };
+    Some(
+        Finding::error("announcer-missing", "DaemonSet kube-system/kube-vip")
+            .what(what)
+            .why("no new address is announced; what was announced is served until its node goes")
+            .remedy(
+                "kubectl -n kube-system rollout restart daemonset/kube-vip     # DESIRED 0: no node has a control plane label, set value \
+                 kube-vip.affinity to null",
+            ),
+    )
+}
+
+fn node_of<'a>(snapshot: &'a Snapshot, lease: &Lease) -> Option<&'a k8s_openapi::api::core::v1::Node> {
+    let name = facts::member(lease)?;
+    snapshot.nodes.iter().find(|node| node.name_any() == name)
+}
+
+/// What the announcer of a node says about itself.
+fn card(lease: &Lease) -> serde_json::Value {
+    let text = facts::annotation(&lease.metadata, cloudprovider::CARD);
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+fn member(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
+    let name = facts::member(lease)?;
+    let node = node_of(snapshot, lease)?;
+    let object = format!("announcer of node {name}");
+    if !facts::is_fresh(snapshot, lease) {
+        // A node that is off has no announcer, and needs none.
+        return facts::is_ready(node).then(|| {
+            let ago = facts::renewed(snapshot, lease).map_or(0, |(ago, _)| ago);
+            Finding::warning("announcer-silent", object)
+                .what(format!("it has not renewed its Lease for {}", crate::table::age(ago)))
+                .why("the node gets no new address, and nobody knows whether it serves those that it has")
+                .remedy(format!("kubectl -n kube-system delete pod --field-selector spec.nodeName={name} -l app.kubernetes.io/name=kube-vip"))
+        });
+    }
+    let card = card(lease);
+    let says = |key: &str, value: bool| card.get(key).and_then(serde_json::Value::as_bool) == Some(value);
+    (says("serving", false) && !says("leaving", true)).then(|| {
+        Finding::error("kube-proxy-not-ready", object)
+            .what("kube-proxy does not answer 200 on 127.0.0.1:10256/healthz of that node")
+            .why("traffic for an address there would go nowhere: the node hands its addresses over, and gets none while another one is well")
+            .remedy(format!("kubectl -n kube-system delete pod --field-selector spec.nodeName={name} -l k8s-app=kube-proxy     # RKE2: component=kube-proxy"))
+    })
+}
+
+/// When its writer says that it was renewed, and when the API server says that it was written.
+fn skew(lease: &Lease) -> Option<Finding> {
+    let name = facts::member(lease)?;
+    let said = lease.spec.as_ref()?.renew_time.as_ref()?.0.as_second();
+    let fields = lease.metadata.managed_fields.as_ref()?;
+    let written = fields.iter().filter_map(|entry| entry.time.as_ref()).map(|time| time.0.as_second()).max()?;
+    let off = said - written;
+    (off.abs() > SKEW).then(|| {
+        let direction = if off > 0 { "ahead of" } else { "behind" };
+        Finding::warning("clock-skew", format!("node {name}"))
+            .what(format!("its clock is {} {direction} the API server's", crate::table::age(off.abs())))
+            .why("Leases look expired or fresh to it when they are not, and certificates may not be valid yet or any more")
+            .remedy("on that node: timedatectl set-ntp true && systemctl restart systemd-timesyncd     # or chronyc makestep")
+    })
+}
+
+fn nobody_eligible(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
+    let alive: Vec<&&Lease> = members.iter().filter(|lease| facts::is_fresh(snapshot, lease)).collect();
+    let may = |lease: &&&Lease| {
+        let node = node_of(snapshot, lease);
+        node.is_some_and(|node| !is_shut_out(node)) && card(lease).get("leaving") != Some(&true.into())
+    };
+    if alive.is_empty() || alive.iter().any(may) || !wants_addresses(snapshot) {
+        return None;
+    }
+    let names: Vec<&str> = alive.iter().filter_map(|lease| facts::member(lease)).collect();
+    Some(
+        Finding::error("no-eligible-node", "all announcers")
+            .what(format!("each of their nodes is shut out by a label or taint: {}", names.join(", ")))
+            .why("no address is announced")
+            .remedy(format!("kubectl label node {} node.kubernetes.io/exclude-from-external-load-balancers-     # or remove the taint", names[0])),
+    )
+}
+
+fn beside(snapshot: &Snapshot, members: &[&Lease]) -> Option<Finding> {
+    let lease = global(snapshot)?;
+    let alive = members.iter().any(|member| facts::is_fresh(snapshot, member));
+    let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
+    alive.then(|| {
+        Finding::error("two-announcers", "Lease kube-system/plndr-svcs-lock")
+            .what(format!("{holder} holds kube-vip's Lease beside announcers in mode node"))
+            .why(format!("it is respected: no announcer of ours sets an address while it is renewed ({} is its)", kube_vip::VIP_HOST))
+            .remedy("kubectl get daemonset -A | grep kube-vip     # delete the other one; if its holder is gone: kubectl -n kube-system delete lease plndr-svcs-lock")
+    })
+}

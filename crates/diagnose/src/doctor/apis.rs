@@ -1,0 +1,84 @@
+//! The two APIs: whether they answer, whether their certificates and our credentials are taken, and what our accounts may do there.
+
+use super::finding::Finding;
+use crate::snapshot::{Side, Snapshot, TroubleKind};
+
+pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut all = Vec::new();
+    all.extend(trouble("guest", &snapshot.guest, snapshot));
+    all.extend(trouble("harvester", &snapshot.harvester, snapshot));
+    all.extend(snapshot.guest.denied.iter().map(|right| {
+        let (group, resource) = split(&right.resource);
+        let clusterwide = right.namespace.is_empty();
+        let place = if clusterwide { "in all namespaces".to_owned() } else { format!("in namespace {}", right.namespace) };
+        Finding::error("guest-right-missing", right.account.clone())
+            .what(format!("may not {} {} {place} of the guest cluster", right.verb, right.resource))
+            .why("what needs this right is not done, or is done late")
+            .remedy(format!(
+                "helm -n kube-system upgrade harvester-cloud-provider <chart> --reuse-values     # its roles have it: apiGroup {group:?}, \
+                 resource {resource}, verb {}",
+                right.verb
+            ))
+    }));
+    all.extend(snapshot.harvester.denied.iter().map(|right| {
+        Finding::error("harvester-right-missing", right.account.clone())
+            .what(format!("may not {} {} in namespace {} of Harvester", right.verb, right.resource, right.namespace))
+            .why("load balancers are not made, or nodes are not found")
+            .remedy(format!(
+                "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml     # binds it to role \
+                 harvesterhci.io:cloudprovider again",
+                right.namespace
+            ))
+    }));
+    all
+}
+
+fn split(resource: &str) -> (&str, &str) {
+    resource.split_once('.').map_or(("", resource), |(resource, group)| (group, resource))
+}
+
+fn trouble(which: &'static str, side: &Side, snapshot: &Snapshot) -> Option<Finding> {
+    let trouble = side.trouble.as_ref()?;
+    let guest = which == "guest";
+    let object = format!("{} API {}", if guest { "guest" } else { "Harvester" }, side.server);
+    let why = if guest {
+        "nothing can be read there, so that nothing else was looked at"
+    } else {
+        "no new load balancer gets an address, nodes are not initialised; what is served goes on"
+    };
+    let (check, remedy) = match (guest, trouble.kind) {
+        (true, TroubleKind::NoCredentials) => {
+            ("guest-credentials-missing", "harvester-cloud-provider doctor --kubeconfig <file>".to_owned())
+        }
+        (true, TroubleKind::Unreachable) => ("guest-api-unreachable", "kubectl cluster-info".to_owned()),
+        (true, TroubleKind::Certificate) => {
+            ("guest-certificate-refused", "correct certificate-authority-data in the kubeconfig".to_owned())
+        }
+        (true, TroubleKind::Unauthorized) => {
+            ("guest-token-refused", "renew the credentials in the kubeconfig".to_owned())
+        }
+        (false, TroubleKind::NoCredentials) => (
+            "cloud-config-missing",
+            format!(
+                "harvester-cloud-provider doctor --cloud-config <file>     # it was looked for in {}",
+                if snapshot.cloud_config.is_empty() { "the Deployment's volumes" } else { &snapshot.cloud_config }
+            ),
+        ),
+        (false, TroubleKind::Unreachable) => (
+            "harvester-api-unreachable",
+            format!("curl -k {}/livez     # from a node; if it answers there, check the route and firewall of this machine", side.server),
+        ),
+        (false, TroubleKind::Certificate) => (
+            "harvester-certificate-refused",
+            "harvester-cloud-provider generate-addon <account> <namespace> --kubeconfig harvester.yaml -o secret | kubectl apply -f -     \
+             # writes the certificate authority that the server uses now"
+                .to_owned(),
+        ),
+        (false, TroubleKind::Unauthorized) => (
+            "harvester-token-refused",
+            "harvester-cloud-provider generate-addon <account> <namespace> --kubeconfig harvester.yaml --rotate -o secret | kubectl apply -f -"
+                .to_owned(),
+        ),
+    };
+    Some(Finding::error(check, object).what(trouble.text.clone()).why(why).remedy(remedy))
+}

@@ -1,0 +1,174 @@
+//! Which cluster this is to Harvester: its name, the labels of its machines, its load balancers and those of others under its name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use harvester_api::keys::{cloudprovider, harvester};
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+
+use super::finding::Finding;
+use crate::facts;
+use crate::snapshot::Snapshot;
+
+pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let name = snapshot.config(facts::RECORD, "cluster-name").unwrap_or_default();
+    all.extend(labels(snapshot, name));
+    all.extend(flag(snapshot, name));
+    all.extend(load_balancers(snapshot, name));
+    all.extend(orphans(snapshot));
+    all
+}
+
+/// Machines of this cluster's Nodes.
+fn machines(snapshot: &Snapshot) -> BTreeMap<String, String> {
+    let named = snapshot.nodes.iter().filter_map(|node| Some((facts::vm_name(node, snapshot)?, node.name_any())));
+    named.collect()
+}
+
+fn labels(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
+    let ours = machines(snapshot);
+    let mut all = Vec::new();
+    for vm in &snapshot.machines {
+        let machine = vm.name_any();
+        let Some(node) = ours.get(&machine) else { continue };
+        let instance = snapshot.instances.iter().find(|vmi| vmi.name_any() == machine);
+        let metadata = instance.map_or(&vm.metadata, |vmi| &vmi.metadata);
+        let label = facts::label(metadata, harvester::GUEST_CLUSTER_NAME);
+        let namespace = &snapshot.namespace;
+        let command = |value: &str| {
+            format!(
+                "kubectl --kubeconfig harvester.yaml -n {namespace} label --overwrite virtualmachineinstance/{machine} virtualmachine/{machine} \
+                 {}={value} {}={}",
+                harvester::GUEST_CLUSTER_NAME,
+                harvester::CREATOR,
+                harvester::NODE_DRIVER
+            )
+        };
+        if label.is_empty() {
+            all.push(
+                Finding::warning("machine-label-missing", format!("VM {namespace}/{machine}"))
+                    .what(format!("the machine of node {node} has no label {}", harvester::GUEST_CLUSTER_NAME))
+                    .why(
+                        "Harvester finds the network of a load balancer by it, and pools that are for one cluster only",
+                    )
+                    .remedy(command(if name.is_empty() { "<cluster>" } else { name })),
+            );
+        } else if !name.is_empty() && label != name {
+            all.push(
+                Finding::error("cluster-name-mismatch", format!("VM {namespace}/{machine}"))
+                    .what(format!("the machine of node {node} is labelled as cluster {label}, load balancers are made for {name}"))
+                    .why("Harvester's webhook refuses load balancers of a cluster that has no machines, and deletes those of a removed one")
+                    .remedy(command(name)),
+            );
+        }
+    }
+    all
+}
+
+/// The name on the command line of the cloud controller.
+fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
+    let deployment =
+        snapshot.deployments.iter().find(|deployment| facts::is_controller(&facts::containers(deployment)))?;
+    let arguments = facts::arguments(&facts::containers(deployment));
+    let given = arguments.iter().rev().find_map(|argument| argument.strip_prefix("--cluster-name="));
+    let given = given.filter(|given| !given.is_empty()).unwrap_or("kubernetes");
+    let object = format!("Deployment {}", facts::key(&deployment.metadata));
+    let set = |value: &str| {
+        format!(
+            "helm -n {} upgrade {} <chart> --reuse-values --set global.cattle.clusterName={value}",
+            deployment.namespace().unwrap_or_default(),
+            deployment.name_any()
+        )
+    };
+    let adopted = if name.is_empty() { given } else { name };
+    if adopted == "kubernetes" {
+        return Some(
+            Finding::warning("cluster-name-default", object)
+                .what("no cluster name is given, so that it is \"kubernetes\"")
+                .why("two clusters in one namespace of Harvester would take each other's load balancers for their own")
+                .remedy(set("<name of this cluster>")),
+        );
+    }
+    (given != adopted && given != "kubernetes").then(|| {
+        Finding::warning("cluster-name-changed", object)
+            .what(format!("--cluster-name is {given}, load balancers are made for {adopted}, which is remembered"))
+            .why("the flag is not followed; with a name that no load balancer has all of them would be made anew, with other addresses")
+            .remedy(set(adopted))
+    })
+}
+
+/// UID of the cluster.
+fn uid(snapshot: &Snapshot) -> Option<String> {
+    let is_api = |service: &&Service| facts::key(&service.metadata) == "default/kubernetes";
+    snapshot.services.iter().find(is_api)?.uid()
+}
+
+fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
+    let (Some(uid), false) = (uid(snapshot), name.is_empty()) else { return Vec::new() };
+    let services: BTreeSet<String> = snapshot
+        .services
+        .iter()
+        .filter(|service| facts::is_load_balancer(service))
+        .map(|s| facts::key(&s.metadata))
+        .collect();
+    let mut all = Vec::new();
+    let mut copies: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for lb in &snapshot.load_balancers {
+        if lb.label(cloudprovider::CLUSTER) != Some(name) || lb.terminating() {
+            continue;
+        }
+        let by = lb.annotation(cloudprovider::CLUSTER_UID).unwrap_or_default();
+        if !by.is_empty() && by != uid {
+            copies.entry(by).or_default().push(lb.name_any());
+            continue;
+        }
+        let service = format!(
+            "{}/{}",
+            lb.label(cloudprovider::SERVICE_NAMESPACE).unwrap_or_default(),
+            lb.label(cloudprovider::SERVICE_NAME).unwrap_or_default()
+        );
+        if by == uid && !services.contains(&service) {
+            let namespace = &snapshot.namespace;
+            all.push(
+                Finding::warning("load-balancer-orphaned", format!("LoadBalancer {namespace}/{}", lb.name_any()))
+                    .what(format!("this cluster has no Service {service} of type LoadBalancer any more"))
+                    .why("its address stays booked in the pool")
+                    .remedy(format!(
+                        "kubectl --kubeconfig harvester.yaml -n {namespace} delete loadbalancers.loadbalancer.harvesterhci.io {}",
+                        lb.name_any()
+                    )),
+            );
+        }
+    }
+    for (other, names) in copies {
+        all.push(
+            Finding::error("cluster-copy", format!("cluster {name} with UID {other}"))
+                .what(format!("another cluster has load balancers under our name: {}", names.join(", ")))
+                .why("a copy of a cluster, or two of one name, write each other's load balancers; what one deletes the other loses")
+                .remedy(
+                    "give one of them another name: helm -n kube-system upgrade harvester-cloud-provider <chart> --reuse-values --set \
+                     global.cattle.clusterName=<other name>     # if that cluster is gone for good, delete these objects on Harvester",
+                ),
+        );
+    }
+    all
+}
+
+fn orphans(snapshot: &Snapshot) -> Option<Finding> {
+    let lines = snapshot.config(facts::RECORD, "possible-orphans")?;
+    let there = |line: &&str| {
+        let named = |lb: &harvester_api::load_balancer::LoadBalancer| line.contains(&lb.name_any());
+        snapshot.load_balancers.iter().any(named)
+    };
+    let left: Vec<&str> = lines.lines().filter(there).collect();
+    (!left.is_empty()).then(|| {
+        Finding::warning("load-balancer-abandoned", "ConfigMap kube-system/harvester-cloud-provider")
+            .what(format!("load balancers were left on Harvester at somebody's request: {}", left.join("; ")))
+            .why("their addresses stay booked in the pool")
+            .remedy(format!(
+                "kubectl --kubeconfig harvester.yaml -n {} delete loadbalancers.loadbalancer.harvesterhci.io <name>",
+                snapshot.namespace
+            ))
+    })
+}

@@ -1,0 +1,102 @@
+//! The cloud controller: that there is one, and one only; and the upgrade of hosts that it follows.
+
+use serde_json::Value;
+
+use super::finding::Finding;
+use crate::facts;
+use crate::snapshot::Snapshot;
+
+/// Who leads renews every two seconds.
+const SILENT: i64 = 60;
+
+pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut all = Vec::new();
+    all.extend(lease(snapshot));
+    all.extend(two(snapshot));
+    all.extend(upgrade(snapshot));
+    all
+}
+
+fn lease(snapshot: &Snapshot) -> Option<Finding> {
+    if snapshot.guest.trouble.is_some() || !snapshot.has_read("Leases in kube-system") {
+        return None;
+    }
+    let lease = snapshot.leases.iter().find(|lease| lease.metadata.name.as_deref() == Some(facts::CONTROLLER_LEASE));
+    let renewed = lease.and_then(|lease| facts::renewed(snapshot, lease));
+    let what = match renewed {
+        Some((ago, _)) if ago <= SILENT => return None,
+        Some((ago, _)) => {
+            format!("nobody has renewed Lease {} for {}", facts::CONTROLLER_LEASE, crate::table::age(ago))
+        }
+        None => format!("nobody holds Lease {}", facts::CONTROLLER_LEASE),
+    };
+    Some(
+        Finding::error("controller-missing", "Lease kube-system/cloud-controller-manager")
+            .what(what)
+            .why("no Service gets an address and no new node is initialised; what is served goes on")
+            .remedy("kubectl -n kube-system rollout restart deployment/harvester-cloud-provider     # if it does not start: kubectl -n kube-system logs deployment/harvester-cloud-provider"),
+    )
+}
+
+/// Several workloads whose program is a cloud controller of Harvester.
+fn two(snapshot: &Snapshot) -> Option<Finding> {
+    let mut all: Vec<String> = Vec::new();
+    for deployment in &snapshot.deployments {
+        if facts::is_controller(&facts::containers(deployment)) && facts::wants_replicas(deployment) {
+            all.push(format!("deployment/{} -n {}", name(&deployment.metadata), namespace(&deployment.metadata)));
+        }
+    }
+    for set in &snapshot.daemon_sets {
+        if facts::is_controller(&facts::containers_of_set(set)) {
+            all.push(format!("daemonset/{} -n {}", name(&set.metadata), namespace(&set.metadata)));
+        }
+    }
+    if all.len() < 2 {
+        return None;
+    }
+    let superfluous = all[1..].iter().map(|one| format!("kubectl delete {one}")).collect::<Vec<_>>().join("; ");
+    Some(
+        Finding::error("two-controllers", all[0].clone())
+            .what(format!("several cloud controllers of Harvester are installed: {}", all.join(", ")))
+            .why("with different Leases both work at once and undo each other's changes; with one Lease either may lead, of another version")
+            .remedy(format!("{superfluous}     # keep the one that you mean")),
+    )
+}
+
+fn name(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> &str {
+    metadata.name.as_deref().unwrap_or_default()
+}
+
+fn namespace(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> &str {
+    metadata.namespace.as_deref().unwrap_or_default()
+}
+
+fn upgrade(snapshot: &Snapshot) -> Option<Finding> {
+    let status: Value = serde_json::from_str(snapshot.config(facts::HOST_UPGRADE, "status.json")?).ok()?;
+    let plan = status["plan"]["name"].as_str().unwrap_or_default().to_owned();
+    let nodes = status["nodes"].as_object()?;
+    let with = |reason: &str| {
+        let named = nodes
+            .iter()
+            .filter(|(_, node)| node["reason"] == reason)
+            .map(|(name, node)| format!("{name} (host {})", node["host"].as_str().unwrap_or_default()));
+        named.collect::<Vec<_>>().join(", ")
+    };
+    let object = if plan.is_empty() { "upgrade of Harvester's hosts".to_owned() } else { plan };
+    let failed = with("HostUpgradeFailed");
+    if !failed.is_empty() {
+        return Some(
+            Finding::warning("host-upgrade-failed", object)
+                .what(format!("it has failed, on the hosts of nodes {failed}"))
+                .why("these hosts are in no defined state; machines may be shut down again when it is repeated")
+                .remedy("kubectl --kubeconfig harvester.yaml get upgradeplans.management.harvesterhci.io,upgrades.harvesterhci.io -A -o yaml     # its status says why"),
+        );
+    }
+    let paused = with("HostUpgradePaused");
+    (!paused.is_empty() && status["window"]["suspended"] == false).then(|| {
+        Finding::warning("host-upgrade-paused", object)
+            .what(format!("it has been paused for hours, on the hosts of nodes {paused}"))
+            .why("the hosts are of different versions meanwhile")
+            .remedy("continue it in the user interface of Harvester, or ask its administrator")
+    })
+}

@@ -1,0 +1,33 @@
+//! `doctor`: what is wrong with the installation, why it matters, and the command that mends it. Each check is a pure function of the
+//! snapshot; what could not be read is not judged.
+
+mod announcers;
+mod apis;
+mod cluster;
+mod controllers;
+mod finding;
+mod nodes;
+mod services;
+
+use crate::snapshot::{Snapshot, Unread};
+pub use finding::{Examination, Finding, Severity};
+
+/// Looks at everything.
+pub fn examine(snapshot: &Snapshot) -> Examination {
+    let checks: [fn(&Snapshot) -> Vec<Finding>; 6] = [
+        apis::findings,
+        cluster::findings,
+        controllers::findings,
+        nodes::findings,
+        announcers::findings,
+        services::findings,
+    ];
+    let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(snapshot)).collect();
+    findings.sort();
+    findings.dedup();
+    let unread: Vec<Unread> = snapshot.unread.clone();
+    Examination { findings, unread }
+}
+
+#[cfg(test)]
+mod tests;

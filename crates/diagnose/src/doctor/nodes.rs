@@ -1,0 +1,129 @@
+//! Nodes: that their machine is known, that they may have addresses, and that nothing on them takes a Service's address for its own.
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Container, Node};
+use kube::ResourceExt;
+
+use super::finding::Finding;
+use crate::facts;
+use crate::snapshot::Snapshot;
+
+const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut all: Vec<Finding> = snapshot.nodes.iter().flat_map(|node| of(snapshot, node)).collect();
+    all.extend(snapshot.daemon_sets.iter().filter_map(|set| calico(snapshot, set)));
+    all.extend(cilium(snapshot));
+    all
+}
+
+fn has_taint(node: &Node, key: &str) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    taints.is_some_and(|taints| taints.iter().any(|taint| taint.key == key))
+}
+
+fn of(snapshot: &Snapshot, node: &Node) -> Vec<Finding> {
+    let name = node.name_any();
+    let object = format!("Node {name}");
+    let mut all = Vec::new();
+    if has_taint(node, UNINITIALIZED) {
+        all.push(
+            Finding::error("node-not-initialised", object.clone())
+                .what(format!("it still has taint {UNINITIALIZED}"))
+                .why("nothing is scheduled on it")
+                .remedy(format!(
+                    "kubectl describe node {name}     # Event NodeInitializationFailed says what is missing: usually its machine has another \
+                     name and no guest agent, or lies in another namespace than {}",
+                    snapshot.namespace
+                )),
+        );
+    }
+    let readable = snapshot.harvester.trouble.is_none()
+        && !snapshot.namespace.is_empty()
+        && snapshot.has_read("VirtualMachines on Harvester");
+    if let Some(uid) = facts::vm_uid(node)
+        && readable
+        && facts::vm_name(node, snapshot).is_none()
+    {
+        all.push(
+            Finding::error("node-without-machine", object.clone())
+                .what(format!("no machine in namespace {} of Harvester has UID {uid}", snapshot.namespace))
+                .why("its machine was deleted, or restored from a backup under a new UID; its addresses and zone are not followed")
+                .remedy(format!("kubectl delete node {name}     # its kubelet registers it anew when it is restarted; or correct the namespace in the cloud-config")),
+        );
+    }
+    if node.labels().contains_key(EXCLUDED) {
+        all.push(
+            Finding::warning("node-excluded", object)
+                .what(format!("label {EXCLUDED} shuts it out"))
+                .why("it announces no address")
+                .remedy(format!("kubectl label node {name} {EXCLUDED}-")),
+        );
+    }
+    all
+}
+
+fn env<'a>(container: &'a Container, name: &str) -> Option<&'a str> {
+    container.env.as_ref()?.iter().find(|variable| variable.name == name)?.value.as_deref()
+}
+
+/// A Service's address can be on an interface of a node: on its own, or on a macvlan of its own by DHCP.
+fn has_addresses(snapshot: &Snapshot) -> bool {
+    snapshot.services.iter().any(|service| facts::is_load_balancer(service) && facts::class(service).is_empty())
+}
+
+fn calico(snapshot: &Snapshot, set: &DaemonSet) -> Option<Finding> {
+    let containers = facts::containers_of_set(set);
+    let container = containers.iter().find(|container| container.name == "calico-node")?;
+    // Calico looks for an address itself only where IP is not given to it.
+    let detects = env(container, "IP").is_some_and(|ip| ip == "autodetect");
+    let method = env(container, "IP_AUTODETECTION_METHOD").unwrap_or("first-found");
+    let safe = ["kubernetes-internal-ip", "cidr=", "can-reach=", "skip-interface="];
+    let picks_vips = match method.strip_prefix("interface=") {
+        Some(names) => names.split(',').any(may_be_a_vip_interface),
+        None => {
+            !safe.iter().any(|known| method.starts_with(known))
+                || method.starts_with("skip-interface=") && !method.contains("vip-")
+        }
+    };
+    (detects && picks_vips && has_addresses(snapshot)).then(|| {
+        Finding::warning("cni-autodetection", format!("DaemonSet {}", facts::key(&set.metadata)))
+            .what(format!("Calico finds a node's address by IP_AUTODETECTION_METHOD={method}, which may pick a Service's address"))
+            .why("the node would tell the others an address that moves to another node: its pods lose the network at the next fail-over")
+            .remedy(format!(
+                "kubectl -n {} set env daemonset/{} IP_AUTODETECTION_METHOD=kubernetes-internal-ip     # with the Tigera operator: spec.calicoNetwork.nodeAddressAutodetectionV4.kubernetes: NodeInternalIP",
+                set.namespace().unwrap_or_default(),
+                set.name_any()
+            ))
+    })
+}
+
+/// The names of macvlans of Services are `vip-` and eight characters; patterns are regular expressions.
+fn may_be_a_vip_interface(pattern: &str) -> bool {
+    let pattern = pattern.trim_start_matches('^');
+    let wild = pattern.split(['.', '*', '+', '[', '(', '$']).next().unwrap_or_default();
+    let open = pattern.len() > wild.len();
+    pattern.starts_with("vip-") || open && "vip-".starts_with(wild)
+}
+
+fn cilium(snapshot: &Snapshot) -> Option<Finding> {
+    let devices = snapshot.config("cilium-config", "devices")?;
+    let picked: Vec<&str> = devices
+        .split([' ', ','])
+        .filter(|device| !device.is_empty() && may_be_a_vip_interface(&device.replace('+', ".*")))
+        .collect();
+    (!picked.is_empty() && has_addresses(snapshot)).then(|| {
+        Finding::warning("cni-autodetection", "ConfigMap kube-system/cilium-config")
+            .what(format!("devices: {devices:?} takes the interfaces of Services (vip-…) for the node's"))
+            .why("Cilium would attach its programs to an interface that goes to another node at the next fail-over")
+            .remedy("kubectl -n kube-system patch configmap cilium-config --type merge -p '{\"data\":{\"devices\":\"<NIC of the nodes>\"}}' && kubectl -n kube-system rollout restart daemonset/cilium")
+    })
+}
+
+/// Whether it may announce addresses, as far as its object tells.
+pub fn is_shut_out(node: &Node) -> bool {
+    node.labels().contains_key(EXCLUDED)
+        || has_taint(node, "node.kubernetes.io/out-of-service")
+        || has_taint(node, "ToBeDeletedByClusterAutoscaler")
+}

@@ -1,0 +1,236 @@
+//! Services: what their conditions, Events and annotations say, and the pools behind them.
+
+use harvester_api::keys::{cloudprovider, kube_vip};
+use k8s_openapi::api::core::v1::{Event, Service};
+use kube::ResourceExt;
+
+use super::finding::Finding;
+use crate::facts;
+use crate::snapshot::Snapshot;
+
+/// An Event that is older tells of the past.
+const RECENT: i64 = 15 * 60;
+
+pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for service in snapshot.services.iter().filter(|service| facts::is_load_balancer(service)) {
+        let mut found = of(snapshot, service);
+        // The condition explains what the Events tell beside it.
+        if found.is_empty() {
+            found.extend(events(snapshot, service));
+        }
+        all.extend(found);
+    }
+    all.extend(pools(snapshot));
+    all
+}
+
+fn object(service: &Service) -> String {
+    format!("Service {}", facts::key(&service.metadata))
+}
+
+fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    let class = facts::class(service);
+    if !class.is_empty() {
+        if facts::told(service).is_empty() {
+            all.push(
+                Finding::warning("service-class", object(service))
+                    .what(format!("it has loadBalancerClass {class} and no address"))
+                    .why("a Service of another class is left to whoever serves that class; nobody has")
+                    .remedy(format!(
+                        "kubectl -n {namespace} get service {name} -o yaml > service.yaml     # delete it, remove loadBalancerClass and status from the file, apply it; or install what serves {class}"
+                    )),
+            );
+        }
+        return all;
+    }
+    if facts::annotation(&service.metadata, kube_vip::IGNORE) == "true" {
+        all.push(
+            Finding::warning("service-ignored", object(service))
+                .what(format!("annotation {} is true", kube_vip::IGNORE))
+                .why("no announcer announces its address")
+                .remedy(format!("kubectl -n {namespace} annotate service {name} {}-", kube_vip::IGNORE)),
+        );
+        return all;
+    }
+    if let Some(condition) = facts::service_condition(service).filter(|condition| condition.reason != "Ready") {
+        let served = condition.status == "True";
+        let finding = if served {
+            Finding::warning("service-not-as-asked", object(service))
+                .why("it is served, and not as its annotations ask")
+        } else {
+            Finding::error(check_of(&condition.reason), object(service)).why("it gets no address, or nobody serves it")
+        };
+        let what = format!("{}: {}", condition.reason, condition.message);
+        all.push(finding.what(what).remedy(remedy(snapshot, &condition.reason, &namespace, &name)));
+        return all;
+    }
+    all.extend(unannounced(snapshot, service));
+    all
+}
+
+/// One check per reason that users meet often; the rest share one.
+fn check_of(reason: &str) -> &'static str {
+    match reason {
+        "PoolExhausted" => "pool-exhausted",
+        "NoMatchingPool" | "NoSuchPool" => "pool-missing",
+        "RefusedByHarvester" => "harvester-webhook-refuses",
+        "HarvesterSilent" => "harvester-controller-silent",
+        "HarvesterForbidden" => "harvester-forbids",
+        "AddressTaken" => "address-taken",
+        "NotServed" => "service-not-served",
+        "NoSuchNetwork" => "network-missing",
+        "NameTaken" => "load-balancer-name-taken",
+        "QuotaReached" => "quota-reached",
+        "PortTaken" | "NoSuchPrimary" | "PrimaryWithoutAddress" => "share-impossible",
+        _ => "service-not-ready",
+    }
+}
+
+fn remedy(snapshot: &Snapshot, reason: &str, namespace: &str, name: &str) -> String {
+    let annotate =
+        |key: &str, value: &str| format!("kubectl -n {namespace} annotate --overwrite service {name} {key}{value}");
+    match reason {
+        "PoolExhausted" => "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io <pool>     # widen a range, or delete Services".to_owned(),
+        "NoMatchingPool" => format!(
+            "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io <pool>     # its selector: the network in the text, scope namespace {}",
+            snapshot.namespace
+        ),
+        "NoSuchPool" => annotate(cloudprovider::IP_POOL, "-"),
+        "HarvesterSilent" => "kubectl --kubeconfig harvester.yaml -n harvester-system rollout restart deployment/harvester-load-balancer".to_owned(),
+        "HarvesterForbidden" => format!(
+            "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml",
+            snapshot.namespace
+        ),
+        "RefusedByHarvester" => "kubectl --kubeconfig harvester.yaml -n harvester-system get pods -l app.kubernetes.io/name=harvester-load-balancer     # its webhook; else mend what its words name".to_owned(),
+        "AddressTaken" => annotate(cloudprovider::IP, "=<a free address>"),
+        "NoSuchNetwork" | "NetworkNotKept" => annotate(cloudprovider::NETWORK, "-"),
+        "QuotaReached" => "helm -n kube-system upgrade harvester-cloud-provider <chart> --reuse-values --set 'extraArgs={--max-load-balancers=<more>}'".to_owned(),
+        "UnknownIPAM" => annotate(cloudprovider::IPAM, "-"),
+        "NoSuchPrimary" | "PrimaryWithoutAddress" | "PortTaken" => annotate(cloudprovider::PRIMARY_SERVICE, "-"),
+        "AddressNotAsAsked" => annotate(cloudprovider::IP, "-"),
+        _ => format!("kubectl -n {namespace} describe service {name}     # docs/troubleshooting.md has {reason} in its table"),
+    }
+}
+
+fn unannounced(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
+    use announcer_core::status::State;
+    let key = facts::key(&service.metadata);
+    let vip = snapshot.announcer.as_ref()?.vips.iter().find(|vip| vip.service == key)?;
+    let owner = vip.owner.clone().unwrap_or_default();
+    match vip.state {
+        State::LeaseExpired => Some(
+            Finding::error("dhcp-lease-expired", object(service))
+                .what("its DHCP lease has run out")
+                .why("the server may give its address to somebody else")
+                .remedy("check the DHCP server of its network: journalctl -u dnsmasq, or the log of the router"),
+        ),
+        State::OwnerSilent => Some(
+            Finding::warning("owner-silent", object(service))
+                .what(format!("the announcer of node {owner}, which has its address, has not renewed its Lease"))
+                .why("if that node still answers nothing is lost; if not, others take over by what they hear")
+                .remedy(format!("kubectl -n kube-system delete pod --field-selector spec.nodeName={owner} -l app.kubernetes.io/name=kube-vip")),
+        ),
+        State::Unowned => Some(
+            Finding::error("address-unowned", object(service))
+                .what("no node announces its address")
+                .why("nobody answers for it")
+                .remedy("harvester-cloud-provider status -o wide     # ANNOUNCER of each node tells what keeps it from that"),
+        ),
+        State::Announced | State::Pending => None,
+    }
+}
+
+fn seconds_ago(snapshot: &Snapshot, event: &Event) -> i64 {
+    let last = event.last_timestamp.as_ref().map(|time| time.0);
+    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
+    let begun = event.event_time.as_ref().map(|time| time.0);
+    last.into_iter().chain(series).chain(begun).max().map_or(i64::MAX, |time| facts::since(snapshot, time))
+}
+
+/// What announcers tell of a Service by Events alone.
+fn events(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
+    let uid = service.uid();
+    let mut ours: Vec<(&Event, i64)> = snapshot
+        .events
+        .iter()
+        .filter(|event| event.involved_object.kind.as_deref() == Some("Service") && event.involved_object.uid == uid)
+        .map(|event| (event, seconds_ago(snapshot, event)))
+        .filter(|(_, ago)| *ago < RECENT)
+        .collect();
+    ours.sort_by_key(|(_, ago)| *ago);
+    let announced_ago =
+        ours.iter().find(|(event, _)| event.reason.as_deref() == Some("AddressAnnounced")).map(|(_, ago)| *ago);
+    ours.into_iter().find_map(|(event, ago)| {
+        // It was announced after that.
+        if announced_ago.is_some_and(|announced| announced < ago) {
+            return None;
+        }
+        of_event(service, event.reason.as_deref()?, event.message.as_deref().unwrap_or_default())
+    })
+}
+
+fn of_event(service: &Service, reason: &str, message: &str) -> Option<Finding> {
+    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    let (check, why, remedy) = match reason {
+        "CannotAnnounce" if message.contains("macvlan") => (
+            "macvlan-missing",
+            "an address by DHCP needs an interface with a MAC of its own",
+            "on each node that may announce: modprobe macvlan && echo macvlan > /etc/modules-load.d/macvlan.conf"
+                .to_owned(),
+        ),
+        "CannotAnnounce" if message.contains("interface") => (
+            "interface-missing",
+            "no node can announce the address on the interface that is named",
+            format!("kubectl -n {namespace} annotate service {name} {}-", kube_vip::SERVICE_INTERFACE),
+        ),
+        "CannotAnnounce" => (
+            "cannot-announce",
+            "nobody answers for its address",
+            format!("kubectl -n {namespace} describe service {name}     # the text says what is missing on which node"),
+        ),
+        "DHCPNoAnswer" => (
+            "dhcp-silent",
+            "it gets no address",
+            format!(
+                "start a DHCP server or relay in that network; or: kubectl -n {namespace} annotate --overwrite service {name} {}=pool",
+                cloudprovider::IPAM
+            ),
+        ),
+        "DHCPRefused" | "DHCPLeaseLost" | "DHCPTrouble" => (
+            "dhcp-refused",
+            "it has no address, or loses it",
+            "correct the reservations and ranges of the DHCP server".to_owned(),
+        ),
+        "AddressConflict" => (
+            "address-conflict",
+            "another host uses the address: clients reach the one or the other",
+            "find the MAC of the text on the switch and free the address there; or exclude it from the pool".to_owned(),
+        ),
+        "NoLocalEndpoint" => (
+            "no-local-endpoint",
+            "externalTrafficPolicy is Local and the node that announces has no ready pod: traffic is dropped",
+            format!(
+                "kubectl -n {namespace} patch service {name} -p '{{\"spec\":{{\"externalTrafficPolicy\":\"Cluster\"}}}}'     # or bring a pod up"
+            ),
+        ),
+        _ => return None,
+    };
+    Some(Finding::error(check, object(service)).what(format!("{reason}: {message}")).why(why).remedy(remedy))
+}
+
+fn pools(snapshot: &Snapshot) -> Vec<Finding> {
+    let full = |pool: &&harvester_api::ip_pool::IpPool| {
+        pool.status.as_ref().is_some_and(|status| status.total > 0 && status.available == 0)
+    };
+    let finding = |pool: &harvester_api::ip_pool::IpPool| {
+        let name = pool.name_any();
+        Finding::warning("pool-full", format!("IPPool {name}"))
+            .what("it has no free address")
+            .why("the next Service that is given this pool waits")
+            .remedy(format!("kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io {name}     # widen a range"))
+    };
+    snapshot.pools.iter().filter(full).map(finding).collect()
+}

@@ -1,0 +1,154 @@
+//! Small questions about objects that `status` and `doctor` both ask.
+
+use announcer_core::Config;
+use announcer_core::status::Listed;
+pub use contract::leases::MEMBER_PREFIX;
+use harvester_api::keys;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Container, Node, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use kube::ResourceExt;
+
+use crate::snapshot::Snapshot;
+
+/// Type of our condition on Services.
+pub const SERVICE_CONDITION: &str = "LoadBalancerReady";
+/// Type of our condition on Nodes.
+pub const NODE_CONDITION: &str = "HarvesterHostMaintenance";
+/// Lease of the cloud controller.
+pub const CONTROLLER_LEASE: &str = "cloud-controller-manager";
+/// `ConfigMap` with the cluster's name.
+pub const RECORD: &str = "harvester-cloud-provider";
+/// `ConfigMap` of host upgrades.
+pub const HOST_UPGRADE: &str = "harvester-host-upgrade";
+
+/// `namespace/name`.
+pub fn key(metadata: &ObjectMeta) -> String {
+    let name = metadata.name.as_deref().unwrap_or_default();
+    match metadata.namespace.as_deref() {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    }
+}
+
+pub fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> &'a str {
+    metadata.annotations.as_ref().and_then(|all| all.get(key)).map_or("", String::as_str)
+}
+
+pub fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> &'a str {
+    metadata.labels.as_ref().and_then(|all| all.get(key)).map_or("", String::as_str)
+}
+
+pub fn is_load_balancer(service: &Service) -> bool {
+    service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
+}
+
+/// Whose it is, if somebody else's.
+pub fn class(service: &Service) -> &str {
+    service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_deref()).unwrap_or_default()
+}
+
+/// Addresses that clients were told of.
+pub fn told(service: &Service) -> Vec<String> {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
+    ingress.filter_map(|entry| entry.ip.clone().or_else(|| entry.hostname.clone())).collect()
+}
+
+pub fn service_condition(service: &Service) -> Option<&Condition> {
+    let conditions = service.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == SERVICE_CONDITION)
+}
+
+/// Status, reason and message of a Node's condition.
+pub fn node_condition<'a>(node: &'a Node, kind: &str) -> Option<(&'a str, &'a str, &'a str)> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let condition = conditions.iter().find(|condition| condition.type_ == kind)?;
+    let text = |text: &'a Option<String>| text.as_deref().unwrap_or_default();
+    Some((&condition.status, text(&condition.reason), text(&condition.message)))
+}
+
+pub fn is_ready(node: &Node) -> bool {
+    node_condition(node, "Ready").is_some_and(|(status, ..)| status == "True")
+}
+
+/// UID of the machine that the Node runs on.
+pub fn vm_uid(node: &Node) -> Option<&str> {
+    keys::vm_uid(node.spec.as_ref()?.provider_id.as_deref()?)
+}
+
+/// Name of that machine.
+pub fn vm_name(node: &Node, snapshot: &Snapshot) -> Option<String> {
+    let uid = vm_uid(node)?;
+    snapshot.machines.iter().find(|vm| vm.uid() == Some(uid)).map(ResourceExt::name_any)
+}
+
+/// Seconds since then.
+pub fn since(snapshot: &Snapshot, time: Timestamp) -> i64 {
+    snapshot.now.as_second() - time.as_second()
+}
+
+/// Seconds since the Lease was renewed and for how many it counts; `None`: nobody holds it.
+pub fn renewed(snapshot: &Snapshot, lease: &Lease) -> Option<(i64, i64)> {
+    let spec = lease.spec.as_ref()?;
+    spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())?;
+    let ago = since(snapshot, spec.renew_time.as_ref()?.0);
+    Some((ago, i64::from(spec.lease_duration_seconds.unwrap_or_default())))
+}
+
+/// The Lease is held now.
+pub fn is_fresh(snapshot: &Snapshot, lease: &Lease) -> bool {
+    renewed(snapshot, lease).is_some_and(|(ago, duration)| ago <= duration)
+}
+
+/// Name of the node whose announcer's Lease this is.
+pub fn member(lease: &Lease) -> Option<&str> {
+    lease.metadata.name.as_deref()?.strip_prefix(MEMBER_PREFIX)
+}
+
+/// Containers of a Deployment.
+pub fn containers(deployment: &Deployment) -> Vec<Container> {
+    let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    pod.map(|pod| pod.containers.clone()).unwrap_or_default()
+}
+
+/// Containers of a `DaemonSet`.
+pub fn containers_of_set(set: &DaemonSet) -> Vec<Container> {
+    let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    pod.map(|pod| pod.containers.clone()).unwrap_or_default()
+}
+
+/// Their command lines.
+pub fn arguments(containers: &[Container]) -> Vec<String> {
+    containers.iter().flat_map(|one| one.command.iter().flatten().chain(one.args.iter().flatten())).cloned().collect()
+}
+
+/// Whether one of them is a cloud controller of Harvester, ours or the Go provider: the announcer is of the same image.
+pub fn is_controller(containers: &[Container]) -> bool {
+    let arguments = arguments(containers);
+    let announcer = arguments.iter().any(|argument| argument == "announcer" || argument == "manager");
+    let image = |one: &Container| one.image.as_deref().is_some_and(|image| image.contains("harvester-cloud-provider"));
+    !announcer
+        && containers.iter().any(image)
+        && arguments.iter().any(|argument| argument.starts_with("--cloud-config"))
+}
+
+/// It is not scaled down to nothing.
+pub fn wants_replicas(deployment: &Deployment) -> bool {
+    deployment.spec.as_ref().and_then(|spec| spec.replicas) != Some(0)
+}
+
+/// Whether one of them is our announcer.
+pub fn is_announcer(containers: &[Container]) -> bool {
+    let image = |one: &Container| one.image.as_deref().is_some_and(|image| image.contains("harvester-cloud-provider"));
+    let arguments = arguments(containers);
+    containers.iter().any(image) && arguments.iter().any(|argument| argument == "announcer" || argument == "manager")
+}
+
+/// The announcers' own report.
+pub fn announced(config: &Config, snapshot: &Snapshot, now: Timestamp) -> announcer_core::status::Report {
+    let listed = Listed { services: &snapshot.services, leases: &snapshot.leases, namespace: "kube-system" };
+    announcer_core::status::report(config, listed, now)
+}

@@ -1,0 +1,9 @@
+//! `status`: every Service that wants a load balancer, the pools, the nodes and their hosts, and an upgrade of these hosts. Pure.
+
+mod rows;
+mod text;
+
+pub use rows::{NodeRow, PoolRow, Report, Scope, ServiceRow, UpgradeRow, report};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! From the snapshot to rows.
+
+use std::collections::BTreeSet;
+
+use harvester_api::ip_pool::IpPool;
+use harvester_api::keys::{cloudprovider, kube_vip};
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::ResourceExt;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::facts;
+use crate::snapshot::{Snapshot, Unread};
+
+/// Which Services are asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// `None`: those of all namespaces.
+    pub namespace: Option<String>,
+    /// Empty: all.
+    pub names: BTreeSet<String>,
+}
+
+impl Scope {
+    fn has(&self, service: &Service) -> bool {
+        let named = self.names.is_empty() || self.names.contains(&service.name_any());
+        named && self.namespace.as_deref().is_none_or(|wanted| service.namespace().as_deref() == Some(wanted))
+    }
+}
+
+/// One Service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceRow {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// `spec.loadBalancerClass`: whose it is, if not ours.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub class: String,
+    /// What clients were told of, else what is booked for it.
+    pub addresses: Vec<String>,
+    /// `pool`, `dhcp`, `static` or `shared`.
+    pub mode: String,
+    /// Node that announces it.
+    pub owner: Option<String>,
+    /// How it stands: the announcer's word, or whose turn it is.
+    pub state: String,
+    /// Why it stands like that; empty where all is well.
+    pub reason: String,
+    /// For people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// DHCP lease: from whom, for how long.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dhcp: Vec<String>,
+    /// Seconds since the last change that is known.
+    pub age_seconds: i64,
+}
+
+/// One pool of Harvester.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolRow {
+    /// Name.
+    pub name: String,
+    /// Network that it is for; empty: any.
+    pub network: String,
+    /// Addresses that are free.
+    pub free: i64,
+    /// All its addresses.
+    pub total: i64,
+}
+
+/// One Node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRow {
+    /// Name.
+    pub name: String,
+    /// `Ready`, `NotReady`, and what else is the matter with it.
+    pub state: String,
+    /// Its machine; empty where that is not known.
+    pub vm: String,
+    /// The host of that.
+    pub host: String,
+    /// Addresses that it shows.
+    pub addresses: Vec<String>,
+    /// Its announcer: `announcing`, `kube-proxy not ready`, `leaving`, `expired`; empty: none.
+    pub announcer: String,
+    /// Reason of its condition `HarvesterHostMaintenance`, while something happens to its host.
+    pub maintenance: String,
+}
+
+/// An upgrade of the hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpgradeRow {
+    /// One line.
+    pub summary: String,
+    /// Deletions and the like are suspended.
+    pub suspended: bool,
+}
+
+/// All of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// What keeps all of them from working.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trouble: Vec<String>,
+    /// By namespace and name.
+    pub services: Vec<ServiceRow>,
+    /// By name.
+    pub pools: Vec<PoolRow>,
+    /// By name.
+    pub nodes: Vec<NodeRow>,
+    /// `None`: none was ever seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_upgrade: Option<UpgradeRow>,
+    /// What could not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<Unread>,
+}
+
+/// The report on this snapshot.
+pub fn report(snapshot: &Snapshot, scope: &Scope) -> Report {
+    let wanted = |service: &&Service| facts::is_load_balancer(service) && scope.has(service);
+    let mut services: Vec<ServiceRow> =
+        snapshot.services.iter().filter(wanted).map(|service| service_row(snapshot, service)).collect();
+    services.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    let mut pools: Vec<PoolRow> = snapshot.pools.iter().map(pool_row).collect();
+    pools.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut nodes: Vec<NodeRow> = snapshot.nodes.iter().map(|node| node_row(snapshot, node)).collect();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut trouble = Vec::new();
+    for (what, side) in [("guest", &snapshot.guest), ("Harvester", &snapshot.harvester)] {
+        trouble.extend(side.trouble.as_ref().map(|trouble| format!("{what} API {}: {}", side.server, trouble.text)));
+    }
+    trouble.extend(snapshot.announcer.as_ref().and_then(|report| report.trouble.clone()));
+    Report { trouble, services, pools, nodes, host_upgrade: upgrade_row(snapshot), unread: snapshot.unread.clone() }
+}
+
+fn mode(service: &Service) -> &'static str {
+    let annotation = |key| facts::annotation(&service.metadata, key);
+    match annotation(cloudprovider::IPAM) {
+        _ if !annotation(cloudprovider::PRIMARY_SERVICE).is_empty() => "shared",
+        "dhcp" => "dhcp",
+        "static" => "static",
+        _ if !annotation(cloudprovider::SHARE_GROUP).is_empty() => "shared",
+        _ => "pool",
+    }
+}
+
+fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
+    let key = facts::key(&service.metadata);
+    let class = facts::class(service).to_owned();
+    let vip = snapshot.announcer.as_ref().and_then(|report| report.vips.iter().find(|vip| vip.service == key));
+    let told = facts::told(service);
+    let booked = facts::annotation(&service.metadata, kube_vip::LOADBALANCER_IPS);
+    let condition =
+        facts::service_condition(service).filter(|condition| class.is_empty() && condition.reason != "Ready");
+    let ignored = facts::annotation(&service.metadata, kube_vip::IGNORE) == "true";
+    let (state, reason, message) = match (vip, condition) {
+        _ if !class.is_empty() => ("another's".to_owned(), format!("Class {class}"), String::new()),
+        (_, Some(condition)) => {
+            let state = vip.map_or("pending", |vip| vip.state.text());
+            (state.to_owned(), condition.reason.clone(), condition.message.clone())
+        }
+        _ if ignored => {
+            ("not announced".to_owned(), "Ignored".to_owned(), format!("annotation {} is true", kube_vip::IGNORE))
+        }
+        (Some(vip), None) => {
+            let well = vip.state == announcer_core::status::State::Announced;
+            (vip.state.text().to_owned(), if well { String::new() } else { format!("{:?}", vip.state) }, String::new())
+        }
+        (None, None) if booked.is_empty() => ("pending".to_owned(), "NotBooked".to_owned(), String::new()),
+        (None, None) => ("booked".to_owned(), "NotAnnounced".to_owned(), String::new()),
+    };
+    let addresses =
+        if told.is_empty() { booked.split(',').filter(|ip| !ip.is_empty()).map(str::to_owned).collect() } else { told };
+    let dhcp = vip.map(|vip| vip.dhcp.iter().map(dhcp_text).collect()).unwrap_or_default();
+    let changed = facts::service_condition(service).map(|condition| condition.last_transition_time.0);
+    let created = service.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let last = changed.into_iter().chain(created).max().unwrap_or(snapshot.now);
+    ServiceRow {
+        namespace: service.namespace().unwrap_or_default(),
+        name: service.name_any(),
+        class,
+        addresses,
+        mode: mode(service).to_owned(),
+        owner: vip.and_then(|vip| vip.owner.clone()),
+        state,
+        reason,
+        message,
+        dhcp,
+        age_seconds: facts::since(snapshot, last),
+    }
+}
+
+fn dhcp_text(row: &announcer_core::status::DhcpRow) -> String {
+    match row.remaining_seconds {
+        None => format!("{} from {} for ever", row.address, row.server),
+        Some(left) if left < 0 => {
+            format!("{} from {}, ended {} ago", row.address, row.server, crate::table::age(-left))
+        }
+        Some(left) => format!("{} from {}, {} left", row.address, row.server, crate::table::age(left)),
+    }
+}
+
+fn pool_row(pool: &IpPool) -> PoolRow {
+    let status = pool.status.as_ref();
+    PoolRow {
+        name: pool.name_any(),
+        network: pool.spec.selector.network.clone(),
+        free: status.map_or(0, |status| status.available),
+        total: status.map_or(0, |status| status.total),
+    }
+}
+
+fn node_row(snapshot: &Snapshot, node: &Node) -> NodeRow {
+    let name = node.name_any();
+    let uid = facts::vm_uid(node);
+    let vm = facts::vm_name(node, snapshot).unwrap_or_default();
+    let instance = snapshot.instances.iter().find(|vmi| !vm.is_empty() && vmi.name_any() == vm);
+    let host = instance.and_then(|vmi| vmi.status.node_name.clone());
+    let host = host.unwrap_or_else(|| facts::label(&node.metadata, cloudprovider::HOST).to_owned());
+    let mut state = vec![if facts::is_ready(node) { "Ready" } else { "NotReady" }];
+    let spec = node.spec.as_ref();
+    state.extend(spec.and_then(|spec| spec.unschedulable).filter(|yes| *yes).map(|_| "cordoned"));
+    state.extend((uid.is_none()).then_some("not initialised"));
+    let lease = snapshot.announcer.as_ref().and_then(|report| {
+        report.leases.iter().find(|lease| lease.lease.strip_prefix(facts::MEMBER_PREFIX) == Some(&name))
+    });
+    let announcer = match lease {
+        None => "",
+        Some(lease) if lease.expired => "expired",
+        Some(lease) if lease.leaving == Some(true) => "leaving",
+        Some(lease) if lease.serving == Some(false) => "kube-proxy not ready",
+        Some(_) => "announcing",
+    };
+    let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
+    let maintenance = facts::node_condition(node, facts::NODE_CONDITION).filter(|(status, ..)| *status == "True");
+    NodeRow {
+        state: state.join(", "),
+        vm,
+        host,
+        addresses: addresses.filter(|a| a.type_ != "Hostname").map(|a| a.address.clone()).collect(),
+        announcer: announcer.to_owned(),
+        maintenance: maintenance.map(|(_, reason, _)| reason.to_owned()).unwrap_or_default(),
+        name,
+    }
+}
+
+fn upgrade_row(snapshot: &Snapshot) -> Option<UpgradeRow> {
+    let summary = snapshot.config(facts::HOST_UPGRADE, "summary")?.to_owned();
+    let status: Value = serde_json::from_str(snapshot.config(facts::HOST_UPGRADE, "status.json")?).ok()?;
+    Some(UpgradeRow { summary, suspended: status["window"]["suspended"] == true })
+}
+
+impl Report {
+    /// Whether each Service that is ours is announced, and both APIs answer.
+    pub fn is_well(&self) -> bool {
+        self.trouble.is_empty() && self.services.iter().all(|row| !row.class.is_empty() || row.reason.is_empty())
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
+    }
+
+    /// For programs and people.
+    pub fn to_yaml(&self) -> String {
+        serde_saphyr::to_string(self).expect("plain fields are always valid YAML")
+    }
+}

@@ -1,0 +1,91 @@
+//! The tables.
+
+use super::rows::{NodeRow, PoolRow, Report, ServiceRow};
+use crate::table::{age, or_dash, table};
+
+impl Report {
+    /// For people; `wide` has more columns.
+    pub fn to_text(&self, wide: bool) -> String {
+        let mut parts = Vec::new();
+        if !self.trouble.is_empty() {
+            parts.push(format!("{}\n", self.trouble.join("\n")));
+        }
+        parts.push(services(&self.services, wide));
+        if !self.pools.is_empty() {
+            parts.push(pools(&self.pools));
+        }
+        parts.push(nodes(&self.nodes, wide));
+        if let Some(upgrade) = &self.host_upgrade {
+            let suspended =
+                if upgrade.suspended { " (deletions, zones and changes wait until it is over)" } else { "" };
+            parts.push(format!("HOST UPGRADE   {}{suspended}\n", upgrade.summary));
+        }
+        if wide && !self.unread.is_empty() {
+            let lines: Vec<String> =
+                self.unread.iter().map(|unread| format!("  {}: {}\n", unread.what, unread.why)).collect();
+            parts.push(format!("NOT READ\n{}", lines.concat()));
+        }
+        parts.join("\n")
+    }
+}
+
+fn services(rows: &[ServiceRow], wide: bool) -> String {
+    if rows.is_empty() {
+        return "No Service of type LoadBalancer.\n".to_owned();
+    }
+    let mut headings = vec!["NAMESPACE", "SERVICE", "ADDRESS", "MODE", "OWNER", "STATE", "REASON", "AGE"];
+    if wide {
+        headings.extend(["CLASS", "DHCP", "MESSAGE"]);
+    }
+    let cells = rows.iter().map(|row| {
+        let mut cells = vec![
+            row.namespace.clone(),
+            row.name.clone(),
+            or_dash(&row.addresses.join(",")),
+            row.mode.clone(),
+            or_dash(row.owner.as_deref().unwrap_or_default()),
+            row.state.clone(),
+            or_dash(&row.reason),
+            age(row.age_seconds),
+        ];
+        if wide {
+            cells.extend([or_dash(&row.class), or_dash(&row.dhcp.join("; ")), or_dash(&row.message)]);
+        }
+        cells
+    });
+    table(&headings, &cells.collect::<Vec<_>>())
+}
+
+fn pools(rows: &[PoolRow]) -> String {
+    let cells = rows.iter().map(|row| {
+        vec![
+            row.name.clone(),
+            if row.network.is_empty() { "any".to_owned() } else { row.network.clone() },
+            row.free.to_string(),
+            row.total.to_string(),
+        ]
+    });
+    table(&["POOL", "NETWORK", "FREE", "TOTAL"], &cells.collect::<Vec<_>>())
+}
+
+fn nodes(rows: &[NodeRow], wide: bool) -> String {
+    let mut headings = vec!["NODE", "STATE", "VM", "HOST", "ANNOUNCER", "HOST UPGRADE"];
+    if wide {
+        headings.push("ADDRESSES");
+    }
+    let cells = rows.iter().map(|row| {
+        let mut cells = vec![
+            row.name.clone(),
+            row.state.clone(),
+            or_dash(&row.vm),
+            or_dash(&row.host),
+            or_dash(&row.announcer),
+            or_dash(&row.maintenance),
+        ];
+        if wide {
+            cells.push(or_dash(&row.addresses.join(",")));
+        }
+        cells
+    });
+    table(&headings, &cells.collect::<Vec<_>>())
+}

@@ -1,0 +1,116 @@
+//! Whether a cloud-config leads to the Harvester that has this cluster's machines. Asked before it is used: what was written to a wrong
+//! one cannot be taken back.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use harvester_api::cloud_config::CloudConfig;
+use harvester_api::virtual_machine::VirtualMachine;
+use kube::Api;
+use kube::api::ListParams;
+use runtime::client::{Endpoint, Settings, connect};
+use runtime::error::chain;
+
+/// How long a candidate has to answer.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// What was found out about a candidate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Machines of this cluster are there, or it has none yet.
+    Ours,
+    /// None of them is among so many.
+    Strange(usize),
+    /// It could not be asked.
+    NoAnswer(String),
+}
+
+/// Server, authority and namespace are those in use: only credentials are new.
+pub(super) fn is_same_place(used: &CloudConfig, candidate: &CloudConfig) -> bool {
+    let server = |config: &CloudConfig| config.endpoints.first().map(|endpoint| endpoint.server.clone());
+    server(used) == server(candidate)
+        && used.authority() == candidate.authority()
+        && used.namespace == candidate.namespace
+}
+
+/// Asks for the machines in the namespace and looks for those that Nodes run on, by UID.
+pub(super) async fn prove(
+    endpoint: &Endpoint,
+    settings: &Settings,
+    namespace: &str,
+    expected: &BTreeSet<String>,
+) -> Found {
+    if expected.is_empty() {
+        return Found::Ours;
+    }
+    let client = match connect(endpoint.config.clone(), &settings.clone().retries(false)) {
+        Ok(client) => client,
+        Err(error) => return Found::NoAnswer(chain(&error)),
+    };
+    let machines: Api<VirtualMachine> = Api::namespaced(client, namespace);
+    match tokio::time::timeout(PATIENCE, machines.list_metadata(&ListParams::default())).await {
+        Ok(Ok(machines)) => {
+            judge(machines.items.iter().filter_map(|machine| machine.metadata.uid.as_deref()), expected)
+        }
+        Ok(Err(error)) => Found::NoAnswer(chain(&error)),
+        Err(_) => Found::NoAnswer(format!("{} has not answered for {} s", endpoint.server, PATIENCE.as_secs())),
+    }
+}
+
+fn judge<'a>(found: impl Iterator<Item = &'a str>, expected: &BTreeSet<String>) -> Found {
+    let found: Vec<&str> = found.collect();
+    if found.iter().any(|uid| expected.contains(*uid)) { Found::Ours } else { Found::Strange(found.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLOUD_CONFIG: &str = "\
+apiVersion: v1
+kind: Config
+clusters: [{name: h, cluster: {server: 'https://10.0.0.1:6443', insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: secret}}]
+contexts: [{name: c, context: {cluster: h, user: u, namespace: guests}}]
+current-context: c
+";
+
+    #[test]
+    fn new_credentials_for_the_same_place_need_no_proof_and_anything_else_does() {
+        let parse = |text: &str| CloudConfig::parse(text.as_bytes()).unwrap();
+        let used = parse(CLOUD_CONFIG);
+        let directory = tempfile::tempdir().unwrap();
+        let authority = directory.path().join("ca.crt");
+        std::fs::write(&authority, "other").unwrap();
+        let with_authority = format!("certificate-authority: '{}'", authority.display());
+        for (from, to, same) in [
+            ("secret", "new", true),
+            ("name: h", "name: h", true),
+            ("10.0.0.1", "10.0.0.2", false),
+            ("namespace: guests", "namespace: others", false),
+            ("insecure-skip-tls-verify: true", with_authority.as_str(), false),
+        ] {
+            assert_eq!(is_same_place(&used, &parse(&CLOUD_CONFIG.replace(from, to))), same, "{to}");
+        }
+    }
+
+    #[test]
+    fn one_machine_by_its_uid_proves_it_and_names_prove_nothing() {
+        let expected = ["a".to_owned(), "b".to_owned()].into();
+        assert_eq!(judge(["x", "b"].into_iter(), &expected), Found::Ours);
+        assert_eq!(judge(["x", "y"].into_iter(), &expected), Found::Strange(2));
+        assert_eq!(judge([].into_iter(), &expected), Found::Strange(0));
+    }
+
+    #[tokio::test]
+    async fn a_cluster_without_machines_asks_nobody() {
+        let kubeconfig = CloudConfig::parse(CLOUD_CONFIG.as_bytes()).unwrap();
+        let kubeconfig = kubeconfig.kubeconfig(&kubeconfig.endpoints[0]);
+        let config =
+            kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await;
+        let endpoint = Endpoint { server: "https://10.0.0.1:6443".into(), config: config.unwrap() };
+        let product = runtime::Product { name: "test", metrics_prefix: "test", version: "1" };
+        let settings = Settings::new("harvester", &product);
+        assert_eq!(prove(&endpoint, &settings, "guests", &BTreeSet::new()).await, Found::Ours);
+    }
+}

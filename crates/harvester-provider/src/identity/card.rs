@@ -1,0 +1,90 @@
+//! The identity card: what the record says of who this cluster is and whose Harvester it talks to.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+/// Who this cluster is, beside its name, which the record has had from the beginning.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Card {
+    /// UID of Namespace `kube-system`; empty where it could not be read.
+    pub cluster_uid: String,
+    /// UIDs that stand on objects of this cluster for the same purpose: that of Service `default/kubernetes`, which earlier versions
+    /// took and which may be made anew.
+    pub former_uids: BTreeSet<String>,
+    /// Namespace on Harvester of the machines and load balancers.
+    pub namespace: String,
+    /// Fingerprint of the authority that signs for the Harvester API; empty where the cloud-config names none.
+    pub authority: String,
+    /// Names of the cluster whose load balancers are ours: the present one, and former ones. Empty: whatever the name, as before there
+    /// were cards.
+    pub names: BTreeSet<String>,
+    /// UIDs of the virtual machines that this cluster's Nodes run on.
+    pub machines: BTreeSet<String>,
+}
+
+impl Card {
+    /// As it stands in the record.
+    pub fn to_text(&self) -> String {
+        json!({
+            "clusterUID": self.cluster_uid,
+            "formerUIDs": self.former_uids,
+            "namespace": self.namespace,
+            "authority": self.authority,
+            "names": self.names,
+            "machines": self.machines,
+        })
+        .to_string()
+    }
+
+    /// What the record says; `None`: no card, or none that can be read.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let value: Value = serde_json::from_str(text).ok()?;
+        let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+        let set = |key: &str| -> BTreeSet<String> {
+            value[key].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        value.is_object().then(|| Self {
+            cluster_uid: text("clusterUID"),
+            former_uids: set("formerUIDs"),
+            namespace: text("namespace"),
+            authority: text("authority"),
+            names: set("names"),
+            machines: set("machines"),
+        })
+    }
+}
+
+/// What tells one authority from another, short enough for messages.
+pub fn fingerprint(authority: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, authority.trim_ascii());
+    let bytes = digest.as_ref().first_chunk::<8>().copied().unwrap_or_default();
+    format!("{:016x}", u64::from_be_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_survives_being_written_down() {
+        let card = Card {
+            cluster_uid: "uid-1".into(),
+            former_uids: ["uid-2".to_owned()].into(),
+            namespace: "guests".into(),
+            authority: "ab".into(),
+            names: ["prod".to_owned()].into(),
+            machines: ["vm-1".to_owned(), "vm-2".to_owned()].into(),
+        };
+        assert_eq!(Card::from_text(&card.to_text()), Some(card));
+    }
+
+    #[test]
+    fn what_is_no_card_is_none_and_what_a_later_version_adds_is_no_harm() {
+        for text in ["", "x", "[]", "7"] {
+            assert_eq!(Card::from_text(text), None, "{text}");
+        }
+        let later = Card::from_text(r#"{"clusterUID": "u", "machines": ["a", 7], "new": {}}"#).unwrap();
+        assert_eq!((later.cluster_uid.as_str(), later.machines.len()), ("u", 1));
+    }
+}

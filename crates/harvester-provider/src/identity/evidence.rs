@@ -1,0 +1,79 @@
+//! What the caches say about the machines that this cluster's Nodes run on: pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cloud_provider::view::{NodeView, Ready};
+use harvester_api::keys;
+use harvester_api::names::ClusterName;
+
+use super::judge::{Life, NodeFact};
+use crate::instances::view::{VmView, VmiView};
+
+/// What is known of each Node. `own`: the Node that this process runs on.
+pub fn node_facts(
+    nodes: &[Arc<NodeView>],
+    vms: &[Arc<VmView>],
+    vmis: &[Arc<VmiView>],
+    own: Option<&str>,
+) -> Vec<NodeFact> {
+    let by_uid: HashMap<&str, &str> = vms.iter().map(|vm| (vm.uid.as_str(), vm.name.as_str())).collect();
+    let by_name: HashMap<&str, &str> = vms.iter().map(|vm| (vm.name.as_str(), vm.uid.as_str())).collect();
+    let labels: HashMap<&str, &str> =
+        vmis.iter().filter_map(|vmi| Some((vmi.name.as_str(), vmi.guest_cluster()?))).collect();
+    let present = nodes.iter().filter(|node| !node.deleting);
+    let facts = present.map(|node| {
+        let machine = node.provider_id.as_deref().and_then(keys::vm_uid);
+        let vm = machine.and_then(|uid| by_uid.get(uid)).copied();
+        let namesake = by_name.get(node.name.as_str()).copied();
+        let label = labels.get(vm.unwrap_or(node.name.as_str()));
+        NodeFact {
+            name: node.name.clone(),
+            machine: machine.map(str::to_owned),
+            seen: vm.is_some(),
+            namesake: namesake.map(str::to_owned),
+            label: label.map(|label| ClusterName::from_record(label)),
+            life: match node.ready {
+                _ if own == Some(node.name.as_str()) => Life::Own,
+                Some(Ready::True) => Life::Ready,
+                _ => Life::Silent,
+            },
+        }
+    });
+    facts.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use harvester_api::keys::harvester::GUEST_CLUSTER_NAME;
+
+    use super::super::super::instances::view::build::{vm, vmi};
+    use super::*;
+    use crate::load_balancers::build::node;
+
+    #[test]
+    fn a_node_is_on_the_machine_of_its_provider_id_and_has_a_namesake_by_name() {
+        let of = |name: &str, machine: Option<&str>, ready| {
+            let provider_id = machine.map(keys::provider_id);
+            Arc::new(NodeView { provider_id, ready, ..node(name, &[]) })
+        };
+        let mut labelled = vmi("vm-1");
+        labelled.labels.insert(GUEST_CLUSTER_NAME, "prod");
+        let nodes = [
+            of("a", Some("u1"), Some(Ready::True)),
+            of("b", Some("gone"), Some(Ready::Unknown)),
+            of("c", None, None),
+            Arc::new(NodeView { deleting: true, ..node("d", &[]) }),
+        ];
+        let vms = [vm("vm-1", "u1"), vm("b", "u2")].map(Arc::new);
+        let facts = node_facts(&nodes, &vms, &[Arc::new(labelled)], Some("c"));
+        let fact = |index: usize| {
+            let NodeFact { machine, seen, namesake, label, life, .. } = &facts[index];
+            (machine.as_deref(), *seen, namesake.as_deref(), label.as_ref().map(ClusterName::as_str), *life)
+        };
+        assert_eq!(facts.len(), 3, "a Node that goes says nothing");
+        assert_eq!(fact(0), (Some("u1"), true, None, Some("prod"), Life::Ready));
+        assert_eq!(fact(1), (Some("gone"), false, Some("u2"), None, Life::Silent));
+        assert_eq!(fact(2), (None, false, None, None, Life::Own));
+    }
+}

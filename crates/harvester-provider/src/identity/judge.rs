@@ -1,0 +1,348 @@
+//! Whether this cluster is the one that its record describes, and whether this Harvester is the one that has its machines: pure
+//! (decisions 11 and 40).
+//!
+//! A copy of a cluster (an etcd snapshot restored on other machines) shares every UID with the original: of Services, of Namespaces, of
+//! Nodes. What it cannot share is the virtual machines that its kubelets run on. Therefore those decide. Where the facts contradict each
+//! other nothing is changed anywhere until they agree again or a human says which of them is right.
+
+use std::collections::BTreeSet;
+
+use harvester_api::names::ClusterName;
+
+use super::card::Card;
+
+/// Whether the kubelet of a Node is known to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Life {
+    /// Not known: a restored snapshot contains Nodes whose machines do not belong to this cluster any more.
+    Silent,
+    /// The Node says so. In a restored snapshot that may be an old word until the controller manager has noticed.
+    Ready,
+    /// This process runs on it.
+    Own,
+}
+
+/// What is known of one Node and its machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeFact {
+    /// Name of the Node.
+    pub name: String,
+    /// UID of the machine in its provider ID.
+    pub machine: Option<String>,
+    /// That machine is in our namespace of this Harvester.
+    pub seen: bool,
+    /// UID of the machine there that is called like the Node.
+    pub namesake: Option<String>,
+    /// The cluster that the machine (else the namesake) is labelled with.
+    pub label: Option<ClusterName>,
+    /// Whether its kubelet runs.
+    pub life: Life,
+}
+
+impl NodeFact {
+    /// The machine that it runs on, as far as this Harvester shows it.
+    fn there(&self) -> Option<&String> {
+        self.machine.as_ref().filter(|_| self.seen).or(self.namesake.as_ref())
+    }
+
+    fn is_known(&self, card: &Card) -> bool {
+        let has = |uid: &String| card.machines.contains(uid);
+        self.machine.as_ref().filter(|_| self.seen).is_some_and(has) || self.namesake.as_ref().is_some_and(has)
+    }
+}
+
+/// Everything that is compared.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    /// The card in the record.
+    pub card: Option<&'a Card>,
+    /// The name in use: remembered, or on objects that are proven to be ours. `None` where it is not known or identifies no cluster.
+    pub name: Option<&'a ClusterName>,
+    /// `--cluster-name`.
+    pub flag: &'a ClusterName,
+    /// UID of Namespace `kube-system`, where it may be read.
+    pub cluster_uid: Option<&'a str>,
+    /// UID of Service `default/kubernetes`.
+    pub service_uid: Option<&'a str>,
+    /// Namespace of the cloud-config's context.
+    pub namespace: &'a str,
+    /// URL of the Harvester API, for messages.
+    pub server: &'a str,
+    /// Fingerprint of the authority in the cloud-config.
+    pub authority: Option<&'a str>,
+    /// Nodes that are not being deleted.
+    pub nodes: &'a [NodeFact],
+    /// Virtual machines in the namespace.
+    pub machines: usize,
+    /// It has been looked for so long that a Node whose kubelet does not run would say so by now.
+    pub settled: bool,
+}
+
+/// Two facts that cannot both be right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contradiction {
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// The two facts.
+    pub facts: [String; 2],
+    /// What to look at, and the command that ends it.
+    pub remedy: String,
+}
+
+impl Contradiction {
+    /// The whole story.
+    pub fn message(&self) -> String {
+        let [first, second] = &self.facts;
+        format!("{first}, but {second}. {}", self.remedy)
+    }
+}
+
+/// What follows from the facts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// They agree; this is the card from now on.
+    Normal(Card),
+    /// Nothing was written down before; this is the first card.
+    New(Card),
+    /// They contradict each other.
+    SafeMode(Contradiction),
+    /// They do not suffice yet.
+    Undecided(String),
+}
+
+/// The command that says: the cluster that runs here now is the one in the record.
+pub const CONFIRM: &str = "harvester-cloud-provider identity confirm";
+
+/// The command that gives the cluster another name.
+pub fn rename(name: &ClusterName) -> String {
+    format!("harvester-cloud-provider identity rename {name}")
+}
+
+/// The command that makes a cluster of its own of a copy.
+fn copy(name: &ClusterName) -> String {
+    format!("{} --copy", rename(name))
+}
+
+/// Compares card, cloud-config, flag and machines.
+pub fn judge(facts: &Facts<'_>) -> Verdict {
+    let contradiction = foreign_record(facts).or_else(|| nowhere(facts));
+    if let Some(contradiction) = contradiction {
+        return Verdict::SafeMode(contradiction);
+    }
+    match facts.card.filter(|card| !card.machines.is_empty()) {
+        Some(card) => match continuity(facts, card) {
+            None => Verdict::Normal(next_card(facts)),
+            Some(doubt) => doubt,
+        },
+        None => match without_card(facts) {
+            Some(contradiction) => Verdict::SafeMode(contradiction),
+            None if facts.card.is_some() => Verdict::Normal(next_card(facts)),
+            None => Verdict::New(next_card(facts)),
+        },
+    }
+}
+
+/// The record was copied from another cluster, by GitOps or a backup tool.
+fn foreign_record(facts: &Facts<'_>) -> Option<Contradiction> {
+    let card = facts.card.filter(|card| !card.cluster_uid.is_empty())?;
+    let uid = facts.cluster_uid.filter(|uid| *uid != card.cluster_uid)?;
+    let other = facts.name.is_some_and(|name| name != facts.flag) && !facts.flag.is_default();
+    let command = if other { copy(facts.flag) } else { CONFIRM.to_owned() };
+    Some(Contradiction {
+        reason: "RecordOfAnotherCluster",
+        facts: [
+            format!("the record is of the cluster whose Namespace kube-system has UID {}", card.cluster_uid),
+            format!("this cluster's has UID {uid}"),
+        ],
+        remedy: format!(
+            "The record was copied from another cluster: take ConfigMap kube-system/harvester-cloud-provider out of what copies it, then \
+             run `{command}`, which writes it anew for this cluster"
+        ),
+    })
+}
+
+/// None of the machines is where the cloud-config points to: another Harvester, another namespace, or machines that were moved.
+fn nowhere(facts: &Facts<'_>) -> Option<Contradiction> {
+    let members: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.machine.is_some()).collect();
+    let confirmed = |node: &&&NodeFact| facts.card.is_some_and(|card| node.is_known(card));
+    if members.is_empty() || members.iter().any(|node| node.seen) || members.iter().any(|node| confirmed(&node)) {
+        return None;
+    }
+    let first = members[0];
+    let machine = first.machine.as_deref().unwrap_or_default();
+    let here = format!(
+        "none of them is among the {} in namespace {} of Harvester at {}",
+        facts.machines, facts.namespace, facts.server
+    );
+    let nodes = format!("{} Nodes run on virtual machines such as {machine} of Node {}", members.len(), first.name);
+    let (reason, before) = match facts.card {
+        Some(card) if card.namespace != facts.namespace => {
+            ("WrongNamespace", format!("the record says namespace {} of Harvester, and {nodes}", card.namespace))
+        }
+        Some(card) if facts.authority.is_some_and(|now| !card.authority.is_empty() && now != card.authority) => {
+            ("WrongHarvester", format!("the record says a Harvester with authority {}, and {nodes}", card.authority))
+        }
+        _ => ("MachinesNotSeen", nodes),
+    };
+    let authority = facts.authority.map(|authority| format!(" (authority {authority})")).unwrap_or_default();
+    Some(Contradiction {
+        reason,
+        facts: [before, here + &authority],
+        remedy: format!(
+            "If the cloud-config is that of another Harvester or namespace, put the right one in its place; nothing else is needed. If \
+             the machines were moved or restored under new UIDs, run `{CONFIRM}`"
+        ),
+    })
+}
+
+/// What casts doubt on the machines of the card still being those of this cluster. Machines are replaced one by one; a copy has all of them replaced.
+fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
+    let (known, strangers): (Vec<&NodeFact>, Vec<&NodeFact>) = facts.nodes.iter().partition(|node| node.is_known(card));
+    if known.iter().any(|node| node.life == Life::Own) {
+        return None;
+    }
+    // A Node without a machine that can be named says nothing, unless it is new.
+    let strangers: Vec<&NodeFact> =
+        strangers.into_iter().filter(|node| node.there().is_some() || node.machine.is_none()).collect();
+    if let Some(contradiction) = another_cluster(facts, &strangers) {
+        return Some(Verdict::SafeMode(contradiction));
+    }
+    if !known.is_empty() && strangers.is_empty() {
+        return None;
+    }
+    let alive = |nodes: &[&NodeFact]| nodes.iter().any(|node| node.life > Life::Silent);
+    match (facts.settled, alive(&known), alive(&strangers)) {
+        (true, true, _) => None,
+        (true, false, true) => Some(Verdict::SafeMode(replaced(card, &known, &strangers))),
+        (false, ..) | (true, false, false) => Some(Verdict::Undecided(format!(
+            "it is not known yet whether the {} machines in the record are still those of this cluster: none of them is known to run \
+             one of its Nodes",
+            card.machines.len()
+        ))),
+    }
+}
+
+/// New Nodes run on machines that are labelled as those of another cluster, and the flag says the same: a copy, or a new name.
+fn another_cluster(facts: &Facts<'_>, strangers: &[&NodeFact]) -> Option<Contradiction> {
+    let name = facts.name?;
+    let other = strangers.iter().find_map(|node| {
+        let label = node.label.as_ref().filter(|label| *label != name)?;
+        (label == facts.flag || node.life == Life::Own).then_some((*node, label))
+    });
+    other.map(|(node, label)| named_otherwise(name, label, node))
+}
+
+fn named_otherwise(name: &ClusterName, label: &ClusterName, node: &NodeFact) -> Contradiction {
+    Contradiction {
+        reason: "AnotherClusterName",
+        facts: [
+            format!("the record and the load balancers call this cluster {:?}", name.as_str()),
+            format!("Node {} runs on a virtual machine that is labelled with cluster {:?}", node.name, label.as_str()),
+        ],
+        remedy: format!(
+            "If this cluster is a copy of {name}, run `{}`: it gets load balancers of its own and leaves those of {name} alone. If it is \
+             {name} itself under a new name, run `{}`. If it is to stay {name}, correct --cluster-name and label \
+             guestcluster.harvesterhci.io/name of the machine",
+            copy(label),
+            rename(label)
+        ),
+    }
+}
+
+fn replaced(card: &Card, known: &[&NodeFact], strangers: &[&NodeFact]) -> Contradiction {
+    let names = |nodes: &[&NodeFact]| {
+        let mut names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).take(5).collect();
+        if nodes.len() > names.len() {
+            names.push("...");
+        }
+        names.join(", ")
+    };
+    let alive: Vec<&NodeFact> = strangers.iter().copied().filter(|node| node.life > Life::Silent).collect();
+    let silent = if known.is_empty() { String::new() } else { format!(" (Nodes {})", names(known)) };
+    Contradiction {
+        reason: "MachinesReplaced",
+        facts: [
+            format!(
+                "the record says that this cluster runs on {} virtual machines, and none of them{silent} runs a Node that is Ready",
+                card.machines.len()
+            ),
+            format!("its Ready Nodes ({}) run on others", names(&alive)),
+        ],
+        remedy: format!(
+            "If this cluster was restored on new machines and the old ones are gone for good, run `{CONFIRM}`. If it is a copy and the \
+             original still runs, run `harvester-cloud-provider identity rename NEW-NAME --copy`, with a name of its own"
+        ),
+    }
+}
+
+/// A record of an earlier version, or the Go provider's cluster: only names can be compared, and the label on the machines decides.
+fn without_card(facts: &Facts<'_>) -> Option<Contradiction> {
+    let name = facts.name?;
+    if facts.flag.is_default() || facts.flag == name {
+        return None;
+    }
+    let labelled: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.label.is_some()).collect();
+    if labelled.iter().any(|node| node.label.as_ref() == Some(name)) {
+        return None;
+    }
+    let node = labelled.into_iter().find(|node| node.label.as_ref() == Some(facts.flag))?;
+    Some(named_otherwise(name, facts.flag, node))
+}
+
+/// What is worth writing down of the facts. A machine comes in with a Node that is known to run, and stays as long as its Node: what a
+/// restored snapshot merely contains never comes in.
+pub fn next_card(facts: &Facts<'_>) -> Card {
+    let before = facts.card.cloned().unwrap_or_default();
+    let members = facts.nodes.iter().filter(|node| node.machine.is_some());
+    let machines: BTreeSet<String> = members
+        .filter_map(|node| {
+            let noted = |uid: &&String| before.machines.contains(*uid);
+            let seen = node.machine.as_ref().filter(|uid| node.seen && (node.life > Life::Silent || noted(uid)));
+            seen.or_else(|| node.namesake.as_ref().filter(noted)).cloned()
+        })
+        .collect();
+    Card {
+        cluster_uid: facts.cluster_uid.map_or(before.cluster_uid, str::to_owned),
+        former_uids: before.former_uids.into_iter().chain(facts.service_uid.map(str::to_owned)).collect(),
+        namespace: facts.namespace.to_owned(),
+        authority: facts.authority.map_or(before.authority, str::to_owned),
+        names: before.names,
+        machines: if machines.is_empty() { before.machines } else { machines },
+    }
+}
+
+/// A human's word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Word {
+    /// The cluster that runs here now is the one in the record.
+    Confirm,
+    /// It has this name from now on, and keeps its load balancers.
+    Rename(ClusterName),
+    /// It is a copy, has this name from now on, and leaves the load balancers of the original alone.
+    Copy(ClusterName),
+}
+
+/// The card that a human's word makes of the facts: everything as it is here and now.
+pub fn confirmed_card(facts: &Facts<'_>, word: &Word) -> Card {
+    let alive: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.life > Life::Silent).collect();
+    let nodes = if alive.is_empty() { facts.nodes.iter().collect() } else { alive };
+    let before = facts.card.filter(|_| foreign_record(facts).is_none()).cloned().unwrap_or_default();
+    let names = match word {
+        Word::Confirm => before.names,
+        // No names: whatever the name.
+        Word::Rename(_) if before.names.is_empty() => before.names,
+        Word::Rename(name) => before.names.into_iter().chain([name.to_string()]).collect(),
+        Word::Copy(name) => [name.to_string()].into(),
+    };
+    Card {
+        cluster_uid: facts.cluster_uid.unwrap_or_default().to_owned(),
+        former_uids: before.former_uids.into_iter().chain(facts.service_uid.map(str::to_owned)).collect(),
+        namespace: facts.namespace.to_owned(),
+        authority: facts.authority.unwrap_or_default().to_owned(),
+        names,
+        machines: nodes.into_iter().filter_map(NodeFact::there).cloned().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,349 @@
+//! What operators and machines do to clusters, as tables.
+
+use super::*;
+
+fn name(text: &str) -> ClusterName {
+    ClusterName::from_record(text)
+}
+
+/// A Node on the machine of its provider ID, which this Harvester has.
+fn on(node: &str, machine: &str, label: &str, life: Life) -> NodeFact {
+    NodeFact {
+        name: node.into(),
+        machine: Some(machine.into()),
+        seen: true,
+        namesake: None,
+        label: (!label.is_empty()).then(|| name(label)),
+        life,
+    }
+}
+
+/// The same on a machine that this Harvester does not have.
+fn lost(node: &str, machine: &str, life: Life) -> NodeFact {
+    NodeFact { seen: false, label: None, ..on(node, machine, "", life) }
+}
+
+/// A Node that has just registered, without a provider ID.
+fn new(node: &str, namesake: Option<&str>, label: &str, life: Life) -> NodeFact {
+    NodeFact { machine: None, seen: false, namesake: namesake.map(str::to_owned), ..on(node, "", label, life) }
+}
+
+fn card(machines: &[&str]) -> Card {
+    Card {
+        cluster_uid: "cluster".into(),
+        former_uids: ["service".to_owned()].into(),
+        namespace: "guests".into(),
+        authority: "ca".into(),
+        names: ["prod".to_owned()].into(),
+        machines: machines.iter().map(|uid| (*uid).to_owned()).collect(),
+    }
+}
+
+struct Case<'a> {
+    card: Option<Card>,
+    remembered: Option<&'a str>,
+    flag: &'a str,
+    cluster_uid: &'a str,
+    namespace: &'a str,
+    authority: &'a str,
+    nodes: Vec<NodeFact>,
+    settled: bool,
+}
+
+/// Cluster `prod` on machines `a`, `b` and `c`, all well.
+fn prod() -> Case<'static> {
+    let nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", Life::Ready)).to_vec();
+    Case {
+        card: Some(card(&["a", "b", "c"])),
+        remembered: Some("prod"),
+        flag: "prod",
+        cluster_uid: "cluster",
+        namespace: "guests",
+        authority: "ca",
+        nodes,
+        settled: true,
+    }
+}
+
+impl Case<'_> {
+    fn with<R>(&self, then: impl FnOnce(&Facts<'_>) -> R) -> R {
+        let (flag, remembered) = (name(self.flag), self.remembered.map(name));
+        then(&Facts {
+            card: self.card.as_ref(),
+            name: remembered.as_ref(),
+            flag: &flag,
+            cluster_uid: Some(self.cluster_uid).filter(|uid| !uid.is_empty()),
+            service_uid: Some("service"),
+            namespace: self.namespace,
+            server: "https://h",
+            authority: Some(self.authority),
+            nodes: &self.nodes,
+            machines: 7,
+            settled: self.settled,
+        })
+    }
+
+    fn verdict(&self) -> Verdict {
+        self.with(judge)
+    }
+
+    /// In one word.
+    fn word(&self) -> &'static str {
+        match self.verdict() {
+            Verdict::Normal(_) => "Normal",
+            Verdict::New(_) => "New",
+            Verdict::SafeMode(contradiction) => contradiction.reason,
+            Verdict::Undecided(_) => "Undecided",
+        }
+    }
+}
+
+const SILENT: Life = Life::Silent;
+const READY: Life = Life::Ready;
+const OWN: Life = Life::Own;
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn what_happens_to_clusters_and_what_follows() {
+    // In a snapshot the Nodes of the original stand beside those of the new machines; Ready until the controller manager has looked.
+    let copied = |old: Life, label: &str, new_life: Life| {
+        let mut nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", old)).to_vec();
+        nodes.push(new("x1", Some("x"), label, new_life));
+        nodes
+    };
+    let unlabelled = |nodes: Vec<NodeFact>| -> Vec<NodeFact> {
+        nodes.into_iter().map(|node| NodeFact { label: None, ..node }).collect()
+    };
+    let early = |case: Case<'static>| Case { settled: false, ..case };
+    for (what, case, expected) in [
+        ("all is well", prod(), "Normal"),
+        ("at the start too", early(prod()), "Normal"),
+        (
+            "a new cluster",
+            Case { card: None, remembered: None, nodes: vec![new("a", Some("a"), "prod", OWN)], ..prod() },
+            "New",
+        ),
+        ("a new cluster without Nodes", Case { card: None, remembered: None, nodes: vec![], ..prod() }, "New"),
+        ("from the Go provider", Case { card: None, ..prod() }, "New"),
+        ("from the Go provider, the flag lost", Case { card: None, flag: "kubernetes", ..prod() }, "New"),
+        ("from the Go provider, another flag, machines say prod", Case { card: None, flag: "prod2", ..prod() }, "New"),
+        (
+            "a copy of a cluster of the Go provider",
+            Case { card: None, flag: "prod2", nodes: vec![new("x1", Some("x"), "prod2", OWN)], ..prod() },
+            "AnotherClusterName",
+        ),
+        // Copies.
+        (
+            "a copy with a name of its own",
+            Case { flag: "prod2", nodes: copied(SILENT, "prod2", READY), ..prod() },
+            "AnotherClusterName",
+        ),
+        (
+            "the same before the old Nodes are known to be silent",
+            early(Case { flag: "prod2", nodes: copied(READY, "prod2", SILENT), ..prod() }),
+            "AnotherClusterName",
+        ),
+        (
+            "a copy with a name of its own on machines without labels, at once",
+            early(Case { flag: "prod2", nodes: unlabelled(copied(READY, "", OWN)), ..prod() }),
+            "Undecided",
+        ),
+        (
+            "and after a while",
+            Case { flag: "prod2", nodes: unlabelled(copied(SILENT, "", OWN)), ..prod() },
+            "MachinesReplaced",
+        ),
+        (
+            "a copy with the same name, at once",
+            early(Case { nodes: copied(READY, "prod", OWN), ..prod() }),
+            "Undecided",
+        ),
+        ("and after a while", Case { nodes: copied(SILENT, "prod", OWN), ..prod() }, "MachinesReplaced"),
+        (
+            "where this process runs is not known",
+            Case { nodes: copied(SILENT, "prod", READY), ..prod() },
+            "MachinesReplaced",
+        ),
+        (
+            "a copy on a machine labelled otherwise, whatever the flag",
+            early(Case { nodes: copied(READY, "prod2", OWN), ..prod() }),
+            "AnotherClusterName",
+        ),
+        (
+            "a copy on another Harvester",
+            Case {
+                nodes: vec![lost("a", "a", SILENT), new("x1", Some("x"), "prod", OWN)],
+                authority: "other",
+                ..prod()
+            },
+            "WrongHarvester",
+        ),
+        // Wrong files.
+        (
+            "another Harvester's file",
+            Case { nodes: vec![lost("a", "a", OWN), lost("b", "b", READY)], authority: "other", ..prod() },
+            "WrongHarvester",
+        ),
+        ("one that names no authority", Case { nodes: vec![lost("a", "a", READY)], ..prod() }, "MachinesNotSeen"),
+        (
+            "a context that lost its namespace",
+            Case { nodes: vec![lost("a", "a", OWN)], namespace: "default", ..prod() },
+            "WrongNamespace",
+        ),
+        (
+            "at the first start",
+            Case { card: None, remembered: None, nodes: vec![lost("a", "a", OWN)], ..prod() },
+            "MachinesNotSeen",
+        ),
+        (
+            "one machine is seen",
+            Case { nodes: vec![lost("a", "a", READY), on("b", "b", "", READY)], ..prod() },
+            "Normal",
+        ),
+        // Moves: every machine has another UID afterwards.
+        (
+            "to another namespace",
+            Case {
+                nodes: vec![NodeFact { namesake: Some("a2".into()), ..lost("a", "a", OWN) }],
+                namespace: "others",
+                ..prod()
+            },
+            "WrongNamespace",
+        ),
+        (
+            "the same, confirmed",
+            Case {
+                card: Some(Card { namespace: "others".into(), ..card(&["a2"]) }),
+                nodes: vec![NodeFact { namesake: Some("a2".into()), ..lost("a", "a", OWN) }],
+                namespace: "others",
+                ..prod()
+            },
+            "Normal",
+        ),
+        // Names.
+        ("a flag that changed on the same machines", Case { flag: "prod2", ..prod() }, "Normal"),
+        ("a flag that was lost", Case { flag: "kubernetes", ..prod() }, "Normal"),
+        (
+            "the flag and the labels of the same machines",
+            Case { flag: "prod2", nodes: vec![on("a", "a", "prod2", READY), on("b", "b", "prod2", READY)], ..prod() },
+            "Normal",
+        ),
+        // Restores and upgrades.
+        (
+            "a restore in place",
+            early(Case { nodes: vec![on("a", "a", "prod", OWN), on("b", "b", "prod", SILENT)], ..prod() }),
+            "Normal",
+        ),
+        (
+            "a restore in place, nobody is Ready yet",
+            early(Case { nodes: vec![on("a", "a", "prod", SILENT), on("b", "b", "prod", SILENT)], ..prod() }),
+            "Normal",
+        ),
+        (
+            "a restore in place with a Node that is newer than the snapshot",
+            early(Case { nodes: vec![on("a", "a", "prod", OWN), new("d", Some("d"), "prod", READY)], ..prod() }),
+            "Normal",
+        ),
+        (
+            "a new Node of the same cluster leads, the others are well",
+            Case { nodes: vec![on("a", "a", "prod", READY), on("d", "d", "prod", OWN)], ..prod() },
+            "Normal",
+        ),
+        (
+            "one machine on which nothing runs, of another cluster's name",
+            Case { nodes: vec![on("a", "a", "prod", READY), new("d", Some("d"), "other", READY)], ..prod() },
+            "Normal",
+        ),
+        // Records.
+        ("a record of another cluster", Case { cluster_uid: "mine", ..prod() }, "RecordOfAnotherCluster"),
+        ("the UID may not be read", Case { cluster_uid: "", ..prod() }, "Normal"),
+        ("a record of an earlier version", Case { card: None, ..prod() }, "New"),
+    ] {
+        assert_eq!(case.word(), expected, "{what}: {:?}", case.verdict());
+    }
+}
+
+#[test]
+fn machines_that_are_replaced_one_at_a_time_never_trip_it() {
+    let mut case = prod();
+    for (place, successor) in ["d", "e", "f", "g"].into_iter().enumerate() {
+        let registers = new(successor, Some(successor), "prod", Life::Silent);
+        let steps =
+            [registers, on(successor, successor, "prod", Life::Silent), on(successor, successor, "prod", Life::Ready)];
+        for step in steps {
+            let nodes: Vec<NodeFact> =
+                case.nodes.iter().filter(|node| node.name != successor).cloned().chain([step]).collect();
+            case.nodes = nodes;
+            let Verdict::Normal(card) = case.verdict() else { panic!("{successor}: {:?}", case.verdict()) };
+            case.card = Some(card);
+        }
+        // The oldest machine is gone, its Node a moment later.
+        let old = case.nodes.remove(0);
+        let machine = old.machine.expect("it was a member");
+        let mut nodes = vec![lost(&old.name, &machine, Life::Silent)];
+        nodes.extend(case.nodes.clone());
+        let gone = Case { nodes, card: case.card.clone(), ..prod() };
+        assert_eq!(gone.word(), "Normal", "{place}");
+        let Verdict::Normal(card) = case.verdict() else { panic!("{place}") };
+        assert!(!card.machines.contains(&machine), "{place}");
+        case.card = Some(card);
+    }
+    let machines: Vec<&str> = case.card.as_ref().unwrap().machines.iter().map(String::as_str).collect();
+    assert_eq!(machines, ["e", "f", "g"]);
+}
+
+#[test]
+fn what_a_snapshot_merely_contains_never_comes_into_the_card() {
+    let mut nodes = prod().nodes;
+    nodes.push(on("old", "old", "prod", Life::Silent));
+    let Verdict::Normal(card) = (Case { nodes, ..prod() }).verdict() else { panic!() };
+    assert!(!card.machines.contains("old"));
+    let first = Case { card: None, nodes: vec![on("a", "a", "", READY), on("old", "old", "", SILENT)], ..prod() };
+    let Verdict::New(card) = first.verdict() else { panic!() };
+    assert_eq!(card.machines, ["a".to_owned()].into());
+}
+
+#[test]
+fn a_human_ends_each_contradiction_with_the_command_that_it_names() {
+    let old = || ["a", "b", "c"].map(|machine| on(machine, machine, "prod", SILENT)).to_vec();
+    let copy = || {
+        let mut nodes = old();
+        nodes.push(on("x", "x", "prod2", OWN));
+        Case { flag: "prod2", nodes, ..prod() }
+    };
+    let moved = || NodeFact { namesake: Some("a2".into()), ..lost("a", "a", OWN) };
+    for (what, case, word, remembered, names) in [
+        ("a copy", copy(), Word::Copy(name("prod2")), "prod2", &["prod2"][..]),
+        ("a real rename", copy(), Word::Rename(name("prod2")), "prod2", &["prod", "prod2"]),
+        ("a restore on new machines", Case { flag: "prod", ..copy() }, Word::Confirm, "prod", &["prod"]),
+        ("a move", Case { nodes: vec![moved()], namespace: "others", ..prod() }, Word::Confirm, "prod", &["prod"]),
+        ("a copied record", Case { cluster_uid: "mine", ..prod() }, Word::Copy(name("mine")), "mine", &["mine"]),
+    ] {
+        let Verdict::SafeMode(contradiction) = case.verdict() else { panic!("{what}: {:?}", case.verdict()) };
+        assert!(contradiction.message().contains("harvester-cloud-provider identity "), "{what}");
+        let card = case.with(|facts| confirmed_card(facts, &word));
+        assert_eq!(card.names.iter().collect::<Vec<_>>(), names, "{what}");
+        assert!(!(card.machines.contains("b") && what != "a copied record"), "{what}: a machine of the original");
+        let after = Case { card: Some(card.clone()), remembered: Some(remembered), ..case };
+        let Verdict::Normal(next) = after.verdict() else { panic!("{what}: {:?}", after.verdict()) };
+        assert_eq!(next, card, "{what}: nothing more is to be written");
+    }
+}
+
+#[test]
+fn each_contradiction_names_both_facts_values_and_what_to_do() {
+    let text = |case: Case<'_>| match case.verdict() {
+        Verdict::SafeMode(contradiction) => contradiction.message(),
+        other => panic!("{other:?}"),
+    };
+    let wrong = text(Case { nodes: vec![lost("a", "vm-a", READY)], authority: "other", ..prod() });
+    for part in
+        ["authority ca", "vm-a of Node a", "none of them is among the 7 in namespace guests of Harvester at https://h"]
+    {
+        assert!(wrong.contains(part), "{part}: {wrong}");
+    }
+    let copy = text(Case { flag: "prod2", nodes: vec![on("x", "x", "prod2", OWN)], ..prod() });
+    for part in ["\"prod\", but Node x", "\"prod2\"", "`harvester-cloud-provider identity rename prod2 --copy`"] {
+        assert!(copy.contains(part), "{part}: {copy}");
+    }
+}

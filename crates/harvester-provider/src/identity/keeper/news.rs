@@ -1,0 +1,78 @@
+//! Tells when something has changed that the keeper compares.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use runtime::cache::{Cache, Key, Touched};
+use runtime::reflect::Status;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Sources;
+use crate::instances::provider::{VmCache, VmiCache};
+
+/// What changes together is looked at together.
+const DEBOUNCE: Duration = Duration::from_millis(200);
+
+/// What has changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Changed {
+    Record,
+    Machines,
+}
+
+/// Tells of changes in everything that is compared.
+#[derive(Debug)]
+pub(super) struct News {
+    record: Touched<String>,
+    nodes: Touched<String>,
+    vms: (VmCache, Touched<String>),
+    vmis: (VmiCache, Touched<String>),
+    machines: [watch::Receiver<Status>; 2],
+}
+
+impl News {
+    pub(super) fn new(sources: &Sources) -> Self {
+        Self {
+            record: sources.record.subscribe(),
+            nodes: sources.nodes.subscribe(),
+            vms: (sources.vms.clone(), sources.vms.subscribe()),
+            vmis: (sources.vmis.clone(), sources.vmis.subscribe()),
+            machines: sources.machines.clone(),
+        }
+    }
+
+    pub(super) async fn next(&mut self) -> Changed {
+        let [vms, vmis] = &mut self.machines;
+        tokio::select! {
+            Some(_) = self.record.next() => return Changed::Record,
+            Some(_) = self.nodes.next() => {}
+            Some(_) = self.vms.1.next() => {}
+            Some(_) = self.vmis.1.next() => {}
+            () = becomes_synced(&self.vms.0) => {}
+            () = becomes_synced(&self.vmis.0) => {}
+            Ok(()) = vms.changed() => {}
+            Ok(()) = vmis.changed() => {}
+        }
+        tokio::time::sleep(DEBOUNCE).await;
+        while let Some(Some(_)) = self.nodes.next().now_or_never() {}
+        while let Some(Some(_)) = self.vms.1.next().now_or_never() {}
+        while let Some(Some(_)) = self.vmis.1.next().now_or_never() {}
+        Changed::Machines
+    }
+}
+
+/// Ends when the first list arrives; never after that.
+pub(super) async fn becomes_synced<K: Key, V: Send + Sync + 'static>(cache: &Cache<K, V>) {
+    if cache.is_synced() {
+        return std::future::pending().await;
+    }
+    cache.wait_synced().await;
+}
+
+pub(super) async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

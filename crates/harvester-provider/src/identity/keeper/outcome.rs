@@ -1,0 +1,167 @@
+//! What follows from the verdict: what is taken into use, told, and written down.
+
+use std::collections::BTreeSet;
+
+use cloud_provider::provider::Hold;
+use runtime::events::Recorder;
+
+use super::super::card::Card;
+use super::super::decide::Decision;
+use super::super::judge::{Contradiction, Facts, Word, confirmed_card};
+use super::super::record::{self, NAME, NAMESPACE, Note, Record};
+use super::words::{mismatch, not_followed};
+use super::{Keeper, PAUSED, Progress};
+
+impl Keeper {
+    /// The facts agree.
+    pub(super) fn go_on(
+        &self,
+        mut card: Card,
+        decision: &Decision,
+        found: &Record,
+        progress: &mut Progress,
+        events: &Recorder,
+    ) -> Note {
+        self.name_load_balancers(&mut card, decision, found);
+        self.identity.set_card(card.clone());
+        self.adopt(decision, found, events);
+        if let Some(bad) = &found.bad_name
+            && progress.refused.as_ref() != Some(bad)
+        {
+            let text = not_followed(bad, &decision.name);
+            tracing::warn!("{text}");
+            events.warning(&record::reference(found.uid.clone()), "ClusterNameRefused", &text);
+            progress.refused = Some(bad.clone());
+        }
+        if progress.told.take().is_some() {
+            let text = "record, cloud-config and machines of this cluster agree again: everything goes on".to_owned();
+            tracing::info!("{text}");
+            events.normal(&record::reference(found.uid.clone()), "SafeModeEnded", &text);
+        }
+        self.metrics.safe_mode.set(0);
+        if !self.is_paused(found) {
+            self.identity.set_hold(None);
+        }
+        let name = decision.is_to_be_remembered().then(|| decision.name.clone());
+        Note { name, card: Some(card), safe_mode: None, followed: false }
+    }
+
+    /// Under which names load balancers are ours. At first: under those that our Services have.
+    fn name_load_balancers(&self, card: &mut Card, decision: &Decision, found: &Record) {
+        if found.card.is_none() {
+            card.names.extend(self.adopted().iter().map(ToString::to_string));
+        }
+        let before = found.card.as_ref().is_some_and(|card| card.names.is_empty());
+        if !before && !decision.name.is_default() {
+            card.names.insert(decision.name.to_string());
+        }
+        // Load balancers of a cluster without a name are ours under any, as before.
+        if decision.name.is_default() {
+            card.names = BTreeSet::new();
+        }
+    }
+
+    /// The facts contradict each other. The same contradiction is told and written down once, whatever changes in its numbers.
+    pub(super) fn stop(
+        &self,
+        found: Contradiction,
+        record: &Record,
+        progress: &mut Progress,
+        events: &Recorder,
+    ) -> Note {
+        let contradiction = match progress.told.take() {
+            Some(told) if told.reason == found.reason => told,
+            _ => {
+                let text = format!("safe mode, nothing is changed: {}", found.message());
+                tracing::warn!("{text}");
+                events.warning(&record::reference(record.uid.clone()), "SafeMode", &text);
+                found
+            }
+        };
+        let message = contradiction.message();
+        let safe_mode = Some(format!("{}: {message}", contradiction.reason));
+        self.metrics.safe_mode.set(1);
+        self.identity.set_hold(Some(Hold { reason: contradiction.reason, message, initialises_nodes: true }));
+        progress.told = Some(contradiction);
+        // What a former process wrote of the same contradiction says the same.
+        let reason = |text: &String| text.split(':').next().map(str::to_owned);
+        let known = record.safe_mode.clone().filter(|text| reason(text) == safe_mode.as_ref().and_then(reason));
+        Note { safe_mode: known.or(safe_mode), ..Note::default() }
+    }
+
+    /// What a human says of the identity is written down; the next look finds that the facts agree.
+    pub(super) fn follow(word: &Word, facts: &Facts<'_>, decision: &Decision, events: &Recorder) -> Note {
+        let mut card = confirmed_card(facts, word);
+        let name = match word {
+            Word::Confirm => decision.name.clone(),
+            Word::Rename(name) | Word::Copy(name) => name.clone(),
+        };
+        if !card.names.is_empty() {
+            card.names.insert(name.to_string());
+        }
+        let text = format!(
+            "identity of this cluster, as an administrator says: name {:?}, {} machines in namespace {} of Harvester, load balancers of \
+             {}",
+            name.as_str(),
+            card.machines.len(),
+            card.namespace,
+            if card.names.is_empty() { "any name".to_owned() } else { format!("{:?}", card.names) }
+        );
+        tracing::info!("{text}");
+        events.normal(&record::reference(None), "IdentityConfirmed", &text);
+        let name = (!name.is_default()).then_some(name);
+        Note { name, card: Some(card), safe_mode: None, followed: true }
+    }
+
+    fn is_paused(&self, record: &Record) -> bool {
+        self.place.paused || record.paused
+    }
+
+    pub(super) fn hold_if_paused(&self, record: &Record) {
+        let paused = self.is_paused(record);
+        self.metrics.paused.set(i64::from(paused));
+        if paused {
+            let message = format!(
+                "the controller is paused by --paused or by {} in ConfigMap {NAMESPACE}/{NAME}: it observes and tells, and writes \
+                 nothing",
+                record::PAUSED
+            );
+            self.identity.set_hold(Some(Hold { reason: PAUSED, message, initialises_nodes: false }));
+        } else if self.identity.hold().is_some_and(|hold| hold.reason == PAUSED) {
+            self.identity.set_hold(None);
+        }
+    }
+
+    /// Takes the name into use and says what has to be said about it.
+    fn adopt(&self, decision: &Decision, record: &Record, events: &Recorder) {
+        let before = self.identity.name();
+        let flag = self.identity.flag();
+        let differs = decision.differs_from(flag);
+        self.metrics.cluster_name_mismatch.set(i64::from(differs));
+        if before.as_ref() == Some(&decision.name) {
+            return;
+        }
+        let object = record::reference(record.uid.clone());
+        match before {
+            None => {
+                tracing::info!(cluster = decision.name.as_str(), source = ?decision.source, "this cluster's name on Harvester");
+            }
+            Some(before) => {
+                let text = format!(
+                    "this cluster is called {:?} on Harvester from now on, before it was {:?}: new load balancers are named after it, \
+                     those that exist keep name and address",
+                    decision.name.as_str(),
+                    before.as_str()
+                );
+                tracing::info!("{text}");
+                events.normal(&object, "ClusterNameChanged", &text);
+            }
+        }
+        if differs {
+            let text = mismatch(&decision.name, flag);
+            tracing::warn!("{text}");
+            events.warning(&object, "ClusterNameNotChanged", &text);
+        }
+        self.identity.set(decision.name.clone());
+    }
+}
