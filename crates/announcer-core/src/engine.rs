@@ -4,6 +4,7 @@
 //! It keeps one small machine per VIP (`vip.rs`) in step with the plan (`plan.rs`), extends what is up, sweeps what is
 //! nobody's (`sweep.rs`), decides what stands on each Service (`records.rs`) and how to leave (`stop.rs`).
 
+mod adding;
 mod defence;
 mod dhcp;
 mod dhcp6;
@@ -14,8 +15,9 @@ mod due;
 mod elections;
 mod io;
 mod kernel;
+mod lease;
 mod links;
-mod lookout;
+mod node_mode;
 mod observer;
 mod outbox;
 mod protect;
@@ -40,7 +42,7 @@ pub use io::{
     Record, Recorded, Resumed, Tell, VipStatus, WireDone, WireOp,
 };
 use links::Interfaces;
-use lookout::NodeMode;
+use node_mode::NodeMode;
 use observer::Observer;
 use outbox::Outbox;
 use protect::Rules;
@@ -125,7 +127,7 @@ impl Engine {
     /// and says what to ask. All that was heard has to be taken in before.
     pub fn look_out(&mut self, now: Instant) -> Vec<Action> {
         if self.next_look().is_some_and(|at| at <= now) {
-            self.look_around(now);
+            self.node_mode_timers(now);
         }
         self.out.take()
     }
@@ -159,7 +161,7 @@ impl Engine {
             }
             // Most Services of a cluster are none of ours, and change nothing here.
             Input::Service(key, None) if !self.services.contains_key(&key) => {}
-            Input::Service(key, view) => self.service_changed(now, key, view.map(|view| *view)),
+            Input::Service(key, view) => self.service_changed(now, &key, view.map(|view| *view)),
             Input::Endpoints(key, nodes) => {
                 let changed = self.services.set_endpoints(key, nodes);
                 self.out.replan_if(changed);
@@ -168,8 +170,8 @@ impl Engine {
                 self.services.set_listed();
                 self.out.replan();
             }
-            Input::Lease(state) => self.lease_changed(now, None, state),
-            Input::ServiceLease(key, state) => self.lease_changed(now, Some(key), state),
+            Input::Lease(state) => self.lease_changed(now, None, &state),
+            Input::ServiceLease(key, state) => self.lease_changed(now, Some(key), &state),
             Input::Member(node, member) => {
                 if self.cluster().is_some_and(|cluster| cluster.member(now, node, member)) {
                     self.out.replan();
@@ -189,8 +191,8 @@ impl Engine {
             Input::NetworkChanged => self.observe(now),
             Input::Wire(done) => self.wire_done(now, done),
             Input::Heard(frame) => {
-                self.look(now, &frame);
-                self.heard(now, &frame);
+                self.note_frame(now, &frame);
+                self.judge_frame(now, &frame);
             }
             Input::Dhcp(uid, generation, event) => self.dhcp_event(now, &uid, generation, event),
             Input::Recorded(key, recorded) => self.recorded(now, &key, &recorded),
@@ -201,14 +203,14 @@ impl Engine {
         }
     }
 
-    fn service_changed(&mut self, now: Instant, key: ServiceKey, view: Option<ServiceView>) {
+    fn service_changed(&mut self, now: Instant, key: &ServiceKey, view: Option<ServiceView>) {
         self.out.replan();
         if let Some(cluster) = self.cluster() {
-            cluster.changed(now, &key);
+            cluster.changed(now, key);
         }
         if let Some(gone) = self.services.change(key.clone(), view) {
             self.dhcp.forget(&gone);
-            self.node_mode.changes.forget(&key);
+            self.node_mode.changes.forget(key);
         }
     }
 
@@ -221,7 +223,7 @@ impl Engine {
             self.yielded.deadline(),
             self.shutdown.deadline(),
             self.observer.deadline(),
-            self.lookout_deadline(),
+            self.node_mode_deadline(),
         ];
         machines.into_iter().flatten().fold(self.refresh.deadline(), Instant::min)
     }
@@ -265,7 +267,7 @@ impl Engine {
         self.leaving_timers(now);
         let due = self.records.take_due(now) | self.yielded.take_due(now);
         self.out.replan_if(due);
-        self.look_around(now);
+        self.node_mode_timers(now);
         self.write_card(now);
         self.stop_timer(now);
     }

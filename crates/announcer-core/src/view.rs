@@ -247,10 +247,12 @@ impl ServiceView {
             wanted.clear();
             problems.clear();
         }
-        let wish = match () {
-            () if problems.iter().any(|problem| problem.meanwhile != Meanwhile::Said) => Wish::Unreadable,
-            () if asks || retired => Wish::Said,
-            () => Wish::Unsaid,
+        let wish = if problems.iter().any(|problem| problem.meanwhile != Meanwhile::Said) {
+            Wish::Unreadable
+        } else if asks || retired {
+            Wish::Said
+        } else {
+            Wish::Unsaid
         };
         Some(Self {
             key: ServiceKey::new(

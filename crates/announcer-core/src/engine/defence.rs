@@ -110,7 +110,7 @@ impl Engine {
     }
 
     /// Somebody spoke about an address.
-    pub(super) fn heard(&mut self, now: Instant, frame: &Frame) {
+    pub(super) fn judge_frame(&mut self, now: Instant, frame: &Frame) {
         let Frame { link, address, mac, what, .. } = *frame;
         let Some(id) = self.vip_on(link, address) else {
             if what == Heard::Claim {

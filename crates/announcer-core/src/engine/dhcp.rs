@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::dhcp_state::{Dhcp4, Lease, MacvlanState, Source};
+use super::dhcp_state::{Dhcp4, MacvlanState, Source};
+use super::lease::Lease;
 use super::{Action, Engine};
 use crate::network::{is_macvlan_of, mac_of};
 use crate::plan::VipId;

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use super::dhcp_state::{Dhcp6, Lease, Origin, Source};
+use super::dhcp_state::{Dhcp6, Origin, Source};
+use super::lease::Lease;
 use super::{Action, ClientStart, Dhcp6Start, Engine};
 use crate::network::Network;
 use crate::plan::VipId;

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use super::dhcp_state::{Facts, Source};
+use super::dhcp_state::Source;
+use super::lease::{Facts, Lease};
 use super::vip::{Carrier, FAILED_RETRY};
 use super::{Action, ClientEvent, DhcpEvent, Engine, Leased, WireOp};
 use crate::network::alias;
@@ -112,7 +113,7 @@ impl Engine {
     /// A lease is over: neither this node nor a successor goes on with it.
     fn lost<F: Facts>(&mut self, now: Instant, id: &VipId, uid: &Uid, address: IpAddr, why: &str) {
         let Some(vip) = self.vips.get_mut(id) else { return };
-        if let Some(facts) = F::lease(&mut vip.source).and_then(|lease| lease.lose()) {
+        if let Some(facts) = F::lease(&mut vip.source).and_then(Lease::lose) {
             facts.lose(&mut self.dhcp, uid);
         }
         if vip.carrier.is_none() {

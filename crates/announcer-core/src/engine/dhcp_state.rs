@@ -1,29 +1,21 @@
-//! Where the address of a VIP comes from, and what is known of its lease. Data; what becomes of it is decided in `dhcp.rs`,
+//! Where the address of a VIP comes from, and on what interface it is. Data; what becomes of it is decided in `dhcp.rs`,
 //! `dhcp6.rs` and `dhcp_events.rs`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use jiff::Timestamp;
 use l2_types::Mac;
 
-use super::Leased;
-use super::dhcp_history::DhcpHistory;
 use super::due::Timed;
+use super::lease::{ClientState, Lease};
 use super::vip::Carrier;
 use crate::annotations::{LeaseFacts, LeaseFacts6};
-use crate::view::{DhcpWishes, Uid};
+use crate::view::DhcpWishes;
 
 /// A macvlan that cannot be made is tried again after 1, 2, 4 ... seconds, at most this many; so is one that vanishes:
 /// whoever removes it may go on doing so.
 const MACVLAN_RETRY_MAX_SECONDS: u64 = 60;
-/// A renewal is written down when it moves the end of the lease by this much: short leases must not cost the API a
-/// write per renewal.
-const FACTS_STEP: Duration = Duration::from_mins(1);
-/// The same for a lease that would otherwise be over before its end is written down again.
-const SHORT_FACTS_STEP: Duration = Duration::from_secs(8);
-
 /// Where the address of a VIP comes from.
 #[derive(Debug)]
 pub(super) enum Source {
@@ -114,147 +106,6 @@ impl Timed for Source {
     }
 }
 
-/// What is remembered of a lease of either version on its Service.
-pub(super) trait Facts: Clone + PartialEq {
-    /// An address of its family.
-    type Address: Copy + PartialEq + Into<IpAddr>;
-
-    /// The address.
-    fn address(&self) -> Self::Address;
-    /// When the lease ends; absent: never.
-    fn expires(&self) -> Option<Timestamp>;
-    /// Whether it is a lease of the same server.
-    fn is_of_server_of(&self, other: &Self) -> bool;
-    /// The lease of a VIP, if it is of this version.
-    fn lease(source: &mut Source) -> Option<&mut Lease<Self>>;
-    /// The lease is over.
-    fn lose(self, history: &mut DhcpHistory, uid: &Uid);
-    /// A server has granted one again.
-    fn regain(history: &mut DhcpHistory, uid: &Uid);
-}
-
-impl Facts for LeaseFacts {
-    type Address = Ipv4Addr;
-
-    fn address(&self) -> Ipv4Addr {
-        self.address
-    }
-
-    fn expires(&self) -> Option<Timestamp> {
-        self.expires
-    }
-
-    fn is_of_server_of(&self, other: &Self) -> bool {
-        self.server == other.server
-    }
-
-    fn lease(source: &mut Source) -> Option<&mut Lease<Self>> {
-        if let Source::Dhcp4(dhcp) = source { Some(&mut dhcp.lease) } else { None }
-    }
-
-    fn lose(self, history: &mut DhcpHistory, uid: &Uid) {
-        history.lose4(uid, self);
-    }
-
-    fn regain(history: &mut DhcpHistory, uid: &Uid) {
-        history.regain4(uid);
-    }
-}
-
-impl Facts for LeaseFacts6 {
-    type Address = Ipv6Addr;
-
-    fn address(&self) -> Ipv6Addr {
-        self.address
-    }
-
-    fn expires(&self) -> Option<Timestamp> {
-        self.expires
-    }
-
-    fn is_of_server_of(&self, other: &Self) -> bool {
-        self.server == other.server
-    }
-
-    fn lease(source: &mut Source) -> Option<&mut Lease<Self>> {
-        if let Source::Dhcp6(dhcp) = source { Some(&mut dhcp.lease) } else { None }
-    }
-
-    fn lose(self, history: &mut DhcpHistory, uid: &Uid) {
-        history.lose6(uid, self);
-    }
-
-    fn regain(history: &mut DhcpHistory, uid: &Uid) {
-        history.regain6(uid);
-    }
-}
-
-/// A lease of either version, and its client.
-#[derive(Debug)]
-pub(super) struct Lease<F> {
-    pub client: ClientState,
-    /// As the running client, or the last one, has told of it.
-    pub granted: Option<Leased<F>>,
-    /// What should stand on the Service.
-    pub recorded: Option<F>,
-}
-
-impl<F: Facts> Lease<F> {
-    /// No client has run yet; this stands on the Service, and may be gone on with.
-    pub fn new(recorded: Option<F>) -> Self {
-        Self { client: ClientState::default(), granted: None, recorded }
-    }
-
-    /// The address.
-    pub fn address(&self) -> Option<F::Address> {
-        self.granted.as_ref().map(|leased| leased.facts.address())
-    }
-
-    /// A server has granted or prolonged it. What stands on the Service stays while it is good enough for a successor.
-    pub fn grant(&mut self, leased: Leased<F>, now: Instant) {
-        let good = |recorded: &&F| {
-            recorded.address() == leased.facts.address()
-                && recorded.is_of_server_of(&leased.facts)
-                && !has_moved(recorded.expires(), leased.facts.expires(), leased.expires, now)
-        };
-        if self.recorded.as_ref().filter(good).is_none() {
-            self.recorded = Some(leased.facts.clone());
-        }
-        self.granted = Some(leased);
-    }
-
-    /// It is over. Answers with what stands on the Service of it.
-    pub fn lose(&mut self) -> Option<F> {
-        self.granted = None;
-        self.recorded.take()
-    }
-
-    /// What a new client goes on with, and what it only asks for. `told`: clients know an address as that of the Service;
-    /// an annotation alone anybody may have copied.
-    pub fn remembered(&self, told: impl FnOnce(F::Address) -> bool) -> (Option<F>, Option<F::Address>) {
-        let granted = self.granted.as_ref().map(|leased| leased.facts.clone());
-        match self.recorded.clone() {
-            Some(facts) if told(facts.address()) => (granted.or(Some(facts)), None),
-            recorded => (granted, recorded.map(|facts| facts.address())),
-        }
-    }
-}
-
-/// Whether the end of a lease that stands on the Service is not good enough for a successor any more: it moved by
-/// [`FACTS_STEP`] and by a quarter of what is left until `expires`; or it comes before the next renewal, which is due
-/// after half of that, and a successor would find a lease that is over, and it moved by [`SHORT_FACTS_STEP`]. An end that comes
-/// sooner than recorded is always written.
-fn has_moved(recorded: Option<Timestamp>, end: Option<Timestamp>, expires: Option<Instant>, now: Instant) -> bool {
-    let (Some(old), Some(new)) = (recorded, end) else { return recorded != end };
-    let left = expires.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
-    let moved = (new.as_second() - old.as_second()).unsigned_abs();
-    // What stands there is in whole seconds.
-    let soon_over = new > old && moved > (left / 2).as_secs() + 1;
-    // A successor would go on with an address that the server may give to somebody else.
-    let shortened = new < old && moved > 1;
-    shortened || moved >= (left / 4).max(FACTS_STEP).as_secs() || (soon_over && moved >= SHORT_FACTS_STEP.as_secs())
-}
-
 /// How far the macvlan of a VIP has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MacvlanState {
@@ -266,35 +117,6 @@ pub(super) enum MacvlanState {
     Failed {
         until: Instant,
     },
-}
-
-/// A VIP's client, of either version.
-#[derive(Debug)]
-pub(super) struct ClientState {
-    /// Generation of the client that runs.
-    pub running: Option<u64>,
-    /// Where it is, by its own name for it.
-    pub state: &'static str,
-    /// When one that failed is started again.
-    pub retry: Option<Instant>,
-}
-
-impl Default for ClientState {
-    fn default() -> Self {
-        Self { running: None, state: "init", retry: None }
-    }
-}
-
-impl ClientState {
-    /// Whether one may be started.
-    pub fn may_start(&self, now: Instant) -> bool {
-        self.running.is_none() && self.retry.is_none_or(|at| at <= now)
-    }
-
-    /// Whether the time to start it again has come.
-    fn wake(&mut self, now: Instant) -> bool {
-        self.retry.take_if(|at| *at <= now).is_some()
-    }
 }
 
 /// What a VIP has of DHCP.
@@ -361,63 +183,4 @@ pub(super) struct Origin {
 pub(super) struct Dhcp6 {
     pub lease: Lease<LeaseFacts6>,
     pub origin: Option<Origin>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::facts;
-    use super::*;
-
-    /// The renewals, counted from the first, at which the end is written.
-    fn written(lease: u64, renewals: usize) -> Vec<usize> {
-        let (start, wall) = (Instant::now(), Timestamp::UNIX_EPOCH);
-        let lease = Duration::from_secs(lease);
-        let mut recorded = wall + lease;
-        let mut written = Vec::new();
-        for renewal in 1..=renewals {
-            // The client is early by up to 3 %.
-            let passed = lease.mul_f64(0.49) * u32::try_from(renewal).unwrap();
-            assert!(recorded > wall + passed, "a successor found a lease of {lease:?} that was over");
-            let (end, now) = (wall + passed + lease, start + passed);
-            if has_moved(Some(recorded), Some(end), Some(now + lease), now) {
-                recorded = end;
-                written.push(renewal);
-            }
-        }
-        written
-    }
-
-    #[test]
-    fn what_stands_on_the_service_is_never_over_and_short_leases_are_not_written_each_time() {
-        assert_eq!(written(10, 4), [2, 4]);
-        assert_eq!(written(30, 4), [2, 4]);
-        assert_eq!(written(59, 4), [2, 4]);
-        assert_eq!(written(3600, 3), [1, 2, 3]);
-    }
-
-    #[test]
-    fn an_end_that_hardly_moves_is_not_written_and_one_that_comes_sooner_is() {
-        let (now, wall) = (Instant::now(), Timestamp::UNIX_EPOCH);
-        let moved = |seconds: i64, left: u64| {
-            let (old, new) = (wall + Duration::from_secs(1000), wall + jiff::SignedDuration::from_secs(1000 + seconds));
-            has_moved(Some(old), Some(new), Some(now + Duration::from_secs(left)), now)
-        };
-        assert!(!moved(59, 3600) && !moved(600, 3600) && moved(900, 3600) && moved(-900, 3600));
-        assert!(!moved(-1, 30) && moved(-20, 30) && moved(17, 30));
-        assert!(has_moved(Some(wall), None, None, now) && !has_moved(None, None, None, now));
-    }
-
-    #[test]
-    fn a_client_goes_on_with_what_was_granted_or_told_and_only_asks_for_what_an_annotation_says() {
-        let (now, five) = (Instant::now(), facts("10.0.0.5"));
-        let mut lease = Lease::new(Some(five.clone()));
-        assert_eq!(lease.remembered(|_| true), (Some(five.clone()), None));
-        assert_eq!(lease.remembered(|_| false), (None, Some(five.address)));
-        let six = facts("10.0.0.6");
-        lease.grant(Leased { facts: six.clone(), expires: None }, now);
-        assert_eq!(lease.recorded, Some(six.clone()), "another address is written at once");
-        assert_eq!(lease.remembered(|_| true), (Some(six.clone()), None));
-        assert_eq!(lease.lose(), Some(six));
-        assert_eq!((lease.remembered(|_| true), lease.address()), ((None, None), None));
-    }
 }

@@ -10,7 +10,7 @@ use crate::view::ServiceKey;
 
 impl Engine {
     /// An election says something new; without a key the one about all Services.
-    pub(super) fn lease_changed(&mut self, now: Instant, key: Option<LeaseKey>, state: LeaseState) {
+    pub(super) fn lease_changed(&mut self, now: Instant, key: Option<LeaseKey>, state: &LeaseState) {
         let Owners::Elected(leases) = &mut self.ownership else { return };
         let Some(key) = key.or_else(|| leases.for_all().cloned()) else { return };
         if !leases.lease(&key, state.clone()) {

@@ -1,6 +1,9 @@
 //! What goes into the engine and what comes out of it. Data only.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod record;
+mod status;
+
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
@@ -10,17 +13,20 @@ use l2_types::Mac;
 use l2_types::ethernet::Payload;
 use l2_types::{InetConf, Macvlan};
 
+pub use record::{LostLeases, Record, Recorded};
+pub use status::{Observations, VipStatus};
+
 use crate::annotations::{LeaseFacts, LeaseFacts6};
-use crate::detect::{self, Ask};
+use crate::detect::Ask;
 use crate::frames::Frame;
 use crate::network::{Family, Network};
 use crate::ownership::LeaseState;
-use crate::ownership::node::{Card, ForeignLock, Member, NodeFacts, Swap, Swapped, Term};
+use crate::ownership::node::{Card, ForeignLock, Member, NodeFacts, Swap, Swapped};
 use crate::ownership::service::LeaseKey;
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::security::Protection;
-use crate::view::{Port, Published, ServiceKey, ServiceView, Uid};
+use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -214,68 +220,6 @@ pub enum WireDone {
     Prepared(u32, Result<InetConf, String>),
 }
 
-/// What became of a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recorded {
-    /// It is written, or was so already.
-    Done,
-    /// The Service is gone.
-    Gone,
-    /// A newer owner stands there: nothing was written.
-    Superseded,
-    /// It could not be written; it is tried again.
-    Failed,
-}
-
-/// What this node writes on a Service.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Record {
-    /// The Service that is meant, not a later one of its name.
-    pub uid: Uid,
-    /// `vipHost`; absent: nobody announces it yet, and the record is only to be written while no owner stands there.
-    pub vip_host: Option<String>,
-    /// The term beside it, in `node` mode. Never written over a newer one.
-    pub term: Option<Term>,
-    /// `hwaddr`, for DHCP.
-    pub hwaddr: Option<String>,
-    /// `requestedIP`, for DHCP.
-    pub requested_ip: Option<String>,
-    /// Lease facts, for DHCP.
-    pub lease: Option<LeaseFacts>,
-    /// Instead of them: these, if they still stand there, are of leases that are lost.
-    pub lost: LostLeases,
-    /// Lease facts, for DHCPv6.
-    pub lease6: Option<LeaseFacts6>,
-    /// `status.loadBalancer.ingress`; absent: not to be touched yet.
-    pub ingress: Option<Vec<(IpAddr, Vec<Port>)>>,
-    /// In which turn it has joined others that had its address (`seniority.rs`); written with `ingress`.
-    pub turn: u32,
-}
-
-/// The facts of leases that a server has refused or not renewed, as they may still stand on their Service.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LostLeases {
-    /// That of DHCP.
-    pub v4: Option<LeaseFacts>,
-    /// That of DHCPv6.
-    pub v6: Option<LeaseFacts6>,
-}
-
-impl LostLeases {
-    /// Those of them that stand on the Service.
-    pub fn standing(&self, published: &Published) -> Self {
-        Self {
-            v4: self.v4.clone().filter(|lost| published.lease.as_ref() == Some(lost)),
-            v6: self.v6.clone().filter(|lost| published.lease6.as_ref() == Some(lost)),
-        }
-    }
-
-    /// Whether none is lost.
-    pub fn is_empty(&self) -> bool {
-        self.v4.is_none() && self.v6.is_none()
-    }
-}
-
 /// How to start a client of either version of DHCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientStart {
@@ -421,42 +365,4 @@ pub enum Action {
     ReleaseLease,
     /// All is done that had to be done before the end.
     Exit,
-}
-
-/// What has happened on this node since the start.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Observations {
-    /// Of the failure detector.
-    pub probes: detect::Counters,
-    /// VIPs that former owners may not know to be ours.
-    pub claims: usize,
-    /// Claims with a wrong tag.
-    pub forged: u64,
-    /// The kernel refuses the rules of service security.
-    pub unprotected: bool,
-    /// Addresses that were found gone, by the kernel's deadline or somebody's hand.
-    pub fallen: u64,
-    /// Times that the API did not take a change of owner, nor say who the owner is.
-    pub failed_swaps: u64,
-    /// Changes of owner to this node, by reason.
-    pub changes: BTreeMap<&'static str, u64>,
-    /// How long clients had no answer at the last take-over from a silent owner.
-    pub last_gap: Option<Duration>,
-}
-
-/// One VIP as it stands, for metrics and people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VipStatus {
-    /// Which.
-    pub id: VipId,
-    /// Its address, if it has one by now.
-    pub address: Option<IpAddr>,
-    /// The first of its Services.
-    pub service: Option<ServiceKey>,
-    /// On the interface and answering.
-    pub up: bool,
-    /// State of the DHCP client.
-    pub dhcp_state: Option<&'static str>,
-    /// End of the DHCP lease.
-    pub expires: Option<Instant>,
 }

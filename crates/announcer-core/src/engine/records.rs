@@ -1,11 +1,12 @@
 //! What stands on each Service, and when it has to be written. Nothing is asked for that stands there already.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::dhcp_state::Source;
 use super::due::{Due, Timed};
-use super::lookout::Announced;
+use super::node_mode::Announced;
 use super::vip::Phase;
 use super::{Action, Engine, Owners, Ownership, Record, Recorded};
 use crate::annotations::Wanted;
@@ -33,8 +34,8 @@ struct ServiceRecord {
     recheck: Option<Instant>,
     /// Who announced it when we first looked.
     previous: Option<String>,
-    /// The change of owner has been told.
-    told: bool,
+    /// The addresses of which it was told last that this node announces them.
+    told: BTreeSet<IpAddr>,
 }
 
 impl Timed for ServiceRecord {
@@ -155,11 +156,35 @@ impl Records {
         }
     }
 
-    /// Its VIPs are up. Whether that was told before, and who announced it when we first looked, asked for once.
-    pub fn take_previous(&mut self, key: &ServiceKey) -> (bool, Option<String>) {
-        let Some(record) = self.0.get_mut(key) else { return (false, None) };
-        (std::mem::replace(&mut record.told, true), record.previous.take())
+    /// VIPs of the Service are up under these addresses. Whether that is news.
+    pub fn announced(&mut self, key: &ServiceKey, up: &BTreeSet<IpAddr>) -> News {
+        let Some(record) = self.0.get_mut(key) else { return News::None };
+        // One of two that is down for a moment is no news, and neither is that it is back.
+        if up.is_subset(&record.told) {
+            return News::None;
+        }
+        let former: Vec<IpAddr> = record.told.difference(up).copied().collect();
+        let first = record.told.is_empty();
+        record.told.clone_from(up);
+        if first { News::First { announcer: record.previous.take() } } else { News::Other { former } }
     }
+}
+
+/// What has become known of the addresses of a Service that this node announces.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// Nothing.
+    None,
+    /// They are the first ones.
+    First {
+        /// Who announced the Service when we first looked.
+        announcer: Option<String>,
+    },
+    /// Some were not there before.
+    Other {
+        /// Those that are not there any more.
+        former: Vec<IpAddr>,
+    },
 }
 
 /// See [`Records::answered`].
@@ -282,28 +307,28 @@ impl Engine {
     }
 
     fn tell_owner(&mut self, now: Instant, key: &ServiceKey, ids: &[VipId]) {
-        let up: Vec<String> = ids
-            .iter()
-            .filter_map(|id| self.vips.get(id).filter(|vip| vip.is_up())?.address())
-            .map(|address| address.to_string())
-            .collect();
+        let up: Vec<IpAddr> =
+            ids.iter().filter_map(|id| self.vips.get(id).filter(|vip| vip.is_up())?.address()).collect();
         if up.is_empty() {
             return;
         }
-        let (told, previous) = self.records.take_previous(key);
+        let news = self.records.announced(key, &up.iter().copied().collect());
         let node = &self.config.node_name;
-        let before = match self.node_mode.changes.take(now, key) {
-            Some(Announced { from, why, gap }) => {
-                let from = from.filter(|from| from != node).map_or(String::new(), formerly);
+        let before = match (self.node_mode.changes.take(now, key), news) {
+            (Some(Announced { from, why, gap }), _) => {
+                let from = formerly(from.as_ref().filter(|from| *from != node));
                 let gap =
                     gap.map_or(String::new(), |gap| format!("; nobody answered for about {} ms", gap.as_millis()));
                 format!("{from}: {why}{gap}")
             }
-            None if told || previous.as_ref() == Some(node) => return,
-            None => previous.map_or(String::new(), formerly),
+            (None, News::None) => return,
+            (None, News::First { announcer }) if announcer.as_ref() == Some(node) => return,
+            (None, News::First { announcer }) => formerly(announcer.as_ref()),
+            (None, News::Other { former }) if former.is_empty() => String::new(),
+            (None, News::Other { former }) => format!(", and not {} any more", listed(&former)),
         };
         let routed = self.routed(ids);
-        let text = format!("address {} is announced by node {node}{before}{routed}", up.join(", "));
+        let text = format!("address {} is announced by node {node}{before}{routed}", listed(&up));
         self.out.inform(now, key, Reason::AddressAnnounced, &text);
     }
 
@@ -325,8 +350,12 @@ impl Engine {
 }
 
 /// Who had it, as part of a sentence.
-fn formerly(node: String) -> String {
-    format!(", before by node {node}")
+fn formerly(node: Option<&String>) -> String {
+    node.map_or(String::new(), |node| format!(", before by node {node}"))
+}
+
+fn listed(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether the Service says what it should. Of the status only what we write is compared: the API server adds `ipMode`.

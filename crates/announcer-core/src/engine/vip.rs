@@ -10,7 +10,7 @@ use l2_types::Mac;
 
 use super::dhcp_state::Source;
 use super::due::Timed;
-use super::{Action, Engine, Put, VipStatus, WireOp};
+use super::{Engine, Put, VipStatus};
 use crate::network::looks_like_a_vip;
 use crate::plan::VipId;
 use crate::reason::Reason;
@@ -24,7 +24,7 @@ pub(super) const CONFLICT_RETRY: Duration = Duration::from_secs(10);
 pub(super) const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// The first announcement waits for the status (decisions.md 21), because kube-proxy drops nothing for an address that
 /// it does not know yet: clients would be refused. Not longer than this, since the API may be away.
-const STATUS_WAIT: Duration = Duration::from_secs(1);
+pub(super) const STATUS_WAIT: Duration = Duration::from_secs(1);
 
 /// Where an address is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -326,84 +326,6 @@ impl Engine {
         if let Some(vip) = self.vips.get_mut(id) {
             vip.phase = phase;
         }
-    }
-
-    /// Sets all that is to be added and whose rules stand, in one request: two hundred addresses that come at once cost
-    /// one set of rules and one round to the kernel, not two hundred.
-    pub(super) fn add_all(&mut self, now: Instant) {
-        if !self.vips.is_touched() {
-            return;
-        }
-        let due = self.vips.iter().filter(|(_, vip)| vip.phase == Phase::Adding(Adding::Due));
-        let due: Vec<VipId> = due.map(|(id, _)| id.clone()).collect();
-        if due.iter().any(VipId::is_dhcp) {
-            self.protect();
-        }
-        let fence = self.config.fence();
-        let mut puts = Vec::new();
-        for id in due {
-            let waits = self.vips[&id].carrier.is_some_and(|carrier| self.awaits_rules(carrier));
-            let Some(vip) = self.vips.get_mut(&id) else { continue };
-            vip.phase = if waits {
-                Phase::Adding(Adding::AwaitsRules)
-            } else if let Some(put) = vip.put(now, fence) {
-                puts.push(put);
-                Phase::Adding(Adding::Asked)
-            } else {
-                Phase::Idle
-            };
-        }
-        if puts.is_empty() {
-            return;
-        }
-        // The settings come first: with others the node would answer for the address on every interface.
-        self.prepare_links(now);
-        self.out.push(Action::Wire(WireOp::Put(puts)));
-    }
-
-    pub(super) fn put_done(&mut self, now: Instant, id: &VipId, net: IpNet, result: Result<(), String>) {
-        match result {
-            Ok(()) => {
-                if self.vips.get(id).is_some_and(|vip| matches!(vip.phase, Phase::Adding(_))) {
-                    self.came_up(now, id);
-                }
-            }
-            Err(error) => {
-                let Some(vip) = self.vips.get_mut(id) else { return };
-                tracing::warn!(address = %net, error, "cannot set the address");
-                vip.refusals = vip.refusals.saturating_add(1);
-                self.out.replan();
-                vip.phase = Phase::Blocked { until: now + FAILED_RETRY };
-                vip.announcing = Announcing::Silent;
-                self.tell_members(
-                    now,
-                    id,
-                    Reason::CannotAnnounce,
-                    &format!("address {}: {error}; trying again", net.addr()),
-                );
-                self.observe(now);
-            }
-        }
-    }
-
-    fn came_up(&mut self, now: Instant, id: &VipId) {
-        let asked = self.observer.asked();
-        let Some(vip) = self.vips.get_mut(id) else { return };
-        let Some(address) = vip.address() else { return };
-        let told = self.config.disable_service_updates || self.services.was_in_use(&vip.members, address);
-        vip.phase = Phase::Up { doubt: None };
-        (vip.conflicts, vip.refusals) = (0, 0);
-        vip.seen_from = asked;
-        vip.announcing = if told {
-            Announcing::Burst { begun: now, step: 0 }
-        } else {
-            Announcing::AwaitingStatus { until: now + STATUS_WAIT }
-        };
-        self.yielded.remove(id);
-        tracing::info!(%address, services = ?vip.members.iter().map(ToString::to_string).collect::<Vec<_>>(), "VIP is up");
-        self.out.replan();
-        self.vip_timer(now, id);
-        self.claim(now, id);
     }
 
     /// Takes a VIP off the node. What is not there counts as removed.

@@ -10,6 +10,11 @@ use super::{Action, Engine, WireOp};
 use crate::frames::{PROBE_GAP, PROBES};
 use crate::plan::VipId;
 
+/// So many addresses may be asked about at the same moment after a pause of the process.
+const DOUBTS_AT_ONCE: usize = 32;
+/// More addresses are asked about in at most so many turns of 30 ms: their deadlines are not put off until then.
+const DOUBT_TURNS: usize = 16;
+
 impl Engine {
     /// Everything that is due.
     pub(super) fn vip_timers(&mut self, now: Instant) {
@@ -96,12 +101,21 @@ impl Engine {
         }
     }
 
-    /// After a pause: whoever has taken an address meanwhile answers for it (decisions.md 25).
+    /// After a pause: whoever has taken an address meanwhile answers for it (decisions.md 25). Each question is a broadcast:
+    /// those about a thousand addresses are not sent at once.
     pub(super) fn doubt_all(&mut self, now: Instant) {
-        for vip in self.vips.values_mut() {
-            if let Phase::Up { doubt } = &mut vip.phase {
-                *doubt = Some(Probe::begin(now));
+        let up = self.vips.values().filter(|vip| vip.is_up()).count();
+        let at_once = up.div_ceil(DOUBT_TURNS).max(DOUBTS_AT_ONCE);
+        let doubts = self.vips.values_mut().filter_map(|vip| match &mut vip.phase {
+            Phase::Up { doubt } => Some(doubt),
+            _ => None,
+        });
+        let mut begin = now;
+        for (index, doubt) in doubts.enumerate() {
+            if index > 0 && index % at_once == 0 {
+                begin += PROBE_GAP * u32::from(PROBES);
             }
+            *doubt = Some(Probe::begin(begin));
         }
     }
 }

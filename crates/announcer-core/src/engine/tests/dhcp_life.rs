@@ -96,6 +96,13 @@ fn a_changed_address_is_told_with_both() {
     for part in ["10.0.0.50", "10.1.0.60", "10.0.0.254"] {
         assert!(told[0].text.contains(part), "{}", told[0].text);
     }
+    let announced = node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == Reason::AddressAnnounced);
+    let announced: Vec<&str> = announced.map(|tell| tell.text.as_str()).collect();
+    assert_eq!(announced.len(), 2, "{announced:?}");
+    assert!(
+        announced[1].starts_with("address 10.1.0.60 is announced") && announced[1].contains("not 10.0.0.50 any more"),
+        "{announced:?}"
+    );
 }
 
 #[test]

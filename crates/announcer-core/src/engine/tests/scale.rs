@@ -59,3 +59,22 @@ fn what_is_up_is_extended_by_a_request_of_its_own_while_others_are_being_made() 
         ops.iter().filter_map(|op| if let WireOp::Extend(puts) = op { Some(puts) } else { None }).collect();
     assert!(matches!(&extended[..], [puts] if puts.len() == 1), "{extended:?}");
 }
+
+#[test]
+fn after_a_pause_a_hundred_addresses_are_asked_about_in_turns_and_soon() {
+    let view_of = |number: u8| view(&format!("web{number}"), &[&format!("10.0.1.{number}")]);
+    let mut node = Node::leading(&(1..=100).map(view_of).collect::<Vec<_>>());
+    node.pass_ms(1500);
+    node.log.clear();
+    node.now += Duration::from_secs(4);
+    node.feed(Input::Tick);
+    node.pass_ms(500);
+    let mut probes: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in &node.log {
+        let (at, what) = line.split_once(' ').unwrap();
+        *probes.entry(at).or_default() += usize::from(what.starts_with("probe"));
+    }
+    assert_eq!(probes.values().sum::<usize>(), 300, "each address is asked about three times");
+    assert!(probes.values().all(|at_once| *at_once <= 32), "{probes:?}");
+    assert!(node.engine.vips.values().all(|vip| vip.phase == Phase::Up { doubt: None }), "all are ours again");
+}

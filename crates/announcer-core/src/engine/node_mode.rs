@@ -234,7 +234,7 @@ impl Engine {
     }
 
     /// Before the timers: what was heard counts first (failover-protocol.md R1).
-    pub(super) fn look(&mut self, now: Instant, frame: &Frame) {
+    pub(super) fn note_frame(&mut self, now: Instant, frame: &Frame) {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let own = |mac| network.links.iter().any(|link| link.mac == Some(mac));
         self.out.replan_if(cluster.frame(now, frame, own));
@@ -243,7 +243,7 @@ impl Engine {
     }
 
     /// What is due: questions to owners, verdicts, claims, the card.
-    pub(super) fn look_around(&mut self, now: Instant) {
+    pub(super) fn node_mode_timers(&mut self, now: Instant) {
         if self.cluster().is_none() {
             return;
         }
@@ -284,7 +284,7 @@ impl Engine {
         cluster.deadline().filter(|_| reviews)
     }
 
-    pub(super) fn lookout_deadline(&self) -> Option<Instant> {
+    pub(super) fn node_mode_deadline(&self) -> Option<Instant> {
         let Owners::Node(cluster) = &self.ownership else { return None };
         let card = self.observer.network().and_then(|_| self.node_mode.written.due(cluster.card()));
         let review = self.next_review();
