@@ -122,9 +122,13 @@ def programs():
         if end_to_end:
             name = target
         else:
-            name = {"test": f"{package}-{target}", "bin": f"{package}-bin-{target}"}.get(kind, package)
+            name = {"test": f"{package}-{target}", "bin": f"{package}-bin-{target}"}.get(kind, f"{package}-lib")
         found.append(Program(name, [message["executable"]], directory, end_to_end))
     found.append(Program("examples", None, ROOT, False))
+    names = [program.name for program in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        sys.exit(f"test: two programs have one name, and would share a log: {', '.join(twice)}")
     return found
 
 

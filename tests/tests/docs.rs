@@ -188,7 +188,7 @@ fn one_command_runs_every_test() {
     // A program that ends well without a word about one of its tests, and a retry that nothing explains.
     pretended.say("three", "test a ... ok");
     let told = pretended.run();
-    assert!(told.contains("three: listed, and no result: b") && told.ends_with("\n2 passed, 1 failed\n"), "{told}");
+    assert!(told.contains("three-lib: listed, and no result: b") && told.ends_with("\n2 passed, 1 failed\n"), "{told}");
     pretended.say("three", "test a ... ok\\ntest b ... ok");
     for (stalled, failed) in [(400, 0), (20, 1)] {
         pretended.retry("three", stalled);
@@ -250,7 +250,10 @@ impl Pretended {
 
     fn run(&self) -> String {
         let mut runner = Command::new(root().join("dev/test.py"));
-        runner.args(["one", "two", "three"]).env("CARGO", self.0.join("cargo")).env("CARGO_TARGET_DIR", &self.0);
+        runner
+            .args(["one-lib", "two-lib", "three-lib"])
+            .env("CARGO", self.0.join("cargo"))
+            .env("CARGO_TARGET_DIR", &self.0);
         let output = runner.env_remove("HCP_JOURNAL").output().unwrap();
         let told = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.success(), told.ends_with(" 0 failed\n"), "{told}");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     fn ill(not_ready: bool, kube_proxy: bool, cordoned: bool) -> Merit {
-        Merit { defects: Defects { not_ready, kube_proxy, cordoned, ..Defects::default() }, ..Merit::default() }
+        Merit { defects: Defects { kube_proxy, not_ready, cordoned, ..Defects::default() }, ..Merit::default() }
     }
 
     #[test]
