@@ -3,7 +3,8 @@
 //! Observe, decide, act: [`view`] makes small structs of Services and [`network`] of the node; `plan` says which VIPs
 //! should be here, asking [`ownership`]; [`engine`] is the machine that brings them up, keeps, defends and withdraws them.
 //! Beside it: [`detect`] (is the owner alive?), [`claim`] (who says so on the wire?), [`dhcp_session`] (a lease),
-//! [`record`] (what stands on a Service), [`status`] (the same for people).
+//! [`record`] (what stands on a Service), [`status`] (the same for people). What stands between the engine and the outside are
+//! machines too: [`swap`] (changes of owner), [`membership`] (this node's Lease), [`kernel_queue`] (the kernel's order).
 //!
 //! No clock, no client, no socket: `announcer` runs all of it on a node, `announcer-sim` in virtual time.
 
@@ -17,6 +18,8 @@ pub mod endpoints;
 pub mod engine;
 pub mod frames;
 mod group;
+pub mod kernel_queue;
+pub mod membership;
 pub mod network;
 pub mod ownership;
 pub mod pace;
@@ -27,6 +30,7 @@ mod screen;
 pub mod security;
 mod seniority;
 pub mod status;
+pub mod swap;
 pub mod view;
 
 pub use config::{Config, ConfigError, ElectionMode};

@@ -83,8 +83,10 @@ pub enum Answer {
     LeaseWritten(Observation),
     /// A Service as it stands, or stands after the write.
     Service(Option<(u64, Box<DynamicObject>)>),
-    /// The version of a membership Lease.
-    Member(Option<u64>),
+    /// The version of a membership Lease, if there is one.
+    MemberFound(Option<u64>),
+    /// Its version after the write.
+    MemberWritten(u64),
     /// The version has changed.
     Conflict,
     /// 5xx, a connection refused, or no answer in time.
@@ -233,14 +235,16 @@ impl Api {
                 }
                 (answer, change)
             }
-            Request::ReadMember(node) => (Answer::Member(self.members.get(node).map(|(version, _)| *version)), None),
+            Request::ReadMember(node) => {
+                (Answer::MemberFound(self.members.get(node).map(|(version, _)| *version)), None)
+            }
             Request::WriteMember(node, version, member) => {
                 if self.members.get(node).map(|(version, _)| *version) != *version {
                     return (Answer::Conflict, None);
                 }
                 self.version += 1;
                 self.members.insert(node.clone(), (self.version, member.clone()));
-                (Answer::Member(Some(self.version)), Some(Change::Member(node.clone(), member.clone())))
+                (Answer::MemberWritten(self.version), Some(Change::Member(node.clone(), member.clone())))
             }
             Request::Publish(key, version, record) => self
                 .change(key, *version, &record.uid, |object| publish(&mut object.data, record, Timestamp::UNIX_EPOCH)),

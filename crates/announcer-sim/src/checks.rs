@@ -115,6 +115,8 @@ impl Limits {
         let relisted = ms(1050) + late;
         let node = scenario.mode == ElectionMode::Node;
         let addresses = u32::try_from(scenario.services.len()).expect("there are few");
+        // A swap reads and writes, and so does what it follows: a renewal, or a record.
+        let api = scenario.api_late();
         // The kernel counts whole seconds, and is up to 0.3 s late.
         let kernel = ms(310);
         let split = if node {
@@ -135,9 +137,13 @@ impl Limits {
             split,
             // The claims of the new owner carry a tag that the old one cannot prove: it hears the announcement, which waits
             // for the status for up to a second, and reads the record.
-            unproven: seconds(1) + ms(150) + 3 * late + if scenario.loss > 0.0 { ms(540) } else { Duration::ZERO },
+            unproven: 4 * api
+                + seconds(1)
+                + ms(150)
+                + 3 * late
+                + if scenario.loss > 0.0 { ms(540) } else { Duration::ZERO },
             // From when the former owner learns that the record is written; the claims go to those whom the records have named.
-            lingering: seconds(2) + relisted + ms(500) + 3 * late,
+            lingering: 4 * api + seconds(2) + relisted + ms(500) + 3 * late,
             // The address is on the macvlan before that is up; then the client begins, says that it goes on with the
             // lease, and the kernel is asked again, before anything is claimed.
             split_lease: split + 3 * late + ms(5),
@@ -145,22 +151,23 @@ impl Limits {
             unleased: kernel + late,
             refused: 3 * late + ms(20),
             // A request that was under way is given up after half the deadline; then the Lease is read each retry period.
-            torn: deadline / 2 + retry + retry / 5 + ms(100) + late,
+            torn: 4 * api + deadline / 2 + retry + retry / 5 + ms(100) + late,
             unanswered: if node {
                 // Node mode's worst: a process that has just started needs five seconds to suspect an owner that it has
                 // never heard (R5), and detection, swap and the kernel 0.3 s; a swap that fails is tried again.
-                seconds(7)
+                seconds(7) + 4 * api
             } else {
                 // The Lease expires, and is read each 1 to 2.2 retry periods.
-                duration + retry.mul_f64(2.2) + seconds(1)
+                duration + retry.mul_f64(2.2) + seconds(1) + 4 * api
             },
             // R8: the Leases of those in line expire first, counted from a renewal of our own that has come back.
-            orphaned: duration + duration / 3 + seconds(7),
+            orphaned: duration + duration / 3 + seconds(7) + 4 * api,
             left_behind: relisted + ms(100) + 2 * late,
             unfenced: scenario.fence() + kernel,
             // From when another node has said that it may serve: what makes it so is seen in the watch, the successor is written, sees that, and announces.
             // One that gets no lease is waited for as long as for one that is not heard.
-            misplaced: relisted
+            misplaced: 4 * api
+                + relisted
                 + ms(500)
                 + 6 * late
                 + if [ServerFault::Silent, ServerFault::Slow, ServerFault::Refuses, ServerFault::GivesAway]
@@ -172,12 +179,12 @@ impl Limits {
                     Duration::ZERO
                 },
             // A write that was under way is given up after three seconds, and done again after one.
-            misjudged: seconds(4) + ms(100) + 3 * late,
+            misjudged: 4 * api + seconds(4) + ms(100) + 3 * late,
             // decisions.md 19.
             beside_kube_vip: seconds(2) + relisted + ms(100) + 2 * late,
             // The old one believes in it for the renew deadline, the new one waits for the longer duration; with a clock
             // that has stood still it is told by the API.
-            two_leaders: deadline / 2 + retry + retry / 5 + ms(100) + late,
+            two_leaders: 4 * api + deadline / 2 + retry + retry / 5 + ms(100) + late,
         }
     }
 

@@ -17,7 +17,8 @@ mod swaps;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use announcer_core::engine::{Engine, Input, WireOp};
+use announcer_core::engine::{Engine, Input};
+use announcer_core::kernel_queue::KernelQueue;
 use announcer_core::network::Family;
 use announcer_core::ownership::LeaseState;
 use announcer_core::view::{ServiceKey, ServiceView, Uid};
@@ -48,7 +49,7 @@ pub enum Purpose {
     /// Changing the owner of a Service.
     Swap(u64),
     /// The membership Lease.
-    Membership,
+    Membership(u64),
 }
 
 /// What waits for the process.
@@ -76,7 +77,7 @@ pub struct Process {
     /// Everything else that waits.
     pub mail: VecDeque<Mail>,
     /// Requests to the kernel, performed in order.
-    pub wire: VecDeque<WireOp>,
+    pub wire: KernelQueue,
     /// What it wants to hear.
     pub listening: BTreeSet<(u32, Family)>,
     /// Requests that it sends now.
@@ -114,7 +115,7 @@ impl Process {
             engine: Engine::new(now, config),
             frames: VecDeque::new(),
             mail: VecDeque::new(),
-            wire: VecDeque::new(),
+            wire: KernelQueue::default(),
             listening: BTreeSet::new(),
             requests: Vec::new(),
             clients: Clients::default(),
@@ -146,16 +147,20 @@ impl Process {
             Purpose::Elect(_) | Purpose::HandBack(_) => self.renew_deadline / 2,
             Purpose::Successor => Duration::from_secs(2),
             Purpose::Write(_) => Duration::from_secs(5),
-            Purpose::Swap(id) if self.swapper.attempt(*id) == 0 => Duration::from_millis(100),
-            Purpose::Swap(_) => Duration::from_millis(300),
-            Purpose::Membership => Duration::from_secs(3),
+            // Their machines wait for what they have patience for.
+            Purpose::Swap(_) | Purpose::Membership(_) => Duration::from_secs(15),
         }
     }
 
     /// When it has to be woken if nothing happens before.
-    pub fn deadline(&self) -> Instant {
-        let beside =
-            [self.elections.deadline(), self.writer.deadline(), self.clients.deadline(), self.membership.deadline()];
+    pub fn deadline(&self, now: Instant) -> Instant {
+        let beside = [
+            self.elections.deadline(),
+            self.writer.deadline(),
+            self.clients.deadline(),
+            self.membership.deadline(),
+            self.swapper.deadline(now),
+        ];
         beside.into_iter().flatten().fold(self.engine.deadline(), Instant::min)
     }
 
@@ -173,6 +178,7 @@ impl Process {
         self.elections.tick(now, wall, &mut self.requests, &mut inputs);
         self.writer.tick(now, &mut self.requests);
         self.membership.tick(now, wall, &mut self.requests);
+        inputs.extend(self.swapper.tick(now, &mut self.requests));
         self.clients.run(now, wall, &mut self.sent, &mut inputs);
         inputs
     }
@@ -231,8 +237,8 @@ impl Process {
             Purpose::HandBack(id) => self.elections.handed_back(now, wall, id, &answer, out, inputs),
             Purpose::Successor => self.elections.successor(now, &answer, inputs),
             Purpose::Write(key) => self.writer.written(now, &key, answer, out, inputs),
-            Purpose::Swap(id) => self.swapper.answered(id, answer, out, inputs),
-            Purpose::Membership => self.membership.answered(now, wall, &answer, out),
+            Purpose::Swap(id) => inputs.extend(self.swapper.answered(now, id, answer, out)),
+            Purpose::Membership(id) => self.membership.answered(now, wall, id, &answer, out),
         }
     }
 }

@@ -105,6 +105,8 @@ pub enum Kind {
     ApiDown,
     /// This node's requests and watch events take up to 150 ms longer.
     ApiSlow(usize),
+    /// Every request takes so many milliseconds longer until the API performs it, whoever sends it.
+    ApiLate(u64),
     /// This node's watches stand still.
     Stale(usize),
     /// This node's cable carries nothing, without a carrier event.
@@ -188,6 +190,7 @@ impl Kind {
             | Self::ShutOut(n)
             | Self::ProxyIll(n) => Some(*n),
             Self::ApiDown
+            | Self::ApiLate(_)
             | Self::Split(_)
             | Self::Deleted(_)
             | Self::Endpoints(..)
@@ -268,6 +271,15 @@ impl Scenario {
     /// Services whose address comes by DHCP.
     pub fn leasing(&self) -> impl Iterator<Item = usize> + '_ {
         self.services.iter().enumerate().filter(|(_, wish)| wish.address == Address::Dhcp).map(|(n, _)| n)
+    }
+
+    /// How much longer each request takes at most.
+    pub fn api_late(&self) -> Duration {
+        let late = |fault: &Fault| match fault.kind {
+            Kind::ApiLate(milliseconds) => milliseconds,
+            _ => 0,
+        };
+        Duration::from_millis(self.faults.iter().map(late).sum())
     }
 
     /// Whether frames or requests are lost while it storms.

@@ -65,7 +65,7 @@ pub fn short(action: &Action) -> String {
 /// An answer.
 pub fn outcome(answer: &Answer) -> &'static str {
     match answer {
-        Answer::Lease(_) | Answer::Service(Some(_)) | Answer::Member(_) => "ok",
+        Answer::Lease(_) | Answer::Service(Some(_)) | Answer::MemberFound(_) | Answer::MemberWritten(_) => "ok",
         Answer::LeaseWritten(_) => "written",
         Answer::Service(None) => "not found",
         Answer::Conflict => "409",

@@ -149,6 +149,8 @@ struct World<'a> {
     nodes: Vec<Node>,
     api: Api,
     api_down: u32,
+    /// How much longer each request takes.
+    api_late: Duration,
     /// Node groups without the rest of the LAN, by fault.
     splits: BTreeMap<usize, BTreeSet<usize>>,
     /// Services whose addresses another host uses.
@@ -211,6 +213,7 @@ impl<'a> World<'a> {
             nodes: (0..scenario.nodes).map(Node::new).collect(),
             api: Api::new(sabotage == Some(Sabotage::NoCompareAndSwap)),
             api_down: 0,
+            api_late: Duration::ZERO,
             splits: BTreeMap::new(),
             robbed: BTreeSet::new(),
             conflicts: BTreeMap::new(),

@@ -188,6 +188,30 @@ fn a_seed_makes_the_same_run_each_time() {
     }
 }
 
+/// Each of three nodes loses power, one after the other, while each request to the API takes this much longer.
+fn power_losses_with_an_api_late_by(milliseconds: u64) {
+    for seed in 0..3 {
+        let mut scenario = Scenario::of(seed, ElectionMode::Node);
+        (scenario.nodes, scenario.loss, scenario.refusals, scenario.fail_back) = (3, 0.0, 0.0, false);
+        scenario.services = vec![Wish { address: Address::V4, local: None }];
+        let fault = |at, lasts, kind| Fault { at: Duration::from_secs(at), lasts: Duration::from_secs(lasts), kind };
+        scenario.faults = vec![fault(15, 75, Kind::ApiLate(milliseconds))];
+        scenario.faults.extend((0..3).map(|node| fault(20 + 20 * node as u64, 10, Kind::PowerLoss(node))));
+        scenario.calm = Duration::from_secs(90);
+        scenario.deletion = scenario.calm + Duration::from_mins(1);
+        scenario.end = scenario.deletion + Duration::from_secs(20);
+        let outcome = run(&scenario, None, true);
+        assert_eq!(outcome.violation, None, "{}", outcome.trace.join("\n"));
+        assert!(outcome.moves > 0, "somebody had it, and lost power");
+    }
+}
+
+#[test]
+fn an_api_that_is_slow_for_everybody_lets_owners_change() {
+    power_losses_with_an_api_late_by(400);
+    power_losses_with_an_api_late_by(1000);
+}
+
 /// How often its address moves while one node of three does not hear the others, or is not heard, for half a minute.
 fn moves_while(seed: u64, kind: Kind) -> u64 {
     let mut scenario = Scenario::of(seed, ElectionMode::Node);

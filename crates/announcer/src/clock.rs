@@ -39,6 +39,19 @@ pub async fn sleep_until(deadline: Instant) {
     }
 }
 
+/// The runtime's own time, by which requests to the API are counted: it stands still with the machine, as they do.
+pub fn runtime_now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// Waits until [`runtime_now`] has come to this; for ever, if there is nothing to wait for.
+pub async fn runtime_sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

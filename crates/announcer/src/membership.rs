@@ -1,13 +1,15 @@
 //! `node` mode's part of the API: keeps this node's membership Lease, and tells the engine what the other nodes' Leases,
 //! the Nodes and kube-vip's Lease say. `membership/kube_proxy.rs`: whether kube-proxy is well here.
 //!
-//! Decides nothing. The engine says when to write and what; each write is a renewal.
+//! Decides nothing. The engine says when to write and what, [`announcer_core::membership`] which request comes next.
 
 mod kube_proxy;
 mod views;
 
 use std::time::Duration;
 
+use announcer_core::membership::{self, Act, Answer};
+use futures::future::OptionFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -25,18 +27,12 @@ use tokio::sync::mpsc;
 use views::LeaseView;
 pub use views::NodeView;
 
+use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
 use crate::engine::Input;
 use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
 
-/// For one request. The Lease lasts longer than some of them together.
+/// For asking about rights.
 const LIMIT: Duration = Duration::from_secs(3);
-
-/// Conflicts in a row after which it is left alone for a moment.
-const TRIES: u32 = 3;
-
-/// Before the second attempt: by what a card says others decide who may have an address. The engine does not ask again before
-/// the next renewal. Doubled up to that with each attempt more: what the API refuses for good it refuses to every node.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// After an outage of the API everybody has to see each other again before anything can be decided.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
@@ -49,12 +45,9 @@ pub struct Membership {
     node: String,
     namespace: String,
     duration: Duration,
-    /// As the API returned it last.
-    latest: Option<DynamicObject>,
     /// The Lease goes with its Node: nobody has the right to delete Leases (decisions.md 3). Asked anew with each new Lease: under
     /// the UID of a Node that was deleted and registered again, the garbage collector would take it each time.
     owner_uid: Option<String>,
-    failing: bool,
 }
 
 impl Membership {
@@ -67,9 +60,7 @@ impl Membership {
             node: node.to_owned(),
             namespace: namespace.to_owned(),
             duration,
-            latest: None,
             owner_uid: None,
-            failing: false,
         }
     }
 
@@ -89,7 +80,7 @@ impl Membership {
         !matches!(refusal::settled(in_time).await, Err(error) if api_code(&error) == Some(403))
     }
 
-    /// What [`Self::write`] sends, as a dry run: the card of our former life stands until there is a new one.
+    /// What [`Self::request`] sends, as a dry run: the card of our former life stands until there is a new one.
     async fn rehearse(&self) -> Result<(), kube::Error> {
         self.leases.list_metadata(&ListParams::default().limit(1)).await?;
         let found = self.leases.get_opt(&self.name()).await?;
@@ -115,60 +106,59 @@ impl Membership {
 
     /// Writes each card that comes, until it stands; of several that wait, the last.
     pub async fn run(mut self, mut cards: mpsc::UnboundedReceiver<Card>) {
-        while let Some(mut card) = cards.recv().await {
-            let mut pause = AGAIN;
-            loop {
-                while let Ok(newer) = cards.try_recv() {
-                    card = newer;
-                }
-                match tokio::time::timeout(LIMIT, self.write(&card)).await {
-                    Ok(Ok(())) => break,
-                    Ok(Err(error)) => self.failed(&chain(&error)),
-                    Err(_) => self.failed(&format!("no answer within {LIMIT:?}")),
-                }
-                match tokio::time::timeout(pause, other_than(&card, &mut cards)).await {
-                    Ok(Some(other)) => (card, pause) = (other, AGAIN),
-                    Ok(None) => return,
-                    // A third of the duration is when it would be renewed.
-                    Err(_) => pause = (pause * 2).min(self.duration / 3).max(AGAIN),
-                }
-            }
-            self.failing = false;
-        }
-    }
-
-    /// Once per outage: the engine keeps what it has.
-    fn failed(&mut self, error: &str) {
-        // What took effect is not known: read it before the next write.
-        self.latest = None;
-        if !std::mem::replace(&mut self.failing, true) {
-            tracing::warn!(lease = self.name(), error, "cannot renew the membership Lease, trying again");
-        }
-    }
-
-    async fn write(&mut self, card: &Card) -> Result<(), kube::Error> {
-        let mut tries = 0;
+        let mut lease = membership::Membership::new(self.duration);
+        // The request under way. What it has found out of our Node counts when it is answered.
+        let mut sent: OptionFuture<_> = None.into();
         loop {
-            let found = match self.latest.take() {
-                Some(latest) => Some(latest),
-                None => self.leases.get_opt(&self.name()).await?,
-            };
-            let fresh = found.is_none();
-            if fresh {
-                self.owner_uid = None;
-            }
-            let mut object = found.unwrap_or_else(|| self.blank());
-            self.fill(&mut object, card).await;
-            tries += 1;
-            match self.send(fresh, &object, false).await {
-                Ok(mut object) => {
-                    object.metadata.managed_fields = None;
-                    self.latest = Some(object);
-                    return Ok(());
+            let act = tokio::select! {
+                card = cards.recv() => match card {
+                    Some(card) => lease.renew(now(), card),
+                    None => break,
+                },
+                Some((owner_uid, id, answer)) = &mut sent => {
+                    self.owner_uid = owner_uid;
+                    sent = None.into();
+                    lease.answered(now(), id, answer)
                 }
-                // Changed by hand, deleted with its Node, or made by a former life a moment ago.
-                Err(error) if tries < TRIES && matches!(api_code(&error), Some(409 | 404)) => {}
-                Err(error) => return Err(error),
+                () = sleep_until(lease.deadline()) => lease.tick(now()),
+            };
+            if let Some(error) = lease.trouble() {
+                tracing::warn!(lease = self.name(), error, "cannot renew the membership Lease, trying again");
+            }
+            if let Some(act) = act {
+                let mut sender = self.clone();
+                let request = async move {
+                    let (id, answer) = sender.request(act).await;
+                    (sender.owner_uid, id, answer)
+                };
+                sent = Some(Box::pin(request)).into();
+            }
+        }
+        sent.await;
+    }
+
+    async fn request(&mut self, act: Act<DynamicObject>) -> (u64, Answer<DynamicObject>) {
+        match act {
+            Act::Read(id) => match self.leases.get_opt(&self.name()).await {
+                Ok(found) => (id, Answer::Found(found)),
+                Err(error) => (id, Answer::Failed(chain(&error))),
+            },
+            Act::Write(id, found, card) => {
+                let fresh = found.is_none();
+                if fresh {
+                    self.owner_uid = None;
+                }
+                let mut object = found.unwrap_or_else(|| self.blank());
+                self.fill(&mut object, &card).await;
+                let answer = match self.send(fresh, &object, false).await {
+                    Ok(mut object) => {
+                        object.metadata.managed_fields = None;
+                        Answer::Written(object)
+                    }
+                    Err(error) if matches!(api_code(&error), Some(409 | 404)) => Answer::Conflict(chain(&error)),
+                    Err(error) => Answer::Failed(chain(&error)),
+                };
+                (id, answer)
             }
         }
     }
@@ -194,17 +184,6 @@ impl Membership {
         spec["holderIdentity"] = json!(self.node);
         spec["leaseDurationSeconds"] = json!(self.duration.as_secs());
         spec["renewTime"] = now;
-    }
-}
-
-/// The next card that says something else than this one; what says the same is a renewal, as the next attempt is. None: no
-/// more come.
-async fn other_than(card: &Card, cards: &mut mpsc::UnboundedReceiver<Card>) -> Option<Card> {
-    loop {
-        let next = cards.recv().await?;
-        if next != *card {
-            return Some(next);
-        }
     }
 }
 
@@ -300,6 +279,24 @@ mod tests {
         Membership::new(&api.client(), "kube-system", "node-1", Duration::from_secs(15))
     }
 
+    /// Writes this card as `run` does, until it stands; else why the attempt has failed.
+    async fn write(
+        membership: &mut Membership,
+        lease: &mut membership::Membership<DynamicObject>,
+        card: Card,
+    ) -> Result<(), String> {
+        let mut next = lease.renew(now(), card);
+        while let Some(act) = next {
+            let (id, answer) = membership.request(act).await;
+            next = lease.answered(now(), id, answer);
+        }
+        lease.trouble().map_or(Ok(()), Err)
+    }
+
+    fn lease() -> membership::Membership<DynamicObject> {
+        membership::Membership::new(Duration::from_secs(15))
+    }
+
     fn refused(code: u16) -> (u16, Value) {
         let reason = if code == 404 { "NotFound" } else { "Refused" };
         (code, Scenario::status(code, reason, "no"))
@@ -352,8 +349,8 @@ mod tests {
         for code in [404, 409] {
             // 404 on POST: there is no such namespace.
             let api = Cluster::default().api(move |seen| (seen.method == "POST").then_some(code));
-            let error = membership(&api).write(&Card::default()).await.unwrap_err();
-            assert_eq!((api_code(&error), api.writes().len()), (Some(code), 3));
+            let written = write(&mut membership(&api), &mut lease(), Card::default()).await;
+            assert_eq!((written, api.writes().len()), (Err("no".to_owned()), 3));
         }
     }
 
@@ -367,9 +364,9 @@ mod tests {
             *left -= i32::from(refuse);
             refuse.then_some(409)
         });
-        let mut membership = membership(&api);
-        membership.write(&Card::default()).await.unwrap();
-        membership.write(&Card { serving: true, ..Card::default() }).await.unwrap();
+        let (mut membership, mut lease) = (membership(&api), lease());
+        write(&mut membership, &mut lease, Card::default()).await.unwrap();
+        write(&mut membership, &mut lease, Card { serving: true, ..Card::default() }).await.unwrap();
         let lease = cluster.lease.lock().unwrap().clone().unwrap();
         assert!(Card::parse(lease["metadata"]["annotations"][CARD].as_str().unwrap()).serving);
     }
@@ -422,9 +419,9 @@ mod tests {
         let cluster = Cluster::default();
         *cluster.node_uid.lock().unwrap() = "first";
         let api = cluster.api(|_| None);
-        let mut membership = membership(&api);
-        membership.write(&Card::default()).await.unwrap();
-        membership.write(&Card::default()).await.unwrap();
+        let (mut membership, mut lease) = (membership(&api), lease());
+        write(&mut membership, &mut lease, Card::default()).await.unwrap();
+        write(&mut membership, &mut lease, Card::default()).await.unwrap();
         assert_eq!(cluster.owner().as_deref(), Some("first"));
         let asked = api.requests().iter().filter(|seen| seen.path.contains("/nodes/")).count();
         assert_eq!(asked, 1, "a renewal is one request");
@@ -432,7 +429,7 @@ mod tests {
         *cluster.node_uid.lock().unwrap() = "second";
         // The garbage collector.
         *cluster.lease.lock().unwrap() = None;
-        membership.write(&Card::default()).await.unwrap();
+        write(&mut membership, &mut lease, Card::default()).await.unwrap();
         assert_eq!(cluster.owner().as_deref(), Some("second"));
     }
 
@@ -441,7 +438,7 @@ mod tests {
         let cluster = Cluster::default();
         let api = cluster.api(|_| None);
         let former = Card { serving: true, term: crate::ownership::node::Term(7), ..Card::default() };
-        membership(&api).write(&former).await.unwrap();
+        write(&mut membership(&api), &mut lease(), former).await.unwrap();
         let before = cluster.lease.lock().unwrap().clone();
         assert!(membership(&api).is_allowed().await);
         assert_eq!(*cluster.lease.lock().unwrap(), before);
@@ -456,7 +453,7 @@ mod tests {
         let api = Cluster::default().api(|_| None);
         let mut membership = membership(&api);
         assert!(membership.is_allowed().await);
-        membership.write(&Card::default()).await.unwrap();
+        write(&mut membership, &mut lease(), Card::default()).await.unwrap();
         let [rehearsed, written] = &api.writes()[..] else { panic!("two writes") };
         assert_eq!(rehearsed.body["metadata"], written.body["metadata"]);
         assert!(written.body["metadata"]["annotations"][CARD].is_string());

@@ -17,7 +17,7 @@ use crate::VipId;
 use crate::clients::Clients;
 use crate::clock;
 use crate::dhcp_driver;
-use crate::engine::{Action, ClientStart, Engine, Input, REFRESH, Recorded, Tell, WireOp};
+use crate::engine::{Action, ClientStart, Engine, Input, REFRESH, Recorded, Tell, WireDone, WireOp};
 use crate::frames;
 use crate::listen::Listeners;
 use crate::metrics::Metrics;
@@ -26,6 +26,7 @@ use crate::ownership::service::LeaseKey;
 use crate::view::{ServiceKey, Uid};
 use crate::wire::Wire;
 use crate::writer::Writer;
+use announcer_core::kernel_queue::KernelQueue;
 use announcer_core::pace::Pace;
 
 /// Frames that wait for the engine; more are dropped.
@@ -122,7 +123,6 @@ struct Node {
     listeners: Listeners,
     clients: Clients,
     wire: mpsc::UnboundedSender<WireOp>,
-    extend: mpsc::UnboundedSender<WireOp>,
     uids: Uids,
     writer: Writer,
     recorder: Recorder,
@@ -141,14 +141,12 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         parts;
     let (sender, mut receiver) = inputs;
     let (ops, requests) = mpsc::unbounded_channel();
-    let (first, urgent) = mpsc::unbounded_channel();
     let (ears, mut frames) = mpsc::channel(FRAMES);
-    let kernel = tokio::spawn(perform(wire, requests, urgent, sender.clone()));
+    let kernel = tokio::spawn(perform(wire, requests, sender.clone()));
     let mut node = Node {
         listeners: Listeners::new(ears),
         clients: Clients::default(),
         wire: ops,
-        extend: first,
         uids: Uids::default(),
         writer,
         recorder,
@@ -215,49 +213,63 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
     }
     node.clients.end().await;
     // What was asked of the kernel last is done before the process ends.
-    drop((node.wire, node.extend));
+    drop(node.wire);
     if tokio::time::timeout(Duration::from_secs(5), kernel).await.is_err() {
         tracing::warn!("the kernel did not finish in time: its deadlines do the rest");
     }
 }
 
-/// Performs requests to the kernel in order; what keeps addresses goes before what makes new ones. Rules are set beside
-/// the others: behind another program's change of the kernel's tables they can take longer than addresses live.
+/// Performs requests to the kernel in the order of [`KernelQueue`], one after the other and rules beside them, until all that
+/// was asked for is done.
 async fn perform<W: Wire>(
     wire: W,
     mut requests: mpsc::UnboundedReceiver<WireOp>,
-    mut urgent: mpsc::UnboundedReceiver<WireOp>,
     inputs: mpsc::UnboundedSender<Input>,
 ) {
-    let (beside, mut rules) = mpsc::unbounded_channel();
-    let answer = async |op| {
-        if let Some(done) = wire.perform(op).await {
+    let mut queue = KernelQueue::default();
+    let (mut next, mut rules, mut is_asked) = (None, None, true);
+    let tell = |done: Option<WireDone>| {
+        if let Some(done) = done {
             let _ = inputs.send(Input::Wire(done));
         }
     };
-    let in_order = async {
-        // Dropped when there is nothing more to come.
-        let beside = beside;
-        loop {
-            let op = tokio::select! {
-                biased;
-                Some(op) = urgent.recv() => op,
-                Some(op) = requests.recv() => op,
-                else => return,
-            };
-            if let WireOp::Protect(_) = op {
-                let _ = beside.send(op);
-            } else {
-                answer(op).await;
+    loop {
+        // What was asked for by now is in the queue before the next one is chosen.
+        while let Ok(op) = requests.try_recv() {
+            queue.push(op);
+        }
+        if next.is_none() {
+            next = queue.next_in_order().map(|op| Box::pin(wire.perform(op)));
+        }
+        if rules.is_none() {
+            rules = queue.next_rules().map(|op| Box::pin(wire.perform(op)));
+        }
+        if !is_asked && next.is_none() && rules.is_none() {
+            return;
+        }
+        tokio::select! {
+            op = requests.recv(), if is_asked => match op {
+                Some(op) => queue.push(op),
+                None => is_asked = false,
+            },
+            done = result_of(&mut next) => {
+                next = None;
+                tell(done);
+            }
+            done = result_of(&mut rules) => {
+                rules = None;
+                tell(done);
             }
         }
-    };
-    let set_rules = async {
-        while let Some(op) = rules.recv().await {
-            answer(op).await;
-        }
-    };
-    tokio::join!(in_order, set_rules);
+    }
+}
+
+/// What came of the request that is under way; never, if none is.
+async fn result_of<F: Future + Unpin>(request: &mut Option<F>) -> F::Output {
+    match request {
+        Some(request) => request.await,
+        None => std::future::pending().await,
+    }
 }
 
 impl Node {
@@ -300,9 +312,6 @@ impl Node {
     /// True if this was the last one.
     fn act(&mut self, action: Action) -> bool {
         match action {
-            Action::Wire(op @ WireOp::Extend(_)) => {
-                let _ = self.extend.send(op);
-            }
             Action::Wire(op) => {
                 let _ = self.wire.send(op);
             }
@@ -395,7 +404,6 @@ async fn wake_for_each(changes: impl Stream, changed: &Notify) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::WireDone;
 
     /// Notes what it is asked for.
     struct Noting(mpsc::UnboundedSender<WireOp>);
@@ -411,14 +419,13 @@ mod tests {
     async fn deadlines_are_put_off_before_everything_else_that_waits_for_the_kernel() {
         let (noted, mut performed) = mpsc::unbounded_channel();
         let (ops, requests) = mpsc::unbounded_channel();
-        let (first, urgent) = mpsc::unbounded_channel();
         let (inputs, _answers) = mpsc::unbounded_channel();
         for link in 0..200 {
             ops.send(WireOp::Delete { link }).unwrap();
         }
-        first.send(WireOp::Extend(Vec::new())).unwrap();
-        drop((ops, first));
-        perform(Noting(noted), requests, urgent, inputs).await;
+        ops.send(WireOp::Extend(Vec::new())).unwrap();
+        drop(ops);
+        perform(Noting(noted), requests, inputs).await;
         assert_eq!(performed.recv().await, Some(WireOp::Extend(Vec::new())));
         assert_eq!(performed.recv().await, Some(WireOp::Delete { link: 0 }));
         assert_eq!(performed.len(), 199, "and nothing is lost");
@@ -452,10 +459,9 @@ mod tests {
     async fn neither_deadlines_nor_removals_wait_for_rules_that_the_kernel_is_slow_to_set() {
         let (noted, mut seen) = mpsc::unbounded_channel();
         let (ops, requests) = mpsc::unbounded_channel();
-        let (first, urgent) = mpsc::unbounded_channel();
         let (inputs, _answers) = mpsc::unbounded_channel();
         let rules = Arc::new(Notify::new());
-        let kernel = tokio::spawn(perform(Busy { rules: Arc::clone(&rules), noted }, requests, urgent, inputs));
+        let kernel = tokio::spawn(perform(Busy { rules: Arc::clone(&rules), noted }, requests, inputs));
         let mut next = async || tokio::time::timeout(Duration::from_secs(5), seen.recv()).await.expect("it goes on");
         let net: ipnet::IpNet = "10.0.0.5/32".parse().unwrap();
         // No address is left without rules: what is removed first is gone before they change.
@@ -464,12 +470,12 @@ mod tests {
         for expected in ["removing", "removed", "rules begun"] {
             assert_eq!(next().await, Some(expected));
         }
-        first.send(WireOp::Extend(Vec::new())).unwrap();
+        ops.send(WireOp::Extend(Vec::new())).unwrap();
         ops.send(WireOp::Remove { link: 2, net }).unwrap();
         for expected in ["extending", "extended", "removing", "removed"] {
             assert_eq!(next().await, Some(expected));
         }
-        drop((ops, first));
+        drop(ops);
         rules.notify_one();
         assert_eq!(next().await, Some("rules stand"), "the last request is done before the end");
         kernel.await.unwrap();

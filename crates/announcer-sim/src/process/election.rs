@@ -124,7 +124,9 @@ impl Elections {
             Answer::Lease(seen) => elector::Input::Read(seen),
             Answer::LeaseWritten(seen) => elector::Input::Wrote(seen),
             Answer::Conflict => elector::Input::Conflict,
-            Answer::Service(_) | Answer::Member(_) | Answer::Failed => elector::Input::Failed,
+            Answer::Service(_) | Answer::MemberFound(_) | Answer::MemberWritten(_) | Answer::Failed => {
+                elector::Input::Failed
+            }
         };
         running.step(now, wall, (lease, self.lock.is_some()), input, out, inputs);
     }

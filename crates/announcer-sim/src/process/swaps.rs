@@ -1,76 +1,69 @@
-//! What `swap.rs` does in the real process: reads, compares, writes, and tries again on a fresh connection.
+//! The requests of [`announcer_core::swap`], over the one way to the API that a node has here.
 
-use std::collections::BTreeMap;
+use std::time::Instant;
 
 use announcer_core::engine::Input;
-use announcer_core::ownership::node::{Swap, Swapped};
+use announcer_core::ownership::node::Swap;
 use announcer_core::record::seat;
-use announcer_core::view::ServiceKey;
+use announcer_core::swap::{Act, Answer, Ask, Found, Swaps};
+use announcer_core::view::{ServiceKey, Uid};
 
 use super::{Purpose, Requests};
-use crate::api::{Answer, Request};
-
-/// Then the engine hears that it failed.
-const ATTEMPTS: u32 = 4;
-
-#[derive(Debug)]
-struct Swapping {
-    key: ServiceKey,
-    swap: Swap,
-    attempt: u32,
-}
+use crate::api::{self, Request};
 
 /// Changes of owner under way.
 #[derive(Debug, Default)]
 pub struct Swapper {
-    swaps: BTreeMap<u64, Swapping>,
-    begun: u64,
+    swaps: Swaps<u64>,
 }
 
 impl Swapper {
     /// The engine wants another owner on a Service.
-    pub fn begin(&mut self, key: ServiceKey, swap: Swap, out: &mut Requests) {
-        self.begun += 1;
-        out.push((Purpose::Swap(self.begun), Request::ReadService(key.clone())));
-        self.swaps.insert(self.begun, Swapping { key, swap, attempt: 0 });
+    pub fn begin(&mut self, now: Instant, key: ServiceKey, swap: Swap, out: &mut Requests) -> Vec<Input> {
+        self.swaps.ask(now, key, swap);
+        self.act(out)
     }
 
-    /// How often a request for it was tried before.
-    pub fn attempt(&self, id: u64) -> u32 {
-        self.swaps.get(&id).map_or(0, |swapping| swapping.attempt)
+    /// When something is due.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        self.swaps.deadline(now)
     }
 
-    /// A request for it was answered.
-    pub fn answered(&mut self, id: u64, answer: Answer, out: &mut Requests, inputs: &mut Vec<Input>) {
-        let Some(mut swapping) = self.swaps.remove(&id) else { return };
-        let Swapping { key, swap, .. } = &swapping;
-        let swapped = match answer {
-            Answer::Service(Some((version, object))) if object.metadata.uid.as_deref() == Some(&swap.uid.0) => {
-                let standing = seat(&object.metadata);
-                match standing {
-                    Some(standing) if standing == swap.seat => Some(Swapped::Won),
-                    Some(other) if !swap.may_replace(Some(&other)) => Some(Swapped::Other(other)),
-                    Some(_) | None => {
-                        out.push((Purpose::Swap(id), Request::Sit(key.clone(), version, swap.clone())));
-                        None
-                    }
-                }
-            }
-            Answer::Service(_) => Some(Swapped::Gone),
-            _ => {
-                swapping.attempt += 1;
-                let tried = swapping.attempt >= ATTEMPTS;
-                if !tried {
-                    out.push((Purpose::Swap(id), Request::ReadService(swapping.key.clone())));
-                }
-                tried.then(|| Swapped::Failed("the API does not answer".to_owned()))
-            }
+    /// What is due.
+    pub fn tick(&mut self, now: Instant, out: &mut Requests) -> Vec<Input> {
+        self.swaps.tick(now);
+        self.act(out)
+    }
+
+    /// A request was answered.
+    pub fn answered(&mut self, now: Instant, id: u64, answer: api::Answer, out: &mut Requests) -> Vec<Input> {
+        let answer = match answer {
+            // After a write too: then it says what was to be written.
+            api::Answer::Service(object) => Answer::Found(object.map(|(version, object)| Found {
+                uid: Uid(object.metadata.uid.clone().unwrap_or_default()),
+                seat: seat(&object.metadata),
+                object: version,
+            })),
+            api::Answer::Conflict => Answer::Conflict,
+            _ => Answer::Failed("the API does not answer".to_owned()),
         };
-        match swapped {
-            Some(swapped) => inputs.push(Input::Swapped(swapping.key, swapping.swap, swapped)),
-            None => {
-                self.swaps.insert(id, swapping);
+        self.swaps.answered(now, id, answer);
+        self.act(out)
+    }
+
+    fn act(&mut self, out: &mut Requests) -> Vec<Input> {
+        let mut told = Vec::new();
+        for act in self.swaps.acts() {
+            match act {
+                Act::Send { id, key, ask: Ask::Read, .. } => out.push((Purpose::Swap(id), Request::ReadService(key))),
+                Act::Send { id, key, ask: Ask::Write(version, swap), .. } => {
+                    out.push((Purpose::Swap(id), Request::Sit(key, version, swap)));
+                }
+                Act::Tell(key, swap, swapped) => told.push(Input::Swapped(key, swap, swapped)),
+                // There is one way, and what was sent arrives.
+                Act::Open { .. } | Act::Close(_) | Act::Drop(_) => {}
             }
         }
+        told
     }
 }

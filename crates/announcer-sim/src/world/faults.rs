@@ -1,5 +1,7 @@
 //! Faults begin and end.
 
+use std::time::Duration;
+
 use announcer_core::engine::Input;
 use announcer_core::ownership::node::NodeFacts;
 
@@ -10,7 +12,7 @@ use crate::process::Mail;
 use crate::scenario::{CONFLICT, Kind};
 
 /// A pod that does not end in time is killed.
-const GRACE: std::time::Duration = std::time::Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(30);
 
 impl World<'_> {
     pub(super) fn begins(&mut self, index: usize) {
@@ -26,6 +28,7 @@ impl World<'_> {
                 self.api_down += 1;
                 (0..self.nodes.len()).for_each(|n| self.disconnect(n));
             }
+            Kind::ApiLate(milliseconds) => self.api_late += Duration::from_millis(milliseconds),
             Kind::Split(group) => {
                 self.splits.insert(index, group.into_iter().collect());
             }
@@ -84,6 +87,7 @@ impl World<'_> {
         match fault.kind {
             Kind::ApiAway(n) => self.nodes[n].api_away -= 1,
             Kind::ApiDown => self.api_down -= 1,
+            Kind::ApiLate(milliseconds) => self.api_late -= Duration::from_millis(milliseconds),
             Kind::Split(_) => {
                 self.splits.remove(&index);
             }
@@ -93,7 +97,7 @@ impl World<'_> {
             }
             Kind::Kill(n) | Kind::Terminate(n) => {
                 let boot = self.nodes[n].boot;
-                self.schedule(std::time::Duration::ZERO, Event::Starts { node: n, boot });
+                self.schedule(Duration::ZERO, Event::Starts { node: n, boot });
             }
             Kind::Freeze(n) => {
                 self.nodes[n].frozen -= 1;
@@ -195,7 +199,7 @@ impl World<'_> {
         self.resume(n);
         if std::mem::take(&mut self.nodes[n].starts_late) {
             let boot = self.nodes[n].boot;
-            self.schedule(std::time::Duration::ZERO, Event::Starts { node: n, boot });
+            self.schedule(Duration::ZERO, Event::Starts { node: n, boot });
         }
     }
 }

@@ -36,7 +36,7 @@ impl World<'_> {
         let (id, life) = (self.order, self.nodes[n].life);
         let limit = self.nodes[n].process.as_ref().map_or(Duration::ZERO, |process| process.limit(&purpose));
         self.nodes[n].waiting.insert(id, purpose);
-        let after = self.latency(n, LATENCY_US);
+        let after = self.latency(n, LATENCY_US) + self.api_late;
         self.schedule(after, Event::Request { node: n, life, id, request: Box::new(request) });
         self.schedule(limit, Event::Answer { node: n, life, id, answer: Answer::Failed });
     }
@@ -73,7 +73,7 @@ impl World<'_> {
         {
             self.handed.insert((n, key.clone()), self.now);
         }
-        if request.writes() && !(renewal && matches!(answer, Answer::LeaseWritten(_) | Answer::Member(_))) {
+        if request.writes() && !(renewal && matches!(answer, Answer::LeaseWritten(_) | Answer::MemberWritten(_))) {
             self.note_of(n, || format!("API: {request}: {}", outcome(&answer)));
         }
         self.schedule(latency, Event::Answer { node: n, life, id, answer });

@@ -62,7 +62,7 @@ impl World<'_> {
             self.send(n, purpose, request);
         }
         let process = self.nodes[n].process.as_ref().expect("it did not exit");
-        let (sleep, leads) = (process.deadline().saturating_duration_since(clock), process.leads());
+        let (sleep, leads) = (process.deadline(clock).saturating_duration_since(clock), process.leads());
         self.judge.changed |= std::mem::replace(&mut self.nodes[n].led, leads) != leads;
         self.count_steps(n, sleep);
         let lateness = self.between(0, self.scenario.busy_us);
@@ -150,12 +150,9 @@ impl World<'_> {
                 let process = self.process(n);
                 let out = &mut process.requests;
                 let said = match action {
-                    Action::Swap(key, swap) => {
-                        process.swapper.begin(key, swap, out);
-                        Vec::new()
-                    }
+                    Action::Swap(key, swap) => process.swapper.begin(clock, key, swap, out),
                     Action::Membership(card) => {
-                        process.membership.enrol(wall, card, out);
+                        process.membership.renew(clock, wall, card, out);
                         Vec::new()
                     }
                     Action::Record(key, record) => {
@@ -192,7 +189,8 @@ impl World<'_> {
     /// What was asked of the kernel is done before the process ends.
     fn exit(&mut self, n: usize) {
         let moment = self.moment(n);
-        for op in std::mem::take(&mut self.process(n).wire) {
+        let mut left = std::mem::take(&mut self.process(n).wire);
+        while let Some(op) = left.next_in_order().or_else(|| left.next_rules()) {
             self.nodes[n].kernel.perform(moment, op);
         }
         self.nodes[n].left_in_order = true;
@@ -207,13 +205,7 @@ impl World<'_> {
 
     fn ask_kernel(&mut self, n: usize, op: WireOp) {
         let Some(op) = self.altered(n, op) else { return };
-        let wire = &mut self.process(n).wire;
-        // Of what waits it goes first, as on a node.
-        if let WireOp::Extend(_) = op {
-            wire.push_front(op);
-        } else {
-            wire.push_back(op);
-        }
+        self.process(n).wire.push(op);
         if !std::mem::replace(&mut self.nodes[n].performing, true) {
             let life = self.nodes[n].life;
             let after = self.between(50, 500);
@@ -253,7 +245,8 @@ impl World<'_> {
             return;
         }
         let moment = self.moment(n);
-        let Some(op) = self.process(n).wire.pop_front() else {
+        let wire = &mut self.process(n).wire;
+        let Some(op) = wire.next_in_order().or_else(|| wire.next_rules()) else {
             self.nodes[n].performing = false;
             return;
         };

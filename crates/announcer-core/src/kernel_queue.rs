@@ -1,0 +1,87 @@
+//! In which order requests to the kernel are performed. What keeps addresses goes before what makes new ones. Rules are set
+//! beside the others: behind another program's change of the kernel's tables they can take longer than addresses live.
+
+use std::collections::VecDeque;
+
+use crate::engine::WireOp;
+
+/// What the kernel has still to do.
+#[derive(Debug, Default)]
+pub struct KernelQueue {
+    urgent: VecDeque<WireOp>,
+    waiting: VecDeque<WireOp>,
+    rules: VecDeque<WireOp>,
+}
+
+impl KernelQueue {
+    /// The engine asks for this.
+    pub fn push(&mut self, op: WireOp) {
+        if let WireOp::Extend(_) = op {
+            self.urgent.push_back(op);
+        } else {
+            self.waiting.push_back(op);
+        }
+    }
+
+    /// The next request, once the one before is done. Rules whose turn has come, for they change only when what was asked for
+    /// before them is done, go to [`Self::next_rules`].
+    pub fn next_in_order(&mut self) -> Option<WireOp> {
+        if let Some(op) = self.urgent.pop_front() {
+            return Some(op);
+        }
+        while let Some(op) = self.waiting.pop_front() {
+            if let WireOp::Protect(_) = op {
+                self.rules.push_back(op);
+            } else {
+                return Some(op);
+            }
+        }
+        None
+    }
+
+    /// The next rules, once those before stand. To be performed beside the others.
+    pub fn next_rules(&mut self) -> Option<WireOp> {
+        self.rules.pop_front()
+    }
+
+    /// Nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.waiting.is_empty() && self.rules.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::security::Protection;
+
+    fn delete(link: u32) -> WireOp {
+        WireOp::Delete { link }
+    }
+
+    #[test]
+    fn deadlines_are_put_off_before_everything_else_that_waits() {
+        let mut queue = KernelQueue::default();
+        for op in [delete(1), delete(2), WireOp::Extend(Vec::new()), delete(3)] {
+            queue.push(op);
+        }
+        let order: Vec<WireOp> = std::iter::from_fn(|| queue.next_in_order()).collect();
+        assert_eq!(order, [WireOp::Extend(Vec::new()), delete(1), delete(2), delete(3)]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn rules_change_when_what_was_asked_for_before_is_done_and_nothing_waits_for_them() {
+        let rules = || WireOp::Protect(Protection::default());
+        let mut queue = KernelQueue::default();
+        for op in [delete(1), rules(), delete(2), rules()] {
+            queue.push(op);
+        }
+        assert_eq!((queue.next_in_order(), queue.next_rules()), (Some(delete(1)), None));
+        assert_eq!(
+            (queue.next_in_order(), queue.next_rules(), queue.next_rules()),
+            (Some(delete(2)), Some(rules()), None)
+        );
+        assert_eq!((queue.next_in_order(), queue.next_rules(), queue.is_empty()), (None, Some(rules()), true));
+    }
+}

@@ -1,0 +1,281 @@
+//! Keeps the membership Lease of this node (`node` mode): the engine says when and what, each write is a renewal.
+//!
+//! A machine without I/O: it says what to read and what to write, and hears the answers.
+
+use std::time::{Duration, Instant};
+
+use crate::ownership::node::Card;
+
+/// For one request. The Lease lasts longer than some of them together, and a slow API renews it too.
+const LIMIT: Duration = Duration::from_secs(3);
+/// Conflicts in a row after which it is left alone for a moment.
+const TRIES: u32 = 3;
+/// Before the second attempt: by what a card says others decide who may have an address. The engine does not ask again before
+/// the next renewal. Doubled up to that with each attempt more: what the API refuses for good it refuses to every node.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What is to be done. Of the requests before nothing more is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act<O> {
+    /// Read the Lease, and answer under this number.
+    Read(u64),
+    /// Write the card: over the object that was read, or as a new Lease.
+    Write(u64, Option<O>, Card),
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer<O> {
+    /// The Lease as it stands, if there is one.
+    Found(Option<O>),
+    /// As it stands after the write.
+    Written(O),
+    /// Changed by hand, deleted with its Node, or made by a former life a moment ago.
+    Conflict(String),
+    /// Anything else.
+    Failed(String),
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    /// The request with this number is under way, and has to be answered by then.
+    Busy {
+        id: u64,
+        until: Instant,
+    },
+    /// The last attempt has failed.
+    Waiting {
+        until: Instant,
+    },
+}
+
+/// The membership Lease. `O` is what the Lease is to whoever writes it.
+#[derive(Debug)]
+pub struct Membership<O> {
+    /// How long the Lease lasts.
+    duration: Duration,
+    state: State,
+    /// Is being written.
+    doing: Option<Card>,
+    /// Comes next.
+    next: Option<Card>,
+    /// As the API returned it last.
+    latest: Option<O>,
+    tries: u32,
+    pause: Duration,
+    failing: bool,
+    /// Not told yet.
+    trouble: Option<String>,
+    numbers: u64,
+}
+
+impl<O> Membership<O> {
+    /// Of a Lease that lasts for so long.
+    pub fn new(duration: Duration) -> Self {
+        Self {
+            duration,
+            state: State::Idle,
+            doing: None,
+            next: None,
+            latest: None,
+            tries: 0,
+            pause: AGAIN,
+            failing: false,
+            trouble: None,
+            numbers: 0,
+        }
+    }
+
+    /// The engine wants it renewed. Of several cards that wait the last counts.
+    pub fn renew(&mut self, now: Instant, card: Card) -> Option<Act<O>> {
+        match self.state {
+            State::Idle => self.begin(now, card),
+            State::Busy { .. } => {
+                self.next = Some(card);
+                None
+            }
+            // What says the same is a renewal, as the next attempt is.
+            State::Waiting { .. } if self.doing.as_ref() == Some(&card) => None,
+            State::Waiting { .. } => {
+                self.pause = AGAIN;
+                self.begin(now, card)
+            }
+        }
+    }
+
+    /// A request was answered.
+    pub fn answered(&mut self, now: Instant, number: u64, answer: Answer<O>) -> Option<Act<O>> {
+        let State::Busy { id, .. } = self.state else { return None };
+        if id != number {
+            return None;
+        }
+        match answer {
+            Answer::Found(found) => self.write(now, found),
+            Answer::Written(object) => {
+                self.latest = Some(object);
+                (self.state, self.doing, self.pause, self.failing) = (State::Idle, None, AGAIN, false);
+                self.next.take().and_then(|card| self.begin(now, card))
+            }
+            Answer::Conflict(_) if self.tries < TRIES => Some(self.read(now)),
+            Answer::Conflict(why) | Answer::Failed(why) => self.failed(now, why),
+        }
+    }
+
+    /// What is due?
+    pub fn tick(&mut self, now: Instant) -> Option<Act<O>> {
+        match self.state {
+            State::Busy { until, .. } if until <= now => self.failed(now, format!("no answer within {LIMIT:?}")),
+            State::Waiting { until } if until <= now => {
+                // A third of the duration is when it would be renewed.
+                self.pause = (self.pause * 2).min(self.duration / 3).max(AGAIN);
+                let card = self.doing.take()?;
+                self.begin(now, card)
+            }
+            _ => None,
+        }
+    }
+
+    /// When to come back if nothing happens before.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            State::Idle => None,
+            State::Busy { until, .. } | State::Waiting { until } => Some(until),
+        }
+    }
+
+    /// Why it cannot be renewed: once per outage, as the engine keeps what it has.
+    pub fn trouble(&mut self) -> Option<String> {
+        self.trouble.take()
+    }
+
+    fn begin(&mut self, now: Instant, card: Card) -> Option<Act<O>> {
+        (self.doing, self.tries) = (Some(card), 0);
+        match self.latest.take() {
+            Some(latest) => self.write(now, Some(latest)),
+            None => Some(self.read(now)),
+        }
+    }
+
+    fn read(&mut self, now: Instant) -> Act<O> {
+        self.numbers += 1;
+        self.state = State::Busy { id: self.numbers, until: now + LIMIT };
+        Act::Read(self.numbers)
+    }
+
+    fn write(&mut self, now: Instant, found: Option<O>) -> Option<Act<O>> {
+        let card = self.doing.clone()?;
+        self.tries += 1;
+        self.numbers += 1;
+        self.state = State::Busy { id: self.numbers, until: now + LIMIT };
+        Some(Act::Write(self.numbers, found, card))
+    }
+
+    /// What took effect is not known: it is read before the next write.
+    fn failed(&mut self, now: Instant, why: String) -> Option<Act<O>> {
+        if !std::mem::replace(&mut self.failing, true) {
+            self.trouble = Some(why);
+        }
+        self.state = State::Waiting { until: now + self.pause };
+        match self.next.take() {
+            Some(other) if self.doing.as_ref() != Some(&other) => {
+                self.pause = AGAIN;
+                self.begin(now, other)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(15);
+
+    fn card(serving: bool) -> Card {
+        Card { serving, ..Card::default() }
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_lease_is_read_once_and_written_over_what_the_last_write_returned() {
+        let (now, mut lease) = (Instant::now(), Membership::new(LEASE));
+        assert_eq!(lease.renew(now, card(false)), Some(Act::Read(1)));
+        assert_eq!(lease.answered(now, 1, Answer::Found(None)), Some(Act::Write(2, None, card(false))));
+        assert_eq!(lease.answered(now, 2, Answer::Written(5)), None);
+        assert_eq!((lease.deadline(), lease.renew(now, card(true))), (None, Some(Act::Write(3, Some(5), card(true)))));
+    }
+
+    #[test]
+    fn of_cards_that_come_while_one_is_written_the_last_is_written_next() {
+        let (now, mut lease) = (Instant::now(), Membership::<u64>::new(LEASE));
+        lease.renew(now, card(false));
+        assert_eq!(lease.renew(now, card(false)), None);
+        assert_eq!(lease.renew(now, card(true)), None);
+        lease.answered(now, 1, Answer::Found(Some(1)));
+        assert_eq!(lease.answered(now, 2, Answer::Written(2)), Some(Act::Write(3, Some(2), card(true))));
+        assert_eq!(lease.answered(now, 3, Answer::Written(3)), None);
+    }
+
+    #[test]
+    fn a_lease_that_changed_meanwhile_is_read_and_written_again_three_times() {
+        let (now, mut lease) = (Instant::now(), Membership::new(LEASE));
+        lease.renew(now, card(false));
+        for number in [1, 3, 5] {
+            let written = lease.answered(now, number, Answer::Found(Some(number)));
+            assert_eq!(written, Some(Act::Write(number + 1, Some(number), card(false))));
+            let again = lease.answered(now, number + 1, Answer::Conflict("changed".into()));
+            assert_eq!(again, (number < 5).then_some(Act::Read(number + 2)));
+        }
+        assert_eq!((lease.trouble().as_deref(), lease.deadline()), (Some("changed"), Some(now + AGAIN)));
+    }
+
+    #[test]
+    fn a_failure_is_told_once_and_tried_again_ever_more_seldom() {
+        let (mut now, mut lease) = (Instant::now(), Membership::<u64>::new(LEASE));
+        lease.renew(now, card(false));
+        let mut pauses = Vec::new();
+        for number in 1..=5 {
+            assert_eq!(lease.answered(now, number, Answer::Failed("no".into())), None);
+            assert_eq!(lease.trouble().is_some(), number == 1);
+            let next = lease.deadline().unwrap();
+            pauses.push(next - now);
+            now = next;
+            // A renewal of the same is no reason to come earlier.
+            assert_eq!(lease.renew(now, card(false)), None);
+            assert_eq!(lease.tick(now), Some(Act::Read(number + 1)));
+        }
+        assert_eq!(pauses, [1, 2, 4, 5, 5].map(Duration::from_secs));
+        lease.answered(now, 6, Answer::Found(None));
+        lease.answered(now, 7, Answer::Written(1));
+        lease.renew(now, card(false));
+        lease.answered(now, 8, Answer::Failed("again".into()));
+        assert_eq!((lease.trouble().as_deref(), lease.deadline()), (Some("again"), Some(now + AGAIN)), "a new outage");
+    }
+
+    #[test]
+    fn another_card_does_not_wait_for_the_next_attempt() {
+        let (now, mut lease) = (Instant::now(), Membership::<u64>::new(LEASE));
+        lease.renew(now, card(false));
+        lease.answered(now, 1, Answer::Failed("no".into()));
+        assert_eq!(lease.renew(now + ms(10), card(true)), Some(Act::Read(2)));
+        // The same if it came while the first was being written.
+        assert_eq!(lease.renew(now + ms(10), card(false)), None);
+        assert_eq!(lease.answered(now + ms(20), 2, Answer::Failed("no".into())), Some(Act::Read(3)));
+    }
+
+    #[test]
+    fn an_api_that_does_not_answer_is_given_up_after_three_seconds_and_what_it_says_later_counts_for_nothing() {
+        let (now, mut lease) = (Instant::now(), Membership::<u64>::new(LEASE));
+        lease.renew(now, card(false));
+        lease.answered(now, 1, Answer::Found(None));
+        assert_eq!(lease.tick(now + ms(2999)), None);
+        assert_eq!((lease.tick(now + LIMIT), lease.trouble()), (None, Some("no answer within 3s".into())));
+        assert_eq!(lease.answered(now + LIMIT, 2, Answer::Written(1)), None);
+        assert_eq!(lease.tick(now + LIMIT + AGAIN), Some(Act::Read(3)), "what took effect is read");
+    }
+}

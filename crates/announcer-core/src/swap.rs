@@ -1,0 +1,473 @@
+//! Changes the owner in the record of a Service: compare and swap, in a hurry (decisions.md 20). Clients wait for this write,
+//! and the node that has just died may have carried the API server that is asked.
+//!
+//! A machine without I/O: it says which request goes over which connection, and hears the answers. What is not answered soon
+//! is asked a second time, over one other connection that all swaps share. The first request goes on meanwhile: an API that is
+//! slow for everybody answers in the end, and what was learnt from it spares the next swaps the second connection.
+
+mod backlog;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use backlog::Backlog;
+pub use backlog::WAIT_LIMIT;
+
+use crate::ownership::node::{Seat, Swap, Swapped};
+use crate::view::{ServiceKey, Uid};
+
+/// An answer takes a few milliseconds. What takes longer than this is asked again elsewhere, unless the API was slow lately.
+const FIRST_PATIENCE: Duration = Duration::from_millis(100);
+/// For the second connection, with its handshake; doubled with each one that says nothing either.
+const SPARE_PATIENCE: Duration = Duration::from_millis(300);
+/// A swap of which nothing was heard for so long has failed. A slow API server is better than none.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Several times what an answer took is waited for the next one.
+const SLACK: u32 = 3;
+/// For how long it counts that the API was slow. Afterwards a dead API server must cost no more than at first.
+const LEARNT_FOR: Duration = Duration::from_mins(1);
+/// Requests that were answered with a failure or a conflict: then whoever asked decides anew.
+const FAILURES: u32 = 4;
+/// Swaps at a time: a node that dies with 200 VIPs must not make the API server slow for all of them.
+const AT_ONCE: usize = 16;
+
+/// The connection that everything else in the process uses. It is never opened and never closed here.
+pub const USUAL: u64 = 0;
+
+/// A Service as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found<O> {
+    /// Which of that name.
+    pub uid: Uid,
+    /// The record of its owner.
+    pub seat: Option<Seat>,
+    /// What is needed to write it.
+    pub object: O,
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask<O> {
+    /// The Service as it stands.
+    Read,
+    /// To write this owner on the object, if nobody has written it meanwhile.
+    Write(O, Swap),
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer<O> {
+    /// The Service, or there is none of that name.
+    Found(Option<Found<O>>),
+    /// It was written.
+    Written,
+    /// Somebody else has written it meanwhile.
+    Conflict,
+    /// No other API server and no later request is answered otherwise: too large, no right, a rule of admission.
+    Refused(String),
+    /// Whatever else went wrong.
+    Failed(String),
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act<O> {
+    /// Open a connection. `server` counts API servers, round and round; where none is known it is another connection to the
+    /// usual address.
+    Open {
+        /// Its number.
+        connection: u64,
+        /// To which of them.
+        server: usize,
+    },
+    /// Nothing goes over this connection any more.
+    Close(u64),
+    /// Send a request, and report its answer under this number.
+    Send {
+        /// Of the request.
+        id: u64,
+        /// Over which connection.
+        connection: u64,
+        /// About which Service.
+        key: ServiceKey,
+        /// What is asked for.
+        ask: Ask<O>,
+    },
+    /// Nobody waits for the answer to this request any more.
+    Drop(u64),
+    /// Tell the engine what became of a swap.
+    Tell(ServiceKey, Swap, Swapped),
+}
+
+/// A request under way.
+#[derive(Debug)]
+struct Request {
+    key: ServiceKey,
+    connection: u64,
+    since: Instant,
+}
+
+#[derive(Debug)]
+struct Running {
+    swap: Swap,
+    /// When the API was heard last.
+    progress: Instant,
+    failures: u32,
+    last: Option<String>,
+    /// At most two, over different connections.
+    requests: Vec<u64>,
+}
+
+/// The second connection.
+#[derive(Debug)]
+struct Spare {
+    connection: u64,
+    since: Instant,
+    patience: Duration,
+    heard: bool,
+}
+
+/// The connection that swaps begin with.
+#[derive(Debug)]
+struct Main {
+    connection: u64,
+    heard: Option<Instant>,
+}
+
+/// All swaps of one process. `O` is what a Service that was read is to whoever writes it.
+#[derive(Debug)]
+pub struct Swaps<O> {
+    backlog: Backlog,
+    running: BTreeMap<ServiceKey, Running>,
+    requests: BTreeMap<u64, Request>,
+    main: Main,
+    spare: Option<Spare>,
+    /// How late an answer may be, and until when that counts.
+    learnt: Option<(Duration, Instant)>,
+    servers: usize,
+    numbers: u64,
+    acts: Vec<Act<O>>,
+}
+
+impl<O> Default for Swaps<O> {
+    fn default() -> Self {
+        Self {
+            backlog: Backlog::default(),
+            running: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            main: Main { connection: USUAL, heard: None },
+            spare: None,
+            learnt: None,
+            servers: 0,
+            numbers: USUAL,
+            acts: Vec::new(),
+        }
+    }
+}
+
+impl<O> Swaps<O> {
+    /// The engine asks for another owner.
+    pub fn ask(&mut self, now: Instant, key: ServiceKey, swap: Swap) {
+        let running = self.running.get(&key).map(|running| &running.swap);
+        self.backlog.ask(now, key, swap, running);
+        self.begin(now);
+    }
+
+    /// A request was answered.
+    pub fn answered(&mut self, now: Instant, id: u64, answer: Answer<O>) {
+        let Some(request) = self.requests.remove(&id) else { return };
+        let Some(running) = self.running.get_mut(&request.key) else { return };
+        running.requests.retain(|other| *other != id);
+        if !matches!(answer, Answer::Failed(_)) {
+            running.progress = now;
+            self.heard(now, &request);
+        }
+        match answer {
+            Answer::Found(found) => self.found(now, &request, found),
+            Answer::Written => self.finish(now, &request, Swapped::Won),
+            Answer::Refused(why) => self.finish(now, &request, Swapped::Refused(why)),
+            Answer::Conflict => self.conflict(now, &request),
+            Answer::Failed(why) => self.failed(now, &request, why),
+        }
+    }
+
+    /// It is late: what was not heard of?
+    pub fn tick(&mut self, now: Instant) {
+        let over: Vec<ServiceKey> = self
+            .running
+            .iter()
+            .filter(|(_, running)| running.progress + LIMIT <= now)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in over {
+            let last = self.running.get_mut(&key).and_then(|running| running.last.take());
+            let silent = format!("no answer within {LIMIT:?}");
+            self.end(
+                now,
+                &key,
+                Swapped::Failed(last.map_or(silent.clone(), |last| format!("{silent}; before: {last}"))),
+            );
+        }
+        self.next_spare(now);
+        let patience = self.patience(now);
+        let late: Vec<ServiceKey> = self
+            .running
+            .iter()
+            .filter(|(_, running)| self.late_at(running, patience).is_some_and(|at| at <= now))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in late {
+            self.elsewhere(now, &key);
+        }
+    }
+
+    /// When to come back if nothing happens before.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        let patience = self.patience(now);
+        let ends = self.running.values().map(|running| running.progress + LIMIT);
+        let late = self.running.values().filter_map(|running| self.late_at(running, patience));
+        let spare = self.silent_spare().filter(|spare| self.is_used(spare.connection));
+        ends.chain(late).chain(spare.map(|spare| spare.since + spare.patience)).min()
+    }
+
+    /// What is to be done, in this order.
+    pub fn acts(&mut self) -> Vec<Act<O>> {
+        std::mem::take(&mut self.acts)
+    }
+
+    fn begin(&mut self, now: Instant) {
+        while self.running.len() < AT_ONCE
+            && let Some((key, swap, late)) = self.backlog.begin(now, |key| self.running.contains_key(key))
+        {
+            if late {
+                let why = format!("it had to wait for more than {WAIT_LIMIT:?}");
+                self.acts.push(Act::Tell(key, swap, Swapped::Failed(why)));
+                continue;
+            }
+            let running = Running { swap, progress: now, failures: 0, last: None, requests: Vec::new() };
+            self.running.insert(key.clone(), running);
+            self.send(now, &key, self.main.connection, Ask::Read);
+        }
+    }
+
+    fn send(&mut self, now: Instant, key: &ServiceKey, connection: u64, ask: Ask<O>) {
+        let Some(running) = self.running.get_mut(key) else { return };
+        self.numbers += 1;
+        let id = self.numbers;
+        running.requests.push(id);
+        self.requests.insert(id, Request { key: key.clone(), connection, since: now });
+        self.acts.push(Act::Send { id, connection, key: key.clone(), ask });
+    }
+
+    fn found(&mut self, now: Instant, request: &Request, found: Option<Found<O>>) {
+        let Some(running) = self.running.get(&request.key) else { return };
+        let swap = running.swap.clone();
+        let Some(Found { seat, object, .. }) = found.filter(|found| found.uid == swap.uid) else {
+            return self.finish(now, request, Swapped::Gone);
+        };
+        // An earlier request was performed and its answer lost.
+        if seat.as_ref() == Some(&swap.seat) {
+            return self.finish(now, request, Swapped::Won);
+        }
+        match seat.filter(|seat| !swap.may_replace(Some(seat))) {
+            Some(other) => self.finish(now, request, Swapped::Other(other)),
+            None => self.send(now, &request.key, request.connection, Ask::Write(object, swap)),
+        }
+    }
+
+    /// It is read again, at once.
+    fn conflict(&mut self, now: Instant, request: &Request) {
+        if self.count(&request.key, "somebody else writes the Service all the time".to_owned()) {
+            self.send(now, &request.key, request.connection, Ask::Read);
+        } else {
+            self.give_up(now, &request.key);
+        }
+    }
+
+    fn failed(&mut self, now: Instant, request: &Request, why: String) {
+        if !self.count(&request.key, why) {
+            return self.give_up(now, &request.key);
+        }
+        let next = self.instead_of(now, request.connection);
+        if !self.asks_over(&request.key, next) {
+            self.send(now, &request.key, next, Ask::Read);
+        }
+    }
+
+    /// One request more came to nothing. Whether another one may follow.
+    fn count(&mut self, key: &ServiceKey, why: String) -> bool {
+        self.running.get_mut(key).is_some_and(|running| {
+            running.failures += 1;
+            running.last = Some(why);
+            running.failures < FAILURES
+        })
+    }
+
+    fn give_up(&mut self, now: Instant, key: &ServiceKey) {
+        if let Some(running) = self.running.get_mut(key).filter(|running| running.requests.is_empty()) {
+            let last = running.last.take().unwrap_or_default();
+            self.end(now, key, Swapped::Failed(last));
+        }
+    }
+
+    /// The API has settled it.
+    fn finish(&mut self, now: Instant, request: &Request, swapped: Swapped) {
+        let spare = self.spare.as_ref().filter(|spare| spare.connection == request.connection);
+        if spare.is_some_and(|spare| self.main_is_silent_since(spare)) {
+            // The next ones begin where an answer comes from.
+            let old = std::mem::replace(&mut self.main, Main { connection: request.connection, heard: Some(now) });
+            self.spare = None;
+            self.close(old.connection);
+        }
+        self.end(now, &request.key, swapped);
+    }
+
+    fn end(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
+        let Some(running) = self.running.remove(key) else { return };
+        self.drop_requests(running.requests);
+        self.acts.push(Act::Tell(key.clone(), running.swap, swapped));
+        self.begin(now);
+        if self.running.is_empty()
+            && let Some(spare) = self.spare.take()
+        {
+            self.close(spare.connection);
+        }
+    }
+
+    fn drop_requests(&mut self, ids: Vec<u64>) {
+        for id in ids {
+            self.requests.remove(&id);
+            self.acts.push(Act::Drop(id));
+        }
+    }
+}
+
+/// Which connection, and how long is an answer waited for?
+impl<O> Swaps<O> {
+    fn heard(&mut self, now: Instant, request: &Request) {
+        if let Some(spare) = self.spare.as_mut().filter(|spare| spare.connection == request.connection) {
+            spare.heard = true;
+        }
+        if self.main.connection == request.connection {
+            self.main.heard = Some(now);
+            let took = now.saturating_duration_since(request.since) * SLACK;
+            let patience = took.max(self.patience(now) / 2).clamp(FIRST_PATIENCE, LIMIT);
+            self.learnt = (patience > FIRST_PATIENCE).then_some((patience, now + LEARNT_FOR));
+        }
+    }
+
+    fn patience(&self, now: Instant) -> Duration {
+        self.learnt.filter(|(_, until)| now < *until).map_or(FIRST_PATIENCE, |(patience, _)| patience)
+    }
+
+    /// When this one is asked for elsewhere too.
+    fn late_at(&self, running: &Running, patience: Duration) -> Option<Instant> {
+        let mut last = None;
+        for request in running.requests.iter().filter_map(|id| self.requests.get(id)) {
+            if self.spare.as_ref().is_some_and(|spare| spare.connection == request.connection) {
+                return None;
+            }
+            last = last.max(Some(request.since + patience));
+        }
+        last
+    }
+
+    /// All that it has asked is late.
+    fn elsewhere(&mut self, now: Instant, key: &ServiceKey) {
+        let next = if self.asks_over(key, self.main.connection) {
+            self.instead_of(now, self.main.connection)
+        } else {
+            self.main.connection
+        };
+        let Some(running) = self.running.get_mut(key) else { return };
+        // Of those over connections that nobody begins with any more none is waited for.
+        let (main, requests) = (self.main.connection, &self.requests);
+        let is_kept = |id: &u64| requests.get(id).is_some_and(|request| request.connection == main);
+        let (kept, dropped) = std::mem::take(&mut running.requests).into_iter().partition(is_kept);
+        running.requests = kept;
+        self.drop_requests(dropped);
+        self.send(now, key, next, Ask::Read);
+    }
+
+    fn asks_over(&self, key: &ServiceKey, connection: u64) -> bool {
+        let ids = self.running.get(key).map(|running| running.requests.as_slice()).unwrap_or_default();
+        ids.iter().any(|id| self.requests.get(id).is_some_and(|request| request.connection == connection))
+    }
+
+    fn is_used(&self, connection: u64) -> bool {
+        self.requests.values().any(|request| request.connection == connection)
+    }
+
+    /// Where to go on when this connection is of no use.
+    fn instead_of(&mut self, now: Instant, connection: u64) -> u64 {
+        if connection == self.main.connection && connection != USUAL {
+            // It was what lived in the last outage; the usual one may be the better one in this.
+            self.main = Main { connection: USUAL, heard: None };
+            self.close(connection);
+            return USUAL;
+        }
+        match &self.spare {
+            Some(spare) if spare.connection != connection => spare.connection,
+            Some(spare) => {
+                let patience = spare.patience;
+                self.open(now, patience)
+            }
+            None => self.open(now, SPARE_PATIENCE.max(self.patience(now))),
+        }
+    }
+
+    /// Another second connection.
+    fn open(&mut self, now: Instant, patience: Duration) -> u64 {
+        self.numbers += 1;
+        let (connection, server) = (self.numbers, self.servers);
+        self.servers += 1;
+        let old = self.spare.replace(Spare { connection, since: now, patience, heard: false });
+        if let Some(old) = old {
+            self.close(old.connection);
+        }
+        self.acts.push(Act::Open { connection, server });
+        connection
+    }
+
+    /// The second connection says nothing either: the next one.
+    fn next_spare(&mut self, now: Instant) {
+        let Some(silent) = self.silent_spare().filter(|spare| spare.since + spare.patience <= now) else { return };
+        let (old, patience) = (silent.connection, (silent.patience * 2).min(LIMIT));
+        if !self.is_used(old) {
+            return;
+        }
+        let next = self.open(now, patience);
+        let moved: Vec<ServiceKey> = self
+            .requests
+            .values()
+            .filter(|request| request.connection == old)
+            .map(|request| request.key.clone())
+            .collect();
+        for key in moved {
+            let Some(running) = self.running.get_mut(&key) else { continue };
+            let requests = &self.requests;
+            let is_old = |id: &u64| requests.get(id).is_some_and(|request| request.connection == old);
+            let (dropped, kept) = std::mem::take(&mut running.requests).into_iter().partition(is_old);
+            running.requests = kept;
+            self.drop_requests(dropped);
+            self.send(now, &key, next, Ask::Read);
+        }
+    }
+
+    /// The second connection, if nothing was heard over either of them since it was opened.
+    fn silent_spare(&self) -> Option<&Spare> {
+        self.spare.as_ref().filter(|spare| !spare.heard && self.main_is_silent_since(spare))
+    }
+
+    fn main_is_silent_since(&self, spare: &Spare) -> bool {
+        self.main.heard.is_none_or(|heard| heard < spare.since)
+    }
+
+    fn close(&mut self, connection: u64) {
+        if connection != USUAL {
+            self.acts.push(Act::Close(connection));
+        }
+    }
+}

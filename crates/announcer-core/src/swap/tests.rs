@@ -1,0 +1,294 @@
+use super::*;
+use crate::ownership::node::Term;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn seat(host: &str, term: u64) -> Seat {
+    Seat { host: host.into(), term: Term(term) }
+}
+
+fn swap() -> Swap {
+    Swap { uid: Uid("u".into()), expect: Some(seat("node-1", 3)), seat: seat("node-2", 4) }
+}
+
+fn web() -> ServiceKey {
+    ServiceKey::new("default", "web")
+}
+
+/// One Service behind some API servers, and a network that takes its time.
+struct Api {
+    start: Instant,
+    now: Instant,
+    swaps: Swaps<u64>,
+    standing: Seat,
+    uid: &'static str,
+    version: u64,
+    /// How long a request over this connection takes, by its number; absent: it is never answered.
+    takes: Box<dyn Fn(u64) -> Option<Duration>>,
+    /// What a request is answered with instead.
+    fails: Box<dyn FnMut(u64, bool) -> Option<Answer<u64>>>,
+    /// What will be answered, by when.
+    coming: BTreeMap<(Instant, u64), (ServiceKey, Ask<u64>, u64)>,
+    opened: Vec<u64>,
+    closed: Vec<u64>,
+    sent: Vec<(u64, bool)>,
+    told: Vec<(Duration, Swapped)>,
+}
+
+impl Api {
+    fn new(takes: impl Fn(u64) -> Option<Duration> + 'static) -> Self {
+        let start = Instant::now();
+        Self {
+            start,
+            now: start,
+            swaps: Swaps::default(),
+            standing: seat("node-1", 3),
+            uid: "u",
+            version: 1,
+            takes: Box::new(takes),
+            fails: Box::new(|_, _| None),
+            coming: BTreeMap::new(),
+            opened: Vec::new(),
+            closed: Vec::new(),
+            sent: Vec::new(),
+            told: Vec::new(),
+        }
+    }
+
+    fn ask(&mut self, swap: Swap) {
+        self.swaps.ask(self.now, web(), swap);
+        self.act();
+    }
+
+    fn act(&mut self) {
+        for act in self.swaps.acts() {
+            match act {
+                Act::Open { connection, .. } => self.opened.push(connection),
+                Act::Close(connection) => self.closed.push(connection),
+                Act::Send { id, connection, key, ask } => {
+                    self.sent.push((connection, matches!(ask, Ask::Write(..))));
+                    if let Some(takes) = (self.takes)(connection) {
+                        self.coming.insert((self.now + takes, id), (key, ask, connection));
+                    }
+                }
+                Act::Drop(id) => self.coming.retain(|(_, other), _| *other != id),
+                Act::Tell(_, _, swapped) => self.told.push((self.now - self.start, swapped)),
+            }
+        }
+    }
+
+    /// Until nothing is under way, or for so long.
+    fn run(&mut self, longest: Duration) {
+        let end = self.now + longest;
+        loop {
+            let answer = self.coming.keys().next().map(|(at, _)| *at);
+            let timer = self.swaps.deadline(self.now);
+            let Some(next) = answer.into_iter().chain(timer).min().filter(|next| *next <= end) else { return };
+            assert!(next >= self.now, "a timer in the past is never over");
+            self.now = next;
+            if answer == Some(next) {
+                let ((_, id), (_, ask, connection)) = self.coming.pop_first().unwrap();
+                let answer = self.answer(connection, ask);
+                self.swaps.answered(self.now, id, answer);
+            } else {
+                self.swaps.tick(self.now);
+                assert!(self.swaps.deadline(self.now).is_none_or(|at| at > self.now), "what was due is done");
+            }
+            self.act();
+        }
+    }
+
+    fn answer(&mut self, connection: u64, ask: Ask<u64>) -> Answer<u64> {
+        if let Some(answer) = (self.fails)(connection, matches!(ask, Ask::Write(..))) {
+            return answer;
+        }
+        match ask {
+            Ask::Read => Answer::Found(Some(Found {
+                uid: Uid(self.uid.into()),
+                seat: Some(self.standing.clone()),
+                object: self.version,
+            })),
+            Ask::Write(version, _) if version != self.version => Answer::Conflict,
+            Ask::Write(_, swap) => {
+                self.version += 1;
+                self.standing = swap.seat;
+                Answer::Written
+            }
+        }
+    }
+}
+
+/// One that failed before: requests were given up after 100 ms, then after 300 ms, four times, for ever.
+#[test]
+fn an_api_that_is_slow_for_everybody_lets_a_swap_through_with_two_new_connections_at_most() {
+    for (takes, connections) in [(ms(50), 0), (ms(400), 1), (ms(1000), 2), (ms(4000), 4), (ms(9000), 5)] {
+        let mut api = Api::new(move |_| Some(takes));
+        api.ask(swap());
+        api.run(Duration::from_mins(1));
+        assert_eq!(api.told, [(takes * 2, Swapped::Won)], "{takes:?}");
+        assert_eq!(api.opened.len(), connections, "{takes:?}");
+        assert_eq!(api.opened, api.closed, "none stays open");
+        // The next one knows that it takes so long.
+        (api.told, api.standing, api.start) = (Vec::new(), seat("node-1", 3), api.now);
+        api.ask(swap());
+        api.run(Duration::from_mins(1));
+        assert_eq!(
+            (api.told.as_slice(), api.opened.len()),
+            (&[(takes * 2, Swapped::Won)][..], connections),
+            "{takes:?}"
+        );
+    }
+}
+
+#[test]
+fn an_api_that_was_slow_is_trusted_anew_a_minute_later() {
+    let mut api = Api::new(|connection| (connection == USUAL).then_some(ms(1000)));
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    assert_eq!(api.swaps.patience(api.now), ms(3000));
+    api.run(Duration::from_mins(1));
+    assert_eq!(api.swaps.patience(api.now + LEARNT_FOR), FIRST_PATIENCE);
+}
+
+#[test]
+fn a_dead_api_server_costs_a_swap_a_tenth_of_a_second_and_the_next_ones_nothing() {
+    let mut api = Api::new(|connection| (connection != USUAL).then_some(ms(5)));
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    assert_eq!(api.told, [(ms(110), Swapped::Won)]);
+    let found = api.opened[0];
+    assert_eq!((api.opened.len(), api.closed.len()), (1, 0));
+    (api.told, api.standing, api.start) = (Vec::new(), seat("node-1", 3), api.now);
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    assert_eq!(api.told, [(ms(10), Swapped::Won)], "it begins there");
+    // That one dies too: the usual way may be the better one again.
+    api.takes = Box::new(|connection| (connection == USUAL).then_some(ms(5)));
+    (api.told, api.standing, api.start) = (Vec::new(), seat("node-1", 3), api.now);
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    assert_eq!(api.told, [(ms(110), Swapped::Won)]);
+    assert_eq!((api.opened.len(), api.closed), (1, vec![found]));
+}
+
+#[test]
+fn of_three_dead_servers_the_fourth_answers() {
+    // The usual one and the first two others.
+    let mut api = Api::new(|_| None);
+    api.ask(swap());
+    api.run(ms(999));
+    let third = api.opened.len();
+    assert_eq!((third, api.opened.len() - api.closed.len()), (2, 1), "one at a time");
+    api.takes = Box::new(|_| Some(ms(5)));
+    api.run(Duration::from_mins(1));
+    assert_eq!(api.told, [(ms(100 + 300 + 600 + 10), Swapped::Won)]);
+}
+
+#[test]
+fn two_hundred_swaps_share_the_second_connection() {
+    let mut api = Api::new(|connection| (connection != USUAL).then_some(ms(5)));
+    for n in 0..200 {
+        api.swaps.ask(api.now, ServiceKey::new("default", format!("web{n}")), swap());
+    }
+    api.act();
+    api.run(ms(500));
+    assert_eq!((api.opened.len(), api.told.len()), (1, 200));
+}
+
+#[test]
+fn an_api_that_is_away_is_told_after_ten_seconds_and_asked_again_when_it_is_back() {
+    let mut api = Api::new(|_| None);
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    assert_eq!(api.told, [(LIMIT, Swapped::Failed("no answer within 10s".into()))]);
+    assert_eq!((api.opened.len(), &api.opened), (6, &api.closed), "after 0.1, 0.4, 1, 2.2, 4.6 and 9.4 s");
+    (api.told, api.start) = (Vec::new(), api.now);
+    api.takes = Box::new(|_| Some(ms(5)));
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    assert_eq!(api.told, [(ms(10), Swapped::Won)]);
+}
+
+#[test]
+fn a_failure_says_why_the_last_request_failed() {
+    let mut api = Api::new(|_| Some(ms(5)));
+    api.fails = Box::new(|connection, _| Some(Answer::Failed(format!("refused by {}", connection.min(1)))));
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    assert_eq!(api.told, [(ms(20), Swapped::Failed("refused by 1".into()))]);
+    assert_eq!(api.sent.len(), 4, "once on the usual connection, then on others");
+    assert_eq!(api.opened.len(), 3);
+    assert_eq!(api.opened, api.closed);
+}
+
+#[test]
+fn only_a_record_that_is_as_believed_is_replaced() {
+    for (name, standing, writes) in [
+        ("as believed", seat("node-1", 3), true),
+        ("older: somebody put it back", seat("node-9", 2), true),
+        ("another owner of the same term", seat("node-3", 3), false),
+        ("a newer owner", seat("node-3", 4), false),
+    ] {
+        let mut api = Api::new(|_| Some(ms(5)));
+        api.standing = standing.clone();
+        api.ask(swap());
+        api.run(Duration::from_mins(1));
+        let expected = if writes { Swapped::Won } else { Swapped::Other(standing) };
+        assert_eq!(api.told, [(ms(if writes { 10 } else { 5 }), expected)], "{name}");
+    }
+}
+
+#[test]
+fn a_write_whose_answer_was_lost_is_recognised() {
+    let mut api = Api::new(|_| Some(ms(5)));
+    api.standing = swap().seat;
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    assert_eq!((api.told.as_slice(), api.sent.as_slice()), (&[(ms(5), Swapped::Won)][..], &[(USUAL, false)][..]));
+}
+
+#[test]
+fn another_service_of_the_same_name_is_left_alone() {
+    let mut api = Api::new(|_| Some(ms(5)));
+    api.uid = "new";
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    assert_eq!((api.told.as_slice(), api.sent.as_slice()), (&[(ms(5), Swapped::Gone)][..], &[(USUAL, false)][..]));
+}
+
+#[test]
+fn what_an_api_server_refuses_is_asked_of_no_other() {
+    let mut api = Api::new(|_| Some(ms(5)));
+    api.fails = Box::new(|_, write| write.then(|| Answer::Refused("annotations too long".into())));
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    assert_eq!(api.told, [(ms(10), Swapped::Refused("annotations too long".into()))]);
+    assert_eq!(api.sent, [(USUAL, false), (USUAL, true)]);
+}
+
+#[test]
+fn a_conflict_is_read_again_at_once_and_decided_by_what_stands_then() {
+    for (standing, expected, took) in
+        [(seat("node-1", 3), Swapped::Won, 20), (seat("node-3", 4), Swapped::Other(seat("node-3", 4)), 15)]
+    {
+        let mut api = Api::new(|_| Some(ms(5)));
+        let mut once = true;
+        api.fails = Box::new(move |_, write| (write && std::mem::take(&mut once)).then_some(Answer::Conflict));
+        api.ask(swap());
+        api.run(ms(7));
+        api.standing = standing;
+        api.run(Duration::from_mins(1));
+        assert_eq!(api.told, [(ms(took), expected)]);
+    }
+}
+
+#[test]
+fn whoever_writes_the_service_all_the_time_makes_the_engine_decide_anew() {
+    let mut api = Api::new(|_| Some(ms(5)));
+    api.fails = Box::new(|_, write| write.then_some(Answer::Conflict));
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    assert_eq!(api.told, [(ms(40), Swapped::Failed("somebody else writes the Service all the time".into()))]);
+}
