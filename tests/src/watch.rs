@@ -82,13 +82,14 @@ pub fn nothing_was_written(bed: &Bed, mark: Mark) -> Result<()> {
 pub async fn one_of_three<T>(what: &str, attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     stall::begin();
     let stalled = |begun| stall::since(begun).worst(begun, Instant::now(), Duration::from_secs(1));
-    explained(what, attempt, stalled).await
+    explained(what, attempt, stalled, |number, error, stalled| journal::attempt(what, number, error, stalled)).await
 }
 
 async fn explained<T>(
     what: &str,
     mut attempt: impl AsyncFnMut() -> Result<T>,
     stalled: impl Fn(Instant) -> Duration,
+    written: impl Fn(usize, Option<&str>, Duration),
 ) -> Result<T> {
     let mut number = 1;
     loop {
@@ -96,7 +97,7 @@ async fn explained<T>(
         let outcome = attempt().await;
         let stalled = stalled(begun);
         let failure = outcome.as_ref().err().map(|error| format!("{error:#}"));
-        journal::attempt(what, number, failure.as_deref(), stalled);
+        written(number, failure.as_deref(), stalled);
         let Err(error) = outcome else { return outcome };
         let told = format!("{what}, attempt {number}, while processes waited for up to {stalled:?} in a second");
         if number == 3 || stalled < EXPLAINS {
@@ -127,6 +128,8 @@ mod tests {
             (2, busy, Some(2), 2),
         ] {
             let mut attempts = 0;
+            // Not into the journal: these are no retries of a run.
+            let noted = std::cell::RefCell::new(Vec::new());
             let outcome = explained(
                 "a test",
                 async || {
@@ -135,9 +138,12 @@ mod tests {
                     Ok(attempts)
                 },
                 |_| stalled,
+                |number, error, stalled| noted.borrow_mut().push((number, error.is_some(), stalled)),
             );
             assert_eq!(outcome.await.ok(), wanted, "good is {good}, stalled for {stalled:?}");
             assert_eq!(attempts, made);
+            let expected: Vec<_> = (1..=made).map(|number| (number, number != good, stalled)).collect();
+            assert_eq!(noted.into_inner(), expected, "each attempt is seen");
         }
     }
 }
