@@ -56,10 +56,10 @@ async fn versions(bed: &Bed) -> BTreeMap<String, String> {
     let services: Api<Service> = Api::all(bed.client().await.unwrap());
     let mut found = BTreeMap::new();
     for lb in lbs.list(&ListParams::default()).await.unwrap() {
-        found.insert(format!("lb {}", lb.name_any()), lb.resource_version().unwrap().to_owned());
+        found.insert(format!("lb {}", lb.name_any()), lb.resource_version().unwrap());
     }
     for service in services.list(&ListParams::default()).await.unwrap() {
-        found.insert(format!("service {}", service.name_any()), service.resource_version().unwrap().to_owned());
+        found.insert(format!("service {}", service.name_any()), service.resource_version().unwrap());
     }
     found
 }
@@ -140,7 +140,7 @@ async fn a_wrong_file_is_not_used_nor_anything_written_and_the_right_one_is_with
     .await;
     let waiting = case.create(service("waiting").tcp(80)).await.unwrap();
     let mut before = before;
-    before.insert("service waiting".into(), waiting.get().await.unwrap().resource_version().unwrap().to_owned());
+    before.insert("service waiting".into(), waiting.get().await.unwrap().resource_version().unwrap());
     let_it_happen(15).await;
     assert_eq!((versions(&bed).await, writes.load(Ordering::Relaxed)), (before, 0), "nothing is written anywhere");
     assert!(bed.node("node1").await.unwrap().is_some(), "no Node is deleted");
@@ -205,7 +205,11 @@ async fn a_copy_serves_none_of_the_originals_addresses_until_it_has_a_name_of_it
         let web = case.named(name);
         wait_for(&format!("an address of its own for {name}"), PATIENCE, || async {
             let shown = web.published().await.map_err(|error| format!("{error:#}"))?;
-            if shown == *former { Err(shown) } else { Ok(own.lock().unwrap().push(shown)) }
+            if shown == *former {
+                return Err(shown);
+            }
+            own.lock().unwrap().push(shown);
+            Ok(())
         })
         .await
         .unwrap();

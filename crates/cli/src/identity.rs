@@ -19,7 +19,7 @@ use crate::stdout::say;
 /// As everywhere for a command line that cannot be read.
 const WRONG_USAGE: u8 = 2;
 /// The controller that leads watches the record; a new one needs its Lease first.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Shows or changes who this cluster is on Harvester

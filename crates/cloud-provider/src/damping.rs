@@ -78,13 +78,12 @@ mod tests {
         let mut damper = Damper::default();
         let (mut now, mut writes, mut told) = (start, Vec::new(), 0);
         while now < start + Duration::from_hours(1) {
-            match damper.rest(&"undone", now) {
-                Some(rest) => now += rest,
-                None => {
-                    told += u32::from(damper.repaired("undone", now));
-                    writes.push((now - start).as_secs());
-                    now += Duration::from_millis(7);
-                }
+            if let Some(rest) = damper.rest(&"undone", now) {
+                now += rest;
+            } else {
+                told += u32::from(damper.repaired("undone", now));
+                writes.push((now - start).as_secs());
+                now += Duration::from_millis(7);
             }
         }
         assert_eq!(writes[..11], [0, 0, 0, 0, 0, 0, 1, 3, 7, 15, 31]);

@@ -98,7 +98,6 @@ pub struct Cloud {
     pub node_status_update_frequency: Duration,
 }
 
-#[allow(clippy::struct_excessive_bools)] // flags are what they are
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Harvester")]
 #[allow(clippy::struct_excessive_bools)] // flags that have nothing to do with each other

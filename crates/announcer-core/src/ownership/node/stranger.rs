@@ -52,12 +52,11 @@ impl Cluster {
     ) -> Option<Instant> {
         let key = &standing.primary().key;
         let since = match (&standing.seat, holder) {
+            // Nobody knows the MAC of an unseen owner: it may be the owner itself that answers.
+            (Some(_), Holder::Alive | Holder::Unseen) => return None,
             (Some(seat), Holder::Expired) => self.facts.expired_since(round.now, &seat.host)?,
-            // Nobody knows its MAC: it may be the owner itself that answers.
-            (Some(_), Holder::Unseen) => return None,
             // A Lease that is gone, or was never known, would have run out by then.
             (None, _) | (_, Holder::Absent) => *self.vacant.get(key)? + self.facts.lease(),
-            (Some(_), Holder::Alive) => return None,
         };
         // A member that has lost the API may be the owner of which we do not know.
         let by = self.answered_by(key).and_then(|mac| self.facts.member_of(mac));

@@ -68,6 +68,7 @@ pub struct Writes {
 }
 
 /// What a client that asks every 10 ms missed.
+#[allow(clippy::struct_field_names)] // the figure has the same name in all reports
 #[derive(Debug, Clone, Serialize)]
 pub struct Outage {
     /// The node that owned the VIP before.
