@@ -42,7 +42,9 @@ fn is_reason(word: &str) -> bool {
 /// The first word in quotes behind each marker, in the same statement, if it has the form of a reason.
 fn reasons(text: &str, markers: &[&str]) -> BTreeSet<String> {
     let behind = markers.iter().flat_map(|marker| text.split(marker).skip(1));
-    let statements = behind.map(|rest| rest.split(';').next().unwrap_or_default());
+    // A statement ends with its semicolon, or with the item that it stands in.
+    let item = |rest: &'_ str| rest.find("\n}").unwrap_or(rest.len());
+    let statements = behind.map(|rest| rest[..item(rest)].split(';').next().unwrap_or_default());
     let words = statements.filter_map(|statement| statement.split('"').nth(1));
     words.filter(|word| is_reason(word)).map(str::to_owned).collect()
 }
@@ -50,7 +52,7 @@ fn reasons(text: &str, markers: &[&str]) -> BTreeSet<String> {
 #[test]
 fn the_manual_of_troubles_names_the_reason_of_every_event() {
     let manual = read("docs/troubleshooting.md");
-    let mut all = reasons(&read("crates/announcer/src/reason.rs"), &["=> "]);
+    let mut all = reasons(&read("crates/announcer-core/src/reason.rs"), &["=> "]);
     assert!(all.contains("CannotAnnounce"), "{all:?}");
     for file in ["wait_reason.rs", "plan/refusal.rs"] {
         let text = read(&format!("crates/harvester-provider/src/load_balancers/{file}"));
