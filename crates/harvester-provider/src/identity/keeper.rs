@@ -47,7 +47,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// Machines come and go; the record says so at most this often.
-const WRITE_EVERY: Duration = Duration::from_secs(10);
+const WRITE_EVERY: Duration = Duration::from_secs(2);
 
 /// A Node whose kubelet does not run is Ready for so long at most: 50 s, and the start of the controller manager that notices.
 const SETTLED: Duration = Duration::from_secs(90);
