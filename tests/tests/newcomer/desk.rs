@@ -53,7 +53,7 @@ impl Desk {
             format!("KUBECONFIG={}", self.guest.display()),
         ];
         let words = ["env", "-i"].map(str::to_owned).into_iter().chain(environment);
-        let shell = ["timeout", "300", "bash", "-euo", "pipefail", "-c", &script].map(str::to_owned);
+        let shell = ["timeout", "420", "bash", "-euo", "pipefail", "-c", &script].map(str::to_owned);
         self.host.exec(words.chain(shell))
     }
 
