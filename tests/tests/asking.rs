@@ -194,6 +194,25 @@ async fn a_service_that_requires_two_families_waits_until_it_asks_for_what_there
     wait_for_condition(&web, "True Ready").await;
 }
 
+/// The host knows nothing of families and books what the pool has.
+#[tokio::test]
+async fn a_service_of_one_family_is_not_given_a_pool_address_of_the_other_until_it_has_that_family_too() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("families").await.unwrap();
+    let six = service("six").set("ipFamilyPolicy", "SingleStack").set("ipFamilies", json!(["IPv6"])).tcp(80);
+    let web = case.expose(six).await.unwrap();
+    wait_for_condition(&web, "False WrongFamily").await;
+    web.wait_for_event("SyncLoadBalancerFailed", "an IPv4 address, and spec.ipFamilies").await.unwrap();
+    assert_eq!(web.annotation(harvester_api::keys::kube_vip::LOADBALANCER_IPS).await.unwrap(), "");
+    let both = json!({"spec": {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]}});
+    web.patch(both).await.unwrap();
+    assert!(web.settled().await.unwrap().is_ipv4());
+    wait_for_condition(&web, "True SingleStackOnly").await;
+}
+
 /// harvester-side.md 8.5: hosts up to 1.8 decide on the network by themselves.
 #[tokio::test]
 async fn a_host_that_does_not_know_networks_is_told_on_the_service() {

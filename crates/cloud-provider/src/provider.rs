@@ -39,9 +39,9 @@ pub trait LoadBalancers: Send + Sync + 'static {
         None
     }
 
-    /// Annotations to write together with the finalizer, on a Service that is taken over: what it asked for in ways that mean
-    /// nothing later. Called once, before anything is done for it.
-    fn at_first_sight(&self, _service: &ServiceView) -> BTreeMap<String, String> {
+    /// Annotations to write (or, without a value, to remove) together with the finalizer, on a Service that is taken over: what it
+    /// asked for in ways that mean nothing later. Called once, before anything is done for it.
+    fn at_first_sight(&self, _service: &ServiceView) -> BTreeMap<String, Option<String>> {
         BTreeMap::new()
     }
 

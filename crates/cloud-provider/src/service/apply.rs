@@ -26,7 +26,7 @@ impl Writer {
     pub(super) async fn add_finalizer(
         &self,
         service: &ServiceView,
-        annotations: &BTreeMap<String, String>,
+        annotations: &BTreeMap<String, Option<String>>,
     ) -> Result<ServiceView, kube::Error> {
         self.patch_status(service, &Patch::Merge(decide::add_finalizer_patch(service, annotations))).await
     }

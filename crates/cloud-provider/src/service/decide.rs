@@ -68,7 +68,7 @@ pub(super) fn decide<'a>(current: Option<&ServiceView>, remembered: Option<&'a S
 }
 
 /// Adds the finalizer: the whole list with the version it was made from, so that nobody else's finalizer is lost.
-pub(super) fn add_finalizer_patch(service: &ServiceView, annotations: &BTreeMap<String, String>) -> Value {
+pub(super) fn add_finalizer_patch(service: &ServiceView, annotations: &BTreeMap<String, Option<String>>) -> Value {
     let mut finalizers = service.finalizers.clone();
     finalizers.push(FINALIZER.to_owned());
     let mut patch = json!({"metadata": precondition(service)});
@@ -188,7 +188,7 @@ mod tests {
         let foo = with(|view| view.finalizers = vec!["foo".into()]);
         let patch = add_finalizer_patch(&foo, &BTreeMap::new());
         assert_eq!(patch, json!({"metadata": {"finalizers": ["foo", FINALIZER], "resourceVersion": "1"}}));
-        let patch = add_finalizer_patch(&foo, &BTreeMap::from([("a".to_owned(), "1".to_owned())]));
+        let patch = add_finalizer_patch(&foo, &BTreeMap::from([("a".to_owned(), Some("1".to_owned()))]));
         assert_eq!(patch["metadata"]["annotations"], json!({"a": "1"}), "in the same request");
     }
 

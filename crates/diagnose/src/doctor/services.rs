@@ -99,6 +99,7 @@ fn remedy(snapshot: &Snapshot, reason: &str, namespace: &str, name: &str) -> Str
             snapshot.namespace
         ),
         "NoSuchPool" => annotate(cloudprovider::IP_POOL, "-"),
+        "WrongFamily" => annotate(cloudprovider::IP_POOL, "=<a pool of the other family>"),
         "HarvesterSilent" => "kubectl --kubeconfig harvester.yaml -n harvester-system rollout restart deployment/harvester-load-balancer".to_owned(),
         "HarvesterForbidden" => format!(
             "harvester-cloud-provider generate-addon <account> {} --kubeconfig harvester.yaml",

@@ -194,14 +194,15 @@ fn can_be_served(address: IpAddr) -> bool {
 }
 
 /// Decision 9: on a Service that nobody has served yet, `spec.loadBalancerIP` or an address that somebody else wrote into our output
-/// counts as a request. It is written down, because later neither can be told from what we wrote ourselves.
-pub fn at_first_sight(service: &ServiceView) -> BTreeMap<String, String> {
-    if text(service, cloudprovider::IP).is_some() {
-        return BTreeMap::new();
-    }
+/// counts as a request. It is written down, because later neither can be told from what we wrote ourselves; and the latter is taken
+/// away in the same request, because to announcers what stands there beside our finalizer is what we have granted.
+pub fn at_first_sight(service: &ServiceView) -> BTreeMap<String, Option<String>> {
     let shown = text(service, kube_vip::LOADBALANCER_IPS);
     let asked = service.load_balancer_ip.as_deref().or(shown).and_then(one_address);
-    asked.map(|address| (cloudprovider::IP.to_owned(), address.to_string())).into_iter().collect()
+    let asked = asked.filter(|_| text(service, cloudprovider::IP).is_none());
+    let request = asked.map(|address| (cloudprovider::IP.to_owned(), Some(address.to_string())));
+    let output = shown.filter(|_| service.ingress.is_empty()).map(|_| (kube_vip::LOADBALANCER_IPS.to_owned(), None));
+    request.into_iter().chain(output).collect()
 }
 
 #[cfg(test)]
@@ -314,7 +315,7 @@ mod tests {
         let seen = |annotations: &[(&str, &str)], ip: Option<&str>| {
             let mut view = service("default/web").short(annotations).done();
             view.load_balancer_ip = ip.map(str::to_owned);
-            at_first_sight(&view).into_values().next()
+            at_first_sight(&view).remove(cloudprovider::IP).flatten()
         };
         assert_eq!(seen(&[], None), None);
         assert_eq!(seen(&[], Some("10.0.0.7")).as_deref(), Some("10.0.0.7"));

@@ -265,7 +265,9 @@ pub fn has_address_of(service: &ServiceView, lb: &LbView) -> bool {
 }
 
 /// Other living Services that have the address of one of these objects of `owner`. One that found it by itself, as its static address,
-/// had it from nobody: it does not keep an address booked that the owner has never published.
+/// had it from nobody: it does not keep an address booked that the owner has never published. Nor does one that is served at an address
+/// which no controller has given it, because an announcer took a wish (`spec.loadBalancerIP`) for a grant: it shows nothing, and wears
+/// no label of the owner.
 pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView>>) -> Vec<Arc<ServiceView>> {
     let found_by_itself = |other: &ServiceView, lb: &LbView| {
         static_address(other)
@@ -273,7 +275,14 @@ pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView
             && !has_address_of(owner, lb)
             && !wears_label_of(other, &owner.key)
     };
-    let uses = |other: &ServiceView| lbs.iter().any(|lb| has_address_of(other, lb) && !found_by_itself(other, lb));
+    let squats = |other: &ServiceView, lb: &LbView| {
+        let named = || matches!(named_primary(other), Some(Ok(primary)) if primary == owner.key);
+        let grouped = || group_of(other).is_some_and(|group| group_of(owner) == Some(group));
+        !(shows_address_of(other, lb) || wears_label_of(other, &owner.key) || named() || grouped())
+    };
+    let uses = |other: &ServiceView| {
+        lbs.iter().any(|lb| has_address_of(other, lb) && !found_by_itself(other, lb) && !squats(other, lb))
+    };
     let living = |other: &ServiceView| other.key != owner.key && other.is_load_balancer && !other.deleting;
     services.into_iter().filter(|other| living(other) && uses(other)).collect()
 }

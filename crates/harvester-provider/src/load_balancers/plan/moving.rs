@@ -19,7 +19,7 @@ use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::delete::still_booking;
 use super::object::{foreign, used_by_static, without_address};
-use super::primary::over_quota;
+use super::primary::{over_quota, wrong_family};
 use super::{Action, Plan, Verdict, World, object, wait};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::unique_in_pool;
@@ -65,6 +65,8 @@ pub(super) fn step(
         Some(next) => {
             if let Some(verdict) = used_by_static(service, source, next, world) {
                 Plan { actions: Vec::new(), verdict: prefixed(&moves, verdict) }
+            } else if let Some(refusal) = wrong_family(service, source, next) {
+                Plan { actions: Vec::new(), verdict: Verdict::Served(refusal) }
             } else if let Some(address) = &next.usable_address {
                 let patch = publish(service, address, interface);
                 Plan { actions: vec![Action::Patch(patch)], verdict: wait(moves, WaitReason::Allocation) }

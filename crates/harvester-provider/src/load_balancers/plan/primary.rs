@@ -67,6 +67,10 @@ fn serve(
     let mut actions = Vec::new();
     let verdict = if let Some(verdict) = used_by_static(service, source, lb, world) {
         verdict
+    } else if let Some(refusal) = wrong_family(service, source, lb).filter(|_| service.ingress.is_empty()) {
+        let stale = ServicePatch::forget_address(service);
+        actions.extend((!stale.is_empty()).then_some(Action::Patch(stale)));
+        refusal.into()
     } else if let Some(ip) = address(service, source, lb) {
         let mut patch = publish(service, &ip, interface);
         if let (Source::Dhcp, Some(asked)) = (source, asked) {
@@ -80,7 +84,8 @@ fn serve(
         actions.extend(moving::superseded(service, lb, world));
         let trouble = clash_with_sharer(service, world).map(|clash| Verdict::from(Refusal::from(clash)));
         let otherwise = || {
-            let other = network_not_kept(service, lb).or_else(|| not_as_asked(source, asked, &ip));
+            let other = wrong_family(service, source, lb).or_else(|| network_not_kept(service, lb));
+            let other = other.or_else(|| not_as_asked(source, asked, &ip));
             other.or_else(|| single_stack(service, source)).map(Verdict::Served)
         };
         trouble
@@ -119,6 +124,13 @@ fn address(service: &ServiceView, source: &Source, lb: &LbView) -> Option<String
         Source::Dhcp => leases(service),
         Source::Pool(_) => booked,
     })
+}
+
+/// The host knows nothing of families, and books what the pool has.
+pub(super) fn wrong_family(service: &ServiceView, source: &Source, lb: &LbView) -> Option<Refusal> {
+    let booked = lb.usable_address.as_ref().filter(|_| matches!(source, Source::Pool(_)))?.parse::<IpAddr>().ok()?;
+    let wrong = !service.families.is_empty() && !service.families.contains(&Family::from(booked));
+    wrong.then(|| Refusal::WrongFamily { service: service.key.clone(), booked, families: service.families.clone() })
 }
 
 /// Which leases to ask for: one per family, in the Service's order. A Service that is served by one lease gets no second one

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use cloud_provider::provider::Remark;
-use cloud_provider::view::ServiceKey;
+use cloud_provider::view::{Family, ServiceKey};
 use harvester_api::keys::cloudprovider;
 use harvester_api::names::ClusterName;
 
@@ -114,6 +114,22 @@ pub enum Refusal {
         /// The user has written that word; otherwise it is the default.
         annotated: bool,
     },
+    /// The pool has given an address that kube-proxy would not serve for this Service: it is not published.
+    #[error(
+        "Harvester booked {booked}, an {found} address, and spec.ipFamilies of service {service} is [{families}]: nobody would be served \
+         from it. Name an IPPool with addresses of these families in annotation {pool}, or use annotation {ipam}: dhcp, or add {found} to \
+         spec.ipFamilies",
+        found = Family::from(*booked), families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        pool = cloudprovider::IP_POOL, ipam = cloudprovider::IPAM
+    )]
+    WrongFamily {
+        /// The Service.
+        service: ServiceKey,
+        /// The address.
+        booked: IpAddr,
+        /// Of the Service.
+        families: Vec<Family>,
+    },
     /// Somebody else's object has our name.
     #[error("load balancer {lb} belongs to service {owner} by its labels, so service {service} cannot use it")]
     Foreign {
@@ -155,6 +171,7 @@ impl Refusal {
             Self::NetworkChanged { .. } => "NetworkChanged",
             Self::NetworkNotKept { .. } => "NetworkNotKept",
             Self::SingleStack { .. } => "SingleStackOnly",
+            Self::WrongFamily { .. } => "WrongFamily",
             Self::Foreign { .. } => "NameTaken",
             Self::Network(_) => "NoSuchNetwork",
             Self::Share(ShareError::PortTaken(_)) => "PortTaken",

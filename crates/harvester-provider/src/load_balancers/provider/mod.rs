@@ -376,7 +376,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
         self.identity.hold().or_else(|| paused(service))
     }
 
-    fn at_first_sight(&self, service: &ServiceView) -> BTreeMap<String, String> {
+    fn at_first_sight(&self, service: &ServiceView) -> BTreeMap<String, Option<String>> {
         // Whoever has an object was served before: what the Service shows is our own output.
         let known = self.lbs.is_synced() && self.owned(service, &self.config()).lb.is_none();
         if known { choice::at_first_sight(service) } else { BTreeMap::new() }

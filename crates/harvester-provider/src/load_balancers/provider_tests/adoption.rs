@@ -1,5 +1,6 @@
 //! Objects that other versions, other names of the cluster and moves between pools have left: taken over by proof, by requests.
 
+use harvester_api::keys::kube_vip;
 use harvester_api::names::ClusterName;
 
 use super::*;
@@ -257,7 +258,8 @@ fn cluster_service() -> ServiceView {
 async fn a_foreign_request_for_an_address_is_written_down_only_while_nobody_has_served_the_service() {
     let lab = Lab::new(vec![service("default/web").short(&[("ip", "10.0.0.7")]).done()]);
     let written = lab.provider.at_first_sight(&lab.service());
-    assert_eq!(written, [("cloudprovider.harvesterhci.io/ip".to_owned(), "10.0.0.7".to_owned())].into());
+    let asked = ("cloudprovider.harvesterhci.io/ip".to_owned(), Some("10.0.0.7".to_owned()));
+    assert_eq!(written, [asked, (kube_vip::LOADBALANCER_IPS.to_owned(), None)].into(), "a wish is no grant");
     store(&lab, go_object("demo", IP));
     assert_eq!(lab.provider.at_first_sight(&lab.service()), BTreeMap::new(), "it is our own output");
 }

@@ -237,6 +237,30 @@ fn two_families_get_one_address_of_a_pool_and_the_service_says_what_is_missing()
 }
 
 #[test]
+fn an_address_of_a_pool_in_a_family_that_the_service_does_not_have_is_not_published_and_told() {
+    let six = || service("default/web").families(&[Family::V6]);
+    let refused = plan(&six().done(), &[], &[("default/web", &ready_lb())]);
+    assert_eq!(refused.actions, []);
+    let text = refusal(&refused);
+    for part in [IP, "an IPv4 address", "[IPv6]", "/ippool", "ipam: dhcp"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let shown = plan(&six().short(&[("ip", IP)]).done(), &[], &[("default/web", &ready_lb())]);
+    let [Action::Patch(patch)] = shown.actions.as_slice() else { panic!("{shown:?}") };
+    assert_eq!(patch.annotations[kube_vip::LOADBALANCER_IPS], None, "no announcer must take it");
+    let served = plan(&six().short(&[("ip", IP)]).ingress(IP).done(), &[], &[("default/web", &ready_lb())]);
+    assert_eq!((remark(&served).0, remark(&served).2), ("WrongFamily", true), "nothing is taken from who has it");
+    let mut named = ready_lb();
+    named.wanted_pool = Some("four".into());
+    let moves = six().short(&[("ip", IP), ("ippool", "six")]).ingress(IP).done();
+    let begins = plan(&moves, &[], &[("default/web", &named)]);
+    assert!(matches!(begins.actions.as_slice(), [Action::Create(_)]), "the remedy works: {begins:?}");
+    let pair =
+        plan(&service("default/web").families(&[Family::V6, Family::V4]).done(), &[], &[("default/web", &ready_lb())]);
+    assert!(matches!(pair.actions.as_slice(), [Action::Patch(_)]), "{pair:?}");
+}
+
+#[test]
 fn leases_are_asked_for_in_the_families_and_the_order_of_the_service() {
     let shown = |families: &[Family], more: &[(&str, &str)]| {
         let web = service("default/web").short(&[("ipam", "dhcp")]).short(more).families(families);

@@ -127,7 +127,14 @@ fn an_address_is_not_released_while_another_service_shows_it_or_is_served_at_it(
     let fixed = || other().short(&[("ipam", "static"), ("want", IP), ("ip", IP)]).ingress(IP);
     let deleting = ServiceView { deleting: true, ..other().ingress(IP).done() };
     stays("a former secondary", served(), other().short(&[("ip", IP)]).label("default.web").done(), true);
-    stays("served and shown nowhere", served(), other().ingress(IP).done(), true);
+    stays("served, and had it from nobody", served(), other().ingress(IP).done(), false);
+    stays("served and shown nowhere, by its label", served(), other().label("default.web").ingress(IP).done(), true);
+    stays(
+        "the same, by what it asks for",
+        served(),
+        other().short(&[("primary", "default/web")]).ingress(IP).done(),
+        true,
+    );
     stays("contradictory", served(), other().short(&[("ip", IP), ("group", "a"), ("primary", "b")]).done(), true);
     stays("a former secondary with a static address", served(), fixed().done(), true);
     stays("the same, of an owner that shows nothing", web(), fixed().label("default.web").done(), true);
