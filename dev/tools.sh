@@ -27,6 +27,8 @@ CONFORMANCE=(e2e.test agnhost "coredns-$COREDNS")
 CONFORMANCE_PACKAGES=(netcat-openbsd wget)
 # Daemons of which only the program is wanted: taken out of their Debian packages, so that nothing starts them.
 UNPACKED=(docker-registry:docker-registry prometheus:prometheus prometheus:promtool)
+# DHCP servers beside dnsmasq that only tests run; udhcpd is busybox's.
+DHCP_SERVERS=(isc-dhcp-server:dhcpd kea-dhcp4-server:kea-dhcp4)
 
 CACHE=${HCP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/harvester-cloud-provider}
 DIR=$CACHE/tools-k8s$K8S-etcd$ETCD-$(uname -m)
@@ -38,8 +40,9 @@ die() { printf 'tools: %s\n' "$*" >&2; exit 1; }
 helm_file() { echo "$CACHE/helm-$1-$(uname -m)"; }
 present() { local b; for b; do [ -x "$DIR/$b" ] || return 1; done; }
 complete_for_the_demo() { present etcd "${KUBE[@]}" && [ "$DIR/helm3" -ef "$(helm_file "$HELM3")" ]; }
+dhcp_servers_present() { local s; for s in "${DHCP_SERVERS[@]#*:}"; do command -v "$s" >/dev/null || present "dhcp-servers/usr/sbin/$s" || return; done; }
 complete() {
-  complete_for_the_demo && { [ "${1:-}" = --demo ] || { present "${UNPACKED[@]#*:}" && [ "$DIR/helm4" -ef "$(helm_file "$HELM4")" ]; }; }
+  complete_for_the_demo && { [ "${1:-}" = --demo ] || { dhcp_servers_present && present "${UNPACKED[@]#*:}" && [ "$DIR/helm4" -ef "$(helm_file "$HELM4")" ]; }; }
 }
 missing_packages() {
   local p
@@ -116,6 +119,28 @@ unpack() {
       die "cannot get $program from Debian package $package, see $CACHE/apt.log"
     rm -rf "$work"
   done
+}
+
+# With the libraries that are not on this machine, and not installed either.
+unpack_dhcp_servers() {
+  local work
+  dhcp_servers_present && return
+  say "taking DHCP servers out of Debian packages ${DHCP_SERVERS[*]%:*}"
+  work=$(mktemp -d)
+  (
+    set -e
+    cd "$work"
+    mkdir -p archives/partial root
+    apt-get update -q
+    apt-get install -q -y --no-install-recommends --download-only -o Dir::Cache::archives="$work/archives" \
+      -o APT::Sandbox::User=root "${DHCP_SERVERS[@]%:*}"
+    for package in archives/*.deb; do dpkg-deb -x "$package" root; done
+    chmod 755 root
+    rm -rf "$DIR/dhcp-servers"
+    mv root "$DIR/dhcp-servers"
+  ) >"$CACHE/apt.log" 2>&1 &
+  wait $! || die "cannot get Debian packages ${DHCP_SERVERS[*]%:*}, see $CACHE/apt.log"
+  rm -rf "$work"
 }
 
 # get_helm VERSION LINK
@@ -241,7 +266,7 @@ get_packages "${PACKAGES[@]}"
 [ "${1:-}" != --packages ] || exit 0
 present etcd "${KUBE[@]}" || ( get_programs )
 complete "${1:-}" || get_helm "$HELM3" helm3
-complete "${1:-}" || { unpack; get_helm "$HELM4" helm4; }
+complete "${1:-}" || { unpack; unpack_dhcp_servers; get_helm "$HELM4" helm4; }
 complete "${1:-}" || die "some programs are still missing in $DIR"
 if [ "${1:-}" = --conformance ]; then
   get_packages "${CONFORMANCE_PACKAGES[@]}"

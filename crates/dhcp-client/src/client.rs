@@ -57,6 +57,8 @@ enum Phase {
     },
     Rebinding {
         exchange: Exchange,
+        /// As in `Rebooting`.
+        foreign_nak: Option<Nak>,
     },
     Declined {
         until: Instant,
@@ -280,7 +282,7 @@ impl Phases for Client {
             | Phase::Requesting { exchange, .. }
             | Phase::Rebooting { exchange, .. }
             | Phase::Renewing { exchange }
-            | Phase::Rebinding { exchange } => Some(exchange.next_at),
+            | Phase::Rebinding { exchange, .. } => Some(exchange.next_at),
             Phase::Probing { asked_at, .. } => Some(*asked_at + PROBE_PATIENCE),
             Phase::Bound => self.in_use.as_ref().and_then(|lease| lease.renew_at),
         }

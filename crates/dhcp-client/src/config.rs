@@ -53,9 +53,10 @@ impl Config {
         Ok(())
     }
 
-    /// The bytes of option 61; none means that the option is left out.
+    /// The bytes of option 61; none means that the option is left out, as it is for a name of one byte: RFC 2132 9.14 asks for
+    /// two, and Kea drops every message with fewer.
     pub(crate) fn client_id(&self) -> Option<Vec<u8>> {
-        self.hostname().map(|name| name.as_bytes().to_vec())
+        self.hostname().map(|name| name.as_bytes().to_vec()).filter(|id| id.len() >= 2)
     }
 
     pub(crate) fn hostname(&self) -> Option<&str> {
@@ -130,6 +131,7 @@ mod tests {
         let named = |name: &str| Config { hostname: Some(name.into()), ..config() };
         assert_eq!(config().client_id(), None);
         assert_eq!(named("").client_id(), None);
+        assert_eq!(named("w").client_id(), None, "too short for the option");
         assert_eq!(named("web").client_id(), Some(b"web".to_vec()));
     }
 

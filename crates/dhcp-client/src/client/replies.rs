@@ -1,6 +1,9 @@
 //! Receiving: which reply counts in which phase, and what it changes.
 
-use std::{net::Ipv4Addr, time::Instant};
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
 
 use ipnet::Ipv4Net;
 
@@ -12,6 +15,9 @@ use crate::{
     message::{Reply, ReplyKind},
     timing,
 };
+
+/// A server on the LAN answers at once, or after it has asked with a ping for a second who has the address.
+const NAK_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Client {
     /// Only what answers the open question counts: its transaction id, and where one server was asked, that server. Everything else is
@@ -28,7 +34,7 @@ impl Client {
         match reply.kind {
             ReplyKind::Offer => {
                 let exchange = match &self.phase {
-                    Phase::Selecting { exchange } | Phase::Rebinding { exchange } => *exchange,
+                    Phase::Selecting { exchange } | Phase::Rebinding { exchange, .. } => *exchange,
                     // While a running lease is being confirmed, DISCOVER goes beside it.
                     Phase::Rebooting { exchange, .. } if self.in_use.is_some() => *exchange,
                     _ => return,
@@ -47,7 +53,7 @@ impl Client {
                         (offer.address, (reply.xid == exchange.xid).then_some(exchange.started))
                     }
                     (Phase::Rebooting { exchange, address, .. }, _) => (*address, exchange.sent_at(reply.xid)),
-                    (Phase::Renewing { exchange } | Phase::Rebinding { exchange }, Some(lease)) => {
+                    (Phase::Renewing { exchange } | Phase::Rebinding { exchange, .. }, Some(lease)) => {
                         (lease.address, exchange.sent_at(reply.xid))
                     }
                     _ => return,
@@ -150,11 +156,15 @@ impl Client {
 
     fn nak(&mut self, now: Instant, reply: Reply, address: Ipv4Addr, out: &mut Vec<Output>) {
         let nak = Nak { server: reply.server(), message: reply.message };
-        if let (Phase::Rebooting { foreign_nak, .. }, Some(lease)) = (&mut self.phase, &self.in_use)
+        if let (
+            Phase::Rebooting { exchange, foreign_nak, .. } | Phase::Rebinding { exchange, foreign_nak },
+            Some(lease),
+        ) = (&mut self.phase, &self.in_use)
             && nak.server != lease.server_id
         {
             // Another server on this LAN may refuse every address that is not from its own range. It is believed, but only if
-            // the server that gave us the lease says nothing until we would ask again.
+            // nobody who grants the lease answers until we would ask again, which is soon now.
+            exchange.next_at = exchange.next_at.min(now + NAK_PATIENCE);
             *foreign_nak = Some(nak);
             return;
         }

@@ -132,7 +132,11 @@ impl Client {
                     None => self.transmit(now, out),
                 }
             }
-            Phase::Selecting { .. } | Phase::Requesting { .. } | Phase::Rebinding { .. } => self.transmit(now, out),
+            Phase::Rebinding { foreign_nak, .. } => match (foreign_nak.take(), &self.in_use) {
+                (Some(nak), Some(lease)) => self.refused(now, lease.address, nak, out),
+                _ => self.transmit(now, out),
+            },
+            Phase::Selecting { .. } | Phase::Requesting { .. } => self.transmit(now, out),
             Phase::Probing { lease, asked_at } => {
                 let (lease, waited) = (lease.clone(), now.saturating_duration_since(*asked_at));
                 out.push(Output::Report(Report::ProbeUnanswered { address: lease.address, waited }));
@@ -141,8 +145,11 @@ impl Client {
             Phase::Bound => {
                 self.looking_since = now;
                 let exchange = self.exchange(now);
-                self.phase =
-                    if self.is_rebind_due(now) { Phase::Rebinding { exchange } } else { Phase::Renewing { exchange } };
+                self.phase = if self.is_rebind_due(now) {
+                    Phase::Rebinding { exchange, foreign_nak: None }
+                } else {
+                    Phase::Renewing { exchange }
+                };
                 self.transmit(now, out);
             }
             Phase::Renewing { exchange } => {
@@ -150,7 +157,7 @@ impl Client {
                 if self.is_rebind_due(now) {
                     self.report_silence(now, &asked, Duration::ZERO, out);
                     let exchange = self.exchange(now);
-                    self.phase = Phase::Rebinding { exchange };
+                    self.phase = Phase::Rebinding { exchange, foreign_nak: None };
                 }
                 self.transmit(now, out);
             }
@@ -195,7 +202,7 @@ impl Client {
                 let wait = extend_wait(now, lease, lease.rebind_at);
                 (Exchange { secs: secs_now, ..*exchange }, Request::Extend { address: lease.address }, route, wait)
             }
-            (Phase::Rebinding { exchange }, Some(lease)) => {
+            (Phase::Rebinding { exchange, .. }, Some(lease)) => {
                 let route = Route { source: lease.address, ..Route::BROADCAST };
                 let wait = extend_wait(now, lease, lease.expiry.instant());
                 (Exchange { secs: secs_now, ..*exchange }, Request::Extend { address: lease.address }, route, wait)
@@ -226,7 +233,7 @@ impl Client {
             | Phase::Requesting { exchange, .. }
             | Phase::Rebooting { exchange, .. }
             | Phase::Renewing { exchange }
-            | Phase::Rebinding { exchange } => *exchange = sent,
+            | Phase::Rebinding { exchange, .. } => *exchange = sent,
             _ => {}
         }
     }
