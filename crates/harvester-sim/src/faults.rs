@@ -12,6 +12,7 @@ pub const ALL_NAMESPACES: &str = "*";
 /// What goes wrong. The default is: nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[allow(clippy::struct_excessive_bools)] // switches that have nothing to do with each other
 pub struct Faults {
     /// A new load balancer is left alone for this long before anything is allocated, in milliseconds.
     pub allocation_delay_ms: u64,
@@ -25,6 +26,21 @@ pub struct Faults {
     pub never_ready: Option<String>,
     /// No guest agent answers.
     pub agents_silent: bool,
+    /// The webhooks take a request and never answer it: the API server gives up after its ten seconds.
+    pub webhooks_hang: bool,
+    /// The host forgets the bookings of the namespace's load balancers when its controllers start again, see `POST /restart`.
+    pub forget_bookings: bool,
+    /// This many requests to the API are answered 429. Counts down. This and all below: through `--api-bind` only.
+    pub too_many_requests: u32,
+    /// What `Retry-After` of those says, in seconds; at least 1.
+    pub retry_after_seconds: u32,
+    /// This many requests for a further page of a list are answered 410. Counts down.
+    pub expired_continues: u32,
+    /// The API has two caches, and the second is behind by so much: lists and watches are of one and the other in turn. One object is
+    /// always read live.
+    pub stale_seconds: u32,
+    /// Watches tell nothing but that they are alive; what happened is told when this ends.
+    pub bookmarks_only: bool,
 }
 
 /// The faults of a running stand-in.
@@ -62,14 +78,14 @@ impl FaultSwitch {
         self.lock().clone()
     }
 
-    /// Uses up one of [`Faults::conflicts`]; `false` when none is left.
-    pub fn take_conflict(&self, namespace: &str) -> bool {
+    /// Uses up one of those that count down; `false` when none is left.
+    pub fn take(&self, namespace: &str, which: fn(&mut Faults) -> &mut u32) -> bool {
         let mut faults = self.lock();
         let key = if faults.contains_key(namespace) { namespace } else { ALL_NAMESPACES };
-        let Some(entry) = faults.get_mut(key).filter(|entry| entry.conflicts > 0) else {
+        let Some(left) = faults.get_mut(key).map(which).filter(|left| **left > 0) else {
             return false;
         };
-        entry.conflicts -= 1;
+        *left -= 1;
         true
     }
 
@@ -88,8 +104,9 @@ mod tests {
         let switch = FaultSwitch::new(Faults { conflicts: 1, ..Faults::default() });
         switch.set("a", Faults { webhook_outage: true, ..Faults::default() });
         assert!(switch.get("a").webhook_outage && !switch.get("b").webhook_outage);
-        assert!(!switch.take_conflict("a"));
-        assert!(switch.take_conflict("b") && !switch.take_conflict("b"), "conflicts are used up");
+        let take = |namespace| switch.take(namespace, |faults| &mut faults.conflicts);
+        assert!(!take("a"));
+        assert!(take("b") && !take("b"), "conflicts are used up");
     }
 
     #[test]

@@ -21,8 +21,9 @@ use crate::host::lookups::Lookups;
 use crate::host::world::{Counts, Profile, World, feed};
 use crate::host::{machines, pools};
 use crate::install::{self, InstallError, SUBRESOURCES_DNS_NAME};
+use crate::serve::api::{self, Front};
 use crate::serve::control;
-use crate::serve::tls::{Authority, TlsError, serve};
+use crate::serve::tls::{self, Authority, TlsError, serve};
 use crate::serve::webhooks::{self, Webhooks};
 use crate::version::HostVersion;
 
@@ -37,10 +38,31 @@ pub struct SimConfig {
     pub webhooks: Option<Listen>,
     /// The aggregated API for the guest agent.
     pub subresources: Option<Listen>,
+    /// The host's API with its faults.
+    pub api: Option<ApiListen>,
     /// HTTP endpoint for faults and counters. Port 0 for any.
     pub control: Option<SocketAddr>,
     /// What goes wrong from the start, in all namespaces.
     pub faults: Faults,
+}
+
+/// Where guests find the host's API with its faults: a server with a certificate of the host's authority.
+#[derive(Clone)]
+pub struct ApiListen {
+    /// To bind.
+    pub bind: SocketAddr,
+    /// Certificate, PEM.
+    pub certificate_pem: String,
+    /// Its key, PEM.
+    pub key_pem: String,
+    /// The API server behind, without credentials.
+    pub upstream: Client,
+}
+
+impl std::fmt::Debug for ApiListen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiListen").field("bind", &self.bind).finish_non_exhaustive()
+    }
 }
 
 /// Where a server listens, and where the API server finds it.
@@ -125,6 +147,13 @@ impl Sim {
             tasks.spawn(run_server("aggregated API", serve(listener, acceptor, router)));
             install::register_subresources(&client, SocketAddr::new(address, at.port()), &authority.certificate_pem)
                 .await?;
+        }
+        if let Some(listen) = &config.api {
+            let listener = bind(listen.bind).await?;
+            let acceptor = tls::acceptor(&listen.certificate_pem, &listen.key_pem)?;
+            let front = Arc::new(Front::new(listen.upstream.clone(), faults.clone()));
+            tasks.spawn(front.clone().note_versions(client.clone()));
+            tasks.spawn(run_server("the host's API", serve(listener, acceptor, api::router(front))));
         }
         let mut control = None;
         if let Some(address) = config.control {

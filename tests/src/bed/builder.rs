@@ -26,6 +26,7 @@ pub struct BedBuilder {
     announcer_env: Vec<(String, String)>,
     chart_values: Vec<String>,
     harvester_flags: Vec<String>,
+    proxied: bool,
     etcd_members: Option<u8>,
 }
 
@@ -46,6 +47,7 @@ impl BedBuilder {
             announcer_env: Vec::new(),
             chart_values: Vec::new(),
             harvester_flags: Vec::new(),
+            proxied: false,
             etcd_members: None,
         }
     }
@@ -142,6 +144,14 @@ impl BedBuilder {
         self
     }
 
+    /// The product reaches Harvester's API through the stand-in, which can be stale, busy and strict there: see
+    /// [`harvester_sim::faults::Faults`].
+    #[must_use]
+    pub fn proxied(mut self) -> Self {
+        self.proxied = true;
+        self
+    }
+
     /// With so many members of etcd on machines of their own, which can be lost.
     #[must_use]
     pub fn etcd_members(mut self, count: u8) -> Self {
@@ -209,9 +219,12 @@ impl BedBuilder {
     }
 
     async fn start_harvester(&self, control_plane: &ControlPlane) -> Result<HarvesterSide> {
-        let builder =
-            self.harvester_flags.iter().fold(HarvesterSide::builder(), |builder, flag| builder.run_flag(flag));
-        builder.start(control_plane).await
+        let side = if self.proxied { HarvesterSide::builder().proxied() } else { HarvesterSide::builder() };
+        // A bed is in a hurry, unless the host's pace is what a test is about.
+        let paced = self.harvester_flags.iter().any(|flag| flag.starts_with("--profile="));
+        let side = if paced { side } else { side.run_flag("--profile=fast") };
+        let side = self.harvester_flags.iter().fold(side, |side, flag| side.run_flag(flag));
+        side.start(control_plane).await
     }
 
     async fn start_nodes(&self, control_plane: &ControlPlane, lan: &Lan) -> Result<Vec<SimNode>> {

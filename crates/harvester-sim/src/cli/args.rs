@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use harvester_api::ip_pool::{IpRange, ScopeTuple};
+use harvester_sim::faults::Faults;
 use harvester_sim::install::Network;
 use harvester_sim::version::HostVersion;
 
@@ -24,7 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   harvester-sim install --namespace guests --project local:p-demo1 --network guests/mgmt:100
   harvester-sim run --webhook-bind 127.0.0.1:9443 --subresources-bind 127.0.0.1:9444 --control-bind 127.0.0.1:9445
-  harvester-sim run --profile real --host-version '<=1.8' --fault-allocation-delay-ms 3000
+  harvester-sim run --profile fast --host-version '<=1.8' --faults '{\"allocationDelayMs\":3000}'
   harvester-sim pool create edge --range 10.20.0.0/16,start=10.20.4.1,end=10.20.4.99 --network guests/mgmt --scope namespace=guests
   harvester-sim vm create node1 --namespace guests --cluster demo --nic guests/mgmt,eth0,10.20.0.11 --region lab --zone rack-1
   harvester-sim vm power node1 off --namespace guests
@@ -33,7 +34,9 @@ Examples:
 
 Faults of a running stand-in, by its control endpoint (namespace `*` is all that have no entry of their own):
   curl -X PUT 127.0.0.1:9445/faults/guests -d '{\"webhookOutage\": true}'
+  curl -X PUT 127.0.0.1:9445/faults/guests -d '{\"staleSeconds\": 10, \"tooManyRequests\": 5, \"retryAfterSeconds\": 2}'
   curl -X PUT '127.0.0.1:9445/faults/*' -d '{}'
+  curl -X POST 127.0.0.1:9445/restart
   curl -X POST 127.0.0.1:9445/lose-booking/guests/demo-default-web-7198d990";
 
 /// What to do.
@@ -75,7 +78,7 @@ pub struct RunArgs {
     #[arg(long, default_value_t = HostVersion::default())]
     pub host_version: HostVersion,
     /// Pace of the host.
-    #[arg(long, value_enum, default_value_t = PaceArg::Fast)]
+    #[arg(long, value_enum, default_value_t = PaceArg::Real)]
     pub profile: PaceArg,
     /// Address of the webhooks; without it there is no admission, as on a host that has just started.
     #[arg(long, value_name = "ADDR:PORT")]
@@ -92,24 +95,18 @@ pub struct RunArgs {
     /// Address of the control endpoint (HTTP).
     #[arg(long, value_name = "ADDR:PORT")]
     pub control_bind: Option<SocketAddr>,
-    /// Leave new load balancers alone for this long.
-    #[arg(long, default_value_t = 0, value_name = "MS", help_heading = "Faults from the start")]
-    pub fault_allocation_delay_ms: u64,
-    /// Refuse every create of a load balancer with this text.
-    #[arg(long, value_name = "TEXT", help_heading = "Faults from the start")]
-    pub fault_refuse_creates: Option<String>,
-    /// Webhooks answer 503.
-    #[arg(long, help_heading = "Faults from the start")]
-    pub fault_webhook_outage: bool,
-    /// This many updates of load balancers by others meet a conflict.
-    #[arg(long, default_value_t = 0, value_name = "N", help_heading = "Faults from the start")]
-    pub fault_conflicts: u32,
-    /// Never allocate; the text becomes the message, an empty one means no status at all.
-    #[arg(long, value_name = "TEXT", help_heading = "Faults from the start")]
-    pub fault_never_ready: Option<String>,
-    /// No guest agent answers.
-    #[arg(long, help_heading = "Faults from the start")]
-    pub fault_agents_silent: bool,
+    /// Address of the host's API as guests reach it, where it can be stale, slow or strict. Without it those faults do not come about.
+    #[arg(long, requires_all = ["api_cert_file", "api_key_file"], value_name = "ADDR:PORT")]
+    pub api_bind: Option<SocketAddr>,
+    /// Certificate for it, PEM, of the authority that guests trust.
+    #[arg(long, value_name = "FILE")]
+    pub api_cert_file: Option<PathBuf>,
+    /// Key of that certificate, PEM.
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// What goes wrong from the start in all namespaces, as the control endpoint takes it.
+    #[arg(long, value_name = "JSON", default_value = "{}", value_parser = faults)]
+    pub faults: Faults,
 }
 
 /// Pace of the host.
@@ -302,6 +299,10 @@ pub struct CredentialsArgs {
     /// Request a token for a day instead of waiting for the token Secret, where no controller manager runs.
     #[arg(long)]
     pub request_token: bool,
+}
+
+fn faults(text: &str) -> Result<Faults, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
 fn network(text: &str) -> Result<Network, String> {

@@ -6,16 +6,15 @@ use std::time::Duration;
 use anyhow::Context;
 use harvester_api::ip_pool::{IpPool, IpPoolSpec, PoolSelector, ScopeTuple};
 use harvester_sim::credentials::{CredentialsRequest, TokenSource, credentials};
-use harvester_sim::faults::Faults;
 use harvester_sim::guest::machine::{Machine, Nic, Upgraded};
 use harvester_sim::guest::machines::{Machines, MigrationOutcome};
 use harvester_sim::host::world::Profile;
 use harvester_sim::install::{Install, install};
 use harvester_sim::replay::Replay;
 use harvester_sim::replay::play::Player;
-use harvester_sim::sim::{Listen, Sim, SimConfig};
+use harvester_sim::sim::{ApiListen, Listen, Sim, SimConfig};
 use kube::api::PostParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -32,7 +31,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Run(args) => {
             // An API server that has just started asks for seconds of patience, and can be watched long before.
             let watches = connect(cli.kubeconfig.as_deref(), false).await?;
-            serve(client, watches, args).await
+            let api = api(cli.kubeconfig.as_deref(), &args).await?;
+            serve(client, watches, args, api).await
         }
         Command::Vm(args) => machine(&Machines::new(client), args).await,
         Command::Replay(args) => replay(client, args).await,
@@ -49,16 +49,17 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
 }
 
 async fn connect(kubeconfig: Option<&Path>, retry: bool) -> anyhow::Result<Client> {
-    let mut config = match kubeconfig {
-        Some(path) => {
-            let file =
-                Kubeconfig::read_from(path).with_context(|| format!("failed to read kubeconfig {}", path.display()))?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
-        }
-        None => Config::infer().await.context("no --kubeconfig given, and no other found")?,
-    };
+    let mut config = settings(kubeconfig).await?;
     config.default_retry = retry;
     Ok(Client::try_from(config)?)
+}
+
+async fn settings(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
+    let Some(path) = kubeconfig else {
+        return Config::infer().await.context("no --kubeconfig given, and no other found");
+    };
+    let file = Kubeconfig::read_from(path).with_context(|| format!("failed to read kubeconfig {}", path.display()))?;
+    Ok(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
 }
 
 fn everybody() -> ScopeTuple {
@@ -70,7 +71,21 @@ async fn install_host(client: &Client, args: InstallArgs) -> anyhow::Result<()> 
     Ok(install(client, &Install { namespaces, project, networks }).await?)
 }
 
-async fn serve(client: Client, watches: Client, args: RunArgs) -> anyhow::Result<()> {
+/// The host's API with its faults, if it is asked for.
+async fn api(kubeconfig: Option<&Path>, args: &RunArgs) -> anyhow::Result<Option<ApiListen>> {
+    let (Some(bind), Some(certificate), Some(key)) = (args.api_bind, &args.api_cert_file, &args.api_key_file) else {
+        return Ok(None);
+    };
+    let read =
+        |file: &Path| std::fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()));
+    let mut config = settings(kubeconfig).await?;
+    // Who asks says who he is.
+    (config.auth_info, config.read_timeout, config.default_retry) = (AuthInfo::default(), None, false);
+    let upstream = Client::try_from(config)?;
+    Ok(Some(ApiListen { bind, certificate_pem: read(certificate)?, key_pem: read(key)?, upstream }))
+}
+
+async fn serve(client: Client, watches: Client, args: RunArgs, api: Option<ApiListen>) -> anyhow::Result<()> {
     let config = SimConfig {
         version: args.host_version,
         profile: match args.profile {
@@ -81,14 +96,8 @@ async fn serve(client: Client, watches: Client, args: RunArgs) -> anyhow::Result
         webhooks: args.webhook_bind.map(|bind| Listen { bind, host: args.webhook_url_host }),
         subresources: args.subresources_bind.map(|bind| Listen { bind, host: args.subresources_host }),
         control: args.control_bind,
-        faults: Faults {
-            allocation_delay_ms: args.fault_allocation_delay_ms,
-            refuse_creates: args.fault_refuse_creates,
-            webhook_outage: args.fault_webhook_outage,
-            conflicts: args.fault_conflicts,
-            never_ready: args.fault_never_ready,
-            agents_silent: args.fault_agents_silent,
-        },
+        api,
+        faults: args.faults,
     };
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let mut sim = Sim::start(client, watches, config).await?;

@@ -52,7 +52,16 @@ async fn look_at(world: &World, pool: &IpPool) -> kube::Result<()> {
         return Ok(());
     };
     let changed = world.allocator(&name).as_deref() != Some(&ranges);
-    let mut new = upkeep(pool, changed.then_some(&ranges));
+    let mut new = pool.clone();
+    if world.allocator(&name).is_none() {
+        // What the host is sure of after a restart is what it can still read.
+        let forgets = |owner: &str| {
+            owner.split_once('/').is_some_and(|(namespace, _)| world.faults.get(namespace).forget_bookings)
+        };
+        let status = new.status.get_or_insert_default();
+        status.allocated.retain(|_, owner| !forgets(owner));
+    }
+    let mut new = upkeep(&new, changed.then_some(&ranges));
     if let Some(wanted) = pool.annotations().get(MANUALLY_RELEASE_IP) {
         new.annotations_mut().remove(MANUALLY_RELEASE_IP);
         release_by_hand(world, &mut new, wanted).await?;

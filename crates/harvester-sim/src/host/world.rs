@@ -28,11 +28,11 @@ use crate::version::HostVersion;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
     /// An answer after 20 ms, for any number of load balancers at a time: no rate limit, no collisions.
-    #[default]
     Fast,
     /// The same after half a second.
     Slow,
     /// Five requests per second after a burst of ten, two workers that read pools from a cache: as measured on a real host.
+    #[default]
     Real,
 }
 

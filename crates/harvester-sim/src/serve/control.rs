@@ -5,6 +5,7 @@
 //! | `GET /faults` | all that is set, by namespace |
 //! | `PUT /faults/{namespace}` | sets the faults of a namespace (`*`: all others), JSON as [`Faults`] |
 //! | `POST /lose-booking/{namespace}/{name}` | a load balancer forgets its address, as after a lost status write |
+//! | `POST /restart` | the host's controllers start again: they know of pools and bookings what the API server kept |
 //! | `GET /backlog` | keys that wait, are in work or fail, and the versions that the caches have |
 //! | `GET /counts` | PUTs that the host's controllers have sent |
 //! | `GET /healthz` | `ok` once everything runs |
@@ -17,8 +18,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post, put};
 use harvester_api::load_balancer::LoadBalancer;
-use kube::Api;
 use kube::api::PostParams;
+use kube::{Api, ResourceExt};
 
 use crate::faults::Faults;
 use crate::host::world::{World, is_conflict};
@@ -30,6 +31,7 @@ pub fn router(world: Arc<World>) -> Router {
         .route("/faults", get(async |State(world): State<Arc<World>>| Json(world.faults.all())))
         .route("/faults/{namespace}", put(set_faults))
         .route("/lose-booking/{namespace}/{name}", post(lose))
+        .route("/restart", post(async |State(world): State<Arc<World>>| restart(&world)))
         .route("/backlog", get(async |State(world): State<Arc<World>>| Json(world.backlog())))
         .route("/counts", get(async |State(world): State<Arc<World>>| Json(world.counters.read())))
         .with_state(world)
@@ -49,6 +51,14 @@ async fn lose(State(world): State<Arc<World>>, Path((namespace, name)): Path<(St
     match lose_booking(&world, &namespace, &name).await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+/// Allocators are made anew, and bookings are forgotten where a fault says so.
+pub fn restart(world: &World) {
+    world.allocators.lock().expect("nothing panics while it holds the lock").clear();
+    for pool in world.pools.state() {
+        world.pool_queue.add((String::new(), pool.name_any()));
     }
 }
 

@@ -14,7 +14,8 @@ use rcgen::{
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
 /// A fresh certificate authority.
@@ -30,6 +31,9 @@ pub enum TlsError {
     /// Making keys or certificates.
     #[error("failed to make a certificate for {0}")]
     Certificate(String, #[source] rcgen::Error),
+    /// Reading what somebody else has made.
+    #[error("the given {0} is not readable as PEM")]
+    Pem(String, #[source] pem::Error),
     /// Setting up TLS.
     #[error("failed to set up TLS for {0}")]
     Tls(String, #[source] rustls::Error),
@@ -58,16 +62,27 @@ impl Authority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate().map_err(failed)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
-        let failed = |error| TlsError::Tls(names.join(", "), error);
-        let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(failed)?
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
-            .map_err(failed)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(TlsAcceptor::from(Arc::new(config)))
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+        accept_with(vec![certificate.der().clone()], key).map_err(|error| TlsError::Tls(names.join(", "), error))
     }
+}
+
+/// With a certificate that somebody else has made.
+pub fn acceptor(certificate_pem: &str, key_pem: &str) -> Result<TlsAcceptor, TlsError> {
+    let unread = |what: &str, error| TlsError::Pem(what.to_owned(), error);
+    let chain = CertificateDer::pem_slice_iter(certificate_pem.as_bytes()).collect::<Result<_, _>>();
+    let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).map_err(|error| unread("key", error))?;
+    accept_with(chain.map_err(|error| unread("certificate", error))?, key)
+        .map_err(|error| TlsError::Tls("the given certificate".to_owned(), error))
+}
+
+fn accept_with(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<TlsAcceptor, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// Serves for ever. Connections end with the task.

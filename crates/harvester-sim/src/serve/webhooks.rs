@@ -49,7 +49,7 @@ pub fn router(state: Webhooks) -> Router {
 
 async fn validation(State(webhooks): State<Webhooks>, Json(review): Json<Review>) -> Response {
     let request = review.request;
-    if webhooks.faults.get(namespace(&request)).webhook_outage {
+    if !webhooks.work(namespace(&request)).await {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
     let answer = match webhooks.validate(&request).await {
@@ -61,7 +61,7 @@ async fn validation(State(webhooks): State<Webhooks>, Json(review): Json<Review>
 
 async fn mutation(State(webhooks): State<Webhooks>, Json(review): Json<Review>) -> Response {
     let request = review.request;
-    if webhooks.faults.get(namespace(&request)).webhook_outage {
+    if !webhooks.work(namespace(&request)).await {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
     let answer = match webhooks.mutate(&request).await {
@@ -80,6 +80,17 @@ fn namespace(request: &Request) -> &str {
 }
 
 impl Webhooks {
+    /// Whether they answer at all; while they hang, this does not end.
+    async fn work(&self, namespace: &str) -> bool {
+        let mut changed = self.faults.subscribe();
+        while self.faults.get(namespace).webhooks_hang {
+            if changed.changed().await.is_err() {
+                return false;
+            }
+        }
+        !self.faults.get(namespace).webhook_outage
+    }
+
     async fn validate(&self, request: &Request) -> Result<(), String> {
         match (request.resource.resource.as_str(), request.operation.as_str()) {
             ("loadbalancers", "CREATE") => {
@@ -143,7 +154,7 @@ impl Webhooks {
 
     /// The fault that makes an update conflict: writes the object while its update is under way.
     async fn disturb(&self, lb: &Candidate) {
-        if !self.faults.take_conflict(&lb.metadata.namespace) {
+        if !self.faults.take(&lb.metadata.namespace, |faults| &mut faults.conflicts) {
             return;
         }
         let api: Api<LoadBalancer> = Api::namespaced(self.client.clone(), &lb.metadata.namespace);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use harvester_sim::host::world::Profile;
 use harvester_sim::install::{Install, Network, install};
-use harvester_sim::sim::{Listen, Sim, SimConfig};
+use harvester_sim::sim::{ApiListen, Listen, Sim, SimConfig};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -23,13 +23,17 @@ pub struct Host {
     pub server: String,
     /// Authority of the API server.
     pub ca_pem: String,
+    /// The same API through the proxy that has the faults of API servers.
+    pub api: String,
     /// `http://127.0.0.1:…` of the control endpoint, without the scheme.
     pub control: String,
 }
 
 /// Namespaces that the tests use; each exists with a network `<name>/mgmt`.
-pub const NAMESPACES: [&str; 9] =
-    ["booking", "refusals", "rights", "agents", "faults", "repair", "byhand", "teardown", "pace"];
+pub const NAMESPACES: [&str; 13] = [
+    "booking", "refusals", "rights", "agents", "faults", "repair", "byhand", "teardown", "pace", "busy", "stale",
+    "hangs", "forgets",
+];
 
 /// Whether the programs are there; says so when not.
 pub fn available() -> bool {
@@ -214,7 +218,15 @@ async fn start(directory: &Path, profile: Profile) -> Result<(Host, Sim), String
     install(&admin, &wanted).await.expect("installation");
     install(&admin, &wanted).await.expect("a second installation");
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let api = (loopback, free_port()).into();
+    let own = |name: &str| fs::read_to_string(directory.join(name)).expect("made before");
     let config = SimConfig {
+        api: Some(ApiListen {
+            bind: api,
+            certificate_pem: own("server.crt"),
+            key_pem: own("server.key"),
+            upstream: impatient(&server, &ca_pem, None).await,
+        }),
         webhooks: Some(Listen::on(loopback)),
         subresources: Some(Listen::on(loopback)),
         control: Some((loopback, 0).into()),
@@ -223,18 +235,31 @@ async fn start(directory: &Path, profile: Profile) -> Result<(Host, Sim), String
     };
     let sim = Sim::start(admin.clone(), admin, config).await.expect("the stand-in starts");
     let control = sim.control_address().expect("asked for").to_string();
-    Ok((Host { server, ca_pem, control }, sim))
+    Ok((Host { server, ca_pem, api: format!("https://{api}"), control }, sim))
 }
 
-async fn client(server: &str, ca_pem: &str) -> Client {
+pub async fn client(server: &str, ca_pem: &str) -> Client {
+    connect(kubeconfig(server, ca_pem, Some("admin-token"))).await
+}
+
+/// A client that shows each answer and tries nothing twice.
+pub async fn impatient(server: &str, ca_pem: &str, token: Option<&str>) -> Client {
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig(server, ca_pem, token), &options).await;
+    let mut config = config.expect("a usable kubeconfig");
+    config.default_retry = false;
+    Client::try_from(config).expect("a client")
+}
+
+fn kubeconfig(server: &str, ca_pem: &str, token: Option<&str>) -> Kubeconfig {
     use base64::Engine;
     let ca = base64::engine::general_purpose::STANDARD.encode(ca_pem);
     let kubeconfig = json!({
         "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority-data": ca}}],
-        "users": [{"name": "u", "user": {"token": "admin-token"}}],
+        "users": [{"name": "u", "user": {"token": token}}],
     });
-    connect(serde_json::from_value(kubeconfig).expect("a kubeconfig")).await
+    serde_json::from_value(kubeconfig).expect("a kubeconfig")
 }
 
 async fn connect(kubeconfig: Kubeconfig) -> Client {

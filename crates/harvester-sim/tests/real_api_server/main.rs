@@ -1,5 +1,6 @@
 //! The stand-in on a real API server: what a guest cluster's provider meets there.
 
+mod api;
 mod guests;
 mod host;
 mod load_balancers;

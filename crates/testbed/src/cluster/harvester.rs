@@ -30,6 +30,8 @@ namespace-controller,garbage-collector-controller";
 const WEBHOOK_PORT: u16 = 9443;
 const SUBRESOURCES_PORT: u16 = 9444;
 const CONTROL_PORT: u16 = 9445;
+/// Of its API with faults, inside.
+const PROXY_PORT: u16 = 6444;
 
 /// Harvester's API as a guest cluster sees it.
 #[derive(Debug)]
@@ -49,6 +51,7 @@ pub struct HarvesterSide {
 pub struct HarvesterBuilder {
     install_flags: Vec<String>,
     run_flags: Vec<String>,
+    proxied: bool,
 }
 
 /// A virtual machine that runs.
@@ -91,6 +94,11 @@ impl HarvesterSide {
     /// The URL of its API for hosts that joined the management network.
     pub fn url_inside(&self) -> String {
         self.api_server.url_inside()
+    }
+
+    /// The URL that guests get.
+    fn url_of_guests(&self) -> String {
+        if self.settings.proxied { format!("https://{HARVESTER}:{PROXY_PORT}") } else { self.url_inside() }
     }
 
     /// What was asked of its API server.
@@ -150,7 +158,7 @@ impl HarvesterSide {
             "--name",
             cluster,
             "--server",
-            &self.url_inside(),
+            &self.url_of_guests(),
             "--ca-file",
             &ca,
         ])
@@ -184,6 +192,13 @@ impl HarvesterSide {
             .arg(format!("--subresources-bind={HARVESTER}:{SUBRESOURCES_PORT}"))
             .arg(format!("--control-bind=127.0.0.1:{CONTROL_PORT}"))
             .args(&self.settings.run_flags);
+        if self.settings.proxied {
+            let file = |name: &str| self.api_server.file(name).display().to_string();
+            command
+                .arg(format!("--api-bind={HARVESTER}:{PROXY_PORT}"))
+                .arg(format!("--api-cert-file={}", file("server.crt")))
+                .arg(format!("--api-key-file={}", file("server.key")));
+        }
         let process = self.namespace.spawn("harvester-sim", command)?;
         *self.slot() = Some(process);
         wait_for("harvester-sim to serve", Duration::from_mins(1), || async {
@@ -228,6 +243,13 @@ impl HarvesterBuilder {
     #[must_use]
     pub fn project(mut self, project: &str) -> Self {
         self.install_flags.extend(["--project".into(), project.into()]);
+        self
+    }
+
+    /// Guests reach its API through the stand-in, which can be stale, busy and strict there.
+    #[must_use]
+    pub fn proxied(mut self) -> Self {
+        self.proxied = true;
         self
     }
 
