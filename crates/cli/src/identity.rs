@@ -152,6 +152,9 @@ fn shown(record: &Record) -> String {
         line("authority", &card.authority);
         line("names", &list(&card.names));
         line("machines", &list(&card.machines));
+        if !card.absent.is_empty() {
+            line("absent", &list(&card.absent));
+        }
     }
     line("safe mode", record.safe_mode.as_deref().unwrap_or("no"));
     text.trim_end().to_owned()

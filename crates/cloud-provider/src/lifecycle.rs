@@ -56,6 +56,7 @@ pub struct LifecycleController {
     settings: LifecycleSettings,
     memory: HashMap<String, Memory>,
     deleted: breaker::Recent,
+    barred: Option<Barred>,
     /// When it was told that too many Nodes are to be deleted.
     told: Option<Instant>,
 }
@@ -66,6 +67,25 @@ struct Doomed {
     evidence: String,
     /// In so many passes in a row the machine was proven absent.
     proofs: u32,
+}
+
+/// Nodes that are too many to be deleted. Nobody asks for their machines until the time has come to tell of them again, or until a human
+/// has deleted some of them.
+struct Barred {
+    since: Instant,
+    /// Nodes that there were.
+    nodes: usize,
+    uids: HashSet<String>,
+}
+
+impl Barred {
+    fn lasts(&self, nodes: usize, now: Instant) -> bool {
+        nodes >= self.nodes && now.duration_since(self.since) < TELL_AGAIN
+    }
+
+    fn holds(&self, node: &NodeView) -> bool {
+        self.uids.contains(&node.uid.0)
+    }
 }
 
 /// That too many Nodes are to be deleted is told again after this time.
@@ -94,6 +114,7 @@ impl LifecycleController {
             settings,
             memory: HashMap::new(),
             deleted: breaker::Recent::default(),
+            barred: None,
             told: None,
         }
     }
@@ -126,6 +147,12 @@ impl LifecycleController {
         // Hundreds of removed machines would be asked for again and again, and nothing could come of it.
         let now = Instant::now();
         nodes.retain(|node| !self.memory.get(&node.name).is_some_and(|memory| memory.rests(node, now)));
+        self.barred = self.barred.take().filter(|barred| barred.lasts(self.cache.len(), now));
+        if let Some(barred) = &mut self.barred {
+            let lost = |node: &NodeView| node.ready != Some(Ready::True) && !node.deleting;
+            barred.uids.retain(|uid| nodes.iter().any(|node| node.uid.0 == *uid && lost(node)));
+            nodes.retain(|node| !barred.holds(node));
+        }
         let answers: Vec<(Arc<NodeView>, decide::Answer)> = futures::stream::iter(nodes)
             .map(|node| {
                 let provider = Arc::clone(&self.provider);
@@ -167,10 +194,12 @@ impl LifecycleController {
         if doomed.is_empty() {
             return;
         }
-        let recent = self.deleted.count(Instant::now());
-        let allowed = breaker::allowed(recent, doomed.len(), self.cache.len() + recent);
+        let now = Instant::now();
+        let recent = self.deleted.count(now);
+        let waiting = self.barred.as_ref().map_or(0, |barred| barred.uids.len());
+        let allowed = breaker::allowed(recent, doomed.len() + waiting, self.cache.len() + recent);
         if allowed == Allowed::No {
-            self.refuse(&doomed);
+            self.refuse(&doomed, now);
             return;
         }
         let due = |doomed: &Doomed| allowed == Allowed::Yes || doomed.proofs > decide::PROOFS;
@@ -181,16 +210,22 @@ impl LifecycleController {
         }
     }
 
-    fn refuse(&mut self, doomed: &[Doomed]) {
+    fn refuse(&mut self, doomed: &[Doomed], now: Instant) {
+        let (since, mut uids) = self.barred.take().map_or((now, HashSet::new()), |barred| (barred.since, barred.uids));
+        uids.extend(doomed.iter().map(|doomed| doomed.node.uid.0.clone()));
+        let barred = self.barred.insert(Barred { since, nodes: self.cache.len(), uids });
         if self.told.is_some_and(|told| told.elapsed() < TELL_AGAIN) {
             return;
         }
         self.told = Some(Instant::now());
-        let names: Vec<&str> = doomed.iter().map(|doomed| doomed.node.name.as_str()).collect();
+        let mut all = self.cache.all();
+        all.retain(|node| barred.holds(node));
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        let names: Vec<&str> = all.iter().map(|node| node.name.as_str()).collect();
         let text = format!(
             "the machines of {} of {} Nodes are gone, more than a third: their Nodes are not deleted, because a wrong view of the cloud \
              would look the same. If it is right, run: kubectl delete node {}",
-            doomed.len(),
+            names.len(),
             self.cache.len(),
             names.join(" ")
         );

@@ -247,7 +247,7 @@ async fn while_nothing_may_be_written_no_node_goes_and_what_was_seen_before_does
     test.told();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn more_than_a_third_of_all_nodes_is_deleted_by_nobody_but_a_human() {
     let mut test = Test::new(gone(), Power::On, |_| (200, json!({"metadata": {"name": "n"}})));
     let sick = |name: String| {
@@ -264,8 +264,40 @@ async fn more_than_a_third_of_all_nodes_is_deleted_by_nobody_but_a_human() {
     let told = test.told();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].starts_with("NodesNotDeleted") && told[0].contains("kubectl delete node sick-"), "{told:?}");
+    // Seen: a GET for each of them every five seconds, for ever.
+    assert_eq!(test.cloud.asked.load(Ordering::Relaxed), 8, "two looks at each of them");
+    // One more that goes meanwhile is not judged for itself.
+    let (name, node) = sick("sick-4".into());
+    test.cache.apply(name.clone(), node);
+    for _ in 0..5 {
+        test.controller.pass().await;
+    }
+    assert_eq!((test.scenario.writes(), test.cloud.asked.load(Ordering::Relaxed)), (vec![], 10));
+    test.cache.remove(&name);
     // Three are few enough for any cluster.
     test.cache.remove(&"sick-3".to_owned());
     test.controller.pass().await;
     assert_eq!(test.scenario.writes().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_are_too_many_are_looked_at_again_and_told_again_after_a_while() {
+    let mut test = Test::new(gone(), Power::On, |_| (200, json!({"metadata": {"name": "n"}})));
+    let sick = |name: String| {
+        let provider_id = Some(format!("harvester://{name}"));
+        (name.clone(), NodeView { ready: Some(Ready::Unknown), provider_id, ..node(&name) })
+    };
+    test.cache.replace((0..4).map(|n| sick(format!("sick-{n}"))).collect());
+    for _ in 0..3 {
+        for _ in 0..5 {
+            test.controller.pass().await;
+        }
+        tokio::time::advance(TELL_AGAIN + Duration::from_secs(1)).await;
+    }
+    assert_eq!((test.scenario.writes().len(), test.told().len()), (0, 3));
+    assert!(test.cloud.asked.load(Ordering::Relaxed) <= 4 * 2 * 3);
+    // Their machines are there again.
+    *test.cloud.existence.lock().unwrap() = Existence::Exists;
+    test.controller.pass().await;
+    assert!(test.controller.barred.is_none());
 }

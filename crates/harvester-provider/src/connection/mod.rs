@@ -35,6 +35,8 @@ use story::{Story, Teller};
 
 /// How often to look at the file. The kubelet needs up to a minute to bring a changed Secret.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// A place that has not proven to be ours is asked again after as much, after twice as much each time, and at least this often.
+const ASK_EVERY: Duration = Duration::from_mins(1);
 
 /// A client of the Harvester API, and what keeps it working.
 pub struct Connection {
@@ -190,6 +192,30 @@ struct Candidate {
     config: CloudConfig,
     /// Why, as it was told.
     told: Option<String>,
+    pace: Pace,
+}
+
+/// When a place is asked again.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    next: Instant,
+    pause: Duration,
+}
+
+impl Pace {
+    /// At once.
+    fn new() -> Self {
+        Self { next: Instant::now(), pause: LOOK_EVERY }
+    }
+
+    fn is_due(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
+    /// It was asked now.
+    fn asked(self) -> Self {
+        Self { next: Instant::now() + self.pause, pause: (self.pause * 2).min(ASK_EVERY) }
+    }
 }
 
 impl Follower {
@@ -197,6 +223,7 @@ impl Follower {
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut candidate: Option<Candidate> = None;
+        let mut others = Pace::new();
         loop {
             look.tick().await;
             match file.look() {
@@ -205,13 +232,17 @@ impl Follower {
                     candidate = None;
                     self.failed(&text);
                 }
-                Look::New(config) => candidate = Some(Candidate { config: *config, told: None }),
+                Look::New(config) => {
+                    candidate = Some(Candidate { config: *config, told: None, pace: Pace::new() });
+                    others = Pace::new();
+                }
             }
-            if let Some(waiting) = candidate.take() {
+            if let Some(waiting) = candidate.take_if(|waiting| waiting.pace.is_due()) {
                 candidate = self.consider(waiting, &file).await;
             }
-            if self.all_contexts && self.used.endpoints.len() > self.proven.len() {
+            if self.all_contexts && self.used.endpoints.len() > self.proven.len() && others.is_due() {
                 self.look_for_others().await;
+                others = others.asked();
             }
         }
     }
@@ -248,14 +279,14 @@ impl Follower {
             ),
             Found::NoAnswer(error) => format!(
                 "it names another place than before, and Harvester at {server} could not be asked for this cluster's virtual machines: \
-                 {error}. It is tried again every {} s",
-                LOOK_EVERY.as_secs()
+                 {error}. It is tried again, at least every {} s",
+                ASK_EVERY.as_secs()
             ),
         };
         if candidate.told.as_ref() != Some(&text) {
             self.failed(&text);
         }
-        Some(Candidate { told: Some(text), ..candidate })
+        Some(Candidate { told: Some(text), pace: candidate.pace.asked(), ..candidate })
     }
 
     /// Which endpoints lead to our machines. One of several will do, but none may lead to others'.
@@ -303,5 +334,26 @@ impl Follower {
             tracing::info!(servers = ?proven, "further ways to Harvester are in use");
             self.proven = proven;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen: all machines listed every two seconds, for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_place_without_a_proof_is_asked_more_seldom_each_time_and_once_a_minute_at_least() {
+        let (start, mut pace, mut asked) = (Instant::now(), Pace::new(), Vec::new());
+        while start.elapsed() < Duration::from_mins(10) {
+            if pace.is_due() {
+                asked.push(start.elapsed().as_secs());
+                pace = pace.asked();
+            }
+            tokio::time::advance(LOOK_EVERY).await;
+        }
+        assert_eq!(asked[..7], [0, 2, 6, 14, 30, 62, 122]);
+        assert!(asked.windows(2).all(|pair| pair[1] - pair[0] <= ASK_EVERY.as_secs()), "{asked:?}");
+        assert!(asked.len() < 16, "{asked:?}");
     }
 }

@@ -14,6 +14,8 @@ const SILENT: i64 = 30;
 const SETTLES: i64 = 30;
 /// Signals that have not changed for so long suspend nothing more, until they change.
 const STALE: i64 = 4 * 3600;
+/// Who has been off for so long before a window opens does not leave because of what happens now.
+const OFF_FOR_LONG: i64 = 30 * 60;
 /// No window is longer, whatever changes.
 const LONGEST: i64 = 24 * 3600;
 
@@ -221,7 +223,7 @@ impl HostUpgrade {
     pub fn step(&mut self, now: i64, facts: &Facts) -> Step {
         let mut step = Step::default();
         let plan = facts.plan.as_deref();
-        let inferred = self.inferred(facts);
+        let inferred = self.inferred(now, facts);
         self.plan = plan.map(|plan| (plan.title(), plan.phase.clone(), plan.progress));
         let call = call(facts, inferred.as_deref());
         self.window(now, facts, call, &mut step);
@@ -242,21 +244,29 @@ impl HostUpgrade {
 
     /// The host that is being emptied, by what its machines do: one that is told to leave, or two that leave or are off though they
     /// should run; one is enough while the host's webhooks cannot be asked.
-    fn inferred(&self, facts: &Facts) -> Option<String> {
+    fn inferred(&self, now: i64, facts: &Facts) -> Option<String> {
         if let Some(machine) = facts.machines.iter().find(|machine| machine.evacuating && !machine.host.is_empty()) {
             return Some(machine.host.clone());
         }
         let mut leaving: BTreeMap<&str, usize> = BTreeMap::new();
         for machine in &facts.machines {
-            let off = matches!(machine.power, Power::Off | Power::Starting) && machine.should_run;
             let host = self.host_of(machine);
-            if (machine.migrating || off) && !host.is_empty() {
+            if (machine.migrating || self.was_put_off(now, machine)) && !host.is_empty() {
                 *leaving.entry(host).or_default() += 1;
             }
         }
         let enough = if facts.webhooks_fail { 1 } else { 2 };
         let (host, _) = leaving.into_iter().filter(|(_, count)| *count >= enough).max_by_key(|(_, count)| *count)?;
         Some(host.to_owned())
+    }
+
+    /// It is off, or on its way up, and neither its guest nor a decision of long ago is the reason.
+    fn was_put_off(&self, now: i64, machine: &MachineFacts) -> bool {
+        let opened = self.window.as_ref().map_or(now, |window| window.opened);
+        let since = self.courses.get(&machine.node).and_then(|course| course.off);
+        let for_long = since.is_some_and(|since| opened - since >= OFF_FOR_LONG);
+        let off = matches!(machine.power, Power::Off | Power::Starting);
+        off && machine.should_run && !for_long
     }
 
     fn host_of<'a>(&'a self, machine: &'a MachineFacts) -> &'a str {
@@ -286,11 +296,12 @@ impl HostUpgrade {
                 return;
             }
         } else {
-            let at_rest = |machine: &MachineFacts| {
-                !machine.should_run || matches!(machine.power, Power::On | Power::Unknown) && !machine.migrating
-            };
-            let settled = facts.machines.iter().all(at_rest);
-            if settled && now - window.called >= SETTLES {
+            let (called, upgrade) = (window.called, window.upgrade);
+            let at_rest =
+                |machine: &MachineFacts| !machine.should_run || !machine.migrating && !self.was_put_off(now, machine);
+            // Silence has nothing to do with what machines do.
+            let settled = !upgrade || facts.machines.iter().all(at_rest);
+            if settled && now - called >= SETTLES {
                 self.close(now, facts, step);
                 return;
             }
@@ -298,6 +309,8 @@ impl HostUpgrade {
         let Some(window) = &mut self.window else { return };
         if !window.spent && (now - window.changed >= STALE || now - window.opened >= LONGEST) {
             window.spent = true;
+            // What was suspended is due now.
+            step.resync = true;
             let message = format!(
                 "{}: nothing has changed for {} or it has lasted for {}. Nodes, zones and load balancers are treated as usual again. \
                  Look at the upgrade on Harvester; if it is over, its object there does not say so",
@@ -317,9 +330,10 @@ impl HostUpgrade {
             );
             step.told.push(Tell { about: About::Services, warning: false, reason: "HostUpgradeStarted", message });
         }
-        self.courses.clear();
+        self.forget_courses();
         for machine in &facts.machines {
             let course = Course {
+                off: self.courses.get(&machine.node).and_then(|course| course.off),
                 first_host: self.host_of(machine).to_owned(),
                 first_addresses: machine.addresses.clone(),
                 ..Course::default()
@@ -339,14 +353,21 @@ impl HostUpgrade {
 
     fn close(&mut self, now: i64, facts: &Facts, step: &mut Step) {
         let Some(window) = self.window.take() else { return };
+        step.resync = true;
         if window.upgrade {
-            step.resync = true;
             self.report = self.report_of(now, &window, facts);
             let failed = self.plan.as_ref().is_some_and(|(.., progress)| *progress == Progress::Failed);
             let message = self.report.clone();
             step.told.push(Tell { about: About::Upgrade, warning: failed, reason: "HostUpgradeReport", message });
         }
-        self.courses.clear();
+        self.forget_courses();
+    }
+
+    /// Of a window: since when a machine is off is no matter of windows.
+    fn forget_courses(&mut self) {
+        for course in self.courses.values_mut() {
+            *course = Course { off: course.off, ..Course::default() };
+        }
     }
 
     fn report_of(&self, now: i64, window: &Window, facts: &Facts) -> String {
@@ -395,7 +416,8 @@ impl HostUpgrade {
         let before = self.nodes.get(&machine.node).filter(|known| known.uid == machine.node_uid).cloned();
         let host = self.host_of(machine).to_owned();
         let course = self.courses.entry(machine.node.clone()).or_default();
-        follow(course, now, machine, before.as_ref());
+        let opened = self.window.as_ref().map_or(now, |window| window.opened);
+        follow(course, now, opened, machine, before.as_ref());
         let state = plan.and_then(|plan| plan.hosts.get(&host)).cloned().unwrap_or_default();
         let upgrade = self.window.as_ref().is_some_and(|window| window.upgrade);
         let view = Look { machine, host: &host, state: &state, plan, inferred, upgrade };
@@ -443,11 +465,11 @@ fn signals(facts: &Facts) -> u64 {
     hasher.finish()
 }
 
-fn follow(course: &mut Course, now: i64, machine: &MachineFacts, before: Option<&NodeStatus>) {
+fn follow(course: &mut Course, now: i64, opened: i64, machine: &MachineFacts, before: Option<&NodeStatus>) {
     match (machine.power, course.off) {
-        (Power::Off, None) => course.off = Some(now),
+        (Power::Off | Power::Ended, None) => course.off = Some(now),
         (Power::On, Some(since)) => {
-            course.was_off += now - since;
+            course.was_off += now - since.max(opened);
             course.off = None;
         }
         _ => {}

@@ -146,7 +146,10 @@ const FILES: [(&str, usize); 9] = [
 fn at_each_step_of_each_replay_conditions_and_suspension_are_right_and_writes_are_few() {
     for (file, windows) in FILES {
         let told = play(file, false);
-        assert_eq!(told.resyncs, windows, "{file}: one look at everything after the upgrade");
+        let spent = told.events.iter().filter(|tell| tell.reason == "HostUpgradeStale").count();
+        let silent = usize::from(file == "host-away");
+        let expected = windows + spent + silent;
+        assert_eq!(told.resyncs, expected, "{file}: one look at everything when nothing is suspended any more");
         let to_services = told.events.iter().filter(|tell| tell.about == About::Services).count();
         assert_eq!(to_services, windows, "{file}: once per window");
         let reports = told.events.iter().filter(|tell| tell.reason == "HostUpgradeReport").count();
@@ -232,6 +235,94 @@ fn one_machine_off_or_moving_is_no_upgrade_unless_webhooks_fail_too() {
     };
     upgrade.step(30, &migrating);
     assert!(upgrade.suspended().is_some());
+}
+
+/// The first scene of `two-machines-off` without a plan, and two machines of one host off: stopped by somebody, or ended from inside.
+fn two_off(power: Power) -> (Facts, Facts) {
+    let all = scenes("two-machines-off");
+    let before = Facts { plan: None, ..facts(&Scene { plan: None, ..all[0].clone() }, None) };
+    let mut off = before.clone();
+    for machine in off.machines.iter_mut().take(2) {
+        (machine.power, machine.host) = (power, String::new());
+    }
+    (before, off)
+}
+
+#[test]
+fn machines_that_their_guests_switched_off_leave_no_host() {
+    let (before, off) = two_off(Power::Ended);
+    let mut upgrade = HostUpgrade::default();
+    upgrade.step(0, &before);
+    // They had a host, and somebody has looked at it.
+    for machine in &before.machines {
+        upgrade.nodes.insert(machine.node.clone(), shown(machine));
+    }
+    for minute in 0..600 {
+        upgrade.step(10 + minute * 60, &off);
+        assert_eq!(upgrade.suspended(), None, "minute {minute}");
+    }
+    let (_, stopped) = two_off(Power::Off);
+    let mut upgrade = HostUpgrade { nodes: upgrade.nodes, ..HostUpgrade::default() };
+    upgrade.step(0, &before);
+    upgrade.step(10, &stopped);
+    assert!(upgrade.suspended().is_some(), "the same without an ended instance: the host stops them");
+}
+
+fn shown(machine: &MachineFacts) -> NodeStatus {
+    NodeStatus {
+        uid: machine.node_uid.clone(),
+        vm: machine.vm.clone(),
+        host: machine.host.clone(),
+        state: String::new(),
+        reason: Reason::UpToDate,
+        since: 0,
+        expect: Expect::Nothing,
+    }
+}
+
+#[test]
+fn machines_that_have_been_off_for_half_an_hour_open_no_window_and_a_window_forgets_nothing_of_that() {
+    let (before, off) = two_off(Power::Off);
+    let nodes = before.machines.iter().map(|machine| (machine.node.clone(), shown(machine))).collect();
+    // One has been off for long when the other is stopped.
+    let mut upgrade = HostUpgrade { nodes, ..HostUpgrade::default() };
+    let one = {
+        let mut one = off.clone();
+        one.machines[1] = before.machines[1].clone();
+        one
+    };
+    upgrade.step(0, &one);
+    // A window of silence opens and closes meanwhile.
+    let silent = Facts { silent_seconds: Some(40), ..one.clone() };
+    upgrade.step(600, &silent);
+    assert!(upgrade.suspended().is_some());
+    upgrade.step(610, &one);
+    upgrade.step(700, &one);
+    assert_eq!(upgrade.suspended(), None);
+    upgrade.step(OFF_FOR_LONG, &off);
+    assert_eq!(upgrade.suspended(), None, "only one of them has just been stopped");
+    // Within half an hour both count, and the window stays open for as long as they are off: an upgrade may take longer than that.
+    let mut upgrade = HostUpgrade { nodes: upgrade.nodes, ..HostUpgrade::default() };
+    upgrade.step(0, &one);
+    upgrade.step(600, &off);
+    assert!(upgrade.suspended().is_some());
+    upgrade.step(OFF_FOR_LONG + 1200, &off);
+    assert!(upgrade.suspended().is_some());
+}
+
+#[test]
+fn everything_is_looked_at_again_when_a_window_is_spent_or_a_silence_ends() {
+    let all = scenes("paused");
+    let mut upgrade = HostUpgrade::default();
+    assert!(!upgrade.step(0, &facts(&all[0], None)).resync);
+    assert!(!upgrade.step(STALE - 1, &facts(&all[0], None)).resync);
+    assert!(upgrade.step(STALE, &facts(&all[0], None)).resync, "nothing is suspended any more");
+    assert!(!upgrade.step(STALE + 10, &facts(&all[0], None)).resync, "once");
+    let (calm, _) = two_off(Power::Off);
+    let mut upgrade = HostUpgrade::default();
+    upgrade.step(0, &Facts { silent_seconds: Some(SILENT), ..calm.clone() });
+    assert!(upgrade.suspended().is_some() && !upgrade.step(10, &calm).resync);
+    assert!(upgrade.step(SETTLES + 10, &calm).resync);
 }
 
 #[test]

@@ -148,6 +148,8 @@ pub enum Power {
     Starting,
     /// It is off.
     Off,
+    /// It is off because its guest ended: KubeVirt keeps the ended instance then, and deletes it where the host or a user stops the machine.
+    Ended,
     /// Cannot be told.
     Unknown,
 }
@@ -209,7 +211,8 @@ pub fn machines(nodes: &[Arc<NodeView>], vms: &[Arc<VmView>], vmis: &[Arc<VmiVie
 
 fn machine(node: &NodeView, vm: &VmView, vmi: Option<&VmiView>) -> MachineFacts {
     let power = match (vm.status, vmi.map(|vmi| vmi.phase)) {
-        (PrintableStatus::Stopped, _) | (PrintableStatus::Stopping, None) | (_, Some(Phase::Ended)) => Power::Off,
+        (_, Some(Phase::Ended)) => Power::Ended,
+        (PrintableStatus::Stopped, _) | (PrintableStatus::Stopping, None) => Power::Off,
         (PrintableStatus::Starting, _) | (_, Some(Phase::Starting)) => Power::Starting,
         (_, Some(Phase::Running)) => Power::On,
         _ => Power::Unknown,

@@ -21,20 +21,25 @@ pub struct Card {
     pub names: BTreeSet<String>,
     /// UIDs of the virtual machines that this cluster's Nodes run on.
     pub machines: BTreeSet<String>,
+    /// UIDs of machines in provider IDs of Nodes that are not to be seen, as a human has said: they prove nothing.
+    pub absent: BTreeSet<String>,
 }
 
 impl Card {
     /// As it stands in the record.
     pub fn to_text(&self) -> String {
-        json!({
+        let mut card = json!({
             "clusterUID": self.cluster_uid,
             "formerUIDs": self.former_uids,
             "namespace": self.namespace,
             "authority": self.authority,
             "names": self.names,
             "machines": self.machines,
-        })
-        .to_string()
+        });
+        if !self.absent.is_empty() {
+            card["absent"] = json!(self.absent);
+        }
+        card.to_string()
     }
 
     /// What the record says; `None`: no card, or none that can be read.
@@ -51,6 +56,7 @@ impl Card {
             authority: text("authority"),
             names: set("names"),
             machines: set("machines"),
+            absent: set("absent"),
         })
     }
 }
@@ -75,6 +81,7 @@ mod tests {
             authority: "ab".into(),
             names: ["prod".to_owned()].into(),
             machines: ["vm-1".to_owned(), "vm-2".to_owned()].into(),
+            absent: ["vm-0".to_owned()].into(),
         };
         assert_eq!(Card::from_text(&card.to_text()), Some(card));
     }

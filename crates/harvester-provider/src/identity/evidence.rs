@@ -35,7 +35,7 @@ pub fn node_facts(
             label: label.map(|label| ClusterName::from_record(label)),
             life: match node.ready {
                 _ if own == Some(node.name.as_str()) => Life::Own,
-                Some(Ready::True) => Life::Ready,
+                Some(Ready::True | Ready::False) => Life::Reports,
                 _ => Life::Silent,
             },
         }
@@ -64,6 +64,7 @@ mod tests {
             of("b", Some("gone"), Some(Ready::Unknown)),
             of("c", None, None),
             Arc::new(NodeView { deleting: true, ..node("d", &[]) }),
+            of("e", None, Some(Ready::False)),
         ];
         let vms = [vm("vm-1", "u1"), vm("b", "u2")].map(Arc::new);
         let facts = node_facts(&nodes, &vms, &[Arc::new(labelled)], Some("c"));
@@ -71,9 +72,10 @@ mod tests {
             let NodeFact { machine, seen, namesake, label, life, .. } = &facts[index];
             (machine.as_deref(), *seen, namesake.as_deref(), label.as_ref().map(ClusterName::as_str), *life)
         };
-        assert_eq!(facts.len(), 3, "a Node that goes says nothing");
-        assert_eq!(fact(0), (Some("u1"), true, None, Some("prod"), Life::Ready));
+        assert_eq!(facts.len(), 4, "a Node that goes says nothing");
+        assert_eq!(fact(0), (Some("u1"), true, None, Some("prod"), Life::Reports));
         assert_eq!(fact(1), (Some("gone"), false, Some("u2"), None, Life::Silent));
         assert_eq!(fact(2), (None, false, None, None, Life::Own));
+        assert_eq!(fact(3), (None, false, None, None, Life::Reports), "no network plugin yet, and yet a kubelet");
     }
 }

@@ -16,8 +16,9 @@ use super::card::Card;
 pub enum Life {
     /// Not known: a restored snapshot contains Nodes whose machines do not belong to this cluster any more.
     Silent,
-    /// The Node says so. In a restored snapshot that may be an old word until the controller manager has noticed.
-    Ready,
+    /// Its kubelet reports, ready or not: without a network plugin none is. In a restored snapshot that may be an old word until the
+    /// controller manager has noticed.
+    Reports,
     /// This process runs on it.
     Own,
 }
@@ -43,6 +44,11 @@ impl NodeFact {
     /// The machine that it runs on, as far as this Harvester shows it.
     fn there(&self) -> Option<&String> {
         self.machine.as_ref().filter(|_| self.seen).or(self.namesake.as_ref())
+    }
+
+    /// A human has said that its machine is not to be seen.
+    fn is_absent(&self, card: &Card) -> bool {
+        !self.seen && self.machine.as_ref().is_some_and(|uid| card.absent.contains(uid))
     }
 
     fn is_known(&self, card: &Card) -> bool {
@@ -163,7 +169,8 @@ fn foreign_record(facts: &Facts<'_>) -> Option<Contradiction> {
 
 /// None of the machines is where the cloud-config points to: another Harvester, another namespace, or machines that were moved.
 fn nowhere(facts: &Facts<'_>) -> Option<Contradiction> {
-    let members: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.machine.is_some()).collect();
+    let declared = |node: &NodeFact| facts.card.is_some_and(|card| node.is_absent(card));
+    let members: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.machine.is_some() && !declared(node)).collect();
     let confirmed = |node: &&&NodeFact| facts.card.is_some_and(|card| node.is_known(card));
     if members.is_empty() || members.iter().any(|node| node.seen) || members.iter().any(|node| confirmed(&node)) {
         return None;
@@ -197,14 +204,15 @@ fn nowhere(facts: &Facts<'_>) -> Option<Contradiction> {
 
 /// What casts doubt on the machines of the card still being those of this cluster. Machines are replaced one by one; a copy has all of them replaced.
 fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
-    let (known, strangers): (Vec<&NodeFact>, Vec<&NodeFact>) = facts.nodes.iter().partition(|node| node.is_known(card));
+    let (known, strangers): (Vec<&NodeFact>, Vec<&NodeFact>) =
+        facts.nodes.iter().partition(|node| node.is_known(card) || node.is_absent(card));
     if known.iter().any(|node| node.life == Life::Own) {
         return None;
     }
     // A Node without a machine that can be named says nothing, unless it is new.
     let strangers: Vec<&NodeFact> =
         strangers.into_iter().filter(|node| node.there().is_some() || node.machine.is_none()).collect();
-    if let Some(contradiction) = another_cluster(facts, &strangers) {
+    if let Some(contradiction) = another_cluster(facts, &known, &strangers) {
         return Some(Verdict::SafeMode(contradiction));
     }
     if !known.is_empty() && strangers.is_empty() {
@@ -222,11 +230,13 @@ fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
     }
 }
 
-/// New Nodes run on machines that are labelled as those of another cluster, and the flag says the same: a copy, or a new name.
-fn another_cluster(facts: &Facts<'_>, strangers: &[&NodeFact]) -> Option<Contradiction> {
+/// New Nodes run on machines that are labelled as those of another cluster, and the flag says the same: a copy, or a new name. Where the
+/// machines in the record have that label too, somebody has labelled them all anew.
+fn another_cluster(facts: &Facts<'_>, known: &[&NodeFact], strangers: &[&NodeFact]) -> Option<Contradiction> {
     let name = facts.name?;
+    let ours = |label: &ClusterName| label == name || known.iter().any(|node| node.label.as_ref() == Some(label));
     let other = strangers.iter().find_map(|node| {
-        let label = node.label.as_ref().filter(|label| *label != name)?;
+        let label = node.label.as_ref().filter(|label| !ours(label))?;
         (label == facts.flag || node.life == Life::Own).then_some((*node, label))
     });
     other.map(|(node, label)| named_otherwise(name, label, node))
@@ -263,10 +273,10 @@ fn replaced(card: &Card, known: &[&NodeFact], strangers: &[&NodeFact]) -> Contra
         reason: "MachinesReplaced",
         facts: [
             format!(
-                "the record says that this cluster runs on {} virtual machines, and none of them{silent} runs a Node that is Ready",
+                "the record says that this cluster runs on {} virtual machines, and none of them{silent} runs a Node whose kubelet reports",
                 card.machines.len()
             ),
-            format!("its Ready Nodes ({}) run on others", names(&alive)),
+            format!("the Nodes that report ({}) run on others", names(&alive)),
         ],
         remedy: format!(
             "If this cluster was restored on new machines and the old ones are gone for good, run `{CONFIRM}`. If it is a copy and the \
@@ -308,6 +318,8 @@ pub fn next_card(facts: &Facts<'_>) -> Card {
         authority: facts.authority.map_or(before.authority, str::to_owned),
         names: before.names,
         machines: if machines.is_empty() { before.machines } else { machines },
+        // As long as there is such a Node, and its machine does not come back.
+        absent: unseen(facts.nodes.iter()).filter(|uid| before.absent.contains(uid)).collect(),
     }
 }
 
@@ -341,7 +353,13 @@ pub fn confirmed_card(facts: &Facts<'_>, word: &Word) -> Card {
         authority: facts.authority.unwrap_or_default().to_owned(),
         names,
         machines: nodes.into_iter().filter_map(NodeFact::there).cloned().collect(),
+        absent: unseen(facts.nodes.iter().filter(|node| node.namesake.is_none())).collect(),
     }
+}
+
+/// UIDs of machines that Nodes name and nobody sees.
+fn unseen<'a>(nodes: impl Iterator<Item = &'a NodeFact>) -> impl Iterator<Item = String> {
+    nodes.filter(|node| !node.seen).filter_map(|node| node.machine.clone())
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub fn record_cache() -> RecordCache {
 /// After a read or write of the record that failed. Doubled after each further write that fails.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// The same where the right is missing: somebody has to grant it.
+const WITHOUT_RIGHT: Duration = Duration::from_mins(10);
 
 /// Machines come and go; the record says so at most this often.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
@@ -114,7 +116,6 @@ pub struct Keeper {
 struct Progress {
     /// UID of Namespace `kube-system`.
     cluster_uid: Option<String>,
-    may_write: bool,
     /// A name in the record that was told of.
     refused: Option<String>,
     failing: bool,
@@ -125,6 +126,20 @@ struct Progress {
     since: Option<Instant>,
     /// The contradiction that was told.
     told: Option<Contradiction>,
+}
+
+impl Progress {
+    /// Whether a write may be sent now: what follows a human's word as soon as the last write did not fail.
+    fn may_write(&self, at_once: bool) -> bool {
+        at_once && !self.failing || Instant::now() >= self.not_before
+    }
+
+    /// The record has changed: whatever kept us from writing it may have ended.
+    fn try_again(&mut self) {
+        if self.failing {
+            (self.not_before, self.pause) = (Instant::now(), TRY_AGAIN);
+        }
+    }
 }
 
 impl Keeper {
@@ -139,9 +154,9 @@ impl Keeper {
         let mut record = self.first_look().await;
         let mut progress = Progress {
             cluster_uid: self.read_cluster_uid().await,
-            may_write: record.is_some(),
             refused: None,
-            failing: false,
+            // That was told already.
+            failing: record.is_none(),
             not_before: Instant::now(),
             pause: TRY_AGAIN,
             since: None,
@@ -150,8 +165,8 @@ impl Keeper {
         loop {
             let found = record.clone().unwrap_or_default();
             let note = self.look(&found, &mut progress, &events).await;
-            let owed = note.filter(|note| progress.may_write && note.is_news_to(&found));
-            if let Some(note) = owed.as_ref().filter(|note| note.followed || Instant::now() >= progress.not_before)
+            let owed = note.filter(|note| note.is_news_to(&found));
+            if let Some(note) = owed.as_ref().filter(|note| progress.may_write(note.followed))
                 && let Some(written) = self.write(note, &mut progress).await
             {
                 record = Some(written);
@@ -162,6 +177,7 @@ impl Keeper {
             tokio::select! {
                 changed = news.next() => if changed == Changed::Record {
                     record = self.sources.record.get(&NAME.to_owned()).map(Arc::unwrap_or_clone);
+                    progress.try_again();
                 },
                 () = until(again) => {}
                 () = until(settles) => {}
@@ -205,7 +221,8 @@ impl Keeper {
             machines: self.sources.vms.len(),
             settled: since.elapsed() >= SETTLED,
         };
-        if let Some(word) = found.word.as_ref().filter(|_| progress.may_write) {
+        // While the record cannot be written a word is not followed: it would be said again and again.
+        if let Some(word) = found.word.as_ref().filter(|_| progress.may_write(true)) {
             return Some(Self::follow(word, &facts, &decision, events));
         }
         let note = match judge(&facts) {
@@ -225,7 +242,13 @@ impl Keeper {
 
     /// Writes the note; gives the record after that. What fails is tried again, less often each time.
     async fn write(&self, note: &Note, progress: &mut Progress) -> Option<Record> {
-        match refusal::settled(|| self.records.write(note)).await {
+        // An API server that has just started refuses for a moment, which need not be told. Who waits between attempts needs no more.
+        let sent = if progress.failing {
+            self.records.write(note).await
+        } else {
+            refusal::settled(|| self.records.write(note)).await
+        };
+        match sent {
             Ok(written) => {
                 if let Some(name) = &note.name {
                     tracing::info!(cluster = name.as_str(), "remembered in ConfigMap {NAMESPACE}/{NAME}");
@@ -234,15 +257,19 @@ impl Keeper {
                 (progress.not_before, progress.pause) = (Instant::now() + WRITE_EVERY, TRY_AGAIN);
                 Some(written)
             }
-            Err(error) if error.is_forbidden() => {
-                not_allowed(&error);
-                progress.may_write = false;
-                None
-            }
             Err(error) => {
-                not_yet(&error, std::mem::replace(&mut progress.failing, true));
+                let told = std::mem::replace(&mut progress.failing, true);
+                let longest = if error.is_forbidden() {
+                    if !told {
+                        not_allowed(&error);
+                    }
+                    WITHOUT_RIGHT
+                } else {
+                    not_yet(&error, told);
+                    LONGEST_PAUSE
+                };
                 progress.not_before = Instant::now() + progress.pause;
-                progress.pause = (progress.pause * 2).min(LONGEST_PAUSE);
+                progress.pause = (progress.pause * 2).min(longest);
                 None
             }
         }

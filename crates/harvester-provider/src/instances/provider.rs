@@ -369,11 +369,15 @@ impl Instances for HarvesterInstances {
         if is_named || self.vms.all().iter().any(|vm| vm.uid == uid) {
             return Existence::Exists;
         }
+        // Nothing could come of the proof now, and it costs the host a list of its machines.
+        let suspended =
+            |why| Existence::Unknown(format!("VM {name} is not to be seen, and no Node is deleted now: {why}"));
+        if let Err(why) = self.caution.may_delete_nodes() {
+            return suspended(why);
+        }
         let live = &self.requests.prove(&name, uid, &self.machines_of_others(uid)).await;
         match (judge(&self.namespace, &name, uid, live), self.caution.may_delete_nodes()) {
-            (Existence::Gone(evidence), Err(why)) => {
-                Existence::Unknown(format!("{evidence}, but no Node is deleted now: {why}"))
-            }
+            (Existence::Gone(_), Err(why)) => suspended(why),
             (judged, _) => judged,
         }
     }

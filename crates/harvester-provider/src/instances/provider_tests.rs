@@ -149,6 +149,22 @@ async fn an_initialised_node_costs_no_request() {
     assert_eq!(lab.server.requests(), []);
 }
 
+/// A host that is being upgraded has other things to do than to list its machines for what cannot come of it.
+#[tokio::test]
+async fn while_deletions_are_suspended_nobody_asks_whether_a_machine_is_gone() {
+    let lab = lab(&[running("vm-1", None)], "x");
+    let gone = node("gone", Some("harvester://uid-gone"), false);
+    let window = crate::host_upgrade::caution::Window { why: "hosts are being upgraded".into(), upgrade: true };
+    lab.instances.caution.set(Some(window));
+    for _ in 0..3 {
+        let Existence::Unknown(why) = lab.instances.existence(&gone).await else { panic!("deletions are suspended") };
+        assert!(why.contains("no Node is deleted now: hosts are being upgraded"), "{why}");
+    }
+    assert_eq!(lab.server.requests(), []);
+    lab.instances.caution.set(None);
+    assert!(matches!(lab.instances.existence(&gone).await, Existence::Gone(_)));
+}
+
 /// W-05, W-28.
 #[tokio::test]
 async fn a_machine_without_addresses_keeps_a_new_node_tainted_and_an_old_one_as_it_is() {

@@ -36,6 +36,7 @@ fn card(machines: &[&str]) -> Card {
         authority: "ca".into(),
         names: ["prod".to_owned()].into(),
         machines: machines.iter().map(|uid| (*uid).to_owned()).collect(),
+        absent: BTreeSet::new(),
     }
 }
 
@@ -52,7 +53,7 @@ struct Case<'a> {
 
 /// Cluster `prod` on machines `a`, `b` and `c`, all well.
 fn prod() -> Case<'static> {
-    let nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", Life::Ready)).to_vec();
+    let nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", Life::Reports)).to_vec();
     Case {
         card: Some(card(&["a", "b", "c"])),
         remembered: Some("prod"),
@@ -99,7 +100,7 @@ impl Case<'_> {
 }
 
 const SILENT: Life = Life::Silent;
-const READY: Life = Life::Ready;
+const READY: Life = Life::Reports;
 const OWN: Life = Life::Own;
 
 #[test]
@@ -228,6 +229,15 @@ fn what_happens_to_clusters_and_what_follows() {
             Case { flag: "prod2", nodes: vec![on("a", "a", "prod2", READY), on("b", "b", "prod2", READY)], ..prod() },
             "Normal",
         ),
+        (
+            "the same, and a new machine",
+            Case {
+                flag: "prod2",
+                nodes: vec![on("a", "a", "prod2", READY), new("d", Some("d"), "prod2", READY)],
+                ..prod()
+            },
+            "Normal",
+        ),
         // Restores and upgrades.
         (
             "a restore in place",
@@ -268,8 +278,11 @@ fn machines_that_are_replaced_one_at_a_time_never_trip_it() {
     let mut case = prod();
     for (place, successor) in ["d", "e", "f", "g"].into_iter().enumerate() {
         let registers = new(successor, Some(successor), "prod", Life::Silent);
-        let steps =
-            [registers, on(successor, successor, "prod", Life::Silent), on(successor, successor, "prod", Life::Ready)];
+        let steps = [
+            registers,
+            on(successor, successor, "prod", Life::Silent),
+            on(successor, successor, "prod", Life::Reports),
+        ];
         for step in steps {
             let nodes: Vec<NodeFact> =
                 case.nodes.iter().filter(|node| node.name != successor).cloned().chain([step]).collect();
@@ -328,6 +341,36 @@ fn a_human_ends_each_contradiction_with_the_command_that_it_names() {
         let Verdict::Normal(next) = after.verdict() else { panic!("{what}: {:?}", after.verdict()) };
         assert_eq!(next, card, "{what}: nothing more is to be written");
     }
+}
+
+/// A machine that was moved has another UID, and nothing tells that Node `node-1` is on VM `pool-x1`.
+#[test]
+fn what_a_human_has_said_to_be_absent_proves_nothing_until_it_is_seen_again() {
+    let moved = |life| vec![lost("node-1", "a", life), lost("node-2", "b", SILENT)];
+    let case = Case { nodes: moved(OWN), namespace: "others", ..prod() };
+    assert_eq!(case.word(), "WrongNamespace");
+    let confirmed = case.with(|facts| confirmed_card(facts, &Word::Confirm));
+    assert_eq!(confirmed.absent, ["a".to_owned(), "b".to_owned()].into());
+    let after = Case { card: Some(confirmed.clone()), ..case };
+    let Verdict::Normal(card) = after.verdict() else { panic!("{:?}", after.verdict()) };
+    assert_eq!(card, confirmed, "nothing more is to be written");
+
+    // New Nodes come on machines that can be seen: from then on they prove the place, and a wrong file is noticed again.
+    let mut nodes = moved(SILENT);
+    nodes.push(on("node-3", "d", "prod", OWN));
+    let grown = Case { nodes, ..after };
+    let Verdict::Normal(card) = grown.verdict() else { panic!("{:?}", grown.verdict()) };
+    assert_eq!((&card.machines, &card.absent), (&["d".to_owned()].into(), &confirmed.absent));
+    let mut nodes = moved(SILENT);
+    nodes.push(lost("node-3", "d", OWN));
+    let wrong = Case { card: Some(card.clone()), nodes, authority: "other", ..grown };
+    assert_eq!(wrong.word(), "WrongHarvester");
+
+    // A Node that goes takes its machine with it, and one that is seen again is absent no more.
+    let nodes = vec![on("node-1", "a", "prod", READY), on("node-3", "d", "prod", OWN)];
+    let back = Case { card: Some(card), nodes, ..prod() };
+    let Verdict::Normal(card) = back.verdict() else { panic!("{:?}", back.verdict()) };
+    assert_eq!((card.machines.len(), card.absent.len()), (2, 0));
 }
 
 #[test]

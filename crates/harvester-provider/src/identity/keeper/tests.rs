@@ -274,6 +274,43 @@ async fn a_name_that_cannot_be_written_is_tried_again_and_holds_up_nothing() {
     assert_eq!(lab.server.writes().len(), written, "once");
 }
 
+/// An older role, or a policy: nothing of it may need a restart to end.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_may_not_be_written_is_tried_again_seldom_and_at_once_when_it_changes() {
+    let granted = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (answer, set) = (Arc::clone(&granted), |granted: &std::sync::atomic::AtomicBool, yes| {
+        granted.store(yes, std::sync::atomic::Ordering::Relaxed);
+    });
+    let server = Scenario::answering(move |request| match request.method.as_str() {
+        "GET" => none(),
+        _ if answer.load(std::sync::atomic::Ordering::Relaxed) => (200, request.body.clone()),
+        _ => (403, Scenario::status(403, "Forbidden", "no")),
+    });
+    let mut lab = Lab::over(server, "prod", None);
+    lab.name().await;
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    let refused = lab.server.writes().len();
+    // The first attempt goes on for a while: an API server that has just started refuses what it grants a moment later.
+    assert!((10..60).contains(&refused), "{refused}");
+    assert_eq!(lab.told(), Vec::<String>::new());
+    // Somebody grants the right and touches the record.
+    set(&granted, true);
+    lab.sources.record.apply(NAME.into(), Record { list_garbage: Some("now".into()), ..Record::default() });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let writes = lab.server.writes();
+    assert_eq!((writes.len(), &writes[refused].body["data"]["cluster-name"]), (refused + 1, &json!("prod")));
+
+    // And without anybody touching it.
+    set(&granted, false);
+    let lab = Lab::over(lab.server, "prod", None);
+    lab.name().await;
+    tokio::time::sleep(Duration::from_mins(30)).await;
+    set(&granted, true);
+    let refused = lab.server.writes().len();
+    tokio::time::sleep(Duration::from_mins(11)).await;
+    assert_eq!(lab.server.writes().len(), refused + 1);
+}
+
 #[test]
 fn the_way_out_is_in_the_text() {
     let name = ClusterName::from_record;
