@@ -56,6 +56,7 @@ use vip::{Phase, Vip};
 use crate::config::Config;
 use crate::frames::Heard;
 use crate::ownership::{LeaseState, Owner, Owners, Ownership};
+use crate::pace::Pace;
 use crate::plan::{self, Plan, VipId, World};
 use crate::view::{ServiceKey, ServiceView};
 
@@ -81,11 +82,12 @@ pub struct Engine {
     node_mode: NodeMode,
     records: Records,
     shutdown: Shutdown,
+    pace: Pace,
     out: Outbox,
 }
 
 impl Engine {
-    /// An engine that knows nothing yet. The first step asks for the network.
+    /// An engine that knows nothing yet. The first poll asks for the network.
     pub fn new(now: Instant, config: Config) -> Self {
         let mut out = Outbox::default();
         out.replan();
@@ -103,46 +105,53 @@ impl Engine {
             node_mode: NodeMode::new(now, &config),
             records: Records::default(),
             shutdown: Shutdown::default(),
+            pace: Pace::new(now),
             out,
             config,
         }
     }
 
-    /// Takes in what happened at `now`, then judges the timers, and says what to do, in this order.
-    pub fn step(&mut self, now: Instant, input: Input) -> Vec<Action> {
-        self.take(now, input);
-        self.timers(now);
-        self.settle(now)
-    }
-
-    /// Takes in what happened and no more: for all but the last of several inputs that wait, which has to come by
-    /// [`Engine::step`]. What was heard counts before any time-out (failover-protocol.md R1), and a thousand Services
-    /// that change together are planned once, not a thousand times.
-    pub fn hear(&mut self, now: Instant, input: Input) -> Vec<Action> {
+    /// Takes in what happened at `now` and judges no timer. All inputs that wait are handled before [`Engine::poll`]: what
+    /// was received counts before any time-out (failover-protocol.md R1), and a thousand Services that change together
+    /// are planned once, not a thousand times.
+    pub fn handle(&mut self, now: Instant, input: Input) -> Vec<Action> {
         self.take(now, input);
         self.out.take()
     }
 
-    /// Judges the one timer that cannot wait for a plan, whether the owners that this node is to succeed still answer,
-    /// and says what to ask. All that was heard has to be taken in before.
-    pub fn look_out(&mut self, now: Instant) -> Vec<Action> {
-        if self.next_look().is_some_and(|at| at <= now) {
+    /// What is to be done at `now`. While more inputs wait (`more`) or an expensive plan was made a moment ago, only the
+    /// questions to owners that this node may succeed are judged: they cannot wait for a plan.
+    pub fn poll(&mut self, now: Instant, more: bool) -> Vec<Action> {
+        if self.out.is_urgent() || self.pace.is_due(now, more) {
+            self.pace.begin(now);
+            self.timers(now);
+            self.settle(now);
+        } else if self.node_mode.deadline().is_some_and(|at| at <= now) {
             self.node_mode_timers(now);
         }
         self.out.take()
     }
 
-    /// When to call [`Engine::look_out`], if no step comes before.
-    pub fn next_look(&self) -> Option<Instant> {
-        self.node_mode.deadline()
+    /// When to poll next, if nothing happens before. `now` is the time after the actions of the last poll were performed:
+    /// the next plan rests in proportion to what the last one cost.
+    pub fn wake_at(&mut self, now: Instant) -> Instant {
+        let passed = self.pace.end(now);
+        if self.out.is_urgent() {
+            return now;
+        }
+        let next = if passed { self.deadline().max(self.pace.next()) } else { self.pace.next() };
+        self.node_mode.deadline().map_or(next, |question| next.min(question))
     }
 
-    /// Clients wait for the next plan: an owner was found silent.
-    pub fn is_urgent(&self) -> bool {
-        self.out.is_urgent()
+    /// Handles an input, if there is one, and does what is due, as with a plan that costs nothing.
+    #[cfg(test)]
+    fn step(&mut self, now: Instant, input: impl Into<Option<Input>>) -> Vec<Action> {
+        let mut actions: Vec<Action> = input.into().into_iter().flat_map(|input| self.handle(now, input)).collect();
+        actions.extend(self.poll(now, false));
+        actions
     }
 
-    fn settle(&mut self, now: Instant) -> Vec<Action> {
+    fn settle(&mut self, now: Instant) {
         if self.out.take_replan() {
             self.reconcile(now);
             self.finish_hand_over(now);
@@ -150,7 +159,6 @@ impl Engine {
         self.add_all(now);
         self.vips.settle();
         self.records.settle();
-        self.out.take()
     }
 
     fn take(&mut self, now: Instant, input: Input) {
@@ -199,7 +207,6 @@ impl Engine {
             Input::Stop => self.stop(now),
             Input::Released(released) => self.released(now, released),
             Input::Successor(node) => self.successor(now, &node),
-            Input::Tick => {}
         }
     }
 
@@ -214,8 +221,7 @@ impl Engine {
         }
     }
 
-    /// When to step with [`Input::Tick`] if nothing happens before.
-    pub fn deadline(&self) -> Instant {
+    fn deadline(&self) -> Instant {
         let machines = [
             self.dhcp.deadline(),
             self.vips.first(),

@@ -15,21 +15,31 @@ const LONGEST: Duration = Duration::from_millis(50);
 /// When the engine may plan again.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
+    /// When the last pass ended.
     planned: Instant,
     rest: Duration,
+    /// When the pass that is under way began.
+    begun: Option<Instant>,
 }
 
 impl Pace {
     /// At once.
     pub fn new(now: Instant) -> Self {
-        Self { planned: now, rest: Duration::ZERO }
+        Self { planned: now, rest: Duration::ZERO, begun: None }
     }
 
-    /// A pass took from `began` to `ended`.
-    pub fn planned(&mut self, began: Instant, ended: Instant) {
-        let took = ended.saturating_duration_since(began);
-        self.planned = ended;
+    /// A pass begins.
+    pub fn begin(&mut self, now: Instant) {
+        self.begun = Some(now);
+    }
+
+    /// The pass has ended, with all that it asked for. False if none was under way.
+    pub fn end(&mut self, now: Instant) -> bool {
+        let Some(began) = self.begun.take() else { return false };
+        let took = now.saturating_duration_since(began);
+        self.planned = now;
         self.rest = if took < CHEAP { Duration::ZERO } else { (took * REST).min(LONGEST) };
+        true
     }
 
     /// Not before this.
@@ -56,7 +66,8 @@ mod tests {
         let now = Instant::now();
         let mut pace = Pace::new(now);
         assert!(pace.is_due(now, false));
-        pace.planned(now, now + Duration::from_micros(400));
+        pace.begin(now);
+        assert!(pace.end(now + Duration::from_micros(400)));
         assert!(pace.is_due(now + Duration::from_micros(400), false));
     }
 
@@ -64,10 +75,12 @@ mod tests {
     fn an_expensive_plan_rests_so_that_it_takes_a_ninth_of_the_time() {
         let now = Instant::now();
         let mut pace = Pace::new(now);
-        pace.planned(now, now + ms(4));
+        pace.begin(now);
+        assert!(pace.end(now + ms(4)));
         assert!(!pace.is_due(now + ms(35), false));
         assert!(pace.is_due(now + ms(36), false));
-        pace.planned(now, now + ms(100));
+        pace.begin(now);
+        assert!(pace.end(now + ms(100)));
         assert_eq!(pace.next(), now + ms(150), "bounded");
     }
 

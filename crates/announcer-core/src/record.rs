@@ -9,28 +9,30 @@ use serde_json::{Value, json};
 
 use crate::annotations as keys;
 use crate::engine::Record;
-use crate::ownership::node::Seat;
+use crate::ownership::node::OwnerRecord;
 use crate::seniority;
 use crate::view::{Port, Published};
 
 /// The record of ownership that stands on a Service (decisions.md 20).
-pub fn seat(meta: &ObjectMeta) -> Option<Seat> {
-    Seat::read(meta.annotations.as_ref()?)
+pub fn owner_record(meta: &ObjectMeta) -> Option<OwnerRecord> {
+    OwnerRecord::read(meta.annotations.as_ref()?)
 }
 
 /// Whether another owner stands there that `record` must not be written over.
 pub fn is_superseded(meta: &ObjectMeta, record: &Record) -> bool {
-    let Some(seat) = seat(meta) else { return false };
+    let Some(owner_record) = owner_record(meta) else { return false };
     match (&record.vip_host, record.term) {
         (None, _) => true,
-        (Some(host), Some(term)) => seat.term > term || (seat.term == term && seat.host != *host),
+        (Some(host), Some(term)) => {
+            owner_record.term > term || (owner_record.term == term && owner_record.host != *host)
+        }
         (Some(_), None) => false,
     }
 }
 
 /// Makes the object say who owns it from now on.
-pub fn sit(meta: &mut ObjectMeta, seat: &Seat) {
-    seat.write(meta.annotations.get_or_insert_default());
+pub fn sit(meta: &mut ObjectMeta, owner_record: &OwnerRecord) {
+    owner_record.write(meta.annotations.get_or_insert_default());
 }
 
 /// Sets the annotations; true if one changed.

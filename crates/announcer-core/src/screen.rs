@@ -17,7 +17,7 @@ use crate::view::{Port, ServiceKey, ServiceView, Uid};
 
 /// Who tells the author: exactly one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Teller {
+pub enum Reporter {
     /// The one that owns this Service.
     OwnerOf(ServiceKey),
     /// This one.
@@ -32,7 +32,7 @@ pub struct Refusal {
     /// What its author should know.
     pub text: String,
     /// Who says it.
-    pub teller: Teller,
+    pub reporter: Reporter,
 }
 
 /// An address that belongs to a machine.
@@ -41,7 +41,7 @@ pub struct Machine {
     /// What it is, for people.
     pub what: String,
     /// The node that speaks about it.
-    pub teller: String,
+    pub reporter: String,
 }
 
 /// Which Service has which address inside the cluster. On a node it would take what all pods there send to that Service.
@@ -98,18 +98,18 @@ pub fn refusals(
                         "address {address} is {}: it is not announced. Give this Service another one",
                         machine.what
                     );
-                    Some(Refusal { address, text, teller: Teller::Node(machine.teller.clone()) })
+                    Some(Refusal { address, text, reporter: Reporter::Node(machine.reporter.clone()) })
                 } else if let Some(holder) = cluster_ips.holders.get(&address) {
                     let text = format!(
                         "address {address} is that of Service {holder} inside the cluster: it is not announced. Give this Service another one"
                     );
-                    Some(Refusal { address, text, teller: Teller::OwnerOf(view.key.clone()) })
+                    Some(Refusal { address, text, reporter: Reporter::OwnerOf(view.key.clone()) })
                 } else if let Some((port, holder)) = taken() {
                     let text = format!(
                         "port {}/{} of address {address} is in use by Service {holder}: it is not announced for this Service. Give it another port or another address",
                         port.protocol, port.port
                     );
-                    Some(Refusal { address, text, teller: Teller::OwnerOf(holder.clone()) })
+                    Some(Refusal { address, text, reporter: Reporter::OwnerOf(holder.clone()) })
                 } else {
                     None
                 };
@@ -173,7 +173,7 @@ pub fn user_of_mac<'a>(
     members: &[ServiceKey],
     mac: Mac,
 ) -> Option<&'a ServiceKey> {
-    // Whom clients know has it, however old another Service is that asks for it later.
+    // Recipient clients know has it, however old another Service is that asks for it later.
     let (known, unknown): (Vec<_>, Vec<_>) =
         by_seniority(services).into_iter().partition(|view| !view.published.ingress.is_empty());
     let seniors = known.into_iter().chain(unknown).take_while(|view| !members.contains(&view.key));
@@ -200,7 +200,7 @@ mod tests {
 
     fn refused(services: Vec<(ServiceKey, ServiceView)>, machines: &[(&str, &str)]) -> Vec<String> {
         let machine = |(address, node): &(&str, &str)| {
-            let machine = Machine { what: format!("node {node}'s own address"), teller: (*node).to_owned() };
+            let machine = Machine { what: format!("node {node}'s own address"), reporter: (*node).to_owned() };
             (address.parse().unwrap(), machine)
         };
         let machines = machines.iter().map(machine).collect();
@@ -275,7 +275,7 @@ mod tests {
     fn a_leased_address_is_taken_if_clients_know_it_as_another_services_given_one_or_it_is_a_machines() {
         let address: IpAddr = "10.0.0.5".parse().unwrap();
         let machines: BTreeMap<IpAddr, Machine> =
-            [(address, Machine { what: "the own address of node node-1".into(), teller: "node-1".into() })].into();
+            [(address, Machine { what: "the own address of node node-1".into(), reporter: "node-1".into() })].into();
         let none = BTreeMap::new();
         let dhcp = crate::plan::tests::view("dhcp", &["dhcp"]);
         let told = crate::plan::tests::told(dhcp.clone(), "10.0.0.5");

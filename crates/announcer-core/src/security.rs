@@ -59,7 +59,7 @@ impl Protection {
 }
 
 /// What the rules are made from.
-pub(crate) struct Scene<'a> {
+pub(crate) struct RuleInputs<'a> {
     /// All Services that are ours to announce.
     pub services: &'a BTreeMap<ServiceKey, ServiceView>,
     /// The node.
@@ -76,15 +76,15 @@ pub(crate) struct Scene<'a> {
 
 /// kube-vip spec 5.9: of traffic to a VIP only what is meant for a port of its Services comes through, also when ports
 /// change later; where several Services share the VIP, the ports of all.
-pub(crate) fn protection(scene: &Scene<'_>) -> Protection {
+pub(crate) fn protection(context: &RuleInputs<'_>) -> Protection {
     let mut vips: BTreeMap<IpAddr, BTreeSet<Port>> = BTreeMap::new();
     let mut leased: BTreeMap<&ServiceKey, Vec<IpAddr>> = BTreeMap::new();
-    for (address, members) in scene.leased {
+    for (address, members) in context.leased {
         for member in members {
             leased.entry(member).or_default().push(*address);
         }
     }
-    for view in scene.services.values().filter(|_| scene.enabled) {
+    for view in context.services.values().filter(|_| context.enabled) {
         let ports = || view.ports.iter().filter_map(|port| Port::new(&port.protocol, port.port));
         let asked = view.wanted.iter().filter_map(|wanted| match wanted {
             Wanted::Static(address) => Some(*address),
@@ -103,23 +103,23 @@ pub(crate) fn protection(scene: &Scene<'_>) -> Protection {
         }
     }
     // Whoever may write Services must not be able to lock the node's own addresses.
-    let own: BTreeSet<IpAddr> = scene.network.addresses.iter().map(|address| address.net.addr()).collect();
+    let own: BTreeSet<IpAddr> = context.network.addresses.iter().map(|address| address.net.addr()).collect();
     vips.retain(|address, _| {
         !address.is_unspecified()
             && !address.is_loopback()
             && (!own.contains(address)
-                || scene
+                || context
                     .network
                     .own_interface(*address, |found| {
-                        found.is_ours() || scene.network.is_ours_without_mark(found, scene.fence)
+                        found.is_ours() || context.network.is_ours_without_mark(found, context.fence)
                     })
                     .is_none())
     });
     // An interface that only has the name that a Service asks for is not to be cut off from its router.
-    let others = scene.network.links.iter().filter(|link| !matches!(link.kind, LinkKind::Macvlan { .. }));
+    let others = context.network.links.iter().filter(|link| !matches!(link.kind, LinkKind::Macvlan { .. }));
     let others: BTreeSet<&str> = others.map(|link| link.name.as_str()).collect();
     let macvlan = |name: &String| !others.contains(name.as_str());
-    let quiet = scene.services.values().filter(|view| scene.dhcp.contains(&view.uid));
+    let quiet = context.services.values().filter(|view| context.dhcp.contains(&view.uid));
     let quiet = quiet.map(|view| view.dhcp.link_name.clone().unwrap_or_else(|| view.uid.link_name())).filter(macvlan);
     Protection { vips, quiet: quiet.collect() }
 }
@@ -148,7 +148,7 @@ mod tests {
         dhcp: &[Uid],
         enabled: bool,
     ) -> Protection {
-        protection(&Scene {
+        protection(&RuleInputs {
             services: &services.iter().cloned().collect(),
             network: &network(),
             leased: &leased.iter().map(|(vip, key)| (*vip, vec![key.clone()])).collect(),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use backlog::Backlog;
 pub use backlog::WAIT_LIMIT;
 
-use crate::ownership::node::{Seat, Swap, Swapped};
+use crate::ownership::node::{OwnerRecord, Swap, Swapped};
 use crate::view::{ServiceKey, Uid};
 
 /// An answer takes a few milliseconds. What takes longer than this is asked again elsewhere, unless the API was slow lately.
@@ -42,7 +42,7 @@ pub struct Found<O> {
     /// Which of that name.
     pub uid: Uid,
     /// The record of its owner.
-    pub seat: Option<Seat>,
+    pub owner_record: Option<OwnerRecord>,
     /// What is needed to write it.
     pub object: O,
 }
@@ -264,14 +264,14 @@ impl<O> Swaps<O> {
     fn found(&mut self, now: Instant, request: &Request, found: Option<Found<O>>) {
         let Some(running) = self.running.get(&request.key) else { return };
         let swap = running.swap.clone();
-        let Some(Found { seat, object, .. }) = found.filter(|found| found.uid == swap.uid) else {
+        let Some(Found { owner_record, object, .. }) = found.filter(|found| found.uid == swap.uid) else {
             return self.finish(now, request, Swapped::Gone);
         };
         // An earlier request was performed and its answer lost.
-        if seat.as_ref() == Some(&swap.seat) {
+        if owner_record.as_ref() == Some(&swap.owner_record) {
             return self.finish(now, request, Swapped::Won);
         }
-        match seat.filter(|seat| !swap.may_replace(Some(seat))) {
+        match owner_record.filter(|owner_record| !swap.may_replace(Some(owner_record))) {
             Some(other) => self.finish(now, request, Swapped::Other(other)),
             None => self.send(now, &request.key, request.connection, Ask::Write(object, swap)),
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use announcer_core::annotations::{DHCP_LEASE, LeaseFacts};
 use announcer_core::class::ClassRules;
 use announcer_core::engine::Record;
-use announcer_core::ownership::node::{Card, ForeignLock, Member, NodeFacts, Seat, Swap, Term};
+use announcer_core::ownership::node::{Card, ForeignLock, Member, NodeFacts, OwnerRecord, Swap, Term};
 use announcer_core::record::{annotate, publish, sit};
 use announcer_core::view::{ServiceKey, ServiceView, Uid};
 use dhcp_sim::ClientId;
@@ -55,7 +55,7 @@ impl fmt::Display for Request {
                 write!(f, "writes vipHost {host} on Service {key}, if it has version {version}")
             }
             Self::Sit(key, version, swap) => {
-                let Seat { host, term } = &swap.seat;
+                let OwnerRecord { host, term } = &swap.owner_record;
                 write!(f, "gives Service {key} to {host}, term {term}, if it has version {version}")
             }
             Self::ReadMember(node) => write!(f, "reads the membership Lease of {node}"),
@@ -223,11 +223,11 @@ impl Api {
             }
             Request::Sit(key, version, swap) => {
                 let (answer, change) = self.change(key, *version, &swap.uid, |object| {
-                    sit(&mut object.metadata, &swap.seat);
+                    sit(&mut object.metadata, &swap.owner_record);
                     true
                 });
                 if change.is_some() {
-                    let Seat { host, term } = swap.seat.clone();
+                    let OwnerRecord { host, term } = swap.owner_record.clone();
                     let before = self.terms.insert((swap.uid.0.clone(), term), host.clone());
                     if let Some(before) = before.filter(|before| *before != host) {
                         self.stolen = Some(format!("term {term} of Service {key} was {before}'s and is {host}'s"));

@@ -30,7 +30,7 @@ impl fmt::Display for Violation {
 pub enum Trouble {
     /// These nodes run, hear each other, and both answer for this address; the wire has told them so, or will.
     Split(usize, usize, usize),
-    /// The same where the loser was told on the wire once, when it could not hear: only the API tells it again.
+    /// The same where the former owner was told on the wire once, when it could not hear: only the API tells it again.
     Torn(usize, usize, usize),
     /// The same where one of them has not seen yet that the Service was deleted and made anew.
     Unproven(usize, usize, usize),
@@ -126,8 +126,8 @@ impl Limits {
         // The kernel counts whole seconds, and is up to 0.3 s late.
         let kernel = ms(310);
         let split = if node {
-            // decisions.md 23: a claim comes every 50 ms until the loser has heard one, then of each of its addresses
-            // within 10, or in turn of those for which it is silent. Both processes have to wake, the loser's kernel
+            // decisions.md 23: a claim comes every 50 ms until the former owner has heard one, then of each of its addresses
+            // within 10, or in turn of those for which it is silent. Both processes have to wake, the former owner's kernel
             // has to do it. In a storm each claim may be lost: eight in a row never are.
             ms(50) * addresses
                 + ms(10)

@@ -153,7 +153,7 @@ impl Process {
     }
 
     /// When it has to be woken if nothing happens before.
-    pub fn deadline(&self, now: Instant) -> Instant {
+    pub fn wake_at(&mut self, now: Instant) -> Instant {
         let beside = [
             self.elections.deadline(),
             self.writer.deadline(),
@@ -161,7 +161,7 @@ impl Process {
             self.membership.deadline(),
             self.swapper.deadline(now),
         ];
-        beside.into_iter().flatten().fold(self.engine.deadline(), Instant::min)
+        beside.into_iter().flatten().fold(self.engine.wake_at(now), Instant::min)
     }
 
     /// Takes in all mail and what is due beside the engine; answers with what the engine is to be fed.

@@ -8,9 +8,7 @@ use crate::api::Answer;
 /// Too frequent to be told.
 pub fn is_dull_input(input: &Input) -> bool {
     match input {
-        Input::Tick | Input::Wire(_) | Input::Member(..) | Input::Dhcp(_, _, ClientEvent::V4(DhcpEvent::State(_))) => {
-            true
-        }
+        Input::Wire(_) | Input::Member(..) | Input::Dhcp(_, _, ClientEvent::V4(DhcpEvent::State(_))) => true,
         Input::Heard(frame) => frame.what != Heard::Claim,
         _ => false,
     }

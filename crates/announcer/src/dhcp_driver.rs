@@ -125,7 +125,7 @@ impl<C: Protocol> Driver<C> {
                 biased;
                 order = orders.recv() => Woken::Order(order),
                 result = self.socket.next::<FRAME>() => Woken::Message(result),
-                result = hear(self.probes.as_ref().map(|(_, socket)| socket)) => Woken::Heard(result),
+                result = on_frame(self.probes.as_ref().map(|(_, socket)| socket)) => Woken::Heard(result),
                 () = sleep_until(deadline) => Woken::Timer,
             };
             match woken {
@@ -191,7 +191,7 @@ fn is_down(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NetworkDown
 }
 
-async fn hear(socket: Option<&PacketSocket>) -> std::io::Result<Vec<u8>> {
+async fn on_frame(socket: Option<&PacketSocket>) -> std::io::Result<Vec<u8>> {
     match socket {
         Some(socket) => socket.next::<FRAME>().await,
         None => std::future::pending().await,

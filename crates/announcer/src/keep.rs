@@ -22,24 +22,29 @@ pub(crate) async fn keep<W: Wire>(config: Config, wire: &W, network: &Notify) ->
     let (ears, mut frames) = mpsc::channel(FRAMES);
     let mut listeners = Listeners::new(ears);
     let mut answers = VecDeque::new();
+    let mut wake = clock::now();
     loop {
         let input = if let Some(answer) = answers.pop_front() {
-            Input::Wire(answer)
+            Some(Input::Wire(answer))
         } else {
             tokio::select! {
                 biased;
-                Some(frame) = frames.recv() => frame,
-                () = network.notified() => Input::NetworkChanged,
-                () = clock::sleep_until(engine.deadline()) => Input::Tick,
+                Some(frame) = frames.recv() => Some(frame),
+                () = network.notified() => Some(Input::NetworkChanged),
+                () = clock::sleep_until(wake) => None,
             }
         };
-        for action in engine.step(clock::now(), input) {
+        let now = clock::now();
+        let mut actions: Vec<Action> = input.into_iter().flat_map(|input| engine.handle(now, input)).collect();
+        actions.extend(engine.poll(now, !answers.is_empty()));
+        for action in actions {
             match action {
                 Action::Wire(op) => answers.extend(wire.perform(op).await),
                 Action::Listen(wanted) => listeners.set(&wanted),
                 _ => {}
             }
         }
+        wake = engine.wake_at(clock::now());
     }
 }
 

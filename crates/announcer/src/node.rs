@@ -27,27 +27,26 @@ use crate::view::{ServiceKey, Uid};
 use crate::wire::Wire;
 use crate::writer::Writer;
 use announcer_core::kernel_queue::KernelQueue;
-use announcer_core::pace::Pace;
 
 /// Frames that wait for the engine; more are dropped.
 const FRAMES: usize = 1024;
 
 /// How the loop is doing, for the health checks.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct Liveness {
     /// Seconds since boot at the last step.
     beat: AtomicU64,
     /// What the engine does not know yet.
     unknown: Mutex<Option<&'static str>>,
 }
 
-impl Default for Pulse {
+impl Default for Liveness {
     fn default() -> Self {
         Self { beat: AtomicU64::default(), unknown: Mutex::new(Some("the Services")) }
     }
 }
 
-impl Pulse {
+impl Liveness {
     /// Fails if the loop has not gone round for a while: it is woken every second.
     pub fn alive(&self) -> Result<(), String> {
         self.alive_at(l2::clock::since_boot())
@@ -87,7 +86,7 @@ pub struct Parts<W> {
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// For health checks.
-    pub pulse: Arc<Pulse>,
+    pub liveness: Arc<Liveness>,
     /// Cancelled when the Lease is to be handed back.
     pub release: CancellationToken,
     /// `service` mode: in which elections to take part.
@@ -137,8 +136,20 @@ struct Node {
 
 /// Runs until the engine says that all is done.
 pub async fn run<W: Wire>(parts: Parts<W>) {
-    let Parts { mut engine, wire, writer, recorder, metrics, pulse, release, campaigns, swaps, cards, network, inputs } =
-        parts;
+    let Parts {
+        mut engine,
+        wire,
+        writer,
+        recorder,
+        metrics,
+        liveness,
+        release,
+        campaigns,
+        swaps,
+        cards,
+        network,
+        inputs,
+    } = parts;
     let (sender, mut receiver) = inputs;
     let (ops, requests) = mpsc::unbounded_channel();
     let (ears, mut frames) = mpsc::channel(FRAMES);
@@ -159,57 +170,42 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         inputs: sender,
     };
     let mut next_status = clock::now();
-    let mut pace = Pace::new(clock::now());
-    let mut input = Input::Tick;
+    let mut input = None;
+    let mut wake = clock::now();
     'steps: loop {
-        let heard = clock::now();
-        for action in node.hear(&mut engine, heard, &mut frames) {
-            if node.act(action) {
-                break 'steps;
-            }
-        }
+        let now = clock::now();
+        let mut actions = node.take_frames(&mut engine, now, wake, &mut frames);
         // All that waits is taken in before a timer is judged; but not for ever: the deadlines of addresses that are up
         // have to be put off while a thousand others are being set.
         let waiting = receiver.try_recv().ok();
-        node.note(&engine, &input);
-        let now = clock::now();
-        let plan = engine.is_urgent() || pace.is_due(now, waiting.is_some());
-        let actions = if plan {
-            engine.step(now, input)
-        } else {
-            // Owners are asked in time, however much waits to be planned for.
-            let mut actions = engine.hear(now, input);
-            actions.extend(engine.look_out(heard));
-            actions
-        };
+        if let Some(input) = input.take() {
+            node.note(&engine, &input);
+            actions.extend(engine.handle(now, input));
+        }
+        actions.extend(engine.poll(now, waiting.is_some()));
         for action in actions {
             if node.act(action) {
                 break 'steps;
             }
         }
-        if plan {
-            pace.planned(now, clock::now());
-        }
-        pulse.beat(l2::clock::since_boot());
-        pulse.knows_all_but(engine.unknown());
+        wake = engine.wake_at(clock::now());
+        liveness.beat(l2::clock::since_boot());
+        liveness.knows_all_but(engine.unknown());
         if now >= next_status {
             next_status = now + REFRESH;
             node.metrics.vips(&engine.status(), now);
             node.metrics.observed(&engine.observations());
         }
-        input = if let Some(input) = waiting {
-            input
-        } else {
-            let next = if plan { engine.deadline().max(pace.next()) } else { pace.next() };
-            let next = if engine.is_urgent() { now } else { engine.next_look().map_or(next, |look| next.min(look)) };
-            tokio::select! {
+        input = waiting;
+        if input.is_none() {
+            input = tokio::select! {
                 biased;
-                Some(input) = frames.recv() => input,
-                input = receiver.recv() => input.expect("a sender is kept here"),
-                () = node.network.notified() => Input::NetworkChanged,
-                () = clock::sleep_until(next) => Input::Tick,
-            }
-        };
+                Some(input) = frames.recv() => Some(input),
+                input = receiver.recv() => Some(input.expect("a sender is kept here")),
+                () = node.network.notified() => Some(Input::NetworkChanged),
+                () = clock::sleep_until(wake) => None,
+            };
+        }
     }
     node.clients.end().await;
     // What was asked of the kernel last is done before the process ends.
@@ -275,19 +271,25 @@ async fn result_of<F: Future + Unpin>(request: &mut Option<F>) -> F::Output {
 impl Node {
     /// failover-protocol.md R1: what the wire has said counts before any timer, whoever got processor time first. It
     /// costs no plan, so it is taken in whole.
-    fn hear(&self, engine: &mut Engine, now: Instant, frames: &mut mpsc::Receiver<Input>) -> Vec<Action> {
+    fn take_frames(
+        &self,
+        engine: &mut Engine,
+        now: Instant,
+        wake: Instant,
+        frames: &mut mpsc::Receiver<Input>,
+    ) -> Vec<Action> {
         let mut actions = Vec::new();
         for _ in 0..FRAMES {
             let Ok(frame) = frames.try_recv() else { break };
-            actions.extend(engine.hear(now, frame));
+            actions.extend(engine.handle(now, frame));
         }
         // Also while so much else waits that nobody would listen.
         if self.network.notified().now_or_never().is_some() {
-            actions.extend(engine.hear(now, Input::NetworkChanged));
+            actions.extend(engine.handle(now, Input::NetworkChanged));
         }
-        if now >= engine.deadline() {
+        if now >= wake {
             for frame in self.listeners.drain() {
-                actions.extend(engine.hear(now, Input::Heard(frame)));
+                actions.extend(engine.handle(now, Input::Heard(frame)));
             }
         }
         actions
@@ -490,17 +492,17 @@ mod tests {
 
     #[test]
     fn a_loop_is_alive_for_half_a_minute_after_its_last_step() {
-        let (pulse, boot) = (Pulse::default(), Duration::from_hours(24));
-        assert_eq!(pulse.alive_at(boot).unwrap_err(), "the engine has not made a step for 86400 s");
-        pulse.beat(boot);
-        assert_eq!(pulse.alive_at(boot + Duration::from_secs(30)), Ok(()));
-        let stuck = pulse.alive_at(boot + Duration::from_secs(31));
+        let (liveness, boot) = (Liveness::default(), Duration::from_hours(24));
+        assert_eq!(liveness.alive_at(boot).unwrap_err(), "the engine has not made a step for 86400 s");
+        liveness.beat(boot);
+        assert_eq!(liveness.alive_at(boot + Duration::from_secs(30)), Ok(()));
+        let stuck = liveness.alive_at(boot + Duration::from_secs(31));
         assert_eq!(stuck.unwrap_err(), "the engine has not made a step for 31 s");
-        pulse.beat(boot + Duration::from_secs(40));
-        assert_eq!(pulse.alive_at(boot + Duration::from_secs(41)), Ok(()));
+        liveness.beat(boot + Duration::from_secs(40));
+        assert_eq!(liveness.alive_at(boot + Duration::from_secs(41)), Ok(()));
     }
 
-    fn parts(pulse: &Arc<Pulse>, recorder: Recorder) -> Parts<Noting> {
+    fn parts(liveness: &Arc<Liveness>, recorder: Recorder) -> Parts<Noting> {
         let config = crate::Config::from_env_and_args([], [], "node-1").unwrap();
         let api = runtime::scenario::Scenario::answering(|_| (404, serde_json::Value::Null));
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -511,7 +513,7 @@ mod tests {
             writer: Writer::new(api.client(), runtime::work_queue::QueueMetrics::default(), sender.clone()),
             recorder,
             metrics: Arc::new(Metrics::register(&mut registry, "node-1", "lock", "0")),
-            pulse: Arc::clone(pulse),
+            liveness: Arc::clone(liveness),
             release: CancellationToken::new(),
             campaigns: mpsc::unbounded_channel().0,
             swaps: mpsc::unbounded_channel().0,
@@ -523,10 +525,10 @@ mod tests {
 
     #[tokio::test]
     async fn only_steps_of_the_loop_are_signs_of_life() {
-        let pulse = Arc::new(Pulse::default());
+        let liveness = Arc::new(Liveness::default());
         let (recorder, _events) = Recorder::to_channel("test");
-        let mut process = Box::pin(run(parts(&pulse, recorder)));
-        let seen = || pulse.beat.load(Ordering::Relaxed);
+        let mut process = Box::pin(run(parts(&liveness, recorder)));
+        let seen = || liveness.beat.load(Ordering::Relaxed);
         assert_eq!(seen(), 0, "it has not begun");
         let two_beats = async {
             let mut first = 0;
@@ -539,23 +541,23 @@ mod tests {
             () = &mut process => panic!("nobody has ended it"),
             ended = tokio::time::timeout(Duration::from_secs(40), two_beats) => ended.expect("it goes round by itself"),
         }
-        assert_eq!(pulse.alive(), Ok(()));
+        assert_eq!(liveness.alive(), Ok(()));
         // Now it is stuck: whatever else runs in the process makes up for no step.
         let last = seen();
         tokio::time::sleep(Duration::from_millis(1200)).await;
         assert_eq!(seen(), last);
-        assert!(pulse.alive_at(Duration::from_secs(last + 31)).is_err());
+        assert!(liveness.alive_at(Duration::from_secs(last + 31)).is_err());
         drop(process);
     }
 
     #[test]
     fn a_process_is_not_ready_until_all_is_known_and_says_what_is_not() {
-        let pulse = Pulse::default();
-        assert_eq!(pulse.ready().unwrap_err(), "not known yet: the Services");
-        pulse.knows_all_but(Some("the Nodes"));
-        assert_eq!(pulse.ready().unwrap_err(), "not known yet: the Nodes");
-        pulse.knows_all_but(None);
-        assert_eq!(pulse.ready(), Ok(()));
+        let liveness = Liveness::default();
+        assert_eq!(liveness.ready().unwrap_err(), "not known yet: the Services");
+        liveness.knows_all_but(Some("the Nodes"));
+        assert_eq!(liveness.ready().unwrap_err(), "not known yet: the Nodes");
+        liveness.knows_all_but(None);
+        assert_eq!(liveness.ready(), Ok(()));
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::engine::{Engine, Input};
 use crate::keep::keep;
 use crate::membership::Membership;
 use crate::metrics::Metrics;
-use crate::node::{self, Parts, Pulse};
+use crate::node::{self, Liveness, Parts};
 use crate::serving::serve;
 use crate::swap::Swapper;
 use crate::wire::{NetlinkWire, obstacles};
@@ -108,7 +108,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let (recorder, events) = Recorder::new(client.clone(), COMPONENT);
     let events = tokio::spawn(events);
     let (inputs, received) = mpsc::unbounded_channel();
-    let pulse = Arc::new(Pulse::default());
+    let liveness = Arc::new(Liveness::default());
 
     let health = Health::new();
     let shared =
@@ -117,7 +117,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     tasks.spawn("writer of Services", plain(writer.clone().run(everything.clone())));
     feeds::services(&mut tasks, &shared);
     feeds::shutdown(&mut tasks, &inputs, shutdown);
-    serve_health(&mut tasks, &config, &registry, &pulse, &health);
+    serve_health(&mut tasks, &config, &registry, &liveness, &health);
 
     let release = CancellationToken::new();
     let (campaigns, asked_campaigns) = mpsc::unbounded_channel();
@@ -139,7 +139,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
         writer,
         recorder,
         metrics: Arc::new(metrics),
-        pulse,
+        liveness,
         release,
         campaigns,
         swaps,
@@ -195,10 +195,10 @@ fn serve_health(
     tasks: &mut Tasks,
     config: &Config,
     registry: &runtime::metrics::Metrics,
-    pulse: &Arc<Pulse>,
+    liveness: &Arc<Liveness>,
     health: &Health,
 ) {
-    let (beat, known) = (Arc::clone(pulse), Arc::clone(pulse));
+    let (beat, known) = (Arc::clone(liveness), Arc::clone(liveness));
     health.register("engine", Matters::Alive, Arc::new(move || beat.alive()));
     health.register("ownership", Matters::Ready, Arc::new(move || known.ready()));
     for listen in config.metrics.into_iter().chain(config.health) {

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
 use crate::engine::Input;
 use crate::ownership::node::Swap;
-use crate::record::{seat, sit};
+use crate::record::{owner_record, sit};
 use crate::view::{ServiceKey, Uid};
 
 /// How often the API servers are listed.
@@ -181,7 +181,7 @@ async fn request(client: Result<Client, String>, key: &ServiceKey, ask: Ask<Obje
             api.get_opt(&key.name).await.map_or_else(|error| failure(&error), |found| Answer::Found(found.map(read)))
         }
         Ask::Write(mut object, swap) => {
-            sit(&mut object.metadata, &swap.seat);
+            sit(&mut object.metadata, &swap.owner_record);
             match api.replace(&key.name, &PostParams::default(), &object).await {
                 Ok(_) => Answer::Written,
                 Err(error) if api_code(&error) == Some(409) => Answer::Conflict,
@@ -194,7 +194,7 @@ async fn request(client: Result<Client, String>, key: &ServiceKey, ask: Ask<Obje
 
 fn read(object: DynamicObject) -> Found<Object> {
     let uid = Uid(object.metadata.uid.clone().unwrap_or_default());
-    Found { uid, seat: seat(&object.metadata), object: Box::new(object) }
+    Found { uid, owner_record: owner_record(&object.metadata), object: Box::new(object) }
 }
 
 fn failure(error: &kube::Error) -> Answer<Object> {
@@ -213,7 +213,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::ownership::node::{Seat, Swapped, Term};
+    use crate::ownership::node::{OwnerRecord, Swapped, Term};
 
     fn object(host: &str, term: u64, version: &str) -> Value {
         json!({
@@ -266,8 +266,8 @@ mod tests {
     }
 
     fn swap() -> Swap {
-        let seat = |host: &str, term| Seat { host: host.into(), term: Term(term) };
-        Swap { uid: Uid("u".into()), expect: Some(seat("node-1", 3)), seat: seat("node-2", 4) }
+        let owner_record = |host: &str, term| OwnerRecord { host: host.into(), term: Term(term) };
+        Swap { uid: Uid("u".into()), expect: Some(owner_record("node-1", 3)), owner_record: owner_record("node-2", 4) }
     }
 
     fn settings() -> Settings {

@@ -240,7 +240,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::ownership::node::{Seat, Term};
+    use crate::ownership::node::{OwnerRecord, Term};
     use crate::record::sit;
     use crate::view::Port;
 
@@ -318,7 +318,7 @@ mod tests {
     #[tokio::test]
     async fn what_comes_to_be_wanted_while_an_older_record_turns_out_to_be_void_is_written() {
         let mut standing = object(&json!({}));
-        sit(&mut standing.metadata, &Seat { host: "node-2".into(), term: Term(5) });
+        sit(&mut standing.metadata, &OwnerRecord { host: "node-2".into(), term: Term(5) });
         let record = |uid: &str, term| Record {
             uid: crate::view::Uid(uid.into()),
             vip_host: Some("node-1".into()),

@@ -95,7 +95,7 @@ mod tests {
         for (term, expected) in
             [(8, Judgement::Yield(Term(8))), (6, Judgement::Outdated(Term(6))), (7, Judgement::Ignore)]
         {
-            // Each time: a rate limit that delays the loser would be a double answer.
+            // Each time: a rate limit that delays the former owner would be a double answer.
             for _ in 0..100 {
                 assert_eq!(judge.judge(now, &claim(5, Some(term)), &key(), Term(7)), expected);
             }

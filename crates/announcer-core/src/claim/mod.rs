@@ -1,7 +1,7 @@
 //! Claims: how a former owner that was only paused learns within milliseconds that it has lost (failover-protocol.md 1
 //! item 5, decisions.md 23). No I/O and no clock.
 //!
-//! * [`Claims`]: the winner's side. A take-over is finished when the loser knows: until then it hears, by unicast, the
+//! * [`Claims`]: the winner's side. A take-over is finished when the former owner knows: until then it hears, by unicast, the
 //!   claim of one of the VIPs after the other, each followed by a question whether it still answers.
 //! * [`tag`]: what the claim carries beside the announcement. [`Judge`]: the other side, what a heard claim is worth.
 
@@ -21,18 +21,18 @@ use crate::detect::Ask;
 use crate::frames::{Frame, Heard};
 use crate::ownership::node::{HAND_OVER_LINGER, Term};
 
-/// While the loser is silent, one claim in this time: it meets a VM in the first moments of its new life.
+/// While the former owner is silent, one claim in this time: it meets a VM in the first moments of its new life.
 const SLOW: Duration = Duration::from_millis(50);
-/// For [`SPELL`] after the loser began to answer: until it knows, two nodes answer.
+/// For [`SPELL`] after the former owner began to answer: until it knows, two nodes answer.
 const FAST: Duration = Duration::from_millis(10);
 const SPELL: Duration = Duration::from_secs(1);
-/// No VM is paused for so long on purpose; from then on the loser is taken for switched off. Switches forget its port
+/// No VM is paused for so long on purpose; from then on the former owner is taken for switched off. Switches forget its port
 /// and send our claims to everybody, so they become rare.
 const SWITCHED_OFF: Duration = Duration::from_mins(10);
 const RARE: Duration = Duration::from_secs(1);
 /// The first one, after the announcement that everybody hears.
 const FIRST: Duration = Duration::from_millis(1);
-/// Questions in a row without an answer after which a loser is silent about a VIP.
+/// Questions in a row without an answer after which a former owner is silent about a VIP.
 const SILENT: u32 = 5;
 /// Whoever has handed a VIP over knows the term from the start, and serves it until he hears its new owner or for
 /// [`HAND_OVER_LINGER`], from when he learns that the API has taken it.
@@ -42,7 +42,7 @@ const AT_ONCE: usize = 64;
 
 /// Who has lost VIPs to us.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Loser {
+pub(crate) struct FormerOwner {
     /// Name of its node.
     pub owner: String,
     /// Our interface towards it.
@@ -56,16 +56,16 @@ pub(crate) struct Won {
     pub address: IpAddr,
     /// Where it is now: our interface's MAC or our macvlan's.
     pub mac: Mac,
-    /// The MAC under which the loser hears us: that of its interface, also where the VIP has one of its own.
+    /// The MAC under which the former owner hears us: that of its interface, also where the VIP has one of its own.
     pub loser_mac: Mac,
     /// It has a MAC of its own, the same on every node. A question to that one would come to ourselves, and one to the
-    /// loser's interface is not answered: there only counts what the loser's node says.
+    /// former owner's interface is not answered: there only counts what the former owner's node says.
     pub on_macvlan: bool,
     /// Since when it is ours.
     pub term: Term,
     /// Of its Service.
     pub key: Key,
-    /// The loser may never have had it: unless it answers it is told less often soon, and not for ever.
+    /// The former owner may never have had it: unless it answers it is told less often soon, and not for ever.
     pub suspected: bool,
 }
 
@@ -85,9 +85,9 @@ pub(crate) enum Output {
         /// Term and tag.
         payload: Payload,
     },
-    /// Ask whether the loser still answers.
+    /// Ask whether the former owner still answers.
     Ask(Ask),
-    /// The loser has answered for a while and has stopped: clients may have believed it, so say to everybody again where
+    /// The former owner has answered for a while and has stopped: clients may have believed it, so say to everybody again where
     /// the VIP is.
     Announce(IpAddr),
 }
@@ -100,7 +100,7 @@ struct Claimed {
     on_macvlan: bool,
     term: Term,
     payload: Payload,
-    /// The loser's node was seen alive since, and knows who the owner is.
+    /// The former owner's node was seen alive since, and knows who the owner is.
     known: bool,
     /// Questions since its last answer, or since it began to answer for others.
     unanswered: u32,
@@ -121,7 +121,7 @@ impl Claimed {
 #[derive(Debug)]
 struct Claiming {
     vips: BTreeMap<IpAddr, Claimed>,
-    /// When the loser began to answer.
+    /// When the former owner began to answer.
     spell: Option<Instant>,
     /// When it answered last, or this began.
     last_sign: Instant,
@@ -133,7 +133,7 @@ struct Claiming {
 /// All VIPs whose former owners may not know yet.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    losers: BTreeMap<Loser, Claiming>,
+    former_owners: BTreeMap<FormerOwner, Claiming>,
 }
 
 impl Claims {
@@ -142,10 +142,10 @@ impl Claims {
         Self::default()
     }
 
-    /// A VIP was taken over from `loser`, who may be one of several. Once more for the same VIP: the newer term counts.
-    pub fn begin(&mut self, now: Instant, loser: Loser, won: &Won) {
+    /// A VIP was taken over from `former owner`, who may be one of several. Once more for the same VIP: the newer term counts.
+    pub fn begin(&mut self, now: Instant, former_owner: FormerOwner, won: &Won) {
         self.forget(won.address, |claimed| claimed.term != won.term);
-        let claiming = self.losers.entry(loser).or_insert_with(|| Claiming {
+        let claiming = self.former_owners.entry(former_owner).or_insert_with(|| Claiming {
             vips: BTreeMap::new(),
             spell: None,
             last_sign: now,
@@ -172,18 +172,20 @@ impl Claims {
 
     /// The VIP is not up any more: who has lost it, and under which MAC each is reached, since which term, and whether it is
     /// only suspected.
-    pub fn take(&mut self, address: IpAddr) -> Vec<(Loser, Mac, Term, bool)> {
+    pub fn take(&mut self, address: IpAddr) -> Vec<(FormerOwner, Mac, Term, bool)> {
         let mut taken = Vec::new();
-        self.losers.retain(|loser, claiming| {
+        self.former_owners.retain(|former_owner, claiming| {
             let claimed = claiming.vips.remove(&address);
-            taken.extend(claimed.map(|claimed| (loser.clone(), claimed.loser_mac, claimed.term, claimed.suspected)));
+            taken.extend(
+                claimed.map(|claimed| (former_owner.clone(), claimed.loser_mac, claimed.term, claimed.suspected)),
+            );
             !claiming.vips.is_empty()
         });
         taken
     }
 
     fn forget(&mut self, address: IpAddr, which: impl Fn(&Claimed) -> bool) {
-        self.losers.retain(|_, claiming| {
+        self.former_owners.retain(|_, claiming| {
             if claiming.vips.get(&address).is_some_and(&which) {
                 claiming.vips.remove(&address);
             }
@@ -191,11 +193,11 @@ impl Claims {
         });
     }
 
-    /// The Lease of a loser says that its watch has shown this term. That it was another record's is possible, where
+    /// The Lease of a former owner says that its watch has shown this term. That it was another record's is possible, where
     /// two have the same: then it learns of this one from its watch alone.
     pub fn known(&mut self, owner: &str, term: Term) {
-        self.losers.retain(|loser, claiming| {
-            if loser.owner == owner {
+        self.former_owners.retain(|former_owner, claiming| {
+            if former_owner.owner == owner {
                 claiming.vips.values_mut().for_each(|claimed| claimed.known |= term >= claimed.term);
                 claiming.vips.retain(|_, claimed| !claimed.is_over());
             }
@@ -203,22 +205,22 @@ impl Claims {
         });
     }
 
-    /// The node of a loser is gone for good.
+    /// The node of a former owner is gone for good.
     pub fn gone(&mut self, owner: &str) {
-        self.losers.retain(|loser, _| loser.owner != owner);
+        self.former_owners.retain(|former_owner, _| former_owner.owner != owner);
     }
 
     /// The nodes that are claimed at.
-    pub fn losers(&self) -> Vec<String> {
-        self.losers.keys().map(|loser| loser.owner.clone()).collect()
+    pub fn former_owners(&self) -> Vec<String> {
+        self.former_owners.keys().map(|former_owner| former_owner.owner.clone()).collect()
     }
 
     /// Takes in one frame; judges no timer.
-    pub fn hear(&mut self, now: Instant, frame: &Frame) {
+    pub fn on_frame(&mut self, now: Instant, frame: &Frame) {
         if frame.what == Heard::Probe {
             return;
         }
-        for (_, claiming) in self.losers.iter_mut().filter(|(loser, _)| loser.link == frame.link) {
+        for (_, claiming) in self.former_owners.iter_mut().filter(|(former_owner, _)| former_owner.link == frame.link) {
             let Some(claimed) = claiming.vips.get_mut(&frame.address).filter(|vip| vip.loser_mac == frame.mac) else {
                 continue;
             };
@@ -238,8 +240,8 @@ impl Claims {
     /// Claims what is due.
     pub fn tick(&mut self, now: Instant) -> Vec<Output> {
         let mut out = Vec::new();
-        self.losers.retain(|loser, claiming| {
-            claiming.tick(now, loser.link, &mut out);
+        self.former_owners.retain(|former_owner, claiming| {
+            claiming.tick(now, former_owner.link, &mut out);
             !claiming.vips.is_empty()
         });
         out
@@ -247,17 +249,21 @@ impl Claims {
 
     /// When to tick again; absent: nothing is claimed.
     pub fn deadline(&self) -> Option<Instant> {
-        self.losers.values().map(|claiming| claiming.next).min()
+        self.former_owners.values().map(|claiming| claiming.next).min()
     }
 
     /// How many VIPs are being claimed from those who had them.
     pub fn len(&self) -> usize {
-        self.losers.values().flat_map(|claiming| claiming.vips.values()).filter(|claimed| !claimed.suspected).count()
+        self.former_owners
+            .values()
+            .flat_map(|claiming| claiming.vips.values())
+            .filter(|claimed| !claimed.suspected)
+            .count()
     }
 
     /// Whether nothing is claimed.
     pub fn is_empty(&self) -> bool {
-        self.losers.is_empty()
+        self.former_owners.is_empty()
     }
 }
 

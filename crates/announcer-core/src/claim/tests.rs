@@ -11,8 +11,8 @@ fn vip(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
 
-fn loser() -> Loser {
-    Loser { owner: "node-2".into(), link: LINK }
+fn former_owner() -> FormerOwner {
+    FormerOwner { owner: "node-2".into(), link: LINK }
 }
 
 fn won(last: u8, term: u64) -> Won {
@@ -20,7 +20,7 @@ fn won(last: u8, term: u64) -> Won {
     Won { address: vip(last), mac: OURS, loser_mac: LOSER, on_macvlan: false, term: Term(term), key, suspected: false }
 }
 
-/// A loser on the wire: which VIPs it still has, and since when it hears.
+/// A former owner on the wire: which VIPs it still has, and since when it hears.
 struct Wire {
     now: Instant,
     claims: Claims,
@@ -37,7 +37,7 @@ impl Wire {
         let start = Instant::now();
         let mut claims = Claims::new();
         for last in vips {
-            claims.begin(start, loser(), &won(*last, 5));
+            claims.begin(start, former_owner(), &won(*last, 5));
         }
         Self {
             now: start,
@@ -51,7 +51,7 @@ impl Wire {
         }
     }
 
-    /// Runs for this time; the loser answers at once.
+    /// Runs for this time; the former owner answers at once.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(at) = self.claims.deadline().filter(|at| *at <= end) {
@@ -59,7 +59,7 @@ impl Wire {
             for output in self.claims.tick(self.now) {
                 match output {
                     Output::Claim { link, mac, address, to, .. } => {
-                        assert_eq!((link, mac, to), (LINK, OURS, LOSER), "by unicast, to the loser alone");
+                        assert_eq!((link, mac, to), (LINK, OURS, LOSER), "by unicast, to the former owner alone");
                         self.claimed.push((self.now - self.start, address));
                         if self.hears && self.obeys {
                             self.held.remove(&address);
@@ -76,7 +76,7 @@ impl Wire {
                                 to_us: true,
                                 payload: None,
                             };
-                            self.claims.hear(self.now, &frame);
+                            self.claims.on_frame(self.now, &frame);
                         }
                     }
                     Output::Announce(address) => self.announced.push(address),
@@ -110,7 +110,7 @@ fn a_loser_that_comes_back_from_a_pause_has_heard_all_of_two_hundred_claims_with
     wire.run(Duration::from_secs(3));
     assert_eq!(wire.held.len(), 200);
     wire.hears = true;
-    // A VIP that the loser does not answer for any more shows nothing: at worst the first question comes 50 ms later.
+    // A VIP that the former owner does not answer for any more shows nothing: at worst the first question comes 50 ms later.
     wire.obeys = false;
     wire.run(Duration::from_millis(50));
     wire.obeys = true;
@@ -152,7 +152,7 @@ fn a_take_over_is_finished_when_the_loser_is_silent_and_its_node_knows() {
 /// All members that do not know the term of what was ours before this process began.
 #[test]
 fn who_is_only_suspected_is_told_less_often_soon_and_not_for_ever_unless_it_answers() {
-    let suspect = |claims: &mut Claims, now| claims.begin(now, loser(), &Won { suspected: true, ..won(5, 5) });
+    let suspect = |claims: &mut Claims, now| claims.begin(now, former_owner(), &Won { suspected: true, ..won(5, 5) });
     let mut wire = Wire::new(&[]);
     suspect(&mut wire.claims, wire.start);
     assert_eq!((wire.claims_per_second(), wire.claims.len()), (20, 0), "it is nobody's loss as far as we know");
@@ -188,7 +188,7 @@ fn a_loser_that_speaks_and_does_not_hear_is_claimed_from_without_a_pause() {
     // It announces one of them again and again, so it is always just back.
     for _ in 0..40 {
         let frame = Frame { link: LINK, address: vip(5), mac: LOSER, what: Heard::Claim, to_us: false, payload: None };
-        wire.claims.hear(wire.now, &frame);
+        wire.claims.on_frame(wire.now, &frame);
         wire.run(Duration::from_millis(50));
     }
     let turns: Vec<Duration> =
@@ -200,7 +200,7 @@ fn a_loser_that_speaks_and_does_not_hear_is_claimed_from_without_a_pause() {
 #[test]
 fn on_a_macvlan_the_word_of_the_node_is_enough_and_nothing_is_asked() {
     let (mut claims, now) = (Claims::new(), Instant::now());
-    claims.begin(now, loser(), &Won { on_macvlan: true, ..won(5, 5) });
+    claims.begin(now, former_owner(), &Won { on_macvlan: true, ..won(5, 5) });
     assert!(matches!(claims.tick(now + FIRST)[..], [Output::Claim { .. }]));
     claims.known("node-2", Term(5));
     assert!(matches!(claims.tick(now + HAND_OVER)[..], [Output::Claim { .. }]));
@@ -221,9 +221,9 @@ fn who_has_handed_over_and_is_cut_off_is_claimed_from_for_as_long_as_he_may_serv
 #[test]
 fn what_is_gone_is_not_claimed() {
     let (mut claims, now) = (Claims::new(), Instant::now());
-    claims.begin(now, loser(), &won(5, 5));
-    claims.begin(now, loser(), &won(6, 5));
-    assert_eq!(claims.take(vip(5)), [(loser(), LOSER, Term(5), false)]);
+    claims.begin(now, former_owner(), &won(5, 5));
+    claims.begin(now, former_owner(), &won(6, 5));
+    assert_eq!(claims.take(vip(5)), [(former_owner(), LOSER, Term(5), false)]);
     assert_eq!(claims.len(), 1);
     claims.gone("node-2");
     assert!(claims.is_empty());
@@ -245,20 +245,20 @@ fn after_the_loser_has_answered_everybody_is_told_once_more() {
 #[test]
 fn answers_of_others_are_no_sign_of_the_loser() {
     let (mut claims, now) = (Claims::new(), Instant::now());
-    claims.begin(now, loser(), &won(5, 5));
+    claims.begin(now, former_owner(), &won(5, 5));
     claims.tick(now + FIRST);
     let answer = |link, mac| Frame { link, address: vip(5), mac, what: Heard::Answer, to_us: true, payload: None };
-    claims.hear(now, &answer(LINK, Mac::new([2, 0, 0, 0, 0, 7])));
-    claims.hear(now, &answer(LINK + 1, LOSER));
+    claims.on_frame(now, &answer(LINK, Mac::new([2, 0, 0, 0, 0, 7])));
+    claims.on_frame(now, &answer(LINK + 1, LOSER));
     assert_eq!(claims.deadline(), Some(now + FIRST + SLOW));
-    claims.hear(now, &answer(LINK, LOSER));
+    claims.on_frame(now, &answer(LINK, LOSER));
     assert_eq!(claims.deadline(), Some(now), "at once");
 }
 
 #[test]
 fn the_claim_that_is_sent_is_believed_by_its_reader() {
     let (mut claims, now) = (Claims::new(), Instant::now());
-    claims.begin(now, loser(), &won(5, 5));
+    claims.begin(now, former_owner(), &won(5, 5));
     let [Output::Claim { mac, address, payload, .. }, Output::Ask(_)] = claims.tick(now + FIRST)[..] else { panic!() };
     let bytes = crate::frames::claim(mac, address, LOSER, &payload);
     let frame = crate::frames::read(LINK, &bytes).unwrap();

@@ -89,7 +89,7 @@ pub const VARIABLES: &[Variable] = &[
         "election_mode",
         None,
         "node",
-        "Who owns an address. `node`: each node its part, a new owner in a quarter of a second; `service`: kube-vip's Lease per Service; `global`: kube-vip's one Lease",
+        "LandmarkKind owns an address. `node`: each node its part, a new owner in a quarter of a second; `service`: kube-vip's Lease per Service; `global`: kube-vip's one Lease",
     ),
     text(
         "failover_profile",

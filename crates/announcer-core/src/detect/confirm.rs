@@ -24,7 +24,7 @@ pub(super) struct Burst {
     /// MACs of the owner, and whether it has answered for something.
     owner: BTreeSet<Mac>,
     owner_answers: bool,
-    /// Whom we heard before, and who else has answered us now.
+    /// Recipient we heard before, and who else has answered us now.
     before: Before,
     found: BTreeSet<Mac>,
     rounds: u32,
@@ -84,7 +84,7 @@ impl Burst {
         self.suspects.retain(|address, _| wanted.contains(address));
     }
 
-    pub fn hear(&mut self, frame: &Frame) {
+    pub fn on_frame(&mut self, frame: &Frame) {
         match (self.suspects.get(&frame.address), frame.what) {
             (_, Heard::Probe) => {}
             (Some(mac), Heard::Answer) if *mac == frame.mac => {

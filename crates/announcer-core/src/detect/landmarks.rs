@@ -30,7 +30,7 @@ const HOSTS: usize = 8;
 
 /// Who a landmark is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Who {
+pub(crate) enum LandmarkKind {
     /// The way to everything else.
     Gateway,
     /// This node.
@@ -51,7 +51,7 @@ pub(crate) struct Landmark {
     /// Its MAC, if it is known; else everybody is asked.
     pub mac: Option<Mac>,
     /// Who it is.
-    pub who: Who,
+    pub who: LandmarkKind,
 }
 
 /// On which side of the LAN this node is.
@@ -65,7 +65,7 @@ pub(crate) enum Side {
     Greater,
 }
 
-/// Whom this node heard on one interface before it missed an owner; the owner itself is left out.
+/// Recipient this node heard on one interface before it missed an owner; the owner itself is left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Before {
     gateway: Option<Mac>,
@@ -93,7 +93,7 @@ impl Before {
 
 #[derive(Debug)]
 struct Entry {
-    who: Who,
+    who: LandmarkKind,
     mac: Option<Mac>,
     next: Instant,
     unanswered: u32,
@@ -121,13 +121,13 @@ impl Landmarks {
     /// These are named; hosts are looked for on these interfaces.
     pub fn name(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, vips: BTreeSet<IpAddr>) {
         (self.links, self.vips) = (links, vips);
-        let is_member = |landmark: &&Landmark| matches!(landmark.who, Who::Member(_));
+        let is_member = |landmark: &&Landmark| matches!(landmark.who, LandmarkKind::Member(_));
         self.members = named.iter().filter(is_member).filter_map(|landmark| landmark.mac).collect();
         let named: BTreeMap<(u32, IpAddr), &Landmark> =
             named.iter().map(|landmark| ((landmark.link, landmark.address), landmark)).collect();
         let (links, vips, members) = (&self.links, &self.vips, &self.members);
         self.known.retain(|(link, address), entry| {
-            let host = entry.who == Who::Host && links.contains(link) && !vips.contains(address);
+            let host = entry.who == LandmarkKind::Host && links.contains(link) && !vips.contains(address);
             let stays = host && entry.mac.is_none_or(|mac| !members.contains(&mac));
             stays || named.contains_key(&(*link, *address))
         });
@@ -145,7 +145,7 @@ impl Landmarks {
     }
 
     /// An answer to us, or somebody who asks about somebody else and so tells who it is.
-    pub fn hear(&mut self, now: Instant, frame: &Frame) {
+    pub fn on_frame(&mut self, now: Instant, frame: &Frame) {
         if frame.what != Heard::Answer {
             return;
         }
@@ -154,7 +154,7 @@ impl Landmarks {
                 (entry.answered, entry.unanswered) = (Some(now), 0);
                 entry.next = now + EVERY;
                 // A member's is on its card.
-                if !matches!(entry.who, Who::Member(_)) {
+                if !matches!(entry.who, LandmarkKind::Member(_)) {
                     entry.mac = Some(frame.mac);
                 }
             }
@@ -165,22 +165,28 @@ impl Landmarks {
             && !self.vips.contains(&frame.address)
             && !self.members.contains(&frame.mac)
             && !frame.address.is_unspecified();
-        let hosts = self.known.iter().filter(|((link, _), entry)| *link == frame.link && entry.who == Who::Host);
+        let hosts =
+            self.known.iter().filter(|((link, _), entry)| *link == frame.link && entry.who == LandmarkKind::Host);
         if is_host && hosts.count() < HOSTS {
-            let entry =
-                Entry { who: Who::Host, mac: Some(frame.mac), next: now + FIRST, unanswered: 0, answered: None };
+            let entry = Entry {
+                who: LandmarkKind::Host,
+                mac: Some(frame.mac),
+                next: now + FIRST,
+                unanswered: 0,
+                answered: None,
+            };
             self.known.insert((frame.link, frame.address), entry);
         }
     }
 
-    /// Whom to ask now.
+    /// Recipient to ask now.
     pub fn due(&mut self, now: Instant) -> Vec<Ask> {
         let mut asks = Vec::new();
         self.known.retain(|(link, address), entry| {
             if now < entry.next {
                 return true;
             }
-            if entry.who == Who::Host && entry.unanswered >= MISSES {
+            if entry.who == LandmarkKind::Host && entry.unanswered >= MISSES {
                 return false;
             }
             let unheard = entry.answered.is_none() && entry.unanswered >= MISSES;
@@ -196,16 +202,17 @@ impl Landmarks {
         self.known.values().map(|entry| entry.next).min()
     }
 
-    /// Whom this node has heard before on this interface, without these nodes and these MACs.
+    /// Recipient this node has heard before on this interface, without these nodes and these MACs.
     pub fn before(&self, now: Instant, link: u32, apart: &BTreeSet<String>, macs: &BTreeSet<Mac>) -> Before {
-        let is_apart = |entry: &Entry| matches!(&entry.who, Who::Member(node) if apart.contains(node));
+        let is_apart = |entry: &Entry| matches!(&entry.who, LandmarkKind::Member(node) if apart.contains(node));
         let there = || self.known.iter().filter(|((on, _), _)| *on == link).map(|(_, entry)| entry);
         let mut left_out = macs.clone();
         left_out.extend(there().filter(|entry| is_apart(entry)).filter_map(|entry| entry.mac));
         let counts = |entry: &&Entry| {
             entry.is_heard(now, FORGOTTEN) && entry.mac.is_some_and(|mac| !left_out.contains(&mac)) && !is_apart(entry)
         };
-        let gateway = there().filter(counts).find(|entry| entry.who == Who::Gateway).and_then(|entry| entry.mac);
+        let gateway =
+            there().filter(counts).find(|entry| entry.who == LandmarkKind::Gateway).and_then(|entry| entry.mac);
         Before { gateway, all: there().filter(counts).filter_map(|entry| entry.mac).collect() }
     }
 
@@ -226,10 +233,9 @@ impl Landmarks {
 
     /// Whether somebody of this MAC is a landmark there that is no member.
     pub fn is_outside(&self, link: u32, mac: Mac) -> bool {
-        self.known
-            .iter()
-            .any(|((on, _), entry)| *on == link && entry.mac == Some(mac) && !matches!(entry.who, Who::Member(_)))
-            && !self.members.contains(&mac)
+        self.known.iter().any(|((on, _), entry)| {
+            *on == link && entry.mac == Some(mac) && !matches!(entry.who, LandmarkKind::Member(_))
+        }) && !self.members.contains(&mac)
     }
 
     /// How many that are no members this node hears on each interface.
@@ -256,12 +262,12 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    fn named(last: u8, who: Who) -> Landmark {
+    fn named(last: u8, who: LandmarkKind) -> Landmark {
         Landmark { link: 3, address: address(last), mac: Some(mac(last)), who }
     }
 
     fn member(last: u8) -> Landmark {
-        named(last, Who::Member(format!("node-{last}")))
+        named(last, LandmarkKind::Member(format!("node-{last}")))
     }
 
     fn frame(last: u8, to_us: bool) -> Frame {
@@ -297,7 +303,7 @@ mod tests {
     #[test]
     fn landmarks_are_asked_now_and_then_and_those_that_never_answer_seldom() {
         let (mut landmarks, start) = (Landmarks::default(), Instant::now());
-        let gateway = Landmark { mac: None, ..named(254, Who::Gateway) };
+        let gateway = Landmark { mac: None, ..named(254, LandmarkKind::Gateway) };
         landmarks.name(start, &[member(2), gateway], BTreeSet::from([3]), BTreeSet::new());
         let mut asked: BTreeMap<IpAddr, Vec<u64>> = BTreeMap::new();
         for second in 0..180 {
@@ -305,7 +311,7 @@ mod tests {
             for ask in landmarks.due(now) {
                 asked.entry(ask.address).or_default().push(second);
                 if ask.address == address(2) {
-                    landmarks.hear(now, &frame(2, true));
+                    landmarks.on_frame(now, &frame(2, true));
                 } else {
                     assert_eq!(ask.to, Mac::BROADCAST);
                 }
@@ -326,15 +332,16 @@ mod tests {
         let elsewhere = Frame { link: 9, ..frame(202, false) };
         spoken.splice(0..0, [vip, other_address_of_a_member, elsewhere, frame(2, false)]);
         for frame in &spoken {
-            landmarks.hear(start, frame);
+            landmarks.on_frame(start, frame);
         }
-        let hosts = |landmarks: &Landmarks| landmarks.known.values().filter(|entry| entry.who == Who::Host).count();
+        let hosts =
+            |landmarks: &Landmarks| landmarks.known.values().filter(|entry| entry.who == LandmarkKind::Host).count();
         assert_eq!(hosts(&landmarks), HOSTS);
         for second in 0..30 {
             let now = start + Duration::from_secs(second);
             for ask in landmarks.due(now) {
                 if ask.address == address(101) {
-                    landmarks.hear(now, &frame(101, true));
+                    landmarks.on_frame(now, &frame(101, true));
                 }
             }
         }
@@ -347,13 +354,13 @@ mod tests {
     #[test]
     fn the_owner_and_what_stands_with_it_is_left_out_of_what_was_heard_before() {
         let (mut landmarks, now) = (Landmarks::default(), Instant::now());
-        let api_on_1 = Landmark { mac: Some(mac(1)), ..named(9, Who::ApiServer) };
-        let named = [member(1), member(2), member(3), api_on_1, named(254, Who::Gateway)];
+        let api_on_1 = Landmark { mac: Some(mac(1)), ..named(9, LandmarkKind::ApiServer) };
+        let named = [member(1), member(2), member(3), api_on_1, named(254, LandmarkKind::Gateway)];
         landmarks.name(now, &named, BTreeSet::from([3]), BTreeSet::new());
         for heard in [1, 2, 3, 254] {
-            landmarks.hear(now, &frame(heard, true));
+            landmarks.on_frame(now, &frame(heard, true));
         }
-        landmarks.hear(now, &Frame { mac: mac(1), ..frame(9, true) });
+        landmarks.on_frame(now, &Frame { mac: mac(1), ..frame(9, true) });
         let before = |apart: &[&str], out: &[u8]| {
             let apart = apart.iter().map(|node| (*node).to_owned()).collect();
             landmarks.before(now, 3, &apart, &macs(out)).all

@@ -7,7 +7,7 @@
 //! * `confirm.rs`: the confirmation burst of an owner, by broadcast, beside it the landmarks.
 //! * `landmarks.rs`: who else is on the LAN, asked now and then.
 //!
-//! The rules: R1, all that was heard is fed in by [`Detector::hear`] before [`Detector::tick`] judges a timer, and a late
+//! The rules: R1, all that was heard is fed in by [`Detector::on_frame`] before [`Detector::tick`] judges a timer, and a late
 //! tick puts off the next one; R2, what was asked before a late tick counts neither way; R3, nobody is called silent
 //! without a burst; R4, nor without saying on which side of the LAN we are; R5, nobody is suspected before it answered
 //! once for this record, or had the time for it.
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use l2_types::Mac;
 use landmarks::Landmarks;
-pub(crate) use landmarks::{Landmark, Side, Who};
+pub(crate) use landmarks::{Landmark, LandmarkKind, Side};
 pub use profile::{ParseProfileError, Profile, Timers};
 use watch::Watch;
 
@@ -37,7 +37,7 @@ pub struct Ask {
     pub link: u32,
     /// About what.
     pub address: IpAddr,
-    /// Whom; [`Mac::BROADCAST`]: everybody.
+    /// Recipient; [`Mac::BROADCAST`]: everybody.
     pub to: Mac,
 }
 
@@ -124,8 +124,8 @@ impl Detector {
     }
 
     /// Takes in one frame; judges nothing (R1).
-    pub fn hear(&mut self, now: Instant, frame: &Frame) {
-        self.landmarks.hear(now, frame);
+    pub fn on_frame(&mut self, now: Instant, frame: &Frame) {
+        self.landmarks.on_frame(now, frame);
         for ((owner, link), watch) in &mut self.watches {
             if *link != frame.link {
                 continue;

@@ -31,7 +31,7 @@ fn target(node: u8, rank: u8, vips: &[u8]) -> Target {
 }
 
 fn gateway() -> Landmark {
-    Landmark { link: LINK, address: GATEWAY, mac: Some(GATEWAY_MAC), who: Who::Gateway }
+    Landmark { link: LINK, address: GATEWAY, mac: Some(GATEWAY_MAC), who: LandmarkKind::Gateway }
 }
 
 /// A LAN in which who has what is a table, and answers come at once or never.
@@ -126,7 +126,7 @@ impl Lan {
 
     fn heard(&mut self, address: IpAddr, mac: Mac, what: Heard) {
         let to_us = what == Heard::Answer;
-        self.detector.hear(self.now, &Frame { link: LINK, address, mac, what, to_us, payload: None });
+        self.detector.on_frame(self.now, &Frame { link: LINK, address, mac, what, to_us, payload: None });
     }
 
     /// This node answers for nothing any more.
@@ -463,8 +463,12 @@ fn a_verdict_is_repeated_with_patience_while_the_record_does_not_change() {
 /// A LAN with these hosts beside the gateway, which were heard before; whom we hear from then on.
 fn with_hosts(hosts: &[u8]) -> Lan {
     let mut lan = Lan::new(&[target(2, 0, &[5])]);
-    let member =
-        |last: &u8| Landmark { link: LINK, address: vip(*last), mac: Some(mac(*last)), who: Who::Member(name(*last)) };
+    let member = |last: &u8| Landmark {
+        link: LINK,
+        address: vip(*last),
+        mac: Some(mac(*last)),
+        who: LandmarkKind::Member(name(*last)),
+    };
     let named: Vec<Landmark> = hosts.iter().map(member).chain([gateway()]).collect();
     for host in hosts {
         lan.hosts.insert(vip(*host));

@@ -142,7 +142,7 @@ impl Watch {
             lesser.since.insert(frame.mac, now);
         }
         if let Some(burst) = &mut self.burst {
-            burst.hear(frame);
+            burst.on_frame(frame);
         }
     }
 

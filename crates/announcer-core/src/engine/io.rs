@@ -78,8 +78,6 @@ pub enum Input {
     ApiServers(BTreeSet<IpAddr>),
     /// While stopping: another node has taken the Lease.
     Successor(String),
-    /// Time passed.
-    Tick,
 }
 
 /// What a client of either version of DHCP reports.

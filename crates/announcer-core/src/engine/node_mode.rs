@@ -25,7 +25,9 @@ use crate::detect::{self, Ask, Detector, Landmark, Timers};
 use crate::frames::Frame;
 use crate::network::{Family, Network, looks_like_a_vip};
 use crate::ownership::Owners;
-use crate::ownership::node::{Card, Change, Cluster, Review, Scene, Swap, Swapped, Targets, Verdict, card_links};
+use crate::ownership::node::{
+    Card, Change, Cluster, Review, ReviewContext, Swap, Swapped, Targets, Verdict, card_links,
+};
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
@@ -147,7 +149,7 @@ impl Engine {
         cluster.set_card(now, card(&used));
         let holding = holding(network, &self.vips, &self.observer);
         let refused = refused(&self.vips);
-        let scene = Scene {
+        let context = ReviewContext {
             refused: &refused,
             services: &self.services,
             groups: self.services.groups(),
@@ -157,7 +159,7 @@ impl Engine {
             holding: &holding,
             stopping: leaving,
         };
-        let review = cluster.review(now, &scene);
+        let review = cluster.review(now, &context);
         let uses: BTreeSet<u32> = review.links.iter().map(|(link, _)| *link).collect();
         if uses != used || cluster.is_card_outdated(now) {
             // The others may be waiting for a node that has this interface, or may have what this one cannot.
@@ -194,7 +196,7 @@ impl Engine {
             self.node_mode.detector.watch(now, &review.targets);
             self.node_mode.targets = review.targets;
         }
-        review.losers.into_iter().for_each(|loser| self.node_mode.unclaimed.add(loser));
+        review.former_owners.into_iter().for_each(|former_owner| self.node_mode.unclaimed.add(former_owner));
         self.claim_all(now);
         self.node_mode.unannounced = review.unannounced;
         for (key, reason, text) in review.told {
@@ -238,8 +240,8 @@ impl Engine {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let own = |mac| network.links.iter().any(|link| link.mac == Some(mac));
         self.out.replan_if(cluster.frame(now, frame, own));
-        self.node_mode.detector.hear(now, frame);
-        self.node_mode.claims.hear(now, frame);
+        self.node_mode.detector.on_frame(now, frame);
+        self.node_mode.claims.on_frame(now, frame);
     }
 
     /// What is due: questions to owners, verdicts, claims, the card.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::vip::{Adding, Carrier, Phase};
 use super::{Action, Engine, Resumed, Vip, WireOp};
 use crate::plan::VipId;
-use crate::security::{self, Protection, Scene};
+use crate::security::{self, Protection, RuleInputs};
 use crate::view::{ServiceKey, Uid};
 
 /// The rules of service security, as far as the kernel has said. It may take half a minute over them, behind others who
@@ -127,7 +127,7 @@ impl Engine {
         let leased = self.vips.iter().filter(|(id, _)| id.is_dhcp());
         let leased: BTreeMap<IpAddr, Vec<ServiceKey>> =
             leased.filter_map(|(_, vip)| Some((Vip::address(vip)?, vip.members.clone()))).collect();
-        let wanted = security::protection(&Scene {
+        let wanted = security::protection(&RuleInputs {
             services: &self.services,
             network,
             leased: &leased,

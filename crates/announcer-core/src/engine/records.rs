@@ -260,9 +260,9 @@ impl Engine {
         let term = match &self.ownership {
             Owners::Elected(_) => None,
             // What was handed over is the new owner's to write on.
-            Owners::Node(cluster) => {
-                Some(cluster.seat(&view.key).filter(|seat| seat.host == self.config.node_name)?.term)
-            }
+            Owners::Node(cluster) => Some(
+                cluster.owner_record(&view.key).filter(|owner_record| owner_record.host == self.config.node_name)?.term,
+            ),
         };
         let vip_host = Some(self.config.node_name.clone());
         let mut record = Record { uid: view.uid.clone(), vip_host, term, lost, ..Record::default() };

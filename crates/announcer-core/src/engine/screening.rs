@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{Engine, Owner, Owners, Ownership};
 use crate::reason::Reason;
-use crate::screen::Teller;
+use crate::screen::Reporter;
 
 impl Engine {
     /// `node` mode: what is known of the addresses of machines.
@@ -16,9 +16,9 @@ impl Engine {
 
     pub(super) fn tell_refused(&mut self, now: Instant) {
         for (key, refusal) in self.services.refusals() {
-            let ours = match &refusal.teller {
-                Teller::Node(node) => *node == self.config.node_name,
-                Teller::OwnerOf(owner) => {
+            let ours = match &refusal.reporter {
+                Reporter::Node(node) => *node == self.config.node_name,
+                Reporter::OwnerOf(owner) => {
                     self.services.get(owner).is_some_and(|view| self.ownership.of(view) == Owner::Mine)
                 }
             };

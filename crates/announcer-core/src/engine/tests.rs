@@ -95,7 +95,7 @@ impl Node {
     }
 
     pub fn start_with(&mut self, views: &[ServiceView], lease: LeaseState) {
-        self.feed(Input::Tick);
+        self.tick();
         for view in views {
             self.upsert(view.clone());
         }
@@ -117,16 +117,25 @@ impl Node {
     }
 
     pub fn feed(&mut self, input: Input) {
-        let mut inputs = VecDeque::from([input]);
+        self.run(Some(input));
+    }
+
+    /// Lets what is due be done.
+    pub fn tick(&mut self) {
+        self.run(None);
+    }
+
+    fn run(&mut self, input: Option<Input>) {
+        let mut inputs: VecDeque<Input> = input.into_iter().collect();
         let mut steps = 0;
-        while let Some(input) = inputs.pop_front() {
+        while steps == 0 || !inputs.is_empty() {
             steps += 1;
             assert!(
                 steps < 1000,
                 "the engine goes round in circles: {:?}",
                 &self.log[self.log.len().saturating_sub(10)..]
             );
-            let actions = self.engine.step(self.now, input);
+            let actions = self.engine.step(self.now, inputs.pop_front());
             assert!(self.engine.deadline() > self.now, "a timer stays due: the loop would spin");
             for action in actions {
                 match action {
@@ -197,7 +206,7 @@ impl Node {
                     }
                     Action::Listen(wanted) => self.listening = wanted,
                     Action::Swap(key, swap) => {
-                        self.note(&format!("swap {} {} {}", key.name, swap.seat.host, swap.seat.term));
+                        self.note(&format!("swap {} {} {}", key.name, swap.owner_record.host, swap.owner_record.term));
                         self.swaps.push((key, swap));
                     }
                     Action::Membership(card) => self.cards.push(card),
@@ -221,7 +230,7 @@ impl Node {
             assert!(idle < 100, "a timer is due and never served: {:?}", self.engine.status());
             self.now = next;
             self.expire();
-            self.feed(Input::Tick);
+            self.tick();
         }
         self.now = end;
         self.expire();

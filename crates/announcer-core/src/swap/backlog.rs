@@ -45,11 +45,15 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ownership::node::{Seat, Term};
+    use crate::ownership::node::{OwnerRecord, Term};
     use crate::view::Uid;
 
     fn swap(term: u64) -> Swap {
-        Swap { uid: Uid("u".into()), expect: None, seat: Seat { host: "node-1".into(), term: Term(term) } }
+        Swap {
+            uid: Uid("u".into()),
+            expect: None,
+            owner_record: OwnerRecord { host: "node-1".into(), term: Term(term) },
+        }
     }
 
     #[test]

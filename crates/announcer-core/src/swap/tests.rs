@@ -5,12 +5,12 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn seat(host: &str, term: u64) -> Seat {
-    Seat { host: host.into(), term: Term(term) }
+fn owner_record(host: &str, term: u64) -> OwnerRecord {
+    OwnerRecord { host: host.into(), term: Term(term) }
 }
 
 fn swap() -> Swap {
-    Swap { uid: Uid("u".into()), expect: Some(seat("node-1", 3)), seat: seat("node-2", 4) }
+    Swap { uid: Uid("u".into()), expect: Some(owner_record("node-1", 3)), owner_record: owner_record("node-2", 4) }
 }
 
 fn web() -> ServiceKey {
@@ -22,7 +22,7 @@ struct Api {
     start: Instant,
     now: Instant,
     swaps: Swaps<u64>,
-    standing: Seat,
+    standing: OwnerRecord,
     uid: &'static str,
     version: u64,
     /// How long a request over this connection takes, by its number; absent: it is never answered.
@@ -44,7 +44,7 @@ impl Api {
             start,
             now: start,
             swaps: Swaps::default(),
-            standing: seat("node-1", 3),
+            standing: owner_record("node-1", 3),
             uid: "u",
             version: 1,
             takes: Box::new(takes),
@@ -107,13 +107,13 @@ impl Api {
         match ask {
             Ask::Read => Answer::Found(Some(Found {
                 uid: Uid(self.uid.into()),
-                seat: Some(self.standing.clone()),
+                owner_record: Some(self.standing.clone()),
                 object: self.version,
             })),
             Ask::Write(version, _) if version != self.version => Answer::Conflict,
             Ask::Write(_, swap) => {
                 self.version += 1;
-                self.standing = swap.seat;
+                self.standing = swap.owner_record;
                 Answer::Written
             }
         }
@@ -131,7 +131,7 @@ fn an_api_that_is_slow_for_everybody_lets_a_swap_through_with_two_new_connection
         assert_eq!(api.opened.len(), connections, "{takes:?}");
         assert_eq!(api.opened, api.closed, "none stays open");
         // The next one knows that it takes so long.
-        (api.told, api.standing, api.start) = (Vec::new(), seat("node-1", 3), api.now);
+        (api.told, api.standing, api.start) = (Vec::new(), owner_record("node-1", 3), api.now);
         api.ask(swap());
         api.run(Duration::from_mins(1));
         assert_eq!(
@@ -160,13 +160,13 @@ fn a_dead_api_server_costs_a_swap_a_tenth_of_a_second_and_the_next_ones_nothing(
     assert_eq!(api.told, [(ms(110), Swapped::Won)]);
     let found = api.opened[0];
     assert_eq!((api.opened.len(), api.closed.len()), (1, 0));
-    (api.told, api.standing, api.start) = (Vec::new(), seat("node-1", 3), api.now);
+    (api.told, api.standing, api.start) = (Vec::new(), owner_record("node-1", 3), api.now);
     api.ask(swap());
     api.run(Duration::from_mins(1));
     assert_eq!(api.told, [(ms(10), Swapped::Won)], "it begins there");
     // That one dies too: the usual way may be the better one again.
     api.takes = Box::new(|connection| (connection == USUAL).then_some(ms(5)));
-    (api.told, api.standing, api.start) = (Vec::new(), seat("node-1", 3), api.now);
+    (api.told, api.standing, api.start) = (Vec::new(), owner_record("node-1", 3), api.now);
     api.ask(swap());
     api.run(Duration::from_mins(1));
     assert_eq!(api.told, [(ms(110), Swapped::Won)]);
@@ -226,10 +226,10 @@ fn a_failure_says_why_the_last_request_failed() {
 #[test]
 fn only_a_record_that_is_as_believed_is_replaced() {
     for (name, standing, writes) in [
-        ("as believed", seat("node-1", 3), true),
-        ("older: somebody put it back", seat("node-9", 2), true),
-        ("another owner of the same term", seat("node-3", 3), false),
-        ("a newer owner", seat("node-3", 4), false),
+        ("as believed", owner_record("node-1", 3), true),
+        ("older: somebody put it back", owner_record("node-9", 2), true),
+        ("another owner of the same term", owner_record("node-3", 3), false),
+        ("a newer owner", owner_record("node-3", 4), false),
     ] {
         let mut api = Api::new(|_| Some(ms(5)));
         api.standing = standing.clone();
@@ -243,7 +243,7 @@ fn only_a_record_that_is_as_believed_is_replaced() {
 #[test]
 fn a_write_whose_answer_was_lost_is_recognised() {
     let mut api = Api::new(|_| Some(ms(5)));
-    api.standing = swap().seat;
+    api.standing = swap().owner_record;
     api.ask(swap());
     api.run(Duration::from_mins(1));
     assert_eq!((api.told.as_slice(), api.sent.as_slice()), (&[(ms(5), Swapped::Won)][..], &[(USUAL, false)][..]));
@@ -270,9 +270,10 @@ fn what_an_api_server_refuses_is_asked_of_no_other() {
 
 #[test]
 fn a_conflict_is_read_again_at_once_and_decided_by_what_stands_then() {
-    for (standing, expected, took) in
-        [(seat("node-1", 3), Swapped::Won, 20), (seat("node-3", 4), Swapped::Other(seat("node-3", 4)), 15)]
-    {
+    for (standing, expected, took) in [
+        (owner_record("node-1", 3), Swapped::Won, 20),
+        (owner_record("node-3", 4), Swapped::Other(owner_record("node-3", 4)), 15),
+    ] {
         let mut api = Api::new(|_| Some(ms(5)));
         let mut once = true;
         api.fails = Box::new(move |_, write| (write && std::mem::take(&mut once)).then_some(Answer::Conflict));

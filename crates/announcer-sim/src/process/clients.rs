@@ -75,7 +75,7 @@ impl Clients {
     }
 
     /// A frame that came in on `link`: one about addresses, or one for the client. True if somebody wants it.
-    pub fn hear(&mut self, link: u32, about_addresses: bool, frame: &Rc<[u8]>) -> bool {
+    pub fn on_frame(&mut self, link: u32, about_addresses: bool, frame: &Rc<[u8]>) -> bool {
         let mut wanted = false;
         for running in self.running.values_mut().filter(|running| running.link == link) {
             if !about_addresses {

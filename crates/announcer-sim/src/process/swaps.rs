@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use announcer_core::engine::Input;
 use announcer_core::ownership::node::Swap;
-use announcer_core::record::seat;
+use announcer_core::record::owner_record;
 use announcer_core::swap::{Act, Answer, Ask, Found, Swaps};
 use announcer_core::view::{ServiceKey, Uid};
 
@@ -41,7 +41,7 @@ impl Swapper {
             // After a write too: then it says what was to be written.
             api::Answer::Service(object) => Answer::Found(object.map(|(version, object)| Found {
                 uid: Uid(object.metadata.uid.clone().unwrap_or_default()),
-                seat: seat(&object.metadata),
+                owner_record: owner_record(&object.metadata),
                 object: version,
             })),
             api::Answer::Conflict => Answer::Conflict,

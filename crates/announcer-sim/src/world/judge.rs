@@ -142,7 +142,7 @@ impl World<'_> {
         let known = Duration::from_secs(2 * self.scenario.lease[0]).max(Duration::from_secs(15));
         let settled = |since: Option<&Duration>| since.is_some_and(|since| *since + known < self.now);
         let heard = settled(self.judge.well_since.get(&owner)) && settled(self.judge.answering[index].get(&owner));
-        if swap.seat.host == self.nodes[n].name
+        if swap.owner_record.host == self.nodes[n].name
             && heard
             && !self.is_heard_outside(n)
             && self.nodes[owner].deceived_at.is_none()

@@ -97,7 +97,7 @@ impl World<'_> {
         for link in process.clients.links() {
             let own = node.kernel.link(link).and_then(|link| link.mac);
             if own.is_some_and(|own| header.destination == Mac::BROADCAST || header.destination == own) {
-                heard |= process.clients.hear(link, about_addresses, frame);
+                heard |= process.clients.on_frame(link, about_addresses, frame);
             }
         }
         for (link, family) in &process.listening {

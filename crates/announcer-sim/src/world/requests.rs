@@ -72,7 +72,7 @@ impl World<'_> {
             self.judge_taking(n, key, swap);
         }
         if let (Request::Sit(key, _, swap), Answer::Service(Some(_))) = (request, &answer)
-            && swap.seat.host != self.nodes[n].name
+            && swap.owner_record.host != self.nodes[n].name
         {
             self.handed.insert((n, key.clone()), self.now);
         }

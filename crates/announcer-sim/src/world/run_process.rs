@@ -25,25 +25,20 @@ impl World<'_> {
         let (clock, wall) = (self.clock(n), self.wall(n));
         let traced = self.trace.is_some();
         let process = self.nodes[n].process.as_mut().expect("it runs");
-        let mut inputs = process.gather(clock, wall);
-        if inputs.is_empty() && process.engine.deadline() <= clock {
-            inputs.push(Input::Tick);
-        }
+        let inputs = process.gather(clock, wall);
         let foreign = inputs.iter().rev().find_map(|input| match input {
             Input::Foreign(lock) => Some(lock.clone()),
             _ => None,
         });
         let mut actions = Vec::new();
         let mut seen = Vec::new();
-        let last = inputs.len();
-        for (index, input) in inputs.into_iter().enumerate() {
+        for input in inputs {
             if traced && !is_dull_input(&input) {
                 seen.push(describe(&input));
             }
-            // As `node.rs`: what waits is taken in before a timer is judged.
-            let step = index + 1 == last;
-            actions.extend(if step { process.engine.step(clock, input) } else { process.engine.hear(clock, input) });
+            actions.extend(process.engine.handle(clock, input));
         }
+        actions.extend(process.engine.poll(clock, false));
         let requests = std::mem::take(&mut process.requests);
         if let Some(lock) = foreign {
             self.honour(n, lock.as_ref());
@@ -61,8 +56,8 @@ impl World<'_> {
         for (purpose, request) in requests.into_iter().chain(late) {
             self.send(n, purpose, request);
         }
-        let process = self.nodes[n].process.as_ref().expect("it did not exit");
-        let (sleep, leads) = (process.deadline(clock).saturating_duration_since(clock), process.leads());
+        let process = self.nodes[n].process.as_mut().expect("it did not exit");
+        let (sleep, leads) = (process.wake_at(clock).saturating_duration_since(clock), process.leads());
         self.judge.changed |= std::mem::replace(&mut self.nodes[n].led, leads) != leads;
         self.count_steps(n, sleep);
         let lateness = self.between(0, self.scenario.busy_us);

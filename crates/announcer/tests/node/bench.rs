@@ -13,7 +13,7 @@ use announcer::Config;
 use announcer::class::ClassRules;
 use announcer::engine::{Engine, Input};
 use announcer::metrics::Metrics;
-use announcer::node::{self, Parts, Pulse};
+use announcer::node::{self, Liveness, Parts};
 use announcer::ownership::LeaseState;
 use announcer::view::{ServiceKey, ServiceView};
 use announcer::wire::NetlinkWire;
@@ -348,7 +348,7 @@ impl Bench {
             writer: writer.clone(),
             recorder,
             metrics: Arc::new(Metrics::register(&mut registry, "node-1", "lock", "0")),
-            pulse: Arc::new(Pulse::default()),
+            liveness: Arc::new(Liveness::default()),
             release: CancellationToken::new(),
             campaigns: mpsc::unbounded_channel().0,
             swaps: mpsc::unbounded_channel().0,

@@ -8,28 +8,28 @@ use super::super::{Action, Engine, Heard};
 use crate::claim::{self, Judgement, Key, Won};
 use crate::frames::Frame;
 use crate::ownership::Owners;
-use crate::ownership::node::{Loser, Term};
+use crate::ownership::node::{LostVip, Term};
 use crate::plan::VipId;
 use crate::view::{ServiceKey, Uid};
 
 /// Losers of what is ours and not up here yet. A claim makes a former owner withdraw, and draws the traffic of a
 /// macvlan's MAC: until we serve, that would be a gap.
 #[derive(Default)]
-pub(super) struct Unclaimed(BTreeMap<VipId, Vec<Loser>>);
+pub(super) struct Unclaimed(BTreeMap<VipId, Vec<LostVip>>);
 
 impl Unclaimed {
     /// One who has to be told. Of several that had the same VIP all that have lost it to the newest term.
-    pub fn add(&mut self, loser: Loser) {
-        let waiting = self.0.entry(loser.vip.clone()).or_default();
-        if waiting.iter().any(|waiting| waiting.term > loser.term) {
+    pub fn add(&mut self, former_owner: LostVip) {
+        let waiting = self.0.entry(former_owner.vip.clone()).or_default();
+        if waiting.iter().any(|waiting| waiting.term > former_owner.term) {
             return;
         }
-        waiting.retain(|waiting| waiting.term == loser.term && waiting.owner != loser.owner);
-        waiting.push(loser);
+        waiting.retain(|waiting| waiting.term == former_owner.term && waiting.owner != former_owner.owner);
+        waiting.push(former_owner);
     }
 
     /// What is not ours any more is nobody's loss.
-    fn retain(&mut self, mut is_ours: impl FnMut(&Loser) -> bool) {
+    fn retain(&mut self, mut is_ours: impl FnMut(&LostVip) -> bool) {
         self.0.retain(|_, waiting| {
             waiting.retain(&mut is_ours);
             !waiting.is_empty()
@@ -50,44 +50,52 @@ struct Ours {
 }
 
 impl Engine {
-    /// Tells the losers of all that is up here.
+    /// Tells the former owners of all that is up here.
     pub(in crate::engine) fn claim_all(&mut self, now: Instant) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let me = &self.config.node_name;
-        self.node_mode.unclaimed.retain(|loser| cluster.seat(&loser.service).is_some_and(|seat| seat.host == *me));
+        self.node_mode.unclaimed.retain(|former_owner| {
+            cluster.owner_record(&former_owner.service).is_some_and(|owner_record| owner_record.host == *me)
+        });
         let waiting: Vec<VipId> = self.node_mode.unclaimed.0.keys().cloned().collect();
         for id in waiting {
             self.claim(now, &id);
         }
     }
 
-    /// Tells the losers of this VIP, if it is up.
+    /// Tells the former owners of this VIP, if it is up.
     pub(in crate::engine) fn claim(&mut self, now: Instant, id: &VipId) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let Some(carrier) = self.vips.get(id).filter(|vip| vip.is_up()).and_then(|vip| vip.carrier) else { return };
-        for loser in self.node_mode.unclaimed.0.remove(id).unwrap_or_default() {
-            let ours = cluster.seat(&loser.service).is_some_and(|seat| seat.host == self.config.node_name);
-            let Some(view) = self.services.get(&loser.service).filter(|_| ours) else { continue };
+        for former_owner in self.node_mode.unclaimed.0.remove(id).unwrap_or_default() {
+            let ours = cluster
+                .owner_record(&former_owner.service)
+                .is_some_and(|owner_record| owner_record.host == self.config.node_name);
+            let Some(view) = self.services.get(&former_owner.service).filter(|_| ours) else { continue };
             let won = Won {
                 address: carrier.net.addr(),
                 mac: carrier.mac,
-                loser_mac: loser.mac,
+                loser_mac: former_owner.mac,
                 on_macvlan: matches!(id, VipId::Dhcp(_)),
-                term: loser.term,
+                term: former_owner.term,
                 key: Key::from(&view.uid),
-                suspected: loser.suspected,
+                suspected: former_owner.suspected,
             };
-            self.node_mode.claims.begin(now, claim::Loser { owner: loser.owner, link: loser.link }, &won);
+            self.node_mode.claims.begin(
+                now,
+                claim::FormerOwner { owner: former_owner.owner, link: former_owner.link },
+                &won,
+            );
         }
     }
 
-    /// A loser whose Lease says that it knows the new term has withdrawn, and so has one whose Node is gone.
+    /// A former owner whose Lease says that it knows the new term has withdrawn, and so has one whose Node is gone.
     pub(super) fn note_losers(&mut self) {
         let Owners::Node(cluster) = &self.ownership else { return };
         if self.node_mode.claims.is_empty() {
             return;
         }
-        for owner in self.node_mode.claims.losers() {
+        for owner in self.node_mode.claims.former_owners() {
             match cluster.card_of(&owner) {
                 Some(card) => self.node_mode.claims.known(&owner, card.term),
                 None => self.node_mode.claims.gone(&owner),
@@ -101,9 +109,9 @@ impl Engine {
         let Owners::Node(cluster) = &self.ownership else { return };
         let Some(first) = self.vips.get(id).and_then(|vip| vip.members.first()) else { return };
         let service = cluster.primary(first);
-        for (claim::Loser { owner, link }, mac, term, suspected) in self.node_mode.claims.take(address) {
+        for (claim::FormerOwner { owner, link }, mac, term, suspected) in self.node_mode.claims.take(address) {
             let (vip, service) = (id.clone(), service.clone());
-            self.node_mode.unclaimed.add(Loser { owner, link, mac, vip, term, service, suspected });
+            self.node_mode.unclaimed.add(LostVip { owner, link, mac, vip, term, service, suspected });
         }
     }
 
@@ -129,7 +137,7 @@ impl Engine {
             return false;
         }
         let Some(Ours { primary, uid, term, lingering }) = self.ours(id) else { return false };
-        // The tag proves that its sender may read the Service, not that it is one of us. Whom we do not know is believed at once only
+        // The tag proves that its sender may read the Service, not that it is one of us. Recipient we do not know is believed at once only
         // while our own record is in doubt; else the record is read.
         let known = self.is_peer(frame.mac) || self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
         let confirmed = self.is_confirmed(&self.vips[id].members);
@@ -194,12 +202,12 @@ impl Engine {
     fn ours(&self, id: &VipId) -> Option<Ours> {
         let Owners::Node(cluster) = &self.ownership else { return None };
         let first = self.vips.get(id)?.members.first()?;
-        let seat = cluster.seat(first)?;
+        let owner_record = cluster.owner_record(first)?;
         let primary = cluster.primary(first).clone();
         let uid = self.services.get(&primary)?.uid.clone();
         // What we have handed over is claimed with the term that stands in the record by now.
         let lingering = cluster.is_lingering(&primary);
-        let term = if lingering { Term(seat.term.0.saturating_sub(1)) } else { seat.term };
+        let term = if lingering { Term(owner_record.term.0.saturating_sub(1)) } else { owner_record.term };
         Some(Ours { primary, uid, term, lingering })
     }
 
@@ -207,7 +215,7 @@ impl Engine {
     pub(in crate::engine) fn is_recorded(&self, id: &VipId) -> bool {
         let Owners::Node(cluster) = &self.ownership else { return false };
         let Some(Ours { primary, lingering: false, .. }) = self.ours(id) else { return false };
-        cluster.seat(&primary).is_some_and(|seat| seat.host == self.config.node_name)
+        cluster.owner_record(&primary).is_some_and(|owner_record| owner_record.host == self.config.node_name)
     }
 
     fn yield_to_term(&mut self, now: Instant, id: &VipId, frame: &Frame, primary: &ServiceKey, term: Term) {
@@ -235,8 +243,8 @@ mod tests {
 
     use super::*;
 
-    fn loser(owner: &str, last: u8, term: u64) -> Loser {
-        Loser {
+    fn former_owner(owner: &str, last: u8, term: u64) -> LostVip {
+        LostVip {
             owner: owner.into(),
             link: 2,
             mac: Mac::new([2, 0, 0, 0, 0, last]),
@@ -247,25 +255,25 @@ mod tests {
         }
     }
 
-    fn waiting(unclaimed: &Unclaimed) -> Vec<Loser> {
+    fn waiting(unclaimed: &Unclaimed) -> Vec<LostVip> {
         unclaimed.0.values().flatten().cloned().collect()
     }
 
     #[test]
     fn what_is_lost_again_before_it_is_up_is_claimed_from_nobody() {
         let mut unclaimed = Unclaimed::default();
-        unclaimed.add(loser("node-2", 5, 5));
-        unclaimed.add(loser("node-2", 6, 5));
-        unclaimed.retain(|loser| loser.vip != VipId::Static(IpAddr::from([10, 0, 0, 5])));
-        assert_eq!(waiting(&unclaimed), [loser("node-2", 6, 5)]);
+        unclaimed.add(former_owner("node-2", 5, 5));
+        unclaimed.add(former_owner("node-2", 6, 5));
+        unclaimed.retain(|former_owner| former_owner.vip != VipId::Static(IpAddr::from([10, 0, 0, 5])));
+        assert_eq!(waiting(&unclaimed), [former_owner("node-2", 6, 5)]);
     }
 
     #[test]
     fn all_former_owners_of_an_address_are_told_the_newest_term() {
         let mut unclaimed = Unclaimed::default();
         for (owner, term) in [("node-2", 5), ("node-2", 6), ("node-3", 6), ("node-3", 6), ("node-4", 5)] {
-            unclaimed.add(loser(owner, 5, term));
+            unclaimed.add(former_owner(owner, 5, term));
         }
-        assert_eq!(waiting(&unclaimed), [loser("node-2", 5, 6), loser("node-3", 5, 6)]);
+        assert_eq!(waiting(&unclaimed), [former_owner("node-2", 5, 6), former_owner("node-3", 5, 6)]);
     }
 }

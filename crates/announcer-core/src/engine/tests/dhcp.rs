@@ -261,13 +261,13 @@ fn after_a_pause_a_leased_address_is_asked_about_in_the_name_of_the_parent() {
     let mut node = bound("web", "10.0.0.50");
     node.take_log();
     node.now += Duration::from_secs(10);
-    node.feed(Input::Tick);
+    node.tick();
     node.pass_ms(100);
     let probes: Vec<String> = node.take_log().into_iter().filter(|line| line.starts_with("probe")).collect();
     assert_eq!(probes, ["probe eth0 10.0.0.50"; 3]);
     // The answer has the same MAC too.
     node.now += Duration::from_secs(10);
-    node.feed(Input::Tick);
+    node.tick();
     node.feed(Input::Lease(DOUBTFUL));
     let mac = node.engine.vips[&VipId::Dhcp(uid("web"))].carrier.unwrap().mac;
     node.heard(2, "10.0.0.50", mac.octets(), Heard::Answer);

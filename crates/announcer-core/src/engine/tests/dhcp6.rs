@@ -186,7 +186,7 @@ fn restarted_without_api(told: &[&str], away: Duration) -> Node {
     network.addresses.push(own_address(2, "fd00::50/128"));
     let mut node = Node::new(&[], network);
     node.kernel.deadlines.push((2, "fd00::50/128".parse().unwrap(), node.now + Duration::from_secs(8)));
-    node.feed(Input::Tick);
+    node.tick();
     node.pass(away);
     node.start_with(&[service], MINE);
     node
@@ -237,7 +237,7 @@ fn the_end_of_the_lease_is_noted_on_the_address_and_bounds_it_when_the_next_proc
         let ends = left.map(|seconds| ((2, "fd00::50".parse().unwrap()), node.now + Duration::from_secs(seconds)));
         node.kernel.network.address_ends.extend(ends);
         node.kernel.deadlines.push((2, "fd00::50/128".parse().unwrap(), node.now + Duration::from_secs(8)));
-        node.feed(Input::Tick);
+        node.tick();
         node.pass(Duration::from_secs(kept_for));
         assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"], "{left:?}");
         assert_eq!(noted(&node), left.map(|_| 7), "the note outlives this process too");

@@ -144,7 +144,7 @@ fn orphaned(end: impl FnOnce(Instant) -> Option<LeaseEnd>) -> Node {
     let mut node = Node::new(&[], network);
     node.kernel.deadlines.push((50, "10.0.0.50/32".parse().unwrap(), node.now + Duration::from_secs(10)));
     node.kernel.network.lease_ends.extend(end(node.now).map(|end| (50, end)));
-    node.feed(Input::Tick);
+    node.tick();
     node
 }
 
@@ -215,7 +215,7 @@ fn what_kube_vip_left_waits_for_its_client_for_a_minute_from_its_adoption_on() {
         network.links.push(macvlan(50, "vip-web00000", 2, None));
         network.addresses.push(l2_types::Address { protocol: None, ..own_address(50, "10.0.0.50/32") });
         let mut node = Node::new(&[], network);
-        node.feed(Input::Tick);
+        node.tick();
         node.pass(Duration::from_secs(away_seconds));
         node.start_with(&[its_service()], MINE);
         node.pass(Duration::from_secs(50));

@@ -82,7 +82,7 @@ fn happen(node: &mut Node, event: &Event) {
         Event::Pass(milliseconds) => node.pass_ms(*milliseconds),
         Event::Jump(milliseconds) => {
             node.now += Duration::from_millis(*milliseconds);
-            node.feed(Input::Tick);
+            node.tick();
         }
         Event::NetworkChanged => node.feed(Input::NetworkChanged),
         Event::Refuse(refuse) => node.kernel.refuse = *refuse,

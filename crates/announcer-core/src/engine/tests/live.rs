@@ -121,10 +121,10 @@ fn a_thousand_changes_of_services_in_a_burst_cost_one_record_each_and_touch_no_a
             let mut changed = node.engine.services[&ServiceKey::new("default", name)].clone();
             changed.ports[0].port = 1000 + round;
             let input = Input::Service(changed.key.clone(), Some(Box::new(changed)));
-            actions.extend(node.engine.hear(node.now, input));
+            actions.extend(node.engine.handle(node.now, input));
         }
     }
-    actions.extend(node.engine.step(node.now, Input::Tick));
+    actions.extend(node.engine.poll(node.now, false));
     let records = actions.iter().filter(|action| matches!(action, Action::Record(..))).count();
     assert_eq!(records, 20);
     // And the firewall once, for all of them.

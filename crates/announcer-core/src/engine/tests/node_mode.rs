@@ -20,7 +20,7 @@ use l2_types::{Address, AddressLifetime};
 
 use super::*;
 use crate::claim::{Key, tag};
-use crate::ownership::node::{CardLink, ForeignLock, Member, NodeFacts, Seat, Swapped, Term};
+use crate::ownership::node::{CardLink, ForeignLock, Member, NodeFacts, OwnerRecord, Swapped, Term};
 
 const FACTS: NodeFacts = NodeFacts { ready: true, shut_out: false, cordoned: false, host: None };
 const LEASE: Duration = Duration::from_secs(15);
@@ -51,7 +51,7 @@ impl Cluster {
     fn with(env: &[(&str, &str)], nodes: &[&str], views: &[ServiceView]) -> Self {
         let env: Vec<(&str, &str)> = [("election_mode", "node")].iter().chain(env).copied().collect();
         let mut cluster = Self { node: Node::new(&env, network()), renewals: 0 };
-        cluster.node.feed(Input::Tick);
+        cluster.node.tick();
         cluster.node.feed(Input::KubeProxy(true));
         for node in nodes {
             cluster.node.feed(Input::Node((*node).to_owned(), Some(FACTS)));
@@ -82,7 +82,7 @@ impl Cluster {
     fn won(&mut self) {
         let (key, swap) = self.node.swaps.pop().expect("a swap was asked for");
         self.answered((key.clone(), swap.clone()), Swapped::Won);
-        self.shows(&key.name, &swap.seat.host, swap.seat.term.0);
+        self.shows(&key.name, &swap.owner_record.host, swap.owner_record.term.0);
     }
 
     /// The API has answered a swap.
@@ -147,7 +147,7 @@ const ALL: [&str; 3] = ["node-1", "node-2", "node-3"];
 #[test]
 fn a_node_that_may_not_read_services_rests_whatever_membership_leases_do() {
     let mut node = Node::new(&[("election_mode", "node")], network());
-    node.feed(Input::Tick);
+    node.tick();
     node.feed(Input::Node("node-1".into(), Some(FACTS)));
     node.feed(Input::NodesSynced { readable: true });
     node.feed(Input::MembersSynced);
@@ -201,7 +201,7 @@ fn a_silent_owner_is_succeeded_within_a_quarter_of_a_second_and_claimed_at() {
         cluster.answers("node-2", "10.0.0.2");
         assert!(cluster.node.now < died + Duration::from_millis(300), "{:?}", cluster.node.log);
     }
-    assert_eq!(cluster.node.swaps[0].1.seat, Seat { host: "node-1".into(), term: Term(5) });
+    assert_eq!(cluster.node.swaps[0].1.owner_record, OwnerRecord { host: "node-1".into(), term: Term(5) });
     assert!(!cluster.has(), "the record decides");
     cluster.node.take_log();
     cluster.won();
@@ -216,7 +216,7 @@ fn a_silent_owner_is_succeeded_within_a_quarter_of_a_second_and_claimed_at() {
     let log = cluster.node.take_log();
     assert!(
         log.iter().any(|line| line.starts_with("claim eth0 10.0.0.5")),
-        "the loser may only have been paused: {log:?}"
+        "the former owner may only have been paused: {log:?}"
     );
 }
 
@@ -228,7 +228,7 @@ fn who_is_cut_off_itself_takes_nothing_before_the_lease_has_expired() {
     cluster.quiet(30_000, &[], &ALL);
     assert_eq!(cluster.node.swaps, []);
     cluster.quiet(20_000, &[], &["node-1", "node-2"]);
-    assert_eq!(cluster.node.swaps[0].1.seat.host, "node-1");
+    assert_eq!(cluster.node.swaps[0].1.owner_record.host, "node-1");
 }
 
 /// What a node writes that has lost its cable.
@@ -247,7 +247,7 @@ fn an_owner_that_loses_its_cable_and_then_its_power_is_still_succeeded_and_claim
         cluster.answers("node-2", "10.0.0.2");
         assert!(cluster.node.now < died + Duration::from_millis(300), "{:?}", cluster.node.log);
     }
-    assert_eq!(cluster.node.swaps[0].1.seat, Seat { host: "node-1".into(), term: Term(5) });
+    assert_eq!(cluster.node.swaps[0].1.owner_record, OwnerRecord { host: "node-1".into(), term: Term(5) });
     cluster.won();
     assert!(cluster.has());
     cluster.node.take_log();
@@ -271,7 +271,7 @@ fn an_owner_that_was_never_seen_on_this_lan_is_asked_for_once_its_lease_has_expi
         assert_eq!(cluster.node.swaps, [], "it still renews, as far as is known");
         // A renewal of our own has to come back first.
         cluster.quiet(6000, answering, &["node-1", "node-2"]);
-        let takes: Vec<&str> = cluster.node.swaps.iter().map(|(_, swap)| swap.seat.host.as_str()).collect();
+        let takes: Vec<&str> = cluster.node.swaps.iter().map(|(_, swap)| swap.owner_record.host.as_str()).collect();
         assert_eq!(takes, if answered { vec![] } else { vec!["node-1"] }, "R8: the wire wins");
     }
 }
@@ -285,7 +285,7 @@ fn the_slower_successor_gives_way() {
         cluster.answers("node-2", "10.0.0.2");
     }
     let asked = cluster.node.swaps.pop().unwrap();
-    let other = Seat { host: "node-2".into(), term: Term(5) };
+    let other = OwnerRecord { host: "node-2".into(), term: Term(5) };
     cluster.answered(asked, Swapped::Other(other));
     cluster.quiet(5000, &[("node-2", "10.0.0.5")], &ALL);
     assert!(cluster.node.swaps.is_empty() && !cluster.has());
@@ -303,7 +303,7 @@ fn asked_for_the_record_of_a_silent_owner() -> (Cluster, (ServiceKey, Swap)) {
         assert!(cluster.node.now < died + Duration::from_secs(1), "{:?}", cluster.node.log);
     }
     let asked = cluster.node.swaps.pop().unwrap();
-    assert_eq!(asked.1.seat, Seat { host: "node-1".into(), term: Term(5) });
+    assert_eq!(asked.1.owner_record, OwnerRecord { host: "node-1".into(), term: Term(5) });
     (cluster, asked)
 }
 
@@ -317,14 +317,14 @@ const SILENT: &str = "its node does not answer any more";
 #[test]
 fn a_take_over_whose_answer_was_lost_is_recognised_under_a_later_term() {
     let (mut cluster, asked) = asked_for_the_record_of_a_silent_owner();
-    let seat = asked.1.seat.clone();
+    let owner_record = asked.1.owner_record.clone();
     cluster.answered(asked, Swapped::Failed("no answer".into()));
     // The next attempt has a newer term, because others have moved on.
     cluster.shows("other", "node-2", 7);
     cluster.quiet(75, &[("node-2", "10.0.0.2"), ("node-2", "10.0.0.6")], &[]);
     let again = cluster.node.swaps.pop().expect("it is tried again");
-    assert_eq!(again.1.seat.term, Term(8));
-    cluster.answered(again, Swapped::Other(seat));
+    assert_eq!(again.1.owner_record.term, Term(8));
+    cluster.answered(again, Swapped::Other(owner_record));
     assert!(cluster.has());
     assert_eq!(reasons_of_changes(&cluster), [(SILENT, 1)]);
     let text = &cluster.node.told.last().unwrap().1.text;
@@ -339,7 +339,7 @@ fn a_take_over_whose_answer_was_lost_is_recognised_under_a_later_term() {
 /// Of the record by which the engine goes.
 fn term(cluster: &mut Cluster) -> Option<Term> {
     let engine = cluster.node.engine.cluster()?;
-    engine.seat(&ServiceKey::new("default", "web")).map(|seat| seat.term)
+    engine.owner_record(&ServiceKey::new("default", "web")).map(|owner_record| owner_record.term)
 }
 
 #[test]
@@ -351,15 +351,15 @@ fn an_answer_that_comes_when_the_next_attempt_is_under_way_says_nothing_about_th
     let second = cluster.node.swaps.pop().expect("it is tried again");
     cluster.answered(first, Swapped::Won);
     assert!(cluster.has(), "it was written after all");
-    assert_eq!(term(&mut cluster), Some(Term(5)), "nobody has written {}", second.1.seat.term);
+    assert_eq!(term(&mut cluster), Some(Term(5)), "nobody has written {}", second.1.owner_record.term);
     cluster.answered(second.clone(), Swapped::Won);
-    assert_eq!(term(&mut cluster), Some(second.1.seat.term));
+    assert_eq!(term(&mut cluster), Some(second.1.owner_record.term));
 }
 
 #[test]
 fn a_record_that_names_us_under_a_term_that_we_never_asked_for_was_handed_over() {
     let (mut cluster, asked) = asked_for_the_record_of_a_silent_owner();
-    let other = Seat { term: Term(9), ..asked.1.seat.clone() };
+    let other = OwnerRecord { term: Term(9), ..asked.1.owner_record.clone() };
     cluster.answered(asked, Swapped::Other(other));
     assert!(cluster.has());
     assert_eq!(reasons_of_changes(&cluster), [("it was handed over", 1)]);
@@ -421,7 +421,7 @@ fn an_owner_without_the_api_serves_for_hours_and_yields_to_a_proven_claim_alone(
 fn the_end_hands_over_by_name_and_waits_until_the_successor_is_heard() {
     let mut cluster = owner(&["node-1", "node-2"]);
     cluster.node.feed(Input::Stop);
-    assert_eq!(cluster.node.swaps[0].1.seat, Seat { host: "node-2".into(), term: Term(5) });
+    assert_eq!(cluster.node.swaps[0].1.owner_record, OwnerRecord { host: "node-2".into(), term: Term(5) });
     assert!(cluster.node.cards.last().unwrap().leaving);
     cluster.won();
     cluster.node.pass_ms(100);
@@ -439,7 +439,7 @@ fn what_was_handed_over_is_served_until_each_address_was_claimed_and_is_the_succ
     let mut cluster = Cluster::new(&ALL, &[service]);
     cluster.quiet(3000, &[], &ALL);
     cluster.node.feed(Input::Node("node-1".into(), Some(NodeFacts { shut_out: true, ..FACTS })));
-    let to = cluster.node.swaps[0].1.seat.host.clone();
+    let to = cluster.node.swaps[0].1.owner_record.host.clone();
     cluster.won();
     cluster.node.pass_ms(100);
     cluster.claims(&to, "10.0.0.5", "web", 5);
@@ -598,7 +598,7 @@ fn the_lease_is_renewed_three_times_in_its_duration_and_no_more() {
 fn a_process_that_stood_still_for_a_moment_asks_on_the_wire_first() {
     let mut cluster = owner(&ALL);
     cluster.node.now += Duration::from_millis(1600);
-    cluster.node.feed(Input::Tick);
+    cluster.node.tick();
     let log = cluster.node.take_log();
     assert!(log.contains(&"probe eth0 10.0.0.5".to_owned()), "R6: {log:?}");
 }

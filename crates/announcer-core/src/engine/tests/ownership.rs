@@ -81,7 +81,7 @@ fn what_was_given_up_to_a_node_that_reads_the_lease_too_late_is_back_as_soon_as_
 fn h11_an_address_given_up_after_a_pause_of_its_node_is_probed_and_announced_again() {
     let mut node = serving();
     node.now += Duration::from_secs(10);
-    node.feed(Input::Tick);
+    node.tick();
     node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
     node.take_log();
     node.pass(Duration::from_secs(16));
@@ -99,7 +99,7 @@ fn an_address_given_up_before_another_node_took_the_lease_is_taken_over_as_any_o
     node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
     node.feed(Input::Lease(theirs()));
     node.feed(Input::Lease(MINE));
-    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"], "the loser may still answer");
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"], "the former owner may still answer");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_process_that_stood_still_asks_on_the_wire_before_it_goes_on() {
     let mut node = serving();
     // Ten seconds without a step, and no address has expired yet.
     node.now += Duration::from_secs(10);
-    node.feed(Input::Tick);
+    node.tick();
     assert_eq!(node.take_log(), ["probe eth0 10.0.0.5"]);
     node.pass_ms(100);
     assert!(node.kernel.valid("10.0.0.5/32", node.now).unwrap() > Duration::from_secs(11));
@@ -153,7 +153,7 @@ fn a_process_that_stood_still_asks_on_the_wire_before_it_goes_on() {
 fn a_process_that_stood_still_withdraws_if_somebody_else_answers_meanwhile() {
     let mut node = serving();
     node.now += Duration::from_secs(10);
-    node.feed(Input::Tick);
+    node.tick();
     node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
     assert_eq!(node.kernel.own(), Vec::<String>::new());
 }
@@ -224,10 +224,10 @@ fn a_record_that_is_to_be_looked_at_again_is_forgotten_when_the_address_falls_me
 fn a_kernel_that_is_slow_to_show_its_network_is_waited_for() {
     let start = Instant::now();
     let mut engine = Engine::new(start, config(&[]));
-    assert!(engine.step(start, Input::Tick).contains(&Action::Wire(WireOp::Observe)));
+    assert!(engine.poll(start, false).contains(&Action::Wire(WireOp::Observe)));
     for seconds in [1, 60, 61, 62, 120] {
         let now = start + Duration::from_secs(seconds);
-        assert!(!engine.step(now, Input::Tick).contains(&Action::Wire(WireOp::Observe)));
+        assert!(!engine.poll(now, false).contains(&Action::Wire(WireOp::Observe)));
         assert!(engine.deadline() > now);
     }
     let now = start + Duration::from_secs(121);
@@ -241,7 +241,7 @@ fn announcements_missed_while_the_process_stood_still_are_not_made_up_for() {
     node.pass_ms(30);
     node.take_log();
     node.now += Duration::from_millis(170);
-    node.feed(Input::Tick);
+    node.tick();
     assert_eq!(node.take_log(), ["announce eth0 10.0.0.5"]);
     node.pass_ms(1000);
     assert_eq!(node.take_log(), ["announce eth0 10.0.0.5"]);

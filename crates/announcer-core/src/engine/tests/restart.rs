@@ -36,7 +36,7 @@ fn what_is_found_is_kept_while_it_is_not_known_whose_it_is_but_not_for_ever() {
     let mut node = Node::new(&[], left_behind(&nets));
     with_deadlines(&mut node, &nets);
     // The API is away: neither Services nor Lease.
-    node.feed(Input::Tick);
+    node.tick();
     node.pass(Duration::from_secs(299));
     assert!(node.kernel.has("eth0", "10.0.0.5/32"));
     node.pass(Duration::from_secs(15));
@@ -53,7 +53,7 @@ fn what_was_left_in_order_keeps_its_time_while_nothing_is_known() {
     });
     let mut node = Node::new(&[], network);
     node.kernel.deadlines.push((2, net.parse().unwrap(), node.now + left));
-    node.feed(Input::Tick);
+    node.tick();
     // Should it end here, for whatever reason, the next one may take its time.
     assert!(node.kernel.valid(net, node.now).unwrap() > Duration::from_mins(4));
     // It may also take its time itself.
@@ -72,7 +72,7 @@ fn what_fell_at_its_deadline_during_a_pause_is_not_set_again() {
     let nets = [(2, "10.0.0.5/32")];
     let mut node = Node::new(&[], left_behind(&nets));
     with_deadlines(&mut node, &nets);
-    node.feed(Input::Tick);
+    node.tick();
     node.pass_ms(3000);
     assert!(node.kernel.has("eth0", "10.0.0.5/32"));
     stand_still(&mut node, 20);
@@ -91,11 +91,11 @@ fn what_is_still_there_after_a_pause_is_kept_from_the_first_look_on() {
     let nets = [(2, "10.0.0.5/32")];
     let mut node = Node::new(&[], left_behind(&nets));
     with_deadlines(&mut node, &nets);
-    node.feed(Input::Tick);
+    node.tick();
     node.pass_ms(3000);
     stand_still(&mut node, 10);
     assert!(node.kernel.valid("10.0.0.5/32", node.now).is_some_and(|left| left < Duration::from_secs(3)));
-    node.feed(Input::Tick);
+    node.tick();
     assert_eq!(node.kernel.valid("10.0.0.5/32", node.now), Some(node.engine.config.fence()));
 }
 
@@ -104,7 +104,7 @@ fn what_is_found_goes_at_once_when_somebody_else_announces_it() {
     let nets = [(2, "10.0.0.5/32")];
     let mut node = Node::new(&[], left_behind(&nets));
     with_deadlines(&mut node, &nets);
-    node.feed(Input::Tick);
+    node.tick();
     node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
     assert!(!node.kernel.has("eth0", "10.0.0.5/32"));
 }
@@ -117,7 +117,7 @@ fn what_is_found_on_a_macvlan_goes_when_its_new_owner_claims_it() {
     let mac = network.link(50).unwrap().mac.unwrap().octets();
     let mut node = Node::new(&[], network);
     with_deadlines(&mut node, &[(50, "10.0.0.50/32")]);
-    node.feed(Input::Tick);
+    node.tick();
     assert_eq!(node.listening, BTreeSet::from([(2, Family::V4), (50, Family::V4)]));
     node.heard(2, "10.0.0.50", mac, Heard::Claim);
     assert!(!node.kernel.has("vip-web00000", "10.0.0.50/32"));
@@ -127,7 +127,7 @@ fn what_is_found_on_a_macvlan_goes_when_its_new_owner_claims_it() {
 fn what_is_found_is_listened_for_in_its_own_family() {
     for (net, claimed, family) in [("10.0.0.5/32", "10.0.0.5", Family::V4), ("fd00::5/128", "fd00::5", Family::V6)] {
         let mut node = Node::new(&[], left_behind(&[(2, net)]));
-        node.feed(Input::Tick);
+        node.tick();
         assert_eq!(node.listening, BTreeSet::from([(2, family)]));
         node.heard(2, claimed, [2, 9, 9, 9, 9, 9], Heard::Claim);
         assert!(!node.kernel.has("eth0", net));

@@ -26,10 +26,10 @@ fn two_hundred_leases_at_once_are_one_request_and_one_set_of_rules() {
     for (number, name) in names.iter().enumerate() {
         let event = DhcpEvent::Bound(leased(&node, &format!("10.0.1.{number}"), 600));
         actions.extend(
-            node.engine.hear(node.now, Input::Dhcp(uid(name), node.clients[&uid(name)], ClientEvent::V4(event))),
+            node.engine.handle(node.now, Input::Dhcp(uid(name), node.clients[&uid(name)], ClientEvent::V4(event))),
         );
     }
-    actions.extend(node.engine.step(node.now, Input::Tick));
+    actions.extend(node.engine.poll(node.now, false));
     let puts = |actions: &[Action]| -> Vec<usize> {
         let puts = |op: &WireOp| if let WireOp::Put(puts) = op { Some(puts.len()) } else { None };
         wire(actions).into_iter().filter_map(puts).collect()
@@ -48,9 +48,9 @@ fn what_is_up_is_extended_by_a_request_of_its_own_while_others_are_being_made() 
     let mut actions = Vec::new();
     for number in 0..200 {
         let new = view(&format!("{number:03}x"), &["dhcp"]);
-        actions.extend(node.engine.hear(node.now, Input::Service(new.key.clone(), Some(Box::new(new)))));
+        actions.extend(node.engine.handle(node.now, Input::Service(new.key.clone(), Some(Box::new(new)))));
     }
-    actions.extend(node.engine.step(node.now + REFRESH, Input::Tick));
+    actions.extend(node.engine.poll(node.now + REFRESH, false));
     // But for the rules, without which no macvlan is made.
     actions.extend(node.engine.step(node.now + REFRESH, Input::Wire(WireDone::Protected(Ok(())))));
     let ops = wire(&actions);
@@ -67,7 +67,7 @@ fn after_a_pause_a_hundred_addresses_are_asked_about_in_turns_and_soon() {
     node.pass_ms(1500);
     node.log.clear();
     node.now += Duration::from_secs(4);
-    node.feed(Input::Tick);
+    node.tick();
     node.pass_ms(500);
     let mut probes: BTreeMap<&str, usize> = BTreeMap::new();
     for line in &node.log {

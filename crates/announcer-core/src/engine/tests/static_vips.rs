@@ -10,9 +10,9 @@ fn what_waits_is_taken_in_before_anything_is_planned() {
         (5..50).map(|n| view(&format!("web{n}"), &[format!("10.0.0.{n}").as_str()])).collect();
     for view in &views {
         let input = Input::Service(view.key.clone(), Some(Box::new(view.clone())));
-        assert!(node.engine.hear(node.now, input).is_empty());
+        assert!(node.engine.handle(node.now, input).is_empty());
     }
-    let probes = node.engine.step(node.now, Input::Tick);
+    let probes = node.engine.poll(node.now, false);
     assert_eq!(probes.iter().filter(|action| matches!(action, Action::Probe { .. })).count(), views.len());
 }
 
@@ -46,7 +46,7 @@ fn a_new_address_is_probed_then_set_then_published_then_announced() {
 fn an_interface_whose_settings_are_refused_is_not_asked_at_each_plan() {
     let mut node = Node::new(&[], network());
     let mut asked = 0;
-    node.feed(Input::Tick);
+    node.tick();
     node.feed(Input::Synced);
     node.feed(Input::Lease(MINE));
     // A new Service every ten seconds: each has everything planned anew.

@@ -14,7 +14,7 @@ use super::member::Fitness;
 use super::silence::Silences;
 use super::swaps::{Change, Pending, SETTLED, Taken};
 use super::unable::Unable;
-use super::{Card, ForeignLock, Member, NodeFacts, Seat, Term, Verdict};
+use super::{Card, ForeignLock, Member, NodeFacts, OwnerRecord, Term, Verdict};
 use crate::frames::{Frame, Heard};
 use crate::ownership::{Owner, Ownership};
 use crate::screen::Machine;
@@ -22,11 +22,11 @@ use crate::view::{ServiceKey, ServiceView, Uid};
 
 /// Who has to learn that a record is ours.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Whom {
+pub(super) enum Recipient {
     /// A host that the record has named before.
     Host(String),
     /// Every member whose watch has not come as far.
-    Ignorant,
+    OutdatedMembers,
 }
 
 /// `node` mode, as one node sees it.
@@ -39,7 +39,7 @@ pub struct Cluster {
     pub(super) card: Card,
     /// The newest record of each Service that was seen, by watch or by swap. It outlives the annotation: somebody may
     /// have replaced all annotations.
-    pub(super) records: BTreeMap<ServiceKey, (Uid, Seat)>,
+    pub(super) records: BTreeMap<ServiceKey, (Uid, OwnerRecord)>,
     /// The newest term heard on the wire.
     heard: Term,
     /// The newest term that the watch has shown.
@@ -67,7 +67,7 @@ pub struct Cluster {
     /// all of their successors may have come to tell them.
     former: BTreeMap<ServiceKey, BTreeMap<String, Term>>,
     /// Records that became ours, and who has to learn it.
-    pub(super) gained: Vec<(ServiceKey, Whom)>,
+    pub(super) gained: Vec<(ServiceKey, Recipient)>,
     pub(super) foreign_since: Option<Instant>,
     /// Services whose authors know that a Lease which nobody renews keeps them from being announced.
     pub(super) foreign_told: BTreeSet<ServiceKey>,
@@ -75,7 +75,7 @@ pub struct Cluster {
     /// The Service whose record counts for each.
     pub(super) primaries: BTreeMap<ServiceKey, ServiceKey>,
     /// The record of each Service's group.
-    pub(super) seats: BTreeMap<ServiceKey, Seat>,
+    pub(super) owner_records: BTreeMap<ServiceKey, OwnerRecord>,
     pub(super) changes: Vec<Change>,
     pub(super) in_touch: bool,
     /// When the last review wanted the next one, but for what changes in `facts` by itself.
@@ -112,7 +112,7 @@ impl Cluster {
             foreign_since: None,
             foreign_told: BTreeSet::new(),
             owners: BTreeMap::new(),
-            seats: BTreeMap::new(),
+            owner_records: BTreeMap::new(),
             changes: Vec::new(),
             in_touch: false,
             next: None,
@@ -145,15 +145,15 @@ impl Cluster {
     /// Addresses that no Service may have, and who speaks about them.
     pub fn machines(&self) -> BTreeMap<IpAddr, Machine> {
         let mut machines = BTreeMap::new();
-        if let Some(teller) = self.facts.members().next() {
+        if let Some(reporter) = self.facts.members().next() {
             for server in &self.api_servers {
                 let what = "the address of an API server of this cluster".to_owned();
-                machines.insert(*server, Machine { what, teller: teller.to_owned() });
+                machines.insert(*server, Machine { what, reporter: reporter.to_owned() });
             }
         }
         for (node, net) in self.facts.own_addresses() {
             let mut note = |address: IpAddr, what: String| {
-                machines.entry(address).or_insert(Machine { what, teller: node.to_owned() });
+                machines.entry(address).or_insert(Machine { what, reporter: node.to_owned() });
             };
             note(net.addr(), format!("the own address of node {node}"));
             // Links between two and single addresses have neither (RFC 3021); in IPv6 nobody has (RFC 4291).
@@ -224,12 +224,17 @@ impl Cluster {
         if term.is_counted() {
             self.heard = self.heard.max(term);
         }
-        let newer = self.seats.get(key).is_some_and(|seat| seat.host == self.me && seat.term < term);
+        let newer = self
+            .owner_records
+            .get(key)
+            .is_some_and(|owner_record| owner_record.host == self.me && owner_record.term < term);
         if newer || self.lingering.contains_key(key) {
             // Whose it is now will be read; until then it is nobody's that we know.
             self.lingering.remove(key);
-            if let Some((_, seat)) = self.records.get_mut(key).filter(|(_, seat)| seat.term < term) {
-                *seat = Seat { host: String::new(), term };
+            if let Some((_, owner_record)) =
+                self.records.get_mut(key).filter(|(_, owner_record)| owner_record.term < term)
+            {
+                *owner_record = OwnerRecord { host: String::new(), term };
             }
             self.taken.insert(key.clone(), Taken { at: now, times: 0 });
             return true;
@@ -255,8 +260,8 @@ impl Cluster {
     }
 
     /// The record that the group of `key` has.
-    pub fn seat(&self, key: &ServiceKey) -> Option<&Seat> {
-        self.seats.get(key)
+    pub fn owner_record(&self, key: &ServiceKey) -> Option<&OwnerRecord> {
+        self.owner_records.get(key)
     }
 
     /// Whether it was handed over, and is served until the new owner is heard.
@@ -270,25 +275,26 @@ impl Cluster {
     }
 
     /// A record was seen, by watch or by swap. The newest one counts; a younger Service of the same name begins anew.
-    pub(super) fn learn(&mut self, now: Instant, key: &ServiceKey, uid: &Uid, seat: Seat) {
-        let known = self.records.get(key).filter(|(known, _)| known == uid).map(|(_, seat)| seat);
+    pub(super) fn learn(&mut self, now: Instant, key: &ServiceKey, uid: &Uid, owner_record: OwnerRecord) {
+        let known = self.records.get(key).filter(|(known, _)| known == uid).map(|(_, owner_record)| owner_record);
         // Another host under the same term was not swapped: kube-vip, or another mode, has written its name beside our
         // term. What stands there counts, or two nodes would each go by what they know.
-        let news =
-            known.is_none_or(|known| known.term < seat.term || (known.term == seat.term && known.host != seat.host));
+        let news = known.is_none_or(|known| {
+            known.term < owner_record.term || (known.term == owner_record.term && known.host != owner_record.host)
+        });
         if !news {
             return;
         }
         let before = known.map(|known| known.host.clone()).filter(|host| !host.is_empty() && *host != self.me);
         // Also from nobody: it was given up for a claim that is older than this.
         let regained = known.is_some_and(|known| known.host != self.me);
-        let mine = seat.host == self.me;
+        let mine = owner_record.host == self.me;
         let former = self.former.entry(key.clone()).or_default();
-        former.extend(before.iter().map(|from| (from.clone(), seat.term)));
-        former.remove(&seat.host);
+        former.extend(before.iter().map(|from| (from.clone(), owner_record.term)));
+        former.remove(&owner_record.host);
         // The watch may be faster than the answer, and the answer may never come.
-        if self.pending.get(key).is_some_and(|pending| pending.asked_for(uid, &seat)) {
-            self.achieved(now, key, &seat);
+        if self.pending.get(key).is_some_and(|pending| pending.asked_for(uid, &owner_record)) {
+            self.achieved(now, key, &owner_record);
         } else {
             // Gone on from the one to whom it was handed, who most probably was found silent: then nobody has heard us
             // either, when everybody was asked, and the claims go to that one. Clients are not served from here any more.
@@ -303,10 +309,10 @@ impl Cluster {
         }
         if mine {
             let former = self.former.remove(key).unwrap_or_default();
-            self.gained.extend(former.into_keys().map(|from| (key.clone(), Whom::Host(from))));
+            self.gained.extend(former.into_keys().map(|from| (key.clone(), Recipient::Host(from))));
         }
         self.asking.remove(key);
-        self.records.insert(key.clone(), (uid.clone(), seat));
+        self.records.insert(key.clone(), (uid.clone(), owner_record));
     }
 
     /// Something is wrong with that node, and its announcer is not ending.
@@ -319,26 +325,31 @@ impl Cluster {
     }
 
     /// The watch has shown a record.
-    pub(super) fn learn_from_watch(&mut self, now: Instant, view: &ServiceView, seat: Seat) {
-        if seat.term.is_counted() {
-            self.watched_term = self.watched_term.max(seat.term);
+    pub(super) fn learn_from_watch(&mut self, now: Instant, view: &ServiceView, owner_record: OwnerRecord) {
+        if owner_record.term.is_counted() {
+            self.watched_term = self.watched_term.max(owner_record.term);
         }
         let known = self.records.get(&view.key).is_some_and(|(uid, _)| *uid == view.uid);
-        // Whom the process before this one has told nobody knows.
-        if !known && seat.host == self.me && !self.pending.contains_key(&view.key) {
-            self.gained.push((view.key.clone(), Whom::Ignorant));
+        // Recipient the process before this one has told nobody knows.
+        if !known && owner_record.host == self.me && !self.pending.contains_key(&view.key) {
+            self.gained.push((view.key.clone(), Recipient::OutdatedMembers));
         }
-        self.learn(now, &view.key, &view.uid, seat);
+        self.learn(now, &view.key, &view.uid, owner_record);
     }
 
-    pub(super) fn record(&self, key: &ServiceKey, uid: &Uid) -> Option<&Seat> {
-        self.records.get(key).filter(|(known, _)| known == uid).map(|(_, seat)| seat)
+    pub(super) fn record(&self, key: &ServiceKey, uid: &Uid) -> Option<&OwnerRecord> {
+        self.records.get(key).filter(|(known, _)| known == uid).map(|(_, owner_record)| owner_record)
     }
 
     /// decisions.md 20. Anybody who may write a Service may write its record; the cards are the announcers' own.
     pub(super) fn newest_term(&self) -> Term {
-        let recorded =
-            self.records.values().map(|(_, seat)| seat.term).filter(|term| term.is_counted()).max().unwrap_or_default();
+        let recorded = self
+            .records
+            .values()
+            .map(|(_, owner_record)| owner_record.term)
+            .filter(|term| term.is_counted())
+            .max()
+            .unwrap_or_default();
         recorded.max(self.heard).max(self.facts.newest_term())
     }
 
@@ -380,7 +391,7 @@ impl Cluster {
         self.lingering.retain(|key, until| services.contains_key(key) && now < *until);
         self.misplaced.retain(|key, _| services.contains_key(key));
         let (records, me) = (&self.records, &self.me);
-        self.lent.retain(|key, _| records.get(key).is_some_and(|(_, seat)| seat.host == *me));
+        self.lent.retain(|key, _| records.get(key).is_some_and(|(_, owner_record)| owner_record.host == *me));
     }
 
     /// When it has to be looked at again by itself.
@@ -399,12 +410,12 @@ impl Cluster {
 
     /// Whether this node waits for the API to take another owner; also where it is to be asked again.
     pub fn has_swaps(&self) -> bool {
-        self.pending.values().any(|pending| pending.swap.seat.host != self.me)
+        self.pending.values().any(|pending| pending.swap.owner_record.host != self.me)
     }
 
     /// Whether the record of its group names somebody else.
     pub fn is_handed_over(&self, key: &ServiceKey) -> bool {
-        self.seats.get(key).is_some_and(|seat| seat.host != self.me)
+        self.owner_records.get(key).is_some_and(|owner_record| owner_record.host != self.me)
     }
 
     /// The other nodes that take part, and what they say.
@@ -443,21 +454,21 @@ mod tests {
         let mut cluster = Cluster::new("node-1".into(), Duration::from_secs(15));
         let uid = Uid("u".into());
         let (bad, good) = (ServiceKey::new("default", "bad"), ServiceKey::new("default", "good"));
-        cluster.learn(now, &bad, &uid, Seat { host: "node-2".into(), term: Term(1 << 41) });
-        cluster.learn(now, &good, &uid, Seat { host: "node-2".into(), term: Term(7) });
+        cluster.learn(now, &bad, &uid, OwnerRecord { host: "node-2".into(), term: Term(1 << 41) });
+        cluster.learn(now, &good, &uid, OwnerRecord { host: "node-2".into(), term: Term(7) });
         cluster.claimed(now, &bad, Term(1 << 41));
         cluster.set_card(now, Card::default());
         assert_eq!(cluster.card().term, Term(0), "the watch has shown nothing");
         for (key, term) in [(&bad, 1 << 41), (&good, 7)] {
             let view = ServiceView { key: key.clone(), uid: uid.clone(), ..crate::plan::tests::view("any", &[]) };
-            cluster.learn_from_watch(now, &view, Seat { host: "node-2".into(), term: Term(term) });
+            cluster.learn_from_watch(now, &view, OwnerRecord { host: "node-2".into(), term: Term(term) });
         }
         cluster.set_card(now, Card::default());
         assert_eq!(cluster.card().term, Term(7));
-        let term = cluster.begin_swap(now, &good, &uid, "node-1".into(), "test").map(|swap| swap.seat.term);
+        let term = cluster.begin_swap(now, &good, &uid, "node-1".into(), "test").map(|swap| swap.owner_record.term);
         assert_eq!(term, Some(Term(8)));
         // The largest that counts: what follows it is still read from Services and cards.
-        cluster.learn(now, &good, &uid, Seat { host: "node-2".into(), term: Term(1 << 40) });
+        cluster.learn(now, &good, &uid, OwnerRecord { host: "node-2".into(), term: Term(1 << 40) });
         let card = Card { term: cluster.newest_term().next(), ..Card::default() };
         assert_eq!(Card::parse(&card.to_annotation()), card);
         let member = Member { renewal: "1".into(), duration: Duration::from_secs(15), card };
@@ -465,8 +476,8 @@ mod tests {
         assert_eq!(cluster.newest_term(), Term((1 << 40) + 1));
         assert_eq!(Term::parse(&cluster.newest_term().next().to_string()), Some(Term((1 << 40) + 2)));
         // At the very end the host that stands there counts.
-        cluster.learn(now, &bad, &uid, Seat { host: "node-1".into(), term: Term(1 << 41) });
-        assert_eq!(cluster.record(&bad, &uid).map(|seat| seat.host.as_str()), Some("node-1"));
+        cluster.learn(now, &bad, &uid, OwnerRecord { host: "node-1".into(), term: Term(1 << 41) });
+        assert_eq!(cluster.record(&bad, &uid).map(|owner_record| owner_record.host.as_str()), Some("node-1"));
         // From before there was this bound.
         assert_eq!(Card::parse(r#"{"term":4611686018427387905}"#).term, Term(0));
     }

@@ -1,7 +1,7 @@
 //! What this node does about one group of Services, from all that is known of it. Pure; `cluster.rs` collects the facts.
 
-use super::Seat;
-use super::line::Line;
+use super::OwnerRecord;
+use super::candidates::Candidates;
 use super::silence::Silence;
 use crate::detect::Side;
 
@@ -40,7 +40,7 @@ pub struct Case<'a> {
     /// What is hashed.
     pub group: &'a str,
     /// The record.
-    pub seat: Option<&'a Seat>,
+    pub owner_record: Option<&'a OwnerRecord>,
     /// `vipHost` without a term: kube-vip's, a hint and no record (decisions.md 19).
     pub hint: Option<&'a str>,
     /// One of its addresses is on this node.
@@ -52,7 +52,7 @@ pub struct Case<'a> {
     /// This node's place among the successors of the owner; absent: it is none.
     pub rank: Option<usize>,
     /// Nodes that may have it, this one included.
-    pub line: &'a Line<'a>,
+    pub candidates: &'a Candidates<'a>,
     /// Nobody has excluded this node, and it has an interface for it.
     pub keeps: bool,
     /// The node in the record.
@@ -95,9 +95,9 @@ pub enum Step {
 
 /// failover-protocol.md 1 and R8, decisions.md 20, 21, 24 and 26.
 pub fn decide(case: &Case<'_>) -> Step {
-    match case.seat {
-        Some(seat) if seat.host == case.me => keep(case),
-        Some(seat) => succeed(case, &seat.host),
+    match case.owner_record {
+        Some(owner_record) if owner_record.host == case.me => keep(case),
+        Some(owner_record) => succeed(case, &owner_record.host),
         None => settle(case),
     }
 }
@@ -117,14 +117,14 @@ fn keep(case: &Case<'_>) -> Step {
         "its announcer is ending"
     } else if !case.keeps {
         "the node may not serve it any more"
-    } else if case.line.has_better_than(case.me) {
+    } else if case.candidates.has_better_than(case.me) {
         "another node is better off"
     } else if case.fail_back {
-        return give_to(case.home.or_else(|| case.line.home_elsewhere(case.group, case.me)), BELONGS_THERE);
+        return give_to(case.home.or_else(|| case.candidates.home_elsewhere(case.group, case.me)), BELONGS_THERE);
     } else {
         return Step::Rest;
     };
-    give_to(case.line.home_elsewhere(case.group, case.me), why)
+    give_to(case.candidates.home_elsewhere(case.group, case.me), why)
 }
 
 fn give_to(to: Option<&str>, why: &'static str) -> Step {
@@ -146,7 +146,7 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         }
         // decisions.md 24: we may be cut off, from clients too, unless the API says that the owner is. Who hears nobody at all
         // lets those go first that do.
-        (Some(Silence { side: Side::Alone, .. }), _) if case.line.len() > 1 && !case.others_had_their_time => {
+        (Some(Silence { side: Side::Alone, .. }), _) if case.candidates.len() > 1 && !case.others_had_their_time => {
             Step::Rest
         }
         (Some(_), Holder::Expired) => Step::Take("its node does not answer any more and its Lease has expired"),
@@ -172,8 +172,8 @@ fn settle(case: &Case<'_>) -> Step {
     if case.holding {
         return Step::Take("it has the address already");
     }
-    let Some(position) = case.line.position(case.group, case.me) else { return Step::Rest };
-    let hinted = case.hint.filter(|hint| case.line.has(hint));
+    let Some(position) = case.candidates.position(case.group, case.me) else { return Step::Rest };
+    let hinted = case.hint.filter(|hint| case.candidates.has(hint));
     let before = match hinted {
         Some(hint) if hint == case.me => 0,
         // Who may have died a moment ago, with a Lease that still stands.
@@ -203,30 +203,30 @@ fn ask(case: &Case<'_>, why: &'static str) -> Step {
 mod tests {
     use std::sync::LazyLock;
 
-    use super::super::line::Merit;
+    use super::super::candidates::Merit;
     use super::super::member::Defects;
     use super::super::{Term, place};
     use super::*;
 
     const ALL: [&str; 3] = ["node-1", "node-2", "node-3"];
 
-    static LINE: LazyLock<Line<'static>> = LazyLock::new(|| line(&ALL));
+    static LINE: LazyLock<Candidates<'static>> = LazyLock::new(|| candidates(&ALL));
 
-    fn line<'a>(nodes: &[&'a str]) -> Line<'a> {
-        Line::new(nodes.iter().map(|node| (*node, Merit::default())))
+    fn candidates<'a>(nodes: &[&'a str]) -> Candidates<'a> {
+        Candidates::new(nodes.iter().map(|node| (*node, Merit::default())))
     }
 
-    fn case<'a>(me: &'a str, seat: Option<&'a Seat>) -> Case<'a> {
+    fn case<'a>(me: &'a str, owner_record: Option<&'a OwnerRecord>) -> Case<'a> {
         Case {
             me,
             group: "10.0.0.5",
-            seat,
+            owner_record,
             hint: None,
             holding: false,
             addressed: true,
             published: true,
-            rank: seat.and_then(|seat| LINE.rank(&seat.host, me, |_| None)),
-            line: &LINE,
+            rank: owner_record.and_then(|owner_record| LINE.rank(&owner_record.host, me, |_| None)),
+            candidates: &LINE,
             keeps: true,
             holder: Holder::Alive,
             silent: None,
@@ -247,13 +247,13 @@ mod tests {
         Some(Silence { taken: None, side, outside: 0 })
     }
 
-    fn seat(host: &str) -> Seat {
-        Seat { host: host.into(), term: Term(3) }
+    fn owner_record(host: &str) -> OwnerRecord {
+        OwnerRecord { host: host.into(), term: Term(3) }
     }
 
     #[test]
     fn only_silence_on_the_wire_takes_an_address_from_its_owner() {
-        let seat = seat("node-1");
+        let owner_record = owner_record("node-1");
         let (greater, lesser, alone) = (silent(Side::Greater), silent(Side::Lesser), silent(Side::Alone));
         for (silent, holder, me, takes) in [
             (None, Holder::Alive, "node-2", false),
@@ -270,20 +270,21 @@ mod tests {
             // Others may hear more.
             (alone, Holder::Expired, "node-2", false),
         ] {
-            let step = decide(&Case { holder, silent, ..case(me, Some(&seat)) });
+            let step = decide(&Case { holder, silent, ..case(me, Some(&owner_record)) });
             assert_eq!(matches!(step, Step::Take(_)), takes, "{silent:?} {holder:?} {me}");
         }
     }
 
     #[test]
     fn who_hears_nobody_takes_it_after_those_that_do() {
-        let seat = seat("node-1");
-        let alone = Case { silent: silent(Side::Alone), holder: Holder::Expired, ..case("node-2", Some(&seat)) };
-        let only = line(&["node-2"]);
+        let owner_record = owner_record("node-1");
+        let alone =
+            Case { silent: silent(Side::Alone), holder: Holder::Expired, ..case("node-2", Some(&owner_record)) };
+        let only = candidates(&["node-2"]);
         for (name, case, takes) in [
             ("others may hear more", alone.clone(), false),
             ("they had their time", Case { others_had_their_time: true, ..alone.clone() }, true),
-            ("there are no others", Case { line: &only, ..alone.clone() }, true),
+            ("there are no others", Case { candidates: &only, ..alone.clone() }, true),
         ] {
             assert_eq!(matches!(decide(&case), Step::Take(_)), takes, "{name}");
         }
@@ -291,30 +292,34 @@ mod tests {
 
     #[test]
     fn an_owner_that_hears_more_hosts_keeps_it_until_its_lease_has_run_out() {
-        let seat = seat("node-1");
+        let owner_record = owner_record("node-1");
         for (holder, takes) in [(Holder::Alive, false), (Holder::Expired, true)] {
-            let step =
-                decide(&Case { holder, silent: silent(Side::Greater), outheard: true, ..case("node-2", Some(&seat)) });
+            let step = decide(&Case {
+                holder,
+                silent: silent(Side::Greater),
+                outheard: true,
+                ..case("node-2", Some(&owner_record))
+            });
             assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?}");
         }
     }
 
     #[test]
     fn an_owner_that_lives_and_hears_fewer_hosts_loses_it_though_more_nodes_are_with_it() {
-        let seat = seat("node-1");
+        let owner_record = owner_record("node-1");
         for (side, takes) in [(Side::Lesser, true), (Side::Alone, false)] {
-            let step = decide(&Case { silent: silent(side), outdone: true, ..case("node-2", Some(&seat)) });
+            let step = decide(&Case { silent: silent(side), outdone: true, ..case("node-2", Some(&owner_record)) });
             assert_eq!(matches!(step, Step::Take(_)), takes, "{side:?}");
         }
     }
 
     #[test]
     fn the_veto_of_a_stranger_ends() {
-        let seat = seat("node-1");
+        let owner_record = owner_record("node-1");
         let taken = silent(Side::Greater).map(|silence| Silence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
         for over in [false, true] {
-            let watched = Case { silent: taken, holder: Holder::Expired, ..case("node-2", Some(&seat)) };
-            let asked = Case { asked: Asked::Answered, holder: Holder::Unseen, ..case("node-2", Some(&seat)) };
+            let watched = Case { silent: taken, holder: Holder::Expired, ..case("node-2", Some(&owner_record)) };
+            let asked = Case { asked: Asked::Answered, holder: Holder::Unseen, ..case("node-2", Some(&owner_record)) };
             for case in [watched, asked] {
                 let step = decide(&Case { others_had_their_time: over, ..case });
                 assert_eq!(step, if over { Step::Take(DESPITE_A_STRANGER) } else { Step::Rest });
@@ -324,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_has_no_address_yet_follows_the_lease_of_its_owner() {
-        let seat = seat("node-1");
+        let owner_record = owner_record("node-1");
         for (holder, me, takes) in [
             (Holder::Alive, "node-2", false),
             (Holder::Expired, "node-2", true),
@@ -332,25 +337,26 @@ mod tests {
             (Holder::Expired, "node-3", false),
             (Holder::Unseen, "node-3", false),
         ] {
-            let step = decide(&Case { holder, addressed: false, ..case(me, Some(&seat)) });
+            let step = decide(&Case { holder, addressed: false, ..case(me, Some(&owner_record)) });
             assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?} {me}");
         }
     }
 
     #[test]
     fn a_node_that_may_not_have_it_takes_nothing_over() {
-        let seat = seat("node-1");
-        let only = line(&["node-3"]);
-        let silent = Case { silent: silent(Side::Greater), ..case("node-2", Some(&seat)) };
-        assert_eq!(decide(&Case { line: &only, rank: None, ..silent.clone() }), Step::Rest);
+        let owner_record = owner_record("node-1");
+        let only = candidates(&["node-3"]);
+        let silent = Case { silent: silent(Side::Greater), ..case("node-2", Some(&owner_record)) };
+        assert_eq!(decide(&Case { candidates: &only, rank: None, ..silent.clone() }), Step::Rest);
         assert_eq!(decide(&Case { stopping: true, ..silent }), Step::Rest);
     }
 
     #[test]
     fn an_owner_that_cannot_be_watched_is_asked_for_by_broadcast_by_the_first_in_line() {
-        let seat = seat("node-1");
+        let owner_record = owner_record("node-1");
         for holder in [Holder::Absent, Holder::Unseen] {
-            let step = |me, asked| decide(&Case { holder, asked, vacant_long_enough: true, ..case(me, Some(&seat)) });
+            let step =
+                |me, asked| decide(&Case { holder, asked, vacant_long_enough: true, ..case(me, Some(&owner_record)) });
             assert_eq!(step("node-2", Asked::NotYet), Step::Ask, "{holder:?}");
             assert_eq!(step("node-2", Asked::Waiting), Step::Rest, "{holder:?}");
             assert_eq!(step("node-2", Asked::Answered), Step::Rest, "{holder:?}");
@@ -358,13 +364,13 @@ mod tests {
             assert_eq!(step("node-3", Asked::Silence), Step::Rest, "{holder:?}");
         }
         // Its Lease may not have come yet.
-        let fresh = Case { holder: Holder::Absent, ..case("node-2", Some(&seat)) };
+        let fresh = Case { holder: Holder::Absent, ..case("node-2", Some(&owner_record)) };
         assert_eq!(decide(&fresh), Step::Rest);
     }
 
     #[test]
     fn who_has_the_address_writes_the_record_that_is_missing() {
-        let held = Case { holding: true, line: &line(&[]), ..case("node-1", None) };
+        let held = Case { holding: true, candidates: &candidates(&[]), ..case("node-1", None) };
         assert!(matches!(decide(&held), Step::Take(_)), "whoever is preferred");
     }
 
@@ -389,8 +395,8 @@ mod tests {
             });
             assert_eq!(takers.count(), passed_over + 1);
         }
-        let only = line(&["node-2"]);
-        let stranger = Case { passed_over: 9, line: &only, published: false, ..case("node-1", None) };
+        let only = candidates(&["node-2"]);
+        let stranger = Case { passed_over: 9, candidates: &only, published: false, ..case("node-1", None) };
         assert_eq!(decide(&stranger), Step::Rest);
     }
 
@@ -406,22 +412,22 @@ mod tests {
 
     #[test]
     fn an_owner_hands_over_when_it_ends_when_it_may_not_serve_and_when_fail_back_is_wanted() {
-        let seat = seat("node-1");
-        let own = case("node-1", Some(&seat));
-        let (others, alone, nobody) = (line(&["node-2", "node-3"]), line(&["node-1"]), line(&[]));
+        let owner_record = owner_record("node-1");
+        let own = case("node-1", Some(&owner_record));
+        let (others, alone, nobody) = (candidates(&["node-2", "node-3"]), candidates(&["node-1"]), candidates(&[]));
         let not_ready = Merit { defects: Defects { not_ready: true, ..Defects::default() }, ..Merit::default() };
-        let unready = Line::new([("node-1", not_ready), ("node-2", Merit::default())]);
-        let all_unready = Line::new(ALL.map(|node| (node, not_ready)));
+        let unready = Candidates::new([("node-1", not_ready), ("node-2", Merit::default())]);
+        let all_unready = Candidates::new(ALL.map(|node| (node, not_ready)));
         for (name, case, gives) in [
             ("all well", own.clone(), false),
             ("ending", Case { stopping: true, ..own.clone() }, true),
-            ("excluded", Case { keeps: false, line: &others, ..own.clone() }, true),
-            ("not ready", Case { line: &unready, ..own.clone() }, true),
-            ("nobody is ready", Case { line: &all_unready, ..own.clone() }, false),
+            ("excluded", Case { keeps: false, candidates: &others, ..own.clone() }, true),
+            ("not ready", Case { candidates: &unready, ..own.clone() }, true),
+            ("nobody is ready", Case { candidates: &all_unready, ..own.clone() }, false),
             ("fail-back", Case { fail_back: true, ..own.clone() }, true),
             // decisions.md 26: nobody to give it to.
-            ("ending alone", Case { stopping: true, line: &alone, ..own.clone() }, false),
-            ("excluded, and all are", Case { keeps: false, line: &nobody, ..own.clone() }, false),
+            ("ending alone", Case { stopping: true, candidates: &alone, ..own.clone() }, false),
+            ("excluded, and all are", Case { keeps: false, candidates: &nobody, ..own.clone() }, false),
         ] {
             match decide(&case) {
                 Step::Give(to, _) => assert!(gives && to != "node-1", "{name}"),

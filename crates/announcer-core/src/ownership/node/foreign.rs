@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::Cluster;
-use super::line::line_of;
+use super::candidates::line_of;
 use super::standing::Round;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
@@ -33,7 +33,7 @@ impl Cluster {
     /// A holder who lives renews the Lease every few seconds. What authors hear of one that counts by nothing but its duration,
     /// which may be years: each of them once, from the node that would have the Service.
     pub(super) fn tell_stalled(&mut self, round: &Round<'_>) -> Vec<(ServiceKey, Reason, String)> {
-        let Round { now, scene, fitness, .. } = *round;
+        let Round { now, context, fitness, .. } = *round;
         let Some((holder, since, expiry)) = self.facts.stalled_holder(now) else {
             self.foreign_told.clear();
             return Vec::new();
@@ -41,14 +41,14 @@ impl Cluster {
         let text = format!(
             "Lease {} is held by {holder:?}, who has not renewed it for {} s, and counts for another {} s by its duration: until \
              then no announcer takes the address. If that kube-vip or announcer is gone, delete the Lease",
-            scene.config.lease.name,
+            context.config.lease.name,
             (now - since).as_secs(),
             (expiry - now).as_secs()
         );
-        let line = line_of(fitness);
+        let candidates = line_of(fitness);
         let mut told = Vec::new();
-        for view in scene.services.values() {
-            let mine = line.home(&view.uid.0) == Some(self.me.as_str());
+        for view in context.services.values() {
+            let mine = candidates.home(&view.uid.0) == Some(self.me.as_str());
             if mine && self.foreign_told.insert(view.key.clone()) {
                 told.push((view.key.clone(), Reason::CannotAnnounce, text.clone()));
             }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::member::{link_towards, own_addresses};
 use super::{Cluster, place};
-use crate::detect::{Landmark, Who};
+use crate::detect::{Landmark, LandmarkKind};
 use crate::network::Network;
 
 /// Members that are asked on each interface. Each node has others, so that a large cluster asks everybody somewhere.
@@ -28,17 +28,17 @@ impl Cluster {
                 members.iter().filter_map(|(node, card)| Some((*node, link_towards(&card.links, network, *link)?)));
             for (node, theirs) in towards.take(MEMBERS) {
                 if let Some(net) = theirs.addresses.first() {
-                    add(net.addr(), Some(theirs.mac), Who::Member(node.to_owned()));
+                    add(net.addr(), Some(theirs.mac), LandmarkKind::Member(node.to_owned()));
                 }
             }
             if let Some(gateway) = network.gateway_on(*link) {
-                add(gateway, None, Who::Gateway);
+                add(gateway, None, LandmarkKind::Gateway);
             }
             let own = own_addresses(network, *link);
             let in_lan = |server: &&IpAddr| own.iter().any(|net| net.contains(*server) && net.addr() != **server);
             let elsewhere = |server: &&IpAddr| !self.facts.own_addresses().any(|(_, net)| net.addr() == **server);
             for server in self.api_servers.iter().filter(in_lan).filter(elsewhere) {
-                add(*server, None, Who::ApiServer);
+                add(*server, None, LandmarkKind::ApiServer);
             }
             landmarks.extend(there.into_values());
         }

@@ -11,12 +11,12 @@
 //! * to the API: a compare-and-swap of one Service's record, and this node's own membership Lease.
 
 mod asking;
+mod candidates;
 mod cluster;
 mod decide;
 mod facts;
 mod foreign;
 mod landmarks;
-mod line;
 mod member;
 mod place;
 mod reach;
@@ -33,13 +33,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 pub(crate) use cluster::Cluster;
-pub use contract::{OwnerRecord as Seat, Term};
+pub use contract::{OwnerRecord, Term};
 use l2_types::Mac;
 pub(crate) use member::card_links;
 pub use member::{CARD, Card, CardLink, ForeignLock, HOST, LEASE_PREFIX, Member, NodeFacts};
 #[cfg(test)]
 pub(crate) use place::preferred;
-pub(crate) use review::{HAND_OVER_LINGER, Review, Scene};
+pub(crate) use review::{HAND_OVER_LINGER, Review, ReviewContext};
 pub(crate) use swaps::Change;
 
 use crate::detect::Side;
@@ -52,15 +52,15 @@ pub struct Swap {
     /// The Service that is meant, not a later one of its name.
     pub uid: Uid,
     /// What is believed to stand there.
-    pub expect: Option<Seat>,
+    pub expect: Option<OwnerRecord>,
     /// What is to stand there.
-    pub seat: Seat,
+    pub owner_record: OwnerRecord,
 }
 
 impl Swap {
     /// Whether it may be written over what stands there. An older record than expected is what somebody has put back;
     /// another one, or a newer one, is an owner that we did not know.
-    pub fn may_replace(&self, standing: Option<&Seat>) -> bool {
+    pub fn may_replace(&self, standing: Option<&OwnerRecord>) -> bool {
         match (standing, &self.expect) {
             (None, _) => true,
             (Some(standing), Some(expect)) => standing == expect || standing.term < expect.term,
@@ -75,7 +75,7 @@ pub enum Swapped {
     /// It is written.
     Won,
     /// Something else stands there.
-    Other(Seat),
+    Other(OwnerRecord),
     /// The Service is gone.
     Gone,
     /// The API did not answer in time, or could not: why, of the last attempt.
@@ -86,7 +86,7 @@ pub enum Swapped {
 
 /// A former owner that has to learn what it has lost (failover-protocol.md 1.5).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Loser {
+pub(crate) struct LostVip {
     /// Its node.
     pub owner: String,
     /// Our interface towards it.

@@ -7,7 +7,7 @@ use l2_types::Mac;
 
 use super::member::link_towards;
 use super::standing::chosen;
-use super::{Cluster, Scene};
+use super::{Cluster, ReviewContext};
 use crate::annotations::Wanted;
 use crate::network::{Network, named};
 use crate::plan::VipId;
@@ -80,28 +80,34 @@ pub enum Reach {
 impl Cluster {
     /// Whose wish says on which interface a group is: that of the first, unless no node has what it names. All nodes know
     /// the same of one another; who names what there is nowhere would take the address off the others.
-    pub(super) fn placed_by<'a>(&self, scene: &Scene<'_>, members: &[&'a ServiceView]) -> &'a ServiceView {
+    pub(super) fn placed_by<'a>(&self, context: &ReviewContext<'_>, members: &[&'a ServiceView]) -> &'a ServiceView {
         let address = addresses(members).first().map(|(address, _)| *address);
         let exists = |view: &&&ServiceView| {
-            let here = chosen(scene, view, address);
+            let here = chosen(context, view, address);
             let elsewhere =
-                || named(&view.interface, scene.config).is_some_and(|(_, name)| self.facts.is_link_of_member(name));
+                || named(&view.interface, context.config).is_some_and(|(_, name)| self.facts.is_link_of_member(name));
             here.err().is_none_or(|error| !error.names_nothing()) || elsewhere()
         };
         members.iter().find(exists).copied().unwrap_or(members[0])
     }
 
     /// Whether `node` has an interface for `view`; `link` is ours for it.
-    pub(super) fn reach(&self, scene: &Scene<'_>, view: &ServiceView, link: Option<u32>, node: &str) -> Option<Reach> {
+    pub(super) fn reach(
+        &self,
+        context: &ReviewContext<'_>,
+        view: &ServiceView,
+        link: Option<u32>,
+        node: &str,
+    ) -> Option<Reach> {
         let reach = |no_ipv6| if no_ipv6 { Reach::Ipv4Only } else { Reach::Both };
         if node == self.me {
-            return link.map(|link| reach(scene.network.ipv6_source(link).is_none()));
+            return link.map(|link| reach(context.network.ipv6_source(link).is_none()));
         }
         let card = self.facts.card(node)?;
         let theirs = match (&view.interface, link) {
             // Its author means this name on every node; another interface of the same LAN would not be used there.
             (InterfaceWish::Named(name), _) => card.links.iter().find(|link| link.name == *name),
-            (_, Some(link)) => link_towards(&card.links, scene.network, link),
+            (_, Some(link)) => link_towards(&card.links, context.network, link),
             (_, None) => card.links.first(),
         };
         theirs.map(|theirs| reach(theirs.no_ipv6))

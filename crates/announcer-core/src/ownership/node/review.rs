@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::cluster::Whom;
+use super::candidates::line_of;
+use super::cluster::Recipient;
 use super::decide::{BELONGS_THERE, Step};
-use super::line::line_of;
 use super::member::{Defects, Fitness};
 use super::reach::{addresses, vips};
 use super::standing::{GIVE_BACK_PAUSE, PASS_OVER, Round, Standing, link_of};
 use super::vacant::START_GRACE;
-use super::{Cluster, Loser, Seat, Swap, Target, Targets, Watched};
+use super::{Cluster, LostVip, OwnerRecord, Swap, Target, Targets, Watched};
 use crate::config::Config;
 use crate::endpoints::Endpoints;
 use crate::group::Groups;
@@ -30,7 +30,7 @@ pub(super) const FAIL_BACK_AFTER: Duration = Duration::from_mins(1);
 
 /// What a review looks at, beside what the cluster has told.
 #[derive(Debug)]
-pub struct Scene<'a> {
+pub struct ReviewContext<'a> {
     /// Services that are ours to announce.
     pub services: &'a BTreeMap<ServiceKey, ServiceView>,
     /// Which of them share an address.
@@ -59,7 +59,7 @@ pub struct Review {
     /// Owners to watch.
     pub targets: Targets,
     /// Who has to learn that an address is ours now.
-    pub losers: Vec<Loser>,
+    pub former_owners: Vec<LostVip>,
     /// All addresses that Services want.
     pub vips: BTreeSet<IpAddr>,
     /// Interfaces on which answers and claims have to be heard.
@@ -95,11 +95,11 @@ impl Wake {
 
 impl Cluster {
     /// Looks at everything. Called after each change and at [`Cluster::deadline`].
-    pub fn review(&mut self, now: Instant, scene: &Scene<'_>) -> Review {
-        self.take_in(now, scene);
+    pub fn review(&mut self, now: Instant, context: &ReviewContext<'_>) -> Review {
+        self.take_in(now, context);
         // Before anything can be written: a card without it would make others take us for ignorant.
         self.card.term = self.watched_term;
-        let mut review = Review { told: self.note_unable(now, scene), ..Review::default() };
+        let mut review = Review { told: self.note_unable(now, context), ..Review::default() };
         let Some(known_since) = self.facts.known_since() else {
             self.facts_next = self.facts.deadline(now);
             self.next = self.own_deadline(now);
@@ -109,14 +109,14 @@ impl Cluster {
         let settled = known_since + MEMBERS_SETTLE;
         let unsettled = now < settled && self.facts.awaits_members();
         let fitness = self.all_fitness(now);
-        let round = Round { now, scene, fitness: &fitness, yield_at, unsettled };
+        let round = Round { now, context, fitness: &fitness, yield_at, unsettled };
         let mut wake = Wake { now, next: None };
         yield_at.into_iter().chain(Some(settled).filter(|_| unsettled)).for_each(|at| wake.at(at));
 
         let defects = self.note_defects(&round);
         let (mut looks, mut vacant) = (Vec::new(), BTreeMap::new());
         let mut watched: BTreeMap<(String, u32, u8), Vec<Watched>> = BTreeMap::new();
-        for (key, members) in &scene.groups.members {
+        for (key, members) in &context.groups.members {
             let standing = self.standing(&round, key, members);
             let holder = self.holder(&round, &standing);
             if let Some(since) = self.vacant_since(&round, &standing, holder) {
@@ -137,13 +137,13 @@ impl Cluster {
             let elsewhere = self.belongs_elsewhere(&round, &standing);
             let (owner, step) = self.judge(&round, &standing, holder, elsewhere.as_ref());
             review.told.extend(self.tell_strangers(&round, &standing, holder, &step, &mut wake));
-            let waits = scene.config.fail_back || self.lent.contains_key(&standing.primary().key);
+            let waits = context.config.fail_back || self.lent.contains_key(&standing.primary().key);
             let misplaced = elsewhere.filter(|_| waits && standing.is_of(&self.me));
             looks.push(Look { standing, owner, step, misplaced });
         }
         self.vacant = vacant;
         review.told.extend(self.tell_stalled(&round));
-        self.conclude(now, scene, looks, &mut review, &mut wake);
+        self.conclude(now, context, looks, &mut review, &mut wake);
         self.watch(watched, &mut review);
         self.assign_unaddressed(&round);
         review.questions = self.questions(now);
@@ -153,32 +153,32 @@ impl Cluster {
     }
 
     /// Takes in what the watch shows, and forgets what is gone.
-    fn take_in(&mut self, now: Instant, scene: &Scene<'_>) {
+    fn take_in(&mut self, now: Instant, context: &ReviewContext<'_>) {
         self.in_touch = self.facts.in_touch(now);
         self.owners.clear();
-        self.seats.clear();
+        self.owner_records.clear();
         self.primaries.clear();
-        self.retain(now, scene.services);
-        for view in scene.services.values() {
+        self.retain(now, context.services);
+        for view in context.services.values() {
             if let (Some(host), Some(term)) = (&view.published.vip_host, view.published.term) {
-                self.learn_from_watch(now, view, Seat { host: host.clone(), term });
+                self.learn_from_watch(now, view, OwnerRecord { host: host.clone(), term });
             }
         }
     }
 
     /// Takes in which groups this node cannot have. What their authors hear of it.
-    fn note_unable(&mut self, now: Instant, scene: &Scene<'_>) -> Vec<(ServiceKey, Reason, String)> {
+    fn note_unable(&mut self, now: Instant, context: &ReviewContext<'_>) -> Vec<(ServiceKey, Reason, String)> {
         let mut told = Vec::new();
         let mut well = BTreeSet::new();
-        for (key, members) in &scene.groups.members {
+        for (key, members) in &context.groups.members {
             let group = key.to_string();
-            let refused = members.iter().any(|member| scene.refused.contains(member));
+            let refused = members.iter().any(|member| context.refused.contains(member));
             if !refused && !self.unable.knows(&group) {
                 continue;
             }
-            let views: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
+            let views: Vec<&ServiceView> = members.iter().filter_map(|key| context.services.get(key)).collect();
             // Of two families one may be served all the same: a hand-over would cost it connections.
-            if addresses(&views).iter().any(|(address, _)| scene.holding.contains(address)) {
+            if addresses(&views).iter().any(|(address, _)| context.holding.contains(address)) {
                 well.insert(group);
             } else if refused && self.unable.note(now, &group) {
                 let text =
@@ -199,7 +199,7 @@ impl Cluster {
         wake: &mut Wake,
     ) -> Vec<(ServiceKey, Reason, String)> {
         let now = round.now;
-        if self.passed_over(round, standing) < standing.line.len() {
+        if self.passed_over(round, standing) < standing.candidates.len() {
             wake.at(now + PASS_OVER);
         }
         let Some(obstacle) = self.obstacle(round, standing) else { return Vec::new() };
@@ -231,7 +231,7 @@ impl Cluster {
         wake: &mut Wake,
     ) -> Vec<(ServiceKey, Reason, String)> {
         let (Some(defects), Some(since)) = (defects, self.unwell_since) else { return Vec::new() };
-        if !standing.is_of(&self.me) || round.yield_at.is_some() || standing.line.has_better_than(&self.me) {
+        if !standing.is_of(&self.me) || round.yield_at.is_some() || standing.candidates.has_better_than(&self.me) {
             return Vec::new();
         }
         if round.now < since + START_GRACE {
@@ -248,10 +248,10 @@ impl Cluster {
 
     /// Services without an address: somebody has to tell their authors what is wrong with them.
     fn assign_unaddressed(&mut self, round: &Round<'_>) {
-        let Round { scene, fitness, .. } = *round;
-        let line = line_of(fitness);
-        for view in scene.services.values().filter(|view| !scene.groups.of.contains_key(&view.key)) {
-            let mine = line.home(&view.uid.0) == Some(self.me.as_str());
+        let Round { context, fitness, .. } = *round;
+        let candidates = line_of(fitness);
+        for view in context.services.values().filter(|view| !context.groups.of.contains_key(&view.key)) {
+            let mine = candidates.home(&view.uid.0) == Some(self.me.as_str());
             let owner = if mine && round.yield_at.is_none() { Owner::Mine } else { Owner::Theirs };
             self.owners.insert(view.key.clone(), owner);
         }
@@ -261,7 +261,7 @@ impl Cluster {
     fn conclude(
         &mut self,
         now: Instant,
-        scene: &Scene<'_>,
+        context: &ReviewContext<'_>,
         looks: Vec<Look<'_>>,
         review: &mut Review,
         wake: &mut Wake,
@@ -271,8 +271,8 @@ impl Cluster {
             for member in &standing.members {
                 self.owners.insert(member.key.clone(), owner);
                 self.primaries.insert(member.key.clone(), primary.key.clone());
-                if let Some(seat) = &standing.seat {
-                    self.seats.insert(member.key.clone(), seat.clone());
+                if let Some(owner_record) = &standing.owner_record {
+                    self.owner_records.insert(member.key.clone(), owner_record.clone());
                 }
             }
             match misplaced {
@@ -308,39 +308,49 @@ impl Cluster {
             review.swaps.extend(swap.map(|swap| (primary.key.clone(), swap)));
         }
         let gained = std::mem::take(&mut self.gained);
-        self.gained = gained.into_iter().filter(|gained| !self.tell(scene, gained, &mut review.losers)).collect();
+        self.gained =
+            gained.into_iter().filter(|gained| !self.tell(context, gained, &mut review.former_owners)).collect();
     }
 
     /// Adds those whom a record that is ours now concerns. False: it cannot be said yet where they are told.
-    fn tell(&self, scene: &Scene<'_>, (key, whom): &(ServiceKey, Whom), losers: &mut Vec<Loser>) -> bool {
+    fn tell(
+        &self,
+        context: &ReviewContext<'_>,
+        (key, recipient): &(ServiceKey, Recipient),
+        former_owners: &mut Vec<LostVip>,
+    ) -> bool {
         // The tag is made with the UID of the first.
-        let Some(seat) = self.seats.get(key).filter(|seat| seat.host == self.me && *self.primary(key) == *key) else {
+        let Some(owner_record) = self
+            .owner_records
+            .get(key)
+            .filter(|owner_record| owner_record.host == self.me && *self.primary(key) == *key)
+        else {
             return true;
         };
-        let all = scene.groups;
+        let all = context.groups;
         let members = all.of.get(key).and_then(|group| all.members.get(group)).into_iter().flatten();
-        let views: Vec<&ServiceView> = members.filter_map(|key| scene.services.get(key)).collect();
+        let views: Vec<&ServiceView> = members.filter_map(|key| context.services.get(key)).collect();
         if views.is_empty() {
             return true;
         }
         let address = addresses(&views).first().map(|(address, _)| *address);
-        let Some(link) = link_of(scene, self.placed_by(scene, &views), address) else { return false };
-        let (hosts, suspected): (Vec<&str>, bool) = match whom {
+        let Some(link) = link_of(context, self.placed_by(context, &views), address) else { return false };
+        let (hosts, suspected): (Vec<&str>, bool) = match recipient {
             // A term that counts for this Service alone is on no card: nobody is ever known to know it.
-            Whom::Host(host) => (vec![host], !seat.term.is_counted()),
-            Whom::Ignorant if !seat.term.is_counted() => return true,
-            Whom::Ignorant => {
-                (self.members().filter(|(_, card)| card.term < seat.term).map(|(host, _)| host).collect(), true)
+            Recipient::Host(host) => (vec![host], !owner_record.term.is_counted()),
+            Recipient::OutdatedMembers if !owner_record.term.is_counted() => return true,
+            Recipient::OutdatedMembers => {
+                (self.members().filter(|(_, card)| card.term < owner_record.term).map(|(host, _)| host).collect(), true)
             }
         };
         for host in hosts {
-            let Some(there) = self.facts.towards(host, scene.network, link) else { continue };
-            losers.extend(vips(&views).into_iter().map(|vip| Loser {
+            let Some(there) = self.facts.towards(host, context.network, link) else { continue };
+            former_owners.extend(vips(&views).into_iter().map(|vip| LostVip {
                 owner: host.to_owned(),
                 link,
                 mac: there.mac,
                 vip,
-                term: seat.term,
+                term: owner_record.term,
                 service: key.clone(),
                 suspected,
             }));

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use l2_types::Link;
 
+use super::candidates::{Candidates, Merit};
 use super::decide::{Case, Holder, Step, decide};
-use super::line::{Line, Merit};
 use super::member::{CardLink, Fitness};
 use super::reach::{Reach, addresses, can_ask, wants_ipv6};
-use super::review::{FAIL_BACK_AFTER, Scene};
-use super::{Cluster, Seat, Watched};
+use super::review::{FAIL_BACK_AFTER, ReviewContext};
+use super::{Cluster, OwnerRecord, Watched};
 use crate::endpoints::{EligibleNodes, eligible_nodes};
 use crate::group::GroupKey;
 use crate::network::InterfaceError;
@@ -27,7 +27,7 @@ pub(super) const PASS_OVER: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy)]
 pub(super) struct Round<'a> {
     pub now: Instant,
-    pub scene: &'a Scene<'a>,
+    pub context: &'a ReviewContext<'a>,
     pub fitness: &'a BTreeMap<String, Fitness>,
     /// A kube-vip has everything, and what it does not answer for yet is served here until then.
     pub yield_at: Option<Instant>,
@@ -47,9 +47,9 @@ pub(super) struct Standing<'a> {
     placed_by: &'a ServiceView,
     /// Our interface for them.
     pub link: Option<u32>,
-    pub seat: Option<Seat>,
+    pub owner_record: Option<OwnerRecord>,
     /// Who may have it.
-    pub line: Line<'a>,
+    pub candidates: Candidates<'a>,
     keeps: bool,
     /// Where its endpoints are, if that counts.
     pub only: Option<BTreeSet<String>>,
@@ -74,46 +74,58 @@ impl Standing<'_> {
 
     /// Nobody has it, and no node may have it before an endpoint is ready.
     pub fn awaits_endpoint(&self) -> bool {
-        self.seat.is_none() && self.only.as_ref().is_some_and(BTreeSet::is_empty)
+        self.owner_record.is_none() && self.only.as_ref().is_some_and(BTreeSet::is_empty)
     }
 
     pub fn is_of(&self, node: &str) -> bool {
-        self.seat.as_ref().is_some_and(|seat| seat.host == node)
+        self.owner_record.as_ref().is_some_and(|owner_record| owner_record.host == node)
     }
 
     /// This node's interface for it, whether it can be used or not.
-    pub fn chosen<'a>(&self, scene: &Scene<'a>) -> Result<&'a Link, InterfaceError> {
-        chosen(scene, self.placed_by, self.addresses().next())
+    pub fn chosen<'a>(&self, context: &ReviewContext<'a>) -> Result<&'a Link, InterfaceError> {
+        chosen(context, self.placed_by, self.addresses().next())
     }
 }
 
 impl Cluster {
     pub(super) fn standing<'a>(&self, round: &Round<'a>, key: &GroupKey, members: &[ServiceKey]) -> Standing<'a> {
-        let Round { scene, fitness, .. } = *round;
-        let members: Vec<&ServiceView> = members.iter().filter_map(|key| scene.services.get(key)).collect();
+        let Round { context, fitness, .. } = *round;
+        let members: Vec<&ServiceView> = members.iter().filter_map(|key| context.services.get(key)).collect();
         let addresses = addresses(&members);
-        let holding = addresses.iter().any(|(address, _)| scene.holding.contains(address));
-        let placed_by = self.placed_by(scene, &members);
-        let link = link_of(scene, placed_by, addresses.first().map(|(address, _)| *address));
-        let seat = self.seat_of(&members);
-        let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), scene.endpoints);
+        let holding = addresses.iter().any(|(address, _)| context.holding.contains(address));
+        let placed_by = self.placed_by(context, &members);
+        let link = link_of(context, placed_by, addresses.first().map(|(address, _)| *address));
+        let owner_record = self.seat_of(&members);
+        let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), context.endpoints);
         // A lease needs a node that holds it, and before there is no address that clients could be told of.
         let leases = members.iter().any(|view| view.wants_dhcp() || view.wants_dhcp6());
         let only = only.filter(|nodes| !(leases && nodes.is_empty()));
         let served = |node: &str| only.as_ref().is_none_or(|nodes| nodes.contains(node));
         let key = key.to_string();
         let ipv6 = wants_ipv6(&members, &addresses);
-        let line = Line::new(fitness.iter().filter(|(node, _)| served(node)).filter_map(|(node, fitness)| {
-            let Fitness::Fit(defects) = *fitness else { return None };
-            let reach = self.reach(scene, placed_by, link, node)?;
-            let unable = self.is_unable(round.now, node, &key);
-            Some((node.as_str(), Merit { unable, no_ipv6: ipv6 && reach == Reach::Ipv4Only, defects }))
-        }));
+        let candidates =
+            Candidates::new(fitness.iter().filter(|(node, _)| served(node)).filter_map(|(node, fitness)| {
+                let Fitness::Fit(defects) = *fitness else { return None };
+                let reach = self.reach(context, placed_by, link, node)?;
+                let unable = self.is_unable(round.now, node, &key);
+                Some((node.as_str(), Merit { unable, no_ipv6: ipv6 && reach == Reach::Ipv4Only, defects }))
+            }));
         // No node would do better: it stays.
         let served_nowhere = only.as_ref().is_some_and(BTreeSet::is_empty);
         let keeps =
             matches!(fitness[&self.me], Fitness::Fit(_)) && (served(&self.me) || served_nowhere) && link.is_some();
-        Standing { key, members, addresses, holding, placed_by, link, seat: seat.cloned(), line, keeps, only }
+        Standing {
+            key,
+            members,
+            addresses,
+            holding,
+            placed_by,
+            link,
+            owner_record: owner_record.cloned(),
+            candidates,
+            keeps,
+            only,
+        }
     }
 
     /// Whether the kernel of `node` has refused the addresses of a group.
@@ -127,22 +139,22 @@ impl Cluster {
     /// The record of the first counts, which is what a swap replaces. The others have copies, and whoever may write a
     /// Service in some namespace must not take an address off its node by a copy of his own making: one of theirs counts
     /// only while the first has none, and only with a term that a swap goes beyond.
-    fn seat_of(&self, members: &[&ServiceView]) -> Option<&Seat> {
+    fn seat_of(&self, members: &[&ServiceView]) -> Option<&OwnerRecord> {
         let mut records = members.iter().map(|view| self.record(&view.key, &view.uid));
         let first = records.next().flatten();
         first.or_else(|| {
-            let copies = records.flatten().filter(|seat| seat.term.is_counted());
+            let copies = records.flatten().filter(|owner_record| owner_record.term.is_counted());
             // Of equal ones the senior's: `max_by_key` would give the last.
-            copies.reduce(|best, seat| if best.term >= seat.term { best } else { seat })
+            copies.reduce(|best, owner_record| if best.term >= owner_record.term { best } else { owner_record })
         })
     }
 
     /// What is known of the node in the record.
     pub(super) fn holder(&self, round: &Round<'_>, standing: &Standing<'_>) -> Holder {
-        match &standing.seat {
-            Some(seat) if self.facts.card(&seat.host).is_none() => Holder::Absent,
-            Some(seat) if !self.facts.is_expired(round.now, &seat.host) => Holder::Alive,
-            Some(seat) if self.towards(round, standing, &seat.host).is_none() => Holder::Unseen,
+        match &standing.owner_record {
+            Some(owner_record) if self.facts.card(&owner_record.host).is_none() => Holder::Absent,
+            Some(owner_record) if !self.facts.is_expired(round.now, &owner_record.host) => Holder::Alive,
+            Some(owner_record) if self.towards(round, standing, &owner_record.host).is_none() => Holder::Unseen,
             Some(_) => Holder::Expired,
             None => Holder::Alive,
         }
@@ -150,15 +162,15 @@ impl Cluster {
 
     /// The interface of a member in the LAN of the group.
     fn towards(&self, round: &Round<'_>, standing: &Standing<'_>, node: &str) -> Option<&CardLink> {
-        self.facts.towards(node, round.scene.network, standing.link?)
+        self.facts.towards(node, round.context.network, standing.link?)
     }
 
     /// The other node that it would belong to, and since when.
     pub(super) fn belongs_elsewhere(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(String, Instant)> {
         let lent = self.lent.get(&standing.primary().key).map(String::as_str);
         let node = lent
-            .filter(|node| standing.line.is_first_class(node))
-            .or_else(|| standing.line.home(standing.home_key()))?;
+            .filter(|node| standing.candidates.is_first_class(node))
+            .or_else(|| standing.candidates.home(standing.home_key()))?;
         if self.facts.is_restless(round.now, node) {
             return None;
         }
@@ -169,13 +181,13 @@ impl Cluster {
     /// Whether it goes where it belongs: everything does if that is wanted, and what came here only because another node was not
     /// well. One at a time.
     pub(super) fn returns(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
-        let wanted = round.scene.config.fail_back || self.lent.contains_key(&standing.primary().key);
+        let wanted = round.context.config.fail_back || self.lent.contains_key(&standing.primary().key);
         wanted && self.gave_back.is_none_or(|at| round.now >= at + GIVE_BACK_PAUSE)
     }
 
     /// Since when nobody owns it; absent: somebody does, or it is too early to tell.
     pub(super) fn vacant_since(&self, round: &Round<'_>, standing: &Standing<'_>, holder: Holder) -> Option<Instant> {
-        let unowned = standing.seat.is_none() || holder == Holder::Absent;
+        let unowned = standing.owner_record.is_none() || holder == Holder::Absent;
         (unowned && !standing.holding && !round.unsettled && round.yield_at.is_none())
             .then(|| self.vacant.get(&standing.primary().key).copied().unwrap_or(round.now))
     }
@@ -187,7 +199,7 @@ impl Cluster {
 
     /// This node's place among the successors of `owner`.
     pub(super) fn rank(&self, standing: &Standing<'_>, owner: &str) -> Option<usize> {
-        standing.line.rank(owner, &self.me, |node| self.facts.host(node))
+        standing.candidates.rank(owner, &self.me, |node| self.facts.host(node))
     }
 
     fn vacant_for(&self, round: &Round<'_>, standing: &Standing<'_>) -> Duration {
@@ -203,36 +215,40 @@ impl Cluster {
         holder: Holder,
         elsewhere: Option<&(String, Instant)>,
     ) -> (Owner, Step) {
-        let Round { now, scene, .. } = *round;
+        let Round { now, context, .. } = *round;
         let (primary, holding) = (standing.primary(), standing.holding);
         if let Some(yield_at) = round.yield_at {
             // What the record says is somebody else's is not served for that time: he does so too.
-            let ours = standing.seat.as_ref().is_none_or(|seat| seat.host == self.me || seat.host.is_empty());
+            let ours = standing
+                .owner_record
+                .as_ref()
+                .is_none_or(|owner_record| owner_record.host == self.me || owner_record.host.is_empty());
             let owner = if holding && ours && now < yield_at { Owner::Undecided } else { Owner::Theirs };
             return (owner, Step::Rest);
         }
-        let owner = match &standing.seat {
-            Some(seat) if seat.host == self.me => Owner::Mine,
+        let owner = match &standing.owner_record {
+            Some(owner_record) if owner_record.host == self.me => Owner::Mine,
             // Without a carrier nobody is served for a last moment, and no claim is heard that would end it.
             Some(_) if self.lingering.contains_key(&primary.key) && standing.link.is_some() => Owner::Undecided,
             None if holding => Owner::Undecided,
             Some(_) | None => Owner::Theirs,
         };
-        if standing.seat.is_none() && !holding && round.unsettled {
+        if standing.owner_record.is_none() && !holding && round.unsettled {
             return (owner, Step::Rest);
         }
         let addresses: Vec<IpAddr> = standing.addresses().collect();
-        let silent = standing.seat.as_ref().and_then(|seat| self.silences.of(&seat.host, &addresses));
+        let silent =
+            standing.owner_record.as_ref().and_then(|owner_record| self.silences.of(&owner_record.host, &addresses));
         let step = decide(&Case {
             me: &self.me,
             group: standing.home_key(),
-            seat: standing.seat.as_ref(),
+            owner_record: standing.owner_record.as_ref(),
             hint: primary.published.vip_host.as_deref(),
             holding,
             addressed: !addresses.is_empty(),
             published: addresses.iter().any(|address| primary.published.has(*address)),
-            rank: standing.seat.as_ref().and_then(|seat| self.rank(standing, &seat.host)),
-            line: &standing.line,
+            rank: standing.owner_record.as_ref().and_then(|owner_record| self.rank(standing, &owner_record.host)),
+            candidates: &standing.candidates,
             keeps: standing.keeps,
             holder,
             silent,
@@ -240,7 +256,7 @@ impl Cluster {
             outdone: silent.is_some_and(|silent| self.is_outdone(round, standing, silent)),
             others_had_their_time: self.strangers_until(round, standing, holder).is_some_and(|until| until <= now),
             asked: self.asked(now, &primary.key),
-            stopping: scene.stopping,
+            stopping: context.stopping,
             passed_over: self.passed_over(round, standing),
             vacant_long_enough: self.vacant_for(round, standing) >= PASS_OVER,
             home: elsewhere.map(|(node, _)| node.as_str()),
@@ -257,31 +273,34 @@ impl Cluster {
         round: &Round<'_>,
         standing: &Standing<'_>,
     ) -> Option<((String, u32, u8), Vec<Watched>)> {
-        let (seat, link) = (standing.seat.as_ref()?, standing.link?);
-        if round.yield_at.is_some() || seat.host == self.me || standing.addresses.is_empty() {
+        let (owner_record, link) = (standing.owner_record.as_ref()?, standing.link?);
+        if round.yield_at.is_some() || owner_record.host == self.me || standing.addresses.is_empty() {
             return None;
         }
-        let rank = self.rank(standing, &seat.host).filter(|rank| *rank < 2)?;
-        let there = self.towards(round, standing, &seat.host)?;
-        let askable = standing.addresses.iter().filter(|(address, _)| can_ask(round.scene.network, link, *address));
-        let vips =
-            askable.map(|(address, own)| Watched { address: *address, mac: own.unwrap_or(there.mac), term: seat.term });
+        let rank = self.rank(standing, &owner_record.host).filter(|rank| *rank < 2)?;
+        let there = self.towards(round, standing, &owner_record.host)?;
+        let askable = standing.addresses.iter().filter(|(address, _)| can_ask(round.context.network, link, *address));
+        let vips = askable.map(|(address, own)| Watched {
+            address: *address,
+            mac: own.unwrap_or(there.mac),
+            term: owner_record.term,
+        });
         let rank = u8::try_from(rank).expect("it is less than two");
-        Some(((seat.host.clone(), link, rank), vips.collect()))
+        Some(((owner_record.host.clone(), link, rank), vips.collect()))
     }
 }
 
 /// This node's interface for a group.
-pub(super) fn link_of(scene: &Scene<'_>, view: &ServiceView, address: Option<IpAddr>) -> Option<u32> {
-    let link = chosen(scene, view, address).ok()?;
+pub(super) fn link_of(context: &ReviewContext<'_>, view: &ServiceView, address: Option<IpAddr>) -> Option<u32> {
+    let link = chosen(context, view, address).ok()?;
     link.is_usable().then_some(link.index)
 }
 
 pub(super) fn chosen<'a>(
-    scene: &Scene<'a>,
+    context: &ReviewContext<'a>,
     view: &ServiceView,
     address: Option<IpAddr>,
 ) -> Result<&'a Link, InterfaceError> {
     let address = address.filter(|_| !view.wants_dhcp() && !view.wants_dhcp6());
-    scene.network.choose(&view.interface, scene.config, address)
+    context.network.choose(&view.interface, context.config, address)
 }

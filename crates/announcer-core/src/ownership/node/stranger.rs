@@ -30,16 +30,16 @@ impl Cluster {
     /// The other way round: the silent owner still renews its Lease, and hears fewer hosts than this node by what it has written
     /// since. Then clients are here, though more nodes may be there.
     pub(super) fn is_outdone(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
-        let Some(seat) = &standing.seat else { return false };
-        let since = self.silences.since(&seat.host).zip(self.facts.renewed_at(&seat.host));
+        let Some(owner_record) = &standing.owner_record else { return false };
+        let since = self.silences.since(&owner_record.host).zip(self.facts.renewed_at(&owner_record.host));
         since.is_some_and(|(silent, renewed)| renewed >= silent + TOLD_AFTER)
             && self.owner_hears(round, standing).unwrap_or(0) < silent.outside
     }
 
     /// How many hosts that are no members the owner hears, as it says.
     fn owner_hears(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<u8> {
-        let owner = &standing.seat.as_ref()?.host;
-        let there = self.facts.towards(owner, round.scene.network, standing.link?)?;
+        let owner = &standing.owner_record.as_ref()?.host;
+        let there = self.facts.towards(owner, round.context.network, standing.link?)?;
         self.facts.card(owner)?.hears.get(&there.name).copied()
     }
 
@@ -51,10 +51,10 @@ impl Cluster {
         holder: Holder,
     ) -> Option<Instant> {
         let key = &standing.primary().key;
-        let since = match (&standing.seat, holder) {
+        let since = match (&standing.owner_record, holder) {
             // Nobody knows the MAC of an unseen owner: it may be the owner itself that answers.
             (Some(_), Holder::Alive | Holder::Unseen) => return None,
-            (Some(seat), Holder::Expired) => self.facts.expired_since(round.now, &seat.host)?,
+            (Some(owner_record), Holder::Expired) => self.facts.expired_since(round.now, &owner_record.host)?,
             // A Lease that is gone, or was never known, would have run out by then.
             (None, _) | (_, Holder::Absent) => *self.vacant.get(key)? + self.facts.lease(),
         };
@@ -66,7 +66,8 @@ impl Cluster {
     /// Who answers for a group whose owner does not.
     fn stranger(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<Mac> {
         let addresses: Vec<_> = standing.addresses().collect();
-        let silent = standing.seat.as_ref().and_then(|seat| self.silences.of(&seat.host, &addresses));
+        let silent =
+            standing.owner_record.as_ref().and_then(|owner_record| self.silences.of(&owner_record.host, &addresses));
         let key = &standing.primary().key;
         let asked = || self.answered_by(key).filter(|_| self.asked(round.now, key) == Asked::Answered);
         silent.and_then(|silent| silent.taken).or_else(asked)
@@ -84,12 +85,17 @@ impl Cluster {
         let until = self.strangers_until(round, standing, holder);
         let stranger = self.stranger(round, standing);
         let addresses: Vec<_> = standing.addresses().collect();
-        let silent = standing.seat.as_ref().and_then(|seat| self.silences.of(&seat.host, &addresses));
+        let silent =
+            standing.owner_record.as_ref().and_then(|owner_record| self.silences.of(&owner_record.host, &addresses));
         if let Some(until) = until.filter(|_| silent.is_some() || stranger.is_some()) {
             wake.at(until);
         }
         let Some(mac) = stranger else { return Vec::new() };
-        let owner = standing.seat.as_ref().map(|seat| seat.host.as_str()).filter(|host| !host.is_empty());
+        let owner = standing
+            .owner_record
+            .as_ref()
+            .map(|owner_record| owner_record.host.as_str())
+            .filter(|host| !host.is_empty());
         let first = owner.map_or(Some(0), |owner| self.rank(standing, owner));
         let takes = *step == Step::Take(DESPITE_A_STRANGER);
         // A member may have taken it a moment ago, by a record that has not come here yet.

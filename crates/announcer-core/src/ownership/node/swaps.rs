@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::{Cluster, Seat, Swap, Swapped, Term, place};
+use super::{Cluster, OwnerRecord, Swap, Swapped, Term, place};
 use crate::view::{ServiceKey, Uid};
 
 /// A swap without an answer is asked for again: with hundreds of them and an API that does not answer, the last ones have
@@ -55,13 +55,13 @@ pub(super) struct Pending {
 
 impl Pending {
     /// Whether what stands there is our doing.
-    pub fn asked_for(&self, uid: &Uid, seat: &Seat) -> bool {
-        self.swap.uid == *uid && self.asked.contains(&(seat.host.clone(), seat.term))
+    pub fn asked_for(&self, uid: &Uid, owner_record: &OwnerRecord) -> bool {
+        self.swap.uid == *uid && self.asked.contains(&(owner_record.host.clone(), owner_record.term))
     }
 
     /// The watch has said what the answer did not: one of the attempts stands.
-    fn has_come(&self, record: Option<&(Uid, Seat)>) -> bool {
-        record.is_some_and(|(uid, seat)| self.asked_for(uid, seat))
+    fn has_come(&self, record: Option<&(Uid, OwnerRecord)>) -> bool {
+        record.is_some_and(|(uid, owner_record)| self.asked_for(uid, owner_record))
     }
 
     /// This attempt has come to nothing.
@@ -92,22 +92,26 @@ impl Cluster {
         if pending.swap != *asked {
             // It comes too late: another one is under way. What it says of the record counts all the same.
             let stands = match swapped {
-                Swapped::Won => Some(asked.seat.clone()).filter(|seat| asked.expect.as_ref() != Some(seat)),
+                Swapped::Won => {
+                    Some(asked.owner_record.clone()).filter(|owner_record| asked.expect.as_ref() != Some(owner_record))
+                }
                 Swapped::Other(other) => Some(other),
                 Swapped::Gone | Swapped::Failed(_) | Swapped::Refused(_) => None,
             };
-            if let Some(seat) = stands {
-                self.learn(now, key, &asked.uid, seat);
+            if let Some(owner_record) = stands {
+                self.learn(now, key, &asked.uid, owner_record);
             }
             return;
         }
-        let (uid, seat) = (pending.swap.uid.clone(), pending.swap.seat.clone());
+        let (uid, owner_record) = (pending.swap.uid.clone(), pending.swap.owner_record.clone());
         let stands = match swapped {
             // Read again: it stands as we know it, or cannot be told; the next claim asks again.
-            Swapped::Won | Swapped::Failed(_) | Swapped::Refused(_) if pending.swap.expect.as_ref() == Some(&seat) => {
+            Swapped::Won | Swapped::Failed(_) | Swapped::Refused(_)
+                if pending.swap.expect.as_ref() == Some(&owner_record) =>
+            {
                 None
             }
-            Swapped::Won => Some(seat),
+            Swapped::Won => Some(owner_record),
             Swapped::Other(other) => {
                 if !pending.asked_for(&uid, &other) {
                     tracing::info!(service = %key, host = other.host, term = %other.term, "the record names another owner");
@@ -115,13 +119,13 @@ impl Cluster {
                 Some(other)
             }
             Swapped::Gone => {
-                self.bereaved(now, key, &uid);
+                self.service_removed(now, key, &uid);
                 None
             }
             Swapped::Failed(error) => {
                 // It is tried again at once and until it is done: an API that is away for an hour is told once.
                 if !std::mem::replace(&mut pending.told, true) {
-                    let (to, why) = (&seat.host, pending.why);
+                    let (to, why) = (&owner_record.host, pending.why);
                     tracing::warn!(service = %key, to, why, error, "failed to change the owner: trying again");
                 }
                 pending.retry_at(now + SWAP_RETRY);
@@ -140,34 +144,36 @@ impl Cluster {
                 None
             }
         };
-        if let Some(seat) = stands {
-            self.learn(now, key, &uid, seat);
+        if let Some(owner_record) = stands {
+            self.learn(now, key, &uid, owner_record);
         }
         self.pending.remove(key);
     }
 
     /// The Service that we own is gone, which the watch has not shown: one of its name may have been made anew, and its
     /// owner, whose claims we cannot prove, may have the address.
-    fn bereaved(&mut self, now: Instant, key: &ServiceKey, uid: &Uid) {
-        let ours = self.records.get_mut(key).filter(|(known, seat)| known == uid && seat.host == self.me);
-        if let Some((_, seat)) = ours {
-            *seat = Seat { host: String::new(), term: seat.term.next() };
+    fn service_removed(&mut self, now: Instant, key: &ServiceKey, uid: &Uid) {
+        let ours =
+            self.records.get_mut(key).filter(|(known, owner_record)| known == uid && owner_record.host == self.me);
+        if let Some((_, owner_record)) = ours {
+            *owner_record = OwnerRecord { host: String::new(), term: owner_record.term.next() };
             self.taken.insert(key.clone(), Taken { at: now, times: 0 });
         }
     }
 
     /// The record is as we have asked for.
-    pub(super) fn achieved(&mut self, now: Instant, key: &ServiceKey, seat: &Seat) {
+    pub(super) fn achieved(&mut self, now: Instant, key: &ServiceKey, owner_record: &OwnerRecord) {
         let Some(Pending { swap, why, failed, .. }) = self.pending.get(key) else { return };
-        if seat.host == self.me {
-            let from = swap.expect.as_ref().map(|seat| seat.host.clone()).filter(|host| !host.is_empty());
+        if owner_record.host == self.me {
+            let from =
+                swap.expect.as_ref().map(|owner_record| owner_record.host.clone()).filter(|host| !host.is_empty());
             let silent = from.as_ref().and_then(|from| self.silences.since(from));
             self.changes.push(Change { key: key.clone(), from, why, silent });
             let before = self.taken.get(key).filter(|taken| now < taken.at + SETTLED);
             let times = before.map_or(0, |taken| (taken.times + 1).min(RETAKE_DOUBLINGS));
             self.taken.insert(key.clone(), Taken { at: now, times });
         } else {
-            tracing::info!(service = %key, to = seat.host, term = %seat.term, why, "handed over");
+            tracing::info!(service = %key, to = owner_record.host, term = %owner_record.term, why, "handed over");
             self.lingering.insert(key.clone(), now + super::review::HAND_OVER_LINGER);
         }
         // While it is under way its answer is still to come.
@@ -193,16 +199,17 @@ impl Cluster {
         }
         let expect = self.record(key, uid).cloned();
         // One that does not count for others still has to be followed by a newer one.
-        let newest = expect.as_ref().map_or(self.newest_term(), |seat| self.newest_term().max(seat.term));
-        let swap = Swap { uid: uid.clone(), expect, seat: Seat { host, term: newest.next() } };
+        let newest =
+            expect.as_ref().map_or(self.newest_term(), |owner_record| self.newest_term().max(owner_record.term));
+        let swap = Swap { uid: uid.clone(), expect, owner_record: OwnerRecord { host, term: newest.next() } };
         let before = self.pending.remove(key);
         if before.is_none() {
-            tracing::info!(service = %key, to = swap.seat.host, term = %swap.seat.term, why, "changing the owner");
+            tracing::info!(service = %key, to = swap.owner_record.host, term = %swap.owner_record.term, why, "changing the owner");
         }
         let (told, refusals) = before.as_ref().map_or((false, 0), |before| (before.told, before.refusals));
         let mut asked =
             before.filter(|before| before.swap.uid == *uid).map_or_else(BTreeSet::new, |before| before.asked);
-        asked.insert((swap.seat.host.clone(), swap.seat.term));
+        asked.insert((swap.owner_record.host.clone(), swap.owner_record.term));
         let pending =
             Pending { swap: swap.clone(), why, until: now + SWAP_LIMIT, failed: false, told, refusals, asked };
         self.pending.insert(key.clone(), pending);
@@ -222,8 +229,8 @@ impl Cluster {
         if self.pending.contains_key(key) {
             return None;
         }
-        let seat = self.record(key, uid).filter(|seat| seat.host == self.me)?.clone();
-        let swap = Swap { uid: uid.clone(), expect: Some(seat.clone()), seat };
+        let owner_record = self.record(key, uid).filter(|owner_record| owner_record.host == self.me)?.clone();
+        let swap = Swap { uid: uid.clone(), expect: Some(owner_record.clone()), owner_record };
         let why = "somebody else claims its address";
         let (until, asked) = (now + SWAP_LIMIT, BTreeSet::new());
         let pending = Pending { swap: swap.clone(), why, until, failed: false, told: false, refusals: 0, asked };

@@ -84,13 +84,13 @@ impl Cluster {
             return None;
         }
         let fitness = round.fitness[&self.me];
-        Obstacle::of(&self.me, fitness, standing.only.as_ref(), standing.chosen(round.scene))
+        Obstacle::of(&self.me, fitness, standing.only.as_ref(), standing.chosen(round.context))
     }
 
     /// Whether this node speaks about a group without an owner.
     pub(super) fn is_teller(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
-        let Round { now, scene, fitness, .. } = *round;
-        if scene.stopping {
+        let Round { now, context, fitness, .. } = *round;
+        if context.stopping {
             return false;
         }
         let speaks = |node: &str| {
@@ -98,13 +98,13 @@ impl Cluster {
             node == self.me || !(leaving || self.facts.is_expired(now, node))
         };
         let speakers = fitness.iter().map(|(node, fitness)| (node.as_str(), *fitness)).filter(|(node, _)| speaks(node));
-        teller(&standing.key, speakers, standing.only.as_ref()) == Some(self.me.as_str())
+        reporter(&standing.key, speakers, standing.only.as_ref()) == Some(self.me.as_str())
     }
 }
 
 /// The node that tells, of those whose announcer is there: one that lacks least, because what it lacks is what has to be
 /// mended. Every node computes the same.
-pub fn teller<'a>(
+pub fn reporter<'a>(
     group: &str,
     speakers: impl Iterator<Item = (&'a str, Fitness)>,
     only: Option<&BTreeSet<String>>,
@@ -188,12 +188,12 @@ mod tests {
             ("node-1", (FIT, unready, excluded), Some(nodes(&[]))),
         ] {
             let (one, two, three) = fitness;
-            assert_eq!(teller("10.0.0.5", speakers(one, two, three), only.as_ref()), Some(expected));
+            assert_eq!(reporter("10.0.0.5", speakers(one, two, three), only.as_ref()), Some(expected));
         }
         assert!(
-            teller("10.0.0.5", speakers(excluded, excluded, excluded), None).is_some(),
+            reporter("10.0.0.5", speakers(excluded, excluded, excluded), None).is_some(),
             "somebody does in any case"
         );
-        assert_eq!(teller("10.0.0.5", [].into_iter(), None), None);
+        assert_eq!(reporter("10.0.0.5", [].into_iter(), None), None);
     }
 }

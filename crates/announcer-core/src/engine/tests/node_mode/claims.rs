@@ -31,7 +31,7 @@ fn a_stranger_with_a_good_tag_has_the_record_read_once_a_second_and_gets_nothing
         if let Some((key, swap)) = cluster.node.swaps.first() {
             assert_eq!(
                 (term, swap.expect.as_ref()),
-                (5, Some(&swap.seat)),
+                (5, Some(&swap.owner_record)),
                 "a swap that changes nothing, and only one"
             );
             let asked = (key.clone(), swap.clone());
@@ -61,12 +61,12 @@ fn an_unproven_claim_has_the_record_read_again_and_not_more_often_than_once_a_se
     }
     let (key, swap) = cluster.node.swaps.pop().expect("it is read again");
     assert!(cluster.node.swaps.is_empty(), "once");
-    assert_eq!(swap.expect.as_ref(), Some(&swap.seat), "a swap that changes nothing");
+    assert_eq!(swap.expect.as_ref(), Some(&swap.owner_record), "a swap that changes nothing");
     cluster.answered((key, swap), Swapped::Won);
     assert!(cluster.has(), "it stands as we know it");
     cluster.quiet(1025, &[], &ALL);
     cluster.node.heard(2, "10.0.0.5", thief, Heard::Claim);
-    let other = Seat { host: "node-2".into(), term: Term(9) };
+    let other = OwnerRecord { host: "node-2".into(), term: Term(9) };
     assert_eq!(cluster.node.swaps.len(), 1);
     let asked = cluster.node.swaps.pop().unwrap();
     cluster.answered(asked, Swapped::Other(other));

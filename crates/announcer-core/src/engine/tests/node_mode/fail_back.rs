@@ -14,10 +14,10 @@ fn has(cluster: &Cluster, address: &str) -> bool {
     cluster.node.kernel.has("eth0", &format!("{address}/32"))
 }
 
-/// Whom node-1 gives it to within this time.
+/// Recipient node-1 gives it to within this time.
 fn given_to(cluster: &mut Cluster, milliseconds: u64) -> Option<String> {
     cluster.quiet(milliseconds, &[], &ALL);
-    cluster.node.swaps.first().map(|(_, swap)| swap.seat.host.clone())
+    cluster.node.swaps.first().map(|(_, swap)| swap.owner_record.host.clone())
 }
 
 /// Where one belongs follows from the address.

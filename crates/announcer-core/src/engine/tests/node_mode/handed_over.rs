@@ -6,7 +6,7 @@ use super::*;
 fn handed_over() -> (Cluster, String) {
     let mut cluster = owner(&ALL);
     cluster.node.feed(Input::Node("node-1".into(), Some(NodeFacts { shut_out: true, ..FACTS })));
-    let to = cluster.node.swaps[0].1.seat.host.clone();
+    let to = cluster.node.swaps[0].1.owner_record.host.clone();
     cluster.won();
     cluster.node.pass_ms(100);
     assert!(cluster.has(), "make before break");
@@ -39,7 +39,7 @@ fn what_comes_back_after_a_claim_that_was_older_is_served_at_once() {
     let (address, now) = (IpAddr::from([10, 0, 0, 5]), cluster.node.now);
     let payload = Some(tag::seal(&Key::from(&uid("web")), address, mac("node-2").into(), Term(5)));
     let claim = Frame { link: 2, address, mac: mac("node-2").into(), what: Heard::Claim, to_us: true, payload };
-    let removed = cluster.node.engine.hear(now, Input::Heard(claim));
+    let removed = cluster.node.engine.handle(now, Input::Heard(claim));
     assert!(removed.iter().any(|action| matches!(action, Action::Wire(WireOp::Remove { .. }))), "{removed:?}");
     cluster.shows("web", "node-1", 6);
     let set = |log: &[String]| log.iter().any(|line| line.starts_with("announce"));

@@ -13,7 +13,7 @@ fn cluster(ipv6: bool, view: ServiceView) -> Cluster {
         network.addresses.push(address(2, "fe80::2/64"));
     }
     let mut cluster = Cluster { node: Node::new(&[("election_mode", "node")], network), renewals: 0 };
-    cluster.node.feed(Input::Tick);
+    cluster.node.tick();
     cluster.node.feed(Input::KubeProxy(true));
     cluster.node.feed(Input::NodesSynced { readable: false });
     cluster.node.upsert(view);

@@ -104,6 +104,6 @@ fn a_lease_that_is_over_is_not_defended() {
         to_us: true,
         payload: None,
     };
-    let actions = cluster.node.engine.hear(after, Input::Heard(claim));
+    let actions = cluster.node.engine.handle(after, Input::Heard(claim));
     assert!(!actions.iter().any(|action| matches!(action, Action::Tell(..) | Action::Announce { .. })), "{actions:?}");
 }

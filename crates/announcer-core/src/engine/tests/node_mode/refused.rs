@@ -77,7 +77,7 @@ fn refused_by_the_kernel(nodes: &[&str]) -> Cluster {
 #[test]
 fn an_owner_whose_kernel_refuses_the_address_hands_it_over_and_says_so() {
     let cluster = refused_by_the_kernel(&["node-1", "node-2"]);
-    let to: BTreeSet<&str> = cluster.node.swaps.iter().map(|(_, swap)| swap.seat.host.as_str()).collect();
+    let to: BTreeSet<&str> = cluster.node.swaps.iter().map(|(_, swap)| swap.owner_record.host.as_str()).collect();
     assert_eq!(to, ["node-2"].into());
     let said = |part: &str| cluster.node.told.iter().any(|(_, tell)| tell.text.contains(part));
     assert!(said("node node-1 cannot set the address"), "{:?}", cluster.node.told);

@@ -69,7 +69,7 @@ fn minute(cluster: &mut Cluster) -> Counted {
             }
         } else {
             counted.wakes += 1;
-            step(cluster, Input::Tick, &mut counted);
+            step(cluster, None, &mut counted);
         }
     }
 }
@@ -83,15 +83,18 @@ fn card_of(cluster: &Cluster, node: &str) -> Card {
 }
 
 /// As [`Engine::step`], with a look at whether it plans; then the kernel and the owners answer.
-fn step(cluster: &mut Cluster, input: Input, counted: &mut Counted) {
+fn step(cluster: &mut Cluster, input: impl Into<Option<Input>>, counted: &mut Counted) {
     let now = cluster.node.now;
-    let mut inputs = VecDeque::from([input]);
+    let mut inputs: VecDeque<Option<Input>> = VecDeque::from([input.into()]);
     while let Some(input) = inputs.pop_front() {
         let engine = &mut cluster.node.engine;
-        engine.take(now, input);
+        if let Some(input) = input {
+            engine.take(now, input);
+        }
         engine.timers(now);
         counted.plans += usize::from(engine.out.plans());
-        for action in engine.settle(now) {
+        engine.settle(now);
+        for action in engine.out.take() {
             match action {
                 Action::Ask { ask, .. } => {
                     let gateway = Mac::new([2, 0, 0, 0, 0, 254]);
@@ -109,7 +112,14 @@ fn step(cluster: &mut Cluster, input: Input, counted: &mut Counted) {
                     }
                     let what = Heard::Answer;
                     let (link, address) = (ask.link, ask.address);
-                    inputs.push_back(Input::Heard(Frame { link, address, mac, what, to_us: true, payload: None }));
+                    inputs.push_back(Some(Input::Heard(Frame {
+                        link,
+                        address,
+                        mac,
+                        what,
+                        to_us: true,
+                        payload: None,
+                    })));
                 }
                 Action::Wire(op) => {
                     match &op {
@@ -121,7 +131,7 @@ fn step(cluster: &mut Cluster, input: Input, counted: &mut Counted) {
                         WireOp::Protect(_) => counted.rules += 1,
                         other => counted.anything_else.push(format!("{other:?}")),
                     }
-                    inputs.extend(cluster.node.kernel.perform(now, op).map(Input::Wire));
+                    inputs.extend(cluster.node.kernel.perform(now, op).map(|done| Some(Input::Wire(done))));
                 }
                 Action::Membership(card) => {
                     counted.renewals += 1;
@@ -184,7 +194,7 @@ fn a_renewal_that_does_not_come_is_noticed_all_the_same() {
         }
         while cluster.node.engine.deadline() < next {
             cluster.node.now = cluster.node.engine.deadline();
-            step(&mut cluster, Input::Tick, &mut counted);
+            step(&mut cluster, None, &mut counted);
         }
         cluster.node.now = next;
     }

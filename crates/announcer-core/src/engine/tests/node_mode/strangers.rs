@@ -38,7 +38,11 @@ fn whoever_answers_for_a_dead_owner_delays_its_successor_until_its_lease_has_run
         // A node may be a successor whose record is on its way.
         assert_eq!(conflict(&cluster), usize::from(who == STRANGER), "{:?}", cluster.node.told);
         while_answered(&mut cluster, 8_000, who, &["node-1", "node-2"]);
-        assert_eq!(cluster.node.swaps.last().map(|(_, swap)| swap.seat.host.as_str()), Some("node-1"), "{part}");
+        assert_eq!(
+            cluster.node.swaps.last().map(|(_, swap)| swap.owner_record.host.as_str()),
+            Some("node-1"),
+            "{part}"
+        );
         let told = |text: &str| cluster.node.told.iter().any(|(_, told)| told.text.contains(text));
         assert!(told(part) && told("although"), "{:?}", cluster.node.told);
         cluster.won();
@@ -51,12 +55,12 @@ fn an_owner_in_doubt_reads_its_record_before_it_believes_a_stranger() {
     for who in [STRANGER, mac("node-2")] {
         let mut cluster = owner(&ALL);
         cluster.node.now += Duration::from_millis(1600);
-        cluster.node.feed(Input::Tick);
+        cluster.node.tick();
         cluster.node.heard(2, "10.0.0.5", who, Heard::Answer);
         assert!(cluster.has(), "{who:?}");
         assert_eq!(cluster.node.swaps.len(), 1, "the record is read");
         let (key, swap) = cluster.node.swaps.pop().unwrap();
-        let other = Seat { host: "node-2".into(), term: Term(5) };
+        let other = OwnerRecord { host: "node-2".into(), term: Term(5) };
         cluster.answered((key, swap), Swapped::Other(other));
         assert!(!cluster.has(), "it says so: {who:?}");
     }

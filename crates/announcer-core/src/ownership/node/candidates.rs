@@ -1,4 +1,4 @@
-//! The line of the nodes that may have a group. What a user has said excludes a node from it; what was measured of a node
+//! The order of the nodes that may have a group. What a user has said excludes a node from it; what was measured of a node
 //! only decides how far back it stands (decisions.md 21). Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,9 +26,9 @@ impl Merit {
 
 /// Everybody who may have a group.
 #[derive(Debug, Clone, Default)]
-pub struct Line<'a>(Vec<(Merit, &'a str)>);
+pub struct Candidates<'a>(Vec<(Merit, &'a str)>);
 
-impl<'a> Line<'a> {
+impl<'a> Candidates<'a> {
     /// Of these nodes, in any order.
     pub fn new(nodes: impl IntoIterator<Item = (&'a str, Merit)>) -> Self {
         let mut nodes: Vec<(Merit, &str)> = nodes.into_iter().map(|(node, merit)| (merit, node)).collect();
@@ -114,9 +114,9 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The line for what no interface and no endpoint decides: all nodes that take part.
-pub fn line_of(fitness: &BTreeMap<String, Fitness>) -> Line<'_> {
-    Line::new(fitness.iter().filter_map(|(node, fitness)| match *fitness {
+/// The candidates for what no interface and no endpoint decides: all nodes that take part.
+pub fn line_of(fitness: &BTreeMap<String, Fitness>) -> Candidates<'_> {
+    Candidates::new(fitness.iter().filter_map(|(node, fitness)| match *fitness {
         Fitness::Fit(defects) => Some((node.as_str(), Merit { defects, ..Merit::default() })),
         Fitness::Excluded(_) => None,
     }))
@@ -128,8 +128,8 @@ mod tests {
 
     const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 
-    fn equal() -> Line<'static> {
-        Line::new(NODES.map(|node| (node, Merit::default())))
+    fn equal() -> Candidates<'static> {
+        Candidates::new(NODES.map(|node| (node, Merit::default())))
     }
 
     fn ill(not_ready: bool, kube_proxy: bool, cordoned: bool) -> Merit {
@@ -152,12 +152,12 @@ mod tests {
             ("without IPv6 half of it would be served", [no_ipv6, proxy, no_ipv6], "node-2", true),
             ("who cannot set it comes last", [unable, unable, ill(true, true, true)], "node-3", true),
         ] {
-            let line = Line::new(NODES.into_iter().zip(merits));
-            let found = line.home("10.0.0.5").unwrap();
+            let candidates = Candidates::new(NODES.into_iter().zip(merits));
+            let found = candidates.home("10.0.0.5").unwrap();
             assert!(home.is_empty() || found == home, "{name}: {found}");
-            assert_eq!(line.has_better_than("node-1"), better_than_1, "{name}");
+            assert_eq!(candidates.has_better_than("node-1"), better_than_1, "{name}");
         }
-        assert_eq!(Line::default().home("10.0.0.5"), None);
+        assert_eq!(Candidates::default().home("10.0.0.5"), None);
     }
 
     #[test]
@@ -175,19 +175,19 @@ mod tests {
         ] {
             assert_eq!(equal().rank(owner, me, |_| None), rank, "{me} after {owner}");
         }
-        let line = Line::new([
+        let candidates = Candidates::new([
             ("node-1", Merit::default()),
             ("node-2", ill(true, false, false)),
             ("node-3", Merit::default()),
         ]);
-        let rank = |me| line.rank("node-1", me, |_| None);
+        let rank = |me| candidates.rank("node-1", me, |_| None);
         assert_eq!((rank("node-3"), rank("node-2")), (Some(0), Some(1)));
     }
 
     #[test]
     fn the_successors_stand_on_other_hypervisors() {
         const SIX: [&str; 6] = ["a1", "a2", "b1", "b2", "c1", "c2"];
-        let line = Line::new(SIX.map(|node| (node, Merit::default())));
+        let candidates = Candidates::new(SIX.map(|node| (node, Merit::default())));
         for (hosts, order) in [
             (3, ["b1", "c1", "a2", "b2", "c2"]),
             // Only the owner's and one more: then the second shares with the first and not with the owner.
@@ -200,7 +200,7 @@ mod tests {
                 (b'c', 3) => Some("c"),
                 _ => Some("b"),
             };
-            let rank = |me: &&str| line.rank("a1", me, host).unwrap();
+            let rank = |me: &&str| candidates.rank("a1", me, host).unwrap();
             let mut found = order;
             found.sort_by_key(rank);
             assert_eq!(found, order, "{hosts} hypervisors");
@@ -217,16 +217,16 @@ mod tests {
 
     #[test]
     fn what_nobody_owns_is_offered_to_all_the_better_ones_first() {
-        let line = Line::new([
+        let candidates = Candidates::new([
             ("node-1", ill(true, false, false)),
             ("node-2", Merit::default()),
             ("node-3", ill(true, true, false)),
         ]);
-        let positions = NODES.map(|node| line.position("10.0.0.5", node));
+        let positions = NODES.map(|node| candidates.position("10.0.0.5", node));
         assert_eq!(positions, [Some(1), Some(0), Some(2)]);
         let mut positions = NODES.map(|node| equal().position("10.0.0.5", node).unwrap());
         positions.sort_unstable();
         assert_eq!(positions, [0, 1, 2]);
-        assert_eq!(line.position("10.0.0.5", "node-9"), None);
+        assert_eq!(candidates.position("10.0.0.5", "node-9"), None);
     }
 }
