@@ -27,7 +27,6 @@ mod client;
 mod config;
 pub mod frame;
 mod lease;
-mod mac;
 pub mod machine;
 mod message;
 mod report;
@@ -37,7 +36,7 @@ pub mod v6;
 
 pub use client::{Client, Input, Output};
 pub use config::{Config, ConfigError, RememberedLease};
+pub use l2_types::Mac;
 pub use lease::{Expiry, Lease};
-pub use mac::Mac;
 pub use report::{LostReason, Report};
 pub use state::State;

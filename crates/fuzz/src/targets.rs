@@ -142,7 +142,7 @@ const HOUR: Duration = Duration::from_hours(1);
 fn dhcp(bytes: &[u8]) {
     use dhcp_client::{Client, Config, Input, Output, frame};
     let _ = frame::parse(bytes);
-    let mac = dhcp_client::Mac::from(US.octets());
+    let mac = US;
     let mut now = Instant::now();
     let mut client = Client::new(Config::new(mac), now, 7).expect("a good configuration");
     let mut outputs = client.step(now, Input::Start);
@@ -225,7 +225,7 @@ fn dhcp6(bytes: &[u8]) {
     let now = Instant::now();
     let config = Config {
         duid: service_duid("0b6f2a5e-1c1d-4f6e-9a51-2f9a3cf0a001"),
-        mac: dhcp_client::Mac::from(US.octets()),
+        mac: US,
         source: LINK_LOCAL,
         requested: None,
         remembered: None,
