@@ -9,6 +9,7 @@
 //! No clock, no client, no socket: `announcer` runs all of it on a node, `announcer-sim` in virtual time.
 
 pub mod annotations;
+pub mod api_clock;
 pub mod claim;
 pub mod class;
 pub mod config;

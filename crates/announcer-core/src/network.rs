@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use l2_types::{Address, AddressLifetime, Link, LinkKind, Mac};
 pub use macvlans::{
-    LeaseEnd, is_macvlan_of, lease_end, mac_is_taken, misfit, moment, name_is_taken, owner_in, was_left_for,
+    LeaseEnd, alias, is_macvlan_of, lease_end, mac_is_taken, misfit, moment, name_is_taken, noted, owner_in,
+    was_left_for,
 };
-pub(crate) use macvlans::{alias, is_link_name_of_a_service, is_own_macvlan, mac_of};
+pub(crate) use macvlans::{is_link_name_of_a_service, is_own_macvlan, mac_of};
 
 use crate::annotations::{SERVICE_INTERFACE, cut};
 use crate::config::{Config, PrefixRule};

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use announcer_core::engine::{Put, WireDone, WireOp};
-use announcer_core::network::{Network, is_macvlan_of, lease_end, misfit, name_is_taken, owner_in};
+use announcer_core::network::{Network, alias, is_macvlan_of, lease_end, misfit, name_is_taken, noted, owner_in};
 use jiff::Timestamp;
 use l2::Mac;
 use l2::arp::{self, Arp};
@@ -24,8 +24,10 @@ pub struct Moment {
     pub kernel: Duration,
     /// The process's.
     pub clock: Instant,
-    /// The one on the wall.
-    pub wall: Timestamp,
+    /// When it was booted, by that one.
+    pub boot: Instant,
+    /// The API server's, as the process knows it.
+    pub api: Timestamp,
 }
 
 /// An address with the announcer's mark.
@@ -107,7 +109,7 @@ impl Kernel {
                 .links
                 .iter()
                 .filter(|link| matches!(link.kind, LinkKind::Macvlan { .. }))
-                .filter_map(|link| Some((link.index, lease_end(link.alias.as_deref()?, moment.clock, moment.wall)?)))
+                .filter_map(|link| Some((link.index, lease_end(link.alias.as_deref()?, moment.boot)?)))
                 .collect(),
             ..Network::default()
         }
@@ -223,14 +225,13 @@ impl Kernel {
 
     /// Performs one request.
     pub fn perform(&mut self, moment: Moment, op: WireOp) -> Option<WireDone> {
-        let at = moment.kernel;
         match op {
             WireOp::Observe => Some(WireDone::Observed(Ok(self.network(moment)))),
             WireOp::Extend(puts) => {
-                Some(WireDone::Extended(puts.iter().map(|put| (put.link, put.net, self.put(at, put))).collect()))
+                Some(WireDone::Extended(puts.iter().map(|put| (put.link, put.net, self.put(moment, put))).collect()))
             }
             WireOp::Put(puts) => {
-                Some(WireDone::Put(puts.iter().map(|put| (put.link, put.net, self.put(at, put))).collect()))
+                Some(WireDone::Put(puts.iter().map(|put| (put.link, put.net, self.put(moment, put))).collect()))
             }
             WireOp::Remove { link, net } => {
                 self.changes += 1;
@@ -263,16 +264,16 @@ impl Kernel {
                     ..parent
                 });
                 if let Some((net, AddressLifetime::For(valid))) =
-                    resumed.and_then(|resumed| resumed.first_address(moment.wall))
+                    resumed.and_then(|resumed| resumed.first_address(moment.api))
                 {
                     let put = Put { link: self.next_index, net, valid, until: None };
-                    self.put(at, &put).expect("the interface was just made");
+                    self.put(moment, &put).expect("the interface was just made");
                 }
                 Some(WireDone::Macvlan(uid, Ok((self.next_index, wanted.mac))))
             }
-            WireOp::Note { link, alias } => {
+            WireOp::Note { link, uid, end } => {
                 if let Some(found) = self.links.iter_mut().find(|found| found.index == link) {
-                    found.alias = Some(alias);
+                    found.alias = Some(alias(&uid, end, moment.boot));
                 }
                 None
             }
@@ -286,7 +287,7 @@ impl Kernel {
         }
     }
 
-    fn put(&mut self, at: Duration, put: &Put) -> Result<(), String> {
+    fn put(&mut self, moment: Moment, put: &Put) -> Result<(), String> {
         if self.link(put.link).is_none() {
             return Err("no such interface".to_owned());
         }
@@ -301,12 +302,12 @@ impl Kernel {
             tentative: false,
             duplicate: false,
             nodad: false,
-            metric: put.until,
+            metric: put.until.map(|end| noted(end, moment.boot)),
         };
         let before = self.addresses.len();
         self.addresses.retain(|(own, _)| (own.interface, own.net) != (put.link, put.net));
         self.changes += u64::from(self.addresses.len() == before);
-        self.addresses.push((address, Some(at + valid)));
+        self.addresses.push((address, Some(moment.kernel + valid)));
         Ok(())
     }
 

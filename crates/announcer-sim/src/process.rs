@@ -17,6 +17,7 @@ mod swaps;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use announcer_core::api_clock::ApiClock;
 use announcer_core::engine::{Engine, Input};
 use announcer_core::kernel_queue::KernelQueue;
 use announcer_core::network::Family;
@@ -94,6 +95,8 @@ pub struct Process {
     pub writer: Writer,
     /// Takes part in elections.
     pub elections: Elections,
+    /// As the answers of the API tell it.
+    pub api_clock: ApiClock,
     /// It was told to stop.
     pub stopping: bool,
     mode: ElectionMode,
@@ -122,6 +125,7 @@ impl Process {
             sent: Vec::new(),
             known: BTreeMap::new(),
             synced: false,
+            api_clock: ApiClock::default(),
             stopping: false,
         }
     }
@@ -179,7 +183,7 @@ impl Process {
         self.writer.tick(now, &mut self.requests);
         self.membership.tick(now, wall, &mut self.requests);
         inputs.extend(self.swapper.tick(now, &mut self.requests));
-        self.clients.run(now, wall, &mut self.sent, &mut inputs);
+        self.clients.run(now, self.api_clock.earliest(now, wall), &mut self.sent, &mut inputs);
         inputs
     }
 

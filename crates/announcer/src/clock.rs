@@ -23,9 +23,18 @@ impl Origin {
 
 /// The time by now. Not to be mixed with [`Instant::now`], which is behind it by all suspensions since the start.
 pub fn now() -> Instant {
+    origin().at(l2::clock::since_boot())
+}
+
+fn origin() -> Origin {
     static ORIGIN: OnceLock<Origin> = OnceLock::new();
-    let origin = ORIGIN.get_or_init(|| Origin { instant: Instant::now(), since_boot: l2::clock::since_boot() });
-    origin.at(l2::clock::since_boot())
+    *ORIGIN.get_or_init(|| Origin { instant: Instant::now(), since_boot: l2::clock::since_boot() })
+}
+
+/// When the machine was booted, on the clock of [`now`]. The same on every call, and to whoever runs after this process.
+pub fn boot() -> Instant {
+    let origin = origin();
+    origin.instant.checked_sub(origin.since_boot).expect("an Instant of Linux can be before the boot")
 }
 
 /// Waits until [`now`] has come to `deadline`.
@@ -60,6 +69,12 @@ mod tests {
     fn a_suspension_counts() {
         let origin = Origin { instant: Instant::now(), since_boot: Duration::from_mins(2) };
         assert_eq!(origin.at(Duration::from_mins(62)), origin.instant + Duration::from_hours(1));
+    }
+
+    #[test]
+    fn what_is_counted_from_the_boot_is_what_the_kernel_counts() {
+        let (before, counted, after) = (l2::clock::since_boot(), now() - boot(), l2::clock::since_boot());
+        assert!(before <= counted && counted <= after, "{before:?} {counted:?} {after:?}");
     }
 
     #[test]

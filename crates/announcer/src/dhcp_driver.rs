@@ -10,6 +10,7 @@ use l2::{Mac, PacketSocket};
 use runtime::error::chain;
 use tokio::sync::mpsc;
 
+use crate::api_time::ApiTime;
 use crate::clock;
 use crate::engine::{self, Dhcp6Start, DhcpEvent, DhcpStart};
 use crate::view::Uid;
@@ -46,18 +47,29 @@ pub type Orders = mpsc::UnboundedSender<Order>;
 pub type Inputs = mpsc::UnboundedSender<engine::Input>;
 
 /// A DHCPv4 client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
-pub fn client(uid: Uid, start: DhcpStart, inputs: Inputs) -> (Orders, impl Future<Output = ()> + Send + 'static) {
-    let station = Station { uid, generation: start.generation, link: start.link, inputs };
+pub fn client(
+    uid: Uid,
+    start: DhcpStart,
+    inputs: Inputs,
+    time: ApiTime,
+) -> (Orders, impl Future<Output = ()> + Send + 'static) {
+    let station = Station { uid, generation: start.generation, link: start.link, inputs, time };
     task(station, move |_, now, wall| session4(&start, now, wall, rand::random()).map_err(|error| chain(&error)))
 }
 
 /// A DHCPv6 client as a task. It ends when told to, or when the sender is dropped, keeping the lease.
-pub fn client6(uid: Uid, start: Dhcp6Start, inputs: Inputs) -> (Orders, impl Future<Output = ()> + Send + 'static) {
-    let station = Station { uid, generation: start.generation, link: start.link, inputs };
+pub fn client6(
+    uid: Uid,
+    start: Dhcp6Start,
+    inputs: Inputs,
+    time: ApiTime,
+) -> (Orders, impl Future<Output = ()> + Send + 'static) {
+    let station = Station { uid, generation: start.generation, link: start.link, inputs, time };
     task(station, move |uid, now, wall| session6(uid, &start, now, wall, rand::random()).map_err(|error| chain(&error)))
 }
 
-/// `make` gets the wall clock too, once: facts on a Service outlive the process that wrote them.
+/// `make` gets the time by the API server too, once: facts on a Service outlive the process that wrote them. What is written
+/// there counts from the early end of what the time may be, and what stands there is judged by the late one.
 fn task<C: Protocol>(
     station: Station,
     make: impl FnOnce(&Uid, Instant, Timestamp) -> Result<Session<C>, String> + Send + 'static,
@@ -65,7 +77,7 @@ fn task<C: Protocol>(
     let (orders, ordered) = mpsc::unbounded_channel();
     let task = async move {
         let end = station.clone();
-        let session = make(&station.uid, clock::now(), Timestamp::now());
+        let session = make(&station.uid, clock::now(), station.time.latest());
         let result = match session.and_then(|session| Driver::new(session, station)) {
             Ok(driver) => driver.run(ordered).await,
             Err(error) => Err(error),
@@ -85,6 +97,7 @@ struct Station {
     generation: u64,
     link: u32,
     inputs: Inputs,
+    time: ApiTime,
 }
 
 impl Station {
@@ -151,7 +164,7 @@ impl<C: Protocol> Driver<C> {
     async fn step(&mut self, happened: Happened<'_>) -> Result<(), String> {
         let mut next = Some(happened);
         while let Some(happened) = next.take() {
-            let acts = self.session.step(clock::now(), Timestamp::now(), happened);
+            let acts = self.session.step(clock::now(), self.station.time.earliest(), happened);
             self.follow_probing()?;
             for act in acts {
                 let (socket, frame) = match act {
@@ -222,7 +235,7 @@ mod tests {
             requested: None,
             lease: None,
         };
-        let (_orders, task) = client(Uid("u".into()), start, inputs);
+        let (_orders, task) = client(Uid("u".into()), start, inputs, ApiTime::default());
         // With its client, and the same once more while it is made.
         let size = size_of_val(&task);
         assert!(size < 2 * FRAME, "{size} bytes");

@@ -4,6 +4,7 @@
 //! kernel ([`wire`]), frames (`listen`), DHCP clients ([`dhcp_driver`]), records on Services ([`writer`]), changes of owner
 //! (`swap`), elections. [`metrics`] and [`status`] tell people. [`run()`] wires it up. What is decided, is decided in the core.
 
+pub mod api_time;
 mod clients;
 mod clock;
 pub mod dhcp_driver;

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Reason;
 use crate::VipId;
+use crate::api_time::ApiTime;
 use crate::clients::Clients;
 use crate::clock;
 use crate::dhcp_driver;
@@ -97,6 +98,8 @@ pub struct Parts<W> {
     pub cards: mpsc::UnboundedSender<Card>,
     /// The node's network has changed.
     pub network: Arc<Notify>,
+    /// The time that what stands on Services is counted by.
+    pub api_time: ApiTime,
     /// What happens. The sender is kept for those who are started on the way.
     pub inputs: (mpsc::UnboundedSender<Input>, mpsc::UnboundedReceiver<Input>),
 }
@@ -131,6 +134,7 @@ struct Node {
     swaps: mpsc::UnboundedSender<(ServiceKey, Swap)>,
     cards: mpsc::UnboundedSender<Card>,
     network: Arc<Notify>,
+    api_time: ApiTime,
     inputs: mpsc::UnboundedSender<Input>,
 }
 
@@ -148,6 +152,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         swaps,
         cards,
         network,
+        api_time,
         inputs,
     } = parts;
     let (sender, mut receiver) = inputs;
@@ -167,6 +172,7 @@ pub async fn run<W: Wire>(parts: Parts<W>) {
         swaps,
         cards,
         network,
+        api_time,
         inputs: sender,
     };
     let mut next_status = clock::now();
@@ -337,11 +343,13 @@ impl Node {
             }
             Action::Listen(links) => self.listeners.set(&links),
             Action::StartDhcp(uid, ClientStart::V4(start)) => {
-                let (orders, task) = dhcp_driver::client(uid.clone(), start, self.inputs.clone());
+                let (orders, task) =
+                    dhcp_driver::client(uid.clone(), start, self.inputs.clone(), self.api_time.clone());
                 self.clients.start(VipId::Dhcp(uid), orders, task);
             }
             Action::StartDhcp(uid, ClientStart::V6(start)) => {
-                let (orders, task) = dhcp_driver::client6(uid.clone(), start, self.inputs.clone());
+                let (orders, task) =
+                    dhcp_driver::client6(uid.clone(), start, self.inputs.clone(), self.api_time.clone());
                 self.clients.start(VipId::Dhcp6(uid), orders, task);
             }
             Action::StopDhcp { id, release } => self.clients.stop(&id, release),
@@ -519,6 +527,7 @@ mod tests {
             swaps: mpsc::unbounded_channel().0,
             cards: mpsc::unbounded_channel().0,
             network: Arc::new(Notify::new()),
+            api_time: ApiTime::default(),
             inputs: (sender, receiver),
         }
     }

@@ -25,6 +25,7 @@ use runtime::work_queue::WorkQueueMetrics;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::api_time::ApiTime;
 use crate::clock;
 use crate::config::{ApiConfig, Config, ElectionMode};
 use crate::engine::{Engine, Input};
@@ -87,7 +88,8 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
         let metrics = Metrics::register(registry, &config.node_name, &config.lease.name, product.version);
         (metrics, ApiMetrics::register(registry, product), WorkQueueMetrics::register(registry))
     });
-    let settings = Settings::new("guest", product).metrics(&api_metrics);
+    let api_time = ApiTime::default();
+    let settings = Settings::new("guest", product).metrics(&api_metrics).time(Arc::new(api_time.clone()));
     let api = source(&config.api).load(config.api.server.as_deref()).await?;
     let client = connect(api.clone(), &settings)?;
     let namespace = lease_namespace(&config);
@@ -98,7 +100,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let mut tasks = Tasks::new(everything.clone());
     let network = Arc::new(Notify::new());
     feeds::network(&mut tasks, Arc::clone(&network), netlink.clone(), connection);
-    let wire = NetlinkWire::new(netlink);
+    let wire = NetlinkWire::new(netlink, api_time.clone());
     let keeping = keep(config.clone(), &wire, &network);
     tokio::select! {
         () = fall_back_without_rights(&mut config, &membership, &namespace) => {}
@@ -145,6 +147,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
         swaps,
         cards,
         network,
+        api_time,
         inputs: (inputs, received),
     };
     tasks.spawn("engine", async move {

@@ -9,7 +9,9 @@ mod outcome;
 mod switch;
 mod transport;
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
@@ -103,6 +105,16 @@ pub struct Settings {
     pub metrics: Option<ApiMetrics>,
     /// How many are sent per second.
     pub limit: Option<Limit>,
+    /// Who is told the time that each answer brings.
+    pub time: Option<Arc<dyn ServerTime>>,
+}
+
+/// Hears the time by a server, which is header `Date` of each of its answers.
+pub trait ServerTime: fmt::Debug + Send + Sync {
+    /// The moment at which a request is sent, by the clock that the listener goes by.
+    fn now(&self) -> std::time::Instant;
+    /// An answer to a request that was sent at `asked` has begun.
+    fn answered(&self, asked: std::time::Instant, date: &str);
 }
 
 impl Settings {
@@ -116,7 +128,14 @@ impl Settings {
             retry: true,
             metrics: None,
             limit: None,
+            time: None,
         }
+    }
+
+    /// Tells this listener the time that each answer brings.
+    pub fn time(mut self, listener: Arc<dyn ServerTime>) -> Self {
+        self.time = Some(listener);
+        self
     }
 
     /// Sends no more than that.

@@ -7,7 +7,7 @@ use super::dhcp_state::Source;
 use super::lease::{Facts, Lease};
 use super::vip::{Carrier, FAILED_RETRY};
 use super::{Action, ClientEvent, DhcpEvent, Engine, Leased, WireOp};
-use crate::network::alias;
+use crate::network::LeaseEnd;
 use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::screen::user_of_leased;
@@ -72,10 +72,9 @@ impl Engine {
         let mut before = None;
         if let (Source::Dhcp4(dhcp), IpAddr::V4(v4)) = (&mut vip.source, address) {
             before = dhcp.last.replace(v4).filter(|before| *before != v4);
-            let note = alias(uid, leased.facts.expires());
-            if dhcp.noted.as_ref() != Some(&note) {
-                dhcp.noted = Some(note.clone());
-                self.out.push(Action::Wire(WireOp::Note { link: carrier.link, alias: note }));
+            let end = leased.expires.map_or(LeaseEnd::Never, LeaseEnd::At);
+            if dhcp.noted.replace((carrier.link, end)) != Some((carrier.link, end)) {
+                self.out.push(Action::Wire(WireOp::Note { link: carrier.link, uid: uid.clone(), end }));
             }
         }
         if let Some(lease) = F::lease(&mut vip.source) {

@@ -11,6 +11,7 @@ use super::due::Timed;
 use super::lease::{ClientState, Lease};
 use super::vip::Carrier;
 use crate::annotations::{LeaseFacts, LeaseFacts6};
+use crate::network::LeaseEnd;
 use crate::view::DhcpWishes;
 
 /// A macvlan that cannot be made is tried again after 1, 2, 4 ... seconds, at most this many; so is one that vanishes:
@@ -136,8 +137,8 @@ pub(super) struct Dhcp4 {
     pub link_up: bool,
     /// The address that clients may know.
     pub last: Option<Ipv4Addr>,
-    /// What is noted on the macvlan.
-    pub noted: Option<String>,
+    /// What is noted, and on which macvlan.
+    pub noted: Option<(u32, LeaseEnd)>,
 }
 
 impl Dhcp4 {

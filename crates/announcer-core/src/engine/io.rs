@@ -19,7 +19,7 @@ pub use status::{Observations, VipStatus};
 use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::detect::Ask;
 use crate::frames::Frame;
-use crate::network::{Family, Network};
+use crate::network::{Family, LeaseEnd, Network};
 use crate::ownership::LeaseState;
 use crate::ownership::node::{Card, ForeignLock, Member, NodeFacts, Swap, Swapped};
 use crate::ownership::service::LeaseKey;
@@ -152,8 +152,10 @@ pub enum WireOp {
     Note {
         /// Which.
         link: u32,
-        /// What.
-        alias: String,
+        /// Whose.
+        uid: Uid,
+        /// Until when.
+        end: LeaseEnd,
     },
     /// Let this through to VIPs, and nothing else. Begun when all before it is done, so that no address outlives its rules;
     /// it may take half a minute, behind other programs' changes of the kernel's tables.
@@ -197,8 +199,8 @@ pub struct Put {
     pub net: IpNet,
     /// How long it lives unless extended.
     pub valid: Duration,
-    /// End of its lease, noted on it where it has no macvlan that could carry the note: Unix seconds.
-    pub until: Option<u32>,
+    /// End of its lease, noted on it where it has no macvlan that could carry the note.
+    pub until: Option<Instant>,
 }
 
 /// What became of a [`WireOp`]; those without an answer of interest have none. Errors are texts for people.

@@ -118,7 +118,7 @@ impl Engine {
                     link: orphan.interface,
                     net: orphan.net,
                     valid: fence.min(left),
-                    until: orphan.metric,
+                    until: network.address_ends.get(&(orphan.interface, orphan.net.addr())).copied(),
                 })
             })
             .collect()

@@ -146,9 +146,8 @@ impl Vip {
     }
 
     /// What the next process has to know of a DHCPv6 lease, also if it cannot ask the API.
-    fn noted_end(&self) -> Option<u32> {
-        let expires = self.source.dhcp6()?.lease.granted.as_ref()?.facts.expires?;
-        u32::try_from(expires.as_second()).ok()
+    fn noted_end(&self) -> Option<Instant> {
+        self.source.dhcp6()?.lease.granted.as_ref()?.expires
     }
 
     /// Says at once where the address is.

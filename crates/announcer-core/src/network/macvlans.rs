@@ -1,9 +1,9 @@
-//! Which macvlan is whose, and what is noted on it: `<UID of the Service>`, and once there is a lease ` until <Unix
-//! seconds>` or ` until never`. What is noted in the kernel outlives the process, also where the API cannot be reached.
+//! Which macvlan is whose, and what is noted on it: `<UID of the Service>`, and once there is a lease ` until boot+<seconds>`
+//! or ` until never`. What is noted in the kernel outlives the process, also where the API cannot be reached. It is counted
+//! from the boot of the machine, which it does not outlive: nobody can set that clock.
 
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use l2_types::Mac;
 use l2_types::{Address, Link, LinkKind, Macvlan, MacvlanMode, Mismatch};
 
@@ -12,6 +12,7 @@ use crate::annotations::{HWADDR, MACVLAN_NAME};
 use crate::view::Uid;
 
 const UNTIL: &str = " until ";
+const BOOT: &str = "boot+";
 
 /// Until when a DHCP lease runs, as far as is known without its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,10 +23,12 @@ pub enum LeaseEnd {
     Never,
 }
 
-/// The alias of a macvlan with a lease that ends then, or never.
-pub fn alias(uid: &Uid, expires: Option<Timestamp>) -> String {
-    let end = expires.map_or("never".to_owned(), |end| end.as_second().to_string());
-    format!("{uid}{UNTIL}{end}")
+/// The alias of a macvlan with a lease that ends then, on a machine that was booted at `boot`.
+pub fn alias(uid: &Uid, end: LeaseEnd, boot: Instant) -> String {
+    match end {
+        LeaseEnd::At(end) => format!("{uid}{UNTIL}{BOOT}{}", noted(end, boot)),
+        LeaseEnd::Never => format!("{uid}{UNTIL}never"),
+    }
 }
 
 /// UID of the Service that an alias names.
@@ -33,20 +36,23 @@ pub fn owner_in(alias: &str) -> &str {
     alias.split_once(UNTIL).map_or(alias, |(owner, _)| owner)
 }
 
-/// The end of the lease that an alias names, if any, on the clock of which `now` is `wall`.
-pub fn lease_end(alias: &str, now: Instant, wall: Timestamp) -> Option<LeaseEnd> {
+/// The end of the lease that an alias names, if any, on a machine that was booted at `boot`.
+pub fn lease_end(alias: &str, boot: Instant) -> Option<LeaseEnd> {
     let (_, end) = alias.split_once(UNTIL)?;
     if end == "never" {
         return Some(LeaseEnd::Never);
     }
-    moment(end.parse().ok()?, now, wall).map(LeaseEnd::At)
+    Some(LeaseEnd::At(moment(end.strip_prefix(BOOT)?.parse().ok()?, boot)))
 }
 
-/// The moment that was noted as Unix seconds, on the clock of which `now` is `wall`.
-pub fn moment(noted: i64, now: Instant, wall: Timestamp) -> Option<Instant> {
-    let left = noted.checked_sub(wall.as_second())?;
-    // What is over is over now: how long ago makes no difference.
-    now.checked_add(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
+/// What is noted of an end: whole seconds since `boot`, cut off.
+pub fn noted(end: Instant, boot: Instant) -> u32 {
+    u32::try_from(end.saturating_duration_since(boot).as_secs()).unwrap_or(u32::MAX)
+}
+
+/// The moment that was noted so.
+pub fn moment(noted: u32, boot: Instant) -> Instant {
+    boot + Duration::from_secs(noted.into())
 }
 
 /// Whether kube-vip left this macvlan for the Service that wants one like it: under a name from an annotation nothing
@@ -129,17 +135,16 @@ mod tests {
 
     #[test]
     fn an_alias_says_whose_the_macvlan_is_and_until_when_its_lease_runs() {
-        let (now, wall) = (Instant::now(), "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
-        let uid = Uid("1234abcd-0000".into());
-        let until = |expires: &str| alias(&uid, Some(expires.parse().unwrap()));
-        let in_a_minute = until("2026-01-01T00:01:00Z");
+        let (boot, uid) = (Instant::now(), Uid("1234abcd-0000".into()));
+        let until = |milliseconds| alias(&uid, LeaseEnd::At(boot + Duration::from_millis(milliseconds)), boot);
+        let in_a_minute = until(60_900);
+        assert_eq!(in_a_minute, "1234abcd-0000 until boot+60");
         assert_eq!(owner_in(&in_a_minute), uid.0);
-        assert_eq!(lease_end(&in_a_minute, now, wall), Some(LeaseEnd::At(now + Duration::from_mins(1))));
-        assert_eq!(lease_end(&until("2025-01-01T00:00:00Z"), now, wall), Some(LeaseEnd::At(now)));
-        assert_eq!(lease_end(&alias(&uid, None), now, wall), Some(LeaseEnd::Never));
+        assert_eq!(lease_end(&in_a_minute, boot), Some(LeaseEnd::At(boot + Duration::from_mins(1))), "never later");
+        assert_eq!(lease_end(&alias(&uid, LeaseEnd::Never, boot), boot), Some(LeaseEnd::Never));
         // No lease yet, or not our words.
-        for text in ["1234abcd-0000", "", "1234abcd-0000 until", "1234abcd-0000 until tomorrow"] {
-            assert_eq!(lease_end(text, now, wall), None, "{text}");
+        for text in ["1234abcd-0000", "", "1234abcd-0000 until", "1234abcd-0000 until tomorrow", "x until 1767225600"] {
+            assert_eq!(lease_end(text, boot), None, "{text}");
         }
         assert_eq!(owner_in("1234abcd-0000"), uid.0);
         assert!(is_macvlan_of(&macvlan(9, "lan", 2, Some(&in_a_minute)), &uid));

@@ -10,7 +10,7 @@ use dhcproto::v4::MessageType;
 use super::lan::dhcp_server;
 use super::{Event, World};
 use crate::api::{client_id, key, uid};
-use crate::scenario::{DhcpServer, Kind, Scenario, ServerFault};
+use crate::scenario::{DhcpServer, Scenario, ServerFault};
 
 /// What it leases.
 const POOL: std::ops::Range<u8> = 150..200;
@@ -134,12 +134,11 @@ impl World<'_> {
     /// The server holds a lease of this Service, and what a successor needs of it stands there.
     pub(super) fn lease_stands(&self, service: usize) -> bool {
         let held = self.dhcp.server.holds(&client_id(service, self.generation[service]), self.instant());
-        let passed = jiff::SignedDuration::try_from(self.now).expect("a run is short");
         let noted = self
             .api
             .noted_lease(&key(service))
-            .filter(|facts| facts.expires.is_none_or(|expires| expires > self.wall + passed));
-        self.clocks_agree() && held.is_some() && held == noted.map(|facts| facts.address)
+            .filter(|facts| facts.expires.is_none_or(|expires| expires > self.api_time()));
+        held.is_some() && held == noted.map(|facts| facts.address)
     }
 
     /// What clients were told of the lease of this Service is not what the server will go on granting. The holder finds out
@@ -159,7 +158,7 @@ impl World<'_> {
             IpAddr::V4(v4) => self.dhcp.server.promised(&client, v4).is_none_or(|until| until <= self.instant()),
             IpAddr::V6(_) => true,
         };
-        let standing = node.powered && node.paused == 0 && counts && self.clocks_agree();
+        let standing = node.powered && node.paused == 0 && counts;
         standing && node.kernel.leased(&uid(service, self.generation[service])).any(is_over)
     }
 
@@ -168,11 +167,5 @@ impl World<'_> {
         let node = &self.nodes[refusal.node];
         let uid = uid(refusal.service, self.generation[refusal.service]);
         node.runs() && node.life == refusal.life && node.kernel.leased(&uid).any(|own| own == refusal.address)
-    }
-
-    /// The end of a lease is noted by the clock on the wall: with one that is wrong by an hour nobody can tell a lease
-    /// that stands from one that is over.
-    fn clocks_agree(&self) -> bool {
-        self.scenario.faults.iter().all(|fault| !matches!(fault.kind, Kind::WallJump(..)))
     }
 }

@@ -35,7 +35,8 @@ pub struct Node {
     pub wake_at: Option<Duration>,
     /// The kernel is at work.
     pub performing: bool,
-    pub waiting: BTreeMap<u64, Purpose>,
+    /// With when they were asked.
+    pub waiting: BTreeMap<u64, (Purpose, Instant)>,
     /// The watches: which connection, and when the last event arrives.
     pub epoch: u64,
     pub connected: bool,
@@ -141,13 +142,18 @@ impl World<'_> {
     }
 
     pub(super) fn wall(&self, n: usize) -> Timestamp {
-        let seconds = jiff::SignedDuration::from_secs(self.nodes[n].wall_jump);
-        let passed = jiff::SignedDuration::try_from(self.now).expect("a run is short");
-        self.wall + passed + seconds
+        self.api_time() + jiff::SignedDuration::from_secs(self.nodes[n].wall_jump)
+    }
+
+    /// By the clock of the API server.
+    pub(super) fn api_time(&self) -> Timestamp {
+        self.wall + jiff::SignedDuration::try_from(self.now).expect("a run is short")
     }
 
     pub(super) fn moment(&self, n: usize) -> Moment {
-        Moment { kernel: self.kernel_time(n), clock: self.clock(n), wall: self.wall(n) }
+        let (clock, wall) = (self.clock(n), self.wall(n));
+        let api = self.nodes[n].process.as_ref().map_or(wall, |process| process.api_clock.latest(clock, wall));
+        Moment { kernel: self.kernel_time(n), clock, boot: self.origin, api }
     }
 
     pub(super) fn start(&mut self, n: usize) {

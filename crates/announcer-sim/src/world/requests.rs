@@ -1,6 +1,6 @@
 //! Requests to the API and their answers; watches, and what becomes of them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
@@ -35,7 +35,8 @@ impl World<'_> {
         self.order += 1;
         let (id, life) = (self.order, self.nodes[n].life);
         let limit = self.nodes[n].process.as_ref().map_or(Duration::ZERO, |process| process.limit(&purpose));
-        self.nodes[n].waiting.insert(id, purpose);
+        let asked = self.clock(n);
+        self.nodes[n].waiting.insert(id, (purpose, asked));
         let after = self.latency(n, LATENCY_US) + self.api_late;
         self.schedule(after, Event::Request { node: n, life, id, request: Box::new(request) });
         self.schedule(limit, Event::Answer { node: n, life, id, answer: Answer::Failed });
@@ -96,9 +97,20 @@ impl World<'_> {
 
     pub(super) fn answered(&mut self, n: usize, life: u64, id: u64, answer: Answer) {
         if self.nodes[n].life == life
-            && let Some(purpose) = self.nodes[n].waiting.remove(&id)
+            && let Some((purpose, asked)) = self.nodes[n].waiting.remove(&id)
         {
+            if !matches!(answer, Answer::Failed) {
+                self.tell_time(n, asked);
+            }
             self.post(n, Mail::Answer(purpose, answer));
+        }
+    }
+
+    /// The API server's clock, which is right, in an answer to what node `n` asked then.
+    fn tell_time(&mut self, n: usize, asked: Instant) {
+        let (clock, date) = (self.clock(n), self.api_time().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string());
+        if let Some(process) = &mut self.nodes[n].process {
+            process.api_clock.answered(asked, clock, &date);
         }
     }
 
@@ -155,6 +167,7 @@ impl World<'_> {
         // The first connection of a process is made at once.
         let first = !self.nodes[n].process.as_ref().is_some_and(crate::process::Process::has_listed);
         let changes = self.api.list();
+        self.tell_time(n, self.clock(n));
         self.post(n, Mail::Listed(changes.into_iter().filter(|change| !matches!(change, Change::Lease(..))).collect()));
         let epoch = self.nodes[n].epoch;
         let after = if first { Duration::ZERO } else { self.between(LEASE_RELIST_US.0, LEASE_RELIST_US.1) };

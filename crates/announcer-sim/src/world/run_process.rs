@@ -115,13 +115,16 @@ impl World<'_> {
                     (start.lease, start.requested) = (None, None);
                 }
                 let seed = self.rng.random();
-                self.process(n).clients.start(clock, wall, uid, &start, seed);
+                let process = self.process(n);
+                let time = process.api_clock.latest(clock, wall);
+                process.clients.start(clock, time, uid, &start, seed);
                 self.rouse(n);
             }
             Action::StopDhcp { id: VipId::Dhcp(uid), release } => {
                 let release = release || self.sabotage == Some(Sabotage::ReleaseAtHandOver);
-                let Process { clients, sent, .. } = self.process(n);
-                if let Some(stopped) = clients.stop(clock, wall, &uid, release, sent) {
+                let Process { clients, sent, api_clock, .. } = self.process(n);
+                let time = api_clock.earliest(clock, wall);
+                if let Some(stopped) = clients.stop(clock, time, &uid, release, sent) {
                     self.post(n, Mail::Engine(stopped));
                 }
                 self.send_dhcp(n);

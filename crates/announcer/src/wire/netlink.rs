@@ -1,13 +1,13 @@
 //! The kernel itself, through rtnetlink.
 
 use ipnet::IpNet;
-use jiff::Timestamp;
 use l2::netlink::{AddressLifetime, InetConf, InetConfChange, LinkKind, Macvlan, NewAddress};
 use l2::{Mac, Netlink, Nftables};
 use runtime::error::chain;
 use tokio::sync::OnceCell;
 
 use super::{Wire, ruleset};
+use crate::api_time::ApiTime;
 use crate::clock;
 use crate::engine::{Put, WireDone, WireOp};
 use crate::network::{self, Network, is_macvlan_of, mac_is_taken, misfit, name_is_taken, was_left_for};
@@ -22,33 +22,31 @@ const PARENT: InetConfChange = InetConfChange { arp_ignore: Some(1), arp_announc
 #[derive(Debug, Clone)]
 pub struct NetlinkWire {
     netlink: Netlink,
+    time: ApiTime,
     /// Opened at first use: without nftables in the kernel everything else works.
     nftables: OnceCell<Nftables>,
 }
 
 impl NetlinkWire {
-    /// Uses this socket.
-    pub fn new(netlink: Netlink) -> Self {
-        Self { netlink, nftables: OnceCell::new() }
+    /// Uses this socket. `time` judges what stands on Services.
+    pub fn new(netlink: Netlink, time: ApiTime) -> Self {
+        Self { netlink, time, nftables: OnceCell::new() }
     }
 
     async fn observe(&self) -> Result<Network, String> {
         let read = async {
             let links = self.netlink.links().await?;
-            let (now, wall) = (clock::now(), Timestamp::now());
+            let boot = clock::boot();
             let lease_ends = links
                 .iter()
                 .filter(|link| matches!(link.kind, LinkKind::Macvlan { .. }))
-                .filter_map(|link| Some((link.index, network::lease_end(link.alias.as_deref()?, now, wall)?)))
+                .filter_map(|link| Some((link.index, network::lease_end(link.alias.as_deref()?, boot)?)))
                 .collect();
             let addresses = self.netlink.addresses(None).await?;
             let address_ends = addresses
                 .iter()
                 .filter(|address| address.is_ours())
-                .filter_map(|own| {
-                    let end = network::moment(own.metric?.into(), now, wall)?;
-                    Some(((own.interface, own.net.addr()), end))
-                })
+                .filter_map(|own| Some(((own.interface, own.net.addr()), network::moment(own.metric?, boot))))
                 .collect();
             let default = self.netlink.default_route().await?;
             Ok::<_, l2::netlink::NetlinkError>(Network {
@@ -71,7 +69,7 @@ impl NetlinkWire {
                 interface: put.link,
                 net: put.net,
                 valid: AddressLifetime::For(put.valid),
-                metric: put.until,
+                metric: put.until.map(|end| network::noted(end, clock::boot())),
             })
             .collect();
         let results = self.netlink.set_addresses(&wanted).await;
@@ -171,11 +169,12 @@ impl Wire for NetlinkWire {
                 None
             }
             WireOp::Macvlan(uid, wanted, resumed) => {
-                let address = resumed.and_then(|resumed| resumed.first_address(Timestamp::now()));
+                let address = resumed.and_then(|resumed| resumed.first_address(self.time.latest()));
                 let made = self.macvlan(&uid, &Macvlan { address, ..wanted }).await;
                 Some(WireDone::Macvlan(uid, made))
             }
-            WireOp::Note { link, alias } => {
+            WireOp::Note { link, uid, end } => {
+                let alias = network::alias(&uid, end, clock::boot());
                 // The interface may just have gone. Without it a restart knows less, and nothing else is lost.
                 if let Err(error) = self.netlink.set_alias(link, &alias).await {
                     tracing::debug!(error = %chain(&error), "cannot note the end of a lease");

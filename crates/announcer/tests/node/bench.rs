@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use announcer::Config;
+use announcer::api_time::ApiTime;
 use announcer::class::ClassRules;
 use announcer::engine::{Engine, Input};
 use announcer::metrics::Metrics;
@@ -344,7 +345,7 @@ impl Bench {
         let writer = Writer::new(self.api.client(), QueueMetrics::default(), sender.clone());
         let parts = Parts {
             engine: Engine::new(Instant::now(), config),
-            wire: NetlinkWire::new(netlink),
+            wire: NetlinkWire::new(netlink, ApiTime::default()),
             writer: writer.clone(),
             recorder,
             metrics: Arc::new(Metrics::register(&mut registry, "node-1", "lock", "0")),
@@ -354,6 +355,7 @@ impl Bench {
             swaps: mpsc::unbounded_channel().0,
             cards: mpsc::unbounded_channel().0,
             network: Arc::clone(&changed),
+            api_time: ApiTime::default(),
             inputs: (sender.clone(), receiver),
         };
         let others = vec![

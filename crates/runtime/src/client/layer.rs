@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use http::header::DATE;
 use http::{Method, Request, Response};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use kube::client::Body;
@@ -17,7 +19,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{BoxError, Layer, Service};
 
-use super::{Limit, Settings};
+use super::{Limit, ServerTime, Settings};
 use crate::Product;
 
 /// A watch must at least begin to answer, and a `Retry-After` that the library waits for counts: the next attempt is the watcher's.
@@ -156,6 +158,7 @@ pub(super) struct ObserveLayer {
     limit: Duration,
     rate: Option<Limit>,
     metrics: Option<ApiMetrics>,
+    time: Option<Arc<dyn ServerTime>>,
 }
 
 impl ObserveLayer {
@@ -167,6 +170,15 @@ impl ObserveLayer {
             limit: settings.request_timeout,
             rate: settings.limit.clone(),
             metrics: settings.metrics.clone(),
+            time: settings.time.clone(),
+        }
+    }
+
+    /// Tells who wants to know the time by the server.
+    fn tell_time<B>(&self, asked: Option<std::time::Instant>, answer: &Response<B>) {
+        let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
+        if let (Some(time), Some(asked), Some(date)) = (&self.time, asked, date) {
+            time.answered(asked, date);
         }
     }
 
@@ -223,6 +235,7 @@ where
                 tokio::time::sleep(rate.take(Instant::now())).await;
             }
             let start = Instant::now();
+            let asked = layer.time.as_ref().map(|time| time.now());
             let deadline = start + limit;
             let result = tokio::time::timeout_at(deadline, answer).await;
             let code =
@@ -237,6 +250,7 @@ where
                 Ok(answer) => answer.map_err(|error| layer.named(error.into()))?,
                 Err(_) => return Err(timeout.into()),
             };
+            layer.tell_time(asked, &response);
             let limit = (!endless).then(|| (Box::pin(sleep_until(deadline)), Some(timeout)));
             Ok(response.map(|inner| TimedBody { inner: Box::pin(inner), limit }))
         })
@@ -390,6 +404,40 @@ mod tests {
         let services = Api::<KubeService>::default_namespaced(client);
         assert!(services.watch(&WatchParams::default(), "0").await.is_err());
         assert_eq!(start.elapsed(), WATCH_START_TIMEOUT);
+    }
+
+    #[derive(Debug)]
+    struct Listener(std::time::Instant, std::sync::Mutex<Vec<String>>);
+
+    impl ServerTime for Listener {
+        fn now(&self) -> std::time::Instant {
+            self.0
+        }
+
+        fn answered(&self, asked: std::time::Instant, date: &str) {
+            assert_eq!(asked, self.0);
+            self.1.lock().unwrap().push(date.to_owned());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_time_is_told_by_each_answer_that_has_it_whatever_it_says() {
+        let date = "Thu, 01 Jan 2026 12:00:00 GMT";
+        let answer = service_fn(move |request: Request<Body>| async move {
+            let builder = Response::builder().status(404);
+            let dated = if request.method() == Method::GET { builder.header(DATE, date) } else { builder };
+            Ok::<_, BoxError>(dated.body(Body::empty())?)
+        });
+        let listener = Arc::new(Listener(std::time::Instant::now(), std::sync::Mutex::default()));
+        let settings = Settings::new("guest", &Product::TEST).time(Arc::clone(&listener) as Arc<dyn ServerTime>);
+        let layer = ObserveLayer::new(&settings, "https://guest:6443/");
+        let services =
+            Api::<KubeService>::default_namespaced(ClientBuilder::new(answer, "default").with_layer(&layer).build());
+        assert!(
+            services.get("web").await.is_err()
+                && services.delete("web", &kube::api::DeleteParams::default()).await.is_err()
+        );
+        assert_eq!(*listener.1.lock().unwrap(), [date]);
     }
 
     #[tokio::test]

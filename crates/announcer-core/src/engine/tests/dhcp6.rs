@@ -225,22 +225,23 @@ fn a_lease_of_a_former_life_goes_when_its_client_does_not_go_on_with_it() {
 fn the_end_of_the_lease_is_noted_on_the_address_and_bounds_it_when_the_next_process_has_no_api() {
     let mut node = bound();
     let noted = |node: &Node| node.kernel.network.addresses.iter().find(|own| own.is_ours()).unwrap().metric;
-    let end = "2026-01-01T00:10:00Z".parse::<jiff::Timestamp>().unwrap();
-    assert_eq!(noted(&node).map(i64::from), Some(end.as_second()));
+    let end = node.now + Duration::from_secs(599);
+    assert_eq!(noted(&node), Some(crate::network::noted(end, node.kernel.boot)));
     node.feed(Input::Lease(theirs()));
     assert!(node.kernel.own().is_empty());
 
     for (left, kept_for, gone_after) in [(Some(120), 117, 121), (None, 290, 320)] {
         let mut network = with_ipv6();
-        network.addresses.push(Address { metric: left.map(|_| 7), ..own_address(2, "fd00::50/128") });
+        network.addresses.push(Address { metric: left, ..own_address(2, "fd00::50/128") });
         let mut node = Node::new(&[], network);
-        let ends = left.map(|seconds| ((2, "fd00::50".parse().unwrap()), node.now + Duration::from_secs(seconds)));
+        node.kernel.boot = node.now;
+        let ends = left.map(|left| ((2, "fd00::50".parse().unwrap()), crate::network::moment(left, node.now)));
         node.kernel.network.address_ends.extend(ends);
         node.kernel.deadlines.push((2, "fd00::50/128".parse().unwrap(), node.now + Duration::from_secs(8)));
         node.tick();
         node.pass(Duration::from_secs(kept_for));
         assert_eq!(node.kernel.own(), ["eth0 fd00::50/128"], "{left:?}");
-        assert_eq!(noted(&node), left.map(|_| 7), "the note outlives this process too");
+        assert_eq!(noted(&node), left, "the note outlives this process too");
         node.pass(Duration::from_secs(gone_after - kept_for));
         assert!(node.kernel.own().is_empty(), "{left:?}: not a moment longer");
     }

@@ -7,8 +7,8 @@ use l2_types::LinkKind;
 use super::dhcp::{bound, leased, named};
 use super::*;
 use crate::annotations as keys;
-use crate::network::LeaseEnd;
 use crate::network::fixtures::{macvlan, own_address};
+use crate::network::{LeaseEnd, alias};
 use crate::view::InterfaceWish;
 
 fn service(node: &Node, name: &str) -> ServiceView {
@@ -255,11 +255,12 @@ fn a_leased_address_that_is_being_taken_up_stays_while_its_former_owner_repeats_
 fn the_end_of_the_lease_is_noted_on_the_macvlan_and_only_when_it_changes() {
     let mut node = bound("web", "10.0.0.50");
     let noted = |node: &Node| node.kernel.network.link_by_name("vip-web00000").unwrap().alias.clone().unwrap();
-    assert_eq!(noted(&node), "web00000-uid until 1767226200");
-    let mut renewed = leased(&node, "10.0.0.50", 600);
-    renewed.facts.expires = Some("2026-01-01T00:11:00Z".parse().unwrap());
+    let until = |node: &Node, end: Option<Instant>| alias(&uid("web"), LeaseEnd::At(end.unwrap()), node.kernel.boot);
+    assert_eq!(noted(&node), until(&node, Some(node.now + Duration::from_secs(599))));
+    let renewed = leased(&node, "10.0.0.50", 610);
+    let end = renewed.expires;
     node.dhcp("web", DhcpEvent::Renewed(renewed));
-    assert_eq!(noted(&node), "web00000-uid until 1767226260", "exactly, unlike on the Service");
+    assert_eq!(noted(&node), until(&node, end), "exactly, unlike on the Service");
     node.gone("web");
     node.dhcp("web", DhcpEvent::Stopped);
     assert!(node.kernel.network.link_by_name("vip-web00000").is_none(), "it is still known as ours");

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use l2_types::{Address, AddressLifetime, InetConf, LinkKind, MacvlanMode};
 
 use crate::engine::{WireDone, WireOp};
-use crate::network::{Network, fixtures, is_macvlan_of, name_is_taken, owner_in, was_left_for};
+use crate::network::{Network, alias, fixtures, is_macvlan_of, name_is_taken, noted, owner_in, was_left_for};
 use crate::security::Protection;
 
 pub struct FakeKernel {
@@ -22,6 +22,8 @@ pub struct FakeKernel {
     /// Other programs change the tables: rules wait until [`FakeKernel::set_rules`].
     pub busy: bool,
     pub waiting: Vec<Protection>,
+    /// From when what is noted of leases is counted.
+    pub boot: Instant,
     next_index: u32,
 }
 
@@ -37,6 +39,7 @@ impl FakeKernel {
             exposed: 0,
             busy: false,
             waiting: Vec::new(),
+            boot: Instant::now(),
             next_index: 100,
         }
     }
@@ -130,7 +133,7 @@ impl FakeKernel {
                     self.remove(put.link, put.net);
                     let mut address: Address = fixtures::own_address(put.link, &put.net.to_string());
                     address.valid = AddressLifetime::For(put.valid);
-                    address.metric = put.until;
+                    address.metric = put.until.map(|end| noted(end, self.boot));
                     self.network.addresses.push(address);
                     self.deadlines.push((put.link, put.net, now + put.valid));
                     results.push((put.link, put.net, Ok(())));
@@ -174,8 +177,8 @@ impl FakeKernel {
                 self.journal.push(format!("macvlan {} on {}", wanted.name, self.name(wanted.parent)));
                 Some(WireDone::Macvlan(uid, Ok((self.next_index, wanted.mac))))
             }
-            WireOp::Note { link, alias } => {
-                self.note(link, &alias);
+            WireOp::Note { link, uid, end } => {
+                self.note(link, &alias(&uid, end, self.boot));
                 None
             }
             WireOp::Protect(wanted) => {
