@@ -146,7 +146,7 @@ fn what_is_rendered_is_what_is_written_down() {
 }
 
 #[test]
-fn defaults_give_the_reference_objects_and_one_role_more() {
+fn defaults_give_the_reference_objects_one_role_and_a_budget_more() {
     let objects = render("");
     assert_eq!(
         titles(&objects),
@@ -157,6 +157,7 @@ fn defaults_give_the_reference_objects_and_one_role_more() {
             "ClusterRoleBinding kube-vip",
             "DaemonSet kube-vip",
             "Deployment harvester-cloud-provider",
+            "PodDisruptionBudget harvester-cloud-provider",
             "Role harvester-cloud-provider",
             "Role kube-vip",
             "RoleBinding harvester-cloud-provider",
@@ -179,12 +180,14 @@ const CCM_WRITES: &[&str] = &[
     "/nodes delete",
     "/nodes patch",
     "/nodes/status patch",
+    "/pods/status patch",
     "/services patch",
     "/services/status patch",
     "authentication.k8s.io/tokenreviews create",
     "authorization.k8s.io/subjectaccessreviews create",
     "coordination.k8s.io/leases create",
     "coordination.k8s.io/leases update",
+    "discovery.k8s.io/endpointslices patch",
 ];
 const ANNOUNCER_WRITES: &[&str] = &[
     "/events create",
@@ -466,6 +469,36 @@ fn two_replicas_fit_on_one_node_at_least_once_and_have_a_budget() {
         );
         find(&objects, "PodDisruptionBudget harvester-cloud-provider");
     }
+}
+
+#[test]
+fn a_lost_node_is_met_with_two_replicas_and_rights_on_its_pods_unless_that_is_switched_off() {
+    let rules = |objects: &[Value]| find(objects, "ClusterRole harvester-cloud-provider")["rules"].to_string();
+    for (values, on, flag) in [
+        ("", true, None),
+        ("nodeLoss: {enabled: false}", false, Some("--controllers=*,-node-loss")),
+        (
+            "nodeLoss: {enabled: 'false'}\nextraArgs: ['--controllers=*,-service']",
+            false,
+            Some("--controllers=*,-service"),
+        ),
+    ] {
+        let objects = render(values);
+        assert_eq!(find(&objects, "Deployment harvester-cloud-provider")["spec"]["replicas"], 2, "{values}");
+        assert_eq!(
+            (rules(&objects).contains("pods/status"), rules(&objects).contains("endpointslices")),
+            (on, on),
+            "{values}"
+        );
+        let pod = ccm(&objects);
+        let found: Vec<&str> = args(&pod).into_iter().filter(|arg| arg.contains("--controllers")).collect();
+        assert_eq!(found, flag.into_iter().collect::<Vec<_>>(), "{values}");
+    }
+    let tolerated = ccm(&render(""))["tolerations"].to_string();
+    assert!(
+        tolerated.contains(r#""key":"node.kubernetes.io/unreachable","operator":"Exists","tolerationSeconds":10"#),
+        "{tolerated}"
+    );
 }
 
 #[test]

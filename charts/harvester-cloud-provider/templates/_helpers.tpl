@@ -160,7 +160,8 @@ file: {{ base $path | quote }}
 
 {{/* What this chart knows, by path; the same as in values.schema.json. Older charts have kube-vip.serviceAccount.create, always true. */}}
 {{- define "harvester-cloud-provider.knownValues" -}}
-"": [replicasCount, image, imagePullSecrets, extraArgs, cloudConfig, cloudConfigPath, clusterName, global, nameOverride, fullnameOverride, serviceAccount, resources, priorityClassName, podAnnotations, podLabels, podSecurityContext, securityContext, nodeSelector, tolerations, affinity, podDisruptionBudget, serviceMonitor, prometheusRule, grafanaDashboard, kube-vip]
+"": [replicasCount, nodeLoss, image, imagePullSecrets, extraArgs, cloudConfig, cloudConfigPath, clusterName, global, nameOverride, fullnameOverride, serviceAccount, resources, priorityClassName, podAnnotations, podLabels, podSecurityContext, securityContext, nodeSelector, tolerations, affinity, podDisruptionBudget, serviceMonitor, prometheusRule, grafanaDashboard, kube-vip]
+nodeLoss: [enabled]
 image: [repository, tag, pullPolicy]
 cloudConfig: [secretName, secretKey, hostPath]
 serviceAccount: [create, annotations, name]
@@ -240,3 +241,10 @@ port: {{ regexFind "[0-9]+$" $server }}
 {{- end -}}
 {{- $name -}}
 {{- end -}}
+
+{{- /* Two, so that one is left when a node is lost; on a cluster of one node the second would find no port. */}}
+{{- define "harvester-cloud-provider.replicas" -}}
+{{- $wanted := include "harvester-cloud-provider.text" .Values.replicasCount }}
+{{- $nodes := (lookup "v1" "Node" "" "").items | default list }}
+{{- if $wanted }}{{ $wanted }}{{ else if eq (len $nodes) 1 }}1{{ else }}2{{ end }}
+{{- end }}

@@ -13,11 +13,13 @@ pub enum Controller {
     Service,
     /// Accepted and never started: the cloud has no routes.
     Route,
+    /// Takes pods of a lost node out of their Services. Runs in every replica.
+    NodeLoss,
 }
 
 impl Controller {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Node, Self::NodeLifecycle, Self::Service, Self::Route];
+    pub const ALL: [Self; 5] = [Self::Node, Self::NodeLifecycle, Self::Service, Self::Route, Self::NodeLoss];
 
     /// The name in `--controllers` and in health checks.
     pub fn name(self) -> &'static str {
@@ -26,6 +28,7 @@ impl Controller {
             Self::NodeLifecycle => "cloud-node-lifecycle-controller",
             Self::Service => "service-lb-controller",
             Self::Route => "node-route-controller",
+            Self::NodeLoss => "node-loss-controller",
         }
     }
 
@@ -36,6 +39,7 @@ impl Controller {
             Self::NodeLifecycle => "cloud-node-lifecycle",
             Self::Service => "service",
             Self::Route => "route",
+            Self::NodeLoss => "node-loss",
         }
     }
 }
@@ -98,19 +102,23 @@ mod tests {
     /// W-52.
     #[test]
     fn the_first_mention_counts_and_a_star_stands_for_what_is_not_mentioned() {
-        use Controller::{Node, NodeLifecycle, Route, Service};
+        use Controller::{Node, NodeLifecycle, NodeLoss, Route, Service};
         for (list, expected) in [
-            (&["*"][..], &[Node, NodeLifecycle, Service, Route][..]),
-            (&["*", "-service-lb-controller"], &[Node, NodeLifecycle, Route]),
+            (&["*"][..], &[Node, NodeLifecycle, Service, Route, NodeLoss][..]),
+            (&["*", "-node-loss"], &[Node, NodeLifecycle, Service, Route]),
+            (&["*", "-service-lb-controller"], &[Node, NodeLifecycle, Route, NodeLoss]),
             (
                 &["cloud-node-controller", "cloud-node-lifecycle-controller", "node-route-controller"],
                 &[Node, NodeLifecycle, Route],
             ),
-            (&["*", "-service"], &[Node, NodeLifecycle, Route]),
+            (&["*", "-service"], &[Node, NodeLifecycle, Route, NodeLoss]),
             (&["route", "cloud-node"], &[Node, Route]),
             (&["-cloud-node-controller"], &[]),
             (&["-service-lb-controller", "service-lb-controller"], &[]),
-            (&["service-lb-controller", "-service-lb-controller", "*"], &[Node, NodeLifecycle, Service, Route]),
+            (
+                &["service-lb-controller", "-service-lb-controller", "*"],
+                &[Node, NodeLifecycle, Service, Route, NodeLoss],
+            ),
             (&[], &[]),
         ] {
             assert_eq!(Controllers::parse(list.iter().copied()).unwrap(), Controllers(expected.to_vec()), "{list:?}");

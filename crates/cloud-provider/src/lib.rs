@@ -1,4 +1,4 @@
-//! A cloud controller manager framework: provider traits, and the service, node and node-lifecycle controllers.
+//! A cloud controller manager framework: provider traits, and the service, node, node-lifecycle and node-loss controllers.
 //!
 //! What lives here knows Kubernetes and nothing of a particular cloud. Each controller is three steps: observe (a view made
 //! from a watch cache), decide (a pure function) and act (one place that sends requests, reports, and wakes the key again).
@@ -8,6 +8,7 @@ pub mod controllers;
 mod damping;
 mod lifecycle;
 pub mod node;
+pub mod node_loss;
 pub mod observe;
 mod own_write;
 pub mod provider;

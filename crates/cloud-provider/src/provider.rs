@@ -123,6 +123,11 @@ pub trait Instances: Send + Sync + 'static {
     /// The same from the cloud itself, at this moment: what cannot be taken back is done on this answer only.
     async fn power_now(&self, node: &NodeView) -> Power;
 
+    /// What the cloud says at this moment about a machine that does not answer. Every replica asks, also one that does not lead.
+    async fn standing(&self, _node: &NodeView) -> Standing {
+        Standing::Unknown
+    }
+
     /// Since when what is known of machines has been kept up to date without interruption; `None`: it is not.
     fn steady_since(&self) -> Option<Instant>;
 
@@ -181,6 +186,19 @@ pub enum Power {
     Off,
     /// Cannot be told now; changes nothing.
     Unknown(String),
+}
+
+/// What the cloud knows of a machine that does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is switched off.
+    Off,
+    /// It is `paused` or `being migrated`, and does nothing meanwhile.
+    Still(&'static str),
+    /// It should be running; of a host that has just died nobody knows yet.
+    Running,
+    /// Cannot be told now.
+    Unknown,
 }
 
 /// A provider call that failed. The text says what was tried; the cause is the source.

@@ -19,6 +19,7 @@ use crate::cache::{self, NodeCache, ServiceCache};
 use crate::controllers::{Controller, Controllers};
 use crate::lifecycle::{LifecycleController, LifecycleSettings};
 use crate::node::{NodeController, NodeMetrics, NodeSettings};
+use crate::node_loss::NodeLossMetrics;
 use crate::observe;
 use crate::provider::{Instances, LoadBalancers};
 use crate::service::{ServiceController, ServiceMetrics, ServiceSettings};
@@ -71,6 +72,7 @@ pub struct ControllerMetrics {
     queues: WorkQueueMetrics,
     service: ServiceMetrics,
     node: NodeMetrics,
+    node_loss: NodeLossMetrics,
     running: Family<[(&'static str, &'static str); 2], Gauge>,
 }
 
@@ -85,11 +87,22 @@ impl ControllerMetrics {
                 queues: WorkQueueMetrics::register(registry),
                 service: ServiceMetrics::register(registry),
                 node: NodeMetrics::register(registry),
+                node_loss: NodeLossMetrics::register(registry),
                 running,
             }
         })
     }
+
+    /// Those of the node-loss controller, which is told to be running: it runs in every replica.
+    pub fn node_loss(&self) -> NodeLossMetrics {
+        let running = [("name", Controller::NodeLoss.metric_name()), ("manager", MANAGER)];
+        self.running.get_or_create(&running).set(1);
+        self.node_loss.clone()
+    }
 }
+
+/// As metrics name this program.
+const MANAGER: &str = "cloud-controller-manager";
 
 /// What users can set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,14 +169,16 @@ impl CloudProvider {
     /// per controller, named like it (framework spec 4.3).
     pub async fn run(self, health: &Health, stop: Token) {
         let Self { client, recorder, caches, load_balancers, instances, settings, metrics } = self;
-        let manager = "cloud-controller-manager";
         for controller in Controller::ALL.into_iter().filter(|controller| settings.controllers.has(*controller)) {
+            if controller == Controller::NodeLoss {
+                continue; // in every replica, see `node_loss`
+            }
             if controller == Controller::Route {
                 tracing::debug!("{controller} was asked for: this cloud has no routes, it does nothing");
                 continue;
             }
             tracing::info!("starting {controller}");
-            metrics.running.get_or_create(&[("name", controller.metric_name()), ("manager", manager)]).set(1);
+            metrics.running.get_or_create(&[("name", controller.metric_name()), ("manager", MANAGER)]).set(1);
             health.register(controller.name(), Matters::Alive, Arc::new(|| Ok(())));
         }
         let chosen = |controller| settings.controllers.has(controller);

@@ -26,6 +26,25 @@ pub struct CardLink<M> {
     pub no_ipv6: bool,
 }
 
+/// Another node that this one does not hear any more, in whatever way it asks. Says what was asked and who did answer in the same
+/// moment; nothing in it changes while it stands, so that it costs one write when it begins and one when it ends. Since when, a reader counts by
+/// its own clock; that it still stands each renewal of the Lease says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Silence {
+    /// UID of the Node that is meant, not a later one of its name.
+    pub uid: String,
+    /// For how long it had been silent when this was found, in milliseconds.
+    pub ms: u64,
+    /// What it has left unanswered: `arp 192.0.2.11`, `tcp 192.0.2.11:10250`.
+    pub unanswered: Vec<String>,
+    /// The gateway answered meanwhile.
+    #[serde(default)]
+    pub gateway: bool,
+    /// So many other hosts answered meanwhile.
+    #[serde(default)]
+    pub witnesses: u8,
+}
+
 /// What a node says about itself. Written into its Lease with each renewal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(serialize = "M: Display", deserialize = "M: FromStr"))]
@@ -52,6 +71,10 @@ pub struct Card<M> {
     /// Groups whose addresses its kernel refuses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unable: BTreeSet<String>,
+    /// Nodes that it watches and does not hear any more, by name. Its Lease bears the label [`crate::keys::cloudprovider::SILENCE`]
+    /// while there are any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub silent: BTreeMap<String, Silence>,
 }
 
 impl<M> Default for Card<M> {
@@ -64,6 +87,7 @@ impl<M> Default for Card<M> {
             yields: false,
             hears: BTreeMap::new(),
             unable: BTreeSet::new(),
+            silent: BTreeMap::new(),
         }
     }
 }
@@ -99,6 +123,28 @@ mod text {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_verdict_on_a_card_names_node_evidence_and_witnesses_and_is_absent_without_one() {
+        let silence = Silence {
+            uid: "u-2".into(),
+            ms: 230,
+            unanswered: vec!["arp 10.0.0.12".into(), "tcp 10.0.0.12:10250".into()],
+            gateway: true,
+            witnesses: 2,
+        };
+        let card = Card::<String> { silent: [("node-2".to_owned(), silence)].into(), ..Card::default() };
+        let text = card.to_annotation();
+        let expected = concat!(
+            r#""silent":{"node-2":{"uid":"u-2","ms":230,"unanswered":["arp 10.0.0.12","tcp 10.0.0.12:10250"],"#,
+            r#""gateway":true,"witnesses":2}}"#
+        );
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(Card::parse(&text), card);
+        assert!(!Card::<String>::default().to_annotation().contains("silent"));
+        let short = r#"{"silent":{"node-2":{"uid":"u","ms":1,"unanswered":[]}}}"#;
+        assert!(!Card::<String>::parse(short).silent["node-2"].gateway, "what is not said has not been seen");
+    }
 
     /// Announcers of different versions read one another.
     #[test]

@@ -82,6 +82,9 @@ pub mod cloudprovider {
         pub const DHCP6_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp6-lease";
         /// Lease of a node, of the announcer: what the node says about itself (see `Card`).
         pub const CARD: &str = "cloudprovider.harvesterhci.io/announcer-card";
+        /// Label of a node's Lease, of the announcer, `"true"`: the card names nodes that are silent. Nobody has to follow the Leases of a
+        /// healthy cluster to hear of it.
+        pub const SILENCE: &str = "cloudprovider.harvesterhci.io/reports-silence";
         /// ConfigMap `kube-system/harvester-cloud-provider`: a changed value makes the cloud provider look for garbage at once.
         pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";
     }

@@ -16,7 +16,7 @@ mod owner;
 mod term;
 mod unicast;
 
-pub use card::{Card, CardLink};
+pub use card::{Card, CardLink, Silence};
 pub use dhcp_lease::{LeaseFacts, LeaseFacts6};
 pub use object::{ServiceKey, Uid};
 pub use owner::OwnerRecord;

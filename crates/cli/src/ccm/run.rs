@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
+use cloud_provider::controllers::Controller;
+use cloud_provider::node_loss::NodeLoss;
 use cloud_provider::start::{Caches, CloudProvider, ControllerMetrics, Settings};
 use harvester_provider::{Connection, HarvesterProvider};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -99,7 +101,6 @@ async fn manage(
     });
     serve(flags, configuration, &guest, &health, metrics, &mut tasks).await?;
     let caches = Caches::watch(&guest, &health, &mut tasks);
-    let election = election(flags, configuration, &guest, &recorder, &health);
     let lease = lease(flags);
     let mut leading = Leading {
         provider: metrics.register(|registry| {
@@ -119,6 +120,20 @@ async fn manage(
         caches,
         health,
     };
+    let loss = leading.node_loss().filter(|_| !configuration.provider.paused);
+    let silent = loss.as_ref().map(NodeLoss::silent);
+    let election = election(flags, configuration, &leading.guest, &leading.recorder, &leading.health);
+    let election = election.map(|election| match silent {
+        Some(silent) => election.with_silent_hosts(silent),
+        None => election,
+    });
+    if let Some(loss) = loss {
+        let stop = tasks.stop();
+        tasks.spawn(Controller::NodeLoss.name(), async move {
+            loss.run(stop).await;
+            Ok::<(), Infallible>(())
+        });
+    }
     let machines = leading.provider.machines(&leading.caches.nodes);
     let returns = connection
         .map(|connection| connection.follow(&lease, &leading.recorder, &leading.health, machines, &mut tasks));
@@ -248,6 +263,15 @@ struct Leading {
 }
 
 impl Leading {
+    /// The one controller that runs in every replica: the leader may be on the node that is lost.
+    fn node_loss(&self) -> Option<NodeLoss> {
+        self.settings.controllers.has(Controller::NodeLoss).then(|| {
+            let metrics = self.metrics.node_loss();
+            let instances = self.provider.instances();
+            NodeLoss::new(&self.guest, instances, self.caches.nodes.clone(), &self.recorder, metrics)
+        })
+    }
+
     /// Works until `stop`; passes under way are finished. Nothing is started when `stop` comes before the caches are filled.
     async fn run(self, stop: Token) -> anyhow::Result<()> {
         tokio::select! {

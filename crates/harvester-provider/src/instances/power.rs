@@ -1,6 +1,6 @@
 //! Whether a machine is switched off: pure (harvester-side.md 9.1; W-27).
 
-use cloud_provider::provider::Power;
+use cloud_provider::provider::{Power, Standing};
 use harvester_api::virtual_machine::PrintableStatus;
 use harvester_api::virtual_machine_instance::Phase;
 
@@ -19,10 +19,48 @@ pub fn power(vm: &VmView, vmi: Option<&VmiView>) -> Power {
     if runs { Power::On } else { Power::Off }
 }
 
+/// Of a machine whose node does not answer. Of a host that has died this moment Harvester says for minutes that its machines run.
+pub fn standing(vm: &VmView, vmi: Option<&VmiView>) -> Standing {
+    let ended = vmi.is_none_or(|vmi| vmi.phase == Phase::Ended);
+    match vm.status {
+        PrintableStatus::Stopped if ended => Standing::Off,
+        PrintableStatus::Paused => Standing::Still("paused"),
+        PrintableStatus::Migrating => Standing::Still("being migrated"),
+        _ if vmi.is_some_and(|vmi| vmi.migrating) => Standing::Still("being migrated"),
+        PrintableStatus::Running => Standing::Running,
+        _ => Standing::Unknown,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::view::build;
     use super::*;
+
+    #[test]
+    fn what_is_said_of_a_machine_that_does_not_answer() {
+        let vmi = |phase, migrating| {
+            let mut vmi = build::vmi("a");
+            (vmi.phase, vmi.migrating) = (phase, migrating);
+            vmi
+        };
+        let (runs, moves, ended) = (vmi(Phase::Running, false), vmi(Phase::Running, true), vmi(Phase::Ended, false));
+        for (status, vmi, expected) in [
+            (PrintableStatus::Running, Some(&runs), Standing::Running),
+            (PrintableStatus::Running, Some(&moves), Standing::Still("being migrated")),
+            (PrintableStatus::Migrating, Some(&runs), Standing::Still("being migrated")),
+            (PrintableStatus::Paused, Some(&runs), Standing::Still("paused")),
+            (PrintableStatus::Stopped, None, Standing::Off),
+            (PrintableStatus::Stopped, Some(&ended), Standing::Off),
+            (PrintableStatus::Stopped, Some(&runs), Standing::Unknown),
+            (PrintableStatus::Stopping, Some(&runs), Standing::Unknown),
+            (PrintableStatus::Unknown, None, Standing::Unknown),
+        ] {
+            let mut vm = build::vm("a", "u");
+            vm.status = status;
+            assert_eq!(standing(&vm, vmi), expected, "{status:?} {vmi:?}");
+        }
+    }
 
     #[test]
     fn only_a_machine_that_does_not_run_is_switched_off() {

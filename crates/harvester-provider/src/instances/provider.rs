@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::node::{INSTANCE_TYPE, is_uninitialized};
-use cloud_provider::provider::{Existence, Hold, InstanceMetadata, Instances, NodeWake, Power, ProviderError};
+use cloud_provider::provider::{
+    Existence, Hold, InstanceMetadata, Instances, NodeWake, Power, ProviderError, Standing,
+};
 use cloud_provider::view::{NodeAddress, NodeAddressKind, NodeView};
 use futures::stream::{BoxStream, StreamExt, select_all};
 use harvester_api::keys::{self, kube_vip};
@@ -26,7 +28,7 @@ use finding::nodes_of;
 use super::addresses::{AddressRules, Addresses, node_addresses};
 use super::hostnames::{Ask, Hostnames};
 use super::lookup::{Found, judge, vm_uid};
-use super::power::power;
+use super::power::{power, standing};
 use super::requests::Requests;
 use super::view::{VmView, VmiView};
 use crate::config::{ProviderConfig, remedy};
@@ -402,6 +404,15 @@ impl Instances for HarvesterInstances {
             Ok(Some((vm, vmi))) if vm.uid == known.uid => power(&vm, vmi.as_ref()),
             Ok(_) => Power::Unknown(format!("VM {}/{} is another one now, or gone", self.namespace, known.name)),
             Err(error) => Power::Unknown(runtime::error::chain(&error)),
+        }
+    }
+
+    async fn standing(&self, node: &NodeView) -> Standing {
+        // A replica that does not lead has no cache: the machine bears its Node's name, or the UID below says that it is another one.
+        let name = self.vm(node).map_or_else(|_| node.name.clone(), |vm| vm.name.clone());
+        match self.requests.read(&name).await {
+            Ok(Some((vm, vmi))) if Some(vm.uid.as_str()) == vm_uid(node) => standing(&vm, vmi.as_ref()),
+            Ok(_) | Err(_) => Standing::Unknown,
         }
     }
 

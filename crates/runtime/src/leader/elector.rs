@@ -3,6 +3,7 @@
 //! Times of other replicas are never compared with ours: a record counts as alive for its own lease duration after *we* last saw
 //! it change.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,6 +11,9 @@ use tokio::time::Instant;
 
 use super::lease::Record;
 use super::{LeaderConfig, Leadership, OnLoss};
+
+/// A holder has missed two renewals when it has not renewed for so many retry periods: the second one may be a little late.
+const MISSED: f64 = 2.2;
 
 /// A Lease as the API showed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub enum Input {
     Conflict,
     /// The request failed or timed out: whether it took effect is not known.
     Failed,
+    /// These hosts were found silent by somebody who looks after them; replaces what was said before.
+    Silent(BTreeSet<String>),
 }
 
 /// The one request to send next. Its outcome is fed back before another is asked for.
@@ -70,6 +76,8 @@ pub struct Elector {
     /// Conflicts in a row, so that a Lease that changes all the time is not read in a tight loop.
     conflicts: u32,
     known: bool,
+    /// Hosts that are said to be silent.
+    silent: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -104,6 +112,7 @@ impl Elector {
             unsettled: false,
             conflicts: 0,
             known: false,
+            silent: BTreeSet::new(),
         }
     }
 
@@ -151,6 +160,15 @@ impl Elector {
                 let sent = self.busy.take().unwrap_or(now);
                 self.unanswered.get_or_insert(sent);
                 self.next = now + self.config.timing.retry_period;
+            }
+            Input::Silent(hosts) => {
+                self.silent = hosts;
+                // Only to look sooner: what the Lease then shows decides.
+                if self.leading.is_none()
+                    && let Some(expires) = self.seen.as_ref().map(|seen| self.expiry(seen))
+                {
+                    self.next = self.next.min(expires.max(now));
+                }
             }
         }
         self.check_deadline(now);
@@ -271,7 +289,7 @@ impl Elector {
             let record = self.record(None, wall);
             return Some(self.send(now, Action::Create(record)));
         };
-        let expires = seen.changed + seen.record.lease_duration;
+        let expires = self.expiry(seen);
         let free = seen.record.holder.is_empty() || seen.record.holder == self.config.identity || expires <= now;
         if free {
             let action =
@@ -281,6 +299,15 @@ impl Elector {
         self.conflicts = 0;
         self.next = expires.min(now + self.config.timing.retry_period);
         None
+    }
+
+    /// When others may take the Lease if it does not change. Of a holder whose host is silent, too, two missed renewals are enough: two
+    /// signs that have nothing to do with each other. If it lives all the same, it finds another name in the Lease at its next renewal.
+    fn expiry(&self, seen: &Seen) -> Instant {
+        let host = seen.record.holder.rsplit_once('_').map_or(seen.record.holder.as_str(), |(host, _)| host);
+        let missed = self.config.timing.retry_period.mul_f64(MISSED);
+        let patience = if self.silent.contains(host) { missed } else { seen.record.lease_duration };
+        seen.changed + patience.min(seen.record.lease_duration)
     }
 
     fn lead(&mut self, now: Instant, observation: Observation) {

@@ -425,3 +425,56 @@ fn only_a_lease_that_was_seen_since_our_last_write_surely_bears_another_name() {
     run.at(11.0, Input::Conflict);
     assert!(!run.elector.may_name_us(), "refused is not written");
 }
+
+#[test]
+fn of_a_holder_whose_host_is_silent_two_missed_renewals_are_enough() {
+    let other = "node-1_0e1c";
+    for (name, silent, taken) in [
+        ("nobody is silent", &[][..], false),
+        ("another host is silent", &["node-2"], false),
+        ("the holder's host is silent", &["node-1"], true),
+    ] {
+        let mut run = Run::new(OnLoss::End);
+        run.at(0.0, Input::Tick);
+        assert_eq!(run.at(0.0, Input::Read(Some(held_by(other, 0.0, "7")))), None);
+        let hosts = silent.iter().map(|host| (*host).to_owned()).collect();
+        assert_eq!(run.at(1.0, Input::Silent(hosts)), None, "{name}: one renewal is not even due");
+        assert_eq!(run.at(2.0, Input::Tick), Some(Action::Read));
+        assert_eq!(run.at(2.0, Input::Read(Some(held_by(other, 0.0, "7")))), None, "{name}");
+        assert_eq!(run.at(4.0, Input::Tick), Some(Action::Read));
+        assert_eq!(run.at(4.0, Input::Read(Some(held_by(other, 0.0, "7")))), None, "{name}: the second may be late");
+        assert_eq!(run.at(4.4, Input::Tick).is_some(), taken, "{name}");
+        if taken {
+            let update = run.at(4.4, Input::Read(Some(held_by(other, 0.0, "7"))));
+            assert!(matches!(update, Some(Action::Update { ref version, .. }) if version == "7"), "{name}: {update:?}");
+        }
+    }
+}
+
+#[test]
+fn a_holder_that_renews_keeps_the_lease_however_silent_its_host_is_said_to_be() {
+    let mut run = Run::new(OnLoss::End);
+    run.at(0.0, Input::Tick);
+    run.at(0.0, Input::Read(Some(held_by("node-1_a", 0.0, "7"))));
+    run.at(0.5, Input::Silent(["node-1".to_owned()].into()));
+    for (second, version) in [(2.0, "8"), (4.0, "9"), (6.0, "10"), (8.0, "11")] {
+        assert_eq!(run.at(second, Input::Watched(Some(held_by("node-1_a", second, version)))), None);
+        let read = run.at(second + 0.1, Input::Tick);
+        if read.is_some() {
+            assert_eq!(run.at(second + 0.2, Input::Read(Some(held_by("node-1_a", second, version)))), None);
+        }
+    }
+    // It falls silent in the API, too: the Lease is taken; and a word that is taken back counts no more.
+    run.at(8.5, Input::Silent(BTreeSet::new()));
+    run.at(12.5, Input::Tick);
+    assert_eq!(run.at(12.6, Input::Read(Some(held_by("node-1_a", 8.0, "11")))), None);
+}
+
+#[test]
+fn a_leader_that_was_called_silent_and_lives_stops_at_its_next_renewal() {
+    let mut run = Run::leading(OnLoss::End);
+    assert!(matches!(run.at(2.0, Input::Tick), Some(Action::Update { .. })));
+    assert_eq!(run.at(2.1, Input::Conflict), Some(Action::Read));
+    assert_eq!(run.at(2.2, Input::Read(Some(held_by("node-2_b", 2.0, "2")))), None);
+    assert!(!run.leads() && run.elector.has_ended());
+}

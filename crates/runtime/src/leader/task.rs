@@ -1,5 +1,6 @@
 //! Runs an `Elector` against a real Lease: sends its requests, watches, keeps the time, tells who leads.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -39,6 +40,8 @@ pub struct Election {
     leadership: watch::Sender<Leadership>,
     renewed: Arc<Mutex<Option<Instant>>>,
     outage: Outage,
+    /// Tells which hosts are silent.
+    silent: Option<watch::Receiver<BTreeSet<String>>>,
 }
 
 /// Whether requests fail, so that an outage is told twice and not with each of them.
@@ -92,7 +95,14 @@ impl Election {
         let api = Api::namespaced_with(client, &config.namespace, &lease::resource());
         let recorder = recorder.map(|recorder| recorder.for_component(&config.component));
         let leadership = watch::Sender::new(Leadership::Unknown);
-        Self { api, config, recorder, leadership, renewed: Arc::default(), outage: Outage::default() }
+        Self { api, config, recorder, leadership, renewed: Arc::default(), outage: Outage::default(), silent: None }
+    }
+
+    /// Takes the Lease of a holder whose host this calls silent as soon as two renewals are missing. Holders are known by their
+    /// identity, `<host>_<anything>`.
+    pub fn with_silent_hosts(mut self, silent: watch::Receiver<BTreeSet<String>>) -> Self {
+        self.silent = Some(silent);
+        self
     }
 
     /// Who leads, now and from now on.
@@ -113,7 +123,8 @@ impl Election {
     }
 
     /// Takes part until `stop`, then hands the Lease back if we hold it. Dropping the future keeps the Lease as it is.
-    pub async fn run(self, stop: CancellationToken) -> Result<HandBack, LeaderError> {
+    pub async fn run(mut self, stop: CancellationToken) -> Result<HandBack, LeaderError> {
+        let mut silent = self.silent.take();
         let mut elector = Elector::new(Instant::now(), self.config.clone());
         // The object that the next PUT starts from; always the one whose version the elector knows.
         let mut latest: Option<DynamicObject> = None;
@@ -137,6 +148,7 @@ impl Election {
                         Some(seen) => seen,
                         None => continue,
                     },
+                    hosts = told(&mut silent) => (Input::Silent(hosts), None),
                     () = async { tokio::time::sleep_until(deadline.expect("polled only if set")).await }, if deadline.is_some() => (Input::Tick, None),
                 }
             };
@@ -353,6 +365,19 @@ impl Election {
         }
         HandBack::Uncertain
     }
+}
+
+/// The silent hosts, whenever they change.
+async fn told(silent: &mut Option<watch::Receiver<BTreeSet<String>>>) -> BTreeSet<String> {
+    if let Some(hosts) = silent {
+        if hosts.changed().await.is_ok() {
+            return hosts.borrow_and_update().clone();
+        }
+        // Whoever told has ended: what was said last ends with it.
+        *silent = None;
+        return BTreeSet::new();
+    }
+    std::future::pending().await
 }
 
 fn observe(lease: &DynamicObject) -> Observation {

@@ -178,7 +178,7 @@ async fn a_request_that_hangs_does_not_delay_the_end() {
 #[tokio::test(start_paused = true)]
 async fn without_an_election_the_work_begins_and_ends_without_a_lease() {
     let guest = Guest::new();
-    let (result, _) = run_beside(&guest, &["--leader-elect=false"], async |stop| {
+    let (result, _) = run_beside(&guest, &["--leader-elect=false", "--controllers=*,-node-loss"], async |stop| {
         working(&guest).await;
         stop.cancel();
     })

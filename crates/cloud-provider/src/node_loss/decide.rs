@@ -1,0 +1,196 @@
+//! Whether a node is lost: what watchers say, weighed against what else is known. Pure.
+//!
+//! A verdict may be wrong, and its harm is small: a kubelet that lives puts its pods right within a second. What must not be is that a
+//! fault of the network empties half a cluster, so nothing is done for many nodes at once, on one word alone, or on words that
+//! contradict one another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use contract::Silence;
+use contract::keys::cloudprovider::HOST_UPGRADE_PLAN;
+use tokio::time::Instant;
+
+use super::report::Report;
+use crate::provider::Standing;
+use crate::view::NodeView;
+
+/// A machine that stands still because it is paused or moved: a migration over a slow network stops it for some seconds.
+pub const STILL: Duration = Duration::from_secs(10);
+
+/// A report and when this process saw it renewed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The report.
+    pub report: Report,
+    /// When its renewal was seen to change.
+    pub renewed: Instant,
+}
+
+impl Seen {
+    fn is_fresh(&self, now: Instant) -> bool {
+        now < self.renewed + self.report.duration
+    }
+}
+
+/// A node that enough watchers call silent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agreed {
+    /// Its Node.
+    pub uid: String,
+    /// Who says so, and what was asked, in words.
+    pub evidence: String,
+    /// More than one watcher says so, or one whose word is enough in a cluster of two.
+    pub enough: bool,
+}
+
+/// What follows for a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// It is lost.
+    Lost,
+    /// Not yet.
+    Wait(Instant, Doubt),
+    /// Nothing is done, and why.
+    Refused(Doubt),
+}
+
+/// Why nothing is done about a silent node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Doubt {
+    /// Only one watcher says so.
+    OneWatcher,
+    /// Too many nodes are silent at the same time.
+    TooMany {
+        /// So many.
+        silent: usize,
+        /// Of so many.
+        nodes: usize,
+    },
+    /// Hosts are being upgraded, and the machine is not known to be off.
+    HostUpgrade,
+    /// Its machine is paused or being moved.
+    Still(&'static str),
+}
+
+impl Doubt {
+    /// For metrics.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::OneWatcher => "one_watcher",
+            Self::TooMany { .. } => "too_many",
+            Self::HostUpgrade => "host_upgrade",
+            Self::Still(_) => "machine_stands_still",
+        }
+    }
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OneWatcher => f.write_str("only one watcher says so"),
+            Self::TooMany { silent, nodes } => {
+                write!(f, "{silent} of {nodes} nodes are silent, which is more likely a fault of the network")
+            }
+            Self::HostUpgrade => {
+                f.write_str("hosts of Harvester are being upgraded, and its machine is not known to be switched off")
+            }
+            Self::Still(how) => write!(f, "its machine is {how} on Harvester, and may be back in a moment"),
+        }
+    }
+}
+
+/// The Node that is meant, and each watcher with what it says.
+type Words<'a> = (String, Vec<(&'a str, &'a Silence)>);
+
+/// Nodes that somebody who can be believed calls silent, by name. Who is called silent himself is no witness: of two who accuse each
+/// other neither is believed.
+pub fn agreed(
+    now: Instant,
+    nodes: &[impl AsRef<NodeView>],
+    reports: &BTreeMap<String, Seen>,
+) -> BTreeMap<String, Agreed> {
+    let fresh: Vec<&Report> = reports.values().filter(|seen| seen.is_fresh(now)).map(|seen| &seen.report).collect();
+    let uid =
+        |name: &str| nodes.iter().map(AsRef::as_ref).find(|node| node.name == name).map(|node| node.uid.0.as_str());
+    let meant = |name: &str, silence: &Silence| uid(name) == Some(silence.uid.as_str());
+    let accused: BTreeSet<&str> = fresh
+        .iter()
+        .flat_map(|report| report.silent.iter().filter(|(name, silence)| meant(name, silence)))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let mut found: BTreeMap<String, Words<'_>> = BTreeMap::new();
+    for report in fresh.iter().filter(|report| uid(&report.watcher).is_some()) {
+        if accused.contains(report.watcher.as_str()) {
+            continue;
+        }
+        for (name, silence) in report.silent.iter().filter(|(name, silence)| meant(name, silence)) {
+            let (_, words) = found.entry(name.clone()).or_insert_with(|| (silence.uid.clone(), Vec::new()));
+            words.push((&report.watcher, silence));
+        }
+    }
+    let of_two = nodes.len() == 2;
+    let judge = |(uid, words): Words<'_>| {
+        let enough = words.len() > 1 || of_two && words.iter().any(|(_, silence)| silence.gateway);
+        let told = words.iter().map(|(watcher, silence)| {
+            let witnesses =
+                if silence.gateway { "the gateway answered meanwhile" } else { "others answered meanwhile" };
+            format!("{watcher} asked by {}, {witnesses}", silence.unanswered.join(" and "))
+        });
+        Agreed { uid, evidence: told.collect::<Vec<_>>().join("; "), enough }
+    };
+    found.into_iter().map(|(name, words)| (name, judge(words))).collect()
+}
+
+/// How many nodes may be called lost at the same time.
+pub fn limit(nodes: usize) -> usize {
+    if nodes <= 3 { usize::from(nodes > 1) } else { nodes / 3 }
+}
+
+/// What is known when a node is judged.
+#[derive(Debug, Clone, Copy)]
+pub struct Circumstances<'a> {
+    /// Now.
+    pub now: Instant,
+    /// When it was called silent first.
+    pub since: Instant,
+    /// Names of all nodes that watchers agree on, or that are called lost.
+    pub silent: &'a BTreeSet<String>,
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// Hosts are being upgraded.
+    pub host_upgrade: bool,
+    /// What Harvester says at this moment; `None`: it was not asked yet.
+    pub machine: Standing,
+}
+
+/// Whether one node is lost.
+pub fn decide(word: &Agreed, known: Circumstances<'_>) -> Finding {
+    let Circumstances { now, since, silent, nodes, host_upgrade, machine } = known;
+    // Not to be outvoted by anything: many at a time are no loss of a node.
+    if silent.len() > limit(nodes) {
+        return Finding::Refused(Doubt::TooMany { silent: silent.len(), nodes });
+    }
+    match machine {
+        Standing::Off => return Finding::Lost,
+        Standing::Still(how) if now < since + STILL => return Finding::Wait(since + STILL, Doubt::Still(how)),
+        Standing::Still(_) | Standing::Running | Standing::Unknown => {}
+    }
+    if !word.enough {
+        return Finding::Refused(Doubt::OneWatcher);
+    }
+    if host_upgrade {
+        return Finding::Refused(Doubt::HostUpgrade);
+    }
+    Finding::Lost
+}
+
+/// Whether hosts are being upgraded, as the leading replica has noted on the Nodes for everybody.
+pub fn host_upgrade(nodes: &[impl AsRef<NodeView>]) -> bool {
+    nodes.iter().any(|node| node.as_ref().annotations.get(HOST_UPGRADE_PLAN).is_some())
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

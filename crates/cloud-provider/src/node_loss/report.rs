@@ -1,0 +1,62 @@
+//! What a watcher's membership Lease says about other nodes. Made from the object, and nothing else looks at it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use contract::leases::MEMBER_PREFIX;
+use contract::{Card, Silence, keys};
+use k8s_openapi::api::coordination::v1::Lease;
+
+/// The Leases that say something; those of a healthy cluster are not followed.
+pub const SELECTOR: &str = "cloudprovider.harvesterhci.io/reports-silence=true";
+
+/// A watcher's word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Its node.
+    pub watcher: String,
+    /// Changes with each renewal; clocks of nodes are not compared.
+    pub renewal: String,
+    /// For how long a renewal is good.
+    pub duration: Duration,
+    /// Whom it does not hear any more, by name.
+    pub silent: BTreeMap<String, Silence>,
+}
+
+impl Report {
+    /// `None`: no membership Lease, or it says nothing.
+    pub fn of(lease: &Lease) -> Option<Self> {
+        let watcher = lease.metadata.name.as_deref()?.strip_prefix(MEMBER_PREFIX)?.to_owned();
+        let card = lease.metadata.annotations.as_ref()?.get(keys::cloudprovider::CARD)?;
+        let silent = Card::<String>::parse(card).silent;
+        let spec = lease.spec.as_ref()?;
+        let renewal = spec.renew_time.as_ref()?.0.to_string();
+        let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok())?;
+        (!silent.is_empty()).then_some(Self { watcher, renewal, duration: Duration::from_secs(seconds), silent })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn report(name: &str, card: &str) -> Option<Report> {
+        let lease = json!({"metadata": {"name": name, "annotations": {keys::cloudprovider::CARD: card}},
+            "spec": {"leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}});
+        Report::of(&serde_json::from_value(lease).unwrap())
+    }
+
+    #[test]
+    fn only_a_membership_lease_that_names_a_silent_node_is_a_report() {
+        assert_eq!(SELECTOR, format!("{}=true", keys::cloudprovider::SILENCE));
+        let says = r#"{"silent":{"node-2":{"uid":"u","ms":200,"unanswered":["arp 10.0.0.2"]}}}"#;
+        let found = report("harvester-announcer-node-1", says).unwrap();
+        assert_eq!((found.watcher.as_str(), found.duration), ("node-1", Duration::from_secs(15)));
+        assert_eq!(found.silent["node-2"].uid, "u");
+        assert_eq!(report("harvester-announcer-node-1", "{}"), None);
+        assert_eq!(report("kube-scheduler", says), None);
+        assert_eq!(report("harvester-announcer-node-1", "nonsense"), None);
+    }
+}

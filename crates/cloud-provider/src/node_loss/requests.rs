@@ -1,0 +1,125 @@
+//! Every request about pods and endpoints of a lost node.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client};
+use runtime::error::{api_code, is_conflict};
+use serde_json::Value;
+
+use super::plan::{Plan, PodView, SliceView, Tenants};
+
+/// Requests that are under way at the same time.
+const PARALLEL: usize = 16;
+/// An API that takes longer is itself in doubt.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What came of a plan.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// Pods whose status was written.
+    pub pods: Vec<String>,
+    /// Objects that somebody else has written meanwhile: to be looked at again.
+    pub conflicts: usize,
+    /// The first other refusal.
+    pub error: Option<kube::Error>,
+}
+
+/// Sends the requests.
+#[derive(Clone)]
+pub struct Requests {
+    client: Client,
+}
+
+impl Requests {
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Whether pods and endpoints may be read: asked once, so that it is told before it is needed.
+    pub async fn may_read(&self) -> Result<(), kube::Error> {
+        let one = ListParams::default().limit(1);
+        Api::<Pod>::all(self.client.clone()).list_metadata(&one).await?;
+        Api::<EndpointSlice>::all(self.client.clone()).list_metadata(&one).await?;
+        Ok(())
+    }
+
+    /// What is on a node. `now`: as it is at this moment; else as the API server has it in memory, which is sooner.
+    pub async fn tenants(&self, node: &str, now: bool) -> Result<Tenants, kube::Error> {
+        let params = || if now { ListParams::default() } else { ListParams::default().match_any() };
+        let on_node = params().fields(&format!("spec.nodeName={node}"));
+        let (pods, slices) = (Api::<Pod>::all(self.client.clone()), Api::<EndpointSlice>::all(self.client.clone()));
+        let every = params();
+        let both = async { tokio::try_join!(pods.list(&on_node), slices.list(&every)) };
+        let (pods, slices) = tokio::time::timeout(PATIENCE, both).await.unwrap_or_else(|_| Err(too_late()))?;
+        Ok(Tenants {
+            pods: pods.items.iter().map(PodView::of).collect(),
+            slices: slices.items.iter().filter_map(|slice| SliceView::of(slice, node)).collect(),
+        })
+    }
+
+    /// Pods first: from them the endpoint controller, where it lives, draws the same conclusion as we do.
+    pub async fn perform(&self, plan: &Plan<'_>, ready: bool, why: &str) -> Done {
+        let mut done = Done::default();
+        let at = Timestamp::now().to_string();
+        let pods: Vec<(PodView, Value)> =
+            plan.pods.iter().map(|pod| ((*pod).clone(), pod.ready_patch(ready, why, &at))).collect();
+        let writes = pods.into_iter().map(|(pod, patch)| {
+            let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+            async move {
+                let written = api.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+                (pod.uid, written.map(|_| ()))
+            }
+        });
+        let mut writes = futures::stream::iter(writes).buffer_unordered(PARALLEL);
+        while let Some((uid, written)) = writes.next().await {
+            if done.note(written) {
+                done.pods.push(uid);
+            }
+        }
+        let slices: Vec<(String, String, Value)> = plan
+            .slices
+            .iter()
+            .map(|(slice, endpoints)| (slice.namespace.clone(), slice.name.clone(), slice.patch(endpoints, ready)))
+            .collect();
+        let writes = slices.into_iter().map(|(namespace, name, patch)| {
+            let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &namespace);
+            async move {
+                let patch = serde_json::from_value(patch).expect("made as a list of operations");
+                api.patch(&name, &PatchParams::default(), &Patch::Json::<()>(patch)).await.map(|_| ())
+            }
+        });
+        let mut writes = futures::stream::iter(writes).buffer_unordered(PARALLEL);
+        while let Some(written) = writes.next().await {
+            done.note(written);
+        }
+        done
+    }
+}
+
+impl Done {
+    /// True: it is written. What is gone needs nothing more.
+    fn note(&mut self, written: Result<(), kube::Error>) -> bool {
+        match written {
+            Ok(()) => true,
+            // 422: the test of a JSON patch has failed.
+            Err(error) if is_conflict(&error) || api_code(&error) == Some(422) => {
+                self.conflicts += 1;
+                false
+            }
+            Err(error) if api_code(&error) == Some(404) => false,
+            Err(error) => {
+                self.error.get_or_insert(error);
+                false
+            }
+        }
+    }
+}
+
+fn too_late() -> kube::Error {
+    kube::Error::Service(format!("no answer within {PATIENCE:?}").into())
+}

@@ -1,0 +1,251 @@
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use contract::keys::cloudprovider::CARD;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use runtime::events::Entry;
+use runtime::scenario::{Scenario, Seen as Request};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::provider::{Existence, InstanceMetadata, NodeWake, Power, ProviderError};
+use crate::test_support::node;
+
+struct Cloud(Standing);
+
+#[async_trait]
+impl Instances for Cloud {
+    async fn metadata(&self, _: &NodeView) -> Result<InstanceMetadata, ProviderError> {
+        Ok(InstanceMetadata::default())
+    }
+    async fn existence(&self, _: &NodeView) -> Existence {
+        Existence::Exists
+    }
+    async fn power(&self, _: &NodeView) -> Power {
+        Power::On
+    }
+    async fn power_now(&self, _: &NodeView) -> Power {
+        Power::On
+    }
+    async fn standing(&self, _: &NodeView) -> Standing {
+        self.0
+    }
+    fn steady_since(&self) -> Option<Instant> {
+        None
+    }
+    fn wakes(&self) -> BoxStream<'static, NodeWake> {
+        futures::stream::pending().boxed()
+    }
+}
+
+/// One pod behind one Service on node-2, as the API has it.
+#[derive(Clone)]
+struct Api2(Arc<Mutex<(Value, Value)>>);
+
+impl Api2 {
+    fn new() -> Self {
+        let pod = json!({"metadata": {"namespace": "default", "name": "web", "uid": "p", "resourceVersion": "1"},
+            "spec": {"containers": []}, "status": {"conditions": [
+                {"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"}]}});
+        let slice = json!({"metadata": {"namespace": "default", "name": "web-1", "resourceVersion": "1"},
+            "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.9"], "nodeName": "node-2",
+                "conditions": {"ready": true, "serving": true, "terminating": false},
+                "targetRef": {"kind": "Pod", "name": "web", "uid": "p"}}]});
+        Self(Arc::new(Mutex::new((pod, slice))))
+    }
+
+    fn ready(&self) -> (Value, Value) {
+        let (pod, slice) = &*self.0.lock().unwrap();
+        (pod["status"]["conditions"][0]["status"].clone(), slice["endpoints"][0]["conditions"]["ready"].clone())
+    }
+
+    /// As a kubelet writes it.
+    fn kubelet(&self) {
+        self.0.lock().unwrap().0["status"]["conditions"][0] = json!({"type": "Ready", "status": "True"});
+    }
+
+    fn answer(&self, request: &Request) -> (u16, Value) {
+        let (pod, slice) = &mut *self.0.lock().unwrap();
+        let list =
+            |kind: &str, item: &Value| json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": [item]});
+        match (request.method.as_str(), request.path.as_str()) {
+            ("GET", "/api/v1/pods") => (200, list("PodList", pod)),
+            ("GET", path) if path.ends_with("/endpointslices") => (200, list("EndpointSliceList", slice)),
+            ("PATCH", path) if path.ends_with("/pods/web/status") => {
+                let mut condition = request.body["status"]["conditions"][0].clone();
+                condition.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+                pod["status"]["conditions"][0] = condition;
+                (200, pod.clone())
+            }
+            ("PATCH", path) if path.ends_with("/endpointslices/web-1") => {
+                slice["endpoints"][0]["conditions"] = request.body[1]["value"].clone();
+                (200, slice.clone())
+            }
+            _ => (404, Scenario::status(404, "NotFound", "not found")),
+        }
+    }
+}
+
+struct Lab {
+    api: Api2,
+    server: Scenario,
+    loss: NodeLoss,
+    events: mpsc::Receiver<Entry>,
+}
+
+impl Lab {
+    fn new(machine: Standing) -> Self {
+        let api = Api2::new();
+        let answering = api.clone();
+        Self::answered_by(machine, api, move |request| answering.answer(request))
+    }
+
+    fn answered_by(
+        machine: Standing,
+        api: Api2,
+        answer: impl Fn(&Request) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Self {
+        let server = Scenario::answering(answer);
+        let nodes = crate::cache::nodes_with(["node-1", "node-2", "node-3"].map(node));
+        let (recorder, events) = Recorder::to_channel("test");
+        let cloud: Arc<dyn Instances> = Arc::new(Cloud(machine));
+        let loss = NodeLoss::new(&server.client(), cloud, nodes, &recorder, NodeLossMetrics::default());
+        Self { api, server, loss, events }
+    }
+
+    fn say(&self, watcher: &str, silent: bool) {
+        let key = format!("harvester-announcer-{watcher}");
+        let card = json!({"silent": {"node-2": {"uid": "uid-node-2", "ms": 200, "unanswered": ["arp 10.0.0.2"]}}});
+        let lease = json!({"metadata": {"name": key, "annotations": {CARD: card.to_string()}},
+            "spec": {"leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}});
+        match Report::of(&serde_json::from_value(lease).unwrap()).filter(|_| silent) {
+            Some(report) => self.loss.reports.apply(key, report),
+            None => self.loss.reports.remove(&key),
+        }
+    }
+
+    async fn pass(&mut self) {
+        self.loss.pass(Instant::now()).await;
+    }
+
+    /// Works for so long as `run` would.
+    async fn work(&mut self, seconds: u64) {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while let Some(next) = self.loss.pass(Instant::now()).await.filter(|next| *next < end) {
+            tokio::time::sleep_until(next).await;
+        }
+        tokio::time::sleep_until(end).await;
+    }
+
+    fn told(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.events.try_recv().ok()).map(|event| event.reason).collect()
+    }
+
+    fn writes(&self) -> usize {
+        self.server.writes().len()
+    }
+}
+
+const OUT: (Value, Value) = (Value::Null, Value::Bool(false));
+
+fn out() -> (Value, Value) {
+    (json!("False"), OUT.1)
+}
+
+fn serving() -> (Value, Value) {
+    (json!("True"), json!(true))
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_leave_their_services_when_two_watchers_agree_and_come_back_with_the_kubelet() {
+    let mut lab = Lab::new(Standing::Running);
+    let silent = lab.loss.silent();
+    lab.say("node-1", true);
+    lab.pass().await;
+    assert_eq!((lab.api.ready(), lab.writes()), (serving(), 0), "one watcher");
+    lab.say("node-3", true);
+    lab.pass().await;
+    assert_eq!((lab.api.ready(), lab.writes(), lab.told()), (out(), 2, vec!["NodeSilent".to_owned()]));
+    assert_eq!(*silent.borrow(), ["node-2".to_owned()].into());
+    lab.work(14).await;
+    assert_eq!(lab.writes(), 2, "what is marked is not written again");
+    lab.say("node-1", false);
+    lab.say("node-3", false);
+    lab.pass().await;
+    assert!(silent.borrow().is_empty());
+    assert_eq!(
+        (lab.api.ready(), lab.told()),
+        (out(), vec!["NodeHeardAgain".to_owned()]),
+        "its kubelet may not be up yet"
+    );
+    lab.api.kubelet();
+    lab.work(3).await;
+    assert_eq!(lab.api.ready(), serving(), "the endpoint controller may be away");
+    lab.work(120).await;
+    assert_eq!((lab.writes(), lab.loss.cases.len()), (3, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_no_kubelet_puts_right_is_taken_back_when_the_node_has_been_ready_for_a_minute() {
+    let mut lab = Lab::new(Standing::Running);
+    lab.say("node-1", true);
+    lab.say("node-3", true);
+    lab.pass().await;
+    lab.say("node-1", false);
+    lab.say("node-3", false);
+    lab.work(55).await;
+    assert_eq!(lab.api.ready(), out());
+    lab.work(20).await;
+    assert_eq!(lab.api.ready(), serving());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_puts_the_mark_right_refutes_the_verdict_until_the_node_was_heard() {
+    let mut lab = Lab::new(Standing::Running);
+    lab.say("node-1", true);
+    lab.say("node-3", true);
+    lab.pass().await;
+    assert_eq!(lab.api.ready(), out());
+    lab.api.kubelet();
+    lab.work(2).await;
+    assert_eq!(lab.api.ready(), serving());
+    assert_eq!(lab.loss.metrics.wrong.get(), 1);
+    let writes = lab.writes();
+    lab.work(10).await;
+    assert_eq!((lab.api.ready(), lab.writes()), (serving(), writes), "it is not fought over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_stands_still_is_waited_for_and_one_that_is_off_is_believed_at_once() {
+    let mut still = Lab::new(Standing::Still("paused"));
+    still.say("node-1", true);
+    still.say("node-3", true);
+    still.work(9).await;
+    assert_eq!(still.writes(), 0);
+    still.work(3).await;
+    assert_eq!(still.api.ready(), out());
+    let mut off = Lab::new(Standing::Off);
+    off.say("node-1", true);
+    off.pass().await;
+    assert_eq!(off.api.ready(), out());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_right_is_told_once_and_an_api_in_doubt_is_left_alone() {
+    let api = Api2::new();
+    let mut lab = Lab::answered_by(Standing::Running, api, |request| {
+        assert_eq!(request.method, "GET", "nothing is written on half of what is to be known");
+        (403, Scenario::status(403, "Forbidden", "cannot list pods"))
+    });
+    lab.say("node-1", true);
+    lab.say("node-3", true);
+    lab.work(5).await;
+    assert!(lab.loss.is_refused && lab.told().is_empty());
+    let mut mute = Lab::answered_by(Standing::Running, Api2::new(), |_| (0, Value::Null));
+    mute.say("node-1", true);
+    mute.say("node-3", true);
+    mute.work(5).await;
+    assert_eq!(mute.writes(), 0);
+}
