@@ -2,7 +2,7 @@
 //! fail when it no longer fits the program.
 
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -200,6 +200,14 @@ impl Handle<'_> {
         }
         *slot = Some(self.host.spawn(&self.program.name, self.program.command())?);
         Ok(())
+    }
+
+    /// Runs one of its commands on the same host, with the arguments and environment of the program and these, to its end.
+    pub fn run_beside(&self, word: &str, more: &[&str]) -> Result<Output> {
+        let mut command = Command::new(&self.program.binary);
+        command.arg(word).args(&*lock(&self.program.args)).args(more).envs(lock(&self.program.env).iter().cloned());
+        command.env_remove("KUBECONFIG");
+        Ok(self.host.run(move || command.output())?)
     }
 
     /// SIGTERM, as the kubelet does, and waits for the end.

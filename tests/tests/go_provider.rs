@@ -127,6 +127,16 @@ fn written_by_ccm(bed: &Bed, mark: Mark) -> Costs {
     costs
 }
 
+/// What `plan` says, with the flags of our controller, without what comes again and again (the mapping of networks and Nodes' labels).
+fn plan(bed: &Bed) -> Vec<String> {
+    let output = bed.ccm().run_beside("plan", &["-o", "json"]).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&all["clusterName"], &all["held"]), (&json!(CLUSTER), &serde_json::Value::Null));
+    let writes = all["writes"].as_array().unwrap().iter();
+    writes.map(|write| format!("{} {}", write["kind"].as_str().unwrap(), write["name"].as_str().unwrap())).collect()
+}
+
 async fn they_lead(bed: &Arc<Bed>) -> Renewal {
     Renewal::of(bed, CCM_LEASE, THEIRS, LEASE).await.unwrap()
 }
@@ -163,8 +173,14 @@ async fn what_the_go_provider_left_is_taken_over_without_a_write_and_left_alone_
     let new = case.expose(service("new").tcp(80)).await.unwrap();
     let_it_happen(8).await;
     bed.ccm().check().unwrap();
+    let planned = plan(&bed);
     let costs = written_by_ccm(&bed, mark);
-    assert_eq!(costs.total(), 0, "beside a Go provider that leads\n{costs}");
+    assert_eq!(costs.total(), 0, "beside a Go provider that leads, and asked what it would write\n{costs}");
+    eprintln!("planned: {planned:?}");
+    let of_services =
+        planned.iter().filter(|target| target.starts_with("Service ") || target.starts_with("LoadBalancer "));
+    assert!(of_services.clone().all(|target| target.contains("new")) && of_services.count() == 2, "{planned:?}");
+    assert!(planned.contains(&"ConfigMap harvester-cloud-provider".to_owned()), "{planned:?}");
     assert_eq!(bed.ccm_lease().await.unwrap().0, THEIRS);
 
     // Forward: it gives the Lease up. The new Service shows that ours is at work, and the objects that it finds stay as they are.

@@ -61,6 +61,7 @@ fn tree() -> Command {
     ccm::flags::command()
         .subcommand(announcer::command())
         .subcommand(generate_addon::Arguments::command().name("generate-addon"))
+        .subcommand(ccm::plan::command().name("plan"))
         .subcommand(status_and_doctor::StatusArguments::command().name("status"))
         .subcommand(status_and_doctor::DoctorArguments::command().name("doctor"))
         .subcommands(own)
@@ -88,7 +89,7 @@ mod tests {
         let script = String::from_utf8(script).unwrap();
         let directory = tempfile::tempdir().unwrap();
         man(directory.path()).unwrap();
-        for command in ["announcer", "generate-addon", "status", "doctor", "completion", "man"] {
+        for command in ["announcer", "generate-addon", "plan", "status", "doctor", "completion", "man"] {
             assert!(script.contains(&format!("harvester__cloud__provider,{command}")), "{command}");
             let page = directory.path().join(format!("harvester-cloud-provider-{command}.1"));
             assert!(page.exists(), "{}", page.display());

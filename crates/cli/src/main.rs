@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     match arguments.get(1).map(String::as_str) {
         Some("announcer" | "manager") => announcer::main(&arguments[1..]),
         Some("identity") => identity::main(&arguments[1..]),
+        Some("plan") => ccm::plan::main(&arguments[1..]),
         Some("probe") => probe::main(&arguments[2..]),
         Some("completion" | "man") => completion::main(&arguments),
         Some("generate-addon") => generate_addon::main(&arguments[1..]),

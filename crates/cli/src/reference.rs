@@ -23,6 +23,8 @@ fn render() -> String {
     let mut text = String::from(INTRODUCTION);
     text.push_str("\n## Flags of the cloud controller manager\n");
     flags(&mut text, &ccm::flags::command());
+    text.push_str("\n## Flags of `plan`\n\nThose of the cloud controller manager, and:\n");
+    flags(&mut text, &Command::new("plan").arg(ccm::plan::output()));
     text.push_str("\n## Flags of `generate-addon`\n");
     flags(&mut text, &generate_addon::Arguments::command());
     text.push_str("\n## Flags of `status`\n");

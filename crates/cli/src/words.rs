@@ -9,8 +9,19 @@ use clap::{Arg, Command};
 const WRONG_USAGE: u8 = 2;
 
 /// Commands of the program.
-pub const COMMANDS: [&str; 10] =
-    ["announcer", "manager", "generate-addon", "identity", "status", "doctor", "completion", "man", "probe", "help"];
+pub const COMMANDS: [&str; 11] = [
+    "announcer",
+    "manager",
+    "generate-addon",
+    "identity",
+    "plan",
+    "status",
+    "doctor",
+    "completion",
+    "man",
+    "probe",
+    "help",
+];
 
 /// What clap says to a word that is none of these, with the one that is most like it, and then all of them.
 fn message(program: &'static str, known: &[&'static str], word: &str) -> String {

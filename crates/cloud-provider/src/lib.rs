@@ -11,6 +11,7 @@ pub mod node;
 pub mod node_loss;
 pub mod observe;
 mod own_write;
+pub mod preview;
 pub mod provider;
 pub mod service;
 pub mod start;

@@ -5,6 +5,7 @@
 
 mod breaker;
 mod decide;
+mod preview;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use breaker::Allowed;
 use decide::{Action, Circumstances, Memory, Question};
+pub(crate) use preview::preview;
 
 use crate::cache::NodeCache;
 use crate::node::{Writer, reference, taints_value};

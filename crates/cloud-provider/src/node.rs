@@ -6,6 +6,7 @@
 mod addresses;
 mod metrics;
 mod plan;
+mod preview;
 mod topology;
 mod writer;
 
@@ -27,6 +28,7 @@ pub use addresses::{NodeIpError, PROVIDED_NODE_IP, desired_addresses, parse_node
 pub use metrics::NodeMetrics;
 pub(crate) use plan::taints_value;
 pub use plan::{INSTANCE_TYPE, UNINITIALIZED, is_uninitialized};
+pub(crate) use preview::preview;
 pub(crate) use writer::Writer;
 
 use crate::cache::NodeCache;

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use tokio::time::Instant;
 
+use crate::preview::Write;
 use crate::view::{NodeAddress, NodeView, ServiceKey, ServiceView};
 
 /// Why nothing may be written now, for one object or for all.
@@ -33,6 +34,16 @@ pub trait LoadBalancers: Send + Sync + 'static {
 
     /// Deletes what exists for `service`. Success when nothing is there. Called with the last view seen when the object is gone.
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError>;
+
+    /// What the first pass of [`Self::ensure`] over this Service would send, and how it would end. Sends nothing.
+    fn preview(&self, _service: &ServiceView) -> (Vec<Write>, Result<Ensured, ProviderError>) {
+        (Vec::new(), Ok(Ensured::ready(false)))
+    }
+
+    /// The same for [`Self::delete`].
+    fn preview_deletion(&self, _service: &ServiceView) -> (Vec<Write>, Result<Deleted, ProviderError>) {
+        (Vec::new(), Ok(Deleted::Gone { existed: false }))
+    }
 
     /// Why nothing may be written for `service` now, neither here nor in the cloud. The Service is woken when that is over.
     fn hold(&self, _service: &ServiceView) -> Option<Arc<Hold>> {

@@ -10,6 +10,7 @@ mod hold;
 mod memory;
 mod metrics;
 mod pause;
+mod preview;
 mod story;
 
 use std::collections::HashMap;
@@ -32,6 +33,7 @@ pub use decide::{has_finalizer, wants_load_balancer};
 use memory::Memory;
 pub(crate) use metrics::ServiceMetrics;
 use pause::{wait, within};
+pub(crate) use preview::preview;
 use story::{Failing, Tell};
 
 use crate::cache::ServiceCache;

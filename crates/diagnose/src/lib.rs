@@ -10,6 +10,6 @@ mod facts;
 mod healthy;
 pub mod snapshot;
 pub mod status;
-mod table;
+pub mod table;
 
 pub use snapshot::Snapshot;

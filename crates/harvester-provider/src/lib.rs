@@ -22,4 +22,4 @@ pub use connection::{Connection, ConnectionError};
 pub use identity::card::{Card, fingerprint};
 pub use identity::judge::Word;
 pub use identity::record::{Record, RecordError, Records};
-pub use provider::HarvesterProvider;
+pub use provider::{Foresight, HarvesterProvider, Unreadable};

@@ -1,5 +1,7 @@
 //! The provider as the command starts it: caches, watches, and the two traits on top of them.
 
+mod outlook;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -18,6 +20,8 @@ use runtime::health::Check;
 use runtime::reflect::{Reflector, returned};
 use runtime::tasks::Tasks;
 use tokio::sync::watch;
+
+pub use outlook::{Foresight, Unreadable};
 
 use crate::announcers::Announcers;
 use crate::config::ProviderConfig;

@@ -107,6 +107,8 @@ pub struct Settings {
     pub limit: Option<Limit>,
     /// Who is told the time that each answer brings.
     pub time: Option<Arc<dyn ServerTime>>,
+    /// Nothing is sent that could change anything.
+    pub read_only: bool,
 }
 
 /// Hears the time by a server, which is header `Date` of each of its answers.
@@ -129,6 +131,7 @@ impl Settings {
             metrics: None,
             limit: None,
             time: None,
+            read_only: false,
         }
     }
 
@@ -141,6 +144,12 @@ impl Settings {
     /// Sends no more than that.
     pub fn limit(mut self, limit: Option<Limit>) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// Refuses to send what could change anything.
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
         self
     }
 
@@ -304,6 +313,18 @@ current-context: x
         config.cluster_url = Uri::from_static("foo");
         let error = connect(config, &Settings::new("host", &Product::TEST)).map(drop).unwrap_err();
         assert!(chain(&error).contains("accepted: http:// or https://"), "{}", chain(&error));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_only_reads_sends_no_write() {
+        let config = Config::new("http://127.0.0.1:1".parse().unwrap());
+        let settings = Settings::new("guest", &Product::TEST).retries(false).read_only();
+        let maps: kube::Api<k8s_openapi::api::core::v1::ConfigMap> =
+            kube::Api::namespaced(connect(config, &settings).unwrap(), "x");
+        let error = maps.delete("a", &kube::api::DeleteParams::default()).await.unwrap_err();
+        assert!(chain(&error).contains("DELETE /api/v1/namespaces/x/configmaps/a is not sent"), "{}", chain(&error));
+        let error = maps.get("a").await.unwrap_err();
+        assert!(chain(&error).contains("cannot connect"), "{}", chain(&error));
     }
 
     #[tokio::test]

@@ -38,6 +38,7 @@ harvester-cloud-provider [OPTIONS]               the cloud controller manager
        harvester-cloud-provider announcer [FLAGS]       the announcer of addresses
        harvester-cloud-provider announcer status        who announces what
        harvester-cloud-provider generate-addon ...      credentials for a guest cluster
+       harvester-cloud-provider plan [OPTIONS]          what the cloud controller manager would write
        harvester-cloud-provider completion <SHELL>, man <DIRECTORY>, probe <URL>...
 Each has a --help of its own.";
 

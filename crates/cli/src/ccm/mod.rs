@@ -2,6 +2,7 @@
 
 mod config;
 pub mod flags;
+pub mod plan;
 mod run;
 mod startup_error;
 

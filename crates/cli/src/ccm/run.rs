@@ -50,7 +50,8 @@ pub async fn run(flags: &Flags, configuration: Configuration) -> anyhow::Result<
     let stop = shutdown::on_signals().context("cannot listen for signals")?;
     let metrics = Metrics::new(&PRODUCT);
     let requests = metrics.register(|registry| ApiMetrics::register(registry, &PRODUCT));
-    let guest = guest_client(flags, &requests).await?;
+    let settings = client::Settings::new("guest", &PRODUCT).metrics(&requests);
+    let guest = guest_client(flags, settings).await?;
     let path = flags.cloud.cloud_config.clone().unwrap_or_default();
     let settings = client::Settings::new("harvester", &PRODUCT).metrics(&requests);
     let connection = Connection::open(
@@ -164,12 +165,12 @@ async fn manage(
 }
 
 /// The guest cluster, from one place for everything (W-36).
-async fn guest_client(flags: &Flags, requests: &ApiMetrics) -> anyhow::Result<Client> {
+pub(super) async fn guest_client(flags: &Flags, settings: client::Settings) -> anyhow::Result<Client> {
     let flag = flags.cloud.kubeconfig.as_ref().map(|path| path.to_string_lossy().into_owned());
     let source = Source::choose(flag.as_deref(), std::env::var("KUBECONFIG").ok().as_deref());
     let config = source.load(flags.cloud.master.as_deref()).await.context("no access to the guest cluster")?;
     let limit = client::Limit::new(flags.cloud.kube_api_qps, flags.cloud.kube_api_burst);
-    Ok(client::connect(config, &client::Settings::new("guest", &PRODUCT).metrics(requests).limit(limit))?)
+    Ok(client::connect(config, &settings.limit(limit))?)
 }
 
 async fn serve(
@@ -238,7 +239,7 @@ fn lease(flags: &Flags) -> ObjectReference {
     }
 }
 
-fn settings(flags: &Flags, configuration: &Configuration) -> Settings {
+pub(super) fn settings(flags: &Flags, configuration: &Configuration) -> Settings {
     Settings {
         controllers: configuration.controllers.clone(),
         service_workers: flags.cloud.concurrent_service_syncs,

@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cloud_provider::preview::{Outlook, Place, Target, Verb, Write};
 use cloud_provider::view::ServiceKey;
 use runtime::error::chain;
 use runtime::events::Recorder;
@@ -72,6 +73,29 @@ impl Collector {
     pub fn cautious(mut self, caution: Caution) -> Self {
         self.caution = caution;
         self
+    }
+
+    /// What a pass would find, and delete when the grace period is over. Sends nothing.
+    pub fn foresee(&self) -> Outlook {
+        let mut outlook = Outlook::default();
+        if self.settings.mode == GarbageMode::Off {
+            return outlook;
+        }
+        let garbage = self.look();
+        let deletes = |garbage: &Garbage| self.settings.mode == GarbageMode::Delete && garbage.kind == Kind::Ours;
+        for garbage in &garbage {
+            let (namespace, name) = (self.given.namespace.clone(), garbage.lb.name.clone());
+            let target = Target { kind: "LoadBalancer", namespace, name };
+            if deletes(garbage) {
+                let why = format!("no Service has it; not before {} s have passed", self.settings.grace.as_secs());
+                let (place, verb) = (Place::Cloud, Verb::Delete);
+                outlook.writes.push(Write { place, verb, target, why, body: serde_json::Value::Null });
+            } else {
+                let message = format!("no Service has it ({}); it is told, and left alone", garbage.kind.label());
+                outlook.note(target, "Garbage", message, false);
+            }
+        }
+        outlook
     }
 
     /// Never ends.

@@ -129,6 +129,12 @@ struct Progress {
 }
 
 impl Progress {
+    /// `failing`: that the record may not be used was told already.
+    fn new(cluster_uid: Option<String>, failing: bool) -> Self {
+        let (not_before, pause) = (Instant::now(), TRY_AGAIN);
+        Self { cluster_uid, refused: None, failing, not_before, pause, since: None, told: None }
+    }
+
     /// Whether a write may be sent now: what follows a human's word as soon as the last write did not fail.
     fn may_write(&self, at_once: bool) -> bool {
         at_once && !self.failing || Instant::now() >= self.not_before
@@ -152,16 +158,7 @@ impl Keeper {
     pub async fn run(self, events: Recorder) -> Infallible {
         let mut news = News::new(&self.sources);
         let mut record = self.first_look().await;
-        let mut progress = Progress {
-            cluster_uid: self.read_cluster_uid().await,
-            refused: None,
-            // That was told already.
-            failing: record.is_none(),
-            not_before: Instant::now(),
-            pause: TRY_AGAIN,
-            since: None,
-            told: None,
-        };
+        let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
         loop {
             let found = record.clone().unwrap_or_default();
             let note = self.look(&found, &mut progress, &events).await;
@@ -183,6 +180,19 @@ impl Keeper {
                 () = until(settles) => {}
             }
         }
+    }
+
+    /// What the first look would make of it, for who only wants to know: the name and the hold are taken into use, nothing is written.
+    /// The note is what the record does not say yet. It looks as who has led for a while.
+    pub async fn foresee(&self, events: &Recorder) -> Option<Note> {
+        let record = self.first_look().await;
+        let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
+        progress.since = Instant::now().checked_sub(SETTLED);
+        let found = record.unwrap_or_default();
+        // A word is followed by who leads.
+        let found = Record { word: None, ..found };
+        let note = self.look(&found, &mut progress, events).await;
+        note.filter(|note| note.is_news_to(&found))
     }
 
     /// Judges what there is, takes it into use, tells of it, and gives what is to be written down. `None`: nothing can be said yet.

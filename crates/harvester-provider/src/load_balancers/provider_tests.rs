@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::StreamExt;
 use harvester_api::load_balancer::LoadBalancer;
 use prometheus_client::registry::Registry;
+use runtime::error::chain;
 use runtime::scenario::{Scenario, Seen};
 use serde_json::{Value, json};
 
@@ -22,6 +23,7 @@ use super::super::build::{config, key, service};
 use super::super::own_writes::lb_cache;
 use super::super::view::LbView;
 use super::super::wakes::object_name;
+use super::failure::AFTER_REFUSAL;
 use super::*;
 
 const IP: &str = "10.20.4.1";

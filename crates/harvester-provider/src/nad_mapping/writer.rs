@@ -5,11 +5,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cloud_provider::preview::{Place, Target, Verb, Write};
 use harvester_api::names::ClusterName;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
 use runtime::cache::Touched;
+use serde_json::json;
 
 use super::{KEY, MappingSource, NAME, NAMESPACE, compute, value};
 use crate::identity::Identity;
@@ -93,6 +95,21 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// What would be written now. Sends nothing.
+    pub fn foresee(&self) -> Option<Write> {
+        let vmis = self.vmis.all();
+        let wanted = value(&compute(&self.cluster.name_or_flag(), vmis.iter().map(Arc::as_ref))?);
+        let there = self.mapping.get().is_some();
+        let right = self.mapping.is_known() && self.mapping.value().as_deref() == Some(&wanted);
+        (!right).then(|| Write {
+            place: Place::Guest,
+            verb: if there { Verb::Update } else { Verb::Create },
+            target: Target { kind: "ConfigMap", namespace: NAMESPACE.to_owned(), name: NAME.to_owned() },
+            why: String::new(),
+            body: json!({"data": {KEY: wanted}}),
+        })
     }
 
     /// Writes the mapping if it differs from what is there.

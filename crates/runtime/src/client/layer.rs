@@ -151,12 +151,21 @@ struct NotConnected {
     source: BoxError,
 }
 
+/// A request that could change something, by a client that only reads.
+#[derive(Debug, thiserror::Error)]
+#[error("{method} {path} is not sent: this client only reads")]
+struct NotSent {
+    method: Method,
+    path: String,
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct ObserveLayer {
     server: &'static str,
     url: String,
     limit: Duration,
     rate: Option<Limit>,
+    read_only: bool,
     metrics: Option<ApiMetrics>,
     time: Option<Arc<dyn ServerTime>>,
 }
@@ -169,6 +178,7 @@ impl ObserveLayer {
             url: url.to_owned(),
             limit: settings.request_timeout,
             rate: settings.limit.clone(),
+            read_only: settings.read_only,
             metrics: settings.metrics.clone(),
             time: settings.time.clone(),
         }
@@ -223,6 +233,10 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        if self.layer.read_only && !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let refused = NotSent { method: request.method().clone(), path: request.uri().path().to_owned() };
+            return Box::pin(std::future::ready(Err(refused.into())));
+        }
         let call = Call::of(request.method(), request.uri().path(), request.uri().query().unwrap_or_default());
         let endless = call.verb == "watch";
         let limit = if endless { WATCH_START_TIMEOUT } else { self.layer.limit };

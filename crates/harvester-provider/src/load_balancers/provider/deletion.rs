@@ -173,6 +173,14 @@ impl HarvesterLoadBalancers {
         service: &ServiceView,
         name: &str,
     ) -> Result<Option<Deleted>, ProviderError> {
+        let plan = self.plan_deletion(service, name);
+        let wanted = matches!(plan, DeletePlan::Send { .. }).then(|| name.to_owned());
+        self.pacer.wants_only(&service.key, wanted.as_slice());
+        self.delete_as_planned(service, name, plan).await
+    }
+
+    /// What is to be done about one object of a Service that wants none.
+    pub(super) fn plan_deletion(&self, service: &ServiceView, name: &str) -> DeletePlan {
         let lb = self.objects.get(name);
         let config = self.config();
         let shown = Owned { name: name.to_owned(), lb: lb.clone(), others: Vec::new() };
@@ -190,9 +198,15 @@ impl HarvesterLoadBalancers {
             inherits,
             claimed,
         };
-        let plan = plan::delete(service, &leaving);
-        let wanted = matches!(plan, DeletePlan::Send { .. }).then(|| name.to_owned());
-        self.pacer.wants_only(&service.key, wanted.as_slice());
+        plan::delete(service, &leaving)
+    }
+
+    async fn delete_as_planned(
+        &self,
+        service: &ServiceView,
+        name: &str,
+        plan: DeletePlan,
+    ) -> Result<Option<Deleted>, ProviderError> {
         match plan {
             DeletePlan::HandedOver => Ok(Some(Deleted::Gone { existed: false })),
             DeletePlan::Soon(message) => Ok(Some(Deleted::Waiting(soon(message)))),

@@ -2,10 +2,12 @@
 //! (`streams`).
 
 mod deletion;
+mod failure;
 mod groups;
 mod memory;
 mod observe;
 mod perform;
+mod preview;
 mod streams;
 mod unserved;
 mod upgrading;
@@ -16,16 +18,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloud_provider::cache::{NodeCache, ServiceCache};
+use cloud_provider::preview::Write;
 use cloud_provider::provider::{Deleted, Ensured, Hold, LoadBalancers, ProviderError, Waiting};
 use cloud_provider::view::{ServiceKey, ServiceView};
 use futures::stream::BoxStream;
 use harvester_api::keys::cloudprovider::PAUSED;
 use harvester_api::keys::kube_vip;
-use runtime::error::{api_code, chain};
 use runtime::reflect::Status;
 use tokio::sync::watch;
 
-use super::apply::{RequestError, Requests};
+use super::apply::Requests;
 use super::choice;
 use super::neighbours::Neighbours;
 use super::network::wanted_network;
@@ -35,19 +37,17 @@ use super::pacing::Pacer;
 use super::plan::{self, Action, Plan, Verdict};
 use super::spelling::misspelt;
 use super::wait_reason::WaitReason;
-use crate::config::{LoadBalancerConfig, lacks_rights, remedy};
+use crate::config::{LoadBalancerConfig, remedy};
 use crate::host_upgrade::Caution;
 use crate::identity::{Identity, keeper};
 use crate::metrics::Metrics;
 use crate::nad_mapping::MappingSource;
+use failure::{failed, refused};
 use memory::{Memory, Now};
 use perform::Done;
 
 /// How often one call decides anew because the world was not as the caches showed it.
 const ROUNDS: usize = 3;
-
-/// The longest pause after a refusal of Harvester: as long as its own controllers make.
-const AFTER_REFUSAL: Duration = Duration::from_mins(2);
 
 /// While a cache has not got its first list.
 const CACHE_PAUSE: Duration = Duration::from_secs(1);
@@ -281,68 +281,6 @@ fn soon(message: String) -> Waiting {
     Waiting { reason: WaitReason::Cache.word(), message, needs_user: false, retry_after: Some(CACHE_PAUSE) }
 }
 
-/// What the Service itself should show of a failed request: what stays until somebody mends it. The rest passes.
-fn condition_reason(error: &RequestError) -> &'static str {
-    let (RequestError::Write { source, .. } | RequestError::Read { source, .. } | RequestError::Delete { source, .. }) =
-        error
-    else {
-        return "";
-    };
-    match source {
-        kube::Error::Api(status) if status.message.contains("denied the request") => WaitReason::Refused.word(),
-        kube::Error::Api(status) if matches!(status.code, 401 | 403) => "HarvesterForbidden",
-        kube::Error::Api(status) if status.code == 422 => WaitReason::Refused.word(),
-        _ => "",
-    }
-}
-
-/// Harvester answered, and refused. During an upgrade of the host its webhooks do so for minutes, and nothing tells when that is over.
-fn is_refusal(error: &RequestError) -> bool {
-    matches!(
-        error,
-        RequestError::Write { source: kube::Error::Api(_), .. }
-            | RequestError::Delete { source: kube::Error::Api(_), .. }
-    )
-}
-
-/// The cause of a request that Harvester refused because of who we are, with what to do about it.
-fn not_allowed(error: &RequestError) -> Option<String> {
-    let (RequestError::Write { source, .. } | RequestError::Read { source, .. } | RequestError::Delete { source, .. }) =
-        error
-    else {
-        return None;
-    };
-    let cause = chain(source);
-    let remedy = match api_code(source) {
-        Some(401) => remedy("Unauthorized"),
-        Some(403) if lacks_rights(&cause) => remedy(&cause),
-        _ => return None,
-    };
-    Some(format!("{cause}; {remedy}"))
-}
-
-fn failed(error: RequestError) -> ProviderError {
-    let message = error.to_string();
-    let reason = condition_reason(&error);
-    let longest_pause = is_refusal(&error).then_some(AFTER_REFUSAL);
-    if let Some(refused) = not_allowed(&error) {
-        return ProviderError { source: Some(refused.into()), reason, longest_pause, ..ProviderError::new(message) };
-    }
-    let source = match error {
-        RequestError::Write { source, .. }
-        | RequestError::Read { source, .. }
-        | RequestError::Delete { source, .. }
-        | RequestError::Service { source, .. }
-        | RequestError::Patch { source, .. } => source.into(),
-        RequestError::Malformed { source, .. } => source.into(),
-    };
-    ProviderError { message, source: Some(source), permanent: false, reason, longest_pause }
-}
-
-fn refused(refusal: &plan::Refusal) -> ProviderError {
-    ProviderError::new(refusal.to_string()).permanent().because(refusal.word())
-}
-
 #[async_trait]
 impl LoadBalancers for HarvesterLoadBalancers {
     async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
@@ -374,6 +312,14 @@ impl LoadBalancers for HarvesterLoadBalancers {
 
     fn hold(&self, service: &ServiceView) -> Option<Arc<Hold>> {
         self.identity.hold().or_else(|| paused(service))
+    }
+
+    fn preview(&self, service: &ServiceView) -> (Vec<Write>, Result<Ensured, ProviderError>) {
+        self.foresee(service)
+    }
+
+    fn preview_deletion(&self, service: &ServiceView) -> (Vec<Write>, Result<Deleted, ProviderError>) {
+        self.foresee_deletion(service)
     }
 
     fn at_first_sight(&self, service: &ServiceView) -> BTreeMap<String, Option<String>> {

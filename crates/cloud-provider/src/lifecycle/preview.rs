@@ -1,0 +1,55 @@
+//! What the controller would do to Nodes that are not Ready: its decisions, without its requests.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::breaker::{Allowed, allowed};
+use super::decide::{self, Action, Circumstances, Memory};
+use super::{PARALLEL, ask};
+use crate::node::taints_value;
+use crate::preview::{Outlook, Place, Target, Verb, Write};
+use crate::provider::Instances;
+use crate::view::NodeView;
+
+/// Two looks at each machine, as the controller takes them, without the time between them.
+pub(crate) async fn preview(provider: &dyn Instances, nodes: &[Arc<NodeView>]) -> Outlook {
+    let looks = futures::stream::iter(nodes).map(|node| async move { (node, ask(provider, node).await) });
+    let answers: Vec<_> = looks.buffered(PARALLEL).collect().await;
+    let mut outlook = Outlook::default();
+    let mut doomed = Vec::new();
+    for (node, answer) in answers {
+        let mut memory = Memory::default();
+        let now = Instant::now();
+        let circumstances = Circumstances { out_of_service_after: None, steady_since: Some(now), now };
+        let mut look = || decide::decide(node, answer.clone(), &mut memory, circumstances);
+        look();
+        match look() {
+            Action::Nothing | Action::Watch(_) => {}
+            Action::SetTaints(taints) | Action::Confirm(_, taints) => {
+                let body = json!({"spec": {"taints": taints_value(&taints)}});
+                outlook.writes.push(Write::patch(Target::node(node), body));
+            }
+            Action::Delete(evidence) => doomed.push((node, evidence)),
+        }
+    }
+    let refused = allowed(0, doomed.len(), nodes.len()) == Allowed::No;
+    for (node, evidence) in doomed {
+        let target = Target::node(node);
+        if refused {
+            let message = format!("{evidence}, but the machines of more than a third of all Nodes are gone");
+            outlook.note(target, "NodesNotDeleted", message, true);
+        } else {
+            outlook.writes.push(Write {
+                place: Place::Guest,
+                verb: Verb::Delete,
+                target,
+                why: evidence,
+                body: Value::Null,
+            });
+        }
+    }
+    outlook
+}

@@ -1,0 +1,76 @@
+//! What the controller is told of a request that failed, and of what the user cannot have: pure.
+
+use std::time::Duration;
+
+use cloud_provider::provider::ProviderError;
+use runtime::error::{api_code, chain};
+
+use super::super::apply::RequestError;
+use super::super::plan::Refusal;
+use super::super::wait_reason::WaitReason;
+use crate::config::{lacks_rights, remedy};
+
+/// The longest pause after a refusal of Harvester: as long as its own controllers make.
+pub(super) const AFTER_REFUSAL: Duration = Duration::from_mins(2);
+
+/// What the Service itself should show of a failed request: what stays until somebody mends it. The rest passes.
+fn condition_reason(error: &RequestError) -> &'static str {
+    let (RequestError::Write { source, .. } | RequestError::Read { source, .. } | RequestError::Delete { source, .. }) =
+        error
+    else {
+        return "";
+    };
+    match source {
+        kube::Error::Api(status) if status.message.contains("denied the request") => WaitReason::Refused.word(),
+        kube::Error::Api(status) if matches!(status.code, 401 | 403) => "HarvesterForbidden",
+        kube::Error::Api(status) if status.code == 422 => WaitReason::Refused.word(),
+        _ => "",
+    }
+}
+
+/// Harvester answered, and refused. During an upgrade of the host its webhooks do so for minutes, and nothing tells when that is over.
+fn is_refusal(error: &RequestError) -> bool {
+    matches!(
+        error,
+        RequestError::Write { source: kube::Error::Api(_), .. }
+            | RequestError::Delete { source: kube::Error::Api(_), .. }
+    )
+}
+
+/// The cause of a request that Harvester refused because of who we are, with what to do about it.
+fn not_allowed(error: &RequestError) -> Option<String> {
+    let (RequestError::Write { source, .. } | RequestError::Read { source, .. } | RequestError::Delete { source, .. }) =
+        error
+    else {
+        return None;
+    };
+    let cause = chain(source);
+    let remedy = match api_code(source) {
+        Some(401) => remedy("Unauthorized"),
+        Some(403) if lacks_rights(&cause) => remedy(&cause),
+        _ => return None,
+    };
+    Some(format!("{cause}; {remedy}"))
+}
+
+pub(super) fn failed(error: RequestError) -> ProviderError {
+    let message = error.to_string();
+    let reason = condition_reason(&error);
+    let longest_pause = is_refusal(&error).then_some(AFTER_REFUSAL);
+    if let Some(refused) = not_allowed(&error) {
+        return ProviderError { source: Some(refused.into()), reason, longest_pause, ..ProviderError::new(message) };
+    }
+    let source = match error {
+        RequestError::Write { source, .. }
+        | RequestError::Read { source, .. }
+        | RequestError::Delete { source, .. }
+        | RequestError::Service { source, .. }
+        | RequestError::Patch { source, .. } => source.into(),
+        RequestError::Malformed { source, .. } => source.into(),
+    };
+    ProviderError { message, source: Some(source), permanent: false, reason, longest_pause }
+}
+
+pub(super) fn refused(refusal: &Refusal) -> ProviderError {
+    ProviderError::new(refusal.to_string()).permanent().because(refusal.word())
+}

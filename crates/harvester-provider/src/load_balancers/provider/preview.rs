@@ -1,0 +1,109 @@
+//! What a pass over a Service would send: the same decisions, and none of the requests.
+
+use cloud_provider::preview::{Place, Target, Verb, Write};
+use cloud_provider::provider::{Deleted, Ensured, ProviderError};
+use cloud_provider::view::ServiceView;
+use serde_json::{Value, json};
+
+use super::super::desired::{self, Change};
+use super::super::plan::{self, Action, DeletePlan, Plan, Verdict};
+use super::{HarvesterLoadBalancers, Now, refused, soon};
+
+impl HarvesterLoadBalancers {
+    fn write(&self, verb: Verb, name: &str, body: Value) -> Write {
+        let target = Target { kind: "LoadBalancer", namespace: self.given.namespace.clone(), name: name.to_owned() };
+        Write { place: Place::Cloud, verb, target, why: String::new(), body }
+    }
+
+    /// What the decision claims for this Service stays claimed, as if its requests had been sent: the next Service is told of it.
+    pub(super) fn foresee(&self, service: &ServiceView) -> (Vec<Write>, Result<Ensured, ProviderError>) {
+        if let Some(waiting) = self.not_synced(false) {
+            return (Vec::new(), Ok(Ensured::Waiting(waiting)));
+        }
+        let config = self.config();
+        let owned = self.owned(service, &config);
+        let Plan { actions, verdict } = self.decide(service, &config, &owned, Now::read());
+        let writes: Vec<Write> =
+            actions.into_iter().map(|action| self.write_of(service, &owned.name, action)).collect();
+        let changed = !writes.is_empty();
+        let answer = match verdict {
+            Verdict::Ready => Ok(Ensured::ready(changed)),
+            Verdict::Served(less) => Ok(Ensured::Ready { changed, remark: Some(less.remark()) }),
+            Verdict::Waiting(waiting, _) => Ok(Ensured::Waiting(waiting)),
+            Verdict::Refused(refusal) => Err(refused(&refusal)),
+        };
+        (writes, answer)
+    }
+
+    fn write_of(&self, service: &ServiceView, name: &str, action: Action) -> Write {
+        match action {
+            Action::Create(object) => {
+                let name = object.metadata.name.clone().unwrap_or_default();
+                self.write(Verb::Create, &name, serde_json::to_value(object).unwrap_or_default())
+            }
+            Action::Update { changes, .. } => self.write(Verb::Update, name, merge_patch(&changes)),
+            Action::Readmit { .. } => self.write(Verb::Update, name, json!({})),
+            Action::Delete { name, .. } => self.write(Verb::Delete, &name, Value::Null),
+            Action::Patch(patch) => Write::patch(Target::service(service), patch.body(&service.uid.0)),
+        }
+    }
+
+    /// Of the object that the Service has; what a second look would find beside it comes with the next pass.
+    pub(super) fn foresee_deletion(&self, service: &ServiceView) -> (Vec<Write>, Result<Deleted, ProviderError>) {
+        if let Some(waiting) = self.not_synced(false) {
+            return (Vec::new(), Ok(Deleted::Waiting(waiting)));
+        }
+        let config = self.config();
+        if let Some(name) = plan::abandoned(service, [self.owned(service, &config).name]) {
+            let message =
+                format!("load balancer {}/{name} is left behind, as its annotation asks", self.given.namespace);
+            return (Vec::new(), Ok(Deleted::Waiting(soon(message))));
+        }
+        let Some(lb) = self.owned(service, &config).lb else {
+            return (Vec::new(), Ok(Deleted::Gone { existed: false }));
+        };
+        match self.plan_deletion(service, &lb.name) {
+            DeletePlan::HandedOver | DeletePlan::Verify => (Vec::new(), Ok(Deleted::Gone { existed: false })),
+            DeletePlan::Soon(message) => (Vec::new(), Ok(Deleted::Waiting(soon(message)))),
+            DeletePlan::Send { .. } => {
+                let message =
+                    format!("load balancer {}/{} is being deleted on Harvester", self.given.namespace, lb.name);
+                (vec![self.write(Verb::Delete, &lb.name, Value::Null)], Ok(Deleted::Waiting(soon(message))))
+            }
+            DeletePlan::HandOver { heir, changes, .. } => {
+                let message = format!("load balancer {}/{} goes on with service {heir}", self.given.namespace, lb.name);
+                let write = self.write(Verb::Update, &lb.name, merge_patch(&changes));
+                (vec![write], Ok(Deleted::Waiting(soon(message))))
+            }
+            DeletePlan::Waiting(waiting, _) => (Vec::new(), Ok(Deleted::Waiting(waiting))),
+            DeletePlan::Refused(refusal) => (Vec::new(), Err(refused(&refusal))),
+        }
+    }
+}
+
+/// What a PUT of these changes would change. Null: it is removed.
+fn merge_patch(changes: &[Change]) -> Value {
+    let mut patch = json!({});
+    desired::apply(&mut patch, changes);
+    for change in changes {
+        match change {
+            Change::NoAnnotation(key) => patch["metadata"]["annotations"][*key] = Value::Null,
+            Change::NoPool => patch["spec"]["ipPool"] = Value::Null,
+            _ => {}
+        }
+    }
+    patch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_removed_is_shown_too() {
+        let patch = merge_patch(&[Change::NoAnnotation("a"), Change::NoPool, Change::Label("l", "v".into())]);
+        let expected =
+            json!({"metadata": {"annotations": {"a": null}, "labels": {"l": "v"}}, "spec": {"ipPool": null}});
+        assert_eq!(patch, expected);
+    }
+}

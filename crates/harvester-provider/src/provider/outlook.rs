@@ -1,0 +1,133 @@
+//! `plan`: what the first passes over this cluster would write, asked of the same decisions by a process that writes nothing.
+
+use std::time::Duration;
+
+use cloud_provider::preview::{Outlook, Place, Target, Verb, Write, outlook};
+use cloud_provider::provider::{Instances, LoadBalancers};
+use cloud_provider::start::{Caches, Settings};
+use futures::{FutureExt, StreamExt};
+use runtime::events::Recorder;
+use runtime::reflect::Status;
+use runtime::shutdown::Token;
+use runtime::tasks::Tasks;
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+
+use super::HarvesterProvider;
+use crate::config::remedy;
+use crate::identity::card::Card;
+use crate::identity::record::{self, Note};
+
+/// Both APIs have this long for their first lists.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Guest agents are asked for host names of machines whose Nodes are new: they have this long.
+const AGENTS: Duration = Duration::from_secs(12);
+
+/// What could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot list {what} within {} s: {why}", PATIENCE.as_secs())]
+pub struct Unreadable {
+    what: &'static str,
+    why: String,
+}
+
+/// What `plan` shows.
+#[derive(Debug)]
+pub struct Foresight {
+    /// The cluster's name on Harvester.
+    pub cluster_name: String,
+    /// Why nothing would be written, as reason and story.
+    pub held: Option<(&'static str, String)>,
+    /// What would be written, and what not.
+    pub outlook: Outlook,
+}
+
+impl HarvesterProvider {
+    /// Reads both clusters and says what would be written. `caches` are being filled by somebody else. Nothing is written: whoever calls
+    /// this gives clients that cannot.
+    pub async fn foresee(self, caches: &Caches, settings: &Settings) -> Result<Foresight, Unreadable> {
+        let stop = Token::new();
+        let mut tasks = Tasks::new(stop.clone());
+        let Self { identity, load_balancers, instances, asked, watches, writer, keeper, collector, .. } = self;
+        let needed = [
+            ("LoadBalancers of Harvester", watches.lbs.status()),
+            ("virtual machines of Harvester", watches.vms.status()),
+            ("virtual machine instances of Harvester", watches.vmis.status()),
+        ];
+        // Without the right to read the mapping the rest works.
+        let mut mapping = watches.mapping.status();
+        tasks.spawn_endless("watch of loadbalancers", watches.lbs.run());
+        tasks.spawn_endless("watch of virtualmachines", watches.vms.run());
+        tasks.spawn_endless("watch of virtualmachineinstances", watches.vmis.run());
+        tasks.spawn_endless("watch of the NAD mapping", watches.mapping.run());
+        tasks.spawn_endless("guest agents", instances.clone().run(asked));
+        for (what, mut status) in needed {
+            listed(what, &mut status).await?;
+        }
+        guest_listed(caches).await?;
+        let known = mapping.wait_for(|status| status.synced || status.forbidden);
+        let _ = tokio::time::timeout(PATIENCE, known).await;
+
+        let (events, _told) = Recorder::to_channel(super::COMPONENT);
+        let note = keeper.foresee(&events).await;
+        let held = identity.hold().map(|hold| (hold.reason, hold.message.clone()));
+        let mut found = Outlook::default();
+        found.writes.extend(note.as_ref().map(write_of));
+        found.extend(settled(caches, load_balancers.as_ref(), instances.as_ref(), settings).await);
+        if held.is_none() {
+            found.writes.extend(writer.and_then(|writer| writer.foresee()));
+            found.extend(collector.foresee());
+        }
+        stop.cancel();
+        Ok(Foresight { cluster_name: identity.name_or_flag().to_string(), held, outlook: found })
+    }
+}
+
+async fn guest_listed(caches: &Caches) -> Result<(), Unreadable> {
+    let (what, why) = ("Services and Nodes of the guest cluster", "no answer, or no right to".to_owned());
+    tokio::time::timeout(PATIENCE, caches.wait_synced()).await.map_err(|_| Unreadable { what, why })
+}
+
+async fn listed(what: &'static str, status: &mut watch::Receiver<Status>) -> Result<(), Unreadable> {
+    let synced = tokio::time::timeout(PATIENCE, status.wait_for(|status| status.synced)).await.map(drop);
+    if synced.is_ok() {
+        return Ok(());
+    }
+    let error = status.borrow().error.as_ref().map(|(_, error)| format!("{error}; {}", remedy(error)));
+    Err(Unreadable { what, why: error.unwrap_or_else(|| "no answer".to_owned()) })
+}
+
+/// Again while guest agents tell who they are.
+async fn settled(
+    caches: &Caches,
+    load_balancers: &dyn LoadBalancers,
+    instances: &dyn Instances,
+    settings: &Settings,
+) -> Outlook {
+    let deadline = tokio::time::Instant::now() + AGENTS;
+    let mut wakes = instances.wakes();
+    while wakes.next().now_or_never().flatten().is_some() {}
+    loop {
+        let found = outlook(caches, load_balancers, instances, settings).await;
+        // A new Node whose machine is not known.
+        if !found.notes.iter().any(|note| note.target.kind == "Node" && note.needs_user) {
+            return found;
+        }
+        if tokio::time::timeout_at(deadline, wakes.next()).await.is_err() {
+            return found;
+        }
+    }
+}
+
+/// What the record does not say yet.
+fn write_of(note: &Note) -> Write {
+    let mut data = Map::new();
+    let mut set = |key: &str, value: Option<String>| drop(value.map(|value| data.insert(key.to_owned(), value.into())));
+    set(record::CLUSTER_NAME, note.name.as_ref().map(ToString::to_string));
+    set(record::IDENTITY, note.card.as_ref().map(Card::to_text));
+    set(record::SAFE_MODE, note.safe_mode.clone());
+    let body = Value::Object([("data".to_owned(), Value::Object(data))].into_iter().collect());
+    let (namespace, name) = (record::NAMESPACE.to_owned(), record::NAME.to_owned());
+    let target = Target { kind: "ConfigMap", namespace, name };
+    Write { place: Place::Guest, verb: Verb::Update, target, why: "remembers who this cluster is".to_owned(), body }
+}
