@@ -126,7 +126,6 @@ struct Spare {
     connection: u64,
     since: Instant,
     patience: Duration,
-    heard: bool,
 }
 
 /// The connection that swaps begin with.
@@ -228,8 +227,7 @@ impl<O> Swaps<O> {
         let patience = self.patience(now);
         let ends = self.running.values().map(|running| running.progress + LIMIT);
         let late = self.running.values().filter_map(|running| self.late_at(running, patience));
-        let spare = self.silent_spare().filter(|spare| self.is_used(spare.connection));
-        ends.chain(late).chain(spare.map(|spare| spare.since + spare.patience)).min()
+        ends.chain(late).chain(self.silent_spare().map(|(_, until)| until)).min()
     }
 
     /// What is to be done, in this order.
@@ -348,7 +346,8 @@ impl<O> Swaps<O> {
 impl<O> Swaps<O> {
     fn heard(&mut self, now: Instant, request: &Request) {
         if let Some(spare) = self.spare.as_mut().filter(|spare| spare.connection == request.connection) {
-            spare.heard = true;
+            let took = now.saturating_duration_since(request.since) * SLACK;
+            spare.patience = spare.patience.max(took).min(LIMIT);
         }
         if self.main.connection == request.connection {
             self.main.heard = Some(now);
@@ -396,10 +395,6 @@ impl<O> Swaps<O> {
         ids.iter().any(|id| self.requests.get(id).is_some_and(|request| request.connection == connection))
     }
 
-    fn is_used(&self, connection: u64) -> bool {
-        self.requests.values().any(|request| request.connection == connection)
-    }
-
     /// Where to go on when this connection is of no use.
     fn instead_of(&mut self, now: Instant, connection: u64) -> u64 {
         if connection == self.main.connection && connection != USUAL {
@@ -423,7 +418,7 @@ impl<O> Swaps<O> {
         self.numbers += 1;
         let (connection, server) = (self.numbers, self.servers);
         self.servers += 1;
-        let old = self.spare.replace(Spare { connection, since: now, patience, heard: false });
+        let old = self.spare.replace(Spare { connection, since: now, patience });
         if let Some(old) = old {
             self.close(old.connection);
         }
@@ -433,11 +428,8 @@ impl<O> Swaps<O> {
 
     /// The second connection says nothing either: the next one.
     fn next_spare(&mut self, now: Instant) {
-        let Some(silent) = self.silent_spare().filter(|spare| spare.since + spare.patience <= now) else { return };
+        let Some((silent, _)) = self.silent_spare().filter(|(_, until)| *until <= now) else { return };
         let (old, patience) = (silent.connection, (silent.patience * 2).min(LIMIT));
-        if !self.is_used(old) {
-            return;
-        }
         let next = self.open(now, patience);
         let moved: Vec<ServiceKey> = self
             .requests
@@ -456,9 +448,13 @@ impl<O> Swaps<O> {
         }
     }
 
-    /// The second connection, if nothing was heard over either of them since it was opened.
-    fn silent_spare(&self) -> Option<&Spare> {
-        self.spare.as_ref().filter(|spare| !spare.heard && self.main_is_silent_since(spare))
+    /// The second connection, if a request over it waits for an answer and nothing was heard over the first since it was opened; and
+    /// until when it is waited for. One that has answered before may hang all the same.
+    fn silent_spare(&self) -> Option<(&Spare, Instant)> {
+        let spare = self.spare.as_ref().filter(|spare| self.main_is_silent_since(spare))?;
+        let open = self.requests.values().filter(|request| request.connection == spare.connection);
+        let oldest = open.map(|request| request.since).min()?;
+        Some((spare, oldest + spare.patience))
     }
 
     fn main_is_silent_since(&self, spare: &Spare) -> bool {

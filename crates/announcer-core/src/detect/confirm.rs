@@ -21,8 +21,9 @@ pub(super) struct Burst {
     suspects: BTreeMap<IpAddr, Mac>,
     answered: BTreeSet<IpAddr>,
     taken: BTreeMap<IpAddr, Mac>,
-    /// MACs of the owner, and whether it has answered for something.
+    /// MACs of the owner, those of its cards, and whether it has answered for something.
     owner: BTreeSet<Mac>,
+    cards: BTreeSet<Mac>,
     owner_answers: bool,
     /// Recipient we heard before, and who else has answered us now.
     before: Before,
@@ -41,6 +42,8 @@ pub(super) struct Outcome {
     pub taken: Vec<(IpAddr, Mac)>,
     /// On which side of the LAN we are.
     pub side: Side,
+    /// We hear the owner itself, or have lost nobody else.
+    pub certain: bool,
     /// How many landmarks that are no members have answered.
     pub outside: u8,
     /// Who has answered.
@@ -53,11 +56,11 @@ pub(super) enum Step {
 }
 
 impl Burst {
-    /// `found`: who has answered a moment ago.
+    /// `owner`: the MACs of the owner, and among them those of its cards; `found`: who has answered a moment ago.
     pub fn begin(
         now: Instant,
         suspects: BTreeMap<IpAddr, Mac>,
-        owner: BTreeSet<Mac>,
+        (owner, cards): (BTreeSet<Mac>, BTreeSet<Mac>),
         before: Before,
         found: BTreeSet<Mac>,
     ) -> Self {
@@ -66,6 +69,7 @@ impl Burst {
             answered: BTreeSet::new(),
             taken: BTreeMap::new(),
             owner,
+            cards,
             owner_answers: false,
             before,
             found,
@@ -87,7 +91,7 @@ impl Burst {
     pub fn on_frame(&mut self, frame: &Frame) {
         match (self.suspects.get(&frame.address), frame.what) {
             (_, Heard::Probe) => {}
-            (Some(mac), Heard::Answer) if *mac == frame.mac => {
+            (Some(mac), Heard::Answer) if *mac == frame.mac || self.is_other_card(*mac, frame.mac) => {
                 self.answered.insert(frame.address);
             }
             // The owner's own announcement: it sends, but whether it hears anybody is the question.
@@ -98,10 +102,15 @@ impl Burst {
             // Another address of the suspected node: then it is not we who are cut off, and its VIP is gone all the same.
             (None, Heard::Answer) if frame.to_us && self.owner.contains(&frame.mac) => self.owner_answers = true,
             (None, Heard::Answer) if frame.to_us => {
-                self.found.insert(frame.mac);
+                self.found.insert(self.before.whose(frame));
             }
             (None, _) => {}
         }
+    }
+
+    /// An owner with two cards in this LAN may have the address on the other one. A macvlan's MAC is no card's.
+    fn is_other_card(&self, expected: Mac, mac: Mac) -> bool {
+        self.cards.contains(&expected) && self.cards.contains(&mac)
     }
 
     pub fn step(&mut self, context: &Context<'_>) -> Step {
@@ -121,7 +130,9 @@ impl Burst {
             .keys()
             .filter(|address| !self.answered.contains(address) && !self.taken.contains_key(address));
         let questions = open.map(|address| Ask { link: context.link, address: *address, to: Mac::BROADCAST });
-        let landmarks = context.landmarks.asks(context.link, None).into_iter();
+        // Once by unicast: another router may have taken over the gateway's address since it was asked last.
+        let gateway_is_there = self.rounds == 1 || self.before.has_gateway(&self.found);
+        let landmarks = context.landmarks.asks(context.link, gateway_is_there).into_iter();
         let landmarks = landmarks.filter(|ask| !self.suspects.contains_key(&ask.address));
         Step::Ask { asks: questions.chain(landmarks).collect(), late }
     }
@@ -133,14 +144,18 @@ impl Burst {
             .filter(|address| !self.answered.contains(address) && !self.taken.contains_key(address));
         let taken = self.taken.iter().filter(|(address, _)| !self.answered.contains(address));
         // A node may answer for addresses of several MACs.
-        let known = context.landmarks.among(context.link, &self.found);
+        let mut known = context.landmarks.among(context.link, &self.found);
+        known.extend(self.before.among(&self.found));
         let found = if known.is_empty() { self.found.clone() } else { known };
         let sees_owner = self.owner_answers || !self.answered.is_empty();
-        let outside = found.iter().filter(|mac| context.landmarks.is_outside(context.link, **mac)).count();
+        let is_outside =
+            |mac: &&Mac| self.before.is_gateway(**mac) || context.landmarks.is_outside(context.link, **mac);
+        let outside = found.iter().filter(is_outside).count();
         Outcome {
             silent: silent.copied().collect(),
             taken: taken.map(|(address, mac)| (*address, *mac)).collect(),
             side: if sees_owner { Side::Greater } else { self.before.side(&found) },
+            certain: sees_owner || self.before.is_certain(&found),
             outside: u8::try_from(outside).unwrap_or(u8::MAX),
             found,
         }

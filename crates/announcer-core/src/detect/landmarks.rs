@@ -21,6 +21,8 @@ const EVERY: Duration = Duration::from_secs(5);
 const SELDOM: Duration = Duration::from_mins(1);
 /// Questions in a row without an answer after which a host that nobody has named is forgotten.
 const MISSES: u32 = 3;
+/// Of so many questions that a gateway does not answer one goes to everybody.
+const REMOVED: u32 = 12;
 /// A named landmark that has not answered for so long does not count any more.
 const FORGOTTEN: Duration = Duration::from_mins(10);
 /// What a node says that it hears has answered since then.
@@ -67,26 +69,57 @@ pub(crate) enum Side {
 
 /// Recipient this node heard on one interface before it missed an owner; the owner itself is left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Before {
-    gateway: Option<Mac>,
+pub(crate) struct Before {
+    gateway: Option<(IpAddr, Mac)>,
     all: BTreeSet<Mac>,
+    /// Those of them that were there a moment before.
+    lately: BTreeSet<Mac>,
 }
 
 impl Before {
+    /// All of these were there a moment before.
+    #[cfg(test)]
+    pub(crate) fn of(gateway: Option<(IpAddr, Mac)>, all: BTreeSet<Mac>) -> Self {
+        Self { gateway, lately: all.clone(), all }
+    }
+
+    /// The MAC by which the sender of this answer is known here: the gateway's address may have gone to another router.
+    pub(super) fn whose(&self, frame: &Frame) -> Mac {
+        self.gateway.filter(|(address, _)| *address == frame.address).map_or(frame.mac, |(_, mac)| mac)
+    }
+
+    pub(super) fn is_gateway(&self, mac: Mac) -> bool {
+        self.gateway.is_some_and(|(_, gateway)| gateway == mac)
+    }
+
+    /// Whether nobody has to be asked for a gateway that is missing.
+    pub(super) fn has_gateway(&self, found: &BTreeSet<Mac>) -> bool {
+        self.gateway.is_none_or(|(_, gateway)| found.contains(&gateway))
+    }
+
+    pub(super) fn among(&self, macs: &BTreeSet<Mac>) -> BTreeSet<Mac> {
+        self.all.intersection(macs).copied().collect()
+    }
+
+    /// Whether the gateway has answered, and everybody else who was there a moment before the owner was missed: then it is not we
+    /// who have lost somebody.
+    pub(crate) fn is_certain(&self, found: &BTreeSet<Mac>) -> bool {
+        self.gateway.is_some() && self.has_gateway(found) && self.lately.is_subset(found)
+    }
+
     /// Where this node is if these have answered.
-    pub fn side(&self, found: &BTreeSet<Mac>) -> Side {
+    pub(crate) fn side(&self, found: &BTreeSet<Mac>) -> Side {
         if found.is_empty() {
             return Side::Alone;
         }
-        let has_gateway = self.gateway.is_none_or(|gateway| found.contains(&gateway));
         let lost = self.all.difference(found).count();
         // Of two equal halves the one with the gateway is where clients are.
         let most = found.len() > lost || (found.len() == lost && self.gateway.is_some());
-        if has_gateway && most { Side::Greater } else { Side::Lesser }
+        if self.has_gateway(found) && most { Side::Greater } else { Side::Lesser }
     }
 
     /// Who does not answer.
-    pub fn missing(&self, found: &BTreeSet<Mac>) -> BTreeSet<Mac> {
+    pub(super) fn missing(&self, found: &BTreeSet<Mac>) -> BTreeSet<Mac> {
         self.all.difference(found).copied().collect()
     }
 }
@@ -192,7 +225,10 @@ impl Landmarks {
             let unheard = entry.answered.is_none() && entry.unanswered >= MISSES;
             entry.next = now + if unheard { SELDOM } else { EVERY };
             entry.unanswered += 1;
-            asks.push(Ask { link: *link, address: *address, to: entry.mac.unwrap_or(Mac::BROADCAST) });
+            // The gateway's address may have gone to another router: everybody is asked once it does not answer, and each minute.
+            let moved = entry.who == LandmarkKind::Gateway && entry.unanswered % REMOVED == 2;
+            let to = entry.mac.filter(|_| !moved).unwrap_or(Mac::BROADCAST);
+            asks.push(Ask { link: *link, address: *address, to });
             true
         });
         asks
@@ -211,18 +247,33 @@ impl Landmarks {
         let counts = |entry: &&Entry| {
             entry.is_heard(now, FORGOTTEN) && entry.mac.is_some_and(|mac| !left_out.contains(&mac)) && !is_apart(entry)
         };
-        let gateway =
-            there().filter(counts).find(|entry| entry.who == LandmarkKind::Gateway).and_then(|entry| entry.mac);
-        Before { gateway, all: there().filter(counts).filter_map(|entry| entry.mac).collect() }
+        let gateway = self
+            .known
+            .iter()
+            .filter(|((on, _), entry)| *on == link && entry.who == LandmarkKind::Gateway && counts(entry))
+            .find_map(|((_, address), entry)| Some((*address, entry.mac?)));
+        let within =
+            |time| there().filter(counts).filter(move |entry| entry.is_heard(now, time)).filter_map(|entry| entry.mac);
+        Before { gateway, all: within(FORGOTTEN).collect(), lately: within(LATELY).collect() }
     }
 
-    /// The questions of a burst on this interface, and of one that is waited for: only to these.
-    pub fn asks(&self, link: u32, only: Option<&BTreeSet<Mac>>) -> Vec<Ask> {
+    /// The questions of a burst on this interface. Everybody is asked for a gateway that is not there.
+    pub fn asks(&self, link: u32, gateway_is_there: bool) -> Vec<Ask> {
         let there = self.known.iter().filter(|((on, _), _)| *on == link);
-        there
-            .filter(|(_, entry)| only.is_none_or(|only| entry.mac.is_some_and(|mac| only.contains(&mac))))
-            .map(|((_, address), entry)| Ask { link, address: *address, to: entry.mac.unwrap_or(Mac::BROADCAST) })
-            .collect()
+        let to = |entry: &Entry| {
+            let lost = entry.who == LandmarkKind::Gateway && !gateway_is_there;
+            entry.mac.filter(|_| !lost).unwrap_or(Mac::BROADCAST)
+        };
+        there.map(|((_, address), entry)| Ask { link, address: *address, to: to(entry) }).collect()
+    }
+
+    /// The same to those that are missing, and to nobody else.
+    pub fn asks_again(&self, link: u32, before: &Before, missing: &BTreeSet<Mac>) -> Vec<Ask> {
+        let is_gateway = |ask: &Ask| before.gateway.is_some_and(|(address, _)| address == ask.address);
+        let lost_gateway = before.gateway.is_some_and(|(_, mac)| missing.contains(&mac));
+        let mut asks = self.asks(link, !lost_gateway);
+        asks.retain(|ask| missing.contains(&ask.to) || (lost_gateway && is_gateway(ask)));
+        asks
     }
 
     /// Those of these that are landmarks there.
@@ -295,7 +346,8 @@ mod tests {
             ("nobody answers", true, &[254, 2], &[], Side::Alone),
             ("there never was anybody", false, &[], &[], Side::Alone),
         ] {
-            let before = Before { gateway: gateway.then_some(mac(254)), all: macs(before) };
+            let gateway = gateway.then_some((address(254), mac(254)));
+            let before = Before { gateway, all: macs(before), lately: BTreeSet::new() };
             assert_eq!(before.side(&macs(found)), side, "{name}");
         }
     }

@@ -22,6 +22,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use l2_types::Mac;
+#[cfg(test)]
+pub(crate) use landmarks::Before;
 use landmarks::Landmarks;
 pub(crate) use landmarks::{Landmark, LandmarkKind, Side};
 pub use profile::{ParseProfileError, Profile, Timers};
@@ -97,18 +99,18 @@ impl Detector {
     /// Watches these and nobody else. What stays under the same record keeps its history; what is new has to be heard
     /// first (R5). Owners on an interface without carrier are to be left out: nothing can be found out there.
     pub fn watch(&mut self, now: Instant, targets: &[Target]) {
-        let mut wanted: BTreeMap<(String, u32), (_, Vec<watch::Wanted>)> = BTreeMap::new();
+        let mut wanted: BTreeMap<(String, u32), (&Target, Vec<watch::Wanted>)> = BTreeMap::new();
         for target in targets {
             let key = (target.owner.clone(), target.link);
-            let (_, vips) = wanted.entry(key).or_insert_with(|| (&target.apart, Vec::new()));
+            let (_, vips) = wanted.entry(key).or_insert_with(|| (target, Vec::new()));
             vips.extend(target.vips.iter().map(|vip| watch::Wanted { vip: *vip, rank: target.rank }));
         }
         if self.watches.is_empty() {
             self.next_round = now + self.timers.period;
         }
         self.watches.retain(|key, _| wanted.contains_key(key));
-        for (key, (apart, vips)) in wanted {
-            self.watches.entry(key).or_insert_with(Watch::new).want(now, apart, &vips);
+        for (key, (target, vips)) in wanted {
+            self.watches.entry(key).or_insert_with(Watch::new).want(now, target, &vips);
         }
     }
 
@@ -132,7 +134,7 @@ impl Detector {
             }
             watch.testify(now, frame);
             if frame.what == Heard::Answer && frame.to_us && watch.answered(frame.address, frame.mac) {
-                self.verdicts.push(Verdict::Answers { owner: owner.clone() });
+                self.verdicts.push(Verdict::Answers { owner: owner.clone(), vip: frame.address });
             }
         }
     }

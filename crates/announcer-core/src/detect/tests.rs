@@ -1,3 +1,5 @@
+mod sides;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
@@ -27,7 +29,11 @@ fn name(node: u8) -> String {
 
 fn target(node: u8, rank: u8, vips: &[u8]) -> Target {
     let vips = vips.iter().map(|last| Watched { address: vip(*last), mac: mac(node), term: Term(1) }).collect();
-    Target { owner: name(node), link: LINK, rank, apart: [name(node)].into(), vips }
+    Target { owner: name(node), link: LINK, rank, apart: [name(node)].into(), cards: [mac(node)].into(), vips }
+}
+
+fn addresses(vips: &[Watched]) -> Vec<IpAddr> {
+    vips.iter().map(|vip| vip.address).collect()
 }
 
 fn gateway() -> Landmark {
@@ -138,7 +144,7 @@ impl Lan {
     fn silent(&self) -> Vec<(String, Vec<IpAddr>, bool)> {
         let silent = self.verdicts.iter().filter_map(|(_, verdict)| match verdict {
             Verdict::Silent { owner, vips, side, .. } if !vips.is_empty() => {
-                Some((owner.clone(), vips.clone(), *side == Side::Greater))
+                Some((owner.clone(), addresses(vips), *side == Side::Greater))
             }
             Verdict::Silent { .. } | Verdict::Answers { .. } => None,
         });
@@ -209,7 +215,7 @@ fn the_second_in_line_waits_three_periods_longer() {
         .verdicts
         .iter()
         .map(|(at, verdict)| match verdict {
-            Verdict::Silent { vips, .. } => (lan.start + *at - died, vips.clone()),
+            Verdict::Silent { vips, .. } => (lan.start + *at - died, addresses(vips)),
             Verdict::Answers { .. } => panic!("{verdict:?}"),
         })
         .collect();
@@ -248,7 +254,7 @@ fn who_is_cut_off_says_so_and_backs_off() {
     lan.run(ms(100));
     assert_eq!(
         lan.verdicts.iter().map(|(_, verdict)| verdict.clone()).collect::<Vec<_>>(),
-        [Verdict::Answers { owner: name(2) }]
+        [Verdict::Answers { owner: name(2), vip: vip(5) }]
     );
 }
 
@@ -417,7 +423,8 @@ fn what_somebody_else_has_taken_is_not_free() {
         lan.run(ms(60));
         assert_eq!(lan.silent(), [(name(2), vec![vip(6)], true)], "{what:?}");
         let Verdict::Silent { taken, .. } = &lan.verdicts[0].1 else { panic!("{:?}", lan.verdicts) };
-        assert_eq!(*taken, [(vip(5), mac(4))], "{what:?}");
+        let taken: Vec<(IpAddr, Mac)> = taken.iter().map(|(vip, by)| (vip.address, *by)).collect();
+        assert_eq!(taken, [(vip(5), mac(4))], "{what:?}");
     }
 }
 
@@ -540,7 +547,7 @@ proptest! {
                     Output::Verdict(Verdict::Silent { vips, side, .. }) => {
                         let begun = lan.now.checked_sub(ms(30)).expect("the test has run for longer");
                         for vip in vips {
-                            prop_assert!(answered.get(&vip).is_none_or(|at| *at <= begun), "{vip} had answered");
+                            prop_assert!(answered.get(&vip.address).is_none_or(|at| *at <= begun), "{vip:?} had answered");
                         }
                         let last = answered.values().copied().chain(witness).max();
                         prop_assert!(side != Side::Greater || last.is_some_and(|at| at + ms(400) > lan.now));

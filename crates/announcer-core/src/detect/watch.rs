@@ -10,7 +10,7 @@ use super::confirm::{Burst, Outcome, Step};
 use super::landmarks::{Before, Side};
 use super::{Ask, Context, Counters, Output};
 use crate::frames::{Frame, Heard};
-use crate::ownership::node::{Term, Verdict, Watched};
+use crate::ownership::node::{Target, Term, Verdict, Watched};
 
 /// After a verdict the same VIP is put to the test again after this, then after twice as long, and so on: the take-over
 /// may have failed because the API is away, or we were cut off. Nothing else that we send is a broadcast.
@@ -32,6 +32,8 @@ pub(super) struct Wanted {
 
 #[derive(Debug)]
 struct Vip {
+    /// Who has to answer: as we are told, and as it was found. An owner with two cards in this LAN may have it on the other one.
+    named: Mac,
     mac: Mac,
     term: Term,
     rank: u8,
@@ -49,7 +51,18 @@ struct Vip {
 
 impl Vip {
     fn new(now: Instant, mac: Mac, term: Term, rank: u8) -> Self {
-        Self { mac, term, rank, since: now, heard: false, asked: false, misses: 0, verdicts: 0, rest_until: None }
+        Self {
+            named: mac,
+            mac,
+            term,
+            rank,
+            since: now,
+            heard: false,
+            asked: false,
+            misses: 0,
+            verdicts: 0,
+            rest_until: None,
+        }
     }
 
     /// R5.
@@ -79,14 +92,17 @@ pub(super) struct Watch {
     burst: Option<Burst>,
     /// Nodes that are no landmarks for this owner: itself, and those that would be lost with it.
     apart: BTreeSet<String>,
+    /// MACs of its cards in this LAN.
+    cards: BTreeSet<Mac>,
     /// Who was heard when it was missed first. It stays while the owner is silent: whoever is cut off hears fewer and fewer.
     before: Option<Before>,
-    lesser: Option<Lesser>,
+    doubt: Option<Doubt>,
 }
 
-/// The last burst has shown that we are not on the clients' side.
+/// The last burst has shown that we are not on the clients' side, or that we may not be.
 #[derive(Debug)]
-struct Lesser {
+struct Doubt {
+    side: Side,
     found: BTreeSet<Mac>,
     /// Who has answered since.
     since: BTreeMap<Mac, Instant>,
@@ -104,23 +120,29 @@ impl Watch {
             odd: false,
             burst: None,
             apart: BTreeSet::new(),
+            cards: BTreeSet::new(),
             before: None,
-            lesser: None,
+            doubt: None,
         }
     }
 
     /// Watches these and no others.
-    pub fn want(&mut self, now: Instant, apart: &BTreeSet<String>, wanted: &[Wanted]) {
-        self.apart.clone_from(apart);
+    pub fn want(&mut self, now: Instant, target: &Target, wanted: &[Wanted]) {
+        self.apart.clone_from(&target.apart);
+        self.cards.clone_from(&target.cards);
         let keep: BTreeSet<IpAddr> = wanted.iter().map(|wanted| wanted.vip.address).collect();
         self.vips.retain(|address, _| keep.contains(address));
         for Wanted { vip: Watched { address, mac, term }, rank } in wanted {
-            match self.vips.get_mut(address).filter(|vip| (vip.mac, vip.term) == (*mac, *term)) {
-                Some(vip) => vip.rank = *rank,
-                None => {
-                    self.vips.insert(*address, Vip::new(now, *mac, *term, *rank));
+            let before = self.vips.remove(address);
+            let vip = match before {
+                Some(vip) if (vip.named, vip.term) == (*mac, *term) => Vip { rank: *rank, ..vip },
+                // What was reported of it is taken back when it answers, whatever MAC it has by then.
+                before => {
+                    let verdicts = before.filter(|vip| vip.term == *term).map_or(0, |vip| vip.verdicts);
+                    Vip { verdicts, ..Vip::new(now, *mac, *term, *rank) }
                 }
-            }
+            };
+            self.vips.insert(*address, vip);
         }
         self.good = self.good.filter(|address| keep.contains(address));
         if let Some(burst) = &mut self.burst {
@@ -134,12 +156,12 @@ impl Watch {
 
     /// A frame that may end a burst. Anybody's claim counts there: what has a new owner must not get a second one.
     pub fn testify(&mut self, now: Instant, frame: &Frame) {
-        if let Some(lesser) = &mut self.lesser
+        if let (Some(doubt), Some(before)) = (&mut self.doubt, &self.before)
             && frame.what == Heard::Answer
             && frame.to_us
             && !self.vips.contains_key(&frame.address)
         {
-            lesser.since.insert(frame.mac, now);
+            doubt.since.insert(before.whose(frame), now);
         }
         if let Some(burst) = &mut self.burst {
             burst.on_frame(frame);
@@ -150,8 +172,12 @@ impl Watch {
     ///
     /// Announcements prove nothing here: an owner that hears nobody still sends, and clients still lose it.
     pub fn answered(&mut self, address: IpAddr, mac: Mac) -> bool {
-        let Some(vip) = self.vips.get_mut(&address).filter(|vip| vip.mac == mac) else { return false };
+        let cards = &self.cards;
+        // On a macvlan it has a MAC of its own, and what the card beneath answers proves nothing.
+        let is_its = |vip: &Vip| vip.mac == mac || (cards.contains(&vip.named) && cards.contains(&mac));
+        let Some(vip) = self.vips.get_mut(&address).filter(|vip| is_its(vip)) else { return false };
         let was_reported = vip.verdicts > 0;
+        vip.mac = mac;
         vip.heard = true;
         vip.asked = false;
         vip.misses = 0;
@@ -160,8 +186,8 @@ impl Watch {
         self.silent = 0;
         self.alive = true;
         self.good = Some(address);
-        (self.before, self.lesser) = (None, None);
-        was_reported && self.vips.values().all(|vip| vip.verdicts == 0)
+        (self.before, self.doubt) = (None, None);
+        was_reported
     }
 
     /// One period is over: counts it, and asks the next question.
@@ -183,9 +209,9 @@ impl Watch {
         out.push(Output::Ask(Ask { link: context.link, address, to: vip.mac }));
     }
 
-    /// The MACs that have to answer.
+    /// The MACs that have to answer, or may.
     fn macs(&self) -> BTreeSet<Mac> {
-        self.vips.values().map(|vip| vip.mac).collect()
+        self.vips.values().map(|vip| vip.mac).chain(self.cards.iter().copied()).collect()
     }
 
     fn begin_burst(&mut self, context: &Context<'_>, suspects: BTreeMap<IpAddr, Mac>) {
@@ -193,21 +219,23 @@ impl Watch {
         let before = || context.landmarks.before(context.now, context.link, &self.apart, &macs);
         let before = self.before.clone().unwrap_or_else(before);
         let counts = |(_, at): &(&Mac, &Instant)| context.now < **at + STILL_COUNTS;
-        let lesser = self.lesser.take();
-        let found = lesser.iter().flat_map(|lesser| &lesser.since).filter(counts).map(|(mac, _)| *mac).collect();
+        let doubt = self.doubt.take();
+        let found = doubt.iter().flat_map(|doubt| &doubt.since).filter(counts).map(|(mac, _)| *mac).collect();
         self.before = Some(before.clone());
-        self.burst = Some(Burst::begin(context.now, suspects, macs, before, found));
+        self.burst = Some(Burst::begin(context.now, suspects, (macs, self.cards.clone()), before, found));
     }
 
     /// Those that did not answer in the last burst are asked again. If they do, what rests is put to the test at once.
     fn ask_landmarks(&mut self, context: &Context<'_>, out: &mut Vec<Output>) {
-        let (Some(lesser), Some(before)) = (&mut self.lesser, &self.before) else { return };
-        let found: BTreeSet<Mac> = lesser.found.iter().chain(lesser.since.keys()).copied().collect();
-        if before.side(&found) == Side::Greater {
+        let (Some(doubt), Some(before)) = (&mut self.doubt, &self.before) else { return };
+        let found: BTreeSet<Mac> = doubt.found.iter().chain(doubt.since.keys()).copied().collect();
+        // On the clients' side by now; or there already, and hearing more hosts, which may be as many as the owner hears.
+        let better = doubt.side == Side::Lesser || found.len() > doubt.found.len();
+        if before.side(&found) == Side::Greater && better {
             self.vips.values_mut().filter(|vip| vip.verdicts > 0).for_each(|vip| vip.rest_until = None);
-        } else if context.now >= lesser.ask_at {
-            lesser.ask_at = context.now + ASK_AGAIN;
-            let asks = context.landmarks.asks(context.link, Some(&before.missing(&found)));
+        } else if context.now >= doubt.ask_at {
+            doubt.ask_at = context.now + ASK_AGAIN;
+            let asks = context.landmarks.asks_again(context.link, before, &before.missing(&found));
             out.extend(asks.into_iter().map(Output::Ask));
         }
     }
@@ -282,19 +310,19 @@ impl Watch {
     }
 
     fn judge(&mut self, now: Instant, owner: &str, outcome: Outcome, counters: &mut Counters, out: &mut Vec<Output>) {
-        let Outcome { mut silent, mut taken, side, outside, found } = outcome;
+        let Outcome { mut silent, mut taken, side, certain, outside, found } = outcome;
         silent.retain(|address| self.vips.contains_key(address));
         taken.retain(|(address, _)| self.vips.contains_key(address));
         if silent.is_empty() {
             counters.refuted += 1;
         } else {
             counters.isolated += u64::from(side == Side::Alone);
-            if side == Side::Lesser {
-                self.lesser = Some(Lesser { found, since: BTreeMap::new(), ask_at: now });
-            }
         }
         if silent.is_empty() && taken.is_empty() {
             return;
+        }
+        if side != Side::Alone && !certain {
+            self.doubt = Some(Doubt { side, found, since: BTreeMap::new(), ask_at: now });
         }
         // What somebody else answers for: the record will say who, and until then asking every period is no use.
         let rests = silent.iter().map(|address| (*address, LONGEST_REST));
@@ -303,7 +331,11 @@ impl Watch {
             vip.rest_until = Some(now + FIRST_REST * 2_u32.pow(vip.verdicts.min(longest)));
             vip.verdicts += 1;
         }
+        let watched =
+            |address: IpAddr| Watched { address, mac: self.vips[&address].named, term: self.vips[&address].term };
+        let vips = silent.into_iter().map(watched).collect();
+        let taken = taken.into_iter().map(|(address, by)| (watched(address), by)).collect();
         let owner = owner.to_owned();
-        out.push(Output::Verdict(Verdict::Silent { owner, vips: silent, taken, side, outside }));
+        out.push(Output::Verdict(Verdict::Silent { owner, vips, taken, side, certain, outside }));
     }
 }

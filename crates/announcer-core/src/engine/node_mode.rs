@@ -139,12 +139,11 @@ impl Engine {
         let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
         let used: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
         let (serving, leaving) = (self.node_mode.serving, self.shutdown.has_begun());
-        let hears = self.node_mode.detector.hears(now).into_iter();
-        let hears: BTreeMap<String, u8> =
-            hears.filter_map(|(link, heard)| Some((network.link(link)?.name.clone(), heard))).collect();
+        let hears = self.node_mode.detector.hears(now);
         let card = |used: &BTreeSet<u32>| {
             let links = card_links(network, |index| used.contains(&index));
-            Card { links, serving, leaving, hears: hears.clone(), ..Card::default() }
+            let hears = card::hears(network, &links, &hears);
+            Card { links, serving, leaving, hears, ..Card::default() }
         };
         cluster.set_card(now, card(&used));
         let holding = holding(network, &self.vips, &self.observer);
@@ -254,6 +253,8 @@ impl Engine {
                 detect::Output::Ask(ask) => self.ask(ask),
                 detect::Output::Verdict(verdict) => {
                     if let Verdict::Silent { owner, vips, taken, side, .. } = &verdict {
+                        let vips: Vec<IpAddr> = vips.iter().map(|vip| vip.address).collect();
+                        let taken: Vec<(IpAddr, Mac)> = taken.iter().map(|(vip, by)| (vip.address, *by)).collect();
                         tracing::warn!(owner, ?vips, ?taken, ?side, "an owner does not answer any more");
                         self.out.replan_urgently();
                     }

@@ -293,3 +293,27 @@ fn whoever_writes_the_service_all_the_time_makes_the_engine_decide_anew() {
     api.run(Duration::from_mins(1));
     assert_eq!(api.told, [(ms(40), Swapped::Failed("somebody else writes the Service all the time".into()))]);
 }
+
+#[test]
+fn a_second_connection_that_has_answered_once_and_hangs_then_is_left_like_one_that_never_answered() {
+    let (second, asked) = (std::cell::Cell::new(USUAL), std::cell::Cell::new(0));
+    let mut api = Api::new(move |connection| {
+        if second.get() == USUAL {
+            second.set(connection);
+        }
+        if connection == second.get() {
+            asked.set(asked.get() + 1);
+        }
+        let hangs = connection == USUAL || (connection == second.get() && asked.get() > 1);
+        (!hangs).then_some(ms(20))
+    });
+    api.ask(swap());
+    api.run(Duration::from_mins(1));
+    let [(took, Swapped::Won)] = api.told.as_slice() else { panic!("{:?}", api.told) };
+    assert!(*took < ms(600), "{took:?}");
+    assert_eq!(
+        (api.opened.len(), api.opened == api.closed),
+        (2, false),
+        "the next one begins where an answer came from"
+    );
+}

@@ -1,9 +1,10 @@
 //! This node's card, in its membership Lease: when it is written again. Each write renews the Lease.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::super::{Action, Engine};
+use crate::network::Network;
 use crate::ownership::Owners;
 use crate::ownership::node::{Card, CardLink};
 
@@ -42,14 +43,22 @@ fn by_which_others_decide(card: &Card) -> (&[CardLink], bool, bool, bool, &BTree
     (&card.links, card.serving, card.leaving, card.yields, &card.unable)
 }
 
+/// Whom this node hears on each interface of its card; also nobody: a card that does not say it is one of an older version.
+pub(super) fn hears(network: &Network, links: &[CardLink], heard: &BTreeMap<u32, u8>) -> BTreeMap<String, u8> {
+    let on = |link: &CardLink| network.link_by_name(&link.name).and_then(|link| heard.get(&link.index).copied());
+    links.iter().map(|link| (link.name.clone(), on(link).unwrap_or(0))).collect()
+}
+
 impl Engine {
     /// Renews our Lease, and tells in it what has changed.
     pub(in crate::engine) fn write_card(&mut self, now: Instant) {
-        let (Owners::Node(cluster), Some(_)) = (&self.ownership, self.observer.network()) else { return };
-        let card = cluster.card();
-        if self.node_mode.written.due(card).is_none_or(|at| at <= now) {
+        let (Owners::Node(cluster), Some(network)) = (&mut self.ownership, self.observer.network()) else { return };
+        if self.node_mode.written.due(cluster.card()).is_none_or(|at| at <= now) {
+            // The last review may be long ago, and a fresh renewal says that this is of now.
+            cluster.note_heard(hears(network, &cluster.card().links, &self.node_mode.detector.hears(now)));
+            let card = cluster.card().clone();
             self.node_mode.written.last = Some((card.clone(), now));
-            self.out.push(Action::Membership(card.clone()));
+            self.out.push(Action::Membership(card));
         }
     }
 }

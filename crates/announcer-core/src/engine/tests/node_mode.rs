@@ -1,6 +1,7 @@
 //! `node` mode: one engine, with the other nodes, the API and the wire played by the tests.
 
 mod claims;
+mod evidence;
 mod fail_back;
 mod foreign;
 mod handed_over;

@@ -12,6 +12,7 @@ use super::decide::Asked;
 use super::facts::Facts;
 use super::member::Fitness;
 use super::silence::Silences;
+use super::stranger::TOLD_AFTER;
 use super::swaps::{Change, Pending, SETTLED, Taken};
 use super::unable::Unable;
 use super::{Card, ForeignLock, Member, NodeFacts, OwnerRecord, Term, Verdict};
@@ -125,7 +126,9 @@ impl Cluster {
     pub fn member(&mut self, now: Instant, node: String, member: Option<Member>) -> bool {
         // What is due already is not forgotten for a renewal of somebody else.
         let due = self.facts_next.is_some_and(|at| at <= now);
-        let news = self.facts.member(now, node, member) || due;
+        // What a silent owner says of itself by now may be what we wait for.
+        let told = self.silences.since(&node).is_some_and(|since| now >= since + TOLD_AFTER);
+        let news = self.facts.member(now, node, member) || due || told;
         if !news {
             self.facts_next = self.facts.deadline(now);
         }
@@ -187,6 +190,11 @@ impl Cluster {
         card.unable = self.unable.on_card(now);
         card.yields = self.foreign_since.is_some();
         self.card = card;
+    }
+
+    /// Whom this node hears by now.
+    pub fn note_heard(&mut self, hears: BTreeMap<String, u8>) {
+        self.card.hears = hears;
     }
 
     /// Whether the review has found out more than the card says.

@@ -63,8 +63,8 @@ pub struct Case<'a> {
     pub outheard: bool,
     /// The owner lives and hears fewer hosts by now: it is the one that clients have lost.
     pub outdone: bool,
-    /// The Lease of the owner has run out some seconds ago: nobody waits any longer for a stranger to cease to answer, or for a
-    /// node that hears more to go first.
+    /// The Lease of the owner has run out some seconds ago, or would have if it were not renewed since it fell silent: nobody waits any
+    /// longer for a stranger to cease to answer, or for a node that hears more to go first.
     pub others_had_their_time: bool,
     /// The broadcast question.
     pub asked: Asked,
@@ -108,6 +108,9 @@ pub const BELONGS_THERE: &str = "it belongs there";
 /// Whoever answers is not known to the record.
 pub const DESPITE_A_STRANGER: &str = "its node is silent and its Lease has run out, though a stranger answers for it";
 
+/// The same while the owner renews its Lease.
+pub const THOUGH_IT_RENEWS: &str = "its node is silent, though it renews its Lease and a stranger answers for it";
+
 /// It was withdrawn for a claim, and the record does not say for whom.
 const GIVEN_UP: &str = "it was given up for a claim that nobody stands behind";
 
@@ -136,6 +139,9 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
     let Some(rank) = case.rank.filter(|_| !case.stopping) else { return Step::Rest };
     match (case.silent, case.holder) {
         // A duplicate, proxy ARP, a fabric that answers for the dead: it is no owner, and its veto ends.
+        (Some(Silence { taken: Some(_), side, .. }), Holder::Alive) if case.others_had_their_time => {
+            if side == Side::Greater && !case.outheard { Step::Take(THOUGH_IT_RENEWS) } else { Step::Rest }
+        }
         (Some(Silence { taken: Some(_), .. }), _) if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
         (Some(Silence { taken: Some(_), .. }), _) => Step::Rest,
         (Some(Silence { side: Side::Greater, .. }), _) if !case.outheard => {
@@ -244,7 +250,7 @@ mod tests {
 
     #[allow(clippy::unnecessary_wraps)] // as the case has it
     fn silent(side: Side) -> Option<Silence> {
-        Some(Silence { taken: None, side, outside: 0 })
+        Some(Silence { taken: None, side, certain: false, outside: 0 })
     }
 
     fn owner_record(host: &str) -> OwnerRecord {
@@ -325,6 +331,26 @@ mod tests {
                 assert_eq!(step, if over { Step::Take(DESPITE_A_STRANGER) } else { Step::Rest });
             }
         }
+    }
+
+    #[test]
+    fn the_veto_of_a_stranger_ends_too_while_the_silent_owner_renews_its_lease_but_only_on_the_clients_side() {
+        let owner_record = owner_record("node-1");
+        for (side, outheard, over, takes) in [
+            (Side::Greater, false, false, false),
+            (Side::Greater, false, true, true),
+            (Side::Greater, true, true, false),
+            (Side::Lesser, false, true, false),
+            (Side::Alone, false, true, false),
+        ] {
+            let taken = silent(side).map(|silence| Silence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
+            let case = Case { silent: taken, outheard, ..case("node-2", Some(&owner_record)) };
+            let step = decide(&Case { others_had_their_time: over, ..case });
+            assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{side:?} {outheard} {over}");
+        }
+        // It hears nobody: it may be this node that is cut off.
+        let alone = Case { silent: silent(Side::Alone), ..case("node-2", Some(&owner_record)) };
+        assert_eq!(decide(&Case { others_had_their_time: true, ..alone }), Step::Rest);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::member::{Fitness, Known, fitness, link_towards};
+use super::member::{Fitness, Known, fitness, link_towards, links_towards};
 use super::readiness::Readiness;
 use super::{Card, CardLink, ForeignLock, Member, NodeFacts};
 use crate::network::Network;
@@ -182,6 +182,12 @@ impl Facts {
         link_towards(&self.members.get(node)?.links, network, ours)
     }
 
+    /// The MACs from which it may answer there.
+    pub fn cards_towards(&self, node: &str, network: &Network, ours: u32) -> BTreeSet<l2_types::Mac> {
+        let seen = self.members.get(node).into_iter();
+        seen.flat_map(|seen| links_towards(&seen.links, network, ours)).map(|link| link.mac).collect()
+    }
+
     /// Whether this is an interface of another member, or was one: a node that has just got its cable back speaks before
     /// its new card is read.
     pub fn is_of_member(&self, mac: l2_types::Mac) -> bool {
@@ -198,6 +204,12 @@ impl Facts {
     pub fn member_of(&self, mac: l2_types::Mac) -> Option<&str> {
         let mut others = self.members.iter().filter(|(node, _)| **node != self.me);
         others.find(|(_, seen)| seen.links.iter().any(|link| link.mac == mac)).map(|(node, _)| node.as_str())
+    }
+
+    /// Whether another node is of a version that does not say on its card whom it hears.
+    pub fn has_older_versions(&self) -> bool {
+        let others = self.members.iter().filter(|(node, _)| **node != self.me).map(|(_, seen)| &seen.member.card);
+        others.into_iter().any(|card| card.hears.is_empty() && !card.links.is_empty())
     }
 
     /// The hypervisor that a node is on.

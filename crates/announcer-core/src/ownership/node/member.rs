@@ -19,14 +19,26 @@ pub type CardLink = contract::CardLink<Mac>;
 /// What a node says about itself. Written into its Lease with each renewal.
 pub type Card = contract::Card<Mac>;
 
-/// Which of a member's interfaces is in the LAN that `ours` of `network` is in: by a common subnet, else by the name.
-pub fn link_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) -> Option<&'a CardLink> {
+/// Which of a member's interfaces are in the LAN that `ours` of `network` is in: by a common subnet, else by the name. First the one
+/// that most probably carries what ours would: that of the same name.
+pub fn links_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) -> Vec<&'a CardLink> {
     let ours_there = own_addresses(network, ours);
     let shared = |link: &&CardLink| {
         link.addresses.iter().any(|theirs| ours_there.iter().any(|own| own.trunc() == theirs.trunc()))
     };
     let name = network.link(ours).map(|link| link.name.as_str());
-    links.iter().find(shared).or_else(|| links.iter().find(|link| Some(link.name.as_str()) == name))
+    let is_named = |link: &CardLink| Some(link.name.as_str()) == name;
+    let mut there: Vec<&CardLink> = links.iter().filter(shared).collect();
+    there.sort_by_key(|link| !is_named(link));
+    if there.is_empty() {
+        there.extend(links.iter().find(|link| is_named(link)));
+    }
+    there
+}
+
+/// The first of them.
+pub fn link_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) -> Option<&'a CardLink> {
+    links_towards(links, network, ours).into_iter().next()
 }
 
 /// The addresses of an interface; host prefixes are VIPs, or of no use for telling LANs apart.
@@ -215,6 +227,15 @@ mod tests {
         assert_eq!(link_towards(&card().links, &network(), 2).unwrap().name, "ens3");
         assert_eq!(link_towards(&card().links, &network(), 3).unwrap().name, "eth1", "no common subnet");
         assert_eq!(link_towards(&card().links, &network(), 1), None);
+    }
+
+    #[test]
+    fn of_two_interfaces_in_the_same_lan_the_one_of_the_same_name_comes_first() {
+        let mut links = card().links;
+        links.push(CardLink { name: "eth0".into(), mac: Mac::new([2, 0, 0, 0, 0, 8]), ..links[0].clone() });
+        let names: Vec<&str> =
+            links_towards(&links, &network(), 2).into_iter().map(|link| link.name.as_str()).collect();
+        assert_eq!(names, ["eth0", "ens3"]);
     }
 
     #[test]

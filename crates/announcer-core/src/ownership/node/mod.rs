@@ -18,6 +18,8 @@ mod facts;
 mod foreign;
 mod landmarks;
 mod member;
+#[cfg(test)]
+mod model;
 mod place;
 mod reach;
 mod readiness;
@@ -125,6 +127,8 @@ pub(crate) struct Target {
     pub rank: u8,
     /// Nodes that are lost with it, itself among them: they are no landmarks when it is missed.
     pub apart: BTreeSet<String>,
+    /// MACs of its cards in this LAN: it may answer from any of them.
+    pub cards: BTreeSet<Mac>,
     /// In the order of their addresses.
     pub vips: Vec<Watched>,
 }
@@ -140,17 +144,21 @@ pub(crate) enum Verdict {
         /// Name of the owner's node.
         owner: String,
         /// For which nobody answers: all that were watched there, or single ones that are missing.
-        vips: Vec<IpAddr>,
+        vips: Vec<Watched>,
         /// For which another MAC answers.
-        taken: Vec<(IpAddr, Mac)>,
+        taken: Vec<(Watched, Mac)>,
         /// On which side of the LAN we are.
         side: Side,
+        /// We hear the owner itself, or have lost nobody else.
+        certain: bool,
         /// How many landmarks that are no members have answered us in the same burst.
         outside: u8,
     },
-    /// It answers again for all that was watched: a take-over that was only considered is off.
+    /// It answers again for this: a take-over that was only considered is off.
     Answers {
         /// Name of the owner's node.
         owner: String,
+        /// For what.
+        vip: IpAddr,
     },
 }

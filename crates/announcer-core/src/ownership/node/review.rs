@@ -144,7 +144,7 @@ impl Cluster {
         self.vacant = vacant;
         review.told.extend(self.tell_stalled(&round));
         self.conclude(now, context, looks, &mut review, &mut wake);
-        self.watch(watched, &mut review);
+        self.watch(context.network, watched, &mut review);
         self.assign_unaddressed(&round);
         review.questions = self.questions(now);
         self.facts_next = self.facts.deadline(now);
@@ -358,7 +358,7 @@ impl Cluster {
         true
     }
 
-    fn watch(&mut self, watched: BTreeMap<(String, u32, u8), Vec<Watched>>, review: &mut Review) {
+    fn watch(&mut self, network: &Network, watched: BTreeMap<(String, u32, u8), Vec<Watched>>, review: &mut Review) {
         let all = watched.iter().flat_map(|((owner, ..), vips)| vips.iter().map(|vip| (owner.clone(), vip.address)));
         self.silences.retain(&all.collect());
         review.targets = watched
@@ -367,7 +367,8 @@ impl Cluster {
             .map(|((owner, link, rank), mut vips)| {
                 vips.sort_unstable();
                 let apart = self.facts.lost_with(&owner);
-                Target { owner, link, rank, apart, vips }
+                let cards = self.facts.cards_towards(&owner, network, link);
+                Target { owner, link, rank, apart, cards, vips }
             })
             .collect();
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use l2_types::Mac;
 
-use super::Verdict;
+use super::{OwnerRecord, Term, Verdict};
 use crate::detect::Side;
 
 /// What the last burst has shown of one address.
@@ -16,44 +16,83 @@ pub struct Silence {
     pub taken: Option<Mac>,
     /// On which side of the LAN this node is.
     pub side: Side,
+    /// It hears the owner itself, or the gateway and everybody else whom it heard lately: it has lost nobody but the owner.
+    pub certain: bool,
     /// How many landmarks that are no members this node hears.
     pub outside: u8,
 }
 
-/// Silent owners with their addresses, and since when.
+/// An owner that hears more hosts than so many times what this node hears is on the side of the clients.
+const OUTHEARD: u8 = 2;
+
+impl Silence {
+    /// decisions.md 24: whether an owner that says that it hears so many hosts hears so many more that most probably it is this node
+    /// which has lost the clients. Two nodes never hear quite the same; who has lost nobody needs no comparison.
+    pub fn is_outheard(self, theirs: u8) -> bool {
+        !self.certain && theirs > self.outside.saturating_mul(OUTHEARD)
+    }
+}
+
+/// One address: since when its owner is silent, under which record, and what was seen last.
+#[derive(Debug)]
+struct Found {
+    since: Instant,
+    term: Term,
+    silence: Silence,
+}
+
+/// Silent owners with their addresses.
 #[derive(Debug, Default)]
-pub struct Silences(BTreeMap<String, (Instant, BTreeMap<IpAddr, Silence>)>);
+pub struct Silences(BTreeMap<String, BTreeMap<IpAddr, Found>>);
 
 impl Silences {
     /// The detector has found something out.
     pub fn note(&mut self, now: Instant, verdict: Verdict) {
         match verdict {
-            Verdict::Silent { owner, vips, taken, side, outside } => {
-                let (_, silent) = self.0.entry(owner).or_insert_with(|| (now, BTreeMap::new()));
-                silent.extend(vips.into_iter().map(|vip| (vip, Silence { taken: None, side, outside })));
-                silent.extend(taken.into_iter().map(|(vip, by)| (vip, Silence { taken: Some(by), side, outside })));
+            Verdict::Silent { owner, vips, taken, side, certain, outside } => {
+                let known = self.0.entry(owner).or_default();
+                let free = vips.into_iter().map(|vip| (vip, None));
+                for (vip, taken) in free.chain(taken.into_iter().map(|(vip, by)| (vip, Some(by)))) {
+                    let before = known.get(&vip.address).filter(|found| found.term == vip.term);
+                    let since = before.map_or(now, |found| found.since);
+                    let silence = Silence { taken, side, certain, outside };
+                    known.insert(vip.address, Found { since, term: vip.term, silence });
+                }
             }
-            Verdict::Answers { owner } => {
-                self.0.remove(&owner);
+            Verdict::Answers { owner, vip } => {
+                if let Some(known) = self.0.get_mut(&owner) {
+                    known.remove(&vip);
+                }
             }
         }
     }
 
-    /// Whether `owner` does not answer for one of these: the strongest reason to take them.
-    pub fn of(&self, owner: &str, addresses: &[IpAddr]) -> Option<Silence> {
-        let (_, silent) = self.0.get(owner)?;
-        let found = addresses.iter().filter_map(|address| silent.get(address).copied());
+    fn found<'a>(&'a self, record: &'a OwnerRecord, addresses: &'a [IpAddr]) -> impl Iterator<Item = &'a Found> {
+        let known = self.0.get(&record.host).into_iter();
+        let found = known.flat_map(move |known| addresses.iter().filter_map(|address| known.get(address)));
+        // Under a newer record it has to be heard anew (R5).
+        found.filter(|found| found.term == record.term)
+    }
+
+    /// Whether the owner does not answer for one of these: the strongest reason to take them.
+    pub fn of(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<Silence> {
+        let found = self.found(record, addresses).map(|found| found.silence);
         found.max_by_key(|silence| (silence.taken.is_none(), silence.side))
     }
 
-    /// Since when it is silent.
+    /// Since when it is silent for all of these that it is silent for.
+    pub fn latest(&self, record: &OwnerRecord, addresses: &[IpAddr]) -> Option<Instant> {
+        self.found(record, addresses).map(|found| found.since).max()
+    }
+
+    /// Since when an owner is silent for anything.
     pub fn since(&self, owner: &str) -> Option<Instant> {
-        self.0.get(owner).map(|(since, _)| *since)
+        self.0.get(owner)?.values().map(|found| found.since).min()
     }
 
     /// Verdicts about owners of nothing that concerns us are forgotten.
     pub fn retain(&mut self, watched: &BTreeSet<(String, IpAddr)>) {
-        self.0.retain(|owner, (_, vips)| {
+        self.0.retain(|owner, vips| {
             vips.retain(|vip, _| watched.contains(&(owner.clone(), *vip)));
             !vips.is_empty()
         });
@@ -62,23 +101,61 @@ impl Silences {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Watched;
     use super::*;
 
+    const THIEF: Mac = Mac::new([2, 0, 0, 0, 0, 9]);
+
+    fn vip(last: u8) -> Watched {
+        Watched { address: IpAddr::from([10, 0, 0, last]), mac: Mac::new([2, 0, 0, 0, 1, 2]), term: Term(4) }
+    }
+
+    fn record(term: u64) -> OwnerRecord {
+        OwnerRecord { host: "node-2".into(), term: Term(term) }
+    }
+
+    fn silent(vips: Vec<Watched>, taken: Vec<(Watched, Mac)>) -> Verdict {
+        Verdict::Silent { owner: "node-2".into(), vips, taken, side: Side::Lesser, certain: false, outside: 1 }
+    }
+
     #[test]
-    fn of_a_group_the_address_that_nobody_answers_for_counts_and_an_owner_that_answers_is_forgotten() {
-        let (now, thief) = (Instant::now(), Mac::new([2, 0, 0, 0, 0, 9]));
-        let [free, taken, other] = [5, 6, 7].map(|last| IpAddr::from([10, 0, 0, last]));
+    fn of_a_group_the_address_that_nobody_answers_for_counts_and_one_that_answers_is_forgotten() {
+        let (now, [free, taken, other]) = (Instant::now(), [5, 6, 7].map(vip));
         let mut silences = Silences::default();
-        let owner = "node-2".to_owned();
-        let verdict =
-            Verdict::Silent { owner, vips: vec![free], taken: vec![(taken, thief)], side: Side::Lesser, outside: 1 };
-        silences.note(now, verdict);
-        let by = |addresses: &[IpAddr]| silences.of("node-2", addresses).map(|silence| silence.taken);
-        assert_eq!((by(&[taken]), by(&[taken, free]), by(&[other])), (Some(Some(thief)), Some(None), None));
+        silences.note(now, silent(vec![free], vec![(taken, THIEF)]));
+        let by = |vips: &[Watched]| {
+            let addresses: Vec<IpAddr> = vips.iter().map(|vip| vip.address).collect();
+            silences.of(&record(4), &addresses).map(|silence| silence.taken)
+        };
+        assert_eq!((by(&[taken]), by(&[taken, free]), by(&[other])), (Some(Some(THIEF)), Some(None), None));
         assert_eq!((silences.since("node-2"), silences.since("node-3")), (Some(now), None));
-        silences.retain(&BTreeSet::from([("node-2".to_owned(), taken)]));
-        assert_eq!(silences.of("node-2", &[free]), None);
-        silences.note(now, Verdict::Answers { owner: "node-2".into() });
-        assert_eq!(silences.of("node-2", &[taken]), None);
+        silences.note(now, Verdict::Answers { owner: "node-2".into(), vip: free.address });
+        assert_eq!(silences.of(&record(4), &[free.address]), None, "though another one is still missing");
+        assert!(silences.of(&record(4), &[taken.address]).is_some());
+        silences.retain(&BTreeSet::from([("node-2".to_owned(), free.address)]));
+        assert_eq!(silences.of(&record(4), &[taken.address]), None);
+    }
+
+    #[test]
+    fn what_was_found_under_an_older_record_says_nothing_about_a_newer_one() {
+        let (now, free) = (Instant::now(), vip(5));
+        let mut silences = Silences::default();
+        silences.note(now, silent(vec![free], Vec::new()));
+        assert_eq!(silences.of(&record(5), &[free.address]), None);
+        let later = now + std::time::Duration::from_secs(1);
+        silences.note(later, silent(vec![free], Vec::new()));
+        assert_eq!(silences.latest(&record(4), &[free.address]), Some(now), "it never answered between them");
+        silences.note(later, silent(vec![Watched { term: Term(5), ..free }], Vec::new()));
+        assert_eq!(silences.latest(&record(5), &[free.address]), Some(later));
+    }
+
+    #[test]
+    fn who_has_lost_nobody_but_the_owner_needs_no_comparison() {
+        for (certain, outside, theirs, outheard) in
+            [(true, 1, 8, false), (false, 1, 8, true), (false, 4, 8, false), (false, 0, 1, true), (false, 0, 0, false)]
+        {
+            let silence = Silence { taken: None, side: Side::Greater, certain, outside };
+            assert_eq!(silence.is_outheard(theirs), outheard, "{silence:?} {theirs}");
+        }
     }
 }

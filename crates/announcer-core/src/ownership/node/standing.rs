@@ -20,6 +20,8 @@ use crate::view::{ServiceKey, ServiceView};
 
 /// Between two addresses that go back where they belong.
 pub(super) const GIVE_BACK_PAUSE: Duration = Duration::from_secs(2);
+/// Nodes that watch an owner.
+const WATCHERS: usize = 2;
 /// So long everybody waits for the one before him to take what nobody owns: his Lease may outlive him.
 pub(super) const PASS_OVER: Duration = Duration::from_secs(2);
 
@@ -237,8 +239,7 @@ impl Cluster {
             return (owner, Step::Rest);
         }
         let addresses: Vec<IpAddr> = standing.addresses().collect();
-        let silent =
-            standing.owner_record.as_ref().and_then(|owner_record| self.silences.of(&owner_record.host, &addresses));
+        let silent = self.silence(standing);
         let step = decide(&Case {
             me: &self.me,
             group: standing.home_key(),
@@ -277,7 +278,13 @@ impl Cluster {
         if round.yield_at.is_some() || owner_record.host == self.me || standing.addresses.is_empty() {
             return None;
         }
-        let rank = self.rank(standing, &owner_record.host).filter(|rank| *rank < 2)?;
+        let watches = |rank: &usize| *rank < WATCHERS;
+        let rank = self.rank(standing, &owner_record.host).filter(watches).or_else(|| {
+            // A node of an older version goes by the names alone: whom it leaves to us nobody else watches.
+            let mixed = self.facts.has_older_versions();
+            let ring = || standing.candidates.rank(&owner_record.host, &self.me, |_| None).filter(watches);
+            mixed.then(ring).flatten().map(|rank| rank + WATCHERS)
+        })?;
         let there = self.towards(round, standing, &owner_record.host)?;
         let askable = standing.addresses.iter().filter(|(address, _)| can_ask(round.context.network, link, *address));
         let vips = askable.map(|(address, own)| Watched {
@@ -285,7 +292,7 @@ impl Cluster {
             mac: own.unwrap_or(there.mac),
             term: owner_record.term,
         });
-        let rank = u8::try_from(rank).expect("it is less than two");
+        let rank = u8::try_from(rank).expect("it is less than four");
         Some(((owner_record.host.clone(), link, rank), vips.collect()))
     }
 }

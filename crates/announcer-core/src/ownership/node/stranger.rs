@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use l2_types::Mac;
 
 use super::Cluster;
-use super::decide::{Asked, DESPITE_A_STRANGER, Holder, Step};
+use super::decide::{Asked, DESPITE_A_STRANGER, Holder, Step, THOUGH_IT_RENEWS};
 use super::silence::Silence;
 use super::standing::{Round, Standing};
 use crate::reason::Reason;
@@ -15,25 +15,33 @@ use crate::view::ServiceKey;
 /// How long a stranger's answers keep a node from taking an address after the Lease of its owner has run out.
 const STRANGERS_TIME: Duration = Duration::from_secs(5);
 /// What an owner has written after it was silent for so long shows whom it has lost.
-const TOLD_AFTER: Duration = Duration::from_secs(13);
-/// An owner that hears more hosts than so many times what this node hears is on the side of the clients.
-const OUTHEARD: u8 = 2;
+pub(super) const TOLD_AFTER: Duration = Duration::from_secs(13);
 
 impl Cluster {
-    /// decisions.md 24: whether the silent owner, whose Lease is fresh, hears so many more hosts that most probably it is this
-    /// node which has lost the clients. Two nodes never hear quite the same.
+    /// What the detector has found of a group's owner.
+    pub(super) fn silence(&self, standing: &Standing<'_>) -> Option<Silence> {
+        let addresses: Vec<_> = standing.addresses().collect();
+        self.silences.of(standing.owner_record.as_ref()?, &addresses)
+    }
+
+    fn silent_since(&self, standing: &Standing<'_>) -> Option<Instant> {
+        let addresses: Vec<_> = standing.addresses().collect();
+        self.silences.latest(standing.owner_record.as_ref()?, &addresses)
+    }
+
+    /// decisions.md 24: whether most probably it is this node which has lost the clients, and not the silent owner, whose Lease is
+    /// fresh. What an owner does not say of itself is no evidence.
     pub(super) fn is_outheard(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
-        let theirs = self.owner_hears(round, standing);
-        theirs.is_some_and(|theirs| theirs > silent.outside.saturating_mul(OUTHEARD))
+        self.owner_hears(round, standing).is_some_and(|theirs| silent.is_outheard(theirs))
     }
 
     /// The other way round: the silent owner still renews its Lease, and hears fewer hosts than this node by what it has written
     /// since. Then clients are here, though more nodes may be there.
     pub(super) fn is_outdone(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
         let Some(owner_record) = &standing.owner_record else { return false };
-        let since = self.silences.since(&owner_record.host).zip(self.facts.renewed_at(&owner_record.host));
+        let since = self.silent_since(standing).zip(self.facts.renewed_at(&owner_record.host));
         since.is_some_and(|(silent, renewed)| renewed >= silent + TOLD_AFTER)
-            && self.owner_hears(round, standing).unwrap_or(0) < silent.outside
+            && self.owner_hears(round, standing).is_some_and(|theirs| theirs < silent.outside)
     }
 
     /// How many hosts that are no members the owner hears, as it says.
@@ -53,7 +61,9 @@ impl Cluster {
         let key = &standing.primary().key;
         let since = match (&standing.owner_record, holder) {
             // Nobody knows the MAC of an unseen owner: it may be the owner itself that answers.
-            (Some(_), Holder::Alive | Holder::Unseen) => return None,
+            (Some(_), Holder::Unseen) => return None,
+            // It renews its Lease and does not answer: as if that had run out when it fell silent.
+            (Some(_), Holder::Alive) => self.silent_since(standing)? + self.facts.lease(),
             (Some(owner_record), Holder::Expired) => self.facts.expired_since(round.now, &owner_record.host)?,
             // A Lease that is gone, or was never known, would have run out by then.
             (None, _) | (_, Holder::Absent) => *self.vacant.get(key)? + self.facts.lease(),
@@ -65,12 +75,9 @@ impl Cluster {
 
     /// Who answers for a group whose owner does not.
     fn stranger(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<Mac> {
-        let addresses: Vec<_> = standing.addresses().collect();
-        let silent =
-            standing.owner_record.as_ref().and_then(|owner_record| self.silences.of(&owner_record.host, &addresses));
         let key = &standing.primary().key;
         let asked = || self.answered_by(key).filter(|_| self.asked(round.now, key) == Asked::Answered);
-        silent.and_then(|silent| silent.taken).or_else(asked)
+        self.silence(standing).and_then(|silent| silent.taken).or_else(asked)
     }
 
     /// What the authors of a group hear of a stranger who keeps it from being taken, or from whom it is taken.
@@ -84,10 +91,7 @@ impl Cluster {
     ) -> Vec<(ServiceKey, Reason, String)> {
         let until = self.strangers_until(round, standing, holder);
         let stranger = self.stranger(round, standing);
-        let addresses: Vec<_> = standing.addresses().collect();
-        let silent =
-            standing.owner_record.as_ref().and_then(|owner_record| self.silences.of(&owner_record.host, &addresses));
-        if let Some(until) = until.filter(|_| silent.is_some() || stranger.is_some()) {
+        if let Some(until) = until.filter(|_| self.silence(standing).is_some() || stranger.is_some()) {
             wake.at(until);
         }
         let Some(mac) = stranger else { return Vec::new() };
@@ -97,7 +101,7 @@ impl Cluster {
             .map(|owner_record| owner_record.host.as_str())
             .filter(|host| !host.is_empty());
         let first = owner.map_or(Some(0), |owner| self.rank(standing, owner));
-        let takes = *step == Step::Take(DESPITE_A_STRANGER);
+        let takes = matches!(step, Step::Take(why) if [DESPITE_A_STRANGER, THOUGH_IT_RENEWS].contains(why));
         // A member may have taken it a moment ago, by a record that has not come here yet.
         let successor = holder == Holder::Alive && self.facts.member_of(mac).is_some();
         if !takes && (first != Some(0) || owner.is_none() || successor) {
@@ -116,8 +120,8 @@ impl Cluster {
         );
         let text = if takes {
             format!(
-                "address {addresses}: its owner {owner} is silent and its Lease has run out, so node {} takes it, although {mac} \
-                 answers for it too. {remedy}",
+                "address {addresses}: its owner {owner} is silent{}, so node {} takes it, although {mac} answers for it too. {remedy}",
+                if holder == Holder::Alive { " though it renews its Lease" } else { " and its Lease has run out" },
                 self.me
             )
         } else if holder == Holder::Unseen {
@@ -128,8 +132,9 @@ impl Cluster {
         } else {
             format!(
                 "address {addresses}: its owner {owner} does not answer any more, and {mac} answers for it. It is taken when the \
-                 Lease of {owner} has run out for {} s. {remedy}",
-                STRANGERS_TIME.as_secs()
+                 Lease of {owner} has run out for {} s, and if {owner} goes on renewing that, {} s after it fell silent. {remedy}",
+                STRANGERS_TIME.as_secs(),
+                (self.facts.lease() + STRANGERS_TIME).as_secs()
             )
         };
         standing.members.iter().map(|view| (view.key.clone(), Reason::AddressConflict, text.clone())).collect()

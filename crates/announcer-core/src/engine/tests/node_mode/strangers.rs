@@ -65,3 +65,31 @@ fn an_owner_in_doubt_reads_its_record_before_it_believes_a_stranger() {
         assert!(!cluster.has(), "it says so: {who:?}");
     }
 }
+
+/// Its card in this LAN is dead and the one by which it reaches the API is not.
+#[test]
+fn whoever_answers_for_a_silent_owner_that_goes_on_renewing_its_lease_delays_its_successor_for_as_long_as_a_lease() {
+    for (who, alone) in [(STRANGER, false), (mac("node-2"), false), (STRANGER, true)] {
+        let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+        cluster.quiet(3000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
+        let mut speaks = |milliseconds| {
+            for step in 0..milliseconds / 25 {
+                if !alone {
+                    cluster.answers("node-2", "10.0.0.2");
+                }
+                let (address, mac) = ("10.0.0.5".parse().unwrap(), who.into());
+                let frame = Frame { link: 2, address, mac, what: Heard::Answer, to_us: true, payload: None };
+                cluster.node.feed(Input::Heard(frame));
+                if step % 200 == 0 {
+                    cluster.renew(&ALL);
+                }
+                cluster.node.pass_ms(25);
+            }
+            cluster.node.swaps.len()
+        };
+        assert_eq!(speaks(19_000), 0);
+        assert_eq!(speaks(6_000) > 0, !alone, "{who:?}");
+        let told = |text: &str| cluster.node.told.iter().any(|(_, told)| told.text.contains(text));
+        assert_eq!(told("though it renews its Lease"), !alone, "{:?}", cluster.node.told);
+    }
+}

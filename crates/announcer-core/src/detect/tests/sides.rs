@@ -1,0 +1,161 @@
+//! On which side of the LAN the detector says that we are, how certain that is, and what it says of single addresses.
+
+use super::*;
+
+/// The last verdict that somebody is silent: on the clients' side, for certain, hosts beside members.
+fn last(lan: &Lan) -> Option<(bool, bool, u8)> {
+    lan.verdicts.iter().rev().find_map(|(_, verdict)| match verdict {
+        Verdict::Silent { side, certain, outside, .. } => Some((*side == Side::Greater, *certain, *outside)),
+        Verdict::Answers { .. } => None,
+    })
+}
+
+/// A LAN with these hosts that are no members beside the gateway, all heard before.
+fn with_strangers(hosts: &[u8]) -> Lan {
+    let mut lan = Lan::new(&[target(2, 0, &[5])]);
+    let host =
+        |last: &u8| Landmark { link: LINK, address: vip(*last), mac: Some(mac(*last)), who: LandmarkKind::ApiServer };
+    let named: Vec<Landmark> = hosts.iter().map(host).chain([gateway()]).collect();
+    for host in hosts {
+        lan.hosts.insert(vip(*host));
+        lan.holders.insert(vip(*host), [mac(*host)].into());
+    }
+    lan.detector.landmarks(lan.now, &named, [LINK].into(), BTreeSet::new());
+    lan.run(Duration::from_secs(1));
+    lan
+}
+
+#[test]
+fn who_has_lost_nobody_but_the_owner_is_certain() {
+    for (name, hosts, lost, gateway_too, expected) in [
+        ("all are there", &[100, 101][..], &[][..], false, (true, true, 3)),
+        ("it has just started and knows the gateway alone", &[], &[], false, (true, true, 1)),
+        ("one host is missing", &[100, 101], &[100], false, (true, false, 2)),
+        ("the gateway is missing", &[100, 101], &[], true, (false, false, 2)),
+    ] {
+        let mut lan = with_strangers(hosts);
+        lan.kill(2);
+        for host in lost {
+            lan.holders.remove(&vip(*host));
+        }
+        if gateway_too {
+            lan.holders.remove(&GATEWAY);
+        }
+        lan.run(ms(240));
+        assert_eq!(last(&lan), Some(expected), "{name}");
+    }
+}
+
+#[test]
+fn who_hears_the_owner_is_certain_whatever_else_is_missing() {
+    let mut lan = Lan::new(&[target(2, 0, &[5, 6])]);
+    lan.run(Duration::from_secs(1));
+    lan.holders.remove(&vip(6));
+    lan.holders.remove(&GATEWAY);
+    lan.run(Duration::from_secs(2));
+    assert_eq!(last(&lan), Some((true, true, 0)));
+}
+
+#[test]
+fn a_host_that_went_home_minutes_ago_makes_nobody_uncertain() {
+    let mut lan = with_strangers(&[100]);
+    lan.holders.remove(&vip(100));
+    lan.run(Duration::from_secs(20));
+    lan.kill(2);
+    lan.run(ms(240));
+    assert_eq!(last(&lan), Some((true, true, 1)));
+}
+
+/// Of a LAN in which an answer takes 50 ms: longer than the burst.
+#[test]
+fn hosts_that_answer_slowly_are_counted_a_moment_later() {
+    let mut lan = with_strangers(&[100, 101, 102]);
+    lan.kill(2);
+    for host in [100, 101, 102] {
+        lan.holders.remove(&vip(host));
+    }
+    while last(&lan).is_none() {
+        lan.run(ms(1));
+    }
+    assert_eq!(last(&lan), Some((false, false, 1)));
+    let found = lan.now;
+    lan.run(ms(20));
+    for host in [100, 101, 102] {
+        lan.heard(vip(host), mac(host), Heard::Answer);
+    }
+    while last(&lan) != Some((true, true, 4)) {
+        lan.run(ms(1));
+        assert!(lan.now < found + ms(150), "{:?}", lan.verdicts);
+    }
+}
+
+#[test]
+fn each_address_that_answers_again_is_reported_though_another_one_is_still_missing() {
+    let mut lan = Lan::new(&[target(2, 0, &[5, 6])]);
+    lan.run(Duration::from_secs(1));
+    lan.kill(2);
+    lan.run(ms(240));
+    assert_eq!(lan.silent(), [(name(2), vec![vip(5), vip(6)], true)]);
+    lan.verdicts.clear();
+    lan.holders.insert(vip(5), [mac(2)].into());
+    lan.run(ms(200));
+    let answers: Vec<&Verdict> = lan.verdicts.iter().map(|(_, verdict)| verdict).collect();
+    assert!(answers.contains(&&Verdict::Answers { owner: name(2), vip: vip(5) }), "{answers:?}");
+    assert!(!answers.contains(&&Verdict::Answers { owner: name(2), vip: vip(6) }), "{answers:?}");
+}
+
+/// Its card got another MAC under the same record: what was reported is taken back all the same.
+#[test]
+fn an_owner_that_answers_from_a_new_card_is_reported_to_answer() {
+    let mut lan = Lan::new(&[target(2, 0, &[5])]);
+    lan.run(Duration::from_secs(1));
+    lan.kill(2);
+    lan.run(ms(240));
+    lan.verdicts.clear();
+    let mut moved = target(2, 0, &[5]);
+    (moved.vips[0].mac, moved.cards) = (mac(12), [mac(12)].into());
+    lan.detector.watch(lan.now, &[moved]);
+    lan.holders.insert(vip(5), [mac(12)].into());
+    lan.run(ms(200));
+    assert!(lan.verdicts.iter().any(|(_, verdict)| matches!(verdict, Verdict::Answers { .. })), "{:?}", lan.verdicts);
+}
+
+#[test]
+fn an_owner_with_two_cards_in_the_lan_is_asked_at_the_one_that_answers() {
+    let mut two = target(2, 0, &[5]);
+    two.cards = [mac(2), mac(12)].into();
+    let mut lan = Lan::new(&[two]);
+    lan.holders.insert(vip(5), [mac(12)].into());
+    lan.run(Duration::from_secs(20));
+    assert_eq!(lan.verdicts, [], "nobody else has it");
+    assert_eq!(lan.broadcasts(), 1, "one burst, answered at its first question");
+    assert_eq!(lan.asks.last().map(|(_, ask)| ask.to), Some(mac(12)));
+    lan.holders.remove(&vip(5));
+    lan.run(ms(240));
+    assert_eq!(lan.silent().len(), 1);
+}
+
+#[test]
+fn what_the_card_beneath_a_macvlan_answers_is_no_sign_of_it() {
+    let mut leased = target(2, 0, &[5]);
+    (leased.vips[0].mac, leased.cards) = (mac(50), [mac(2), mac(12)].into());
+    let mut lan = Lan::new(&[leased]);
+    lan.run(Duration::from_secs(1));
+    lan.holders.insert(vip(5), [mac(2)].into());
+    lan.run(ms(240));
+    let Some((_, Verdict::Silent { taken, .. })) = lan.verdicts.first() else { panic!("{:?}", lan.verdicts) };
+    assert_eq!(taken.len(), 1);
+}
+
+/// Another router has taken over the gateway's address, with its own MAC.
+#[test]
+fn a_gateway_that_moved_to_another_router_is_still_the_gateway() {
+    for moved in [ms(0), Duration::from_secs(30)] {
+        let mut lan = with_strangers(&[100]);
+        lan.holders.insert(GATEWAY, [mac(77)].into());
+        lan.run(moved);
+        lan.kill(2);
+        lan.run(ms(240));
+        assert_eq!(last(&lan), Some((true, true, 2)), "{moved:?} ago");
+    }
+}

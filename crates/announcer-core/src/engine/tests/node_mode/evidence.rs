@@ -1,0 +1,139 @@
+//! What is held against an owner, and what in its favour: hosts that it says it hears, answers for other addresses, verdicts under
+//! an older record, cards of an older version.
+
+use super::*;
+
+/// What node-3 says of itself: it hears so many hosts.
+fn hearing(node: &str, hosts: u8) -> Card {
+    Card { hears: [("eth0".to_owned(), hosts)].into(), ..card(node) }
+}
+
+/// node-3 is the owner and hears eight hosts; node-1 hears the gateway, if any.
+fn beside_an_owner_that_hears_many(views: &[ServiceView]) -> Cluster {
+    let mut cluster = Cluster::new(&ALL, views);
+    cluster.member("node-3", hearing("node-3", 8));
+    cluster
+}
+
+fn gateway_answers(cluster: &mut Cluster) {
+    let (address, mac) = ("10.0.0.254".parse().unwrap(), [2, 0, 0, 0, 9, 9].into());
+    cluster.node.feed(Input::Heard(Frame { link: 2, address, mac, what: Heard::Answer, to_us: true, payload: None }));
+}
+
+/// For so long these answer, and the gateway if it is there.
+fn pass(cluster: &mut Cluster, milliseconds: u64, answering: &[(&str, &str)], gateway: bool) {
+    for _ in 0..milliseconds / 5 {
+        if gateway {
+            gateway_answers(cluster);
+        }
+        for (node, address) in answering {
+            cluster.answers(node, address);
+        }
+        cluster.node.pass_ms(5);
+    }
+}
+
+#[test]
+fn a_node_that_knows_few_hosts_takes_from_a_dead_owner_at_once_unless_it_has_lost_the_gateway() {
+    for (gateway, takes) in [(true, true), (false, false)] {
+        let mut cluster = beside_an_owner_that_hears_many(&[seated("web", "10.0.0.5", "node-3", 4)]);
+        pass(&mut cluster, 2000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], true);
+        pass(&mut cluster, 300, &[("node-2", "10.0.0.2")], gateway);
+        assert_eq!(cluster.node.swaps.len(), usize::from(takes), "gateway {gateway}");
+    }
+}
+
+#[test]
+fn an_owner_that_answers_for_one_address_and_not_for_another_loses_that_whomever_it_hears() {
+    let views = [seated("web", "10.0.0.5", "node-3", 4), seated("other", "10.0.0.6", "node-3", 3)];
+    let mut cluster = beside_an_owner_that_hears_many(&views);
+    let alive = [("node-3", "10.0.0.6"), ("node-2", "10.0.0.2")];
+    pass(&mut cluster, 2000, &[&[("node-3", "10.0.0.5")][..], &alive].concat(), false);
+    pass(&mut cluster, 1000, &alive, false);
+    let taken: Vec<&str> = cluster.node.swaps.iter().map(|(key, _)| key.name.as_str()).collect();
+    assert_eq!(taken, ["web"]);
+}
+
+#[test]
+fn an_address_that_answers_again_is_left_alone_though_another_one_of_its_owner_is_still_missing() {
+    let views = [seated("web", "10.0.0.5", "node-3", 4), seated("other", "10.0.0.6", "node-3", 3)];
+    let mut cluster = Cluster::new(&ALL, &views);
+    let (both, other) =
+        ([("node-3", "10.0.0.5"), ("node-3", "10.0.0.6"), ("node-2", "10.0.0.2")], [("node-2", "10.0.0.2")]);
+    cluster.quiet(2000, &both, &ALL);
+    cluster.quiet(300, &other, &[]);
+    let asked: Vec<_> = cluster.node.swaps.drain(..).collect();
+    assert_eq!(asked.len(), 2);
+    // It was only paused, and has one of the two still. The API was away for a moment.
+    for (key, swap) in asked {
+        cluster.answered((key, swap), Swapped::Failed("no answer".into()));
+    }
+    cluster.node.swaps.clear();
+    cluster.answers("node-3", "10.0.0.5");
+    cluster.quiet(1000, &both[..1], &[]);
+    let taken: BTreeSet<String> = cluster.node.swaps.iter().map(|(key, _)| key.name.clone()).collect();
+    assert_eq!(taken, BTreeSet::from(["other".to_owned()]));
+}
+
+#[test]
+fn a_verdict_under_an_older_record_takes_nothing_from_the_owner_under_a_newer_one() {
+    let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-3", 4)]);
+    cluster.quiet(2000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
+    cluster.quiet(300, &[("node-2", "10.0.0.2")], &[]);
+    let asked = cluster.node.swaps.pop().expect("it is silent");
+    cluster.answered(asked, Swapped::Failed("no answer".into()));
+    cluster.node.swaps.clear();
+    // Somebody had removed the annotations, and it has written them again.
+    cluster.shows("web", "node-3", 6);
+    cluster.quiet(3000, &[("node-3", "10.0.0.5"), ("node-2", "10.0.0.2")], &ALL);
+    assert_eq!(cluster.node.swaps, []);
+}
+
+/// The other nodes are with the owner, the gateway is here, and both sides see the API.
+#[test]
+fn an_owner_whose_card_does_not_say_whom_it_hears_is_not_believed_to_hear_nobody() {
+    for (owner, takes) in [(card("node-5"), false), (hearing("node-5", 0), true)] {
+        let mut cluster =
+            Cluster::new(&["node-1", "node-2", "node-3", "node-4"], &[seated("web", "10.0.0.5", "node-5", 4)]);
+        cluster.member("node-5", owner.clone());
+        let others = [("node-2", "10.0.0.2"), ("node-3", "10.0.0.3"), ("node-4", "10.0.0.4")];
+        pass(&mut cluster, 2000, &[&[("node-5", "10.0.0.5")][..], &others].concat(), true);
+        for _ in 0..5 {
+            cluster.renew(&["node-1", "node-2", "node-3", "node-4"]);
+            cluster.member("node-5", owner.clone());
+            pass(&mut cluster, 4000, &[], true);
+        }
+        assert_eq!(!cluster.node.swaps.is_empty(), takes, "{:?}", owner.hears);
+    }
+}
+
+#[test]
+fn each_renewal_says_whom_this_node_hears_by_then_and_that_it_hears_nobody() {
+    let mut cluster = owner(&ALL);
+    let said = |cluster: &Cluster| cluster.node.cards.last().unwrap().hears.get("eth0").copied();
+    assert_eq!(said(&cluster), Some(0));
+    for hears in [true, false] {
+        for _ in 0..4 {
+            cluster.renew(&ALL);
+            pass(&mut cluster, 5000, &[], hears);
+        }
+        assert_eq!(said(&cluster), Some(u8::from(hears)));
+    }
+}
+
+/// Nodes of the version before go by the names alone and leave node-5 to node-1; by hypervisors node-1 is not among the first two.
+#[test]
+fn beside_nodes_of_an_older_version_an_owner_is_watched_by_whom_either_version_names() {
+    for (older, takes) in [(true, true), (false, false)] {
+        let nodes = ["node-1", "node-2", "node-3", "node-4", "node-5"];
+        let mut cluster = Cluster::new(&[], &[seated("web", "10.0.0.5", "node-5", 4)]);
+        for (node, host) in nodes.into_iter().zip(["a", "b", "c", "d", "a"]) {
+            cluster.node.feed(Input::Node(node.to_owned(), Some(NodeFacts { host: Some(host.to_owned()), ..FACTS })));
+            cluster.member(node, if older { card(node) } else { hearing(node, 1) });
+        }
+        let others = [("node-2", "10.0.0.2"), ("node-3", "10.0.0.3"), ("node-4", "10.0.0.4")];
+        cluster.quiet(2000, &[&[("node-5", "10.0.0.5")][..], &others].concat(), &[]);
+        cluster.quiet(700, &others, &[]);
+        assert_eq!(!cluster.node.swaps.is_empty(), takes, "older {older}");
+    }
+}
