@@ -12,6 +12,7 @@ use harvester_sim::serve::tls::{Authority, serve};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
+use serde_json::json;
 use testbed::addresses::{API_PORT, HARVESTER};
 use testbed::{Task, wait_for};
 
@@ -36,6 +37,61 @@ impl Impostor {
             if found { Ok(()) } else { Err(format!("{asked:#?}")) }
         })
         .await
+    }
+}
+
+/// Another Harvester, with a namespace of the same name and a machine of its own. It notes what is written to it.
+pub struct OtherHarvester {
+    authority: Authority,
+    writes: Arc<Mutex<Vec<String>>>,
+    _task: Task,
+}
+
+/// Where its API listens.
+const OTHER_PORT: u16 = 6999;
+
+impl OtherHarvester {
+    /// Beside the bed's own, in the same namespace of the machine.
+    pub fn start(bed: &Bed) -> Result<Self> {
+        let authority = Authority::new()?;
+        let acceptor = authority.acceptor(&[HARVESTER.to_string()])?;
+        let writes: Arc<Mutex<Vec<String>>> = Arc::default();
+        let written = Arc::clone(&writes);
+        let listening = move || async move {
+            let list = |items: serde_json::Value| json!({"metadata": {"resourceVersion": "1"}, "items": items});
+            let answer = move |method: Method, uri: Uri| {
+                let written = Arc::clone(&written);
+                async move {
+                    if method != Method::GET {
+                        lock(&written).push(format!("{method} {uri}"));
+                    }
+                    if uri.query().is_some_and(|query| query.contains("watch")) {
+                        tokio::time::sleep(Duration::from_mins(2)).await;
+                    }
+                    let metadata =
+                        json!({"name": "other", "namespace": VM_NAMESPACE, "uid": "other", "resourceVersion": "1"});
+                    let machine = json!({"metadata": metadata, "spec": {}, "status": {"printableStatus": "Running"}});
+                    let machines = uri.path().ends_with("/virtualmachines");
+                    (StatusCode::OK, axum::Json(list(if machines { json!([machine]) } else { json!([]) })))
+                }
+            };
+            let listener = tokio::net::TcpListener::bind((HARVESTER, OTHER_PORT)).await.expect("the port is free");
+            let _ = serve(listener, acceptor, Router::new().fallback(answer)).await;
+        };
+        let task = bed.harvester.namespace().task("other harvester", listening)?;
+        Ok(Self { authority, writes, _task: task })
+    }
+
+    /// The file that leads to it.
+    pub fn cloud_config(&self, bed: &Bed) -> Result<String> {
+        let right = CloudConfig::parse(bed.fresh_cloud_config()?.as_bytes())?;
+        let server = format!("https://{HARVESTER}:{OTHER_PORT}");
+        Ok(cloud_config::render(&server, &self.authority.certificate_pem, &right.namespace, "a-token"))
+    }
+
+    /// What it was asked to write so far.
+    pub fn writes(&self) -> Vec<String> {
+        lock(&self.writes).clone()
     }
 }
 

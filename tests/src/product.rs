@@ -106,6 +106,7 @@ pub struct Program {
     binary: PathBuf,
     args: Mutex<Vec<String>>,
     env: Mutex<Vec<(String, String)>>,
+    files: Mutex<Vec<(PathBuf, String)>>,
     capabilities: Vec<String>,
     process: Mutex<Option<Process>>,
 }
@@ -118,6 +119,7 @@ impl Program {
             binary: binary()?,
             args: Mutex::new(args),
             env: Mutex::new(env),
+            files: Mutex::default(),
             capabilities,
             process: Mutex::default(),
         })
@@ -130,6 +132,7 @@ impl Program {
             binary: self.binary.clone(),
             args: Mutex::new(lock(&self.args).clone()),
             env: Mutex::new(lock(&self.env).clone()),
+            files: Mutex::new(lock(&self.files).clone()),
             capabilities: self.capabilities.clone(),
             process: Mutex::default(),
         }
@@ -154,12 +157,15 @@ impl Program {
         let capabilities: Vec<&str> = self.capabilities.iter().map(String::as_str).collect();
         let confined = confined(&command, &capabilities);
         let mut wrapped = Command::new("unshare");
+        let files = lock(&self.files);
+        let files = files.iter().map(|(own, at)| format!("mount --bind {} {at} && ", own.display()));
+        let files = files.collect::<Vec<_>>().concat();
         wrapped
             .args(["--mount", "--", "sh", "-c"])
-            .arg(
-                "mount -o remount,bind,ro / && mount --bind /proc/sys /proc/sys && \
-                 mount -o remount,bind,ro /proc/sys && exec \"$@\"",
-            )
+            .arg(format!(
+                "{files}mount -o remount,bind,ro / && mount --bind /proc/sys /proc/sys && \
+                 mount -o remount,bind,ro /proc/sys && exec \"$@\""
+            ))
             .arg(&self.name)
             .arg(confined.get_program())
             .args(confined.get_args());
@@ -269,6 +275,11 @@ impl Handle<'_> {
         let mut env = lock(&self.program.env);
         env.retain(|(known, _)| known != name);
         env.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// From the next start on it finds this file in the place of one that the machine has, as the kubelet mounts `/etc/resolv.conf`.
+    pub fn set_file(&self, own: PathBuf, at: &str) {
+        lock(&self.program.files).push((own, at.to_owned()));
     }
 
     /// The host on which it runs.

@@ -10,6 +10,8 @@ use testbed::{Helm, programs};
 
 #[path = "chart/announcer_values.rs"]
 mod announcer_values;
+#[path = "chart/defects.rs"]
+mod defects;
 #[path = "chart/names.rs"]
 mod names;
 

@@ -101,6 +101,48 @@ async fn power_process_and_orderly_end_of_the_owner() {
     vip.is_deleted().await;
 }
 
+/// The second one while the first is still down: the last node has nobody to ask about itself but the LAN.
+#[tokio::test]
+async fn two_power_losses_in_a_row_leave_the_address_on_the_last_node() {
+    if e2e::skip() {
+        return;
+    }
+    let (_alone, bed) = alone().await;
+    let case = bed.case("twice").await.unwrap();
+    let vip = Vip::new(&bed, &case, 157).await;
+    let watch = vip.watch();
+    bed.power_off(vip.owner).unwrap();
+    let second = vip.moved_from(vip.owner).await;
+    let_it_happen(2).await;
+    at_most(FAILOVER, "first power loss", watch).unwrap();
+
+    let last = (1..=3).find(|n| ![vip.owner, second].contains(n)).unwrap();
+    vip.web.publish(&[bed.pod(last)]).await.unwrap();
+    // What the first one's kernel still has goes at its deadline, and kube-proxy learns of the endpoint.
+    vip.is_gone_from(vip.owner).await;
+    let_it_happen(3).await;
+    let term = vip.term().await;
+    let watch = vip.watch();
+    bed.power_off(second).unwrap();
+    assert_eq!(vip.moved_from(second).await, last);
+    let_it_happen(2).await;
+    at_most(FAILOVER, "second power loss", watch).unwrap();
+    let newer = vip.term().await;
+    assert!(newer > term, "{newer} after {term}");
+
+    // Both come back and take nothing away.
+    vip.is_gone_from(second).await;
+    let watch = vip.watch();
+    for n in [vip.owner, second] {
+        bed.power_on(n).unwrap();
+        bed.wait_until_announcing(n).await.unwrap();
+    }
+    let_it_happen(3).await;
+    nothing_was_lost("the lost nodes return", watch).unwrap();
+    vip.is_announced_by(last).await;
+    vip.is_deleted().await;
+}
+
 #[tokio::test]
 async fn an_api_that_is_away_for_the_owner_or_for_all_moves_nothing() {
     if e2e::skip() {

@@ -3,31 +3,22 @@
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use axum::Router;
-use axum::http::{Method, StatusCode, Uri};
+use e2e::host::OtherHarvester;
 use e2e::watch::let_it_happen;
 use e2e::{Bed, Beds, NodeSketch, PATIENCE, VM_NAMESPACE, service, wait_for};
-use harvester_api::cloud_config::{self, CloudConfig};
 use harvester_api::load_balancer::LoadBalancer;
-use harvester_sim::serve::tls::{Authority, serve};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use testbed::Task;
-use testbed::addresses::HARVESTER;
 use tokio::sync::MutexGuard;
 
 // What a copy leaves is no place for another test.
 static WRONG: Beds = Beds::new();
 static COPY: Beds = Beds::new();
-
-/// Where the other Harvester's API listens.
-const OTHER_PORT: u16 = 6999;
 
 /// One node, a controller of its own, no announcers.
 async fn alone(beds: &'static Beds) -> (MutexGuard<'static, ()>, Arc<Bed>) {
@@ -64,39 +55,6 @@ async fn versions(bed: &Bed) -> BTreeMap<String, String> {
     found
 }
 
-/// Another Harvester with the same namespace and a machine of its own. It counts what is written to it.
-fn other_harvester(bed: &Bed, authority: &Authority, writes: &Arc<AtomicUsize>) -> Task {
-    let acceptor = authority.acceptor(&[HARVESTER.to_string()]).unwrap();
-    let writes = Arc::clone(writes);
-    let listening = move || async move {
-        let list = |items: serde_json::Value| json!({"metadata": {"resourceVersion": "1"}, "items": items});
-        let answer = move |method: Method, uri: Uri| {
-            let writes = Arc::clone(&writes);
-            async move {
-                if method != Method::GET {
-                    writes.fetch_add(1, Ordering::Relaxed);
-                }
-                if uri.query().is_some_and(|query| query.contains("watch")) {
-                    tokio::time::sleep(Duration::from_mins(2)).await;
-                }
-                let machine = json!({"metadata": {"name": "other", "namespace": VM_NAMESPACE, "uid": "other", "resourceVersion": "1"},
-                    "spec": {}, "status": {"printableStatus": "Running"}});
-                let machines = uri.path().ends_with("/virtualmachines");
-                (StatusCode::OK, axum::Json(list(if machines { json!([machine]) } else { json!([]) })))
-            }
-        };
-        let listener = tokio::net::TcpListener::bind((HARVESTER, OTHER_PORT)).await.expect("the port is free");
-        let _ = serve(listener, acceptor, Router::new().fallback(answer)).await;
-    };
-    bed.harvester.namespace().task("other harvester", listening).unwrap()
-}
-
-fn cloud_config_of_the_other(bed: &Bed, authority: &Authority) -> String {
-    let right = CloudConfig::parse(bed.fresh_cloud_config().unwrap().as_bytes()).unwrap();
-    let server = format!("https://{HARVESTER}:{OTHER_PORT}");
-    cloud_config::render(&server, &authority.certificate_pem, &right.namespace, "a-token")
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_file_is_not_used_nor_anything_written_and_the_right_one_is_within_five_seconds() {
     if e2e::skip() {
@@ -111,19 +69,17 @@ async fn a_wrong_file_is_not_used_nor_anything_written_and_the_right_one_is_with
     })
     .await;
     let_it_happen(2).await;
-    let (before, writes) = (versions(&bed).await, Arc::new(AtomicUsize::new(0)));
-    let authority = Authority::new().unwrap();
-    let _other = other_harvester(&bed, &authority, &writes);
+    let (before, other) = (versions(&bed).await, OtherHarvester::start(&bed).unwrap());
     let right = bed.fresh_cloud_config().unwrap();
 
     // While it runs: the one before stays in use.
-    bed.write_cloud_config(&cloud_config_of_the_other(&bed, &authority)).unwrap();
+    bed.write_cloud_config(&other.cloud_config(&bed).unwrap()).unwrap();
     let about = ("kube-system", "Lease", e2e::host::CCM_LEASE);
     let told =
         bed.wait_for_event(about.0, about.1, about.2, "CloudConfigInvalid", "none of this cluster's").await.unwrap();
     assert!(told.message.contains("identity confirm"), "{}", told.message);
     let_it_happen(5).await;
-    assert_eq!((versions(&bed).await, writes.load(Ordering::Relaxed)), (before.clone(), 0));
+    assert_eq!((versions(&bed).await, other.writes()), (before.clone(), Vec::new()));
     let during = case.create(service("during").tcp(80)).await.unwrap();
     during.published().await.unwrap();
     during.delete().await.unwrap();
@@ -142,7 +98,7 @@ async fn a_wrong_file_is_not_used_nor_anything_written_and_the_right_one_is_with
     let mut before = before;
     before.insert("service waiting".into(), waiting.get().await.unwrap().resource_version().unwrap());
     let_it_happen(15).await;
-    assert_eq!((versions(&bed).await, writes.load(Ordering::Relaxed)), (before, 0), "nothing is written anywhere");
+    assert_eq!((versions(&bed).await, other.writes()), (before, Vec::new()), "nothing is written anywhere");
     assert!(bed.node("node1").await.unwrap().is_some(), "no Node is deleted");
 
     bed.set_ready("node1", true).await.unwrap();

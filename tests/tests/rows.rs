@@ -8,6 +8,7 @@ use std::sync::Arc;
 use e2e::product::{CCM_ACCOUNT, binary};
 use e2e::watch::let_it_happen;
 use e2e::{Bed, CLUSTER, EventFact, PATIENCE, Shared, VM_NAMESPACE, service, wait_for};
+use harvester_api::keys::cloudprovider;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use serde_json::Value;
@@ -22,7 +23,18 @@ async fn bed() -> Arc<Bed> {
 
 /// A cluster whose administrator has given it no name.
 async fn unnamed() -> Arc<Bed> {
-    UNNAMED.get(|| Bed::builder().nodes(1).ccm_arg("--cluster-name=kubernetes").start()).await.unwrap()
+    let start = || async {
+        let bed = Bed::builder().nodes(1).ccm_arg("--cluster-name=kubernetes").not_started().start().await?;
+        // Nor does its machine tell one.
+        let mut machine = bed.machine("node1", &[&bed.lan.host(1).ipv4().to_string()]);
+        machine.cluster = None;
+        bed.machines().await?.save(&machine).await?;
+        bed.ccm().start()?;
+        bed.announcer(1).start()?;
+        bed.wait_until_initialized().await?;
+        Ok(bed)
+    };
+    UNNAMED.get(start).await.unwrap()
 }
 
 /// Requests of the cloud controller manager to both API servers since the bed was made.
@@ -87,7 +99,8 @@ async fn a_cluster_without_a_name_is_told_so_once() {
     let case = bed.case("unnamed").await.unwrap();
     let mut services = Vec::new();
     for n in 0..3 {
-        let web = case.expose(service(&format!("web{n}")).tcp(80)).await.unwrap();
+        // No pool is found for machines that nobody knows.
+        let web = case.expose(service(&format!("web{n}")).ipam("dhcp").tcp(80)).await.unwrap();
         services.push((web.settled().await.unwrap(), web));
     }
     for (_, web) in &services {
@@ -97,7 +110,15 @@ async fn a_cluster_without_a_name_is_told_so_once() {
     let log = bed.ccm().log_tail(10_000);
     let warned: Vec<&str> =
         log.lines().filter(|line| line.contains("--cluster-name") && line.contains("unique")).collect();
-    assert_eq!(warned.len(), 1, "{warned:#?}");
+    // Once at the start, and once for each object that is made under such a name: ccm.md 8.2.
+    let (made, start): (Vec<&str>, Vec<&str>) =
+        warned.iter().partition(|line| line.contains("creating a load balancer"));
+    assert_eq!((start.len(), made.len()), (1, services.len()), "{warned:#?}");
+    // W-11: without a name the machines cannot be told from others', which is said once, too.
+    let untold = log.lines().filter(|line| line.contains("no NAD mapping without a name")).count();
+    assert_eq!(untold, 1, "{log}");
+    let maps: Api<ConfigMap> = Api::namespaced(bed.client().await.unwrap(), "kube-system");
+    assert_eq!(maps.get_opt("harvester-nad-mapping").await.unwrap().and_then(|map| map.data), None);
     for (address, web) in services {
         web.delete_with(address).await.unwrap();
     }
@@ -117,6 +138,53 @@ async fn a_cluster_with_a_name_has_a_mapping() {
     })
     .await
     .unwrap();
+}
+
+/// W-53.
+#[tokio::test]
+async fn what_becomes_of_services_and_of_the_mapping_is_counted() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("metrics").await.unwrap();
+    let web = case.expose(service("web").tcp(80)).await.unwrap();
+    let address = web.settled().await.unwrap();
+    let stuck = case.expose(service("stuck").annotation(cloudprovider::IP_POOL, "missing").tcp(80)).await.unwrap();
+    let kubectl = |words: &[&str]| bed.control_plane.kubectl(words).unwrap();
+    kubectl(&["create", "serviceaccount", "reader", "-n", case.namespace()]);
+    kubectl(&["create", "clusterrole", "reader-of-metrics", "--verb=get", "--non-resource-url=/metrics"]);
+    let account = format!("--serviceaccount={}:reader", case.namespace());
+    kubectl(&["create", "clusterrolebinding", "reader-of-metrics", "--clusterrole=reader-of-metrics", &account]);
+    let token = kubectl(&["create", "token", "reader", "-n", case.namespace()]);
+    let header = format!("Authorization: Bearer {}", token.trim());
+    wait_for("every figure", PATIENCE, || async {
+        let words = ["curl", "-sk", "-m", "10", "-H", &header, "https://127.0.0.1:10258/metrics"];
+        let text = bed.ccm().host().exec(words).map_err(|error| format!("{error:#}"))?;
+        let value = |series: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+            line.and_then(|value| value.trim().parse::<f64>().ok())
+        };
+        let all = |prefix: &str| -> f64 {
+            let lines = text.lines().filter(|line| line.starts_with(prefix));
+            lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        };
+        let found = [
+            ("allocated", value("harvester_loadbalancer_allocation_seconds_count").is_some_and(|count| count >= 1.0)),
+            ("waiting", all("harvester_loadbalancer_waiting{") >= 1.0),
+            ("leaks", value("harvester_loadbalancer_possible_leaks_total") == Some(0.0)),
+            ("networks", value("harvester_nad_mapping_networks").is_some_and(|count| count >= 1.0)),
+            ("names", value("harvester_known_hostnames").is_some()),
+            ("name", value("harvester_cluster_name_mismatch") == Some(0.0)),
+        ];
+        let missing: Vec<_> = found.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} in\n{text}")) }
+    })
+    .await
+    .unwrap();
+    stuck.delete().await.unwrap();
+    stuck.wait_until_gone().await.unwrap();
+    web.delete_with(address).await.unwrap();
 }
 
 /// W-47.

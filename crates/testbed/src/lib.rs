@@ -42,6 +42,7 @@ pub mod wait;
 pub use cluster::api_server::ApiServer;
 pub use cluster::audit::{Audit, AuditLog, Request};
 pub use cluster::control_plane::{ControlPlane, ControlPlaneBuilder};
+pub use cluster::copy::Copy;
 pub use cluster::credentials::Credentials;
 pub use cluster::harvester::{HarvesterBuilder, HarvesterSide, VmSpec};
 pub use cluster::sim_node::{NodeSpec, ProxyMode, SimNode, SimPod};

@@ -329,6 +329,8 @@ mod tests {
         assert_eq!(flags.serving.secure_port, 10258);
         assert_eq!(flags.election.leader_elect_resource_name, "cloud-controller-manager");
         assert!(flags.election.leader_elect);
+        let other = parsed(&["--leader-elect-resource-name=other"]).unwrap();
+        assert_eq!(other.election.leader_elect_resource_name, "other", "the flag changes it");
     }
 
     #[test]

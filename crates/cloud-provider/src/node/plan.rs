@@ -191,6 +191,20 @@ mod tests {
         }
     }
 
+    /// W-10.
+    #[test]
+    fn an_initialised_node_is_never_tainted_again_whatever_its_machine_says() {
+        let mut view = node("n");
+        view.taints = vec![taint("other")];
+        let moved = InstanceMetadata { zone: "rack-2".into(), addresses: vec![internal("10.0.0.2")], ..machine() };
+        for rules in [FOLLOW, STAY] {
+            for machine in [machine(), moved.clone()] {
+                let plan = plan(&view, &machine, rules).unwrap();
+                assert_eq!(plan.taints, None, "{rules:?} {plan:?}");
+            }
+        }
+    }
+
     #[test]
     fn initialising_writes_addresses_then_id_labels_and_the_other_taints_in_one_request() {
         let plan = plan(&tainted(), &machine(), FOLLOW).unwrap();

@@ -247,6 +247,10 @@ mod tests {
         bound.bound.insert("uid-x".into(), "someone".into());
         assert_eq!(bound.find(&node("a", None)), "y");
         assert_eq!(farm(&["a"], &[]).label("a", "other").find(&node("a", None)), "nobody");
+        // Whoever made the machine: its label counts, and the node driver's own says nothing.
+        let mut made = farm(&["x", "y"], &says).label("x", "demo").label("y", "other");
+        Arc::make_mut(&mut made.vmis[1]).labels.insert(keys::harvester::CREATOR, "docker-machine-driver-harvester");
+        assert_eq!(made.find(&node("a", None)), "x");
     }
 
     #[test]

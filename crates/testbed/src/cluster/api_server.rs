@@ -7,7 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use kube::Client;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PostParams;
+use kube::{Api, Client};
 
 use crate::addresses::API_PORT;
 use crate::cluster::audit::{self, AuditLog};
@@ -62,6 +66,7 @@ impl ApiServer {
                 "kubernetes.default",
                 "kubernetes.default.svc",
                 "kubernetes.default.svc.cluster.local",
+                crate::addresses::HARVESTER_NAME,
             ],
         )?;
         // system:masters: it also speaks to kubelets, for logs and exec.
@@ -207,6 +212,25 @@ impl ApiServer {
             self.write(&name, kubeconfig(&server, self.authority.certificate_pem(), identity, namespace))?;
         }
         Ok(credentials)
+    }
+
+    /// Kubeconfigs with a token of a ServiceAccount, which is made if it does not exist. What it may do is for the caller to bind.
+    pub(crate) async fn service_account(&self, namespace: &str, name: &str) -> Result<Credentials> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, namespace);
+        let failed = || format!("failed to make a token for ServiceAccount {namespace}/{name}");
+        if accounts.get_opt(name).await.with_context(failed)?.is_none() {
+            let account = ServiceAccount {
+                metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() },
+                ..ServiceAccount::default()
+            };
+            accounts.create(&PostParams::default(), &account).await.with_context(failed)?;
+        }
+        let spec = TokenRequestSpec { expiration_seconds: Some(86_400), ..TokenRequestSpec::default() };
+        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let answer =
+            accounts.create_token_request(name, &PostParams::default(), &request).await.with_context(failed)?;
+        let token = answer.status.context("the API server gave no token")?.token;
+        self.credentials(&format!("{namespace}_{name}"), &Identity::Token(token), None)
     }
 
     pub(crate) fn url_inside(&self) -> String {

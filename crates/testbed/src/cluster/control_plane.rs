@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace as KubeNamespace, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PostParams};
@@ -16,9 +15,9 @@ use crate::addresses::{CONTROL_PLANE, KUBERNETES_SERVICE, MANAGEMENT_PREFIX, SER
 use crate::cluster::api_server::{ApiServer, START_DEADLINE, Settings};
 use crate::cluster::audit::AuditLog;
 use crate::cluster::controllers::{start_controller_manager, start_scheduler};
+use crate::cluster::copy::{COPY_PREFIX, Copy};
 use crate::cluster::credentials::Credentials;
-use crate::cluster::etcd::Etcd;
-use crate::cluster::kubeconfig::Identity;
+use crate::cluster::etcd::{Etcd, renamed};
 use crate::net::host::Host;
 use crate::net::namespace::Namespace;
 use crate::net::segment::{Nic, Segment};
@@ -52,6 +51,13 @@ pub struct ControlPlaneBuilder {
     etcd_members: Option<u8>,
 }
 
+/// Where the API server has its keys.
+const ETCD_PREFIX: &str = "/guest";
+
+/// See [`ControlPlane::backup`].
+#[derive(Debug)]
+pub struct Backup(Vec<serde_json::Value>);
+
 impl ControlPlane {
     /// etcd and API server only, unless told otherwise.
     pub fn builder() -> ControlPlaneBuilder {
@@ -75,21 +81,7 @@ impl ControlPlane {
 
     /// Kubeconfigs with a token of a ServiceAccount, which is made if it does not exist. What it may do is for the caller to bind.
     pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Credentials> {
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, namespace);
-        let failed = || format!("failed to make a token for ServiceAccount {namespace}/{name}");
-        if accounts.get_opt(name).await.with_context(failed)?.is_none() {
-            let account = ServiceAccount {
-                metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() },
-                ..ServiceAccount::default()
-            };
-            accounts.create(&PostParams::default(), &account).await.with_context(failed)?;
-        }
-        let spec = TokenRequestSpec { expiration_seconds: Some(86_400), ..TokenRequestSpec::default() };
-        let request = TokenRequest { spec, ..TokenRequest::default() };
-        let answer =
-            accounts.create_token_request(name, &PostParams::default(), &request).await.with_context(failed)?;
-        let token = answer.status.context("the API server gave no token")?.token;
-        self.api_server.credentials(&format!("{namespace}_{name}"), &Identity::Token(token), None)
+        self.api_server.service_account(namespace, name).await
     }
 
     /// Connects `host` to the management network by `mgmt0`, so that programs on it reach the API.
@@ -186,6 +178,36 @@ impl ControlPlane {
         self.etcd.mend(n)
     }
 
+    /// A backup of this cluster's etcd. Harvester, which has the same one, is no part of it.
+    pub fn backup(&self) -> Result<Backup> {
+        Ok(Backup(self.etcd.read(ETCD_PREFIX)?))
+    }
+
+    /// The cluster as it was: what was made since is unknown, what was deleted since is back. The API server is away meanwhile.
+    pub async fn restore(&self, backup: &Backup) -> Result<()> {
+        self.api_server.kill();
+        self.etcd.write(ETCD_PREFIX, &backup.0)?;
+        self.api_server.start().await
+    }
+
+    /// A cluster that was restored from a backup of this one, beside it: the same objects, another API server and other programs. It is
+    /// on the same management network, so that it reaches the same Harvester.
+    pub async fn copy(&self) -> Result<Copy> {
+        self.copy_state()?;
+        Copy::start(self.etcd.urls(), &self.management).await
+    }
+
+    /// Restores the copy once more, from what this cluster is now.
+    pub async fn copy_again(&self, copy: &Copy) -> Result<()> {
+        copy.api_server.kill();
+        self.copy_state()?;
+        copy.api_server.start().await
+    }
+
+    fn copy_state(&self) -> Result<()> {
+        self.etcd.write(COPY_PREFIX, &renamed(&self.backup()?.0, ETCD_PREFIX, COPY_PREFIX)?)
+    }
+
     pub(crate) fn etcd_urls(&self) -> String {
         self.etcd.urls()
     }
@@ -238,7 +260,7 @@ impl ControlPlaneBuilder {
             name: "kube-apiserver",
             address: CONTROL_PLANE,
             etcd: etcd.urls(),
-            etcd_prefix: "/guest",
+            etcd_prefix: ETCD_PREFIX,
             service_ranges: SERVICE_RANGES,
             first_service: KUBERNETES_SERVICE,
         };

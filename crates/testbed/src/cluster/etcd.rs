@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
 
 use crate::addresses::{CONTROL_PLANE, MANAGEMENT_PREFIX, etcd_member};
 use crate::net::namespace::Namespace;
@@ -99,6 +101,23 @@ impl Etcd {
         Ok(())
     }
 
+    /// All keys below a prefix, with their values, as etcd itself writes them down.
+    pub fn read(&self, prefix: &str) -> Result<Vec<Value>> {
+        let answer = self.0[0].ask("kv/range", &below(prefix))?;
+        Ok(answer["kvs"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// These keys below a prefix, and no others.
+    pub fn write(&self, prefix: &str, pairs: &[Value]) -> Result<()> {
+        self.0[0].ask("kv/deleterange", &below(prefix))?;
+        // A transaction takes 128 operations, and a request 1.5 MB.
+        for some in pairs.chunks(20) {
+            let puts = some.iter().map(|pair| json!({"requestPut": {"key": pair["key"], "value": pair["value"]}}));
+            self.0[0].ask("kv/txn", &json!({"success": puts.collect::<Vec<_>>()}))?;
+        }
+        Ok(())
+    }
+
     /// It comes back with all that it had written, and follows.
     pub fn mend(&self, n: usize) -> Result<()> {
         let member = &self.0[n - 1];
@@ -110,6 +129,26 @@ impl Etcd {
             if leader { Ok(()) } else { Err(status.to_string()) }
         })
     }
+}
+
+/// The range of all keys that begin so.
+fn below(prefix: &str) -> Value {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    json!({"key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end)})
+}
+
+/// These keys below another prefix.
+pub(crate) fn renamed(pairs: &[Value], from: &str, to: &str) -> Result<Vec<Value>> {
+    let renamed = |pair: &Value| {
+        let key = STANDARD.decode(pair["key"].as_str().unwrap_or_default()).context("etcd writes keys in base64")?;
+        let rest = key.strip_prefix(from.as_bytes()).context("a key of another prefix")?;
+        let key = [to.as_bytes(), rest].concat();
+        Ok(json!({"key": STANDARD.encode(key), "value": pair["value"]}))
+    };
+    pairs.iter().map(renamed).collect()
 }
 
 impl Member {
@@ -135,8 +174,14 @@ impl Member {
 
     /// What it says of itself.
     fn status(&self) -> Result<Value> {
-        let url = format!("{}/v3/maintenance/status", self.url());
-        let answer = self.namespace.exec(["curl", "-s", "-m", "2", "-d", "{}", &url])?;
+        self.ask("maintenance/status", &json!({}))
+    }
+
+    fn ask(&self, what: &str, question: &Value) -> Result<Value> {
+        let url = format!("{}/v3/{what}", self.url());
+        let file = self.dir.write(&format!("{}-question.json", self.name), question.to_string())?;
+        let data = format!("@{}", file.display());
+        let answer = self.namespace.exec(["curl", "-sf", "-m", "5", "--data-binary", &data, &url])?;
         serde_json::from_str(&answer).with_context(|| format!("{} answered {answer:?}", self.name))
     }
 

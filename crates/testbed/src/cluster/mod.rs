@@ -4,6 +4,7 @@ pub mod api_server;
 pub mod audit;
 pub mod control_plane;
 pub mod controllers;
+pub mod copy;
 pub mod credentials;
 pub mod etcd;
 pub mod harvester;

@@ -1,8 +1,12 @@
 //! `chaos`: Services come and go on real API servers while both APIs, the stand-in for Harvester, the replicas of the cloud controller
-//! manager, the pool and the machines behave as on a bad day. In the end every Service is at its address, nothing has leaked, and
-//! nothing was deleted that should be there. Exit status 1 if a rule was broken; the seed that is printed repeats the decisions.
+//! manager, the pool and the machines behave as on a bad day, the cloud-config is another Harvester's, a copy of the cluster is up beside
+//! it, or somebody undoes what is written. In the end every Service is at its address, nothing has leaked, and nothing was deleted that
+//! should be there; nothing was written to the other Harvester, nor by the copy. Exit status 1 if a rule was broken; the seed that is
+//! printed repeats the decisions.
 
 mod dice;
+mod strangers;
+mod trouble;
 mod truth;
 
 use std::process::ExitCode;
@@ -14,15 +18,16 @@ use e2e::bed::{NETWORK, POOL, POOL_RANGE};
 use e2e::product::{Handle, Program};
 use e2e::{Bed, NodeSketch, VM_NAMESPACE};
 use harvester_api::keys::cloudprovider;
-use harvester_sim::faults::Faults;
 use harvester_sim::guest::machines::{MachineError, Machines};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use testbed::{Fault, echo};
+use testbed::echo;
 
 use crate::dice::Dice;
+use crate::strangers::{Copycat, Other};
+use crate::trouble::{Broken, Trouble};
 use crate::truth::Truth;
 
 /// Services that exist at a time, at most; fewer than the pool has addresses.
@@ -68,27 +73,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is broken at the moment, and until when.
-struct Trouble {
-    what: Broken,
-    until: Instant,
-    cut: Option<Fault>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Broken {
-    HarvesterApi,
-    HarvesterCable,
-    GuestApi,
-    GuestCable,
-    StandIn,
-    Webhooks,
-    Refusals,
-    SlowHost,
-    Conflicts,
-    Replica,
-}
-
 #[derive(Debug, Clone, Copy)]
 enum Deed {
     Create,
@@ -98,6 +82,7 @@ enum Deed {
     Pool,
     Address,
     Agent,
+    Ready,
     Restart,
     Break,
 }
@@ -110,6 +95,7 @@ const DEEDS: &[(usize, Deed)] = &[
     (4, Deed::Pool),
     (5, Deed::Address),
     (3, Deed::Agent),
+    (3, Deed::Ready),
     (4, Deed::Restart),
     (35, Deed::Break),
 ];
@@ -122,6 +108,11 @@ struct Chaos {
     truth: Truth,
     dice: Dice,
     trouble: Option<Trouble>,
+    /// The cloud-config as it should be.
+    right_file: String,
+    /// Another Harvester, and a copy of the cluster, once they were needed.
+    other: Option<Other>,
+    copycat: Option<Copycat>,
     /// What may break at all.
     troubles: Vec<Broken>,
     /// What will break before anything breaks again.
@@ -131,7 +122,7 @@ struct Chaos {
 }
 
 async fn run(seed: u64, cli: &Cli) -> Result<()> {
-    let builder = Bed::builder().without_announcers().ccm_arg("--node-monitor-period=1s");
+    let builder = Bed::builder().without_announcers().proxied().ccm_arg("--node-monitor-period=1s");
     let bed = builder.start().await?;
     let namespace = bed.control_plane.test_namespace("chaos").await?;
     let second = bed.ccm().program().twin();
@@ -142,6 +133,9 @@ async fn run(seed: u64, cli: &Cli) -> Result<()> {
         truth: Truth::new(&bed, &namespace).await?,
         dice: Dice::new(seed),
         trouble: None,
+        right_file: bed.fresh_cloud_config()?,
+        other: None,
+        copycat: None,
         troubles: if cli.only.is_empty() { Broken::value_variants().to_vec() } else { cli.only.clone() },
         ahead: Vec::new(),
         made: 0,
@@ -197,7 +191,7 @@ impl Chaos {
                 }
                 let next = self.dice.below(self.ahead.len());
                 let what = self.ahead.swap_remove(next);
-                self.trouble(what)?;
+                self.trouble(what).await?;
             }
             Deed::Restart => {
                 let which = self.dice.below(2);
@@ -266,6 +260,11 @@ impl Chaos {
                     .await?;
                 self.truth.machines.insert(ghost.to_owned(), address);
             }
+            (Deed::Ready, _) => {
+                // A machine that exists: its Node may be tainted, and never deleted.
+                let (ghost, ready) = (GHOSTS[self.dice.below(GHOSTS.len())], self.dice.below(2) == 0);
+                self.bed.set_ready(ghost, ready).await?;
+            }
             (Deed::Agent, _) => {
                 let name = format!("vm-{}", GHOSTS[self.dice.below(GHOSTS.len())]);
                 self.machines.agent(VM_NAMESPACE, &name, self.dice.below(2) == 0).await?;
@@ -275,63 +274,11 @@ impl Chaos {
         Ok(())
     }
 
-    fn trouble(&mut self, what: Broken) -> Result<()> {
-        let (mut time, mut cut) = (self.dice.time(1000, 6000), None);
-        say(&format!("{what:?} for {time:?}"));
-        match what {
-            Broken::HarvesterApi => self.bed.harvester.api_server().kill(),
-            Broken::HarvesterCable | Broken::GuestCable => {
-                let ours = self.bed.ccm().host().nic("mgmt0");
-                let far =
-                    if what == Broken::GuestCable { self.bed.control_plane.nic() } else { self.bed.harvester.nic() };
-                cut = Some(self.bed.control_plane.management().block(&ours, far)?);
-                time *= 3;
-            }
-            Broken::GuestApi => self.bed.control_plane.api_server().kill(),
-            Broken::StandIn => self.bed.harvester.kill_sim(),
-            Broken::Webhooks => self.bed.set_faults(&Faults { webhook_outage: true, ..Faults::default() })?,
-            Broken::Refusals => {
-                let text = Some("the host is being upgraded".to_owned());
-                self.bed.set_faults(&Faults { refuse_creates: text, ..Faults::default() })?;
-            }
-            Broken::SlowHost => {
-                self.bed.set_faults(&Faults { allocation_delay_ms: 3000, ..Faults::default() })?;
-            }
-            Broken::Conflicts => self.bed.set_faults(&Faults { conflicts: 10, ..Faults::default() })?,
-            Broken::Replica => {
-                self.bed.ccm().pause()?;
-                time *= 3;
-            }
-        }
-        self.broken += 1;
-        self.trouble = Some(Trouble { what, until: Instant::now() + time, cut });
-        Ok(())
-    }
-
-    /// Ends what is broken.
-    async fn mend(&mut self) -> Result<()> {
-        let Some(Trouble { what, cut, .. }) = self.trouble.take() else { return Ok(()) };
-        drop(cut);
-        match what {
-            Broken::HarvesterApi => self.bed.harvester.api_server().start().await?,
-            Broken::GuestApi => self.bed.control_plane.api_server().start().await?,
-            Broken::StandIn => self.bed.harvester.start_sim().await?,
-            Broken::Replica => {
-                // It may have been replaced meanwhile.
-                let _ = self.bed.ccm().resume();
-            }
-            Broken::HarvesterCable | Broken::GuestCable => {}
-            Broken::Webhooks | Broken::Refusals | Broken::SlowHost | Broken::Conflicts => {
-                self.bed.set_faults(&Faults::default())?;
-            }
-        }
-        Ok(())
-    }
-
     /// Waits until all is well.
     async fn recover(&mut self, when: &str) -> Result<()> {
         for ghost in GHOSTS {
             self.agent_on(ghost).await.context("failed to wake a guest agent")?;
+            self.bed.set_ready(ghost, true).await?;
         }
         self.bed.set_pool(POOL, NETWORK, POOL_RANGE).await?;
         let begin = Instant::now();
@@ -347,14 +294,19 @@ impl Chaos {
                 break;
             }
             if begin.elapsed() > RECOVERY {
+                self.look_at_strangers()?;
                 let (missing, story) = (missing.join("\n"), self.bed.story("WARN"));
+                let broken = &self.truth.violations;
                 let host =
                     echo::get_path(self.bed.harvester.control_address(), "/backlog", Duration::from_secs(5)).await;
-                bail!("not well {RECOVERY:?} {when}:\n{missing}\nthe stand-in: {host:?}\n{story}");
+                bail!(
+                    "not well {RECOVERY:?} {when}:\n{missing}\nrules broken: {broken:#?}\nthe stand-in: {host:?}\n{story}"
+                );
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         self.truth.look_back(&self.bed)?;
+        self.look_at_strangers()?;
         if !self.truth.violations.is_empty() {
             let broken: Vec<&str> = self.truth.violations.iter().map(String::as_str).collect();
             bail!("rules broken:\n{}\n{}", broken.join("\n"), self.bed.story("WARN"));

@@ -217,6 +217,14 @@ fn an_object_from_before_v0_2_7_is_accepted_and_gets_its_frozen_network_once() {
     assert_eq!(plan.verdict, Verdict::Ready);
     let [Action::Update { changes, .. }] = plan.actions.as_slice() else { panic!("{plan:?}") };
     assert_eq!(changes, &[Change::Annotation(cloudprovider::LB_NETWORK, "a/b".into())]);
+    // Once: it is there from then on, and only another one is a change.
+    old.annotations.insert(cloudprovider::LB_NETWORK, "a/b");
+    let again = self::plan(&service, &[], &[("default/web", &old)]);
+    assert!(again.actions.is_empty() && !matches!(again.verdict, Verdict::Refused(_)), "{again:?}");
+    old.annotations.insert(cloudprovider::LB_NETWORK, "a/other");
+    let differs = self::plan(&service, &[], &[("default/web", &old)]);
+    assert!(refusal(&differs).contains("a/other"), "{differs:?}");
+    assert_eq!(differs.actions, []);
 }
 
 /// W-06.

@@ -1,0 +1,58 @@
+//! A copy of the guest cluster beside it, as a restored backup is: an API server of its own over the same objects.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use kube::Client;
+
+use crate::addresses::{COPY, KUBERNETES_SERVICE, MANAGEMENT_PREFIX, SERVICE_RANGES};
+use crate::cluster::api_server::{ApiServer, Settings};
+use crate::cluster::credentials::Credentials;
+use crate::net::namespace::Namespace;
+use crate::net::segment::{Nic, Segment};
+use crate::run_dir::RunDir;
+
+/// Where its API server has its keys.
+pub(crate) const COPY_PREFIX: &str = "/copied";
+
+/// See [`crate::ControlPlane::copy`].
+#[derive(Debug)]
+pub struct Copy {
+    pub(crate) api_server: ApiServer,
+    _nic: Arc<Nic>,
+    _dir: Arc<RunDir>,
+}
+
+impl Copy {
+    pub(crate) async fn start(etcd: String, management: &Arc<Segment>) -> Result<Self> {
+        let dir = RunDir::new("copy")?;
+        let namespace = Arc::new(Namespace::new("copy", &dir)?);
+        let nic = management.attach(&namespace, "mgmt0", &[format!("{COPY}/{MANAGEMENT_PREFIX}")])?;
+        let settings = Settings {
+            name: "copy-apiserver",
+            address: COPY,
+            etcd,
+            etcd_prefix: COPY_PREFIX,
+            service_ranges: SERVICE_RANGES,
+            first_service: KUBERNETES_SERVICE,
+        };
+        let api_server = ApiServer::launch(settings, namespace, dir.clone())?;
+        api_server.wait_until_ready().await?;
+        Ok(Self { api_server, _nic: nic, _dir: dir })
+    }
+
+    /// A client of the test with all rights. Make one per test.
+    pub async fn client(&self) -> Result<Client> {
+        self.api_server.client().await
+    }
+
+    /// Kubeconfigs with a token of a ServiceAccount, which the copy has if the original has it.
+    pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Credentials> {
+        self.api_server.service_account(namespace, name).await
+    }
+
+    /// Nobody answers for it any more.
+    pub fn stop(&self) {
+        self.api_server.kill();
+    }
+}
