@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use contract::is_unicast;
 pub use contract::keys::cloudprovider::{DHCP_LEASE, DHCP6_LEASE, PRIMARY_SERVICE, TERM};
 pub use contract::keys::kube_vip::{
-    DHCP_BROADCAST, HWADDR, IGNORE, LEASE_NAME, LOADBALANCER_HOSTNAME, LOADBALANCER_IPS, MACVLAN_NAME, REQUESTED_IP,
-    RP_FILTER, SERVICE_INTERFACE, SERVICE_VLAN, VIP_HOST,
+    DDNS, DHCP_BROADCAST, EGRESS, FLUSH_CONNTRACK, FORWARD_UPNP, HWADDR, IGNORE, IGNORE_SERVICE_SECURITY, LEASE_NAME,
+    LOADBALANCER_HOSTNAME, LOADBALANCER_IPS, MACVLAN_NAME, REQUESTED_IP, RP_FILTER, SERVICE_INTERFACE, SERVICE_VLAN,
+    VIP_HOST,
 };
 pub use contract::{LeaseFacts, LeaseFacts6};
 use l2_types::Mac;
@@ -243,6 +244,24 @@ pub(crate) fn parse_requested6(text: &str) -> Option<Ipv6Addr> {
     text.split(',')
         .find_map(|entry| entry.trim().parse::<Ipv6Addr>().ok())
         .filter(|address| is_unicast((*address).into()))
+}
+
+/// What kube-vip does for an annotation and the announcer does not, with what does it instead.
+const WITHOUT_EFFECT: [(&str, &str); 4] = [
+    (EGRESS, "pods do not send from the address: take the egress gateway of the network plugin"),
+    (FORWARD_UPNP, "no router is asked to map ports: map them there"),
+    (
+        DDNS,
+        "no address follows from a DNS name: give the DHCP server a host name with kube-vip.io/loadbalancerHostname",
+    ),
+    (FLUSH_CONNTRACK, "tracked connections stay: run conntrack -D -d <address> on the node where that is wanted"),
+];
+
+/// The annotations that are set and have no effect, as a sentence for the author of the Service.
+pub(crate) fn without_effect<'a>(annotation: &impl Fn(&str) -> Option<&'a str>) -> Option<String> {
+    let set = WITHOUT_EFFECT.iter().filter(|(key, _)| annotation(key).is_some_and(|value| value.trim() == "true"));
+    let said: Vec<String> = set.map(|(key, instead)| format!("annotation {key} has no effect: {instead}")).collect();
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
 /// kube-vip spec 2.1 `rp_filter`.

@@ -29,6 +29,7 @@ mod stop;
 mod sweep;
 mod tell;
 mod traffic;
+mod twin;
 mod vip;
 mod vip_timers;
 

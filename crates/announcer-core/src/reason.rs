@@ -9,6 +9,8 @@ pub enum Reason {
     AddressAnnounced,
     /// Another host uses or claims the address.
     AddressConflict,
+    /// Annotations of kube-vip that have no effect.
+    AnnotationIgnored,
     /// Something is wrong with the Service, its interface or the nodes.
     CannotAnnounce,
     /// No node is fully well: the least bad one announces it.
@@ -35,6 +37,7 @@ impl Reason {
         match self {
             Self::AddressAnnounced => "AddressAnnounced",
             Self::AddressConflict => "AddressConflict",
+            Self::AnnotationIgnored => "AnnotationIgnored",
             Self::CannotAnnounce => "CannotAnnounce",
             Self::NoHealthyNode => "NoHealthyNode",
             Self::NoLocalEndpoint => "NoLocalEndpoint",
@@ -64,6 +67,7 @@ mod tests {
         for reason in [
             Reason::AddressAnnounced,
             Reason::AddressConflict,
+            Reason::AnnotationIgnored,
             Reason::CannotAnnounce,
             Reason::NoHealthyNode,
             Reason::NoLocalEndpoint,

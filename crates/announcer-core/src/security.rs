@@ -84,6 +84,7 @@ pub(crate) fn protection(context: &RuleInputs<'_>) -> Protection {
             leased.entry(member).or_default().push(*address);
         }
     }
+    let mut guarded = BTreeSet::new();
     for view in context.services.values().filter(|_| context.enabled) {
         let ports = || view.ports.iter().filter_map(|port| Port::new(&port.protocol, port.port));
         let asked = view.wanted.iter().filter_map(|wanted| match wanted {
@@ -100,8 +101,13 @@ pub(crate) fn protection(context: &RuleInputs<'_>) -> Protection {
         let here = leased.get(&view.key).into_iter().flatten().copied();
         for address in asked.chain(published).chain(here) {
             vips.entry(address).or_default().extend(ports());
+            if !view.unguarded {
+                guarded.insert(address);
+            }
         }
     }
+    // Who shares an address does not open the ports of the others.
+    vips.retain(|address, _| guarded.contains(address));
     // Whoever may write Services must not be able to lock the node's own addresses.
     let own: BTreeSet<IpAddr> = context.network.addresses.iter().map(|address| address.net.addr()).collect();
     vips.retain(|address, _| {
@@ -184,6 +190,16 @@ mod tests {
         ]);
         assert_eq!(of(&services).vips, expected);
         assert!(rules(&services, &[], &[], false).is_empty());
+    }
+
+    #[test]
+    fn an_address_is_left_open_where_all_its_services_ask_for_that() {
+        let (key, mut web) = view(service("web", &["10.0.0.50"]), &[("TCP", 80)]);
+        web.unguarded = true;
+        let dns = view(service("dns", &["10.0.0.50"]), &[("UDP", 53)]);
+        assert!(of(&[(key.clone(), web.clone())]).is_empty());
+        let both = BTreeMap::from([("10.0.0.50".parse().unwrap(), ports(&[("TCP", 80), ("UDP", 53)]))]);
+        assert_eq!(of(&[(key, web), dns]).vips, both);
     }
 
     #[test]

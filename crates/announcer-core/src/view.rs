@@ -134,6 +134,10 @@ pub struct ServiceView {
     /// It wants nothing any more, but is still there: others may use the address that it leased, and only it says with
     /// which MAC.
     pub retired: bool,
+    /// Annotations of kube-vip that have no effect here, as a sentence.
+    pub without_effect: Option<String>,
+    /// `ignore-service-security`.
+    pub unguarded: bool,
     /// `externalTrafficPolicy: Local`: a node without an endpoint of it drops what clients send.
     pub local_traffic: bool,
     /// `leaseName`, for `service` mode.
@@ -273,6 +277,8 @@ impl ServiceView {
                 .collect(),
             published,
             problems,
+            without_effect: keys::without_effect(&annotation).filter(|_| !retired),
+            unguarded: annotation(keys::IGNORE_SERVICE_SECURITY) == Some("true"),
             retired,
             local_traffic: spec.external_traffic_policy.as_deref() == Some("Local"),
             lease_name: annotation(keys::LEASE_NAME).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned),

@@ -115,6 +115,16 @@ pub mod kube_vip {
         pub const MACVLAN_NAME: &str = "kube-vip.io/macvlanName";
         /// Name of the Lease in `service` mode; `namespace/name` where `svc_lease_namespaces` names that namespace.
         pub const LEASE_NAME: &str = "kube-vip.io/leaseName";
+        /// `true` on each Service that has the address: its ports are not closed by service security.
+        pub const IGNORE_SERVICE_SECURITY: &str = "kube-vip.io/ignore-service-security";
+        /// kube-vip: pods send from the address. Without effect; an Event says so.
+        pub const EGRESS: &str = "kube-vip.io/egress";
+        /// kube-vip: ports are mapped by UPnP. Without effect; an Event says so.
+        pub const FORWARD_UPNP: &str = "kube-vip.io/forwardUPNP";
+        /// kube-vip: the address belongs to a DNS name. Without effect; an Event says so.
+        pub const DDNS: &str = "kube-vip.io/ddns";
+        /// kube-vip: tracked connections are forgotten when the Service changes. Without effect; an Event says so.
+        pub const FLUSH_CONNTRACK: &str = "kube-vip.io/flush-conntrack";
         /// An 802.1Q sub-interface, which we do not make.
         pub const SERVICE_VLAN: &str = "kube-vip.io/serviceVLAN";
     }

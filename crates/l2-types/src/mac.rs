@@ -32,12 +32,12 @@ impl Mac {
         !self.is_multicast() && self != Self::ZERO
     }
 
-    /// An address for the macvlan of a VIP.
-    ///
-    /// kube-vip spec 5.8: prefix `00:00:6c` and three bytes of its own, the form that kube-vip uses, so that
-    /// DHCP reservations and filters which go by the prefix keep matching.
-    pub fn of_vip([a, b, c]: [u8; 3]) -> Self {
-        Self([0x00, 0x00, 0x6c, a, b, c])
+    /// An address for the macvlan of a VIP: locally administered, so no manufacturer's, and five bytes of its own. Of the three
+    /// that kube-vip varies behind a manufacturer's prefix, two of 5,000 Services have the same with a chance of one half.
+    pub fn of_vip(own: [u8; 5]) -> Self {
+        let mut octets = [0x02; 6];
+        octets[1..].copy_from_slice(&own);
+        Self(octets)
     }
 
     /// Its bytes from the head of `bytes`.
@@ -129,9 +129,9 @@ mod tests {
     }
 
     #[test]
-    fn a_vip_mac_has_the_prefix_of_kube_vip_and_is_unicast() {
-        let mac = Mac::of_vip([0xff, 2, 3]);
-        assert_eq!(mac.octets(), [0x00, 0x00, 0x6c, 0xff, 2, 3]);
+    fn a_vip_mac_is_locally_administered_and_unicast() {
+        let mac = Mac::of_vip([0xff, 2, 3, 4, 5]);
+        assert_eq!(mac.octets(), [0x02, 0xff, 2, 3, 4, 5]);
         assert!(mac.is_unicast());
     }
 

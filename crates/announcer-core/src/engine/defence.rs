@@ -112,6 +112,7 @@ impl Engine {
     /// Somebody spoke about an address.
     pub(super) fn judge_frame(&mut self, now: Instant, frame: &Frame) {
         let Frame { link, address, mac, what, .. } = *frame;
+        self.notice_twin(now, frame);
         let Some(id) = self.vip_on(link, address) else {
             if what == Heard::Claim {
                 self.orphan_claimed(frame);
@@ -203,6 +204,7 @@ impl Engine {
         );
         tracing::warn!(address = %carrier.net.addr(), %mac, "address conflict");
         self.tell_members(now, id, Reason::AddressConflict, &text);
+        self.tell_over(id, carrier.net.addr());
         self.out.replan();
     }
 

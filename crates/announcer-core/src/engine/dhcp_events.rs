@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
+use jiff::Timestamp;
+
 use super::dhcp_state::Source;
 use super::lease::{Facts, Lease};
 use super::vip::{Carrier, FAILED_RETRY};
@@ -12,6 +14,18 @@ use crate::plan::VipId;
 use crate::reason::Reason;
 use crate::screen::user_of_leased;
 use crate::view::Uid;
+
+/// No server answers: what that means, and what to do. The same text for as long as it lasts.
+fn silence(leased: Option<IpAddr>, expires: Option<Timestamp>, parent: &str) -> String {
+    let end = expires.map_or("it ends".to_owned(), |end| end.strftime("%Y-%m-%d %H:%M:%S UTC").to_string());
+    let meanwhile = match leased {
+        Some(address) => format!("the lease of {address} is not renewed: it stays announced until {end}"),
+        None => "the Service gets no address until one does".to_owned(),
+    };
+    format!(
+        "no DHCP server answered on the network of interface {parent}: {meanwhile}. Look whether the DHCP server of that network runs and has free addresses, whether kube-vip.io/serviceInterface names an interface of that network, and whether UDP ports 67 and 68 (DHCPv6: 546 and 547) get through"
+    )
+}
 
 impl Engine {
     pub(super) fn dhcp_event(&mut self, now: Instant, uid: &Uid, generation: u64, event: ClientEvent) {
@@ -121,7 +135,10 @@ impl Engine {
         }
         self.carry(now, id, None);
         let text = format!("address {address} is not announced any more: {why}");
-        self.tell_members(now, id, Reason::DhcpLeaseLost, &text);
+        for member in self.vips.get(id).into_iter().flat_map(|vip| &vip.members) {
+            self.out.news(member, true, Reason::DhcpLeaseLost, &text);
+        }
+        self.tell_over(id, address);
         self.out.replan();
     }
 
@@ -140,6 +157,11 @@ impl Engine {
         let Some(vip) = self.vips.get(id) else { return };
         let parent = vip.place.and_then(|index| self.observer.network()?.link(index));
         let parent = parent.map_or("?", |link| link.name.as_str());
+        if reason == Reason::DhcpNoAnswer {
+            // What the client says of it changes with each attempt, and each text would be an Event of its own.
+            let text = silence(vip.source.leased(), vip.source.facts_expire(), parent);
+            return self.tell_members(now, id, reason, &text);
+        }
         let text = format!("{text} (network of interface {parent})");
         for member in &vip.members {
             self.out.report(now, member, reason, &text);

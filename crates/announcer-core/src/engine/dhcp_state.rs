@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 use l2_types::Mac;
 
 use super::due::Timed;
@@ -77,6 +78,15 @@ impl Source {
             Self::Static => None,
             Self::Dhcp4(dhcp) => dhcp.lease.granted.as_ref()?.expires,
             Self::Dhcp6(dhcp) => dhcp.lease.granted.as_ref()?.expires,
+        }
+    }
+
+    /// The same by the clock of the API server, as it stands in its facts.
+    pub fn facts_expire(&self) -> Option<Timestamp> {
+        match self {
+            Self::Static => None,
+            Self::Dhcp4(dhcp) => dhcp.lease.granted.as_ref()?.facts.expires,
+            Self::Dhcp6(dhcp) => dhcp.lease.granted.as_ref()?.facts.expires,
         }
     }
 

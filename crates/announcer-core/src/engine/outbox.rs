@@ -10,6 +10,8 @@ use crate::view::ServiceKey;
 
 /// The same text about the same Service is not told again within this time.
 const TELL_INTERVAL: Duration = Duration::from_mins(10);
+/// The same, of what does no harm.
+const REMIND_INTERVAL: Duration = Duration::from_hours(24);
 /// How often one kind of trouble of a DHCP client is told. Its text changes with each attempt.
 const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 
@@ -79,6 +81,19 @@ impl Outbox {
     /// An Event that brings news, unless the same was told a short while ago.
     pub fn inform(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
         self.tell(now, key, Tell { warning: false, reason, text: printable(text) });
+    }
+
+    /// An Event that warns of what is as its author wants it, though he may not know: once a day.
+    pub fn remind(&mut self, now: Instant, key: &ServiceKey, reason: Reason, text: &str) {
+        let text = printable(text);
+        if self.may_tell(now, key, &text, REMIND_INTERVAL) {
+            self.actions.push(Action::Tell(key.clone(), Tell { warning: true, reason, text }));
+        }
+    }
+
+    /// An Event about a change, which may be back to what was told a short while ago.
+    pub fn news(&mut self, key: &ServiceKey, warning: bool, reason: Reason, text: &str) {
+        self.actions.push(Action::Tell(key.clone(), Tell { warning, reason, text: printable(text) }));
     }
 
     fn tell(&mut self, now: Instant, key: &ServiceKey, tell: Tell) {

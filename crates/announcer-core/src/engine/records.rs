@@ -36,6 +36,8 @@ struct ServiceRecord {
     previous: Option<String>,
     /// The addresses of which it was told last that this node announces them.
     told: BTreeSet<IpAddr>,
+    /// Those of them of which it was told since that they are not announced.
+    over: BTreeSet<IpAddr>,
 }
 
 impl Timed for ServiceRecord {
@@ -149,24 +151,39 @@ impl Records {
         Answered::Written(record.asked.iter().flat_map(|asked| &asked.ingress).flatten().map(|(ip, _)| *ip).collect())
     }
 
-    /// The Service is planned here; `announcer` is who announced it before this node has written anything.
-    pub fn look(&mut self, key: &ServiceKey, announcer: Option<&String>) {
-        if !self.0.contains_key(key) {
-            self.0.insert(key.clone(), ServiceRecord { previous: announcer.cloned(), ..ServiceRecord::default() });
+    /// The Service is planned here, on `node`; `published` is what stood there before this node has written anything. What
+    /// a former life of this node has published, it has told of, too.
+    pub fn look(&mut self, key: &ServiceKey, published: &Published, node: &str) {
+        if self.0.contains_key(key) {
+            return;
         }
+        let mut record = ServiceRecord { previous: published.vip_host.clone(), ..ServiceRecord::default() };
+        if record.previous.as_deref() == Some(node) {
+            record.told = published.ingress.iter().filter_map(|entry| entry.ip).collect();
+        }
+        self.0.insert(key.clone(), record);
     }
 
-    /// VIPs of the Service are up under these addresses. Whether that is news.
-    pub fn announced(&mut self, key: &ServiceKey, up: &BTreeSet<IpAddr>) -> News {
+    /// VIPs of the Service are up under these addresses, and `wanted` are meant to be. Whether that is news.
+    pub fn announced(&mut self, key: &ServiceKey, up: &BTreeSet<IpAddr>, wanted: &BTreeSet<IpAddr>) -> News {
         let Some(record) = self.0.get_mut(key) else { return News::None };
         // One of two that is down for a moment is no news, and neither is that it is back.
-        if up.is_subset(&record.told) {
+        let stays = |address: &IpAddr| up.contains(address) || wanted.contains(address);
+        if up.is_subset(&record.told) && up.is_disjoint(&record.over) && record.told.iter().all(stays) {
             return News::None;
         }
+        record.over.clear();
         let former: Vec<IpAddr> = record.told.difference(up).copied().collect();
         let first = record.told.is_empty();
         record.told.clone_from(up);
         if first { News::First { announcer: record.previous.take() } } else { News::Other { former } }
+    }
+
+    /// An Event has said that this address is not announced any more: that it is again, is news.
+    pub fn told_over(&mut self, key: &ServiceKey, address: IpAddr) {
+        if let Some(record) = self.0.get_mut(key).filter(|record| record.told.contains(&address)) {
+            record.over.insert(address);
+        }
     }
 }
 
@@ -205,7 +222,7 @@ impl Engine {
         let planned = std::mem::take(&mut self.plan.of_service);
         for (key, ids) in &planned {
             let Some(view) = self.services.get(key) else { continue };
-            self.records.look(key, view.published.vip_host.as_ref());
+            self.records.look(key, &view.published, &self.config.node_name);
             let wanted = self.wanted_record(view, ids).filter(|_| !self.config.disable_service_updates);
             self.tell_owner(now, key, ids);
             if let (Some(wanted), Some(view)) = (wanted, self.services.get(key)) {
@@ -312,7 +329,11 @@ impl Engine {
         if up.is_empty() {
             return;
         }
-        let news = self.records.announced(key, &up.iter().copied().collect());
+        let wanted = ids.iter().filter_map(|id| match id {
+            VipId::Static(address) => Some(*address),
+            VipId::Dhcp(_) | VipId::Dhcp6(_) => self.vips.get(id)?.source.leased(),
+        });
+        let news = self.records.announced(key, &up.iter().copied().collect(), &wanted.collect());
         let node = &self.config.node_name;
         let before = match (self.node_mode.changes.take(now, key), news) {
             (Some(Announced { from, why, gap }), _) => {
@@ -329,7 +350,7 @@ impl Engine {
         };
         let routed = self.routed(ids);
         let text = format!("address {} is announced by node {node}{before}{routed}", listed(&up));
-        self.out.inform(now, key, Reason::AddressAnnounced, &text);
+        self.out.news(key, false, Reason::AddressAnnounced, &text);
     }
 
     /// What to know of addresses that nobody beside the node takes for a neighbour's: on purpose, or a slip of the pen.

@@ -1,5 +1,6 @@
 //! What the plan and the VIPs have to tell the authors of Services.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
 use super::{Engine, Owner, Ownership};
@@ -12,6 +13,25 @@ impl Engine {
             if self.services.get(&key).is_some_and(|view| self.ownership.of(view) == Owner::Mine) {
                 self.out.warn(now, &key, Reason::CannotAnnounce, &text);
             }
+        }
+        self.tell_without_effect(now);
+    }
+
+    /// Once a day: an author who has read it may leave the annotations for kube-vip.
+    pub(super) fn tell_without_effect(&mut self, now: Instant) {
+        for view in self.services.values().filter(|view| view.without_effect.is_some()) {
+            if self.ownership.of(view) == Owner::Mine
+                && let Some(text) = &view.without_effect
+            {
+                self.out.remind(now, &view.key, Reason::AnnotationIgnored, text);
+            }
+        }
+    }
+
+    /// The Services of this VIP were told that its address is not announced any more.
+    pub(super) fn tell_over(&mut self, id: &VipId, address: IpAddr) {
+        for member in self.vips.get(id).into_iter().flat_map(|vip| &vip.members) {
+            self.records.told_over(member, address);
         }
     }
 

@@ -10,6 +10,7 @@ use l2_types::Mac;
 
 use super::dhcp_state::Source;
 use super::due::Timed;
+use super::twin::Twin;
 use super::{Engine, Put, VipStatus};
 use crate::network::looks_like_a_vip;
 use crate::plan::VipId;
@@ -94,6 +95,8 @@ pub(super) struct Vip {
     pub conflicts: u32,
     /// How often in a row the kernel has refused its address or its macvlan.
     pub refusals: u32,
+    /// Who else has the MAC of its lease, as far as it was heard.
+    pub twin: Option<Twin>,
     /// Readings of the network that were asked for up to this one do not show the address yet.
     pub seen_from: u64,
 }
@@ -110,6 +113,7 @@ impl Vip {
             defended: None,
             conflicts: 0,
             refusals: 0,
+            twin: None,
             seen_from: 0,
         }
     }

@@ -25,6 +25,8 @@ pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
         ports: vec![Port { port: 80, protocol: "TCP".into() }],
         published: Published::default(),
         problems: BTreeSet::new(),
+        without_effect: None,
+        unguarded: false,
         retired: false,
         local_traffic: false,
         primary: None,

@@ -33,7 +33,7 @@ fn net_admin_and_net_raw_suffice_for_everything() {
         let wanted = Macvlan {
             name: "vip-0a1b2c3d".to_owned(),
             parent: near.index,
-            mac: Mac::of_vip([1, 2, 3]),
+            mac: Mac::of_vip([1, 2, 3, 4, 5]),
             alias: "test".to_owned(),
             inet_conf: change,
             address: None,

@@ -7,8 +7,12 @@ use l2_types::LinkKind;
 use super::dhcp::{bound, leased, named};
 use super::*;
 use crate::annotations as keys;
+use crate::claim::{Key, tag::seal};
+use crate::fixtures::told;
+use crate::frames::Frame;
 use crate::network::fixtures::{macvlan, own_address};
 use crate::network::{LeaseEnd, alias};
+use crate::ownership::node::Term;
 use crate::view::InterfaceWish;
 
 fn service(node: &Node, name: &str) -> ServiceView {
@@ -103,6 +107,101 @@ fn a_changed_address_is_told_with_both() {
         announced[1].starts_with("address 10.1.0.60 is announced") && announced[1].contains("not 10.0.0.50 any more"),
         "{announced:?}"
     );
+}
+
+/// What was told last of which address is announced.
+fn last_said(node: &Node) -> &str {
+    let about = |tell: &&Tell| matches!(tell.reason, Reason::AddressAnnounced | Reason::DhcpLeaseLost);
+    &node.told.iter().map(|(_, tell)| tell).rfind(about).unwrap().text
+}
+
+#[test]
+fn each_change_of_the_address_is_told_also_back_to_a_former_one_within_minutes() {
+    let mut node = bound("web", "10.0.0.50");
+    let mut before = "10.0.0.50";
+    for address in ["10.0.0.60", "10.0.0.50", "10.0.0.60", "10.0.0.50", "10.0.0.50"] {
+        node.dhcp("web", DhcpEvent::Lost { address: before.parse().unwrap(), why: "NAK".into() });
+        assert_eq!(last_said(&node), format!("address {before} is not announced any more: NAK"));
+        before = address;
+        let leased = leased(&node, address, 600);
+        node.dhcp("web", DhcpEvent::Bound(leased));
+        node.pass_ms(1000);
+        assert!(last_said(&node).starts_with(&format!("address {address} is announced by")), "{}", last_said(&node));
+    }
+}
+
+#[test]
+fn an_address_that_changed_while_nobody_ran_is_told_with_what_it_is_not_any_more() {
+    let mut service = told(view("web", &["10.0.0.6"]), "10.0.0.5");
+    service.published.vip_host = Some("node-1".into());
+    let mut node = Node::leading(&[service]);
+    node.pass_ms(1000);
+    assert!(last_said(&node).contains("10.0.0.6 is announced by node node-1, and not 10.0.0.5 any more"));
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_told_once_with_what_to_do() {
+    let mut node = bound("web", "10.0.0.50");
+    let silent = |node: &mut Node, text: &str| {
+        node.dhcp("web", DhcpEvent::Report { reason: Reason::DhcpNoAnswer, text: text.into() });
+        node.pass_ms(61_000);
+    };
+    let told = |node: &Node| {
+        let told = node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == Reason::DhcpNoAnswer);
+        told.map(|tell| tell.text.clone()).collect::<Vec<_>>()
+    };
+    for attempt in 1..9 {
+        silent(&mut node, &format!("{attempt} requests sent"));
+    }
+    let [text] = &told(&node)[..] else { panic!("{:?}", told(&node)) };
+    for part in ["eth0", "10.0.0.50 is not renewed", "2026-01-01 00:10:00 UTC", "kube-vip.io/serviceInterface", "67"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    node.dhcp("web", DhcpEvent::Lost { address: "10.0.0.50".parse().unwrap(), why: "expired".into() });
+    silent(&mut node, "9 requests sent");
+    assert!(told(&node)[1].contains("the Service gets no address until one does"), "{:?}", told(&node));
+}
+
+#[test]
+fn annotations_of_kube_vip_without_effect_are_told_once_in_one_event() {
+    let mut service = view("web", &["10.0.0.5"]);
+    let annotations = [(keys::EGRESS, "true"), (keys::FORWARD_UPNP, "true"), (keys::DDNS, "false")];
+    let annotation = |key: &str| annotations.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+    service.without_effect = keys::without_effect(&annotation);
+    let mut node = Node::leading(&[service]);
+    node.pass(Duration::from_hours(1));
+    let told: Vec<&Tell> =
+        node.told.iter().map(|(_, tell)| tell).filter(|tell| tell.reason == Reason::AnnotationIgnored).collect();
+    assert_eq!(told.len(), 1);
+    assert!(told[0].text.contains(keys::EGRESS) && told[0].text.contains(keys::FORWARD_UPNP));
+    assert!(!told[0].text.contains(keys::DDNS));
+}
+
+#[test]
+fn another_host_with_the_mac_of_a_lease_is_told_and_an_echo_or_a_member_is_not() {
+    let announced = |what: &str| {
+        let mut node = bound("web", "10.0.0.50");
+        let mac = node.kernel.network.link_by_name("vip-web00000").unwrap().mac.unwrap();
+        node.pass_ms(5000);
+        for _ in 0..2 {
+            let (address, payload) = ("10.0.0.50".parse().unwrap(), None);
+            let mut frame = Frame { link: 2, address, mac, what: Heard::Claim, to_us: false, payload };
+            match what {
+                "elsewhere" => frame.address = "10.0.0.77".parse().unwrap(),
+                "another MAC" => frame.mac = Mac::new([2, 0, 0, 0, 0, 9]),
+                "a member" => frame.payload = Some(seal(&Key::from(&uid("web")), frame.address, mac, Term(1))),
+                _ => {}
+            }
+            node.feed(Input::Heard(frame));
+            if what != "at once" {
+                node.pass_ms(500);
+            }
+        }
+        let conflict = node.told.iter().find(|(_, tell)| tell.reason == Reason::AddressConflict);
+        conflict.is_some_and(|(_, tell)| tell.text.contains(&mac.to_string()) && tell.text.contains(keys::HWADDR))
+    };
+    assert!(announced("the same") && announced("elsewhere"));
+    assert!(!announced("at once") && !announced("another MAC") && !announced("a member"));
 }
 
 #[test]

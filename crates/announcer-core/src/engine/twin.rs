@@ -1,0 +1,59 @@
+//! Another host that has the MAC of a lease of ours: a manifest that was copied to another cluster, or a machine that was
+//! given the same one. Switches send what is meant for one to the other, and a DHCP server takes both for one client.
+
+use std::time::{Duration, Instant};
+
+use super::Engine;
+use super::vip::{Announcing, Vip};
+use crate::claim::tag;
+use crate::frames::{Frame, Heard};
+use crate::plan::VipId;
+use crate::reason::Reason;
+use crate::view::Uid;
+
+/// What is sent once may be an echo, or a node of ours that stops as soon as it has read the record.
+const AGAIN: Duration = Duration::from_millis(300);
+/// A node of ours that has, or had, the lease proves it with claims.
+const MEMBER: Duration = Duration::from_mins(1);
+
+/// What was heard from the MAC of a lease that is up here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Twin {
+    /// A member of the cluster has claimed.
+    Member(Instant),
+    /// Somebody has announced an address.
+    Heard(Instant),
+}
+
+impl Engine {
+    /// An announcement with the MAC of a lease that is ours by the record, while this node itself says nothing.
+    pub(super) fn notice_twin(&mut self, now: Instant, frame: &Frame) {
+        let Frame { link, address, mac, what, payload, .. } = frame;
+        let ours = |vip: &Vip| vip.source.dhcp4().is_some_and(|dhcp| dhcp.mac == *mac) && vip.is_up();
+        let there = |vip: &Vip| vip.place == Some(*link) || vip.carrier.is_some_and(|carrier| carrier.link == *link);
+        let mut leased = self.vips.range(VipId::Dhcp(Uid::default())..);
+        let found = leased.find(|(_, vip)| *what == Heard::Claim && ours(vip) && there(vip));
+        let Some(id) = found.map(|(id, _)| id.clone()) else { return };
+        let confirmed = self.is_confirmed(&self.vips[&id].members);
+        let Some(vip) = self.vips.get_mut(&id) else { return };
+        if tag::is_tagged(payload.as_ref()) {
+            vip.twin = Some(Twin::Member(now));
+            return;
+        }
+        // Some switches send our own frames back.
+        if vip.announcing != Announcing::Silent || !confirmed || self.shutdown.has_begun() {
+            return;
+        }
+        match vip.twin {
+            Some(Twin::Member(at)) if now < at + MEMBER => {}
+            Some(Twin::Heard(at)) if (at + AGAIN..at + MEMBER).contains(&now) => {
+                let text = format!(
+                    "MAC {mac} of this Service's lease is used by another host as well, which announces {address} with it: switches send the traffic of one to the other. Look for a copy of this Service in another cluster or for a machine with this MAC, and remove or change annotation kube-vip.io/hwaddr there; changed here, this Service gets another address"
+                );
+                self.tell_members(now, &id, Reason::AddressConflict, &text);
+            }
+            Some(Twin::Heard(at)) if now < at + AGAIN => {}
+            _ => vip.twin = Some(Twin::Heard(now)),
+        }
+    }
+}
