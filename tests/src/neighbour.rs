@@ -30,7 +30,9 @@ impl Neighbour {
         let control_plane = ControlPlane::builder().start().await?;
         let node = control_plane.add_node(&host, 100, NodeSpec::default()).await?;
         let pod = node.pod(&host, &format!("echo-{name}"), &ECHO_PORTS)?;
-        let env: Vec<(String, String)> = env.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        let alone = [("svc_controller", "false")];
+        let env = env.iter().chain(&alone).map(|(key, value)| ((*key).into(), (*value).into()));
+        let env: Vec<(String, String)> = env.collect();
         let mut programs = announcers(&control_plane, std::slice::from_ref(&host), &[], &env).await?;
         let announcer = programs.pop().context("one announcer per host")?;
         let neighbour = Self { announcer, pod, _node: node, control_plane, host };

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use e2e::{Bed, Exposed, PATIENCE, Shared, service, wait_for};
 use harvester_api::keys::cloudprovider;
@@ -192,6 +193,42 @@ async fn a_service_that_requires_two_families_waits_until_it_asks_for_what_there
     let address = web.settled().await.unwrap();
     web.reply(address, 80).await.unwrap();
     wait_for_condition(&web, "True Ready").await;
+}
+
+/// Nobody has booked it: a moment later it may be another Service's.
+#[tokio::test]
+async fn a_wish_is_not_announced_while_the_controller_has_not_granted_it() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = bed().await;
+    let case = bed.case("wish").await.unwrap();
+    for (name, ipam, output) in
+        [("refused", "nonsense", false), ("booked", "pool", false), ("output", "nonsense", true)]
+    {
+        let last = case.bed().lan.ipv4(189);
+        let asking = bed.lan.client().ask_who_has(last, Duration::from_millis(5)).unwrap();
+        let spec = service(name).ipam(ipam).tcp(80);
+        let spec = if output { spec.at(&last.to_string()) } else { spec.set("loadBalancerIP", last.to_string()) };
+        let web = case.expose(spec).await.unwrap();
+        if ipam == "pool" {
+            assert_ne!(web.settled().await.unwrap(), IpAddr::V4(last));
+            wait_for_condition(&web, "True AddressNotAsAsked").await;
+        } else {
+            wait_for_condition(&web, "False UnknownIPAM").await;
+            // The announcers have had the time to take it.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let output = web.annotation(harvester_api::keys::kube_vip::LOADBALANCER_IPS).await.unwrap();
+            assert_eq!(
+                (web.get().await.unwrap().status.and_then(|it| it.load_balancer?.ingress), output),
+                (None, String::new())
+            );
+        }
+        let answers = asking.report();
+        eprintln!("{name}: {answers}");
+        assert!(answers.asked > 10 && answers.by.is_empty(), "{name}: {answers}");
+        web.delete().await.unwrap();
+    }
 }
 
 /// The host knows nothing of families and books what the pool has.

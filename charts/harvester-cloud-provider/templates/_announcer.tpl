@@ -18,6 +18,7 @@ vip_failback: ""
 svc_leasename: servicesLeaseName
 svc_lease_namespaces: ""
 svc_namespace: ""
+svc_controller: ""
 cp_namespace: namespace
 vip_leaseduration: leaseDuration
 vip_renewdeadline: leaseRenewDuration

@@ -138,6 +138,16 @@ pub enum Wanted {
     Dhcp6,
 }
 
+impl std::fmt::Display for Wanted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Static(address) => address.fmt(f),
+            Self::Dhcp4 => f.write_str("a lease by DHCP"),
+            Self::Dhcp6 => f.write_str("a lease by DHCPv6"),
+        }
+    }
+}
+
 /// Addresses of one Service. Nobody needs more than a few, and each costs every node a plan, an address on an interface and
 /// frames: one Service with thousands would stop all announcers.
 const MAX_ADDRESSES: usize = 16;

@@ -160,6 +160,8 @@ pub struct Config {
     pub lease: LeaseConfig,
     /// Which classes are ours.
     pub class: ClassRules,
+    /// `svc_controller`: a cloud controller gives Services their addresses, or none does; absent: that is told by its finalizer.
+    pub controller: Option<bool>,
     /// `svc_lease_namespaces`: where Services of other namespaces may have their Leases, in `service` mode.
     pub lease_namespaces: BTreeSet<String>,
     /// `svc_namespace`: watch one namespace only.
@@ -255,6 +257,7 @@ impl Config {
             fail_back: values.boolean("vip_failback")?.unwrap_or(false),
             lease: values.lease(lease_namespace, lease_name)?,
             class,
+            controller: values.boolean("svc_controller")?,
             lease_namespaces: values.list("svc_lease_namespaces"),
             watch_namespace: values.text("svc_namespace").map(str::to_owned),
             announce_interval: values.announce_interval()?,

@@ -94,7 +94,7 @@ impl Engine {
         out.replan();
         Self {
             ownership: Owners::new(&config),
-            services: Services::default(),
+            services: Services::new(config.controller),
             plan: Plan::default(),
             vips: Due::default(),
             yielded: YieldedVips::default(),
@@ -291,6 +291,7 @@ impl Engine {
         self.refresh(now);
         self.out.extend(self.interfaces.listen_again());
         self.tell_stuck(now);
+        self.tell_ungranted(now);
         self.out.forget_told(now);
         if self.observer.is_stale() {
             self.observe(now);

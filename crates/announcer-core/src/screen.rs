@@ -13,7 +13,7 @@ use l2_types::Mac;
 use crate::annotations::Wanted;
 use crate::network::mac_of;
 use crate::seniority::by_seniority;
-use crate::view::{Port, ServiceKey, ServiceView, Uid};
+use crate::view::{Giver, Port, ServiceKey, ServiceView, Uid};
 
 /// Who tells the author: exactly one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl ClusterIps {
 }
 
 /// What is refused of what all Services ask for. An address that clients have been told of stays: taking it away would help
-/// nobody.
+/// nobody but the one to whom it was given since, if nobody has ever given it to who has it.
 pub fn refusals(
     services: &BTreeMap<ServiceKey, ServiceView>,
     machines: &BTreeMap<IpAddr, Machine>,
@@ -87,11 +87,11 @@ pub fn refusals(
     let views: Vec<&ServiceView> = by_seniority(services).into_iter().filter(|view| !view.retired).collect();
     let mut holders: BTreeMap<(IpAddr, &Port), &ServiceKey> = BTreeMap::new();
     let mut refused: BTreeMap<ServiceKey, Vec<Refusal>> = BTreeMap::new();
-    for told in [true, false] {
-        for view in &views {
+    for (told, squats) in [(true, false), (false, false), (true, true), (false, true)] {
+        for view in views.iter().filter(|view| (view.giver == Giver::Withholding) == squats) {
             for address in view.asked().into_iter().filter(|address| view.published.has(*address) == told) {
                 let taken = || view.ports.iter().find_map(|port| Some((port, *holders.get(&(address, port))?)));
-                let refusal = if told {
+                let refusal = if told && !(squats && taken().is_some()) {
                     None
                 } else if let Some(machine) = machines.get(&address) {
                     let text = format!(
@@ -232,6 +232,16 @@ mod tests {
             vec![service("younger", 2, 80, "192.0.2.1", false), service("zz-older", 1, 80, "192.0.2.1", false)];
         let all = refused(services, &[]);
         assert!(all.len() == 1 && all[0].starts_with("younger: "), "{all:?}");
+    }
+
+    #[test]
+    fn who_has_an_address_that_nobody_has_given_it_gives_way_to_whom_it_is_given() {
+        let squats = |(key, view): (ServiceKey, ServiceView)| (key, ServiceView { giver: Giver::Withholding, ..view });
+        let squatter = || squats(service("squatter", 1, 80, "192.0.2.1", true));
+        assert_eq!(refused(vec![squatter()], &[]), Vec::<String>::new(), "clients know it, and nobody else wants it");
+        assert_eq!(refused(vec![squatter(), service("b", 2, 81, "192.0.2.1", false)], &[]), Vec::<String>::new());
+        let all = refused(vec![squatter(), service("given", 2, 80, "192.0.2.1", false)], &[]);
+        assert!(all.len() == 1 && all[0].starts_with("squatter: port TCP/80"), "{all:?}");
     }
 
     #[test]

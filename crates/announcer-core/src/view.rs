@@ -13,8 +13,10 @@ use crate::network::is_link_name_of_a_service;
 use crate::seniority;
 use contract::Term;
 
+mod grant;
 mod wish;
 
+pub use grant::Giver;
 pub use wish::Wish;
 
 pub use contract::{ServiceKey, Uid};
@@ -121,6 +123,10 @@ pub struct ServiceView {
     pub wanted: Vec<Wanted>,
     /// How that is known.
     pub wish: Wish,
+    /// What a cloud controller, or an announcer before, has given it of that; absent: all.
+    pub granted: Option<Vec<Wanted>>,
+    /// Who gives it addresses.
+    pub giver: Giver,
     /// Where.
     pub interface: InterfaceWish,
     /// How, if by DHCP.
@@ -172,7 +178,7 @@ impl Seen {
 }
 
 /// Kept by the controller of the Service until its load balancer is cleaned up.
-const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+pub(crate) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 impl ServiceView {
     /// The view of `service`, or `None` where it is not ours to announce (kube-vip spec 3.2): another type or class,
@@ -183,6 +189,7 @@ impl ServiceView {
         let spec = service.spec.as_ref()?;
         let annotation =
             |key: &str| service.metadata.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
+        let has_class = spec.load_balancer_class.is_some();
         let other_type = spec.type_.as_deref() != Some("LoadBalancer");
         let cleaning = service.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER);
         let retired = service.metadata.deletion_timestamp.is_some() || (other_type && cleaning);
@@ -197,7 +204,13 @@ impl ServiceView {
         let mut problems = BTreeSet::new();
         let (mut wanted, found) =
             wanted(annotation(keys::LOADBALANCER_IPS), spec.load_balancer_ip.as_deref(), &published);
-        let asks = annotation(keys::LOADBALANCER_IPS).is_some()
+        let signs = grant::Signs {
+            has_class,
+            has_finalizer: cleaning,
+            has_output: annotation(keys::LOADBALANCER_IPS).is_some(),
+            published: &published,
+        };
+        let asks = signs.has_output
             || spec.load_balancer_ip.as_deref().is_some_and(|text| text.trim().parse::<IpAddr>().is_ok());
         problems.extend(found);
         let interface = match annotation(keys::SERVICE_INTERFACE).map(str::trim) {
@@ -251,6 +264,8 @@ impl ServiceView {
             wanted.clear();
             problems.clear();
         }
+        let granted = if retired { None } else { grant::granted(&wanted, signs) };
+        let giver = Giver::of(signs, retired);
         let wish = if problems.iter().any(|problem| problem.meanwhile != Meanwhile::Said) {
             Wish::Unreadable
         } else if asks || retired {
@@ -267,6 +282,8 @@ impl ServiceView {
             created: service.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             wanted,
             wish,
+            granted,
+            giver,
             interface,
             dhcp,
             ports: spec
@@ -345,7 +362,7 @@ fn wanted(annotation: Option<&str>, spec: Option<&str>, published: &Published) -
     let spec = spec.map(str::trim).filter(|text| !text.is_empty());
     let status: Vec<IpAddr> = published.ingress.iter().filter_map(|ingress| ingress.ip).collect();
     if status.is_empty() {
-        return spec.map_or_else(Default::default, |text| keys::parse_addresses("spec.loadBalancerIP", text));
+        return spec.map_or_else(Default::default, |text| keys::parse_addresses(grant::SPEC, text));
     }
     let overriding = spec
         .and_then(|text| text.parse::<IpAddr>().ok())
@@ -358,7 +375,7 @@ fn wanted(annotation: Option<&str>, spec: Option<&str>, published: &Published) -
             .collect(),
         None => status.iter().map(ToString::to_string).collect(),
     };
-    keys::parse_addresses("spec.loadBalancerIP", &chosen.join(","))
+    keys::parse_addresses(grant::SPEC, &chosen.join(","))
 }
 
 fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str>) -> Published {

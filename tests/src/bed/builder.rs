@@ -99,7 +99,8 @@ impl BedBuilder {
     #[must_use]
     pub fn without_ccm(mut self) -> Self {
         self.ccm = false;
-        self
+        // Nobody gives Services addresses: they get what they ask for.
+        self.announcer_env("svc_controller", "false")
     }
 
     /// Without announcers.

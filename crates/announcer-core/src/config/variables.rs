@@ -134,6 +134,12 @@ pub const VARIABLES: &[Variable] = &[
         "true",
         "Serve Services without a class, and those of ours; `false`: of ours only",
     ),
+    text(
+        "svc_controller",
+        None,
+        "",
+        "`true`: a cloud controller gives Services without a class their addresses, and only what it has published is announced; `false`: what a Service asks for is announced, as by kube-vip. Unset: `true` as soon as a Service has the finalizer of a cloud controller",
+    ),
     boolean(
         "disable_service_updates",
         Some("disableServiceUpdates"),

@@ -3,10 +3,29 @@
 use std::time::Instant;
 
 use super::{Engine, Owner, Owners, Ownership};
+use crate::annotations::LOADBALANCER_IPS;
 use crate::reason::Reason;
 use crate::screen::Reporter;
+use crate::view::FINALIZER;
 
 impl Engine {
+    /// A Service that no controller gives an address has nobody else who says so.
+    pub(super) fn tell_ungranted(&mut self, now: Instant) {
+        for (key, asked) in self.services.long_ungranted(now) {
+            if self.services.get(&key).is_none_or(|view| self.ownership.of(view) != Owner::Mine) {
+                continue;
+            }
+            let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
+            let text = format!(
+                "{} is what this Service asks for, and no cloud controller has given it any address (annotation {LOADBALANCER_IPS} beside the \
+                 finalizer {FINALIZER}): nothing is announced. The cloud controller's Events on this Service say why; without any see \
+                 whether it runs. Where there is none, set svc_controller=false for the announcer",
+                asked.join(", ")
+            );
+            self.out.warn(now, &key, Reason::CannotAnnounce, &text);
+        }
+    }
+
     /// `node` mode: what is known of the addresses of machines.
     pub(super) fn note_machines(&mut self) {
         if let Owners::Node(cluster) = &self.ownership {

@@ -4,20 +4,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Deref;
+use std::time::{Duration, Instant};
 
 use crate::annotations::Wanted;
 use crate::endpoints::Endpoints;
 use crate::group::{Groups, groups};
 use crate::screen::{ClusterIps, Machine, Refusal, refusals};
-use crate::view::{ServiceKey, ServiceView, Uid};
+use crate::view::{Giver, ServiceKey, ServiceView, Uid};
 
 /// A Service that does not get all that it asks for.
 #[derive(Debug)]
 struct Refused {
-    /// What it asks for.
-    asked: Vec<Wanted>,
+    /// As it asks.
+    asked: ServiceView,
     refusals: Vec<Refusal>,
 }
+
+/// How long a Service waits for a cloud controller before its author is told: a controller that is there needs a few seconds.
+pub(super) const UNGRANTED: Duration = Duration::from_secs(30);
 
 /// See the module. Reads as a map of views.
 #[derive(Debug, Default)]
@@ -30,6 +34,11 @@ pub(super) struct Services {
     changed: bool,
     /// Addresses that Services ask for and do not get; of machines; inside the cluster.
     refused: BTreeMap<ServiceKey, Refused>,
+    /// Services without a grant, and since when.
+    ungranted: BTreeMap<ServiceKey, Option<Instant>>,
+    /// Whether a cloud controller gives addresses, as far as somebody has said; and whether its finalizer was seen.
+    controller: Option<bool>,
+    controller_seen: bool,
     machines: BTreeMap<IpAddr, Machine>,
     cluster_ips: ClusterIps,
     /// Nodes with endpoints of Services with policy Local.
@@ -45,14 +54,18 @@ impl Deref for Services {
 }
 
 impl Services {
+    /// Knows none. `controller`: a cloud controller gives addresses, or none does; absent: nobody has said.
+    pub fn new(controller: Option<bool>) -> Self {
+        Self { controller, ..Self::default() }
+    }
+
     /// A Service has changed, or is gone. Answers with the UID of the Service of this name that is gone now.
     pub fn change(&mut self, key: ServiceKey, view: Option<ServiceView>) -> Option<Uid> {
         self.changed = true;
         let refused = self.refused.remove(&key);
-        let before = self.views.remove(&key).map(|before| match refused {
-            Some(refused) => ServiceView { wanted: refused.asked, ..before },
-            None => before,
-        });
+        let before = self.views.remove(&key);
+        let before = refused.map(|refused| refused.asked).or(before);
+        self.controller_seen |= view.as_ref().is_some_and(|view| view.giver != Giver::Unknown);
         let (view, gone) = match (view, before) {
             (Some(view), Some(before)) => {
                 let gone = (view.uid != before.uid).then(|| before.uid.clone());
@@ -113,7 +126,8 @@ impl Services {
             return false;
         }
         let asked = self.views.values().flat_map(|view| &view.wanted);
-        let refused = self.refused.values().flat_map(|refused| &refused.asked);
+        let refused = self.refused.values().map(|refused| &refused.asked);
+        let refused = refused.flat_map(|asked| asked.wanted.iter().chain(asked.granted.iter().flatten()));
         let concerns = |wanted: &Wanted| matches!(wanted, Wanted::Static(address) if changed.contains(address));
         let concerned = asked.chain(refused).any(concerns);
         self.changed |= concerned;
@@ -126,17 +140,43 @@ impl Services {
             return;
         }
         for (key, refused) in std::mem::take(&mut self.refused) {
-            if let Some(view) = self.views.get_mut(&key) {
-                view.wanted = refused.asked;
-            }
+            self.views.insert(key, refused.asked);
         }
+        self.apply_grants();
         for (key, refusals) in refusals(&self.views, &self.machines, &self.cluster_ips) {
             let Some(view) = self.views.get_mut(&key) else { continue };
-            let asked = view.wanted.clone();
+            let asked = view.clone();
             view.wanted.retain(|wanted| !refusals.iter().any(|refusal| *wanted == Wanted::Static(refusal.address)));
-            self.refused.insert(key, Refused { asked, refusals });
+            self.refused.entry(key).or_insert_with(|| Refused { asked, refusals: Vec::new() }).refusals = refusals;
         }
         self.groups = groups(&self.views);
+    }
+
+    /// Where a cloud controller gives addresses, a Service has what it was given and nothing else.
+    fn apply_grants(&mut self) {
+        let mut waiting = BTreeMap::new();
+        for (key, view) in &mut self.views {
+            let managed = self.controller.unwrap_or(self.controller_seen || view.giver != Giver::Unknown);
+            let Some(granted) = view.as_granted().filter(|_| managed) else { continue };
+            if granted.wanted.is_empty() {
+                waiting.insert(key.clone(), self.ungranted.get(key).copied().flatten());
+            }
+            let asked = std::mem::replace(view, granted);
+            self.refused.insert(key.clone(), Refused { asked, refusals: Vec::new() });
+        }
+        self.ungranted = waiting;
+    }
+
+    /// Services that have waited for a grant for long, and what they ask for.
+    pub fn long_ungranted(&mut self, now: Instant) -> Vec<(ServiceKey, Vec<Wanted>)> {
+        let mut long = Vec::new();
+        for (key, since) in &mut self.ungranted {
+            if now >= *since.get_or_insert(now) + UNGRANTED {
+                let asked = self.refused.get(key).map(|refused| refused.asked.wanted.clone());
+                long.extend(asked.filter(|asked| !asked.is_empty()).map(|asked| (key.clone(), asked)));
+            }
+        }
+        long
     }
 
     /// Which Services share an address.
@@ -207,6 +247,54 @@ mod tests {
         assert!(services.set_cluster_ips(&key("dns"), Vec::new()));
         services.settle();
         assert_eq!((wanted(&services), services.refusals().count()), (2, 0));
+    }
+
+    #[test]
+    fn a_wish_counts_where_nobody_gives_addresses_and_not_where_somebody_does() {
+        let wish = ServiceView { granted: Some(Vec::new()), ..view("web", &["10.0.0.5"]) };
+        let managed = ServiceView { giver: Giver::Controller, ..view("other", &["10.0.0.6"]) };
+        for (what, controller, others, counts) in [
+            ("nobody is known to give any", None, false, true),
+            ("somebody is", None, true, false),
+            ("there is said to be somebody", Some(true), false, false),
+            ("there is said to be nobody", Some(false), true, true),
+        ] {
+            let mut services = Services::new(controller);
+            services.change(key("web"), Some(wish.clone()));
+            if others {
+                services.change(key("other"), Some(managed.clone()));
+            }
+            services.settle();
+            assert_eq!(services[&key("web")].wanted.is_empty(), !counts, "{what}");
+            // The controller does not go away because its last Service does.
+            services.change(key("other"), None);
+            services.settle();
+            assert_eq!(services[&key("web")].wanted.is_empty(), !counts, "{what}");
+            let now = Instant::now();
+            assert_eq!(services.long_ungranted(now), []);
+            let waits = services.long_ungranted(now + UNGRANTED);
+            assert_eq!(waits.is_empty(), counts, "{what}");
+            assert!(counts || waits[0].1 == wish.wanted, "{what}");
+            let given = ServiceView { granted: None, ..wish.clone() };
+            services.change(key("web"), Some(given.clone()));
+            services.settle();
+            assert_eq!(services.long_ungranted(now + UNGRANTED), [], "{what}");
+            assert_eq!(services[&key("web")], given, "{what}");
+        }
+    }
+
+    #[test]
+    fn what_was_given_is_screened_like_everything_else() {
+        let wanted = vec![Wanted::Static("10.0.0.5".parse().unwrap())];
+        let squatter = ServiceView { granted: Some(wanted.clone()), ..view("web", &["10.0.0.9"]) };
+        let mut services = Services::new(Some(true));
+        services.change(key("web"), Some(squatter));
+        services.set_cluster_ips(&key("dns"), vec!["10.0.0.5".parse().unwrap()]);
+        services.settle();
+        assert_eq!((services[&key("web")].wanted.len(), services.refusals().count()), (0, 1));
+        services.set_cluster_ips(&key("dns"), Vec::new());
+        services.settle();
+        assert_eq!((services[&key("web")].wanted.clone(), services.refusals().count()), (wanted, 0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::annotations::Wanted;
-use crate::view::{DhcpWishes, Ingress, InterfaceWish, Port, Published, ServiceKey, ServiceView, Uid, Wish};
+use crate::view::{DhcpWishes, Giver, Ingress, InterfaceWish, Port, Published, ServiceKey, ServiceView, Uid, Wish};
 
 /// A Service of this name that wants these addresses; `dhcp` and `dhcp6` stand for leased ones.
 pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
@@ -20,6 +20,8 @@ pub fn view(name: &str, wanted: &[&str]) -> ServiceView {
             })
             .collect(),
         wish: Wish::Said,
+        granted: None,
+        giver: Giver::Unknown,
         interface: InterfaceWish::Default,
         dhcp: DhcpWishes::default(),
         ports: vec![Port { port: 80, protocol: "TCP".into() }],

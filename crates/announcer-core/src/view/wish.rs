@@ -51,7 +51,8 @@ impl ServiceView {
             ..before.dhcp.clone()
         };
         let problems = problems.collect();
-        Self { wish: Wish::Former, wanted: before.wanted.clone(), interface, dhcp, problems, ..self }
+        let (wanted, granted) = (before.wanted.clone(), before.granted.clone());
+        Self { wish: Wish::Former, wanted, granted, interface, dhcp, problems, ..self }
     }
 }
 
