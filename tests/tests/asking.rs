@@ -25,12 +25,14 @@ fn on_lan(last: u8) -> IpAddr {
     Ipv4Addr::new(192, 168, 100, last).into()
 }
 
-/// `status.conditions`, ours, as `status reason`.
+/// `status.conditions`, ours, as `status reason`, and behind it the warning.
 async fn wait_for_condition(web: &Exposed<'_>, expected: &str) {
     web.wait_for(&format!("condition {expected}"), |service| {
         let conditions = service.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
-        let ours = conditions.iter().find(|condition| condition.type_ == "LoadBalancerReady");
-        let found = ours.map(|condition| format!("{} {}", condition.status, condition.reason)).unwrap_or_default();
+        let of = |kind: &str| conditions.iter().find(|condition| condition.type_ == kind);
+        let ours = ["LoadBalancerReady", "LoadBalancerWarning"].into_iter().filter_map(of);
+        let found: Vec<_> = ours.map(|condition| format!("{} {}", condition.status, condition.reason)).collect();
+        let found = found.join(", ");
         if found == expected { Ok(()) } else { Err(format!("the condition is {found:?}")) }
     })
     .await
@@ -102,7 +104,7 @@ async fn the_service_itself_tells_what_is_missing_and_when_that_is_over() {
     let web = case.expose(service("web").annotation(cloudprovider::NETWORK, "guests/late").tcp(80)).await.unwrap();
     wait_for_condition(&web, "False NoMatchingPool").await;
     bed.set_pool("late", "guests/late", 175..=176).await.unwrap();
-    wait_for_condition(&web, "True Ready").await;
+    wait_for_condition(&web, "True Served").await;
 }
 
 #[tokio::test]
@@ -118,7 +120,7 @@ async fn the_ipam_may_be_changed_until_there_is_an_address() {
     web.annotate(cloudprovider::NETWORK, None).await.unwrap();
     let first = web.settled().await.unwrap();
     web.annotate(cloudprovider::IPAM, Some("dhcp")).await.unwrap();
-    wait_for_condition(&web, "False IPAMChanged").await;
+    wait_for_condition(&web, "True Served, True IPAMChanged").await;
     assert_eq!(web.address().await.unwrap(), first, "an address that is served is never given up");
 
     let pending = case.expose(service("pending").annotation(cloudprovider::IP_POOL, "nosuch").tcp(80)).await.unwrap();
@@ -138,7 +140,7 @@ async fn the_ipam_may_be_changed_until_there_is_an_address() {
         "{leased}"
     );
     assert_eq!(objects(&bed, &pending).await, before, "made anew under its name");
-    wait_for_condition(&pending, "True Ready").await;
+    wait_for_condition(&pending, "True Served").await;
 }
 
 /// A wish that Harvester does not grant is no failure: what it booked is served, and said to be something else, once.
@@ -156,7 +158,8 @@ async fn who_is_served_otherwise_than_asked_for_hears_it_once_and_counts_as_serv
         let web = case.expose(spec).await.unwrap();
         let address = web.settled().await.unwrap();
         web.reply(address, 80).await.unwrap();
-        wait_for_condition(&web, &format!("True {reason}")).await;
+        let warning = if kind == "Warning" { "True" } else { "False" };
+        wait_for_condition(&web, &format!("True Served, {warning} {reason}")).await;
         let told = web.wait_for_event(reason, "").await.unwrap();
         assert_eq!(told.kind, kind, "{told:?}");
         // Another pass, and another process: neither has anything to add.
@@ -173,7 +176,7 @@ async fn who_is_served_otherwise_than_asked_for_hears_it_once_and_counts_as_serv
     }
     let wish = case.named("wish");
     wish.annotate(cloudprovider::IP, None).await.unwrap();
-    wait_for_condition(&wish, "True Ready").await;
+    wait_for_condition(&wish, "True Served").await;
 }
 
 /// Nothing is half done for who cannot do with one family; who thinks again is served.
@@ -192,7 +195,7 @@ async fn a_service_that_requires_two_families_waits_until_it_asks_for_what_there
     web.patch(json!({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}})).await.unwrap();
     let address = web.settled().await.unwrap();
     web.reply(address, 80).await.unwrap();
-    wait_for_condition(&web, "True Ready").await;
+    wait_for_condition(&web, "True Served").await;
 }
 
 /// Nobody has booked it: a moment later it may be another Service's.
@@ -247,7 +250,7 @@ async fn a_service_of_one_family_is_not_given_a_pool_address_of_the_other_until_
     let both = json!({"spec": {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]}});
     web.patch(both).await.unwrap();
     assert!(web.settled().await.unwrap().is_ipv4());
-    wait_for_condition(&web, "True SingleStackOnly").await;
+    wait_for_condition(&web, "True Served, False SingleStackOnly").await;
 }
 
 /// harvester-side.md 8.5: hosts up to 1.8 decide on the network by themselves.
@@ -262,7 +265,7 @@ async fn a_host_that_does_not_know_networks_is_told_on_the_service() {
     bed.machines().await.unwrap().save(&bed.machine("demo-1", &["192.168.100.61"])).await.unwrap();
     let case = bed.case("old-host").await.unwrap();
     let web = case.create(service("web").annotation(cloudprovider::NETWORK, "guests/data").tcp(80)).await.unwrap();
-    wait_for_condition(&web, "True NetworkNotKept").await;
+    wait_for_condition(&web, "False Pending, True NetworkNotKept").await;
     web.wait_for_event("NetworkNotKept", "has put guests/mgmt in its place").await.unwrap();
     assert!(
         !web.annotation(harvester_api::keys::kube_vip::LOADBALANCER_IPS).await.unwrap().is_empty(),

@@ -38,7 +38,7 @@ async fn cost_of_a_new_service(ipam: &str, announcer_writes: usize) {
         web.wait_until_gone().await?;
         web.wait_until_withdrawn(address).await?;
         eprintln!("{costs}");
-        ensure!(costs.ccm_guest.len() <= 2, "guest: finalizer and annotations\n{costs}");
+        ensure!(costs.ccm_guest.len() <= 3, "guest: finalizer, annotations, and that it is served\n{costs}");
         ensure!(costs.ccm_events.len() <= 2, "Events: ensuring and ensured\n{costs}");
         ensure!(costs.ccm_harvester.len() <= 2, "Harvester: the object and its mailbox\n{costs}");
         ensure!(costs.announcer.len() <= announcer_writes, "announcer: annotations and status\n{costs}");
@@ -55,7 +55,7 @@ async fn cost_of_a_new_service(ipam: &str, announcer_writes: usize) {
 }
 
 #[tokio::test]
-async fn a_new_pool_service_costs_two_writes_on_each_side_and_two_events() {
+async fn a_new_pool_service_costs_three_writes_here_two_on_harvester_and_two_events() {
     if !e2e::skip() {
         cost_of_a_new_service("pool", 2).await;
     }

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{self as meta, ObjectMeta};
 
 use crate::view::{
-    CONDITION, Condition, Family, NodeAddress, NodeAddressKind, NodeView, Protocol, Ready, ServiceKey, ServiceView,
-    Tags, Taint, Uid,
+    Condition, Conditions, Family, LOAD_BALANCER_READY, LOAD_BALANCER_WARNING, NodeAddress, NodeAddressKind, NodeView,
+    Protocol, Ready, ServiceKey, ServiceView, Tags, Taint, Uid,
 };
 
 /// The key of a Service.
@@ -23,7 +23,7 @@ pub fn service(service: &Service) -> ServiceView {
     let families = spec.and_then(|spec| spec.ip_families.as_ref()).into_iter();
     let cluster_ips = spec.and_then(|spec| spec.cluster_ips.as_ref()).into_iter().flatten();
     let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
-    let conditions = service.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let conditions = service.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let ips = ingress.into_iter().flatten().filter_map(|entry| entry.ip.as_ref());
     ServiceView {
         key: service_key(meta),
@@ -44,15 +44,21 @@ pub fn service(service: &Service) -> ServiceView {
         load_balancer_ip: spec.and_then(|spec| spec.load_balancer_ip.clone()).filter(|ip| !ip.is_empty()),
         cluster_ips: cluster_ips.filter_map(|ip| ip.parse().ok()).collect(),
         ingress: ips.filter_map(|ip| ip.parse::<IpAddr>().ok()).collect(),
-        condition: conditions.into_iter().flatten().find(|condition| condition.type_ == CONDITION).map(|condition| {
-            Condition {
-                status: condition.status == "True",
-                reason: condition.reason.clone(),
-                message: condition.message.clone(),
-                since: condition.last_transition_time.0.to_string(),
-            }
-        }),
+        conditions: Conditions {
+            ready: condition(conditions, LOAD_BALANCER_READY),
+            warning: condition(conditions, LOAD_BALANCER_WARNING),
+        },
     }
+}
+
+fn condition(conditions: &[meta::Condition], kind: &str) -> Option<Condition> {
+    let found = conditions.iter().find(|condition| condition.type_ == kind)?;
+    Some(Condition {
+        status: found.status.as_str().into(),
+        reason: found.reason.clone(),
+        message: found.message.clone(),
+        since: found.last_transition_time.0.to_string(),
+    })
 }
 
 /// kubectl's copy of the whole object is the largest annotation there is, and nobody decides on it.

@@ -56,9 +56,32 @@ pub trait LoadBalancers: Send + Sync + 'static {
         BTreeMap::new()
     }
 
+    /// Whether an announcer is there that keeps what a Service shows as its address.
+    fn announced(&self) -> Announced {
+        Announced::Yes
+    }
+
     /// Services to look at again, because something they depend on changed: their load balancer, their primary, a network mapping.
     fn wakes(&self) -> BoxStream<'static, ServiceKey>;
 }
+
+/// What is known of the announcers of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announced {
+    /// Somebody announces, as far as can be told.
+    Yes,
+    /// Nobody has for minutes: an address in a status may be served by nobody.
+    Away,
+    /// This process has not looked for long enough.
+    Untold,
+}
+
+/// Reason of a wait: what this program has to read first has not arrived.
+pub const NOT_READ_YET: &str = "NotReadYet";
+/// Reason of a wait: the controllers on Harvester do not look at the object.
+pub const HARVESTER_SILENT: &str = "HarvesterSilent";
+/// Reason of a wait: hosts are being upgraded.
+pub const HOST_UPGRADE: &str = "HostUpgrade";
 
 /// Result of [`LoadBalancers::ensure`].
 #[derive(Debug, Clone, PartialEq, Eq)]

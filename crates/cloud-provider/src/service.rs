@@ -11,6 +11,7 @@ mod memory;
 mod metrics;
 mod pause;
 mod preview;
+mod shown;
 mod story;
 
 use std::collections::HashMap;
@@ -18,7 +19,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
-use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use runtime::error::{chain, is_conflict};
 use runtime::events::Recorder;
@@ -32,12 +32,13 @@ use decide::{Release, Step};
 pub use decide::{has_finalizer, wants_load_balancer};
 use memory::Memory;
 pub(crate) use metrics::ServiceMetrics;
-use pause::{wait, within};
+use pause::{not_after, wait, within};
 pub(crate) use preview::preview;
+use shown::timestamp;
 use story::{Failing, Tell};
 
 use crate::cache::ServiceCache;
-use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError};
+use crate::provider::{Deleted, Ensured, LoadBalancers};
 use crate::view::{ServiceKey, ServiceView};
 use crate::worker::{self, Next};
 
@@ -221,7 +222,8 @@ impl ServiceController {
         memory.served = Some(Arc::clone(&service));
         if add_finalizer {
             let annotations = self.provider.at_first_sight(&service);
-            match self.writer.add_finalizer(&service, &annotations).await {
+            let ready = condition::first(&service, self.provider.announced(), &timestamp());
+            match self.writer.add_finalizer(&service, &annotations, ready.as_ref()).await {
                 Ok(written) => {
                     let written = Arc::new(written);
                     memory.written.note(service.resource_version.clone(), Arc::clone(&written));
@@ -251,7 +253,7 @@ impl ServiceController {
             Err(_) => "failed",
         };
         self.settings.metrics.called("ensure", result, start.elapsed());
-        self.show(&service, answer.as_ref(), memory).await;
+        let later = self.show(&service, answer.as_ref(), memory).await;
         let corrected = add_finalizer || matches!(answer, Ok(Ensured::Ready { changed: true, .. }));
         if settled && corrected && memory.damper.repaired(found, Instant::now()) {
             let by = self.writer.other_writer(&service, FIELD_MANAGER).await.ok().flatten();
@@ -259,13 +261,14 @@ impl ServiceController {
             tracing::warn!("{}", tell.message);
             self.tell(&service, [tell]);
         }
-        match answer {
+        let next = match answer {
             Ok(answer) => {
                 memory.conflicts = 0;
-                self.tell(&service, memory.story.ensured(Instant::now(), &answer));
+                let served = !service.ingress.is_empty();
+                self.tell(&service, memory.story.ensured(Instant::now(), &answer, served));
                 match answer {
                     Ensured::Ready { changed, remark } => {
-                        let told = memory.story.remark(remark.as_ref(), service.condition.as_ref());
+                        let told = memory.story.remark(remark.as_ref(), service.conditions.warning.as_ref());
                         if let Some(tell) = &told {
                             tracing::info!("{}", tell.message);
                         }
@@ -283,24 +286,8 @@ impl ServiceController {
                 let next = self.failed(&service, "failed to ensure load balancer", &error, permanent, memory);
                 within(next, error.longest_pause)
             }
-        }
-    }
-
-    /// Brings the condition on the Service up to date, where it says something else. Whether that works decides nothing.
-    async fn show(&self, service: &ServiceView, answer: Result<&Ensured, &ProviderError>, memory: &mut Memory) {
-        if memory.shown == service.condition {
-            memory.shown = None;
-        }
-        let condition = memory.shown.clone().or_else(|| service.condition.clone());
-        let seen = ServiceView { condition, ..service.clone() };
-        let text = answer.err().map(|error| chain(error)).unwrap_or_default();
-        let now =
-            Timestamp::from_second(Timestamp::now().as_second()).expect("a clock within the range of a timestamp");
-        let Some(condition) = condition::after(&seen, answer, &text, &now.to_string()) else { return };
-        match self.writer.patch_condition(service, condition::patch(service, &condition)).await {
-            Ok(_) => memory.shown = Some(condition),
-            Err(error) => tracing::debug!(error = chain(&error), "the condition of the Service was not written"),
-        }
+        };
+        later.map_or(next, |later| not_after(next, later))
     }
 
     async fn clean_up(&self, service: &Arc<ServiceView>, release: Release, memory: &mut Memory) -> Next {
@@ -311,8 +298,8 @@ impl ServiceController {
             Err(next) => return next,
         };
         let remove_finalizer = release == Release::Ours || existed;
-        let condition = memory.shown.clone().or_else(|| service.condition.clone());
-        let seen = ServiceView { condition, ..ServiceView::clone(service) };
+        let conditions = memory.shown.clone().unwrap_or_else(|| service.conditions.clone());
+        let seen = ServiceView { conditions, ..ServiceView::clone(service) };
         match self.writer.release(&seen, remove_finalizer).await {
             Ok(written) => {
                 memory.shown = None;

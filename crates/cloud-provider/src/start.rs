@@ -293,7 +293,11 @@ mod tests {
                     200,
                     json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": [node]}),
                 ),
-                ("PATCH", path) if path.contains("/services/") => (200, service),
+                ("PATCH", path) if path.contains("/services/") => {
+                    let mut service = service;
+                    service["status"] = seen.body["status"].clone();
+                    (200, service)
+                }
                 ("PATCH", _) => (200, node),
                 _ => (404, Scenario::status(404, "NotFound", "not found")),
             }

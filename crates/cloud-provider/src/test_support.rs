@@ -22,7 +22,7 @@ pub(crate) fn service(key: &str) -> ServiceView {
         load_balancer_ip: None,
         cluster_ips: Vec::new(),
         ingress: Vec::new(),
-        condition: None,
+        conditions: crate::view::Conditions::default(),
     }
 }
 

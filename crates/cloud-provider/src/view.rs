@@ -89,19 +89,69 @@ pub struct ServiceView {
     pub cluster_ips: Vec<IpAddr>,
     /// `status.loadBalancer.ingress[].ip`, in order; entries without an IP are left out.
     pub ingress: Vec<IpAddr>,
-    /// Our condition in `status.conditions`; see [`CONDITION`].
-    pub condition: Option<Condition>,
+    /// Our conditions in `status.conditions`.
+    pub conditions: Conditions,
 }
 
-/// Type of the condition that explains on the Service itself why its load balancer is not as asked for. It is written when there is
-/// trouble and corrected when that is over; a Service that never had any does without.
-pub const CONDITION: &str = "LoadBalancerReady";
+/// Type of the condition that says whether a node serves the address of a Service. Every Service of ours has it.
+pub const LOAD_BALANCER_READY: &str = "LoadBalancerReady";
+
+/// Type of the condition of a Service that is not all that its user asks for, although it is served. It goes when that is over.
+pub const LOAD_BALANCER_WARNING: &str = "LoadBalancerWarning";
+
+/// The conditions that this program keeps on a Service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// [`LOAD_BALANCER_READY`].
+    pub ready: Option<Condition>,
+    /// [`LOAD_BALANCER_WARNING`].
+    pub warning: Option<Condition>,
+}
+
+impl Conditions {
+    /// Each with its type.
+    pub fn by_type(&self) -> [(&'static str, &Option<Condition>); 2] {
+        [(LOAD_BALANCER_READY, &self.ready), (LOAD_BALANCER_WARNING, &self.warning)]
+    }
+}
+
+/// `status` of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConditionStatus {
+    /// `True`.
+    True,
+    /// `False`.
+    False,
+    /// `Unknown`, or a value that this version does not know.
+    Unknown,
+}
+
+impl ConditionStatus {
+    /// As the object has it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+impl From<&str> for ConditionStatus {
+    fn from(word: &str) -> Self {
+        match word {
+            "True" => Self::True,
+            "False" => Self::False,
+            _ => Self::Unknown,
+        }
+    }
+}
 
 /// A condition as `metav1.Condition` has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// `status` is `True`.
-    pub status: bool,
+    /// `status`.
+    pub status: ConditionStatus,
     /// `reason`.
     pub reason: String,
     /// `message`.

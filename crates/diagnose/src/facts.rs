@@ -13,8 +13,9 @@ use kube::ResourceExt;
 
 use crate::snapshot::Snapshot;
 
-/// Type of our condition on Services.
-pub const SERVICE_CONDITION: &str = "LoadBalancerReady";
+/// Types of our conditions on Services.
+const READY: &str = "LoadBalancerReady";
+const WARNING: &str = "LoadBalancerWarning";
 /// Type of our condition on Nodes.
 pub const NODE_CONDITION: &str = "HarvesterHostMaintenance";
 /// Lease of the cloud controller.
@@ -57,9 +58,23 @@ pub fn told(service: &Service) -> Vec<String> {
     ingress.filter_map(|entry| entry.ip.clone().or_else(|| entry.hostname.clone())).collect()
 }
 
-pub fn service_condition(service: &Service) -> Option<&Condition> {
+fn condition<'a>(service: &'a Service, kind: &str) -> Option<&'a Condition> {
     let conditions = service.status.as_ref()?.conditions.as_ref()?;
-    conditions.iter().find(|condition| condition.type_ == SERVICE_CONDITION)
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+/// What the cloud controller says of the address.
+pub fn ready_condition(service: &Service) -> Option<&Condition> {
+    condition(service, READY)
+}
+
+/// What is wrong with a Service, by the cloud controller: that it is not served, or what is not as asked for. Versions up to 0.3 said the
+/// latter in the same condition.
+pub fn trouble(service: &Service) -> Option<&Condition> {
+    let trouble = |condition: &&Condition| !["Served", "Ready"].contains(&condition.reason.as_str());
+    let warning = condition(service, WARNING).filter(|condition| condition.status == "True");
+    let ready = ready_condition(service).filter(trouble);
+    ready.filter(|ready| ready.status != "True").or(warning).or(ready)
 }
 
 /// Status, reason and message of a Node's condition.

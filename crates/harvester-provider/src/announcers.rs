@@ -1,7 +1,7 @@
 //! Whether anybody announces the addresses: looked at from afar, by the Leases that announcers renew in `kube-system`, ours and kube-vip's.
-//! Told on the cluster's record and by metric, never on Services: a Lease that is not renewed may mean that the announcers do not reach
-//! the API, and then they keep serving; and a thousand Services would be a thousand writes on an API that may be what is in trouble. (What
-//! waits for its first announcer says so on the Service, see `load_balancers/provider/unserved.rs`.)
+//! Told once on the cluster's record and by metric; on Services their condition becomes `Unknown`, and no more: a Lease that is not renewed
+//! may mean that the announcers do not reach the API, and then they keep serving. (What waits for its first announcer says so on the
+//! Service, see `load_balancers/provider/unserved.rs`.)
 //!
 //! Silence is told only where somebody was seen to renew before: a cluster whose announcer keeps no Lease there, a Lease that was left
 //! behind, and a missing right say nothing. A renewal is a change between two looks; only at the first look, of a process that may have
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cloud_provider::cache::ServiceCache;
+use cloud_provider::provider::Announced;
 use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::ServiceKey;
 use contract::leases::{GLOBAL as LOCK, MEMBER_PREFIX};
@@ -26,6 +27,7 @@ use kube::{Client, ResourceExt};
 use pulse::{Finding, PATIENCE, Pulse};
 use runtime::error::chain;
 use runtime::events::Recorder;
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::identity::keeper::RecordCache;
@@ -56,6 +58,7 @@ pub struct Announcers {
     services: ServiceCache,
     record: RecordCache,
     metrics: Arc<Metrics>,
+    announced: watch::Sender<Announced>,
 }
 
 impl std::fmt::Debug for Announcers {
@@ -66,8 +69,13 @@ impl std::fmt::Debug for Announcers {
 
 impl Announcers {
     /// Nothing is sent before [`Self::run`].
-    pub fn new(guest: &Client, services: ServiceCache, record: RecordCache, metrics: Arc<Metrics>) -> Self {
-        Self { leases: Api::namespaced(guest.clone(), NAMESPACE), services, record, metrics }
+    pub fn new(
+        guest: &Client,
+        services: ServiceCache,
+        record: RecordCache,
+        (metrics, announced): (Arc<Metrics>, watch::Sender<Announced>),
+    ) -> Self {
+        Self { leases: Api::namespaced(guest.clone(), NAMESPACE), services, record, metrics, announced }
     }
 
     /// Never ends.
@@ -121,9 +129,13 @@ impl Announcers {
                 events.normal(&self.reference(), "AnnouncerBack", text);
             }
             self.metrics.announcer_missing.set(0);
+            if finding == Finding::Alive || fresh {
+                self.is(Announced::Yes);
+            }
             return fresh;
         }
         self.metrics.announcer_missing.set(1);
+        self.is(Announced::Away);
         if told.missing.is_none() {
             told.served = served;
         }
@@ -139,6 +151,10 @@ impl Announcers {
             events.warning(&self.reference(), "NoAnnouncer", &text);
         }
         false
+    }
+
+    fn is(&self, announced: Announced) {
+        self.announced.send_if_modified(|known| std::mem::replace(known, announced) != announced);
     }
 
     fn reference(&self) -> k8s_openapi::api::core::v1::ObjectReference {
@@ -188,7 +204,8 @@ mod tests {
             let services = cloud_provider::cache::services_with([web.done()]);
             let metrics = Arc::new(Metrics::register(&mut Registry::default()));
             let (recorder, events) = Recorder::to_channel("test");
-            let announcers = Announcers::new(&server.client(), services, record_cache(), metrics);
+            let announced = watch::Sender::new(Announced::Untold);
+            let announcers = Announcers::new(&server.client(), services, record_cache(), (metrics, announced));
             Self { announcers, recorder, events, told: Told::default() }
         }
 

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
-use cloud_provider::provider::{Instances, LoadBalancers};
+use cloud_provider::provider::{Announced, Instances, LoadBalancers};
 use harvester_api::keys;
 use harvester_api::load_balancer::LoadBalancer;
 use harvester_api::virtual_machine::VirtualMachine;
@@ -143,6 +143,7 @@ impl HarvesterProvider {
         let mapping = MappingSource::new(mapping, watches.mapping.status());
 
         let caution = Caution::default();
+        let announced = watch::Sender::new(Announced::Untold);
         let load_balancers = HarvesterLoadBalancers::new(
             (config.load_balancers(), identity.clone()),
             (services.clone(), nodes.clone()),
@@ -151,7 +152,8 @@ impl HarvesterProvider {
             load_balancers::apply::Requests::new(guest.clone(), harvester.clone(), namespace),
             Arc::clone(&metrics),
         )
-        .cautious(caution.clone());
+        .cautious(caution.clone())
+        .announced_by(announced.subscribe());
         let (instances, asked) = HarvesterInstances::new(
             (config, identity.clone()),
             (services.clone(), nodes.clone()),
@@ -206,7 +208,8 @@ impl HarvesterProvider {
             returns: None,
             anew: watch::Sender::new(0),
         };
-        let announcers = Announcers::new(guest, services.clone(), sources.record.clone(), Arc::clone(&metrics));
+        let announcers =
+            Announcers::new(guest, services.clone(), sources.record.clone(), (Arc::clone(&metrics), announced));
         let place = Place {
             namespace: config.namespace.clone(),
             server: config.server.clone(),

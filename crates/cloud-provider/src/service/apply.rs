@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::decide;
 use crate::observe;
-use crate::view::ServiceView;
+use crate::view::{Condition, ServiceView};
 
 /// Writes to Services of the guest cluster.
 pub(super) struct Writer {
@@ -22,17 +22,19 @@ impl Writer {
         Self { client }
     }
 
-    /// Adds our finalizer and these annotations; returns the Service after it.
+    /// Adds our finalizer, these annotations and the first condition; returns the Service after it.
     pub(super) async fn add_finalizer(
         &self,
         service: &ServiceView,
         annotations: &BTreeMap<String, Option<String>>,
+        ready: Option<&Condition>,
     ) -> Result<ServiceView, kube::Error> {
-        self.patch_status(service, &Patch::Merge(decide::add_finalizer_patch(service, annotations))).await
+        let patch = decide::add_finalizer_patch(service, annotations, ready);
+        self.patch_status(service, &Patch::Strategic(patch)).await
     }
 
-    /// Changes our condition alone; returns the Service after it.
-    pub(super) async fn patch_condition(
+    /// Changes our conditions alone; returns the Service after it.
+    pub(super) async fn patch_conditions(
         &self,
         service: &ServiceView,
         patch: Value,

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::view::{CONDITION, ServiceView};
+use super::condition;
+use crate::view::{Condition, LOAD_BALANCER_READY, ServiceView};
 
 /// The finalizer that keeps a Service until its load balancer is gone.
 pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
@@ -67,14 +68,19 @@ pub(super) fn decide<'a>(current: Option<&ServiceView>, remembered: Option<&'a S
     }
 }
 
-/// Adds the finalizer: the whole list with the version it was made from, so that nobody else's finalizer is lost.
-pub(super) fn add_finalizer_patch(service: &ServiceView, annotations: &BTreeMap<String, Option<String>>) -> Value {
-    let mut finalizers = service.finalizers.clone();
-    finalizers.push(FINALIZER.to_owned());
+/// Adds the finalizer and the first condition, in one request. A strategic merge patch: others' finalizers and conditions stay.
+pub(super) fn add_finalizer_patch(
+    service: &ServiceView,
+    annotations: &BTreeMap<String, Option<String>>,
+    ready: Option<&Condition>,
+) -> Value {
     let mut patch = json!({"metadata": precondition(service)});
-    patch["metadata"]["finalizers"] = json!(finalizers);
+    patch["metadata"]["finalizers"] = json!([FINALIZER]);
     if !annotations.is_empty() {
         patch["metadata"]["annotations"] = json!(annotations);
+    }
+    if let Some(ready) = ready {
+        patch["status"] = json!({"conditions": [condition::entry(LOAD_BALANCER_READY, ready)]});
     }
     patch
 }
@@ -86,8 +92,9 @@ pub(super) fn release_patch(service: &ServiceView, remove_finalizer: bool) -> Op
     let remove = remove_finalizer && has_finalizer(service);
     let disappears = service.deleting && service.finalizers.iter().all(|finalizer| finalizer == FINALIZER);
     let clear = !service.ingress.is_empty() && !service.has_class && !disappears;
-    let forget = service.condition.is_some() && !service.deleting;
-    if !(remove || clear || forget) {
+    let said = service.conditions.by_type().into_iter().filter(|(_, said)| said.is_some() && !service.deleting);
+    let forget: Vec<Value> = said.map(|(kind, _)| condition::forgotten(kind)).collect();
+    if !(remove || clear || !forget.is_empty()) {
         return None;
     }
     let mut patch = json!({"metadata": precondition(service)});
@@ -97,8 +104,8 @@ pub(super) fn release_patch(service: &ServiceView, remove_finalizer: bool) -> Op
     if clear {
         patch["status"]["loadBalancer"] = json!({"ingress": null});
     }
-    if forget {
-        patch["status"]["conditions"] = json!([{"type": CONDITION, "$patch": "delete"}]);
+    if !forget.is_empty() {
+        patch["status"]["conditions"] = json!(forget);
     }
     Some(patch)
 }
@@ -115,7 +122,7 @@ fn precondition(service: &ServiceView) -> Value {
 mod tests {
     use super::*;
     use crate::test_support::service;
-    use crate::view::{Condition, Uid};
+    use crate::view::{ConditionStatus, Uid};
 
     fn with(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
         let mut view = service("default/web");
@@ -186,9 +193,9 @@ mod tests {
     #[test]
     fn a_finalizer_is_added_to_the_others_under_the_version_that_was_read() {
         let foo = with(|view| view.finalizers = vec!["foo".into()]);
-        let patch = add_finalizer_patch(&foo, &BTreeMap::new());
-        assert_eq!(patch, json!({"metadata": {"finalizers": ["foo", FINALIZER], "resourceVersion": "1"}}));
-        let patch = add_finalizer_patch(&foo, &BTreeMap::from([("a".to_owned(), Some("1".to_owned()))]));
+        let patch = add_finalizer_patch(&foo, &BTreeMap::new(), None);
+        assert_eq!(patch, json!({"metadata": {"finalizers": [FINALIZER], "resourceVersion": "1"}}));
+        let patch = add_finalizer_patch(&foo, &BTreeMap::from([("a".to_owned(), Some("1".to_owned()))]), None);
         assert_eq!(patch["metadata"]["annotations"], json!({"a": "1"}), "in the same request");
     }
 
@@ -197,12 +204,12 @@ mod tests {
         let ip = |view: &mut ServiceView| view.ingress = vec!["10.0.0.1".parse().unwrap()];
         let told = |view: &mut ServiceView| {
             let (reason, message, since) = ("PortTaken".into(), String::new(), String::new());
-            view.condition = Some(Condition { status: false, reason, message, since });
+            view.conditions.ready = Some(Condition { status: ConditionStatus::False, reason, message, since });
         };
         let kept = json!({"resourceVersion": "1"});
         let gone = json!({"$deleteFromPrimitiveList/finalizers": [FINALIZER], "resourceVersion": "1"});
         let cleared = json!({"loadBalancer": {"ingress": null}});
-        let untold = json!([{"type": CONDITION, "$patch": "delete"}]);
+        let untold = json!([{"type": LOAD_BALANCER_READY, "$patch": "delete"}]);
         for (sentence, view, expected) in [
             ("nothing there", with(|_| {}), None),
             ("the finalizer", finalized(|_| {}), Some(json!({"metadata": gone}))),

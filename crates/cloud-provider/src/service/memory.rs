@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::story::Story;
 use crate::damping::Damper;
 use crate::own_write::OwnWrite;
-use crate::view::{Condition, ServiceView};
+use crate::view::{Conditions, ServiceView};
 
 /// What is kept about a Service between passes. Lost with the process, and nothing depends on it.
 #[derive(Debug, Default)]
@@ -17,8 +19,10 @@ pub(super) struct Memory {
     pub(super) conflicts: u32,
     /// States of the Service that were corrected again and again. Its version is left out of them.
     pub(super) damper: Damper<ServiceView>,
-    /// The condition that we wrote, until the cache shows it.
-    pub(super) shown: Option<Condition>,
+    /// The conditions that we wrote, until the cache shows them.
+    pub(super) shown: Option<Conditions>,
+    /// What the condition is to say of another node, and since when.
+    pub(super) moved: Option<(String, Instant)>,
 }
 
 impl Memory {

@@ -12,6 +12,15 @@ pub(super) fn within(next: Next, longest: Option<Duration>) -> Next {
     }
 }
 
+/// At the latest after this time.
+pub(super) fn not_after(next: Next, latest: Duration) -> Next {
+    match next {
+        Next::OnChange => Next::After(latest),
+        Next::After(pause) => Next::After(pause.min(latest)),
+        Next::BackOff | Next::BackOffWithin(_) => next,
+    }
+}
+
 pub(super) fn wait(waiting: &Waiting) -> Next {
     tracing::debug!(reason = waiting.message, needs_user = waiting.needs_user, "waiting");
     // A wait without a time of its own is ended by a wake-up; the resync is its safety net.

@@ -1,10 +1,10 @@
 //! What the first pass over a Service would write: the decisions of the controller, without its requests.
 
-use k8s_openapi::jiff::Timestamp;
 use runtime::error::chain;
 
 use super::condition;
 use super::decide::{Release, Step, add_finalizer_patch, decide, release_patch};
+use super::shown::timestamp;
 use crate::preview::{Outlook, Target, Write};
 use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
 use crate::view::ServiceView;
@@ -31,7 +31,12 @@ fn ensure(provider: &dyn LoadBalancers, service: &ServiceView, add_finalizer: bo
     let mut written = service.clone();
     if add_finalizer {
         let annotations = provider.at_first_sight(service);
-        outlook.writes.push(Write::patch(Target::service(service), add_finalizer_patch(service, &annotations)));
+        let ready = condition::first(service, provider.announced(), &timestamp());
+        let patch = add_finalizer_patch(service, &annotations, ready.as_ref());
+        outlook.writes.push(Write::patch(Target::service(service), patch));
+        if ready.is_some() {
+            written.conditions.ready = ready;
+        }
         for (key, value) in &annotations {
             match value {
                 Some(value) => written.annotations.insert(key, value),
@@ -42,9 +47,9 @@ fn ensure(provider: &dyn LoadBalancers, service: &ServiceView, add_finalizer: bo
     let (writes, answer) = provider.preview(&written);
     outlook.writes.extend(writes);
     let text = answer.as_ref().err().map(|error| chain(error)).unwrap_or_default();
-    let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string();
-    if let Some(condition) = condition::after(service, answer.as_ref(), &text, &now) {
-        outlook.writes.push(Write::patch(Target::service(service), condition::patch(service, &condition)));
+    let wanted = condition::after(&written, answer.as_ref(), &text, provider.announced(), &timestamp());
+    if let Some(patch) = condition::patch(&written, &wanted) {
+        outlook.writes.push(Write::patch(Target::service(service), patch));
     }
     match answer {
         Ok(Ensured::Ready { remark: None, .. }) => {}

@@ -104,17 +104,17 @@ impl Story {
         vec![Tell::ensuring()]
     }
 
-    /// The provider's answer to `ensure`.
-    pub(super) fn ensured(&mut self, now: Instant, answer: &Ensured) -> Vec<Tell> {
+    /// The provider's answer to `ensure`. `served`: the Service has an address in its status; before that nothing is done.
+    pub(super) fn ensured(&mut self, now: Instant, answer: &Ensured, served: bool) -> Vec<Tell> {
         match answer {
             Ensured::Ready { changed, .. } => {
-                let tell = match (self.working, self.ready, changed) {
-                    (true, _, _) => vec![Tell::ensured()],
-                    (false, false, true) => vec![Tell::ensuring(), Tell::ensured()],
-                    (false, _, _) => Vec::new(),
-                };
-                *self = Self { ready: true, remarked: self.remarked.take(), ..Self::default() };
-                tell
+                let begins = !self.working && !self.ready && *changed;
+                let working = self.working || begins;
+                let ensuring = begins.then(Tell::ensuring);
+                let ensured = (working && served).then(Tell::ensured);
+                let remarked = self.remarked.take();
+                *self = Self { ready: true, working: working && !served, remarked, ..Self::default() };
+                ensuring.into_iter().chain(ensured).collect()
             }
             Ensured::Waiting(waiting) => {
                 self.ready = false;
@@ -200,6 +200,7 @@ impl Story {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::ConditionStatus;
 
     const READY: Ensured = Ensured::Ready { changed: false, remark: None };
     const CHANGED: Ensured = Ensured::Ready { changed: true, remark: None };
@@ -231,14 +232,14 @@ mod tests {
         let mut story = Story::default();
         let told = story.remark(Some(&ten), None);
         assert_eq!(told, Some(Tell::warning("AddressNotAsAsked", "10 is served".into())));
-        story.ensured(Instant::now(), &CHANGED);
+        story.ensured(Instant::now(), &CHANGED, true);
         assert_eq!(story.remark(Some(&ten), None), None);
         assert_eq!(story.remark(Some(&eleven), None).map(|tell| tell.message), Some("11 is served".into()));
         assert_eq!(story.remark(None, None), None);
         assert!(story.remark(Some(&eleven), None).is_some(), "it was over in between");
 
         let (reason, since) = ("AddressNotAsAsked".to_owned(), String::new());
-        let shown = Condition { status: true, reason, message: "10 is served".into(), since };
+        let shown = Condition { status: ConditionStatus::True, reason, message: "10 is served".into(), since };
         assert_eq!(Story::default().remark(Some(&ten), Some(&shown)), None, "a former process told it");
         assert!(Story::default().remark(Some(&eleven), Some(&shown)).is_some());
     }
@@ -248,27 +249,42 @@ mod tests {
         let now = Instant::now();
         let mut story = Story::default();
         assert_eq!(story.began(), [Tell::normal("EnsuringLoadBalancer", "Ensuring load balancer")]);
-        assert_eq!(story.ensured(now, &Ensured::Waiting(waiting("allocating", false))), []);
-        assert_eq!(story.ensured(now, &CHANGED), [Tell::normal("EnsuredLoadBalancer", "Ensured load balancer")]);
+        assert_eq!(story.ensured(now, &Ensured::Waiting(waiting("allocating", false)), true), []);
+        assert_eq!(story.ensured(now, &CHANGED, true), [Tell::normal("EnsuredLoadBalancer", "Ensured load balancer")]);
         // The address was published by the announcer, the provider notes it on its object: no news for the user.
-        assert_eq!(story.ensured(now, &CHANGED), []);
-        assert_eq!(story.ensured(now, &READY), []);
+        assert_eq!(story.ensured(now, &CHANGED, true), []);
+        assert_eq!(story.ensured(now, &READY, true), []);
+    }
+
+    #[test]
+    fn nothing_is_ensured_that_nobody_serves() {
+        let now = Instant::now();
+        let mut story = Story::default();
+        story.began();
+        assert_eq!(story.ensured(now, &CHANGED, false), []);
+        assert_eq!(story.ensured(now, &READY, false), []);
+        assert!(story.is_settled(), "what is undone now is undone by others");
+        assert_eq!(reasons(&story.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
+        assert_eq!(story.ensured(now, &READY, true), []);
+        let mut restarted = Story::default();
+        assert_eq!(reasons(&restarted.ensured(now, &CHANGED, false)), ["EnsuringLoadBalancer"]);
+        assert_eq!(reasons(&restarted.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
     }
 
     #[test]
     fn a_restart_over_a_healthy_service_says_nothing() {
         let now = Instant::now();
-        assert_eq!(Story::default().ensured(now, &READY), []);
+        assert_eq!(Story::default().ensured(now, &READY, true), []);
         // Nor if the provider was not ready to tell at first.
         let mut story = Story::default();
-        assert_eq!(story.ensured(now, &Ensured::Waiting(waiting("starting", false))), []);
-        assert_eq!(story.ensured(now, &READY), []);
+        assert_eq!(story.ensured(now, &Ensured::Waiting(waiting("starting", false)), true), []);
+        assert_eq!(story.ensured(now, &READY, true), []);
     }
 
     #[test]
     fn a_restart_in_the_middle_of_the_work_says_when_it_is_done() {
         assert_eq!(
-            reasons(&Story::default().ensured(Instant::now(), &CHANGED)),
+            reasons(&Story::default().ensured(Instant::now(), &CHANGED, true)),
             ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]
         );
     }
@@ -277,9 +293,9 @@ mod tests {
     fn a_change_that_takes_its_time_is_told_again() {
         let now = Instant::now();
         let mut story = Story::default();
-        story.ensured(now, &READY);
-        story.ensured(now, &Ensured::Waiting(waiting("moving", false)));
-        assert_eq!(reasons(&story.ensured(now, &CHANGED)), ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]);
+        story.ensured(now, &READY, true);
+        story.ensured(now, &Ensured::Waiting(waiting("moving", false)), true);
+        assert_eq!(reasons(&story.ensured(now, &CHANGED, true)), ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]);
     }
 
     #[test]
@@ -289,7 +305,7 @@ mod tests {
         story.began();
         let at = |seconds| start + Duration::from_secs(seconds);
         let no_pool = Ensured::Waiting(waiting("no pool matches", true));
-        let told = story.ensured(at(0), &no_pool);
+        let told = story.ensured(at(0), &no_pool, true);
         assert_eq!(
             told,
             [Tell::warning(
@@ -297,27 +313,27 @@ mod tests {
                 "Error syncing load balancer: failed to ensure load balancer: no pool matches".into()
             )]
         );
-        assert_eq!(story.ensured(at(5), &no_pool), []);
+        assert_eq!(story.ensured(at(5), &no_pool, true), []);
         assert_eq!(
-            reasons(&story.ensured(at(6), &Ensured::Waiting(waiting("pool exhausted", true)))),
+            reasons(&story.ensured(at(6), &Ensured::Waiting(waiting("pool exhausted", true)), true)),
             ["SyncLoadBalancerFailed"]
         );
-        assert_eq!(story.ensured(at(605), &Ensured::Waiting(waiting("pool exhausted", true))), []);
-        assert_eq!(story.ensured(at(607), &Ensured::Waiting(waiting("pool exhausted", true))).len(), 1);
-        assert_eq!(reasons(&story.ensured(at(608), &CHANGED)), ["EnsuredLoadBalancer"]);
+        assert_eq!(story.ensured(at(605), &Ensured::Waiting(waiting("pool exhausted", true)), true), []);
+        assert_eq!(story.ensured(at(607), &Ensured::Waiting(waiting("pool exhausted", true)), true).len(), 1);
+        assert_eq!(reasons(&story.ensured(at(608), &CHANGED, true)), ["EnsuredLoadBalancer"]);
     }
 
     #[test]
     fn every_failure_is_a_warning_and_recovery_is_told() {
         let now = Instant::now();
         let mut story = Story::default();
-        story.ensured(now, &READY);
+        story.ensured(now, &READY, true);
         let text = "failed to ensure load balancer: x";
         assert_eq!(
             story.failed(now, text, Failing::Sync, false),
             [Tell::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {text}"))]
         );
-        assert_eq!(reasons(&story.ensured(now, &READY)), ["EnsuredLoadBalancer"]);
+        assert_eq!(reasons(&story.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
     }
 
     #[test]

@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 use super::decide::FINALIZER;
 use super::*;
 use crate::cache;
-use crate::provider::{Hold, ProviderError, Remark, Waiting};
+use crate::provider::{Announced, Hold, ProviderError, Remark, Waiting};
 use crate::test_support::service;
-use crate::view::{CONDITION, Condition, Uid};
+use crate::view::{Condition, ConditionStatus, Conditions, LOAD_BALANCER_READY, LOAD_BALANCER_WARNING, Uid};
 
 /// A provider that answers from a script; with the script at its end, all is well and gone.
 #[derive(Default)]
@@ -66,11 +66,13 @@ struct Test {
 /// Applies a merge patch to a Service of this name, as far as the controller can tell.
 fn patched(request: &Seen) -> (u16, Value) {
     let name = request.path.split('/').nth(6).expect("a path of a Service");
-    let version: u64 = request.body["metadata"]["resourceVersion"].as_str().expect("a precondition").parse().unwrap();
+    let metadata = &request.body["metadata"];
+    assert!(metadata["resourceVersion"].is_string() || metadata["uid"] == "u1", "a precondition");
+    let version: u64 = metadata["resourceVersion"].as_str().unwrap_or("1").parse().unwrap();
     let object = json!({
         "metadata": {"namespace": "default", "name": name, "uid": "u1", "resourceVersion": (version + 1).to_string(),
-            "finalizers": request.body["metadata"]["finalizers"]},
-        "spec": {"type": "LoadBalancer"},
+            "finalizers": [FINALIZER]},
+        "spec": {"type": "LoadBalancer"}, "status": if metadata["finalizers"].is_array() { request.body["status"].clone() } else { json!({}) },
     });
     (200, object)
 }
@@ -130,6 +132,7 @@ fn changed(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
 fn finalized(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
     changed(|view| {
         view.finalizers = vec![FINALIZER.into()];
+        view.conditions.ready = condition::first(view, Announced::Yes, "2026-01-01T00:00:00Z");
         change(view);
     })
 }
@@ -150,22 +153,28 @@ async fn a_new_service_costs_one_patch_and_two_events() {
     assert_eq!(test.pass().await, Next::OnChange);
     // The cache has not caught up with our own write yet: no second patch, and the provider sees the state after it.
     assert_eq!(test.pass().await, Next::OnChange);
-    test.cache.apply(service("default/web").key, finalized(|view| view.resource_version = "2".into()));
+    assert_eq!(test.told(), ["EnsuringLoadBalancer Ensuring load balancer"], "nobody serves it yet");
+    let first = test.bodies()[0]["status"]["conditions"][0].clone();
+    assert_eq!((&first["status"], &first["reason"]), (&json!("False"), &json!("Pending")));
+    let served = finalized(|view| {
+        view.resource_version = "2".into();
+        view.ingress = vec!["10.0.0.1".parse().unwrap()];
+    });
+    test.cache.apply(served.key.clone(), served);
     assert_eq!(test.pass().await, Next::OnChange);
 
     assert_eq!(test.calls(), ["ensure default/web v2 1"; 3]);
     let writes = test.scenario.writes();
-    assert_eq!(writes.len(), 1);
+    assert_eq!(writes.len(), 2, "the finalizer with the first condition, and that it is served");
+    let last = &writes[1].body["status"]["conditions"][0];
+    assert_eq!((&last["status"], &last["reason"]), (&json!("True"), &json!("Served")));
     assert_eq!(
         (writes[0].method.as_str(), writes[0].path.as_str()),
         ("PATCH", "/api/v1/namespaces/default/services/web/status")
     );
-    assert_eq!(writes[0].content_type, "application/merge-patch+json");
-    assert_eq!(writes[0].body, json!({"metadata": {"finalizers": [FINALIZER], "resourceVersion": "1"}}));
-    assert_eq!(
-        test.told(),
-        ["EnsuringLoadBalancer Ensuring load balancer", "EnsuredLoadBalancer Ensured load balancer"]
-    );
+    assert_eq!(writes[0].content_type, "application/strategic-merge-patch+json");
+    assert_eq!(writes[0].body["metadata"], json!({"finalizers": [FINALIZER], "resourceVersion": "1"}));
+    assert_eq!(test.told(), ["EnsuredLoadBalancer Ensured load balancer"]);
 }
 
 #[tokio::test]
@@ -184,19 +193,61 @@ async fn trouble_is_written_on_the_service_once_and_taken_back_once() {
         (&condition["type"], &condition["status"], &condition["reason"], &condition["message"]),
         (&json!("LoadBalancerReady"), &json!("False"), &json!("PortTaken"), &json!("port 80 is taken"))
     );
-    let shown = Condition {
-        status: false,
-        reason: "PortTaken".into(),
-        message: "port 80 is taken".into(),
-        since: condition["lastTransitionTime"].as_str().unwrap().into(),
-    };
-    test.cache.apply(service("default/web").key, finalized(|view| view.condition = Some(shown)));
+    let shown = Some(written(condition));
+    let served = || vec!["10.0.0.1".parse().unwrap()];
+    test.cache.apply(service("default/web").key, finalized(|view| view.conditions.ready = shown.clone()));
     test.pass().await;
     assert_eq!(test.scenario.writes().len(), 1);
+    let view = finalized(|view| (view.conditions.ready, view.ingress) = (shown, served()));
+    test.cache.apply(view.key.clone(), view);
     test.pass().await;
     let writes = test.scenario.writes();
     assert_eq!(writes.len(), 2);
     assert_eq!(writes[1].body["status"]["conditions"][0]["status"], "True");
+}
+
+/// One that is in a request.
+fn written(entry: &Value) -> Condition {
+    let text = |key: &str| entry[key].as_str().unwrap().to_owned();
+    Condition {
+        status: entry["status"].as_str().unwrap().into(),
+        reason: text("reason"),
+        message: text("message"),
+        since: text("lastTransitionTime"),
+    }
+}
+
+/// A wrong edit takes nothing from the clients.
+#[tokio::test]
+async fn a_wrong_edit_of_a_service_that_is_served_leaves_it_ready_and_adds_a_warning() {
+    let ready = Condition {
+        status: ConditionStatus::True,
+        reason: "Served".into(),
+        message: "10.0.0.1 is served".into(),
+        since: "2026-01-01T00:00:00Z".into(),
+    };
+    let served = |warning: Option<Condition>| {
+        finalized(|view| {
+            view.ingress = vec!["10.0.0.1".parse().unwrap()];
+            view.conditions = Conditions { ready: Some(ready.clone()), warning };
+        })
+    };
+    let test = Test::with([served(None)], Cloud::default(), |_| (200, json!({"metadata": {"name": "web"}})));
+    let wrong = || Err(ProviderError::new("no such mode").permanent().because("UnknownIPAM"));
+    test.will_ensure([wrong(), wrong(), Ok(Ensured::ready(false))]);
+    test.pass().await;
+    let written = test.bodies()[0]["status"]["conditions"].as_array().unwrap().clone();
+    assert_eq!(written.len(), 1, "Ready stays True: {written:?}");
+    assert_eq!(
+        (&written[0]["type"], &written[0]["status"], &written[0]["reason"]),
+        (&json!(LOAD_BALANCER_WARNING), &json!("True"), &json!("UnknownIPAM"))
+    );
+    test.cache.apply(service("default/web").key, served(Some(self::written(&written[0]))));
+    test.pass().await;
+    assert_eq!(test.bodies().len(), 1);
+    test.pass().await;
+    let forgotten = json!([{"type": LOAD_BALANCER_WARNING, "$patch": "delete"}]);
+    assert_eq!((test.bodies().len(), &test.bodies()[1]["status"]["conditions"]), (2, &forgotten));
 }
 
 /// Seen: 149 writes per second on one Service.
@@ -245,19 +296,25 @@ async fn who_is_served_otherwise_than_asked_for_is_told_so_once_and_counts_as_se
         Ok(Ensured::Ready { changed: false, remark: Some(Remark { reason: "NotAsAsked", message, warning: true }) })
     };
     let answer = |_: &Seen| (200, json!({"metadata": {"name": "web"}}));
-    let mut test = Test::with([finalized(|_| {})], Cloud::default(), answer);
+    let shown = |conditions: Conditions| {
+        finalized(|view| {
+            view.ingress = vec!["10.0.0.1".parse().unwrap()];
+            view.conditions = conditions;
+        })
+    };
+    let mut test = Test::with([shown(Conditions::default())], Cloud::default(), answer);
     test.will_ensure([served(), served()]);
     assert_eq!((test.pass().await, test.pass().await), (Next::OnChange, Next::OnChange));
     let writes = test.scenario.writes();
     assert_eq!(writes.len(), 1, "{writes:?}");
-    let condition = &writes[0].body["status"]["conditions"][0];
-    assert_eq!((&condition["status"], &condition["reason"]), (&json!("True"), &json!("NotAsAsked")));
+    let written = &writes[0].body["status"]["conditions"];
+    let reasons = [&written[0], &written[1]].map(|written| (&written["type"], &written["status"], &written["reason"]));
+    let ready = (&json!(LOAD_BALANCER_READY), &json!("True"), &json!("Served"));
+    assert_eq!(reasons, [ready, (&json!(LOAD_BALANCER_WARNING), &json!("True"), &json!("NotAsAsked"))]);
     assert_eq!(test.told(), ["NotAsAsked 10 is served"]);
 
-    let since = condition["lastTransitionTime"].as_str().unwrap().to_owned();
-    let (reason, message) = ("NotAsAsked".to_owned(), "10 is served".to_owned());
-    let shown = Condition { status: true, reason, message, since };
-    let mut successor = Test::with([finalized(|view| view.condition = Some(shown))], Cloud::default(), answer);
+    let known = Conditions { ready: Some(self::written(&written[0])), warning: Some(self::written(&written[1])) };
+    let mut successor = Test::with([shown(known)], Cloud::default(), answer);
     successor.will_ensure([served()]);
     successor.pass().await;
     assert_eq!((successor.scenario.requests().len(), successor.told().len()), (0, 0), "a restart says nothing again");
@@ -265,7 +322,11 @@ async fn who_is_served_otherwise_than_asked_for_is_told_so_once_and_counts_as_se
 
 #[tokio::test]
 async fn a_restart_over_a_healthy_service_sends_nothing() {
-    let mut test = Test::new([finalized(|view| view.ingress = vec!["10.0.0.1".parse().unwrap()])]);
+    let mut test = Test::new([finalized(|view| {
+        view.ingress = vec!["10.0.0.1".parse().unwrap()];
+        let (reason, message, since) = ("Served".into(), "10.0.0.1 is served".into(), "2026-01-01T00:00:00Z".into());
+        view.conditions.ready = Some(Condition { status: ConditionStatus::True, reason, message, since });
+    })]);
     assert_eq!(test.pass().await, Next::OnChange);
     assert_eq!(test.calls().len(), 1);
     assert_eq!((test.scenario.requests().len(), test.told().len()), (0, 0));
@@ -362,7 +423,9 @@ async fn from_load_balancer_to_cluster_ip_is_one_patch_for_finalizer_and_status(
         view.ingress = vec!["10.0.0.1".parse().unwrap()];
     })]);
     assert_eq!(test.pass().await, Next::OnChange);
-    assert_eq!(test.bodies(), [json!({"metadata": released(), "status": {"loadBalancer": {"ingress": null}}})]);
+    let forgotten = json!([{"type": LOAD_BALANCER_READY, "$patch": "delete"}]);
+    let status = json!({"loadBalancer": {"ingress": null}, "conditions": forgotten});
+    assert_eq!(test.bodies(), [json!({"metadata": released(), "status": status})]);
 }
 
 /// As the API server does it: a patch with an old version is a conflict.
@@ -371,7 +434,7 @@ async fn a_service_with_a_condition_is_released_at_the_first_attempt() {
     let version = Mutex::new(1);
     let trouble = |view: &mut ServiceView| {
         let (reason, message, since) = ("PortTaken".into(), "port 80 is taken".into(), String::new());
-        view.condition = Some(Condition { status: false, reason, message, since });
+        view.conditions.ready = Some(Condition { status: ConditionStatus::False, reason, message, since });
         view.is_load_balancer = false;
     };
     let mut test = Test::with([finalized(trouble)], Cloud::default(), move |request| {
@@ -387,7 +450,7 @@ async fn a_service_with_a_condition_is_released_at_the_first_attempt() {
     });
     assert_eq!(test.pass().await, Next::OnChange);
     assert_eq!(test.calls(), ["delete default/web u1"]);
-    let conditions = json!([{"type": CONDITION, "$patch": "delete"}]);
+    let conditions = json!([{"type": LOAD_BALANCER_READY, "$patch": "delete"}]);
     assert_eq!(test.bodies(), [json!({"metadata": released(), "status": {"conditions": conditions}})]);
     assert_eq!(test.told(), Vec::<String>::new());
     assert_eq!(test.pass().await, Next::OnChange, "before the cache shows it");

@@ -55,7 +55,7 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
         );
         return all;
     }
-    if let Some(condition) = facts::service_condition(service).filter(|condition| condition.reason != "Ready") {
+    if let Some(condition) = facts::trouble(service) {
         let served = condition.status == "True";
         let finding = if served {
             Finding::warning("service-not-as-asked", object(service))

@@ -159,8 +159,7 @@ fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
     let vip = snapshot.announcer.as_ref().and_then(|report| report.vips.iter().find(|vip| vip.service == key));
     let told = facts::told(service);
     let booked = facts::annotation(&service.metadata, kube_vip::LOADBALANCER_IPS);
-    let condition =
-        facts::service_condition(service).filter(|condition| class.is_empty() && condition.reason != "Ready");
+    let condition = facts::trouble(service).filter(|_| class.is_empty());
     let ignored = facts::annotation(&service.metadata, kube_vip::IGNORE) == "true";
     let (state, reason, message) = match (vip, condition) {
         _ if !class.is_empty() => ("another's".to_owned(), format!("Class {class}"), String::new()),
@@ -181,7 +180,7 @@ fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
     let addresses =
         if told.is_empty() { booked.split(',').filter(|ip| !ip.is_empty()).map(str::to_owned).collect() } else { told };
     let dhcp = vip.map(|vip| vip.dhcp.iter().map(dhcp_text).collect()).unwrap_or_default();
-    let changed = facts::service_condition(service).map(|condition| condition.last_transition_time.0);
+    let changed = facts::ready_condition(service).map(|condition| condition.last_transition_time.0);
     let created = service.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let last = changed.into_iter().chain(created).max().unwrap_or(snapshot.now);
     ServiceRow {

@@ -69,7 +69,7 @@ pub fn service(name: &str) -> ServiceBuilder {
         load_balancer_ip: None,
         cluster_ips: Vec::new(),
         ingress: Vec::new(),
-        condition: None,
+        conditions: cloud_provider::view::Conditions::default(),
     })
 }
 

@@ -1,5 +1,7 @@
 //! What a Service waits for, for decisions and metrics; the words for the user stand where the decision is made.
 
+use cloud_provider::provider::{HARVESTER_SILENT, NOT_READ_YET};
+
 /// What a Service waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitReason {
@@ -41,14 +43,14 @@ impl WaitReason {
     /// Reason of the condition on the Service.
     pub fn word(self) -> &'static str {
         match self {
-            Self::Cache => "NotReadYet",
+            Self::Cache => NOT_READ_YET,
             Self::Turn => "WaitingForTurn",
             Self::Allocation => "Allocating",
             Self::Terminating => "Terminating",
             Self::Booking => "Booking",
             Self::Shared => "AddressShared",
             Self::Primary => "PrimaryWithoutAddress",
-            Self::HostSilent => "HarvesterSilent",
+            Self::HostSilent => HARVESTER_SILENT,
             Self::Quota => "QuotaReached",
             Self::Unserved => "NotServed",
             Self::NoMatchingPool => "NoMatchingPool",

@@ -19,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::preview::Write;
-use cloud_provider::provider::{Deleted, Ensured, Hold, LoadBalancers, ProviderError, Waiting};
+use cloud_provider::provider::{Announced, Deleted, Ensured, Hold, LoadBalancers, ProviderError, Waiting};
 use cloud_provider::view::{ServiceKey, ServiceView};
 use futures::stream::BoxStream;
 use harvester_api::keys::cloudprovider::PAUSED;
@@ -74,6 +74,7 @@ pub struct HarvesterLoadBalancers {
     unsettled: Arc<Mutex<Unsettled>>,
     metrics: Arc<Metrics>,
     caution: Caution,
+    announced: watch::Receiver<Announced>,
 }
 
 /// Who has to be woken when an outage is over.
@@ -113,7 +114,14 @@ impl HarvesterLoadBalancers {
             unsettled: Arc::default(),
             metrics,
             caution: Caution::default(),
+            announced: watch::Sender::new(Announced::Yes).subscribe(),
         }
+    }
+
+    /// What is known of the announcers.
+    pub fn announced_by(mut self, announced: watch::Receiver<Announced>) -> Self {
+        self.announced = announced;
+        self
     }
 
     /// Asks this before it touches what is served.
@@ -326,6 +334,10 @@ impl LoadBalancers for HarvesterLoadBalancers {
         // Whoever has an object was served before: what the Service shows is our own output.
         let known = self.lbs.is_synced() && self.owned(service, &self.config()).lb.is_none();
         if known { choice::at_first_sight(service) } else { BTreeMap::new() }
+    }
+
+    fn announced(&self) -> Announced {
+        *self.announced.borrow()
     }
 
     fn wakes(&self) -> BoxStream<'static, ServiceKey> {

@@ -74,7 +74,14 @@ impl HarvesterLoadBalancers {
             let ours = services.all().into_iter().filter(|service| wants_load_balancer(service));
             futures::stream::iter(ours.map(|service| service.key.clone()).collect::<Vec<_>>())
         });
+        let services = self.services.clone();
+        let by_announcers = changes(self.announced.clone()).flat_map(move |()| {
+            let served = services.all().into_iter();
+            let served = served.filter(|service| wants_load_balancer(service) && !service.ingress.is_empty());
+            futures::stream::iter(served.map(|service| service.key.clone()).collect::<Vec<_>>())
+        });
         select_all([
+            by_announcers.boxed(),
             by_resync.boxed(),
             by_identity.boxed(),
             by_object.boxed(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cloud_provider::cache::ServiceCache;
 use cloud_provider::service::wants_load_balancer;
-use cloud_provider::view::{ServiceKey, ServiceView};
+use cloud_provider::view::{ConditionStatus, ServiceKey, ServiceView};
 use futures::stream::{Stream, StreamExt};
 use harvester_api::keys::kube_vip;
 
@@ -51,8 +51,9 @@ impl Unserved {
 /// What a former process has said already: for at least so long it is unserved. Saying "all is well" for a minute after each restart
 /// would be two writes and a lie.
 fn told_before(service: &ServiceView) -> Duration {
-    let told = service.condition.as_ref();
-    let told = told.is_some_and(|condition| !condition.status && condition.reason == WaitReason::Unserved.word());
+    let told = service.conditions.ready.as_ref().is_some_and(|condition| {
+        condition.status == ConditionStatus::False && condition.reason == WaitReason::Unserved.word()
+    });
     if told { UNSERVED + Duration::from_secs(1) } else { Duration::ZERO }
 }
 
@@ -93,7 +94,7 @@ pub(super) fn wakes(services: ServiceCache) -> impl Stream<Item = ServiceKey> {
 
 #[cfg(test)]
 mod tests {
-    use cloud_provider::view::Condition;
+    use cloud_provider::view::{Condition, Conditions};
 
     use super::super::super::build::{key, service};
     use super::*;
@@ -113,10 +114,8 @@ mod tests {
 
     #[test]
     fn another_address_has_a_minute_of_its_own() {
-        let told =
-            Condition { status: false, reason: "NotServed".into(), message: String::new(), since: String::new() };
         let showing = |address| ServiceView {
-            condition: Some(told.clone()),
+            conditions: said(ConditionStatus::False, "NotServed"),
             ..service("default/web").short(&[("ip", address)]).done()
         };
         let start = Instant::now();
@@ -133,15 +132,19 @@ mod tests {
         assert_eq!(seen.late(start + 2 * late, one("10.0.0.2")).len(), 1);
     }
 
+    fn said(status: ConditionStatus, reason: &str) -> Conditions {
+        let condition = Condition { status, reason: reason.into(), message: String::new(), since: String::new() };
+        Conditions { ready: Some(condition), warning: None }
+    }
+
     #[test]
     fn only_a_condition_that_says_so_counts_from_a_former_process() {
-        let with = |status, reason: &str| {
-            let condition = Condition { status, reason: reason.into(), message: String::new(), since: String::new() };
-            ServiceView { condition: Some(condition), ..service("default/web").done() }
-        };
-        assert!(told_before(&with(false, "NotServed")) > UNSERVED);
-        for other in [with(true, "Ready"), with(false, "NoSuchPool"), service("default/web").done()] {
-            assert_eq!(told_before(&other), Duration::ZERO, "{:?}", other.condition);
+        let with =
+            |status, reason: &str| ServiceView { conditions: said(status, reason), ..service("default/web").done() };
+        assert!(told_before(&with(ConditionStatus::False, "NotServed")) > UNSERVED);
+        let others = [with(ConditionStatus::True, "Served"), with(ConditionStatus::False, "NoSuchPool")];
+        for other in others.into_iter().chain([service("default/web").done()]) {
+            assert_eq!(told_before(&other), Duration::ZERO, "{:?}", other.conditions);
         }
     }
 

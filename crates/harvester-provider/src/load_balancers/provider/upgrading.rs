@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use cloud_provider::provider::{Ensured, ProviderError, Waiting};
+use cloud_provider::provider::{Ensured, HOST_UPGRADE, ProviderError, Waiting};
 use cloud_provider::view::ServiceView;
 use harvester_api::keys::kube_vip;
 use runtime::error::chain;
 
 use crate::host_upgrade::caution::Window;
 
-/// Reason of the wait.
-const REASON: &str = "HostUpgrade";
 /// A host that is being upgraded refuses for minutes at a time.
 const PAUSE: Duration = Duration::from_secs(15);
 
@@ -20,7 +18,7 @@ pub(super) fn served(service: &ServiceView, window: Option<Window>) -> Option<Wa
     let window = window.filter(|window| window.upgrade)?;
     let served = !service.ingress.is_empty() && service.annotations.contains_key(kube_vip::LOADBALANCER_IPS);
     served.then(|| Waiting {
-        reason: REASON,
+        reason: HOST_UPGRADE,
         message: format!("{}: the load balancer is left as it is until that is over", window.why),
         needs_user: false,
         retry_after: None,
@@ -34,7 +32,7 @@ pub(super) fn patiently(
 ) -> Result<Ensured, ProviderError> {
     match (result, window.filter(|window| window.upgrade)) {
         (Err(error), Some(window)) if !error.permanent => Ok(Ensured::Waiting(Waiting {
-            reason: REASON,
+            reason: HOST_UPGRADE,
             message: format!("{}: it is tried again. The last answer: {}", window.why, chain(&error)),
             needs_user: false,
             retry_after: Some(PAUSE),

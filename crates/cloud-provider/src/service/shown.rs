@@ -1,0 +1,45 @@
+//! Writes the conditions of a Service.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use runtime::error::chain;
+use tokio::time::Instant;
+
+use super::memory::Memory;
+use super::{ServiceController, condition};
+use crate::provider::{Ensured, ProviderError};
+use crate::view::ServiceView;
+
+impl ServiceController {
+    /// Brings the conditions on the Service up to date, where they say something else, or says when to look again. Whether that works
+    /// decides nothing.
+    pub(super) async fn show(
+        &self,
+        service: &ServiceView,
+        answer: Result<&Ensured, &ProviderError>,
+        memory: &mut Memory,
+    ) -> Option<Duration> {
+        if memory.shown.as_ref() == Some(&service.conditions) {
+            memory.shown = None;
+        }
+        let conditions = memory.shown.clone().unwrap_or_else(|| service.conditions.clone());
+        let seen = ServiceView { conditions, ..service.clone() };
+        let text = answer.err().map(|error| chain(error)).unwrap_or_default();
+        let wanted = condition::after(&seen, answer, &text, self.provider.announced(), &timestamp());
+        let (wanted, later) = condition::settled(&seen.conditions, wanted, &mut memory.moved, Instant::now());
+        if let Some(patch) = condition::patch(&seen, &wanted) {
+            match self.writer.patch_conditions(service, patch).await {
+                Ok(_) => memory.shown = Some(wanted),
+                Err(error) => tracing::debug!(error = chain(&error), "the conditions of the Service were not written"),
+            }
+        }
+        later
+    }
+}
+
+/// Now, as conditions have it.
+pub(super) fn timestamp() -> String {
+    let now = Timestamp::from_second(Timestamp::now().as_second()).expect("a clock within the range of a timestamp");
+    now.to_string()
+}
