@@ -19,7 +19,7 @@ ETCD=${ETCD:-3.6.16}
 HELM3=${HELM3:-3.22.0}
 HELM4=${HELM4:-4.3.1}
 PACKAGES=(iproute2 nftables iptables conntrack dnsmasq-base iputils-arping tcpdump busybox openssl curl procps jq util-linux
-  containerd runc containernetworking-plugins buildah binutils gcc libc6-dev make ca-certificates git python3)
+  zsh fish containerd runc containernetworking-plugins buildah binutils gcc libc6-dev make ca-certificates git python3)
 KUBE=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl)
 # For make conformance. The version of CoreDNS that Kubernetes' own installer takes.
 COREDNS=${COREDNS:-1.14.2}

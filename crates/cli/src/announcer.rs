@@ -59,14 +59,24 @@ fn help() -> String {
 
 /// The command as completion and manual pages show it; its configuration is kube-vip's, not clap's.
 pub fn command() -> clap::Command {
-    clap::Command::new("announcer").about("Announces load balancer addresses on the LAN").after_help(help())
+    let flag = |name: &'static str| clap::Arg::new(name).long(name);
+    let status = clap::Command::new("status")
+        .about("Shows which node announces which address, with terms, Leases and DHCP leases")
+        .after_help(STATUS_HELP)
+        .arg(flag("namespace").short('n').value_name("NAME").help("VIPs of Services of this namespace only"))
+        .arg(flag("all-namespaces").short('A').num_args(0).help("VIPs of all namespaces, as without any flag"))
+        .arg(flag("output").short('o').value_parser(["text", "json"]).help("What to print"))
+        .arg(flag("kubeconfig").value_name("FILE").help("Credentials of the cluster"));
+    let about = "Announces load balancer addresses on the LAN";
+    clap::Command::new("announcer").about(about).after_help(help()).subcommand(status)
 }
 
 const STATUS_HELP: &str = "\
 Shows which node announces which address, with terms, Leases and DHCP leases, as the API has them: the same from every node.
 
-Usage: harvester-cloud-provider announcer status [-o text|json] [FLAGS]
+Usage: harvester-cloud-provider announcer status [-n NAMESPACE] [-o text|json] [FLAGS]
 
+  -n, --namespace NAME     VIPs of Services of this namespace only; without it, and with -A, of all
   -o, --output text|json   text for people (default), json for programs
       --kubeconfig FILE    credentials of the cluster; without it k8s_config_file or --k8sConfigPath, then KUBECONFIG
   -h, --help               this text
@@ -96,7 +106,7 @@ fn status(arguments: &[String]) -> ExitCode {
         eprintln!("{problem}\nSee: harvester-cloud-provider announcer status --help");
         ExitCode::from(WRONG_USAGE)
     };
-    let Asked { json, kubeconfig: flag, rest } = match asked(arguments) {
+    let Asked { json, kubeconfig: flag, namespace, rest } = match asked(arguments) {
         Ok(asked) => asked,
         Err(problem) => return usage(&problem),
     };
@@ -110,7 +120,10 @@ fn status(arguments: &[String]) -> ExitCode {
         Err(error) => Err(error.into()),
     };
     match report {
-        Ok(report) => {
+        Ok(mut report) => {
+            if let Some(namespace) = namespace {
+                report.vips.retain(|vip| vip.service.split('/').next() == Some(&namespace));
+            }
             let said = say(if json { report.to_json() } else { report.to_text() }.trim_end());
             ends_with(&report, said)
         }
@@ -131,19 +144,26 @@ struct Asked {
     json: bool,
     /// `--kubeconfig`.
     kubeconfig: Option<String>,
+    /// `--namespace`: of the Services.
+    namespace: Option<String>,
     /// What is left for the configuration, behind the word that it expects.
     rest: Vec<String>,
 }
 
 fn asked(arguments: &[String]) -> Result<Asked, String> {
-    let mut asked = Asked { json: false, kubeconfig: None, rest: vec!["manager".to_owned()] };
+    let rest = vec!["manager".to_owned()];
+    let mut asked = Asked { json: false, kubeconfig: None, namespace: None, rest };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let (name, mut value) = match argument.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (argument.as_str(), None),
         };
-        if !["-o", "--output", "--kubeconfig"].contains(&name) {
+        if ["-A", "--all-namespaces"].contains(&name) {
+            asked.namespace = None;
+            continue;
+        }
+        if !["-o", "--output", "--kubeconfig", "-n", "--namespace"].contains(&name) {
             asked.rest.push(argument.clone());
             continue;
         }
@@ -153,6 +173,8 @@ fn asked(arguments: &[String]) -> Result<Asked, String> {
         let value = value.unwrap_or_default();
         match (name, value) {
             ("--kubeconfig", "") => return Err("flag --kubeconfig needs a value".to_owned()),
+            ("-n" | "--namespace", "") => return Err(format!("flag {name} needs a value")),
+            ("-n" | "--namespace", namespace) => asked.namespace = Some(namespace.to_owned()),
             ("--kubeconfig", path) => asked.kubeconfig = Some(path.to_owned()),
             (_, "json") => asked.json = true,
             (_, "text") => asked.json = false,
@@ -248,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_output_format_and_the_kubeconfig_are_read_and_the_rest_is_left_to_the_configuration() {
-        let plain = || Asked { json: false, kubeconfig: None, rest: words(&["manager"]) };
+        let plain = || Asked { json: false, kubeconfig: None, namespace: None, rest: words(&["manager"]) };
         let named = |path: &str| Asked { kubeconfig: Some(path.to_owned()), ..plain() };
         for (given, expected) in [
             (&[][..], plain()),
@@ -256,6 +278,8 @@ mod tests {
             (&["-o=json", "--output", "text"], plain()),
             (&["--kubeconfig", "./guest"], named("./guest")),
             (&["--kubeconfig=/a=b"], named("/a=b")),
+            (&["-n", "web"], Asked { namespace: Some("web".into()), ..plain() }),
+            (&["-n", "web", "-A"], plain()),
             (
                 &["--output=json", "--leaseDuration", "20"],
                 Asked { json: true, rest: words(&["manager", "--leaseDuration", "20"]), ..plain() },

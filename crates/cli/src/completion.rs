@@ -1,13 +1,29 @@
 //! `completion` and `man`: what a package of this program carries, made from the same definitions that parse the flags.
+//!
+//! The script of `completion` asks the program itself at each press of the key, by the variable [`ASKED`]: so it knows every word of every
+//! command, and names of Services and namespaces from the cluster.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory, Parser, Subcommand};
-use clap_complete::Shell;
+use clap_complete::engine::CompletionCandidate;
+use clap_complete::env::{CompleteEnv, Shells};
+use k8s_openapi::api::core::v1::{Namespace, Service};
+use kube::api::ListParams;
+use kube::config::Kubeconfig;
+use kube::{Api, Client, ResourceExt};
 
-use crate::{announcer, ccm, generate_addon, status_and_doctor, stdout};
+use crate::{announcer, ccm, generate_addon, identity, status_and_doctor, stdout};
+
+/// The variable by which a shell's script asks what could follow.
+const ASKED: &str = "HCP_COMPLETE";
+const PROGRAM: &str = "harvester-cloud-provider";
+/// Who presses the key does not wait longer for an API server.
+const PATIENCE: Duration = Duration::from_millis(800);
 
 /// The two commands.
 #[derive(Debug, Parser)]
@@ -19,16 +35,27 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Words {
-    /// Prints a completion script, for example: source <(harvester-cloud-provider completion bash)
+    /// Prints a completion script
+    #[command(after_help = "\
+Examples:
+  source <(harvester-cloud-provider completion bash)        in ~/.bashrc
+  source <(harvester-cloud-provider completion zsh)         in ~/.zshrc, behind compinit
+  harvester-cloud-provider completion fish | source         in ~/.config/fish/config.fish")]
     Completion {
-        /// For which shell.
-        shell: Shell,
+        /// For which shell
+        #[arg(value_parser = ["bash", "zsh", "fish", "elvish", "powershell"])]
+        shell: String,
     },
     /// Writes manual pages (section 1), one for each command
     Man {
-        /// Into this directory, which has to exist.
+        /// Into this directory, which has to exist
         directory: PathBuf,
     },
+}
+
+/// If a shell asks what could follow, answers and ends.
+pub fn answer() {
+    CompleteEnv::with_factory(tree).var(ASKED).complete();
 }
 
 /// Runs either command; `arguments` includes the program's name.
@@ -41,7 +68,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         }
     };
     let result = match words {
-        Words::Completion { shell } => completion(shell),
+        Words::Completion { shell } => completion(&shell),
         Words::Man { directory } => man(&directory),
     };
     match result {
@@ -59,18 +86,64 @@ fn tree() -> Command {
     let words = Arguments::command();
     let own = words.get_subcommands().cloned().collect::<Vec<_>>();
     ccm::flags::command()
+        .disable_help_subcommand(true)
+        .bin_name(PROGRAM)
         .subcommand(announcer::command())
         .subcommand(generate_addon::Arguments::command().name("generate-addon"))
         .subcommand(ccm::plan::command().name("plan"))
+        .subcommand(identity::Arguments::command().name("identity"))
         .subcommand(status_and_doctor::StatusArguments::command().name("status"))
         .subcommand(status_and_doctor::DoctorArguments::command().name("doctor"))
+        .subcommand(
+            Command::new("probe").about("Asks URLs until they answer 200").arg(clap::Arg::new("URL").num_args(1..)),
+        )
+        .subcommand(Command::new("version").about("Prints the version"))
         .subcommands(own)
 }
 
-fn completion(shell: Shell) -> Result<()> {
+fn completion(shell: &str) -> Result<()> {
+    stdout::print(&script(shell)?)
+}
+
+fn script(shell: &str) -> Result<String> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut tree(), "harvester-cloud-provider", &mut script);
-    stdout::print(&String::from_utf8(script).context("the script is not UTF-8")?)
+    let shells = Shells::builtins();
+    let shell = shells.completer(shell).with_context(|| format!("no completion for {shell}"))?;
+    shell.write_registration(ASKED, "harvester_cloud_provider", PROGRAM, PROGRAM, &mut script)?;
+    String::from_utf8(script).context("the script is not UTF-8")
+}
+
+/// What the cluster has, as far as it says so at once.
+fn ask<T>(question: impl AsyncFnOnce(Client) -> Option<T>) -> Option<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    runtime.block_on(async {
+        let question = async { question(Client::try_default().await.ok()?).await };
+        tokio::time::timeout(PATIENCE, question).await.ok()?
+    })
+}
+
+fn candidates(names: impl IntoIterator<Item = String>, begun: &OsStr) -> Vec<CompletionCandidate> {
+    let begun = begun.to_string_lossy();
+    names.into_iter().filter(|name| name.starts_with(begun.as_ref())).map(CompletionCandidate::new).collect()
+}
+
+/// Names of the Services of type LoadBalancer.
+pub fn services(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let found = ask(async |client| Api::<Service>::all(client).list(&ListParams::default()).await.ok());
+    let wanted =
+        |service: &Service| service.spec.as_ref().is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer"));
+    candidates(found.into_iter().flatten().filter(wanted).map(|service| service.name_any()), begun)
+}
+
+/// Names of namespaces.
+pub fn namespaces(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let found = ask(async |client| Api::<Namespace>::all(client).list(&ListParams::default()).await.ok());
+    candidates(found.into_iter().flatten().map(|namespace| namespace.name_any()), begun)
+}
+
+/// Names of contexts.
+pub fn contexts(begun: &OsStr) -> Vec<CompletionCandidate> {
+    candidates(Kubeconfig::read().into_iter().flat_map(|file| file.contexts).map(|context| context.name), begun)
 }
 
 fn man(directory: &std::path::Path) -> Result<()> {
@@ -83,17 +156,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_completed_and_has_a_page() {
-        let mut script = Vec::new();
-        clap_complete::generate(Shell::Bash, &mut tree(), "harvester-cloud-provider", &mut script);
-        let script = String::from_utf8(script).unwrap();
+    fn every_command_has_a_page() {
         let directory = tempfile::tempdir().unwrap();
         man(directory.path()).unwrap();
-        for command in ["announcer", "generate-addon", "plan", "status", "doctor", "completion", "man"] {
-            assert!(script.contains(&format!("harvester__cloud__provider,{command}")), "{command}");
+        for command in [
+            "announcer",
+            "announcer-status",
+            "generate-addon",
+            "identity",
+            "plan",
+            "status",
+            "doctor",
+            "completion",
+            "man",
+        ] {
             let page = directory.path().join(format!("harvester-cloud-provider-{command}.1"));
             assert!(page.exists(), "{}", page.display());
         }
-        assert!(script.contains("--cloud-config") && script.contains("--distribution"));
+    }
+
+    /// What the shells ask for; they themselves are tried in the tests of the whole product.
+    #[test]
+    fn what_could_follow_is_known_behind_every_word() {
+        let after = |words: &[&str]| -> Vec<String> {
+            let words = std::iter::once(&PROGRAM).chain(words).map(std::ffi::OsString::from).collect::<Vec<_>>();
+            let last = words.len() - 1;
+            let found = clap_complete::engine::complete(&mut tree(), words, last, None).unwrap();
+            found.into_iter().map(|candidate| candidate.get_value().to_string_lossy().into_owned()).collect()
+        };
+        for (words, expected) in [
+            (&["sta"][..], "status"),
+            (&["status", "--out"], "--output"),
+            (&["status", "-o", "wi"], "wide"),
+            (&["doctor", "-o", "j"], "json"),
+            (&["announcer", "st"], "status"),
+            (&["identity", "con"], "confirm"),
+            (&["generate-addon", "--distri"], "--distribution"),
+            (&["completion", "z"], "zsh"),
+            (&["--cloud-c"], "--cloud-config"),
+        ] {
+            assert!(after(words).iter().any(|word| word.contains(expected)), "{words:?}: {:?}", after(words));
+        }
+        for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+            assert!(script(shell).unwrap().contains(ASKED), "{shell}");
+        }
     }
 }

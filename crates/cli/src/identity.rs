@@ -25,7 +25,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// Shows or changes who this cluster is on Harvester
 #[derive(Debug, Parser)]
 #[command(name = "harvester-cloud-provider identity", disable_help_subcommand = true)]
-struct Arguments {
+pub struct Arguments {
     #[command(subcommand)]
     verb: Verb,
 }

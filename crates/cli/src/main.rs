@@ -25,6 +25,7 @@ const PRODUCT: runtime::Product =
     runtime::Product { name: "harvester-cloud-provider", metrics_prefix: "hcp", version: VERSION };
 
 fn main() -> ExitCode {
+    completion::answer();
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.get(1).map(String::as_str) {
         Some("announcer" | "manager") => announcer::main(&arguments[1..]),
@@ -34,8 +35,13 @@ fn main() -> ExitCode {
         Some("completion" | "man") => completion::main(&arguments),
         Some("generate-addon") => generate_addon::main(&arguments[1..]),
         Some("status" | "doctor") => status_and_doctor::main(&arguments[1..]),
+        Some("version") => stdout::say(&format!("harvester-cloud-provider {VERSION}")),
         Some("help") => ccm::main(&[arguments[0].clone(), "--help".to_owned()]),
-        Some(word) if words::is_word(word) => words::refuse("harvester-cloud-provider", &words::COMMANDS, word),
+        // A person at a terminal. In a pod it is a start that fails, with the reason in the log.
+        None if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() => {
+            ccm::main(&[arguments[0].clone(), "--help".to_owned()])
+        }
+        Some(word) if words::is_word(word) => words::refuse("harvester-cloud-provider", &words::commands(), word),
         _ => ccm::main(&arguments),
     }
 }

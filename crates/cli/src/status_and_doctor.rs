@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, ValueEnum};
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use diagnose::collect::{Asked, collect};
+use diagnose::jsonpath::Template;
 use diagnose::status::Scope;
 use diagnose::{Snapshot, doctor, status};
 use runtime::error::chain;
 
 use crate::stdout::{print, say};
-use crate::{PRODUCT, VERSION};
+use crate::{PRODUCT, VERSION, completion};
 
 /// Nothing can be read.
 const UNREADABLE: u8 = 1;
@@ -26,6 +28,7 @@ Examples:
   harvester-cloud-provider status
   harvester-cloud-provider status web -n default -o wide
   harvester-cloud-provider status --watch
+  harvester-cloud-provider status web -o jsonpath='{.services[0].addresses[0]}'
   harvester-cloud-provider status -o json | jq '.services[] | select(.reason != \"\")'
   kubectl -n kube-system exec deployment/harvester-cloud-provider -- harvester-cloud-provider status
 
@@ -48,7 +51,7 @@ struct Clusters {
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Context of that kubeconfig [default: the current one].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::contexts))]
     context: Option<String>,
     /// The cloud controller's way to Harvester [default: the Secret that its Deployment mounts].
     #[arg(long, value_name = "FILE")]
@@ -60,15 +63,16 @@ struct Clusters {
 #[command(name = "harvester-cloud-provider status", bin_name = "harvester-cloud-provider status", version = VERSION, after_help = STATUS_EXAMPLES)]
 pub struct StatusArguments {
     /// Services [default: all].
+    #[arg(add = ArgValueCompleter::new(completion::services))]
     names: Vec<String>,
     /// Services of this namespace only.
-    #[arg(long, short, value_name = "NAME", conflicts_with = "all_namespaces")]
+    #[arg(long, short, value_name = "NAME", conflicts_with = "all_namespaces", add = ArgValueCompleter::new(completion::namespaces))]
     namespace: Option<String>,
     /// Services of all namespaces, as without any flag.
     #[arg(long, short = 'A')]
     all_namespaces: bool,
-    /// What to print.
-    #[arg(long, short, value_enum, default_value_t = StatusFormat::Text)]
+    /// What to print: text, wide (more columns, and what could not be read), json, yaml, jsonpath=TEMPLATE.
+    #[arg(long, short, value_parser = status_format, default_value = "text", value_name = "FORMAT", add = ArgValueCandidates::new(formats))]
     output: StatusFormat,
     /// Print it again whenever it changes.
     #[arg(long, short)]
@@ -77,16 +81,30 @@ pub struct StatusArguments {
     clusters: Clusters,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum StatusFormat {
-    /// Tables.
     Text,
-    /// Tables with more columns, and what could not be read.
     Wide,
-    /// For programs.
     Json,
-    /// For programs and people.
     Yaml,
+    JsonPath(Template),
+}
+
+fn status_format(text: &str) -> Result<StatusFormat, String> {
+    match text {
+        "text" => Ok(StatusFormat::Text),
+        "wide" => Ok(StatusFormat::Wide),
+        "json" => Ok(StatusFormat::Json),
+        "yaml" => Ok(StatusFormat::Yaml),
+        _ => match text.strip_prefix("jsonpath=") {
+            Some(template) => Template::parse(template).map(StatusFormat::JsonPath),
+            None => Err("accepted are text, wide, json, yaml, jsonpath=TEMPLATE".to_owned()),
+        },
+    }
+}
+
+fn formats() -> Vec<CompletionCandidate> {
+    ["text", "wide", "json", "yaml", "jsonpath="].map(CompletionCandidate::new).into()
 }
 
 /// Looks for what is wrong: what, why it matters, and the command that mends it.
@@ -149,11 +167,12 @@ async fn show(arguments: StatusArguments) -> anyhow::Result<ExitCode> {
     loop {
         let snapshot = look(&arguments.clusters, false).await?;
         let report = status::report(&snapshot, &scope);
-        let text = match arguments.output {
+        let text = match &arguments.output {
             StatusFormat::Text => report.to_text(false),
             StatusFormat::Wide => report.to_text(true),
             StatusFormat::Json => report.to_json() + "\n",
             StatusFormat::Yaml => report.to_yaml(),
+            StatusFormat::JsonPath(template) => template.render(&report.to_value()) + "\n",
         };
         if !arguments.watch {
             let said = say(text.trim_end());
@@ -195,7 +214,11 @@ mod tests {
         let parsed =
             StatusArguments::try_parse_from(["status", "web", "api", "-n", "default", "-o", "wide", "-w"]).unwrap();
         assert_eq!((parsed.names.len(), parsed.namespace.as_deref(), parsed.watch), (2, Some("default"), true));
-        for wrong in [&["status", "-n", "a", "-A"][..], &["status", "-o", "xml"]] {
+        let parsed = StatusArguments::try_parse_from(["status", "-A", "-o", "jsonpath={.services[*].name}"]).unwrap();
+        assert!(matches!(parsed.output, StatusFormat::JsonPath(_)) && parsed.namespace.is_none());
+        for wrong in
+            [&["status", "-n", "a", "-A"][..], &["status", "-o", "xml"], &["status", "-o", "jsonpath={.services"]]
+        {
             assert!(StatusArguments::try_parse_from(wrong).is_err(), "{wrong:?}");
         }
         assert!(DoctorArguments::try_parse_from(["doctor", "web"]).is_err());

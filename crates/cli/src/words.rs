@@ -2,50 +2,49 @@
 
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue};
-use clap::{Arg, Command};
+use contract::spelling::nearest;
 
 /// As everywhere for a command line that cannot be read.
 const WRONG_USAGE: u8 = 2;
 
-/// Commands of the program.
-pub const COMMANDS: [&str; 11] = [
-    "announcer",
-    "manager",
-    "generate-addon",
-    "identity",
-    "plan",
-    "status",
-    "doctor",
-    "completion",
-    "man",
-    "probe",
-    "help",
+/// Commands of the program, and what each does.
+pub const COMMANDS: [(&str, &str); 13] = [
+    ("status", "Services of type LoadBalancer with address, node and reason; pools, nodes, hosts"),
+    ("doctor", "what is wrong, why it matters, and the command that corrects it"),
+    ("generate-addon", "credentials of a guest cluster: make, check, rotate, revoke"),
+    ("identity", "who this cluster is on Harvester: show, confirm, rename"),
+    ("plan", "what the cloud controller would write over this cluster; it writes nothing"),
+    ("announcer", "the announcer of addresses, as the DaemonSet runs it"),
+    ("announcer status", "which node announces which address, with Leases"),
+    ("manager", "the announcer, as kube-vip's manifests call it"),
+    ("probe", "asks URLs until they answer 200"),
+    ("completion", "completion for bash, zsh, fish, elvish or powershell"),
+    ("man", "writes manual pages"),
+    ("version", "the version"),
+    ("help", "this text"),
 ];
 
-/// What clap says to a word that is none of these, with the one that is most like it, and then all of them.
-fn message(program: &'static str, known: &[&'static str], word: &str) -> String {
-    let command = Command::new(program)
-        .disable_help_subcommand(true)
-        .subcommand_required(true)
-        .subcommands(known.iter().map(|name| Command::new(*name)));
-    let said = command.try_get_matches_from([program, word]).err().map(|error| error.render().to_string());
-    let said = said.unwrap_or_default();
-    let mut paragraphs = said.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty());
-    let first = paragraphs.next().unwrap_or_default();
-    let guess = paragraphs.find(|paragraph| paragraph.trim().starts_with("tip: "));
-    let guess = guess.map(|guess| format!("\n\n{guess}")).unwrap_or_default();
-    format!("{first}{guess}\n\nCommands: {}\nSee: {program} --help", known.join(", "))
+/// Their first words.
+pub fn commands() -> Vec<&'static str> {
+    COMMANDS.iter().map(|(name, _)| *name).filter(|name| !name.contains(' ')).collect()
 }
 
-/// Of these flags (without their dashes) the one that is most like `flag`, as clap guesses.
+/// The commands as `--help` has them.
+pub fn overview() -> String {
+    COMMANDS.map(|(name, about)| format!("  {name:<18}{about}")).join("\n") + "\n"
+}
+
+/// What is said to a word that is none of these: the one that is most like it, and then all of them.
+fn message(program: &'static str, known: &[&'static str], word: &str) -> String {
+    let guess = nearest(word, known.iter().copied());
+    let guess = guess.map(|guess| format!("\n\n  tip: a similar command exists: '{guess}'")).unwrap_or_default();
+    format!("error: '{word}' is no command{guess}\n\nCommands: {}\nSee: {program} --help", known.join(", "))
+}
+
+/// Of these flags (without their dashes) the one that is most like `flag`.
 pub fn like(flag: &str, known: impl Iterator<Item = &'static str>) -> Option<String> {
-    let command = Command::new("flags").disable_help_flag(true).args(known.map(|name| Arg::new(name).long(name)));
-    let error = command.try_get_matches_from(["flags", flag]).err()?;
-    match error.get(ContextKind::SuggestedArg)? {
-        ContextValue::String(guess) => Some(guess.split_whitespace().next()?.to_owned()),
-        _ => None,
-    }
+    let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
+    nearest(name, known).map(|guess| format!("--{guess}"))
 }
 
 /// Says it.
@@ -65,13 +64,19 @@ mod tests {
 
     #[test]
     fn a_mistyped_command_is_answered_with_what_was_meant() {
-        for (word, meant) in [("anouncer", "announcer"), ("generate-adon", "generate-addon"), ("prob", "probe")] {
-            let said = message("harvester-cloud-provider", &COMMANDS, word);
+        for (word, meant) in [
+            ("anouncer", "announcer"),
+            ("generate-adon", "generate-addon"),
+            ("prob", "probe"),
+            ("sttaus", "status"),
+            ("docotr", "doctor"),
+        ] {
+            let said = message("harvester-cloud-provider", &commands(), word);
             assert!(said.contains(&format!("'{word}'")) && said.contains(&format!("'{meant}'")), "{said}");
         }
         let said = message("harvester-cloud-provider announcer", &["status"], "staus");
         assert!(said.contains("'status'") && said.ends_with("harvester-cloud-provider announcer --help"), "{said}");
-        assert!(message("x", &COMMANDS, "zebra").contains("Commands: announcer, "));
+        assert!(message("x", &commands(), "zebra").contains("Commands: status, "));
     }
 
     #[test]

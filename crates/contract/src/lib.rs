@@ -3,7 +3,7 @@
 //!
 //! [`keys`]: annotations on Services, LoadBalancers, Nodes and Leases. [`leases`]: names of Leases. [`OwnerRecord`] and [`Term`]: who
 //! announces a Service. [`LeaseFacts`]: what goes with a DHCP lease. [`Card`]: what a node says about itself. [`joined`]: in which turn
-//! a Service has joined an address. [`names`]: what Kubernetes accepts as a name.
+//! a Service has joined an address. [`names`]: what Kubernetes accepts as a name. [`spelling`]: what a mistyped word was meant to be.
 
 mod card;
 mod dhcp_lease;
@@ -13,6 +13,7 @@ pub mod leases;
 pub mod names;
 mod object;
 mod owner;
+pub mod spelling;
 mod term;
 mod unicast;
 

@@ -8,6 +8,7 @@ pub mod doctor;
 mod facts;
 #[cfg(test)]
 mod healthy;
+pub mod jsonpath;
 pub mod snapshot;
 pub mod status;
 pub mod table;

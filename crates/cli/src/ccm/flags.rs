@@ -9,10 +9,11 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
 
 use crate::values::{address, count, go_bool, go_duration, go_period, log_level, port};
+use crate::words;
 
 /// Cloud controller manager for Kubernetes on Harvester.
 #[derive(Debug, Parser)]
-#[command(name = "harvester-cloud-provider", version = crate::VERSION, disable_version_flag = true, override_usage = USAGE, after_help = EXAMPLES, arg_required_else_help = false)]
+#[command(name = "harvester-cloud-provider", version = crate::VERSION, disable_version_flag = true, override_usage = USAGE, help_template = TEMPLATE, after_help = EXAMPLES, arg_required_else_help = false)]
 pub struct Flags {
     #[command(flatten)]
     pub cloud: Cloud,
@@ -34,13 +35,11 @@ pub struct Flags {
 }
 
 const USAGE: &str = "\
-harvester-cloud-provider [OPTIONS]               the cloud controller manager
-       harvester-cloud-provider announcer [FLAGS]       the announcer of addresses
-       harvester-cloud-provider announcer status        who announces what
-       harvester-cloud-provider generate-addon ...      credentials for a guest cluster
-       harvester-cloud-provider plan [OPTIONS]          what the cloud controller manager would write
-       harvester-cloud-provider completion <SHELL>, man <DIRECTORY>, probe <URL>...
-Each has a --help of its own.";
+harvester-cloud-provider COMMAND     one of the commands below; each has a --help of its own
+       harvester-cloud-provider [FLAGS]     the cloud controller manager, with the flags below";
+
+/// What people type comes before what manifests say.
+const TEMPLATE: &str = "{about-with-newline}\nUsage: {usage}\n\n{before-help}{all-args}{after-help}";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -274,12 +273,15 @@ pub const UNSAFE_TO_IGNORE: &[(&str, &str)] = &[
 
 /// The command line with every flag.
 pub fn command() -> Command {
-    Flags::command().args(WITHOUT_EFFECT.iter().map(|&(name, kind, reason)| {
-        let arg = Arg::new(name)
-            .long(name)
-            .help_heading("Accepted, without effect")
-            .next_line_help(true)
-            .action(ArgAction::Append);
+    let before = format!("Commands:\n{}", words::overview());
+    let names: Vec<_> = WITHOUT_EFFECT.iter().map(|(name, ..)| format!("--{name}")).collect();
+    let after = format!(
+        "{EXAMPLES}\n\nAppendix: flags of the Go provider that are accepted and have no effect here; docs/reference.md has the reasons.\n{}",
+        names.join(", ")
+    );
+    Flags::command().before_help(before).after_help(after).args(WITHOUT_EFFECT.iter().map(|&(name, kind, reason)| {
+        let arg =
+            Arg::new(name).long(name).hide(true).help_heading("Accepted, without effect").action(ArgAction::Append);
         match kind {
             Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(go_bool),
             Kind::Value => arg.allow_hyphen_values(true).value_parser(clap::value_parser!(String)),

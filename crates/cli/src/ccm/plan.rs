@@ -60,6 +60,7 @@ pub fn command() -> Command {
         .bin_name("harvester-cloud-provider plan")
         .about("Shows what the cloud controller manager with these flags would write over this cluster now, and writes nothing.")
         .override_usage("harvester-cloud-provider plan [OPTIONS]")
+        .before_help(None::<&str>)
         .after_help(EXAMPLES)
         .arg(output())
 }

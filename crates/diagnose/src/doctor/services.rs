@@ -1,5 +1,6 @@
 //! Services: what their conditions, Events and annotations say, and the pools behind them.
 
+use contract::spelling::nearest;
 use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::{Event, Service};
 use kube::ResourceExt;
@@ -7,6 +8,9 @@ use kube::ResourceExt;
 use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
+
+/// `lb_class_name` of the announcer, if nobody has changed it.
+const KUBE_VIP_CLASS: &str = "kube-vip.io/kube-vip-class";
 
 /// An Event that is older tells of the past.
 const RECENT: i64 = 15 * 60;
@@ -38,7 +42,10 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
             all.push(
                 Finding::warning("service-class", object(service))
                     .what(format!("it has loadBalancerClass {class} and no address"))
-                    .why("a Service of another class is left to whoever serves that class; nobody has")
+                    .why(match nearest(class, [KUBE_VIP_CLASS]) {
+                        Some(meant) => format!("no program serves that class; the nearest one that the announcer serves is {meant}"),
+                        None => "a Service of another class is left to the program that serves that class; none has".to_owned(),
+                    })
                     .remedy(format!(
                         "kubectl -n {namespace} get service {name} -o yaml > service.yaml     # delete it, remove loadBalancerClass and status from the file, apply it; or install what serves {class}"
                     )),

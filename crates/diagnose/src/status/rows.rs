@@ -269,6 +269,11 @@ impl Report {
         serde_json::to_string_pretty(self).expect("plain fields are always valid JSON")
     }
 
+    /// For templates.
+    pub fn to_value(&self) -> Value {
+        serde_json::to_value(self).expect("plain fields are always valid JSON")
+    }
+
     /// For programs and people.
     pub fn to_yaml(&self) -> String {
         serde_saphyr::to_string(self).expect("plain fields are always valid YAML")

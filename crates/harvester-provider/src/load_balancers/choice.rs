@@ -7,12 +7,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cloud_provider::view::{Family, NodeView, ServiceKey, ServiceView};
+use contract::spelling::nearest;
 use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::load_balancer::Ipam;
 use harvester_api::names::is_object_name;
 
 use super::quoted::Quoted;
 use super::sharing::named_primary;
+
+/// Values of annotation `ipam`.
+const MODES: [&str; 3] = ["pool", "dhcp", "static"];
 
 /// Where the address comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +57,11 @@ impl Source {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
     /// None of the three.
-    #[error("annotation {key} has the value {value:?}, accepted are pool, dhcp, static", key = cloudprovider::IPAM, value = Quoted(.0))]
+    #[error(
+        "annotation {key} has the value {value:?}, accepted are {modes}{meant}", key = cloudprovider::IPAM, value = Quoted(.0),
+        modes = MODES.join(", "),
+        meant = nearest(.0, MODES).map(|mode| format!("; it should be {mode}")).unwrap_or_default()
+    )]
     UnknownIpam(String),
     /// No address, or one that no Service can have.
     #[error("annotation {key} has the value {value:?}, expected one IPv4 or IPv6 address of the network", key = cloudprovider::IP, value = Quoted(.0))]

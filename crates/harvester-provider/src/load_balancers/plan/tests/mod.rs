@@ -178,11 +178,11 @@ fn a_new_service_gets_an_object_of_exactly_the_known_shape() {
 
 #[test]
 fn an_unknown_ipam_names_annotation_value_and_what_is_accepted() {
-    for value in ["Static", "Pool", " dhcp"] {
+    for (value, meant) in [("Static", "static"), ("Pool", "pool"), (" dhcp", "dhcp"), ("dchp", "dhcp")] {
         let plan = plan(&service("default/web").short(&[("ipam", value)]).done(), &[], &[]);
         assert_eq!(plan.actions, []);
         let expected = format!(
-            "annotation cloudprovider.harvesterhci.io/ipam has the value {value:?}, accepted are pool, dhcp, static"
+            "annotation cloudprovider.harvesterhci.io/ipam has the value {value:?}, accepted are pool, dhcp, static; it should be {meant}"
         );
         assert_eq!(refusal(&plan), expected);
     }
