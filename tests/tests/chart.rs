@@ -529,6 +529,12 @@ fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
         ("extraArgs: --a=b", "/extraArgs"),
         ("kube-vip: {env: {a: {b: 1}}}", "/kube-vip/env/a"),
         ("replicasCount: -1", "/replicasCount"),
+        ("replicasCount: 0", "Set 1 or more. To stop it for a while: kubectl -n kube-system scale"),
+        (
+            "extraArgs: ['--v=3 --cluster-name=x']",
+            "extraArgs has several flags in one element, \"--v=3 --cluster-name=x\"",
+        ),
+        ("kube-vip: {nodes: some}", "/kube-vip/nodes"),
         ("cloudConfigPath: relative", "/cloudConfigPath"),
         ("image: {pullPolicy: Sometimes}", "/image/pullPolicy"),
         ("imagePullSecrets: [{secret: a}]", "/imagePullSecrets/0"),
@@ -560,6 +566,21 @@ fn notes(helm: &Helm, options: &[&str]) -> String {
     let chart = chart().display().to_string();
     helm.run(&[&["install", RELEASE, &chart, "-n", "kube-system", "--dry-run=client"], options].concat())
         .expect("these values render")
+}
+
+#[test]
+fn announcers_run_where_the_value_says_unless_the_user_has_placed_them() {
+    let placed = |values: &str| !announcer(&render(values))["affinity"].is_null();
+    for (values, expected) in [
+        ("", true),
+        ("kube-vip: {nodes: auto}", true),
+        ("kube-vip: {nodes: control-plane}", true),
+        ("kube-vip: {nodes: all}", false),
+        ("kube-vip: {nodes: all, nodeSelector: {edge: 'true'}}", true),
+        ("kube-vip: {affinity: null}", false),
+    ] {
+        assert_eq!(placed(values), expected, "{values}");
+    }
 }
 
 /// D-12, D-15.

@@ -197,9 +197,33 @@ vip_loglevel: {pattern: "^-?[0-9]+$", accepted: "a whole number: -4 debug, 0 inf
 {{- if and $runs $matched -}}true{{- end -}}
 {{- end -}}
 
+{{/* True if announcers are to run on all nodes: by the value, or because no node has the label that the chart's own affinity asks for. */}}
+{{- define "kube-vip.everywhere" -}}
+{{- $kubeVip := index .Values "kube-vip" -}}
+{{- $nodes := include "harvester-cloud-provider.text" $kubeVip.nodes | default "auto" -}}
+{{- $keys := list -}}
+{{- range ((($kubeVip.affinity | default dict).nodeAffinity | default dict).requiredDuringSchedulingIgnoredDuringExecution | default dict).nodeSelectorTerms -}}
+{{- range .matchExpressions -}}{{- $keys = append $keys .key -}}{{- end -}}
+{{- end -}}
+{{- $untouched := and (eq (join "," $keys) "node-role.kubernetes.io/controlplane,node-role.kubernetes.io/control-plane") (not $kubeVip.nodeSelector) -}}
+{{- if $untouched -}}
+{{- if eq $nodes "all" -}}true{{- else if eq $nodes "auto" -}}{{- include "kube-vip.unmatched" (list $ $kubeVip) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "kube-vip.affinity" -}}
+{{- $affinity := (index .Values "kube-vip").affinity -}}
+{{- if and $affinity (not (include "kube-vip.everywhere" .)) -}}{{- toYaml $affinity -}}{{- end -}}
+{{- end -}}
+
 {{/* True if the cluster has nodes and none for the announcer. Empty where nothing can be looked up (helm template). */}}
 {{- define "kube-vip.nowhere" -}}
-{{- $kubeVip := index .Values "kube-vip" -}}
+{{- if not (include "kube-vip.everywhere" .) -}}{{- include "kube-vip.unmatched" (list . (index .Values "kube-vip")) -}}{{- end -}}
+{{- end -}}
+
+{{/* Takes a list: root context, the values of kube-vip. True if there are nodes, and none matches them. */}}
+{{- define "kube-vip.unmatched" -}}
+{{- $kubeVip := index . 1 -}}
 {{- $nodes := (lookup "v1" "Node" "" "").items -}}
 {{- $somewhere := false -}}
 {{- range $nodes -}}
