@@ -32,6 +32,7 @@ fn render() -> String {
     text.push_str("\n## Flags of `doctor`\n");
     flags(&mut text, &status_and_doctor::DoctorArguments::command());
     variables(&mut text);
+    reasons(&mut text);
     text.push_str("\n## Annotations, labels, finalizers and taints\n");
     keys(&mut text, CONTRACT);
     keys(&mut text, HARVESTER);
@@ -78,6 +79,18 @@ fn variables(text: &mut String) {
     });
     let idle = idle.collect::<Vec<_>>().join(", ");
     write!(text, "\nAccepted, without effect: {idle}.\n").expect("a String takes everything");
+}
+
+fn reasons(text: &mut String) {
+    text.push_str(
+        "\n## Reasons of Events and conditions\n\n`condition` is the status of `LoadBalancerReady` with this reason; a Service that is served has the \
+         same reason in `LoadBalancerWarning`. `metric` is a value of label `reason` of `harvester_loadbalancer_waiting`, in other letters.\n\n\
+         | reason | on | kind | what has happened | what to do |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for diagnose::reasons::Reason { word, on, kind, means, remedy } in diagnose::reasons::REASONS {
+        writeln!(text, "| `{word}` | {on} | {kind} | {} | {} |", cell(means), cell(remedy))
+            .expect("a String takes everything");
+    }
 }
 
 fn name(arg: &Arg) -> String {
@@ -160,6 +173,7 @@ fn the_reference_says_what_the_code_says() {
         "`cloudprovider.harvesterhci.io/dhcp6-lease`",
         "`cloudprovider.harvesterhci.io/list-garbage`",
         "Accepted, without effect",
+        "| `PoolExhausted` | Service |",
     ] {
         assert!(rendered.contains(needed), "{needed}");
     }

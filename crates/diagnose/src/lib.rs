@@ -9,6 +9,7 @@ mod facts;
 #[cfg(test)]
 mod healthy;
 pub mod jsonpath;
+pub mod reasons;
 pub mod snapshot;
 pub mod status;
 pub mod table;

@@ -7,6 +7,7 @@ use kube::ResourceExt;
 
 use super::finding::Finding;
 use crate::facts;
+use crate::reasons;
 use crate::snapshot::Snapshot;
 
 /// `lb_class_name` of the announcer, if nobody has changed it.
@@ -119,7 +120,10 @@ fn remedy(snapshot: &Snapshot, reason: &str, namespace: &str, name: &str) -> Str
         "UnknownIPAM" => annotate(cloudprovider::IPAM, "-"),
         "NoSuchPrimary" | "PrimaryWithoutAddress" | "PortTaken" => annotate(cloudprovider::PRIMARY_SERVICE, "-"),
         "AddressNotAsAsked" => annotate(cloudprovider::IP, "-"),
-        _ => format!("kubectl -n {namespace} describe service {name}     # docs/troubleshooting.md has {reason} in its table"),
+        _ => {
+            let what = reasons::find(reason).map_or("docs/reference.md lists all reasons", |known| known.remedy);
+            format!("kubectl -n {namespace} describe service {name}     # {reason}: {what}")
+        }
     }
 }
 
