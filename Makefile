@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs-test sim model fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
+.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs docs-test sim model fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
 
 , := ,
 ARCH := $(shell uname -m)
@@ -54,7 +54,10 @@ test-unit: tools ## unit, property and real-kernel tests beside the code
 test-e2e: tools release ## capabilities against a real control plane, in namespaces (E2E_JOBS=2 at a time)
 	@$(TESTS) --e2e
 
-docs-test: ## links, commands and manifests of the documents
+docs: ## the site of the documents, in target/book, with mdBook; follows each link in it
+	@dev/book.sh
+
+docs-test: docs ## links, commands and manifests of the documents
 	@$(BUILD) -q && cargo test -q --workspace --test docs
 
 bench: release ## measure time, requests, memory and fail-over as root (ARGS='--quick', '--only PART', '--help'); docs/performance.md

@@ -87,6 +87,18 @@ fn every_document_is_reached_from_the_readme() {
 }
 
 #[test]
+fn the_contents_of_the_site_name_every_page_once() {
+    let contents = std::fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let mut named = links(&contents);
+    named.sort();
+    let name = |document: &Document| document.name().strip_prefix("docs/").map(str::to_owned);
+    let pages = documents().iter().filter_map(name).filter(|name| name != "SUMMARY.md").collect::<Vec<_>>();
+    assert_eq!(named, pages);
+    let long = std::fs::read_to_string(root().join("README.md")).unwrap().lines().count();
+    assert!(long < 120, "README.md has {long} lines");
+}
+
+#[test]
 fn every_make_target_named_exists() {
     let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
     let targets: BTreeSet<&str> = makefile
