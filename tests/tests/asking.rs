@@ -216,7 +216,7 @@ async fn a_wish_is_not_announced_while_the_controller_has_not_granted_it() {
         let web = case.expose(spec).await.unwrap();
         if ipam == "pool" {
             assert_ne!(web.settled().await.unwrap(), IpAddr::V4(last));
-            wait_for_condition(&web, "True AddressNotAsAsked").await;
+            wait_for_condition(&web, "True Served, True AddressNotAsAsked").await;
         } else {
             wait_for_condition(&web, "False UnknownIPAM").await;
             // The announcers have had the time to take it.

@@ -88,13 +88,13 @@ async fn plan(guest: &Scenario, harvester: &Scenario) -> Result<Foresight, Unrea
     };
     let both = (&caches.services, &caches.nodes);
     let provider = HarvesterProvider::new(&config, &guest, &harvester, both, &mut Registry::default());
-    provider.foresee(&caches, &Settings::default()).await
+    Box::pin(provider.foresee(&caches, &Settings::default())).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cluster_of_the_go_provider_is_taken_over_as_it_stands_and_what_is_new_is_shown() {
     let server = Scenario::answering(answer);
-    let found = plan(&server, &server).await.unwrap();
+    let found = Box::pin(plan(&server, &server)).await.unwrap();
     assert_eq!((found.cluster_name.as_str(), &found.held), ("prod", &None));
     let writes: Vec<_> = found
         .outlook
@@ -109,6 +109,8 @@ async fn a_cluster_of_the_go_provider_is_taken_over_as_it_stands_and_what_is_new
             (Place::Guest, Verb::Update, "ConfigMap", "harvester-cloud-provider"),
             (Place::Guest, Verb::Update, "Service", "new"),
             (Place::Cloud, Verb::Create, "LoadBalancer", lb.as_str()),
+            // That it is served, and nothing else.
+            (Place::Guest, Verb::Update, "Service", "old"),
         ],
         "{:?}",
         found.outlook
@@ -117,6 +119,9 @@ async fn a_cluster_of_the_go_provider_is_taken_over_as_it_stands_and_what_is_new
     let card = Card::from_text(record["identity"].as_str().unwrap()).unwrap();
     assert_eq!((&record["cluster-name"], card.machines), (&json!("prod"), ["vm-1".to_owned()].into()));
     assert_eq!(found.outlook.writes[1].body["metadata"]["finalizers"], json!([FINALIZER]));
+    let said = &found.outlook.writes[3].body;
+    assert_eq!(said["metadata"], json!({"uid": "uid-old"}));
+    assert_eq!(said["status"]["conditions"][0]["reason"], "Served");
     assert!(server.requests().iter().all(|request| request.method == "GET"), "nothing is written");
 }
 
@@ -131,7 +136,7 @@ async fn over_a_wrong_harvester_it_shows_the_safe_mode_and_nothing_else() {
         }
         _ => (200, json!({"metadata": {"resourceVersion": "1"}, "items": []})),
     });
-    let found = plan(&guest, &other).await.unwrap();
+    let found = Box::pin(plan(&guest, &other)).await.unwrap();
     assert_eq!(found.held.as_ref().map(|(reason, _)| *reason), Some("MachinesNotSeen"));
     let written: Vec<_> = found.outlook.writes.iter().map(|write| write.target.kind).collect();
     assert_eq!(written, ["ConfigMap"], "{:?}", found.outlook);
@@ -142,7 +147,7 @@ async fn over_a_wrong_harvester_it_shows_the_safe_mode_and_nothing_else() {
 async fn a_harvester_that_may_not_be_read_is_named_with_what_it_says() {
     let guest = Scenario::answering(answer);
     let refusing = Scenario::answering(|_| (403, Scenario::status(403, "Forbidden", "cannot list resource")));
-    let error = plan(&guest, &refusing).await.unwrap_err().to_string();
+    let error = Box::pin(plan(&guest, &refusing)).await.unwrap_err().to_string();
     assert!(error.contains("LoadBalancers of Harvester") && error.contains("cannot list resource"), "{error}");
     assert_eq!((guest.writes(), refusing.writes()), (vec![], vec![]));
 }
