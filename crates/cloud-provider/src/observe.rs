@@ -106,6 +106,7 @@ pub(crate) fn node(node: &Node) -> NodeView {
         annotations: meta.annotations.iter().flatten().collect(),
         labels: meta.labels.iter().flatten().collect(),
         taints: taints.map(taint).collect(),
+        unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
         ready: ready.map(|condition| match condition.status.as_str() {
             "True" => Ready::True,
             "False" => Ready::False,

@@ -37,6 +37,7 @@ pub(crate) fn node(name: &str) -> NodeView {
         annotations: Tags::default(),
         labels: Tags::default(),
         taints: Vec::new(),
+        unschedulable: false,
         ready: Some(crate::view::Ready::True),
         addresses: Vec::new(),
         deleting: false,

@@ -179,6 +179,8 @@ pub struct NodeView {
     pub labels: Tags,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
+    /// `spec.unschedulable`: somebody has cordoned it.
+    pub unschedulable: bool,
     /// Condition `Ready`; `None` where it is missing.
     pub ready: Option<Ready>,
     /// `status.addresses`.

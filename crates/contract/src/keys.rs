@@ -71,6 +71,11 @@ pub mod cloudprovider {
     pub const HOST_UPGRADE_EXPECT: &str = "cloudprovider.harvesterhci.io/host-upgrade-expect";
     /// Taint of a Node whose host is being upgraded, with effect `PreferNoSchedule`, where that was asked for.
     pub const HOST_MAINTENANCE: &str = "cloudprovider.harvesterhci.io/host-maintenance";
+    /// Node, from the cloud provider to the announcers: since when (RFC 3339) its machine is about to move or to be shut down, so that it
+    /// hands over what it announces and is the last to get anything. It excludes no node: the least bad one serves.
+    pub const HAND_OVER: &str = "cloudprovider.harvesterhci.io/hand-over";
+    /// Node: the cloud provider has cordoned it before its machine is shut down, and uncordons it when the machine is back.
+    pub const CORDONED: &str = "cloudprovider.harvesterhci.io/cordoned";
     /// Label of a Node: the Harvester host that its machine runs on, for anti-affinity across physical machines.
         pub const HOST: &str = "cloudprovider.harvesterhci.io/host";
 

@@ -10,6 +10,7 @@ mod lenient;
 pub mod load_balancer;
 pub mod names;
 pub mod node_ip;
+pub mod quorum;
 mod resource;
 pub mod upgrade;
 pub mod virtual_machine;

@@ -4,6 +4,7 @@ mod outlook;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
 use cloud_provider::provider::{Announced, Instances, LoadBalancers};
@@ -28,7 +29,7 @@ use crate::config::ProviderConfig;
 use crate::connection::Machines;
 use crate::features::Detector;
 use crate::garbage::collector::Collector;
-use crate::host_upgrade::{self, Caution, Controller, PlanCaches, Signals};
+use crate::host_upgrade::{self, Caution, Controller, Cooperation, CooperationSources, PlanCaches, Signals};
 use crate::identity::Identity;
 use crate::identity::keeper::{Keeper, Place, Sources, record_cache};
 use crate::identity::record::{self, Record, Records};
@@ -59,13 +60,15 @@ pub struct HarvesterProvider {
     collector: Collector,
     detector: Detector,
     announcers: Announcers,
-    upgrades: Upgrades,
+    // Boxed: whoever builds a provider in a future carries all of it.
+    upgrades: Box<Upgrades>,
 }
 
 /// What follows upgrades of the hosts.
 #[derive(Debug)]
 struct Upgrades {
     controller: Controller,
+    cooperation: Cooperation,
     signals: Signals,
     caution: Caution,
     /// Tells that Harvester is back.
@@ -201,15 +204,17 @@ impl HarvesterProvider {
             watched: watches.vms.status(),
         };
         let readable = ["upgradeplan", "upgrade"].map(|kind| metrics.host_upgrade_signal(kind));
-        let upgrades = Upgrades {
-            controller: Controller::new(guest, seen, caution.clone(), Arc::clone(&metrics)).held_by(identity.clone()),
+        let controller = Controller::new(guest, seen, caution.clone(), Arc::clone(&metrics)).held_by(identity.clone());
+        let told = CooperationSources { nodes: nodes.clone(), services: services.clone(), seen: controller.seen() };
+        let upgrades = Box::new(Upgrades {
+            controller,
+            cooperation: Cooperation::new(guest, told, identity.clone()),
             signals: Signals::new(harvester.clone(), plans, readable),
             caution,
             returns: None,
             anew: watch::Sender::new(0),
-        };
-        let announcers =
-            Announcers::new(guest, services.clone(), sources.record.clone(), (Arc::clone(&metrics), announced));
+        });
+        let announcers = Announcers::new(guest, services.clone(), sources.record.clone(), Arc::clone(&metrics));
         let place = Place {
             namespace: config.namespace.clone(),
             server: config.server.clone(),
@@ -262,6 +267,12 @@ impl HarvesterProvider {
         self
     }
 
+    /// Empties Nodes before their machines are shut down for an upgrade of their host, each for so long.
+    pub fn cooperate_with_upgrades(mut self, limit: Option<Duration>) -> Self {
+        self.upgrades.cooperation.wanted(limit);
+        self
+    }
+
     /// The load balancers, for the service controller.
     pub fn load_balancers(&self) -> Arc<dyn LoadBalancers> {
         Arc::clone(&self.load_balancers) as Arc<dyn LoadBalancers>
@@ -302,8 +313,9 @@ impl HarvesterProvider {
         tasks.spawn_endless("guest agents", self.instances.run(self.asked));
         tasks.spawn_endless("host features", self.detector.run());
         tasks.spawn_endless("announcers", self.announcers.run(events.for_component(COMPONENT)));
-        let Upgrades { controller, signals, caution, returns, anew } = self.upgrades;
+        let Upgrades { controller, cooperation, signals, caution, returns, anew } = *self.upgrades;
         tasks.spawn_endless("host upgrades", controller.run(events.for_component(COMPONENT)));
+        tasks.spawn_endless("cooperation with host upgrades", cooperation.run(events.for_component(COMPONENT)));
         tasks.spawn_endless("signals of host upgrades", signals.run());
         tasks.spawn_endless("reading anew", read_anew(returns, caution.resyncs(), anew));
         if let Some(writer) = self.writer {

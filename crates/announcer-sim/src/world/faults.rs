@@ -220,8 +220,13 @@ impl World<'_> {
         self.note_storm();
         let node = &self.nodes[n];
         let host = self.scenario.hosts.get(n).map(|host| format!("host-{host}"));
-        let facts =
-            NodeFacts { ready: node.not_ready == 0, shut_out: node.shut_out > 0, cordoned: node.cordoned > 0, host };
+        let facts = NodeFacts {
+            ready: node.not_ready == 0,
+            shut_out: node.shut_out > 0,
+            cordoned: node.cordoned > 0,
+            departs: false,
+            host,
+        };
         let change = self.api.note(Change::Node(node.name.clone(), facts));
         self.publish(&change);
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::ownership::node::{CARD, Card, ForeignLock, HOST, LEASE_PREFIX, Member, NodeFacts};
+use crate::ownership::node::{CARD, Card, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts};
 
 /// A holder whose last renewal is older than its duration by this much is a leftover: clocks of nodes do not differ so
 /// much, and if they do its next renewal shows it.
@@ -74,6 +74,7 @@ impl NodeView {
             facts: NodeFacts {
                 ready: condition.is_some_and(|found| found.status == "True"),
                 shut_out: tainted || excluded,
+                departs: node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(HAND_OVER)),
                 cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
                 host: node.metadata.labels.as_ref().and_then(|labels| labels.get(HOST).cloned()),
             },
@@ -91,6 +92,16 @@ mod tests {
         let node = json!({"metadata": {"name": "n", "labels": labels}, "spec": spec,
             "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
         NodeView::of(&serde_json::from_value(node).unwrap()).facts
+    }
+
+    #[test]
+    fn a_node_departs_when_the_cloud_provider_says_so() {
+        for (annotations, departs) in
+            [(json!({HAND_OVER: "2026-01-01T00:00:00Z"}), true), (json!({"other": "x"}), false)]
+        {
+            let node = json!({"metadata": {"name": "n", "annotations": annotations}});
+            assert_eq!(NodeView::of(&serde_json::from_value(node).unwrap()).facts.departs, departs);
+        }
     }
 
     #[test]

@@ -127,6 +127,13 @@ pub struct Harvester {
     /// Taint nodes whose Harvester host is being upgraded with PreferNoSchedule, so that new pods go elsewhere where they can
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub host_upgrade_taint: bool,
+    /// Before the upgrade of a Harvester host moves or shuts down a node's virtual machine, hand over the addresses that the node
+    /// announces; before a shutdown also cordon and drain it, and uncordon it when it is back
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
+    pub host_upgrade_cooperation: bool,
+    /// How long such a drain may take; the host waits for nobody
+    #[arg(long, default_value = "5m", value_parser = go_duration)]
+    pub host_upgrade_drain_timeout: Duration,
     /// At most so many load balancers on Harvester for this cluster; further Services wait with an Event. 0: no limit
     #[arg(long, default_value_t = 0, value_parser = count)]
     pub max_load_balancers: usize,

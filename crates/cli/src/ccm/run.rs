@@ -113,6 +113,9 @@ async fn manage(
                 registry,
             )
             .taint_nodes_in_maintenance(flags.harvester.host_upgrade_taint)
+            .cooperate_with_upgrades(
+                flags.harvester.host_upgrade_cooperation.then_some(flags.harvester.host_upgrade_drain_timeout),
+            )
         }),
         settings: settings(flags, configuration),
         metrics: ControllerMetrics::register(metrics),

@@ -18,8 +18,10 @@ use runtime::reflect::Status;
 use tokio::sync::watch;
 
 use super::caution::Caution;
-use super::decide::{About, HostUpgrade, NodeStatus, Reason, Step, Tell, message};
+use super::cooperation::Seen;
+use super::decide::{About, HostUpgrade, Step, Tell};
 use super::facts::{Facts, PlanView, machines, newest};
+use super::shown::{NodeStatus, Reason, message};
 use super::signals::PlanCaches;
 use super::{show, status};
 use crate::identity::Identity;
@@ -30,6 +32,8 @@ use crate::metrics::Metrics;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Changes that come together are looked at together.
 const GATHER: Duration = Duration::from_millis(200);
+/// For so long the first look waits for what the host tells of its plans.
+const FIRST_LISTS: Duration = Duration::from_secs(30);
 /// What could not be written is tried again after this time.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
@@ -72,6 +76,9 @@ pub struct Controller {
     /// `--host-upgrade-taint`.
     taint: bool,
     upgrade: HostUpgrade,
+    began: tokio::time::Instant,
+    /// For whoever acts on it.
+    seen: watch::Sender<Arc<Seen>>,
     shown: HashMap<String, Shown>,
     /// The last patch of annotations and taints, and the version of the Node that it was made for.
     marked: HashMap<String, (String, serde_json::Value)>,
@@ -105,6 +112,8 @@ impl Controller {
             metrics,
             taint: false,
             upgrade: HostUpgrade::default(),
+            began: tokio::time::Instant::now(),
+            seen: watch::Sender::default(),
             shown: HashMap::new(),
             marked: HashMap::new(),
             written: None,
@@ -120,6 +129,11 @@ impl Controller {
         self
     }
 
+    /// What is known, whenever it changes.
+    pub fn seen(&self) -> watch::Receiver<Arc<Seen>> {
+        self.seen.subscribe()
+    }
+
     /// Taints Nodes whose host is being upgraded.
     pub fn taint(&mut self, yes: bool) {
         self.taint = yes;
@@ -128,6 +142,7 @@ impl Controller {
     /// Never ends.
     pub async fn run(mut self, events: Recorder) -> Infallible {
         self.restore().await;
+        self.began = tokio::time::Instant::now();
         let mut plans = self.sources.plans.plans.subscribe();
         let mut upgrades = self.sources.plans.upgrades.subscribe();
         let mut vmis = self.sources.vmis.subscribe();
@@ -150,6 +165,7 @@ impl Controller {
             let facts = self.facts();
             let step = self.upgrade.step(now(), &facts);
             self.caution.set(self.upgrade.suspended());
+            self.publish(&facts);
             self.tell(&step, &events);
             self.measure();
             self.write(facts.plan.as_deref()).await;
@@ -182,10 +198,12 @@ impl Controller {
     fn facts(&self) -> Facts {
         let Sources { nodes, vms, vmis, plans, watched, .. } = &self.sources;
         let silent = watched.borrow().error.as_ref().map(|(since, _)| since.elapsed().as_secs());
+        // Without the plan the machines tell another story; a host that does not answer is not waited for.
+        let plans_known = plans.plans.is_synced() && plans.upgrades.is_synced() || self.began.elapsed() >= FIRST_LISTS;
         let known = plans.plans.all().into_iter().chain(plans.upgrades.all());
         Facts {
             plan: newest(known),
-            machines: if vms.is_synced() && vmis.is_synced() {
+            machines: if vms.is_synced() && vmis.is_synced() && plans_known {
                 machines(&nodes.all(), &vms.all(), &vmis.all())
             } else {
                 Vec::new()
@@ -193,6 +211,19 @@ impl Controller {
             silent_seconds: silent.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX)),
             webhooks_fail: self.caution.webhooks_fail(),
         }
+    }
+
+    fn publish(&self, facts: &Facts) {
+        let power = facts.machines.iter().map(|machine| (machine.node.clone(), machine.power));
+        let open = self.upgrade.suspended().is_some_and(|window| window.upgrade);
+        let seen = Seen { open, nodes: self.upgrade.nodes.clone(), power: power.collect() };
+        self.seen.send_if_modified(|known| {
+            let news = **known != seen;
+            if news {
+                *known = Arc::new(seen);
+            }
+            news
+        });
     }
 
     fn measure(&self) {

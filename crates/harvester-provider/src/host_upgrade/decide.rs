@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use super::facts::{Facts, MachineFacts, PlanView, Power, Progress};
-use super::stage::Stage;
+use super::look::Look;
+use super::shown::{NodeStatus, Reason, message, span};
 
 /// A host's API that is silent for so long suspends what an upgrade does.
 const SILENT: i64 = 30;
@@ -18,115 +19,6 @@ const STALE: i64 = 4 * 3600;
 const OFF_FOR_LONG: i64 = 30 * 60;
 /// No window is longer, whatever changes.
 const LONGEST: i64 = 24 * 3600;
-
-/// Reason of the condition `HarvesterHostMaintenance`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
-    /// Its host waits for its turn.
-    Pending,
-    /// Its host is being emptied.
-    PreDraining,
-    /// It moves to another host.
-    LiveMigrating,
-    /// It was shut down.
-    ShutDown,
-    /// Its host is changed or restarts.
-    Rebooting,
-    /// It is on its way up.
-    Restoring,
-    /// Its host's upgrade is paused.
-    Paused,
-    /// Its host's upgrade has failed.
-    Failed,
-    /// Nothing happens to its host (any more).
-    UpToDate,
-}
-
-impl Reason {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Pending,
-        Self::PreDraining,
-        Self::LiveMigrating,
-        Self::ShutDown,
-        Self::Rebooting,
-        Self::Restoring,
-        Self::Paused,
-        Self::Failed,
-        Self::UpToDate,
-    ];
-
-    /// The word in the condition.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Pending => "HostUpgradePending",
-            Self::PreDraining => "HostPreDraining",
-            Self::LiveMigrating => "VMLiveMigrating",
-            Self::ShutDown => "VMShutDownForUpgrade",
-            Self::Rebooting => "HostRebooting",
-            Self::Restoring => "VMRestoring",
-            Self::Paused => "HostUpgradePaused",
-            Self::Failed => "HostUpgradeFailed",
-            Self::UpToDate => "HostUpToDate",
-        }
-    }
-
-    /// The reason with this word.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| reason.word() == word)
-    }
-
-    /// Status of the condition: something happens to the host.
-    pub fn is_active(self) -> bool {
-        !matches!(self, Self::Pending | Self::UpToDate)
-    }
-}
-
-/// What a Node has to expect of the upgrade of its host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expect {
-    /// It moves to another host while it runs.
-    Migrate,
-    /// It is shut down.
-    Shutdown,
-    /// Nothing.
-    Nothing,
-}
-
-impl Expect {
-    /// As it is shown.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Migrate => "migrate",
-            Self::Shutdown => "shutdown",
-            Self::Nothing => "none",
-        }
-    }
-
-    /// The one with this word.
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Migrate, Self::Shutdown, Self::Nothing].into_iter().find(|expect| expect.word() == word)
-    }
-}
-
-/// What is shown of a Node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeStatus {
-    /// UID of the Node: another Node of the same name has nothing of it.
-    pub uid: String,
-    /// Name of the VM.
-    pub vm: String,
-    /// Its host, or the last one that it had.
-    pub host: String,
-    /// State of the host, as it is stored.
-    pub state: String,
-    /// Reason of the condition.
-    pub reason: Reason,
-    /// Since when that is the reason.
-    pub since: i64,
-    /// What it has to expect.
-    pub expect: Expect,
-}
 
 /// Remembered of a Node beside what is shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -283,7 +175,9 @@ impl HostUpgrade {
             self.open(now, facts, cause, upgrade, signals, step);
             return;
         };
-        if window.signals.replace(signals).is_some_and(|before| before != signals) {
+        // Before the first lists are there nothing can have changed: a restart must not make a stale plan look fresh.
+        let known = !facts.machines.is_empty();
+        if known && window.signals.replace(signals).is_some_and(|before| before != signals) {
             window.changed = now;
             // Progress: a plan that was paused for a day goes on.
             window.spent &= now - window.opened >= LONGEST;
@@ -477,112 +371,6 @@ fn follow(course: &mut Course, now: i64, opened: i64, machine: &MachineFacts, be
     let last = before.map_or(course.first_host.as_str(), |before| before.host.as_str());
     if !machine.host.is_empty() && !last.is_empty() && last != machine.host {
         course.moves += 1;
-    }
-}
-
-/// One machine, and what is known around it.
-struct Look<'a> {
-    machine: &'a MachineFacts,
-    host: &'a str,
-    state: &'a str,
-    plan: Option<&'a PlanView>,
-    inferred: Option<&'a str>,
-    upgrade: bool,
-}
-
-impl Look<'_> {
-    /// `None`: there is nothing to show of this Node.
-    fn reason(&self, course: &Course, before: Option<Reason>) -> Option<Reason> {
-        let machine = self.machine;
-        let progress = self.plan.map(|plan| plan.progress);
-        if self.upgrade {
-            let off = machine.should_run && machine.power == Power::Off;
-            let stage = Stage::of(self.state);
-            // Its host is touched, or it is; a move that nobody tells the reason of is nobody's business.
-            let touched = progress == Some(Progress::Running) || self.inferred == Some(self.host) || machine.evacuating;
-            match () {
-                () if machine.migrating && touched => return Some(Reason::LiveMigrating),
-                () if off && stage == Stage::Changed => return Some(Reason::Rebooting),
-                () if off => return Some(Reason::ShutDown),
-                () if machine.power == Power::Starting && course.off.is_some() => return Some(Reason::Restoring),
-                () if machine.evacuating => return Some(Reason::PreDraining),
-                () => {}
-            }
-        }
-        let by_host = match (progress, Stage::of(self.state)) {
-            (Some(Progress::Running | Progress::Failed), Stage::Done) | (Some(Progress::Succeeded), _) => {
-                Reason::UpToDate
-            }
-            (Some(Progress::Failed), _) => Reason::Failed,
-            (Some(Progress::Running), stage) => match stage {
-                Stage::Waiting => Reason::Pending,
-                Stage::Paused => Reason::Paused,
-                Stage::Emptied => Reason::PreDraining,
-                Stage::Changed => Reason::Rebooting,
-                Stage::Failed => Reason::Failed,
-                Stage::Done => Reason::UpToDate,
-            },
-            (Some(Progress::Idle) | None, _) if self.inferred == Some(self.host) => Reason::PreDraining,
-            (Some(Progress::Idle) | None, _) => Reason::UpToDate,
-        };
-        // A Node that was never shown has nothing to correct.
-        let quiet = by_host == Reason::UpToDate && before.is_none() && progress != Some(Progress::Running);
-        let old = matches!(progress, Some(Progress::Failed)) && before.is_none() && !self.upgrade;
-        (!quiet && !old).then_some(by_host)
-    }
-
-    fn expect(&self, before: Option<Expect>) -> Expect {
-        let running = self.plan.is_some_and(|plan| plan.progress == Progress::Running);
-        let over = Stage::of(self.state) == Stage::Done;
-        if over || !(running || self.inferred == Some(self.host)) {
-            return Expect::Nothing;
-        }
-        if self.plan.is_some_and(|plan| plan.single_host) {
-            return Expect::Shutdown;
-        }
-        match self.machine.live_migratable {
-            Some(true) => Expect::Migrate,
-            Some(false) => Expect::Shutdown,
-            None => before.unwrap_or(Expect::Nothing),
-        }
-    }
-}
-
-/// Message of condition and Event.
-pub fn message(status: &NodeStatus, plan: Option<&PlanView>) -> String {
-    let NodeStatus { vm, host, state, .. } = status;
-    let by = plan.map(|plan| format!(" by {}", plan.title())).unwrap_or_default();
-    let told = if state.is_empty() { String::new() } else { format!(", which says {state:?} of it") };
-    match status.reason {
-        Reason::Pending => format!("Harvester host {host} waits for its upgrade{by}"),
-        Reason::PreDraining => {
-            let fate = match status.expect {
-                Expect::Migrate => format!(" VM {vm} moves to another host while it runs"),
-                Expect::Shutdown => format!(" VM {vm} is shut down, for about a quarter of an hour"),
-                Expect::Nothing => format!(" VM {vm} leaves it"),
-            };
-            format!("Harvester host {host} is being emptied{by}:{fate}")
-        }
-        Reason::LiveMigrating => format!("VM {vm} moves from Harvester host {host} to another one while it runs{by}"),
-        Reason::ShutDown => format!("VM {vm} was shut down for the upgrade of Harvester host {host}{by}"),
-        Reason::Rebooting => format!("Harvester host {host} is being changed or restarts{by}"),
-        Reason::Restoring => format!("VM {vm} is on its way up after the upgrade of Harvester host {host}{by}"),
-        Reason::Paused => {
-            format!("The upgrade of Harvester host {host} is paused{by}: it goes on when its administrator says so")
-        }
-        Reason::Failed => format!(
-            "The upgrade of Harvester host {host} has failed{by}{told}: see that object on Harvester for the reason"
-        ),
-        Reason::UpToDate => format!("Nothing happens to Harvester host {host} now"),
-    }
-}
-
-/// Minutes, for people.
-pub fn span(seconds: i64) -> String {
-    match seconds {
-        ..=119 => format!("{seconds} s"),
-        120..=7199 => format!("{} min", seconds / 60),
-        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
     }
 }
 

@@ -7,6 +7,7 @@ use harvester_sim::replay::{Replay, Scene, Stage};
 use std::sync::Arc;
 
 use super::super::facts::{PlanView, machines, newest};
+use super::super::shown::Expect;
 use super::super::status::{data, restore};
 use super::*;
 use crate::instances::view::{VmView, VmiView};
@@ -334,5 +335,20 @@ fn a_plan_that_never_ends_suspends_nothing_after_a_day_whatever_it_does() {
         let scene = if hour % 2 == 0 { &all[0] } else { &all[4] };
         upgrade.step(hour * 3600, &facts(scene, None));
         assert_eq!(upgrade.suspended().is_some(), hour < 24, "hour {hour}");
+    }
+}
+
+#[test]
+fn a_controller_that_restarts_does_not_make_a_stale_plan_look_fresh() {
+    let all = scenes("paused");
+    let mut upgrade = HostUpgrade::default();
+    upgrade.step(0, &facts(&all[0], None));
+    for hour in 1..6 {
+        let now = hour * 3600;
+        upgrade = restore(&data(&upgrade).unwrap(), now);
+        // The lists come one after the other.
+        upgrade.step(now, &Facts::default());
+        upgrade.step(now + 1, &facts(&all[0], None));
+        assert_eq!(upgrade.suspended().is_some(), hour < 4, "hour {hour}");
     }
 }

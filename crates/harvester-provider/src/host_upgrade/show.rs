@@ -5,7 +5,7 @@ use harvester_api::keys::cloudprovider;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::decide::NodeStatus;
+use super::shown::NodeStatus;
 
 /// Type of the condition on Nodes.
 pub const CONDITION: &str = "HarvesterHostMaintenance";
@@ -78,7 +78,7 @@ fn taint_json(taint: &Taint) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::decide::{Expect, Reason};
+    use super::super::shown::{Expect, Reason};
     use super::*;
 
     fn status(reason: Reason) -> NodeStatus {

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::decide::{Course, Expect, HostUpgrade, NodeStatus, Reason, Window};
+use super::decide::{Course, HostUpgrade, Window};
 use super::facts::Progress;
+use super::shown::{Expect, NodeStatus, Reason};
 
 /// Namespace of the ConfigMap.
 pub const NAMESPACE: &str = "kube-system";

@@ -21,6 +21,7 @@ fn node(annotations: &[(&str, &str)]) -> NodeView {
         annotations: annotations.iter().copied().collect(),
         labels: Tags::default(),
         taints: Vec::new(),
+        unschedulable: false,
         ready: None,
         addresses: Vec::new(),
         deleting: false,

@@ -159,6 +159,7 @@ mod tests {
             annotations: Tags::default(),
             labels: Tags::default(),
             taints: Vec::new(),
+            unschedulable: false,
             ready: None,
             addresses: Vec::new(),
             deleting: false,

@@ -24,6 +24,7 @@ fn node(name: &str, provider_id: Option<&str>, uninitialised: bool) -> NodeView 
         annotations: Tags::default(),
         labels: Tags::default(),
         taints: if uninitialised { vec![taint] } else { Vec::new() },
+        unschedulable: false,
         ready: None,
         addresses: Vec::new(),
         deleting: false,

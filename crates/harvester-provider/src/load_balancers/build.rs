@@ -42,6 +42,7 @@ pub fn node(name: &str, addresses: &[&str]) -> NodeView {
         annotations: Tags::default(),
         labels: Tags::default(),
         taints: Vec::new(),
+        unschedulable: false,
         ready: None,
         addresses: addresses.iter().map(entry).collect(),
         deleting: false,

@@ -23,7 +23,7 @@ use super::*;
 use crate::claim::{Key, tag};
 use crate::ownership::node::{CardLink, ForeignLock, Member, NodeFacts, OwnerRecord, Swapped, Term};
 
-const FACTS: NodeFacts = NodeFacts { ready: true, shut_out: false, cordoned: false, host: None };
+const FACTS: NodeFacts = NodeFacts { ready: true, shut_out: false, cordoned: false, departs: false, host: None };
 const LEASE: Duration = Duration::from_secs(15);
 
 fn mac(node: &str) -> [u8; 6] {
@@ -493,6 +493,7 @@ fn an_api_that_is_away_at_the_end_leaves_the_address_too() {
 fn a_node_that_may_not_serve_any_more_hands_over_and_a_cordoned_one_keeps() {
     for (facts, gives) in [
         (NodeFacts { cordoned: true, ..FACTS }, false),
+        (NodeFacts { departs: true, cordoned: true, ..FACTS }, true),
         (NodeFacts { shut_out: true, ..FACTS }, true),
         (NodeFacts { ready: false, ..FACTS }, true),
     ] {

@@ -140,6 +140,7 @@ mod tests {
     fn the_least_bad_serves_and_nobody_is_forbidden() {
         let well = Merit::default();
         let (cordoned, unready, proxy) = (ill(false, false, true), ill(true, false, false), ill(false, true, false));
+        let departs = Merit { defects: Defects { departs: true, cordoned: true, ..Defects::default() }, ..well };
         let no_ipv6 = Merit { no_ipv6: true, ..well };
         let unable = Merit { unable: true, ..well };
         for (name, merits, home, better_than_1) in [
@@ -148,6 +149,9 @@ mod tests {
             ("the owner is cordoned", [cordoned, cordoned, unready], "", false),
             ("the owner is cordoned and one is well", [cordoned, well, unready], "node-2", false),
             ("not ready is better than without kube-proxy", [proxy, unready, proxy], "node-2", true),
+            ("the owner departs", [departs, unready, cordoned], "node-3", true),
+            ("the owner departs, and nobody else could serve", [departs, proxy, proxy], "node-1", false),
+            ("all depart", [departs, departs, departs], "", false),
             ("all are as bad", [proxy, proxy, proxy], "", false),
             ("without IPv6 half of it would be served", [no_ipv6, proxy, no_ipv6], "node-2", true),
             ("who cannot set it comes last", [unable, unable, ill(true, true, true)], "node-3", true),

@@ -10,7 +10,7 @@ use l2_types::Mac;
 
 use crate::network::{Network, is_own_macvlan};
 
-pub use contract::keys::cloudprovider::{CARD, HOST};
+pub use contract::keys::cloudprovider::{CARD, HAND_OVER, HOST};
 pub use contract::leases::MEMBER_PREFIX as LEASE_PREFIX;
 
 /// One interface of a member on which VIPs can be.
@@ -86,6 +86,7 @@ pub struct Member {
 
 /// What counts of a Node object (decisions.md 21).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
 pub struct NodeFacts {
     /// Condition Ready.
     pub ready: bool,
@@ -94,6 +95,8 @@ pub struct NodeFacts {
     pub shut_out: bool,
     /// `spec.unschedulable`.
     pub cordoned: bool,
+    /// Annotation `hand-over`: the cloud provider says that its machine is about to move or to be shut down.
+    pub departs: bool,
     /// The hypervisor that it is on.
     pub host: Option<String>,
 }
@@ -132,6 +135,8 @@ pub struct Defects {
     pub gone: bool,
     /// kube-proxy is not well there.
     pub kube_proxy: bool,
+    /// Its machine is about to move or to be shut down: what it has goes elsewhere before, if anybody can serve it there.
+    pub departs: bool,
     /// Its Node is not ready. The addresses of a node without kubelet still work.
     pub not_ready: bool,
     /// It is cordoned: it keeps what it has.
@@ -156,6 +161,7 @@ impl fmt::Display for Defects {
             (self.yields, "it leaves everything to another holder of the Lease for all Services"),
             (self.gone, "it has no Node object"),
             (self.kube_proxy, "kube-proxy is not healthy there"),
+            (self.departs, "its machine is about to move or to be shut down"),
             (self.not_ready, "the Node is not ready"),
             (self.cordoned, "the Node is cordoned"),
         ];
@@ -190,7 +196,9 @@ pub fn fitness(card: &Card, fresh: bool, node: Known<'_>, ready: bool) -> Fitnes
         Known::Facts(facts) if facts.shut_out => {
             return Fitness::Excluded("the node is taken out of service or excluded");
         }
-        Known::Facts(facts) => (defects.not_ready, defects.cordoned) = (!ready, facts.cordoned),
+        Known::Facts(facts) => {
+            (defects.not_ready, defects.cordoned, defects.departs) = (!ready, facts.cordoned, facts.departs);
+        }
     }
     Fitness::Fit(defects)
 }
@@ -211,7 +219,7 @@ mod tests {
         Card { links: vec![link("ens3", "10.0.0.9/24"), link("eth1", "10.9.0.9/16")], serving: true, ..Card::default() }
     }
 
-    const FACTS: NodeFacts = NodeFacts { ready: true, shut_out: false, cordoned: false, host: None };
+    const FACTS: NodeFacts = NodeFacts { ready: true, shut_out: false, cordoned: false, departs: false, host: None };
 
     #[test]
     fn a_card_survives_the_annotation_and_a_spoilt_one_is_that_of_a_node_without_interfaces() {
@@ -263,6 +271,7 @@ mod tests {
                 "excluded",
             ),
             ("beside kube-vip", Card { yields: true, ..good.clone() }, true, Known::Nothing, "another holder"),
+            ("departs", good.clone(), true, Known::Facts(&NodeFacts { departs: true, ..FACTS }), "about to move"),
             ("cordoned", good.clone(), true, Known::Facts(&NodeFacts { cordoned: true, ..FACTS }), "cordoned"),
         ] {
             let ready = !matches!(facts, Known::Facts(facts) if !facts.ready);

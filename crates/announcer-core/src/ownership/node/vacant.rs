@@ -129,8 +129,14 @@ mod tests {
     use crate::network::{Network, fixtures::config};
     use crate::view::InterfaceWish;
 
-    const FIT: Fitness =
-        Fitness::Fit(Defects { yields: false, gone: false, kube_proxy: false, not_ready: false, cordoned: false });
+    const FIT: Fitness = Fitness::Fit(Defects {
+        yields: false,
+        gone: false,
+        kube_proxy: false,
+        departs: false,
+        not_ready: false,
+        cordoned: false,
+    });
 
     fn nodes(names: &[&str]) -> BTreeSet<String> {
         names.iter().map(|name| (*name).to_owned()).collect()

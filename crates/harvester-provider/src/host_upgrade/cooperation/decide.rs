@@ -1,0 +1,293 @@
+//! What is done for a Node whose machine is about to move or to be shut down: its addresses are handed over, it is cordoned and drained,
+//! and all of it is taken back when the machine is back. Pure: a few facts of the Node in, what to write and whether to evict out.
+
+use cloud_provider::view::{NodeView, Ready};
+use harvester_api::keys::cloudprovider;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::super::facts::Power;
+use super::super::shown::{Expect, NodeStatus, Reason};
+
+/// For so long evictions wait for announcers to hand over. One that does not answer must not keep the drain from beginning.
+pub const HANDS_OVER: i64 = 10;
+
+/// What is known of a Node.
+#[derive(Debug, Clone, Copy)]
+pub struct Case<'a> {
+    /// Unix seconds.
+    pub now: i64,
+    /// Seconds that a drain may take.
+    pub limit: i64,
+    /// Cooperation is wanted, and an upgrade is under way that has not lasted for too long.
+    pub wanted: bool,
+    /// The Node.
+    pub node: &'a NodeView,
+    /// What is shown of it.
+    pub status: Option<&'a NodeStatus>,
+    /// Whether its machine runs.
+    pub power: Power,
+    /// Another Node could have its pods and addresses.
+    pub refuge: bool,
+    /// An announcer there still announces an address.
+    pub announces: bool,
+}
+
+/// What becomes of its machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Nothing.
+    Stays,
+    /// It moves.
+    Moves,
+    /// It is about to be shut down.
+    GoesOff,
+    /// It is off or on its way up: what was begun stays.
+    Away,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Deed {
+    /// Merge patch of the Node, and what its Event says.
+    pub patch: Option<(Value, Change)>,
+    /// Pods are to be evicted now.
+    pub evict: bool,
+}
+
+/// What a patch does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Its addresses are handed over.
+    HandsOver,
+    /// The same, and it is cordoned for a drain.
+    Drains,
+    /// All of it is taken back.
+    TakenBack {
+        /// It is uncordoned with it.
+        uncordoned: bool,
+    },
+}
+
+impl Case<'_> {
+    fn fate(&self) -> Fate {
+        let Some(status) = self.status.filter(|_| self.wanted) else { return Fate::Stays };
+        match (status.reason, status.expect) {
+            // What is off already has nothing to hand over.
+            (Reason::PreDraining | Reason::LiveMigrating, _) if self.power == Power::Off => Fate::Away,
+            (Reason::PreDraining, Expect::Shutdown) => Fate::GoesOff,
+            (Reason::PreDraining | Reason::LiveMigrating, _) => Fate::Moves,
+            (Reason::ShutDown | Reason::Rebooting | Reason::Restoring, _) => Fate::Away,
+            (Reason::Pending | Reason::Paused | Reason::Failed | Reason::UpToDate, _) => Fate::Stays,
+        }
+    }
+
+    /// Since when the Node is marked. A mark that cannot be read counts as old: it keeps no drain alive.
+    fn marked(&self) -> Option<i64> {
+        let text = self.node.annotations.get(cloudprovider::HAND_OVER)?;
+        Some(text.parse::<Timestamp>().map_or(0, Timestamp::as_second))
+    }
+
+    /// We have cordoned it.
+    fn ours(&self) -> bool {
+        self.node.annotations.contains_key(cloudprovider::CORDONED)
+    }
+
+    /// The machine serves again. While an upgrade is under way its kubelet has to say so, too; afterwards a Node that is not ready for
+    /// another reason is not kept cordoned by us.
+    fn is_back(&self) -> bool {
+        let ready = matches!(self.node.ready, Some(Ready::True) | None);
+        self.power == Power::On && (ready || !self.wanted) || self.power == Power::Unknown && !self.wanted
+    }
+
+    /// What is to be done about it.
+    pub fn decide(&self) -> Deed {
+        match self.fate() {
+            Fate::Stays => self.take_back(),
+            Fate::Moves | Fate::GoesOff if !self.refuge && self.marked().is_none() => Deed::default(),
+            Fate::Moves if self.marked().is_none() => self.begin(false),
+            Fate::Away | Fate::Moves => Deed::default(),
+            Fate::GoesOff => self.drain(),
+        }
+    }
+
+    fn take_back(&self) -> Deed {
+        if (self.marked().is_none() && !self.ours()) || !self.is_back() {
+            return Deed::default();
+        }
+        // Who has uncordoned it by hand since has decided about it.
+        let uncordoned = self.ours() && self.node.unschedulable;
+        let mut patch = self.patch(&Value::Null, &Value::Null);
+        if uncordoned {
+            patch["spec"] = json!({"unschedulable": null});
+        }
+        Deed { patch: Some((patch, Change::TakenBack { uncordoned })), evict: false }
+    }
+
+    fn drain(&self) -> Deed {
+        let Some(since) = self.marked().filter(|_| self.ours() || self.node.unschedulable) else {
+            // A Node that was uncordoned by hand in the middle of it is left alone.
+            return if self.ours() { Deed::default() } else { self.begin(true) };
+        };
+        let lasts = self.now - since;
+        let handed_over = !self.announces || lasts >= HANDS_OVER;
+        Deed { patch: None, evict: self.node.unschedulable && handed_over && lasts < self.limit }
+    }
+
+    fn begin(&self, drain: bool) -> Deed {
+        let since = json!(Timestamp::from_second(self.now).unwrap_or_default().to_string());
+        let cordon = drain && !self.node.unschedulable;
+        let mut patch = self.patch(&since, &if cordon { json!("true") } else { Value::Null });
+        if cordon {
+            patch["spec"] = json!({"unschedulable": true});
+            // Only what was read may be taken for uncordoned.
+            patch["metadata"]["resourceVersion"] = json!(self.node.resource_version);
+        }
+        Deed { patch: Some((patch, if drain { Change::Drains } else { Change::HandsOver })), evict: false }
+    }
+
+    fn patch(&self, hand_over: &Value, cordoned: &Value) -> Value {
+        let mut annotations = json!({cloudprovider::HAND_OVER: hand_over});
+        if self.ours() || !cordoned.is_null() {
+            annotations[cloudprovider::CORDONED] = cordoned.clone();
+        }
+        json!({"metadata": {"uid": self.node.uid.0, "annotations": annotations}})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_767_225_600;
+    const SINCE: &str = "2026-01-01T00:00:00Z";
+
+    fn status(reason: Reason, expect: Expect) -> NodeStatus {
+        NodeStatus {
+            uid: "uid-of-n".into(),
+            vm: "n".into(),
+            host: "host-1".into(),
+            state: String::new(),
+            reason,
+            since: 0,
+            expect,
+        }
+    }
+
+    fn node(annotations: &[&str], unschedulable: bool) -> NodeView {
+        let mut node = crate::load_balancers::build::node("n", &[]);
+        for key in annotations {
+            node.annotations.insert(key, if *key == cloudprovider::HAND_OVER { SINCE } else { "true" });
+        }
+        NodeView { unschedulable, ready: Some(Ready::True), ..node }
+    }
+
+    fn case<'a>(node: &'a NodeView, status: &'a NodeStatus) -> Case<'a> {
+        let (status, power) = (Some(status), Power::On);
+        Case { now: NOW, limit: 300, wanted: true, node, status, power, refuge: true, announces: false }
+    }
+
+    #[test]
+    fn a_machine_that_moves_hands_over_and_one_that_goes_off_is_cordoned_as_well() {
+        let fresh = node(&[], false);
+        for (reason, expect, change) in [
+            (Reason::PreDraining, Expect::Shutdown, Some(Change::Drains)),
+            (Reason::PreDraining, Expect::Migrate, Some(Change::HandsOver)),
+            (Reason::PreDraining, Expect::Nothing, Some(Change::HandsOver)),
+            (Reason::LiveMigrating, Expect::Migrate, Some(Change::HandsOver)),
+            (Reason::Pending, Expect::Shutdown, None),
+            (Reason::Paused, Expect::Shutdown, None),
+            (Reason::Rebooting, Expect::Shutdown, None),
+            (Reason::ShutDown, Expect::Shutdown, None),
+            (Reason::UpToDate, Expect::Nothing, None),
+        ] {
+            let status = status(reason, expect);
+            let usual = case(&fresh, &status);
+            let found = |case: Case<'_>| case.decide().patch.map(|(_, change)| change);
+            assert_eq!(found(usual), change, "{reason:?} {expect:?}");
+            for (name, case) in [
+                ("not wanted", Case { wanted: false, ..usual }),
+                ("nobody could take it", Case { refuge: false, ..usual }),
+                ("off already", Case { power: Power::Off, ..usual }),
+            ] {
+                assert_eq!(found(case), None, "{name}: {reason:?} {expect:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_patch_names_the_node_that_was_seen_and_a_cordon_only_what_was_read() {
+        let (fresh, off) = (node(&[], false), status(Reason::PreDraining, Expect::Shutdown));
+        let (patch, _) = case(&fresh, &off).decide().patch.unwrap();
+        let expected = json!({"metadata": {"uid": "uid-of-n", "resourceVersion": "100",
+            "annotations": {cloudprovider::HAND_OVER: SINCE, cloudprovider::CORDONED: "true"}}, "spec": {"unschedulable": true}});
+        assert_eq!(patch, expected);
+        // Another's cordon stays another's.
+        let cordoned = node(&[], true);
+        let (patch, _) = case(&cordoned, &off).decide().patch.unwrap();
+        assert_eq!(patch, json!({"metadata": {"uid": "uid-of-n", "annotations": {cloudprovider::HAND_OVER: SINCE}}}));
+    }
+
+    #[test]
+    fn pods_are_evicted_after_the_addresses_have_gone_and_only_for_so_long() {
+        let off = status(Reason::PreDraining, Expect::Shutdown);
+        let both = [cloudprovider::HAND_OVER, cloudprovider::CORDONED];
+        for (name, annotations, unschedulable, seconds, announces, evicts) in [
+            ("handed over", &both[..], true, 0, false, true),
+            ("still announces", &both, true, 9, true, false),
+            ("an announcer that does not hand over", &both, true, 10, true, true),
+            ("almost over", &both, true, 299, false, true),
+            ("over", &both, true, 300, false, false),
+            ("cordoned by another", &both[..1], true, 0, false, true),
+            ("uncordoned by hand", &both, false, 0, false, false),
+        ] {
+            let node = node(annotations, unschedulable);
+            let case = Case { now: NOW + seconds, announces, ..case(&node, &off) };
+            assert_eq!(case.decide(), Deed { patch: None, evict: evicts }, "{name}");
+            assert!(!Case { wanted: false, ..case }.decide().evict, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_done_is_taken_back_when_the_machine_is_back_and_another_s_cordon_is_not() {
+        let both = [cloudprovider::HAND_OVER, cloudprovider::CORDONED];
+        let done = |uncordoned| Some(Change::TakenBack { uncordoned });
+        let unready = |ready| NodeView { ready, ..node(&both, true) };
+        for (name, node, wanted, power, reason, expected) in [
+            ("back", node(&both, true), true, Power::On, Reason::UpToDate, done(true)),
+            ("moved", node(&both[..1], false), true, Power::On, Reason::Pending, done(false)),
+            ("another's cordon", node(&both[..1], true), true, Power::On, Reason::UpToDate, done(false)),
+            ("uncordoned by hand", node(&both, false), true, Power::On, Reason::UpToDate, done(false)),
+            ("still on its way up", node(&both, true), true, Power::On, Reason::Restoring, None),
+            ("off", node(&both, true), true, Power::Off, Reason::ShutDown, None),
+            ("kubelet not yet", unready(Some(Ready::Unknown)), true, Power::On, Reason::UpToDate, None),
+            (
+                "kubelet not, and it is over",
+                unready(Some(Ready::False)),
+                false,
+                Power::On,
+                Reason::UpToDate,
+                done(true),
+            ),
+            ("switched off by the flag", node(&both, true), false, Power::On, Reason::PreDraining, done(true)),
+            ("over, and it is off", node(&both, true), false, Power::Off, Reason::ShutDown, None),
+            (
+                "over, and nothing is known of it",
+                node(&both, true),
+                false,
+                Power::Unknown,
+                Reason::UpToDate,
+                done(true),
+            ),
+            ("paused before it was shut down", node(&both, true), true, Power::On, Reason::Paused, done(true)),
+            ("nothing was done", node(&[], true), false, Power::On, Reason::UpToDate, None),
+        ] {
+            let status = status(reason, Expect::Shutdown);
+            let deed = Case { wanted, power, ..case(&node, &status) }.decide();
+            assert_eq!(deed.patch.as_ref().map(|(_, change)| *change), expected, "{name}");
+            let Some((patch, Change::TakenBack { uncordoned })) = deed.patch else { continue };
+            assert_eq!(patch["metadata"]["annotations"][cloudprovider::HAND_OVER], Value::Null, "{name}");
+            assert_eq!(patch.get("spec").is_some(), uncordoned, "{name}: {patch}");
+        }
+    }
+}

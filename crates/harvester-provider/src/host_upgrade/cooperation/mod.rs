@@ -1,0 +1,350 @@
+//! Cooperation with an upgrade of the hosts, where it is asked for: what is on a Node goes elsewhere before its machine moves or is shut
+//! down. Only this cluster's Nodes and pods are written, never the host, which waits for nobody: what has not gone by then is off with it.
+//!
+//! `decide` says what is due for a Node, `pods` which pods are evicted; here is the loop around them. Runs on the leader only.
+
+mod decide;
+mod pods;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cloud_provider::cache::{NodeCache, ServiceCache};
+use cloud_provider::view::{NodeView, Ready};
+use harvester_api::keys::{cloudprovider, kube_vip};
+use harvester_api::quorum;
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{EvictParams, ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use runtime::error::{api_code, chain, is_conflict};
+use runtime::events::Recorder;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::facts::Power;
+use super::shown::{NodeStatus, Reason};
+use crate::identity::Identity;
+use decide::{Case, Change};
+use pods::{Fate, fate, key, listed};
+
+/// Deadlines pass although nothing changes.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Between two attempts to evict what a disruption budget protects, and after a failure.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// What the controller of upgrades tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// An upgrade is under way, and has not lasted for too long.
+    pub open: bool,
+    /// What is shown of Nodes.
+    pub nodes: BTreeMap<String, NodeStatus>,
+    /// Whether their machines run.
+    pub power: BTreeMap<String, Power>,
+}
+
+/// What is looked at.
+#[derive(Debug)]
+pub struct Sources {
+    /// Nodes of the cluster.
+    pub nodes: NodeCache,
+    /// Its Services.
+    pub services: ServiceCache,
+    /// What is known of the upgrade.
+    pub seen: watch::Receiver<Arc<Seen>>,
+}
+
+/// How a drain goes.
+#[derive(Debug, Default)]
+struct Drain {
+    /// Nothing is tried before then.
+    next: Option<Instant>,
+    /// Its end was told.
+    told: bool,
+    evicted: BTreeSet<String>,
+    /// Refused, and why.
+    refused: BTreeMap<String, String>,
+    left: BTreeSet<String>,
+}
+
+/// The loop. [`Cooperation::run`] is called once.
+pub struct Cooperation {
+    sources: Sources,
+    client: Client,
+    nodes: Api<Node>,
+    identity: Identity,
+    /// For how long a Node is drained; `None`: nothing is begun, and what was begun is taken back.
+    limit: Option<Duration>,
+    drains: HashMap<String, Drain>,
+    /// Hosts that were told to carry too much of etcd.
+    at_risk: BTreeSet<String>,
+    /// Nodes whose last patch has failed.
+    waits: HashMap<String, Instant>,
+}
+
+impl std::fmt::Debug for Cooperation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cooperation").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+impl Cooperation {
+    /// Sends nothing before [`Self::run`].
+    pub fn new(guest: &Client, sources: Sources, identity: Identity) -> Self {
+        Self {
+            sources,
+            client: guest.clone(),
+            nodes: Api::all(guest.clone()),
+            identity,
+            limit: None,
+            drains: HashMap::new(),
+            at_risk: BTreeSet::new(),
+            waits: HashMap::new(),
+        }
+    }
+
+    /// Wanted, with so much time for a drain.
+    pub fn wanted(&mut self, limit: Option<Duration>) {
+        self.limit = limit;
+    }
+
+    /// Never ends.
+    pub async fn run(mut self, events: Recorder) -> Infallible {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut seen = self.sources.seen.clone();
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                Ok(()) = seen.changed() => {}
+            }
+            let seen = Arc::clone(&seen.borrow_and_update());
+            if self.identity.hold().is_some() || !self.sources.nodes.is_synced() || !self.sources.services.is_synced() {
+                continue;
+            }
+            let nodes = self.sources.nodes.all();
+            self.tell_quorum(&seen, &nodes, &events);
+            for node in &nodes {
+                self.look_at(node, &nodes, &seen, &events).await;
+            }
+            self.drains.retain(|name, _| nodes.iter().any(|node| node.name == *name));
+            self.waits.retain(|_, until| *until > Instant::now());
+        }
+    }
+
+    async fn look_at(&mut self, node: &NodeView, nodes: &[Arc<NodeView>], seen: &Seen, events: &Recorder) {
+        let wanted = self.limit.is_some() && seen.open;
+        let name = node.name.as_str();
+        let untouched = [cloudprovider::HAND_OVER, cloudprovider::CORDONED];
+        if !wanted && untouched.iter().all(|key| !node.annotations.contains_key(key)) {
+            self.drains.remove(name);
+            return;
+        }
+        let status = seen.nodes.get(name).filter(|status| status.uid == node.uid.0);
+        let case = Case {
+            now: Timestamp::now().as_second(),
+            limit: self.limit.map_or(0, |limit| i64::try_from(limit.as_secs()).unwrap_or(i64::MAX)),
+            wanted,
+            node,
+            status,
+            power: seen.power.get(name).copied().unwrap_or(Power::Unknown),
+            refuge: has_refuge(name, nodes, seen),
+            announces: self.announces(name),
+        };
+        let deed = case.decide();
+        if let Some((patch, change)) = deed.patch {
+            self.patch(node, status, &patch, change, events).await;
+        } else if deed.evict {
+            self.evict(node, events).await;
+        } else if self.drains.get(name).is_some_and(|drain| !drain.told && !drain.refused.is_empty()) {
+            self.tell_end(node, events);
+        }
+    }
+
+    /// Whether a Service names this Node as the one that announces it.
+    fn announces(&self, name: &str) -> bool {
+        let services = self.sources.services.all();
+        services
+            .iter()
+            .any(|service| service.is_load_balancer && service.annotations.get(kube_vip::VIP_HOST) == Some(name))
+    }
+
+    async fn patch(
+        &mut self,
+        node: &NodeView,
+        status: Option<&NodeStatus>,
+        patch: &serde_json::Value,
+        change: Change,
+        events: &Recorder,
+    ) {
+        let name = node.name.as_str();
+        if self.waits.contains_key(name) {
+            return;
+        }
+        // What was written comes back by the watch; until then it is not written again.
+        self.waits.insert(name.to_owned(), Instant::now() + LOOK_EVERY);
+        if let Err(error) = self.nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            if !is_conflict(&error) && api_code(&error) != Some(404) {
+                let error = chain(&error);
+                tracing::warn!(error, node = name, "the Node is not prepared for the upgrade of its host; tried again");
+                self.waits.insert(name.to_owned(), Instant::now() + AGAIN);
+            }
+            return;
+        }
+        self.drains.remove(name);
+        let machine = status.map_or_else(
+            || "its machine".to_owned(),
+            |status| format!("VM {} with Harvester host {}", status.vm, status.host),
+        );
+        let (reason, message) = match change {
+            Change::Drains => (
+                "NodeDrainStarted",
+                format!(
+                    "Cordoned, because {machine} is about to be shut down: addresses are handed over, then pods are evicted for at most {} s. \
+                     It is uncordoned when the machine is back",
+                    self.limit.unwrap_or_default().as_secs()
+                ),
+            ),
+            Change::HandsOver | Change::TakenBack { uncordoned: false } => return,
+            Change::TakenBack { uncordoned: true } => {
+                ("NodeUncordoned", "The machine is back: new pods and addresses may come again".to_owned())
+            }
+        };
+        tracing::info!(node = name, "{message}");
+        events.normal(&reference(node), reason, &message);
+    }
+
+    async fn evict(&mut self, node: &NodeView, events: &Recorder) {
+        let drain = self.drains.entry(node.name.clone()).or_default();
+        if drain.told || drain.next.is_some_and(|next| Instant::now() < next) {
+            return;
+        }
+        drain.next = Some(Instant::now() + AGAIN);
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
+        let mut pods = match Api::<Pod>::all(self.client.clone()).list(&on_node).await {
+            Ok(pods) => pods.items,
+            Err(error) => {
+                let text = chain(&error);
+                tracing::warn!(error = text, node = node.name, "its pods cannot be listed, and are not evicted");
+                drain.refused.insert("its pods".to_owned(), text);
+                return;
+            }
+        };
+        // Ourselves last, with all that keeps the cluster going: what is left then is begun at least.
+        pods.sort_by_key(|pod| (pod.namespace().as_deref() == Some("kube-system"), key(pod)));
+        drain.refused.clear();
+        drain.left.clear();
+        let mut ending = false;
+        for pod in &pods {
+            match fate(pod) {
+                Fate::Belongs => {}
+                Fate::Ending => ending = true,
+                Fate::LocalData | Fate::Unmanaged => {
+                    drain.left.insert(key(pod));
+                }
+                Fate::Evicted => {
+                    let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+                    match api.evict(&pod.name_any(), &EvictParams::default()).await {
+                        Ok(_) => {
+                            ending = true;
+                            drain.evicted.insert(key(pod));
+                        }
+                        Err(error) if api_code(&error) == Some(404) => {}
+                        Err(error) => {
+                            drain.refused.insert(key(pod), chain(&error));
+                        }
+                    }
+                }
+            }
+        }
+        if ending && drain.refused.is_empty() {
+            // A look at who is still ending costs one list.
+            drain.next = Some(Instant::now() + LOOK_EVERY);
+        } else if drain.refused.is_empty() {
+            self.tell_end(node, events);
+        }
+    }
+
+    fn tell_end(&mut self, node: &NodeView, events: &Recorder) {
+        let Some(drain) = self.drains.get_mut(&node.name) else { return };
+        drain.told = true;
+        let left: Vec<String> = drain.left.iter().cloned().collect();
+        let stay = if left.is_empty() {
+            String::new()
+        } else {
+            format!(
+                "; {} stay and are off with it: nobody would make them anew, or they have data in an emptyDir",
+                listed(&left)
+            )
+        };
+        let evicted = drain.evicted.len();
+        if drain.refused.is_empty() {
+            let message = format!("{evicted} pods have gone{stay}");
+            events.normal(&reference(node), "NodeDrained", &message);
+            return;
+        }
+        let refused: Vec<String> = drain.refused.keys().cloned().collect();
+        let why = drain.refused.values().next().cloned().unwrap_or_default();
+        let message = format!(
+            "{evicted} pods have gone, the time is over, and {} stay: {why}{stay}. Look at their disruption budgets, or run more replicas",
+            listed(&refused)
+        );
+        tracing::warn!(node = node.name, "{message}");
+        events.warning(&reference(node), "NodeDrainIncomplete", &message);
+    }
+
+    /// Once per host, until it is over.
+    fn tell_quorum(&mut self, seen: &Seen, nodes: &[Arc<NodeView>], events: &Recorder) {
+        let members: Vec<quorum::Member<'_>> = nodes
+            .iter()
+            .map(|node| {
+                let shown = seen.nodes.get(&node.name).map(|status| status.host.as_str());
+                let host = shown.or_else(|| node.labels.get(cloudprovider::HOST)).unwrap_or_default();
+                quorum::Member::new(&node.name, host, |key| node.labels.contains_key(key))
+            })
+            .collect();
+        let risks = quorum::at_risk(&members);
+        // While an upgrade moves machines to and fro one warning for each host is enough.
+        self.at_risk.retain(|host| seen.open || risks.iter().any(|risk| risk.host == host));
+        for risk in risks {
+            if !self.at_risk.insert(risk.host.to_owned()) {
+                continue;
+            }
+            let message = format!(
+                "Harvester host {} carries {} of the {} etcd members of this cluster ({}): while it is down etcd has no quorum and the API does \
+                 not answer. Move one of these VMs to another host and keep them apart with a pod anti-affinity in their VM templates",
+                risk.host,
+                risk.nodes.len(),
+                risk.of,
+                risk.nodes.join(", ")
+            );
+            tracing::warn!("{message}");
+            for node in nodes.iter().filter(|node| risk.nodes.contains(&node.name.as_str())) {
+                events.warning(&reference(node), "QuorumAtRisk", &message);
+            }
+        }
+    }
+}
+
+/// Another Node that is well, takes pods, and whose own machine stays.
+fn has_refuge(name: &str, nodes: &[Arc<NodeView>], seen: &Seen) -> bool {
+    nodes.iter().any(|node| {
+        let stays = seen.nodes.get(&node.name).is_none_or(|status| {
+            matches!(status.reason, Reason::Pending | Reason::Paused | Reason::Failed | Reason::UpToDate)
+        });
+        node.name != name && stays && node.ready == Some(Ready::True) && !node.unschedulable && !node.deleting
+    })
+}
+
+fn reference(node: &NodeView) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Node".into()),
+        name: Some(node.name.clone()),
+        uid: Some(node.uid.0.clone()),
+        ..ObjectReference::default()
+    }
+}

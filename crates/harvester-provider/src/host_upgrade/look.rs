@@ -1,0 +1,77 @@
+//! What is shown of one machine, from all that is known of it and around it. Pure.
+
+use super::decide::Course;
+use super::facts::{MachineFacts, PlanView, Power, Progress};
+use super::shown::{Expect, Reason};
+use super::stage::Stage;
+
+/// One machine, and what is known around it.
+pub(super) struct Look<'a> {
+    pub machine: &'a MachineFacts,
+    pub host: &'a str,
+    pub state: &'a str,
+    pub plan: Option<&'a PlanView>,
+    pub inferred: Option<&'a str>,
+    pub upgrade: bool,
+}
+
+impl Look<'_> {
+    /// `None`: there is nothing to show of this Node.
+    pub fn reason(&self, course: &Course, before: Option<Reason>) -> Option<Reason> {
+        let machine = self.machine;
+        let progress = self.plan.map(|plan| plan.progress);
+        if self.upgrade {
+            let off = machine.should_run && machine.power == Power::Off;
+            let stage = Stage::of(self.state);
+            // Its host is touched, or it is; a move that nobody tells the reason of is nobody's business.
+            let touched = progress == Some(Progress::Running) || self.inferred == Some(self.host) || machine.evacuating;
+            match () {
+                () if machine.migrating && touched => return Some(Reason::LiveMigrating),
+                () if off && stage == Stage::Changed => return Some(Reason::Rebooting),
+                () if off => return Some(Reason::ShutDown),
+                // Who was off with it has not seen it go.
+                () if machine.power == Power::Starting && (course.off.is_some() || stage == Stage::Changed) => {
+                    return Some(Reason::Restoring);
+                }
+                () if machine.evacuating => return Some(Reason::PreDraining),
+                () => {}
+            }
+        }
+        let by_host = match (progress, Stage::of(self.state)) {
+            (Some(Progress::Running | Progress::Failed), Stage::Done) | (Some(Progress::Succeeded), _) => {
+                Reason::UpToDate
+            }
+            (Some(Progress::Failed), _) => Reason::Failed,
+            (Some(Progress::Running), stage) => match stage {
+                Stage::Waiting => Reason::Pending,
+                Stage::Paused => Reason::Paused,
+                Stage::Emptied => Reason::PreDraining,
+                Stage::Changed => Reason::Rebooting,
+                Stage::Failed => Reason::Failed,
+                Stage::Done => Reason::UpToDate,
+            },
+            (Some(Progress::Idle) | None, _) if self.inferred == Some(self.host) => Reason::PreDraining,
+            (Some(Progress::Idle) | None, _) => Reason::UpToDate,
+        };
+        // A Node that was never shown has nothing to correct.
+        let quiet = by_host == Reason::UpToDate && before.is_none() && progress != Some(Progress::Running);
+        let old = matches!(progress, Some(Progress::Failed)) && before.is_none() && !self.upgrade;
+        (!quiet && !old).then_some(by_host)
+    }
+
+    pub fn expect(&self, before: Option<Expect>) -> Expect {
+        let running = self.plan.is_some_and(|plan| plan.progress == Progress::Running);
+        let over = Stage::of(self.state) == Stage::Done;
+        if over || !(running || self.inferred == Some(self.host)) {
+            return Expect::Nothing;
+        }
+        if self.plan.is_some_and(|plan| plan.single_host) {
+            return Expect::Shutdown;
+        }
+        match self.machine.live_migratable {
+            Some(true) => Expect::Migrate,
+            Some(false) => Expect::Shutdown,
+            None => before.unwrap_or(Expect::Nothing),
+        }
+    }
+}
