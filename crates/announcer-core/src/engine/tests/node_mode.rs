@@ -472,6 +472,20 @@ fn the_end_of_the_only_node_leaves_the_address_for_the_next_process() {
     assert!(cluster.node.kernel.valid("10.0.0.5/32", cluster.node.now).unwrap() > Duration::from_secs(290));
 }
 
+/// While the controller is away a Service that is being deleted stays for long, and its owner is silent on purpose.
+#[test]
+fn an_owner_is_not_missed_for_a_lease_whose_service_is_on_its_way_out() {
+    let mut service = seated("lan", "10.0.0.5", "node-3", 4);
+    (service.wanted, service.retired) = (Vec::new(), true);
+    service.dhcp.lease = Some(facts("10.0.0.5"));
+    assert_eq!(service.told_leased(), "10.0.0.5".parse().ok());
+    let mut cluster = Cluster::new(&ALL, &[service]);
+    cluster.quiet(10_000, &[("node-2", "10.0.0.2")], &ALL);
+    assert_eq!(cluster.node.swaps, []);
+    let log = cluster.node.take_log();
+    assert!(!log.iter().any(|line| line.starts_with("ask eth0 10.0.0.5")), "{log:?}");
+}
+
 #[test]
 fn an_api_that_is_away_at_the_end_leaves_the_address_too() {
     let mut cluster = owner(&["node-1", "node-2"]);

@@ -275,7 +275,9 @@ impl Cluster {
         standing: &Standing<'_>,
     ) -> Option<((String, u32, u8), Vec<Watched>)> {
         let (owner_record, link) = (standing.owner_record.as_ref()?, standing.link?);
-        if round.yield_at.is_some() || owner_record.host == self.me || standing.addresses.is_empty() {
+        // Who is on his way out is withdrawn by his owner, and is silent on purpose; the lease ends by itself if that one has died.
+        let leaves = standing.members.iter().all(|view| view.retired);
+        if round.yield_at.is_some() || owner_record.host == self.me || standing.addresses.is_empty() || leaves {
             return None;
         }
         let watches = |rank: &usize| *rank < WATCHERS;
