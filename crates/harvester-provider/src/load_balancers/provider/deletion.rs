@@ -229,6 +229,18 @@ impl HarvesterLoadBalancers {
                     self.pacer.failed(name);
                     return Ok(Some(Deleted::Waiting(waiting)));
                 }
+                // The same once more for the object as it is at this moment, whatever the cache shows.
+                let now = self.requests.read(name).await.inspect_err(|_| self.pacer.failed(name)).map_err(failed)?;
+                let Some(now) = now else {
+                    self.objects.forget(name);
+                    self.pacer.failed(name);
+                    return Ok(Some(Deleted::Gone { existed: true }));
+                };
+                self.objects.wrote(now);
+                if !matches!(self.plan_deletion(service, name), DeletePlan::Send { uid: now, .. } if now == uid) {
+                    self.pacer.failed(name);
+                    return Ok(None);
+                }
                 let answer = self.send_delete(name, &uid).await?;
                 self.memory().found_for_deletion(name);
                 if leaks && !matches!(answer, apply::Deleted::Gone) {
@@ -257,15 +269,14 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    /// A Service that the watch does not show may be missing in the view of an API server that is behind: before anything is deleted
-    /// for it, it is read itself. Whoever is there and goes needs no proof.
+    /// What the watch shows of a Service, or shows no more, may be the view of an API server that is behind: before anything is deleted
+    /// for it, it is read itself.
     async fn is_wanted_after_all(&self, service: &ServiceView) -> Result<Option<Waiting>, ProviderError> {
-        if self.services.get(&service.key).is_some() {
-            return Ok(None);
-        }
         let live = self.requests.read_service(&service.key).await.map_err(failed)?;
         let wanted = live.is_some_and(|live| live.uid == service.uid && wants_load_balancer(&live));
-        Ok(wanted.then(|| soon(format!("service {} is there, and the watch does not show it yet", service.key))))
+        Ok(wanted.then(|| {
+            soon(format!("service {} wants its load balancer, and the watch does not show it yet", service.key))
+        }))
     }
 
     /// The object and its address go on with another Service.

@@ -14,6 +14,7 @@ use super::super::desired::{self, Change, cluster_name_warning};
 use super::super::pacing::{self, Turn, Work};
 use super::super::plan::Action;
 use super::super::service_patch::Role;
+use super::super::view::LbView;
 use super::super::wait_reason::WaitReason;
 use super::{HarvesterLoadBalancers, failed};
 
@@ -27,6 +28,11 @@ pub(super) enum Done {
     DecideAnew,
     /// It is not our turn.
     NotYet(Waiting),
+}
+
+/// The same object, and nothing in it is different but its version.
+fn is_alike(judged: &LbView, now: &LbView) -> bool {
+    *judged == LbView { resource_version: judged.resource_version.clone(), ..now.clone() }
 }
 
 impl HarvesterLoadBalancers {
@@ -59,6 +65,21 @@ impl HarvesterLoadBalancers {
                 let name = name.as_str();
                 if let Some(waiting) = self.turn_to_delete(&service.key, name) {
                     return Ok(Done::NotYet(waiting));
+                }
+                // It is judged as it is at this moment, whatever the cache shows.
+                let judged = self.objects.get(name);
+                match self.requests.read(name).await.inspect_err(|_| self.pacer.failed(name)).map_err(failed)? {
+                    None => {
+                        self.objects.forget(name);
+                        self.pacer.failed(name);
+                        return Ok(Done::Unseen);
+                    }
+                    Some(now) if !judged.is_some_and(|judged| is_alike(&judged, &now)) => {
+                        self.objects.wrote(now);
+                        self.pacer.failed(name);
+                        return Ok(Done::DecideAnew);
+                    }
+                    Some(_) => {}
                 }
                 let answer = self.send_delete(name, &uid).await?;
                 self.memory().forget_request(name);

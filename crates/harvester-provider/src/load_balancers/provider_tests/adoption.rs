@@ -89,7 +89,7 @@ async fn an_adopted_object_stays_its_services_when_the_uid_of_the_cluster_change
     let limit = LoadBalancerConfig { max_load_balancers: Some(1), ..lab.provider.config() };
     assert_eq!(lab.quota_reached(&limit), Some(1), "and counts as one of this cluster");
     assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
-    assert_eq!(methods(&lab.sent()), ["DELETE"]);
+    assert_eq!(methods(&lab.written()), ["DELETE"]);
 }
 
 fn cluster(uid: &str) -> ServiceView {
@@ -102,7 +102,7 @@ async fn an_adopted_object_is_deleted_and_its_absence_verified_under_its_own_nam
     let lab = Lab::new(vec![served()]);
     store(&lab, go_object("former", IP));
     assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
-    let sent = lab.sent();
+    let sent = lab.written();
     assert_eq!((methods(&sent), sent[0].path.clone()), (vec!["DELETE"], format!("{LBS}/{}", under("former"))));
     lab.stored.lock().unwrap().clear();
     lab.watch();
