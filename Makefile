@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs docs-test sim model fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
+.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs-test sim fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
 
 , := ,
 ARCH := $(shell uname -m)
@@ -79,9 +79,6 @@ SEEDS ?= 10000
 sim: ## simulate announcers under faults (SEEDS=100000, MODE='global service node'); prints a shrunk trace of what fails
 	@cargo build --locked --profile tools -p announcer-sim --bin sim && \
 	  for mode in $(or $(MODE),global service node); do $(OUT)/tools/sim --mode $$mode --seeds $(SEEDS) || exit 1; done
-
-model: ## look at every order of faults and steps of the ownership protocol, for two and three nodes; docs/announcer.md
-	@cargo test --locked --profile tools -p announcer-core --lib -- --ignored --nocapture in_every_order
 
 release: ## the static binary that is shipped
 	@RUSTC_WRAPPER='$(CURDIR)/dev/rustc.sh' RUSTFLAGS='$(RELEASE_FLAGS)' HCP_COMMIT=$(COMMIT) cargo build --locked --release --target $(TARGET) -p harvester-cloud-provider

@@ -8,7 +8,7 @@
 //! its Lease runs out; a verdict of the detector is true when it is given; a card that counts for "hears fewer hosts" was
 //! written since the owner fell silent; and an owner that can learn of its record answers before anybody suspects it (R5).
 //!
-//! The long version: `make model`.
+//! One fault in each run: with several, pauses between two take-overs count, which are not here yet.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -518,10 +518,4 @@ fn in_every_order_of_one_fault_and_the_steps_that_follow_the_address_has_one_own
 #[should_panic(expected = "it does not come to rest")]
 fn nodes_that_ask_no_landmark_take_it_to_and_fro_and_are_found_out() {
     explore(Bound { nodes: 3, faults: 1, gateway: true, blind: true });
-}
-
-#[test]
-#[ignore = "minutes: make model"]
-fn in_every_order_of_several_faults_the_address_has_one_owner_whom_clients_hear() {
-    explore_all(&[(2, 4), (3, 3)]);
 }

@@ -63,14 +63,22 @@ impl Cluster {
             // Nobody knows the MAC of an unseen owner: it may be the owner itself that answers.
             (Some(_), Holder::Unseen) => return None,
             // It renews its Lease and does not answer: as if that had run out when it fell silent.
-            (Some(_), Holder::Alive) => self.silent_since(standing)? + self.facts.lease(),
+            // Seen to renew since then: who does not see the API does not see a new owner either.
+            (Some(owner_record), Holder::Alive) => {
+                let (silent, renewed) = (self.silent_since(standing)?, self.facts.renewed_at(&owner_record.host)?);
+                let seen = renewed >= silent + TOLD_AFTER && self.facts.in_touch(round.now);
+                seen.then_some(silent + self.facts.lease())?
+            }
             (Some(owner_record), Holder::Expired) => self.facts.expired_since(round.now, &owner_record.host)?,
             // A Lease that is gone, or was never known, would have run out by then.
             (None, _) | (_, Holder::Absent) => *self.vacant.get(key)? + self.facts.lease(),
         };
         // A member that has lost the API may be the owner of which we do not know.
         let by = self.answered_by(key).and_then(|mac| self.facts.member_of(mac));
-        (!by.is_some_and(|node| self.facts.is_expired(round.now, node))).then_some(since + STRANGERS_TIME)
+        // What was given up for a claim with a good tag is most probably the claimant's, and the API says so as soon as it can be read.
+        let given_up = standing.owner_record.as_ref().is_some_and(|record| record.host.is_empty());
+        let may_own = |node: &str| given_up || self.facts.is_expired(round.now, node);
+        (!by.is_some_and(may_own)).then_some(since + STRANGERS_TIME)
     }
 
     /// Who answers for a group whose owner does not.

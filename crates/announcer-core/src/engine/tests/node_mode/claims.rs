@@ -72,3 +72,13 @@ fn an_unproven_claim_has_the_record_read_again_and_not_more_often_than_once_a_se
     cluster.answered(asked, Swapped::Other(other));
     assert!(!cluster.has(), "somebody else stands there, whatever the watch says");
 }
+
+#[test]
+fn what_was_given_up_for_a_proven_claim_is_not_wanted_back_from_the_claimant_however_long_the_api_is_away() {
+    let mut cluster = owner(&ALL);
+    cluster.claims("node-2", "10.0.0.5", "web", 5);
+    assert!(!cluster.has());
+    cluster.node.told.clear();
+    cluster.quiet(60_000, &[("node-2", "10.0.0.5")], &[]);
+    assert!(cluster.node.swaps.is_empty() && cluster.node.told.is_empty(), "{:?}", cluster.node.told);
+}
