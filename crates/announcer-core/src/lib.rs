@@ -22,6 +22,7 @@ mod group;
 pub mod kernel_queue;
 pub mod membership;
 pub mod network;
+mod node_watch;
 pub mod ownership;
 pub mod pace;
 mod plan;

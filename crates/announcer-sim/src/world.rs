@@ -250,7 +250,8 @@ impl<'a> World<'a> {
     fn begin(&mut self) {
         for node in 0..self.nodes.len() {
             let host = self.scenario.hosts.get(node).map(|host| format!("host-{host}"));
-            let facts = NodeFacts { ready: true, host, ..NodeFacts::default() };
+            let uid = format!("uid-{}", self.nodes[node].name);
+            let facts = NodeFacts { uid, ready: true, host, ..NodeFacts::default() };
             self.api.note(Change::Node(self.nodes[node].name.clone(), facts));
             let after = Duration::from_millis(self.rng.random_range(0..3000));
             self.schedule(after, Event::Starts { node, boot: 0 });

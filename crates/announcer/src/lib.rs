@@ -12,6 +12,7 @@ mod elections;
 mod endpoint_watch;
 mod handover;
 mod keep;
+mod kubelet;
 mod listen;
 mod membership;
 pub mod metrics;

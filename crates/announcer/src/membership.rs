@@ -29,7 +29,7 @@ pub use views::NodeView;
 
 use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
 use crate::engine::Input;
-use crate::ownership::node::{CARD, Card, LEASE_PREFIX};
+use crate::ownership::node::{CARD, Card, LEASE_PREFIX, SILENCE};
 
 /// For asking about rights.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -171,6 +171,12 @@ impl Membership {
         if let Some(uid) = &self.owner_uid {
             let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": uid}]);
             object.metadata.owner_references = serde_json::from_value(owner).ok();
+        }
+        let labels = object.metadata.labels.get_or_insert_default();
+        if card.silent.is_empty() {
+            labels.remove(SILENCE);
+        } else {
+            labels.insert(SILENCE.to_owned(), "true".to_owned());
         }
         object.metadata.annotations.get_or_insert_default().insert(CARD.to_owned(), card.to_annotation());
         if !object.data["spec"].is_object() {

@@ -20,6 +20,7 @@ use crate::clock;
 use crate::dhcp_driver;
 use crate::engine::{Action, ClientStart, Engine, Input, REFRESH, Recorded, Tell, WireDone, WireOp};
 use crate::frames;
+use crate::kubelet;
 use crate::listen::Listeners;
 use crate::metrics::Metrics;
 use crate::ownership::node::{Card, Swap};
@@ -337,6 +338,13 @@ impl Node {
                 if let Some(frame) = frames::question(mac, source, ask.address, ask.to) {
                     self.listeners.ask(ask.link, ask.address, &frame);
                 }
+            }
+            Action::AskKubelet { node, address } => {
+                let inputs = self.inputs.clone();
+                tokio::spawn(async move {
+                    let answers = kubelet::answers(address).await;
+                    let _ = inputs.send(Input::Kubelet { node, answers });
+                });
             }
             Action::Claim { link, mac, address, to, payload } => {
                 self.listeners.send(link, address, &frames::claim(mac, address, to, &payload));

@@ -28,6 +28,8 @@ pub(super) struct Burst {
     /// Recipient we heard before, and who else has answered us now.
     before: Before,
     found: BTreeSet<Mac>,
+    /// Only who has to answer is asked, and not everybody who else may have the address.
+    by_unicast: bool,
     rounds: u32,
     put_off: u32,
     next: Instant,
@@ -46,6 +48,8 @@ pub(super) struct Outcome {
     pub certain: bool,
     /// How many landmarks that are no members have answered.
     pub outside: u8,
+    /// The gateway has.
+    pub gateway: bool,
     /// Who has answered.
     pub found: BTreeSet<Mac>,
 }
@@ -63,6 +67,7 @@ impl Burst {
         (owner, cards): (BTreeSet<Mac>, BTreeSet<Mac>),
         before: Before,
         found: BTreeSet<Mac>,
+        by_unicast: bool,
     ) -> Self {
         Self {
             suspects,
@@ -73,6 +78,7 @@ impl Burst {
             owner_answers: false,
             before,
             found,
+            by_unicast,
             rounds: 0,
             put_off: 0,
             next: now,
@@ -127,9 +133,10 @@ impl Burst {
         self.next = context.now + context.timers.burst_gap();
         let open = self
             .suspects
-            .keys()
-            .filter(|address| !self.answered.contains(address) && !self.taken.contains_key(address));
-        let questions = open.map(|address| Ask { link: context.link, address: *address, to: Mac::BROADCAST });
+            .iter()
+            .filter(|(address, _)| !self.answered.contains(address) && !self.taken.contains_key(address));
+        let to = |mac| if self.by_unicast { mac } else { Mac::BROADCAST };
+        let questions = open.map(|(address, mac)| Ask { link: context.link, address: *address, to: to(*mac) });
         // Once by unicast: another router may have taken over the gateway's address since it was asked last.
         let gateway_is_there = self.rounds == 1 || self.before.has_gateway(&self.found);
         let landmarks = context.landmarks.asks(context.link, gateway_is_there).into_iter();
@@ -156,6 +163,7 @@ impl Burst {
             taken: taken.map(|(address, mac)| (*address, *mac)).collect(),
             side: if sees_owner { Side::Greater } else { self.before.side(&found) },
             certain: sees_owner || self.before.is_certain(&found),
+            gateway: self.before.hears_gateway(&self.found),
             outside: u8::try_from(outside).unwrap_or(u8::MAX),
             found,
         }

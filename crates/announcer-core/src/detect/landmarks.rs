@@ -118,6 +118,11 @@ impl Before {
         if self.has_gateway(found) && most { Side::Greater } else { Side::Lesser }
     }
 
+    /// The gateway is one of these.
+    pub fn hears_gateway(&self, found: &BTreeSet<Mac>) -> bool {
+        self.gateway.is_some_and(|(_, gateway)| found.contains(&gateway))
+    }
+
     /// Who does not answer.
     pub(super) fn missing(&self, found: &BTreeSet<Mac>) -> BTreeSet<Mac> {
         self.all.difference(found).copied().collect()

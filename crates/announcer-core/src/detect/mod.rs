@@ -30,6 +30,7 @@ pub use profile::{ParseProfileError, Profile, Timers};
 use watch::Watch;
 
 use crate::frames::{Frame, Heard};
+use crate::node_watch::Finding;
 use crate::ownership::node::{Target, Verdict};
 
 /// A question to send: [`crate::frames::question`] makes the frame.
@@ -48,8 +49,10 @@ pub struct Ask {
 pub(crate) enum Output {
     /// Send this question.
     Ask(Ask),
-    /// This was found out.
+    /// This was found out about an owner.
     Verdict(Verdict),
+    /// This was found out about a node.
+    Node(Finding),
 }
 
 /// What has been counted, for metrics.
@@ -71,16 +74,25 @@ pub struct Counters {
     pub worst_lateness: Duration,
 }
 
+/// As what a node is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    /// As an owner of addresses: it is succeeded.
+    Owner,
+    /// For its own sake, at its own address: others are told. It is asked by unicast only, and once it was found silent seldom.
+    Node,
+}
+
 /// Watches the owners that this node may have to succeed.
 #[derive(Debug)]
 pub(crate) struct Detector {
     timers: Timers,
-    watches: BTreeMap<(String, u32), Watch>,
+    watches: BTreeMap<(String, u32, Subject), Watch>,
     landmarks: Landmarks,
     /// When all owners are asked next; meaningless while nobody is watched.
     next_round: Instant,
     counters: Counters,
-    verdicts: Vec<Verdict>,
+    findings: Vec<Output>,
 }
 
 impl Detector {
@@ -92,25 +104,34 @@ impl Detector {
             landmarks: Landmarks::default(),
             next_round: now,
             counters: Counters::default(),
-            verdicts: Vec::new(),
+            findings: Vec::new(),
         }
     }
 
     /// Watches these and nobody else. What stays under the same record keeps its history; what is new has to be heard
     /// first (R5). Owners on an interface without carrier are to be left out: nothing can be found out there.
     pub fn watch(&mut self, now: Instant, targets: &[Target]) {
-        let mut wanted: BTreeMap<(String, u32), (&Target, Vec<watch::Wanted>)> = BTreeMap::new();
+        self.set(now, targets, Subject::Owner);
+    }
+
+    /// Watches these nodes, and no others, each at an address of its own.
+    pub fn watch_nodes(&mut self, now: Instant, targets: &[Target]) {
+        self.set(now, targets, Subject::Node);
+    }
+
+    fn set(&mut self, now: Instant, targets: &[Target], subject: Subject) {
+        let mut wanted: BTreeMap<(String, u32, Subject), (&Target, Vec<watch::Wanted>)> = BTreeMap::new();
         for target in targets {
-            let key = (target.owner.clone(), target.link);
+            let key = (target.owner.clone(), target.link, subject);
             let (_, vips) = wanted.entry(key).or_insert_with(|| (target, Vec::new()));
             vips.extend(target.vips.iter().map(|vip| watch::Wanted { vip: *vip, rank: target.rank }));
         }
         if self.watches.is_empty() {
             self.next_round = now + self.timers.period;
         }
-        self.watches.retain(|key, _| wanted.contains_key(key));
+        self.watches.retain(|key, _| key.2 != subject || wanted.contains_key(key));
         for (key, (target, vips)) in wanted {
-            self.watches.entry(key).or_insert_with(Watch::new).want(now, target, &vips);
+            self.watches.entry(key).or_insert_with(|| Watch::new(subject)).want(now, target, &vips);
         }
     }
 
@@ -128,25 +149,28 @@ impl Detector {
     /// Takes in one frame; judges nothing (R1).
     pub fn on_frame(&mut self, now: Instant, frame: &Frame) {
         self.landmarks.on_frame(now, frame);
-        for ((owner, link), watch) in &mut self.watches {
+        for ((owner, link, subject), watch) in &mut self.watches {
             if *link != frame.link {
                 continue;
             }
             watch.testify(now, frame);
             if frame.what == Heard::Answer && frame.to_us && watch.answered(frame.address, frame.mac) {
-                self.verdicts.push(Verdict::Answers { owner: owner.clone(), vip: frame.address });
+                self.findings.push(match subject {
+                    Subject::Owner => Output::Verdict(Verdict::Answers { owner: owner.clone(), vip: frame.address }),
+                    Subject::Node => Output::Node(Finding::Answers { node: owner.clone() }),
+                });
             }
         }
     }
 
     /// Judges what is due and says what to ask.
     pub fn tick(&mut self, now: Instant) -> Vec<Output> {
-        let mut out: Vec<Output> = self.verdicts.drain(..).map(Output::Verdict).collect();
+        let mut out: Vec<Output> = self.findings.drain(..).collect();
         // With a round of questions, so that they cost no wake-up of their own.
         if self.watches.is_empty() || now >= self.next_round {
             out.extend(self.landmarks.due(now).into_iter().map(Output::Ask));
         }
-        for ((owner, link), watch) in &mut self.watches {
+        for ((owner, link, _), watch) in &mut self.watches {
             let context = Context { now, link: *link, timers: &self.timers, landmarks: &self.landmarks };
             watch.burst(&context, owner, &mut self.counters, &mut out);
         }
@@ -158,7 +182,7 @@ impl Detector {
         // R1: from now on, never what was missed at once.
         self.next_round = now + self.timers.period;
         let trusted = late <= self.timers.tolerance();
-        for ((owner, link), watch) in &mut self.watches {
+        for ((owner, link, _), watch) in &mut self.watches {
             let context = Context { now, link: *link, timers: &self.timers, landmarks: &self.landmarks };
             watch.round(&context, trusted, &mut self.counters, &mut out);
             watch.burst(&context, owner, &mut self.counters, &mut out);
@@ -170,7 +194,7 @@ impl Detector {
     pub fn deadline(&self) -> Option<Instant> {
         let bursts = self.watches.values().filter_map(Watch::deadline).min();
         let round = (!self.watches.is_empty()).then_some(self.next_round);
-        let told = (!self.verdicts.is_empty()).then_some(self.next_round);
+        let told = (!self.findings.is_empty()).then_some(self.next_round);
         let landmarks = self.landmarks.deadline().filter(|_| self.watches.is_empty());
         [bursts, round, told, landmarks].into_iter().flatten().min()
     }

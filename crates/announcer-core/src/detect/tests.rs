@@ -19,6 +19,8 @@ fn vip(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
 
+mod nodes;
+
 fn mac(node: u8) -> Mac {
     Mac::new([2, 0, 0, 0, 1, node])
 }
@@ -50,6 +52,7 @@ struct Lan {
     /// What we send is lost.
     deaf: bool,
     verdicts: Vec<(Duration, Verdict)>,
+    findings: Vec<(Duration, Finding)>,
     asks: Vec<(Duration, Ask)>,
     /// How late our own timers are.
     lateness: Duration,
@@ -81,6 +84,7 @@ impl Lan {
             holders,
             deaf: false,
             verdicts: Vec::new(),
+            findings: Vec::new(),
             asks: Vec::new(),
             lateness: Duration::ZERO,
             hosts: BTreeSet::new(),
@@ -104,6 +108,7 @@ impl Lan {
         for output in outputs {
             match output {
                 Output::Verdict(verdict) => self.verdicts.push((self.now - self.start, verdict)),
+                Output::Node(finding) => self.findings.push((self.now - self.start, finding)),
                 Output::Ask(ask) => asks.push(ask),
             }
         }
@@ -561,7 +566,7 @@ proptest! {
                         }
                         lan.heard(ask.address, from, Heard::Answer);
                     }
-                    Output::Ask(_) | Output::Verdict(Verdict::Answers { .. }) => {}
+                    Output::Ask(_) | Output::Node(_) | Output::Verdict(Verdict::Answers { .. }) => {}
                 }
             }
         }

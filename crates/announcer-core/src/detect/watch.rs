@@ -8,8 +8,9 @@ use l2_types::Mac;
 
 use super::confirm::{Burst, Outcome, Step};
 use super::landmarks::{Before, Side};
-use super::{Ask, Context, Counters, Output};
+use super::{Ask, Context, Counters, Output, Subject};
 use crate::frames::{Frame, Heard};
+use crate::node_watch::Finding;
 use crate::ownership::node::{Target, Term, Verdict, Watched};
 
 /// After a verdict the same VIP is put to the test again after this, then after twice as long, and so on: the take-over
@@ -22,6 +23,9 @@ const LONGEST_TAKEN_REST: u32 = 2;
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// An answer of one of them still counts in a burst that begins within this.
 const STILL_COUNTS: Duration = Duration::from_millis(300);
+
+/// How often a node is asked that was found silent.
+const SELDOM: Duration = Duration::from_millis(500);
 
 /// A VIP to watch, and our place in its line.
 #[derive(Debug, Clone, Copy)]
@@ -97,6 +101,9 @@ pub(super) struct Watch {
     /// Who was heard when it was missed first. It stays while the owner is silent: whoever is cut off hears fewer and fewer.
     before: Option<Before>,
     doubt: Option<Doubt>,
+    subject: Subject,
+    /// A node that was found silent is not asked before.
+    seldom: Option<Instant>,
 }
 
 /// The last burst has shown that we are not on the clients' side, or that we may not be.
@@ -110,7 +117,7 @@ struct Doubt {
 }
 
 impl Watch {
-    pub fn new() -> Self {
+    pub fn new(subject: Subject) -> Self {
         Self {
             vips: BTreeMap::new(),
             silent: 0,
@@ -123,6 +130,8 @@ impl Watch {
             cards: BTreeSet::new(),
             before: None,
             doubt: None,
+            subject,
+            seldom: None,
         }
     }
 
@@ -186,6 +195,7 @@ impl Watch {
         self.silent = 0;
         self.alive = true;
         self.good = Some(address);
+        self.seldom = None;
         (self.before, self.doubt) = (None, None);
         was_reported
     }
@@ -193,6 +203,12 @@ impl Watch {
     /// One period is over: counts it, and asks the next question.
     pub fn round(&mut self, context: &Context<'_>, trusted: bool, counters: &mut Counters, out: &mut Vec<Output>) {
         self.count(trusted, counters);
+        if self.seldom.is_some_and(|at| context.now < at) {
+            return;
+        }
+        if self.subject == Subject::Node && self.vips.values().any(|vip| vip.verdicts > 0) {
+            self.seldom = Some(context.now + SELDOM);
+        }
         if self.burst.is_none() {
             self.ask_landmarks(context, out);
             let suspects = self.suspects(context);
@@ -222,7 +238,9 @@ impl Watch {
         let doubt = self.doubt.take();
         let found = doubt.iter().flat_map(|doubt| &doubt.since).filter(counts).map(|(mac, _)| *mac).collect();
         self.before = Some(before.clone());
-        self.burst = Some(Burst::begin(context.now, suspects, (macs, self.cards.clone()), before, found));
+        let by_unicast = self.subject == Subject::Node;
+        let owner = (macs, self.cards.clone());
+        self.burst = Some(Burst::begin(context.now, suspects, owner, before, found, by_unicast));
     }
 
     /// Those that did not answer in the last burst are asked again. If they do, what rests is put to the test at once.
@@ -259,7 +277,9 @@ impl Watch {
 
     /// VIPs that have been silent for as long as our place in their line says.
     fn suspects(&self, context: &Context<'_>) -> BTreeMap<IpAddr, Mac> {
-        let armed = |vip: &Vip| vip.is_armed(context.now, context.timers.grace);
+        // A node that was never heard may be in another LAN, or filter what it is asked: nothing is said of it.
+        let may_be_unheard = self.subject == Subject::Owner;
+        let armed = |vip: &Vip| vip.heard || may_be_unheard && vip.is_armed(context.now, context.timers.grace);
         // One VIP that was heard is enough to know that the node and the way to it were there.
         let node_armed = self.vips.values().any(armed);
         self.vips
@@ -310,7 +330,8 @@ impl Watch {
     }
 
     fn judge(&mut self, now: Instant, owner: &str, outcome: Outcome, counters: &mut Counters, out: &mut Vec<Output>) {
-        let Outcome { mut silent, mut taken, side, certain, outside, found } = outcome;
+        let Outcome { mut silent, mut taken, side, certain, outside, gateway, found } = outcome;
+        let witnesses = u8::try_from(found.len()).unwrap_or(u8::MAX);
         silent.retain(|address| self.vips.contains_key(address));
         taken.retain(|(address, _)| self.vips.contains_key(address));
         if silent.is_empty() {
@@ -333,9 +354,20 @@ impl Watch {
         }
         let watched =
             |address: IpAddr| Watched { address, mac: self.vips[&address].named, term: self.vips[&address].term };
-        let vips = silent.into_iter().map(watched).collect();
+        let vips: Vec<Watched> = silent.into_iter().map(watched).collect();
         let taken = taken.into_iter().map(|(address, by)| (watched(address), by)).collect();
         let owner = owner.to_owned();
+        if self.subject == Subject::Node {
+            // On the lesser side of a broken LAN, or alone, nothing is known of others.
+            let said = vips.first().filter(|_| side == Side::Greater).map(|vip: &Watched| Finding::Silent {
+                node: owner,
+                address: vip.address,
+                gateway,
+                witnesses,
+            });
+            out.extend(said.map(Output::Node));
+            return;
+        }
         out.push(Output::Verdict(Verdict::Silent { owner, vips, taken, side, certain, outside }));
     }
 }

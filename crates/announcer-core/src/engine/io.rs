@@ -4,7 +4,7 @@ mod record;
 mod status;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -58,6 +58,13 @@ pub enum Input {
     Foreign(Option<ForeignLock>),
     /// Whether kube-proxy is healthy on this node, as far as can be told.
     KubeProxy(bool),
+    /// Answer to an [`Action::AskKubelet`].
+    Kubelet {
+        /// Whose.
+        node: String,
+        /// It accepts or refuses; also where nothing can be told.
+        answers: bool,
+    },
     /// Answer to an [`Action::Swap`].
     Swapped(ServiceKey, Swap, Swapped),
     /// The kernel reported a change that we did not make.
@@ -308,6 +315,13 @@ pub enum Action {
         source: Option<Ipv6Addr>,
         /// What and whom.
         ask: Ask,
+    },
+    /// Ask by TCP whether anybody is at this address: an acceptance and a refusal are answers.
+    AskKubelet {
+        /// Which node is meant.
+        node: String,
+        /// Where its kubelet listens.
+        address: SocketAddr,
     },
     /// Tell a former owner that the address is here (`claim`).
     Claim {

@@ -8,7 +8,7 @@ mod claims;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use card::WrittenCard;
 use claims::Unclaimed;
@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::detect::{self, Ask, Detector, Landmark, Timers};
 use crate::frames::Frame;
 use crate::network::{Family, Network, looks_like_a_vip};
+use crate::node_watch::{Finding, NodeWatch};
 use crate::ownership::Owners;
 use crate::ownership::node::{
     Card, Change, Cluster, Review, ReviewContext, Swap, Swapped, Targets, Verdict, card_links,
@@ -52,6 +53,10 @@ pub(super) struct NodeMode {
     unclaimed: Unclaimed,
     judge: Judge,
     targets: Targets,
+    nodes: NodeWatch,
+    node_targets: Targets,
+    /// How long a node has been silent when the detector says so.
+    silent_for: Duration,
     landmarks: Landmarks,
     links: BTreeSet<(u32, Family)>,
     /// Interfaces from which nobody can be asked about an IPv6 address; told once.
@@ -73,6 +78,9 @@ impl NodeMode {
             unclaimed: Unclaimed::default(),
             judge: Judge::default(),
             targets: Targets::new(),
+            nodes: NodeWatch::default(),
+            node_targets: Targets::new(),
+            silent_for: timers.period * timers.patience(0) + timers.confirm,
             landmarks: Landmarks::default(),
             links: BTreeSet::new(),
             mute: BTreeSet::new(),
@@ -140,10 +148,11 @@ impl Engine {
         let used: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
         let (serving, leaving) = (self.node_mode.serving, self.shutdown.has_begun());
         let hears = self.node_mode.detector.hears(now);
+        let silent = self.node_mode.nodes.on_card();
         let card = |used: &BTreeSet<u32>| {
             let links = card_links(network, |index| used.contains(&index));
             let hears = card::hears(network, &links, &hears);
-            Card { links, serving, leaving, hears, ..Card::default() }
+            Card { links, serving, leaving, hears, silent: silent.clone(), ..Card::default() }
         };
         cluster.set_card(now, card(&used));
         let holding = holding(network, &self.vips, &self.observer);
@@ -169,6 +178,7 @@ impl Engine {
         let vips = review.vips.clone();
         self.follow(now, review);
         self.name_landmarks(now, vips);
+        self.watch_nodes(now);
         self.note_losers();
         self.note_mute();
     }
@@ -228,6 +238,38 @@ impl Engine {
         }
     }
 
+    /// Other nodes are watched on the interfaces where addresses of Services are; without any, nobody has to know.
+    fn watch_nodes(&mut self, now: Instant) {
+        let (Owners::Node(cluster), Some(network)) = (&self.ownership, self.observer.network()) else { return };
+        let links: BTreeSet<u32> = self.node_mode.links.iter().map(|(link, _)| *link).collect();
+        let (targets, uids) = cluster.nodes_to_watch(now, network, &links);
+        let changed = self.node_mode.nodes.watch(uids);
+        self.out.replan_if(changed);
+        if self.node_mode.node_targets != targets {
+            self.node_mode.detector.watch_nodes(now, &targets);
+            self.node_mode.node_targets = targets;
+        }
+    }
+
+    /// The detector has found something out about a node.
+    fn found(&mut self, now: Instant, finding: Finding) {
+        if let Finding::Answers { node } = &finding {
+            tracing::info!(node, "a node that was silent answers again");
+            self.out.replan_urgently();
+        }
+        if let Some((node, address)) = self.node_mode.nodes.note(now, self.node_mode.silent_for, finding) {
+            self.out.push(Action::AskKubelet { node, address });
+        }
+    }
+
+    /// Whether the kubelet of a node that is silent on the wire answers.
+    pub(super) fn kubelet(&mut self, now: Instant, node: &str, answers: bool) {
+        if self.node_mode.nodes.asked(now, node, answers) {
+            tracing::warn!(node, "a node answers neither on the wire nor by TCP");
+            self.out.replan_urgently();
+        }
+    }
+
     /// Questions and claims go from our interface's own MAC; those about IPv6 from an address of ours (`frames`).
     fn ask(&mut self, ask: Ask) {
         let Some((mac, source)) = self.observer.network().and_then(|network| speaker(network, ask)) else { return };
@@ -251,6 +293,7 @@ impl Engine {
         for output in self.node_mode.detector.tick(now) {
             match output {
                 detect::Output::Ask(ask) => self.ask(ask),
+                detect::Output::Node(finding) => self.found(now, finding),
                 detect::Output::Verdict(verdict) => {
                     if let Verdict::Silent { owner, vips, taken, side, .. } = &verdict {
                         let vips: Vec<IpAddr> = vips.iter().map(|vip| vip.address).collect();

@@ -210,6 +210,7 @@ impl Node {
                         self.swaps.push((key, swap));
                     }
                     Action::Membership(card) => self.cards.push(card),
+                    Action::AskKubelet { node, .. } => self.note(&format!("ask kubelet {node}")),
                     Action::Campaign(wanted) => self.campaigns.push(wanted),
                     Action::Forget(_) => {}
                 }

@@ -221,10 +221,10 @@ impl World<'_> {
         let node = &self.nodes[n];
         let host = self.scenario.hosts.get(n).map(|host| format!("host-{host}"));
         let facts = NodeFacts {
+            uid: format!("uid-{}", node.name),
             ready: node.not_ready == 0,
             shut_out: node.shut_out > 0,
             cordoned: node.cordoned > 0,
-            departs: false,
             host,
         };
         let change = self.api.note(Change::Node(node.name.clone(), facts));

@@ -106,6 +106,12 @@ impl World<'_> {
                     self.transmit(Some(n), frame);
                 }
             }
+            Action::AskKubelet { node, .. } => {
+                // A kernel answers, whatever its processes do; a machine that stands still does not.
+                let there = self.nodes.iter().position(|other| other.name == node);
+                let answers = there.is_none_or(|to| self.nodes[to].paused == 0 && self.hear_each_other(n, to));
+                self.post(n, Mail::Engine(Input::Kubelet { node, answers }));
+            }
             Action::Claim { mac, address, to, payload, .. } => {
                 self.transmit(Some(n), frames::claim(mac, address, to, &payload));
             }

@@ -72,6 +72,7 @@ impl NodeView {
         let excluded = node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(EXCLUDED));
         Self {
             facts: NodeFacts {
+                uid: node.metadata.uid.clone().unwrap_or_default(),
                 ready: condition.is_some_and(|found| found.status == "True"),
                 shut_out: tainted || excluded,
                 departs: node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(HAND_OVER)),

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use contract::Silence;
+
 use super::super::{Action, Engine};
 use crate::network::Network;
 use crate::ownership::Owners;
@@ -39,8 +41,10 @@ impl WrittenCard {
     }
 }
 
-fn by_which_others_decide(card: &Card) -> (&[CardLink], bool, bool, bool, &BTreeSet<String>) {
-    (&card.links, card.serving, card.leaving, card.yields, &card.unable)
+type Urgent<'a> = (&'a [CardLink], bool, bool, bool, &'a BTreeSet<String>, &'a BTreeMap<String, Silence>);
+
+fn by_which_others_decide(card: &Card) -> Urgent<'_> {
+    (&card.links, card.serving, card.leaving, card.yields, &card.unable, &card.silent)
 }
 
 /// Whom this node hears on each interface of its card; also nobody: a card that does not say it is one of an older version.

@@ -217,6 +217,11 @@ impl Facts {
         self.nodes.get(node)?.host.as_deref()
     }
 
+    /// UID of the Node object.
+    pub fn uid(&self, node: &str) -> Option<&str> {
+        self.nodes.get(node).map(|facts| facts.uid.as_str()).filter(|uid| !uid.is_empty())
+    }
+
     /// Nodes that are lost when this one's hypervisor is, itself among them.
     pub fn lost_with(&self, node: &str) -> BTreeSet<String> {
         let host = self.host(node);

@@ -10,7 +10,7 @@ use l2_types::Mac;
 
 use crate::network::{Network, is_own_macvlan};
 
-pub use contract::keys::cloudprovider::{CARD, HAND_OVER, HOST};
+pub use contract::keys::cloudprovider::{CARD, HOST, SILENCE};
 pub use contract::leases::MEMBER_PREFIX as LEASE_PREFIX;
 
 /// One interface of a member on which VIPs can be.
@@ -88,6 +88,8 @@ pub struct Member {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
 pub struct NodeFacts {
+    /// `metadata.uid`: which Node of its name.
+    pub uid: String,
     /// Condition Ready.
     pub ready: bool,
     /// Taint `node.kubernetes.io/out-of-service` or `ToBeDeletedByClusterAutoscaler`, or label
@@ -219,7 +221,8 @@ mod tests {
         Card { links: vec![link("ens3", "10.0.0.9/24"), link("eth1", "10.9.0.9/16")], serving: true, ..Card::default() }
     }
 
-    const FACTS: NodeFacts = NodeFacts { ready: true, shut_out: false, cordoned: false, departs: false, host: None };
+    const FACTS: NodeFacts =
+        NodeFacts { uid: String::new(), ready: true, shut_out: false, cordoned: false, host: None };
 
     #[test]
     fn a_card_survives_the_annotation_and_a_spoilt_one_is_that_of_a_node_without_interfaces() {

@@ -30,6 +30,7 @@ mod stranger;
 mod swaps;
 mod unable;
 mod vacant;
+mod watchers;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -38,7 +39,7 @@ pub(crate) use cluster::Cluster;
 pub use contract::{OwnerRecord, Term};
 use l2_types::Mac;
 pub(crate) use member::card_links;
-pub use member::{CARD, Card, CardLink, ForeignLock, HAND_OVER, HOST, LEASE_PREFIX, Member, NodeFacts};
+pub use member::{CARD, Card, CardLink, ForeignLock, HOST, LEASE_PREFIX, Member, NodeFacts, SILENCE};
 #[cfg(test)]
 pub(crate) use place::preferred;
 pub(crate) use review::{HAND_OVER_LINGER, Review, ReviewContext};

@@ -1,0 +1,70 @@
+//! Nodes that are watched for their own sake.
+
+use super::*;
+
+/// A LAN in which node 2 owns nothing and is watched at its own address.
+fn lan() -> Lan {
+    let mut lan = Lan::new(&[]);
+    let target = target(2, 0, &[12]);
+    for vip in &target.vips {
+        lan.holders.insert(vip.address, [vip.mac].into());
+    }
+    lan.detector.watch_nodes(lan.start, &[target]);
+    lan
+}
+
+fn silent(finding: &Finding) -> bool {
+    matches!(finding, Finding::Silent { .. })
+}
+
+#[test]
+fn a_node_without_addresses_is_found_silent_as_soon_as_an_owner_and_without_a_broadcast() {
+    let mut lan = lan();
+    lan.run(Duration::from_secs(1));
+    assert!(lan.findings.is_empty());
+    let dead = lan.kill(2) - lan.start;
+    lan.run(Duration::from_secs(30));
+    let (at, found) = lan.findings[0].clone();
+    assert_eq!(
+        found,
+        Finding::Silent { node: name(2), address: vip(12), gateway: true, witnesses: 1 },
+        "the gateway was heard meanwhile"
+    );
+    let after = at.saturating_sub(dead);
+    assert!(after <= ms(250), "{after:?}");
+    assert!(lan.asks.iter().all(|(_, ask)| ask.to == mac(2)), "by unicast only");
+    let late = lan.asks.iter().filter(|(at, _)| *at > dead + Duration::from_secs(1)).count();
+    assert!(late < 29 * 2 + 10 * 3, "a dead node is asked seldom: {late} in 29 s");
+    assert!(lan.verdicts.is_empty(), "nothing is taken over for that");
+    lan.holders.get_mut(&vip(12)).unwrap().insert(mac(2));
+    lan.run(Duration::from_secs(1));
+    assert_eq!(lan.findings.last().unwrap().1, Finding::Answers { node: name(2) });
+}
+
+#[test]
+fn whoever_is_cut_off_himself_says_nothing_of_others() {
+    let mut lan = lan();
+    lan.run(Duration::from_secs(1));
+    lan.deaf = true;
+    lan.run(Duration::from_secs(20));
+    assert!(!lan.findings.iter().any(|(_, finding)| silent(finding)), "{:?}", lan.findings);
+}
+
+#[test]
+fn a_node_that_was_never_heard_is_never_called_silent() {
+    let mut lan = lan();
+    lan.kill(2);
+    lan.run(Duration::from_mins(1));
+    assert!(lan.findings.is_empty(), "{:?}", lan.findings);
+}
+
+#[test]
+fn a_pause_that_is_shorter_than_three_periods_is_none() {
+    let mut lan = lan();
+    lan.run(Duration::from_secs(1));
+    lan.kill(2);
+    lan.run(ms(100));
+    lan.holders.get_mut(&vip(12)).unwrap().insert(mac(2));
+    lan.run(Duration::from_secs(2));
+    assert!(!lan.findings.iter().any(|(_, finding)| silent(finding)), "{:?}", lan.findings);
+}

@@ -1,0 +1,162 @@
+//! Nodes that this one watches, and what it has found out: the detector has missed one on the wire, then its kubelet's port is asked by
+//! TCP, and only when that is silent too does the node stand on this node's card. Pure.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use contract::Silence;
+
+/// Where kubelets listen. A refusal is an answer, too: so a kubelet that listens elsewhere makes nothing worse.
+const KUBELET: u16 = 10250;
+
+/// What the detector has found out about a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// It does not answer, and most of the others do.
+    Silent {
+        /// Its name.
+        node: String,
+        /// What was asked for.
+        address: IpAddr,
+        /// The gateway has answered in the same burst.
+        gateway: bool,
+        /// So many have.
+        witnesses: u8,
+    },
+    /// It answers again.
+    Answers {
+        /// Its name.
+        node: String,
+    },
+}
+
+#[derive(Debug)]
+struct Missed {
+    since: Instant,
+    address: IpAddr,
+    gateway: bool,
+    witnesses: u8,
+    /// When TCP was found silent, too.
+    confirmed: Option<Duration>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct NodeWatch {
+    /// UIDs of the nodes that are watched.
+    watched: BTreeMap<String, String>,
+    missed: BTreeMap<String, Missed>,
+}
+
+impl NodeWatch {
+    /// These are watched, with the UIDs of their Nodes; of others nothing is said any more. True if that changes the card.
+    pub fn watch(&mut self, watched: BTreeMap<String, String>) -> bool {
+        let before = self.on_card();
+        self.watched = watched;
+        self.missed.retain(|node, _| self.watched.contains_key(node));
+        before != self.on_card()
+    }
+
+    /// `silent_for`: how long a node has been silent when the detector says so. Whose kubelet to ask.
+    pub fn note(&mut self, now: Instant, silent_for: Duration, finding: Finding) -> Option<(String, SocketAddr)> {
+        match finding {
+            Finding::Silent { node, address, gateway, witnesses } => {
+                // One that is confirmed stays so, and one question is open.
+                if !self.watched.contains_key(&node) || self.missed.contains_key(&node) {
+                    return None;
+                }
+                let since = now.checked_sub(silent_for).unwrap_or(now);
+                self.missed.insert(node.clone(), Missed { since, address, gateway, witnesses, confirmed: None });
+                Some((node, SocketAddr::new(address, KUBELET)))
+            }
+            Finding::Answers { node } => {
+                self.missed.remove(&node);
+                None
+            }
+        }
+    }
+
+    /// The kubelet's port was asked. `answers`: also where nothing can be told, as on a machine that was too busy to wait. True if
+    /// the node is called silent from now on.
+    pub fn asked(&mut self, now: Instant, node: &str, answers: bool) -> bool {
+        if answers {
+            // The detector comes back to it, if it stays silent on the wire.
+            self.missed.retain(|name, missed| name != node || missed.confirmed.is_some());
+            return false;
+        }
+        let Some(missed) = self.missed.get_mut(node).filter(|missed| missed.confirmed.is_none()) else { return false };
+        missed.confirmed = Some(now.saturating_duration_since(missed.since));
+        true
+    }
+
+    /// Whom this node calls silent.
+    pub fn on_card(&self) -> BTreeMap<String, Silence> {
+        let said = |(node, missed): (&String, &Missed)| {
+            let (uid, after) = (self.watched.get(node)?.clone(), missed.confirmed?);
+            let how = if missed.address.is_ipv4() { "arp" } else { "ndp" };
+            let port = SocketAddr::new(missed.address, KUBELET);
+            let silence = Silence {
+                uid,
+                ms: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
+                unanswered: vec![format!("{how} {}", missed.address), format!("tcp {port}")],
+                gateway: missed.gateway,
+                witnesses: missed.witnesses,
+            };
+            Some((node.clone(), silence))
+        };
+        self.missed.iter().filter_map(said).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AFTER: Duration = Duration::from_millis(180);
+
+    fn silent(node: &str) -> Finding {
+        Finding::Silent { node: node.into(), address: "10.0.0.12".parse().unwrap(), gateway: true, witnesses: 2 }
+    }
+
+    fn watching() -> NodeWatch {
+        let mut watch = NodeWatch::default();
+        watch.watch([("node-2".to_owned(), "u-2".to_owned())].into());
+        watch
+    }
+
+    #[test]
+    fn a_node_is_called_silent_when_arp_and_tcp_are_unanswered_and_until_it_answers() {
+        let (mut watch, now) = (watching(), Instant::now() + Duration::from_secs(1));
+        assert_eq!(watch.note(now, AFTER, silent("node-9")), None, "it is not watched");
+        let (node, address) = watch.note(now, AFTER, silent("node-2")).unwrap();
+        assert_eq!((node.as_str(), address.to_string().as_str()), ("node-2", "10.0.0.12:10250"));
+        assert!(watch.on_card().is_empty(), "one protocol alone says nothing");
+        assert_eq!(watch.note(now, AFTER, silent("node-2")), None, "it is being asked");
+        assert!(watch.asked(now + Duration::from_millis(200), "node-2", false));
+        let card = watch.on_card();
+        let said = &card["node-2"];
+        assert_eq!((said.uid.as_str(), said.ms, said.gateway, said.witnesses), ("u-2", 380, true, 2));
+        assert_eq!(said.unanswered, ["arp 10.0.0.12", "tcp 10.0.0.12:10250"]);
+        assert!(!watch.asked(now, "node-2", false) && watch.on_card() == card, "nothing changes while it stands");
+        watch.note(now, AFTER, Finding::Answers { node: "node-2".into() });
+        assert!(watch.on_card().is_empty());
+    }
+
+    #[test]
+    fn a_kubelet_that_answers_refutes_the_wire_and_is_asked_again_when_it_is_missed_again() {
+        let (mut watch, now) = (watching(), Instant::now());
+        watch.note(now, AFTER, silent("node-2"));
+        assert!(!watch.asked(now, "node-2", true) && watch.on_card().is_empty());
+        assert!(watch.note(now, AFTER, silent("node-2")).is_some());
+        assert!(!watch.asked(now, "node-9", false));
+    }
+
+    #[test]
+    fn of_a_node_that_is_not_watched_any_more_nothing_is_said() {
+        let (mut watch, now) = (watching(), Instant::now());
+        watch.note(now, AFTER, silent("node-2"));
+        watch.asked(now, "node-2", false);
+        assert!(watch.watch(BTreeMap::new()) && watch.on_card().is_empty());
+    }
+}
