@@ -80,8 +80,13 @@ async fn addresses_stay_when_kube_vip_is_replaced_node_by_node_and_when_it_comes
     if e2e::skip() {
         return;
     }
-    let builder =
-        Bed::builder().nodes(2).without_ccm().without_pool().not_started().announcer_env("election_mode", "node");
+    let builder = Bed::builder()
+        .nodes(2)
+        .without_ccm()
+        .without_pool()
+        .not_started()
+        .announcer_env("election_mode", "node")
+        .announcer_env("vip_handover", "true");
     let builder = builder.announcer_env("vip_leaseduration", "5").announcer_env("vip_renewdeadline", "3");
     let bed = Arc::new(builder.announcer_env("vip_retryperiod", "1").start().await.unwrap());
     let case = bed.case("migration").await.unwrap();

@@ -20,7 +20,12 @@ const NO_EVENTS: &str = "Events cannot be written";
 
 /// Two nodes whose announcers do not run yet.
 async fn bed() -> Bed {
-    let builder = Bed::builder().without_ccm().without_pool().not_started().announcer_env("election_mode", "node");
+    let builder = Bed::builder()
+        .without_ccm()
+        .without_pool()
+        .not_started()
+        .announcer_env("election_mode", "node")
+        .announcer_env("vip_handover", "true");
     let builder = builder.announcer_env("vip_leaseduration", "5").announcer_env("vip_renewdeadline", "3");
     builder.announcer_env("vip_retryperiod", "1").start().await.unwrap()
 }

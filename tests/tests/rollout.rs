@@ -10,7 +10,7 @@ use e2e::watch::one_of_three;
 use e2e::{Bed, Beds, ENOUGH, Exposed, PATIENCE, service};
 use harvester_api::keys::kube_vip;
 use kube::ResourceExt;
-use testbed::{Capture, DhcpOptions, Traffic};
+use testbed::{Capture, Connection, DhcpOptions, Traffic};
 use tokio::sync::MutexGuard;
 
 static BEDS: Beds = Beds::new();
@@ -19,7 +19,10 @@ const PORT: u16 = 53;
 
 async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
     let builder = Bed::builder().nodes(3).without_ccm().without_pool().dhcp(DhcpOptions::default());
-    let (guard, bed) = BEDS.alone(|| builder.announcer_env("election_mode", "node").start()).await.unwrap();
+    let (guard, bed) = BEDS
+        .alone(|| builder.announcer_env("election_mode", "node").announcer_env("vip_handover", "true").start())
+        .await
+        .unwrap();
     for n in 1..=3 {
         bed.wait_until_announcing(n).await.unwrap();
     }
@@ -40,6 +43,57 @@ async fn roll_out(bed: &Bed, web: &Exposed<'_>, address: IpAddr) -> usize {
         bed.wait_until_announcing(n).await.unwrap();
     }
     moves
+}
+
+/// How many connections are open while the DaemonSet is upgraded.
+const OPEN: usize = 100;
+
+/// An upgrade replaces each process on its node. kube-proxy's translations are in that node's kernel, and so the addresses stay there.
+#[tokio::test]
+async fn no_connection_is_reset_while_every_announcer_is_replaced_on_its_node() {
+    if e2e::skip() {
+        return;
+    }
+    let builder = Bed::builder().nodes(3).without_ccm().without_pool().announcer_env("election_mode", "node");
+    let bed = builder.dhcp(DhcpOptions::default()).start().await.unwrap();
+    let case = bed.case("upgrade").await.unwrap();
+    let fixed = bed.lan.ipv4(151).to_string();
+    let mut services = Vec::new();
+    for (name, at) in [("leased", "0.0.0.0"), ("fixed", fixed.as_str())] {
+        let web = case.expose(service(name).at(at).tcp(80)).await.unwrap();
+        let address = web.address().await.unwrap();
+        web.reply(address, 80).await.unwrap();
+        web.wait_until_every_node_serves(80).await.unwrap();
+        let owner = bed.wait_for_owner(address).await.unwrap();
+        services.push((web, address, owner));
+    }
+    let hold = |at: usize| {
+        let target = (services[at % services.len()].1, 80).into();
+        bed.lan.client().hold_connection(target, Duration::from_millis(100)).unwrap()
+    };
+    let asked =
+        services.iter().map(|(_, address, _)| e2e::watch::ask(&bed, Traffic::http((*address, 80).into())).unwrap());
+    let asked: Vec<_> = asked.collect();
+    for n in 1..=3 {
+        // Anew for each: the pods end a connection by themselves after half a minute.
+        let connections: Vec<Connection> = (0..OPEN).map(hold).collect();
+        assert_eq!(bed.announcer(n).stop().unwrap().code(), Some(0));
+        // The image is being pulled: longer than a kernel keeps what a dead process had.
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        bed.announcer(n).start().unwrap();
+        bed.wait_until_announcing(n).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let broken = connections.iter().filter(|one| one.broken().is_some());
+        let broken: Vec<String> = broken.map(ToString::to_string).collect();
+        eprintln!("node{n}: {} of {OPEN} connections broken", broken.len());
+        assert_eq!(broken, Vec::<String>::new());
+    }
+    for ((web, address, owner), asked) in services.iter().zip(asked) {
+        let report = asked.stop_after(ENOUGH, PATIENCE).unwrap();
+        eprintln!("{web}: {report}");
+        assert_eq!(report.lost, 0, "{web}: {report}");
+        assert_eq!(bed.owner_of(*address).unwrap(), Some(*owner), "{web}: nothing moves");
+    }
 }
 
 /// For messages: what each node sent under this MAC.

@@ -15,6 +15,7 @@ svc_election: servicesElection
 election_mode: ""
 failover_profile: ""
 vip_failback: ""
+vip_handover: ""
 svc_leasename: servicesLeaseName
 svc_lease_namespaces: ""
 svc_namespace: ""

@@ -156,6 +156,8 @@ pub struct Config {
     pub profile: Profile,
     /// `vip_failback`: in `node` mode, hand an address back to the node where it belongs.
     pub fail_back: bool,
+    /// `vip_handover`: in `node` mode, hand all addresses over when the process ends, also if its node goes on.
+    pub hand_over_on_stop: bool,
     /// The Lease of `global` mode.
     pub lease: LeaseConfig,
     /// Which classes are ours.
@@ -255,6 +257,7 @@ impl Config {
             election_mode: values.election_mode()?,
             profile: values.profile()?,
             fail_back: values.boolean("vip_failback")?.unwrap_or(false),
+            hand_over_on_stop: values.boolean("vip_handover")?.unwrap_or(false),
             lease: values.lease(lease_namespace, lease_name)?,
             class,
             controller: values.boolean("svc_controller")?,

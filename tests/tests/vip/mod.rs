@@ -13,7 +13,12 @@ use tokio::sync::MutexGuard;
 pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
 /// The bed with all nodes alive and well, also after a test that failed.
 pub async fn alone(beds: &'static Beds) -> (MutexGuard<'static, ()>, Arc<Bed>) {
-    let builder = Bed::builder().nodes(3).without_ccm().without_pool().announcer_env("election_mode", "node");
+    let builder = Bed::builder()
+        .nodes(3)
+        .without_ccm()
+        .without_pool()
+        .announcer_env("election_mode", "node")
+        .announcer_env("vip_handover", "true");
     let (guard, bed) = beds.alone(|| builder.start()).await.unwrap();
     for n in 1..=3 {
         bed.lan.host(n).plug_in().unwrap();

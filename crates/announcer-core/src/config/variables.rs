@@ -89,7 +89,7 @@ pub const VARIABLES: &[Variable] = &[
         "election_mode",
         None,
         "node",
-        "LandmarkKind owns an address. `node`: each node its part, a new owner in a quarter of a second; `service`: kube-vip's Lease per Service; `global`: kube-vip's one Lease",
+        "Who owns an address. `node`: each node its part, a new owner in a quarter of a second; `service`: kube-vip's Lease per Service; `global`: kube-vip's one Lease",
     ),
     text(
         "failover_profile",
@@ -102,6 +102,12 @@ pub const VARIABLES: &[Variable] = &[
         None,
         "false",
         "Mode `node`: addresses move back, gracefully, when their node has been well again for a minute",
+    ),
+    boolean(
+        "vip_handover",
+        None,
+        "false",
+        "Mode `node`: a process that ends hands its addresses over, and with them all connections end, also if its node goes on. `false`: they stay for the next process, for 300 s",
     ),
     text(
         "svc_leasename",

@@ -166,6 +166,7 @@ impl Engine {
             config: &self.config,
             holding: &holding,
             stopping: leaving,
+            stays: self.shutdown.stays(),
         };
         let review = cluster.review(now, &context);
         let uses: BTreeSet<u32> = review.links.iter().map(|(link, _)| *link).collect();

@@ -6,6 +6,11 @@
 //! moment (make before break). Two nodes answer for a few milliseconds, with the same Service behind both. A kube-vip
 //! that takes over polls within 2.2 retry periods and announces later still; until it holds the Lease we serve.
 //!
+//! In `node` mode the addresses stay where they are unless the node itself is leaving: it is cordoned, not ready, excluded, gone, or
+//! its kube-proxy is ill. A hand-over would reset every connection (`conntrack` does not move), twice where addresses go back; the
+//! kernel answers until the next process adopts them. If that one does not come, the kernel drops them, and whoever watches this
+//! node takes them within a quarter of a second: until then the wire says that it lives, and nobody else answers.
+//!
 //! If nobody takes the Lease in that time there is no successor (one node, or all pods replaced at once): the addresses
 //! stay, with a deadline, for the next process to adopt (decisions.md 26).
 
@@ -79,27 +84,36 @@ pub(super) enum Step {
 
 /// The end of the process, step by step.
 #[derive(Debug, Default)]
-pub(super) struct Shutdown(Progress);
+pub(super) struct Shutdown {
+    progress: Progress,
+    /// Another process will come on this node.
+    stays: bool,
+}
 
 impl Shutdown {
     /// Whether the process was asked to end.
     pub fn has_begun(&self) -> bool {
-        self.0 != Progress::Running
+        self.progress != Progress::Running
     }
 
     /// Whether all is done.
     pub fn is_done(&self) -> bool {
-        self.0 == Progress::Done
+        self.progress == Progress::Done
+    }
+
+    /// Whether what is here is kept for the next process of this node although others could have it.
+    pub fn stays(&self) -> bool {
+        self.stays
     }
 
     /// Nothing is left to do.
     pub fn finish(&mut self) {
-        self.0 = Progress::Done;
+        self.progress = Progress::Done;
     }
 
     /// When the next step is due.
     pub fn deadline(&self) -> Option<Instant> {
-        match self.0 {
+        match self.progress {
             Progress::Releasing { until }
             | Progress::Waiting { until }
             | Progress::Lingering { until }
@@ -113,7 +127,7 @@ impl Shutdown {
         if self.has_begun() {
             return Step::Wait;
         }
-        self.0 = match title {
+        self.progress = match title {
             Title::None => return Step::Exit,
             Title::Leases => Progress::Releasing { until: now + RELEASE_LIMIT },
             Title::Records => Progress::HandingOver { until: now + HAND_OVER_LIMIT },
@@ -124,10 +138,10 @@ impl Shutdown {
     /// The Leases were handed back, or (`released` is false) may still be in our name. `patience`: a follower takes one
     /// within this.
     pub fn released(&mut self, now: Instant, released: bool, serves: bool, patience: Duration) -> Step {
-        match self.0 {
+        match self.progress {
             Progress::Releasing { .. } if !serves => Step::Exit,
             Progress::Releasing { .. } if released => {
-                self.0 = Progress::Waiting { until: now + patience };
+                self.progress = Progress::Waiting { until: now + patience };
                 Step::Wait
             }
             // Others will take it by expiry: by then the kernel must have removed what is here.
@@ -138,10 +152,10 @@ impl Shutdown {
 
     /// The Lease has a new holder. `itself`: the next process of this node is there already, and adopts.
     pub fn succeeded(&mut self, now: Instant, itself: bool) -> Step {
-        match self.0 {
+        match self.progress {
             Progress::Waiting { .. } if itself => Step::Leave { long: false },
             Progress::Waiting { .. } => {
-                self.0 = Progress::Lingering { until: now + AFTER_SUCCESSOR };
+                self.progress = Progress::Lingering { until: now + AFTER_SUCCESSOR };
                 Step::Wait
             }
             _ => Step::Wait,
@@ -150,14 +164,14 @@ impl Shutdown {
 
     /// The successor has claimed an address: it is at work, and may need time for the others.
     pub fn claimed(&mut self, now: Instant) {
-        if let Progress::Lingering { until } = &mut self.0 {
+        if let Progress::Lingering { until } = &mut self.progress {
             *until = (*until).max(now + AFTER_SUCCESSOR);
         }
     }
 
     /// What is due. `one_lease`: all VIPs have the same new holder.
     pub fn take_due(&mut self, now: Instant, serves: bool, one_lease: bool) -> Step {
-        match self.0 {
+        match self.progress {
             // The successor has claimed all of them.
             Progress::Waiting { .. } | Progress::Lingering { .. } if !serves => Step::Exit,
             _ if self.deadline().is_none_or(|until| now < until) => Step::Wait,
@@ -172,14 +186,19 @@ impl Shutdown {
 
     /// `node` mode: whether this was the last plan. `open`: something is still being handed over.
     pub fn ends_hand_over(&self, now: Instant, open: bool) -> bool {
-        matches!(self.0, Progress::HandingOver { until } if now >= until || !open)
+        matches!(self.progress, Progress::HandingOver { until } if now >= until || !open)
     }
 }
 
 impl Engine {
     pub(super) fn stop(&mut self, now: Instant) {
         let title = match &self.ownership {
-            Owners::Node(_) => Title::Records,
+            Owners::Node(cluster) => {
+                if !self.shutdown.has_begun() {
+                    self.shutdown.stays = !self.config.hand_over_on_stop && cluster.stays();
+                }
+                Title::Records
+            }
             Owners::Elected(leases) if leases.has_any() => Title::Leases,
             Owners::Elected(_) => Title::None,
         };
@@ -252,6 +271,12 @@ impl Engine {
         }
         for id in handed {
             self.withdraw(now, &id, false, "another node owns it");
+        }
+        if self.shutdown.stays() && !self.vips.is_empty() {
+            tracing::info!(
+                "this node goes on: leaving the addresses for its next process, for {} s; then others take them",
+                LEFT_BEHIND.as_secs()
+            );
         }
         self.leave(now, LEFT_BEHIND);
     }

@@ -178,6 +178,8 @@ impl World<'_> {
             ("vip_leaseduration", &duration),
             ("vip_renewdeadline", &deadline),
             ("vip_retryperiod", &retry),
+            // Half of all runs know nothing but hand-overs.
+            ("vip_handover", if self.scenario.seed.is_multiple_of(2) { "true" } else { "false" }),
             ("vip_failback", if self.scenario.fail_back { "true" } else { "false" }),
         ];
         let env = env.map(|(key, value)| (key.to_owned(), value.to_owned()));

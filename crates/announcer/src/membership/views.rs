@@ -74,8 +74,7 @@ impl NodeView {
             facts: NodeFacts {
                 uid: node.metadata.uid.clone().unwrap_or_default(),
                 ready: condition.is_some_and(|found| found.status == "True"),
-                shut_out: tainted || excluded,
-                departs: node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(HAND_OVER)),
+                shut_out: tainted || excluded || node.metadata.deletion_timestamp.is_some(),
                 cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
                 host: node.metadata.labels.as_ref().and_then(|labels| labels.get(HOST).cloned()),
             },

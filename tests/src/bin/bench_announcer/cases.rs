@@ -116,6 +116,7 @@ pub async fn measure(case: &Case, runs: usize, outage: Duration) -> Found {
     let bed = Bed::builder()
         .nodes(nodes)
         .without_ccm()
+        .announcer_env("vip_handover", "true")
         .without_pool()
         .announcer_env("election_mode", "node")
         .announcer_env("failover_profile", case.profile);

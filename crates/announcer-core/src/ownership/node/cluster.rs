@@ -207,6 +207,11 @@ impl Cluster {
         &self.card
     }
 
+    /// decisions.md 26: whether this process, which is about to end, is followed by another one on this node.
+    pub fn stays(&self) -> bool {
+        self.facts.goes_on() && self.card.serving && self.foreign_since.is_none()
+    }
+
     /// What has to be read before owners can be told.
     pub fn unknown(&self) -> Option<&'static str> {
         self.facts.unknown()

@@ -70,6 +70,8 @@ pub struct Case<'a> {
     pub asked: Asked,
     /// This process is about to end.
     pub stopping: bool,
+    /// Its node goes on, so the next process is here soon: what is here stays for it.
+    pub stays: bool,
     /// How many candidates before this node have had their time and have not taken what nobody owns.
     pub passed_over: usize,
     /// Nobody that we know has had it for as long as a Lease needs to come into view.
@@ -116,6 +118,10 @@ const GIVEN_UP: &str = "it was given up for a claim that nobody stands behind";
 
 /// We are the owner. Whoever is better off gets it from us, announced before we withdraw.
 fn keep(case: &Case<'_>) -> Step {
+    if case.stopping && case.stays {
+        // A hand-over would cost every client its connections, and the kernel answers meanwhile.
+        return Step::Rest;
+    }
     let why = if case.stopping {
         "its announcer is ending"
     } else if !case.keeps {
@@ -241,6 +247,7 @@ mod tests {
             others_had_their_time: false,
             asked: Asked::NotYet,
             stopping: false,
+            stays: false,
             passed_over: 0,
             vacant_long_enough: false,
             home: None,
@@ -447,6 +454,7 @@ mod tests {
         for (name, case, gives) in [
             ("all well", own.clone(), false),
             ("ending", Case { stopping: true, ..own.clone() }, true),
+            ("its next process will come", Case { stopping: true, stays: true, keeps: false, ..own.clone() }, false),
             ("excluded", Case { keeps: false, candidates: &others, ..own.clone() }, true),
             ("not ready", Case { candidates: &unready, ..own.clone() }, true),
             ("nobody is ready", Case { candidates: &all_unready, ..own.clone() }, false),

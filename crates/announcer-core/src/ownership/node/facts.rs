@@ -240,6 +240,12 @@ impl Facts {
         self.members.keys().map(String::as_str)
     }
 
+    /// Whether nothing says that this node is being emptied, shut down or removed. A graceful shutdown makes it not ready first.
+    pub fn goes_on(&self) -> bool {
+        self.nodes_readable != Some(true)
+            || self.nodes.get(&self.me).is_some_and(|facts| facts.ready && !facts.shut_out && !facts.cordoned)
+    }
+
     /// decisions.md 21; `card` is ours or the other's.
     pub fn fitness(&self, now: Instant, node: &str, card: &Card) -> Fitness {
         let known = match self.nodes.get(node) {

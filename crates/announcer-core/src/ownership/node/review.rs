@@ -47,6 +47,8 @@ pub struct ReviewContext<'a> {
     pub refused: &'a BTreeSet<ServiceKey>,
     /// The process is about to end.
     pub stopping: bool,
+    /// Its node goes on, and another process will come.
+    pub stays: bool,
 }
 
 /// What comes of it.

@@ -53,7 +53,7 @@ fn what_was_refused_is_asked_again_at_once_when_somebody_has_changed_the_service
 #[test]
 fn a_refusal_at_the_end_leaves_the_address_and_no_timer() {
     let mut cluster = owner(&["node-1", "node-2"]);
-    cluster.node.feed(Input::Stop);
+    cluster.leaves();
     for _ in 0..200 {
         if let Some(asked) = cluster.node.swaps.pop() {
             cluster.answered(asked, Swapped::Refused(TOO_LONG.into()));

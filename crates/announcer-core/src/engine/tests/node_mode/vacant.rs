@@ -180,7 +180,7 @@ fn an_owner_that_comes_first_is_not_written_over_and_nothing_is_told_while_the_p
 
     let mut cluster = Cluster::new(&ALL, &[]);
     endpoints(&mut cluster, &[]);
-    cluster.node.feed(Input::Stop);
+    cluster.leaves();
     cluster.node.upsert(local(&address));
     cluster.node.pass_ms(1000);
     assert_eq!(cluster.node.records, 0);
