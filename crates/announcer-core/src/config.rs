@@ -139,6 +139,7 @@ pub struct Listen {
 
 /// Everything the announcer is told from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // independent switches of users, not the states of one machine
 pub struct Config {
     /// Identity in elections and in `kube-vip.io/vipHost`, lower-cased.
     pub node_name: String,

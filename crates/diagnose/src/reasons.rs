@@ -127,7 +127,6 @@ pub const REASONS: &[Reason] = &[
     reason("UnknownAnnotation", "Service", "warning",
         "An annotation looks like one of this program, and no program reads it.",
         "Correct the key to the one that the message names, or remove it."),
-    reason("AnnotationIgnored", "Service", "Warning", "An annotation has no effect on this Service; the message names it and why.", "Remove the annotation, or correct what the message names."),
     reason("Terminating", "Service", "metric",
         "Harvester deletes the former load balancer of the Service first.",
         "Wait."),

@@ -214,7 +214,8 @@ impl HarvesterProvider {
             returns: None,
             anew: watch::Sender::new(0),
         });
-        let announcers = Announcers::new(guest, services.clone(), sources.record.clone(), Arc::clone(&metrics));
+        let announcers =
+            Announcers::new(guest, services.clone(), sources.record.clone(), (Arc::clone(&metrics), announced));
         let place = Place {
             namespace: config.namespace.clone(),
             server: config.server.clone(),

@@ -225,6 +225,7 @@ impl World<'_> {
             ready: node.not_ready == 0,
             shut_out: node.shut_out > 0,
             cordoned: node.cordoned > 0,
+            departs: false,
             host,
         };
         let change = self.api.note(Change::Node(node.name.clone(), facts));

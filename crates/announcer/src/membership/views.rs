@@ -75,6 +75,7 @@ impl NodeView {
                 uid: node.metadata.uid.clone().unwrap_or_default(),
                 ready: condition.is_some_and(|found| found.status == "True"),
                 shut_out: tainted || excluded || node.metadata.deletion_timestamp.is_some(),
+                departs: node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(HAND_OVER)),
                 cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
                 host: node.metadata.labels.as_ref().and_then(|labels| labels.get(HOST).cloned()),
             },

@@ -23,7 +23,8 @@ use super::*;
 use crate::claim::{Key, tag};
 use crate::ownership::node::{CardLink, ForeignLock, Member, NodeFacts, OwnerRecord, Swapped, Term};
 
-const FACTS: NodeFacts = NodeFacts { uid: String::new(), ready: true, shut_out: false, cordoned: false, host: None };
+const FACTS: NodeFacts =
+    NodeFacts { uid: String::new(), ready: true, shut_out: false, cordoned: false, departs: false, host: None };
 const LEASE: Duration = Duration::from_secs(15);
 
 fn mac(node: &str) -> [u8; 6] {

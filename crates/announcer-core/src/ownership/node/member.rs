@@ -10,7 +10,7 @@ use l2_types::Mac;
 
 use crate::network::{Network, is_own_macvlan};
 
-pub use contract::keys::cloudprovider::{CARD, HOST, SILENCE};
+pub use contract::keys::cloudprovider::{CARD, HAND_OVER, HOST, SILENCE};
 pub use contract::leases::MEMBER_PREFIX as LEASE_PREFIX;
 
 /// One interface of a member on which VIPs can be.
@@ -222,7 +222,7 @@ mod tests {
     }
 
     const FACTS: NodeFacts =
-        NodeFacts { uid: String::new(), ready: true, shut_out: false, cordoned: false, host: None };
+        NodeFacts { uid: String::new(), ready: true, shut_out: false, cordoned: false, departs: false, host: None };
 
     #[test]
     fn a_card_survives_the_annotation_and_a_spoilt_one_is_that_of_a_node_without_interfaces() {

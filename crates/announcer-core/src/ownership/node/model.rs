@@ -221,6 +221,7 @@ impl World {
             others_had_their_time: self.nodes[owner].lease == 2,
             asked: Asked::NotYet,
             stopping: false,
+            stays: false,
             passed_over: 0,
             vacant_long_enough: false,
             home: None,

@@ -16,6 +16,8 @@ use crate::stage::service;
 
 /// Services made one after the other.
 const RUNS: usize = 20;
+/// When the one Service comes that is made while many are.
+const MEANWHILE: Duration = Duration::from_millis(500);
 /// Services that are deleted right after they were made.
 const HASTY: usize = 26;
 
@@ -94,23 +96,35 @@ pub async fn fast(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Res
     theatre.start().await?;
     let names = names("fast", count);
     let before = theatre.stage.bed.ccm().usage()?;
-    let times = theatre.publish(&names, count).await?;
+    let mark = theatre.stage.bed.mark();
+    // A user does not know that ten thousand others are before him.
+    let meanwhile = async {
+        tokio::time::sleep(MEANWHILE).await;
+        theatre.publish(&["meanwhile".to_owned()], 1).await
+    };
+    let (times, newcomer) = tokio::try_join!(theatre.publish(&names, count), meanwhile)?;
     let all = Figure::seconds(format!("fast: {count} Services at once, all published"), times.all());
     told.tell(match count {
         100 => all.below(2.0).go("80-82 s"),
         1000 => all.below(15.0).go("0.8 s each"),
-        _ => all,
+        _ => all.below(300.0),
     });
+    told.tell(Figure::seconds(format!("fast: a new Service while {count} are made"), newcomer.all()).below(2.0));
     told.tell(Figure::seconds(format!("fast: {count}, median from the start"), times.median_from_start()));
     theatre.stage.wait_until_quiet().await?;
     let after = theatre.stage.bed.ccm().usage()?;
+    let tally = theatre.stage.tally(mark)?;
+    for (side, text) in [(Side::CcmGuest, "guest"), (Side::CcmHarvester, "Harvester")] {
+        let writes = f64::from(u32::try_from(tally.side(side).writes).unwrap_or(u32::MAX));
+        let each = writes / f64::from(u32::try_from(count + 1).unwrap_or(u32::MAX));
+        // Two for each, and a conflict now and then.
+        told.tell(Figure::new(format!("fast: {count}, writes per Service, {text}"), each, "").at_most(2.1));
+    }
     let cpu = Duration::from_millis(after.cpu_ms - before.cpu_ms);
     told.tell(Figure::seconds(format!("fast: {count}, processor time of the CCM until quiet"), cpu));
-    told.tell(Figure::new(
-        format!("fast: {count}, RSS of the CCM then"),
-        crate::figures::megabytes(after.rss_bytes),
-        "MB",
-    ));
+    let rss =
+        Figure::new(format!("fast: {count}, RSS of the CCM then"), crate::figures::megabytes(after.rss_bytes), "MB");
+    told.tell(if count > 1000 { rss.below(400.0) } else { rss });
     let gone = Figure::seconds(
         format!("fast: {count} deleted at once, all gone"),
         crowd::delete(&theatre.stage, &names).await?,

@@ -74,7 +74,7 @@ pub async fn join(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Res
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let all = Figure::seconds(format!("{count} Nodes join at once: all initialised"), begin.elapsed());
-    told.tell(if count == 1000 { all.below(15.0).go("591 s") } else { all });
+    told.tell(if count == 1000 { all.below(15.0).go("591 s") } else { all.below(120.0) });
     told.tell(Figure::seconds(format!("{count} Nodes: until the bench had made them"), made));
     stage.wait_until_quiet().await?;
     let guest = stage.tally(mark)?.side(Side::CcmGuest);
