@@ -1,6 +1,7 @@
 //! What goes wrong at Harvester, on demand, and what the cloud controller manager says about itself.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -96,7 +97,7 @@ impl OtherHarvester {
 }
 
 fn lock(asked: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
-    asked.lock().unwrap_or_else(PoisonError::into_inner)
+    asked.lock()
 }
 
 impl Bed {

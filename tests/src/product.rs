@@ -1,9 +1,9 @@
 //! The product's processes, as their pods would run them: arguments, environment and rights come from the chart, so that the tests
 //! fail when it no longer fits the program.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -180,7 +180,7 @@ impl Program {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// A program and the host on which it runs.

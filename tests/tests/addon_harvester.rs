@@ -2,10 +2,11 @@
 //! kubeconfig of its UI reaches it: behind a proxy with a path of its own, which knows who is logged in. harvester-side.md 10.3
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
+use parking_lot::Mutex;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -41,7 +42,7 @@ impl Endpoint {
         if headers.get("authorization").and_then(|value| value.to_str().ok()) != Some(&format!("Bearer {TOKEN}")) {
             return (StatusCode::UNAUTHORIZED, "unauthorized").into_response();
         }
-        let mut exchange = self.0.lock().unwrap();
+        let mut exchange = self.0.lock();
         exchange.asked.push(body);
         let (code, text) = (exchange.code, exchange.text.clone());
         // Errors are plain text.
@@ -49,13 +50,13 @@ impl Endpoint {
     }
 
     fn answers(&self, code: u16, text: &str) {
-        let mut exchange = self.0.lock().unwrap();
+        let mut exchange = self.0.lock();
         (exchange.code, exchange.text) = (StatusCode::from_u16(code).unwrap(), text.to_owned());
     }
 
     /// What it was asked since the last look.
     fn asked(&self) -> Vec<Value> {
-        std::mem::take(&mut self.0.lock().unwrap().asked)
+        std::mem::take(&mut self.0.lock().asked)
     }
 }
 

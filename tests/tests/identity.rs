@@ -2,8 +2,9 @@
 //! and writes nothing; nothing is written with a wrong file, nor to what it names.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use e2e::host::OtherHarvester;
@@ -164,13 +165,13 @@ async fn a_copy_serves_none_of_the_originals_addresses_until_it_has_a_name_of_it
             if shown == *former {
                 return Err(shown);
             }
-            own.lock().unwrap().push(shown);
+            own.lock().push(shown);
             Ok(())
         })
         .await
         .unwrap();
     }
-    let own = own.into_inner().unwrap();
+    let own = own.into_inner();
     assert!(own.iter().all(|address| !addresses.contains(address)), "{own:?}, the original has {addresses:?}");
     let after = versions(&bed).await;
     for (lb, version) in before.iter().filter(|(key, _)| key.starts_with("lb ")) {

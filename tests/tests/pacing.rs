@@ -1,8 +1,9 @@
 //! A Harvester at its real pace: five requests per second, two workers that get into each other's way. host-throughput.md 1
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use e2e::bed::POOL;
@@ -72,8 +73,8 @@ async fn complaints(bed: &Bed) -> Arc<Mutex<Heard>> {
         let mut events = std::pin::pin!(watcher(lbs, watcher::Config::default()).default_backoff());
         while let Some(event) = events.next().await {
             match event {
-                Ok(Event::Apply(lb) | Event::InitApply(lb)) => hearing.lock().unwrap().hear(&lb, false),
-                Ok(Event::Delete(lb)) => hearing.lock().unwrap().hear(&lb, true),
+                Ok(Event::Apply(lb) | Event::InitApply(lb)) => hearing.lock().hear(&lb, false),
+                Ok(Event::Delete(lb)) => hearing.lock().hear(&lb, true),
                 Ok(Event::Init | Event::InitDone) | Err(_) => {}
             }
         }
@@ -107,7 +108,7 @@ async fn services_take_turns_on_a_real_host_new_ones_first_and_nothing_is_leaked
     for service in &services {
         service.published().await.unwrap();
     }
-    complaints.lock().unwrap().check();
+    complaints.lock().check();
     let objects_there = objects(&bed).await;
     let preset = objects_there.iter().filter(|lb| lb.annotation(cloudprovider::PRESET_FINALIZER).is_some()).count();
     assert!((COUNT - 2..COUNT).contains(&preset), "{preset} of {COUNT}: learnt from the first one");
@@ -145,5 +146,5 @@ async fn services_take_turns_on_a_real_host_new_ones_first_and_nothing_is_leaked
     assert_eq!(there.len(), COUNT - 8 + 1);
     let booked: BTreeSet<String> = bed.bookings(POOL).await.unwrap().into_iter().map(|(_, owner)| owner).collect();
     assert_eq!(booked, there, "every booking has its load balancer");
-    complaints.lock().unwrap().check();
+    complaints.lock().check();
 }

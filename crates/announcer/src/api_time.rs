@@ -1,6 +1,7 @@
 //! The time by the API server ([`ApiClock`]), as the answers to this process tell it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Instant;
 
 use announcer_core::api_clock::ApiClock;
@@ -25,7 +26,7 @@ impl ApiTime {
     }
 
     fn known(&self) -> ApiClock {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 }
 
@@ -35,6 +36,6 @@ impl ServerTime for ApiTime {
     }
 
     fn answered(&self, asked: Instant, date: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).answered(asked, clock::now(), date);
+        self.0.lock().answered(asked, clock::now(), date);
     }
 }

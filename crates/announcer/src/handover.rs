@@ -88,8 +88,8 @@ pub async fn elect(election: Election, after: Successor, release: CancellationTo
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
     use std::collections::VecDeque;
-    use std::sync::Mutex;
 
     use runtime::scenario::Scenario;
     use serde_json::json;
@@ -101,7 +101,7 @@ mod tests {
         let lease = |holder: &str| json!({"metadata": {"name": "lock"}, "spec": {"holderIdentity": holder}});
         let away = (500, Scenario::status(500, "InternalError", "away"));
         let answers = Mutex::new(VecDeque::from([away, (200, lease("")), (200, lease("node-2"))]));
-        let server = Scenario::answering(move |_| answers.lock().unwrap().pop_front().expect("nothing more is asked"));
+        let server = Scenario::answering(move |_| answers.lock().pop_front().expect("nothing more is asked"));
         let (inputs, mut heard) = mpsc::unbounded_channel();
         let successor =
             Successor { lease: Api::namespaced(server.client(), "kube-system"), name: "lock".into(), inputs };

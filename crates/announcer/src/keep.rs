@@ -50,7 +50,7 @@ pub(crate) async fn keep<W: Wire>(config: Config, wire: &W, network: &Notify) ->
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
     use std::time::Duration;
 
     use l2::netlink::{Address, AddressLifetime};
@@ -64,7 +64,7 @@ mod tests {
 
     impl Wire for Found {
         async fn perform(&self, op: WireOp) -> Option<WireDone> {
-            self.0.lock().unwrap().push(op.clone());
+            self.0.lock().push(op.clone());
             let mut found = network();
             let valid = AddressLifetime::For(Duration::from_secs(3));
             found.addresses.push(Address { valid, ..own_address(2, "10.0.0.5/32") });
@@ -84,7 +84,7 @@ mod tests {
         let network = Notify::new();
         let keeping = keep(config(&[("election_mode", "node")]), &kernel, &network);
         assert!(tokio::time::timeout(Duration::from_millis(500), keeping).await.is_err());
-        let asked = kernel.0.into_inner().unwrap();
+        let asked = kernel.0.into_inner();
         let kept = |op: &WireOp| matches!(op, WireOp::Extend(puts) if puts.iter().any(|put| put.net.to_string() == "10.0.0.5/32"));
         // The next second's pass may or may not be within the time.
         assert_eq!(asked.first(), Some(&WireOp::Observe));

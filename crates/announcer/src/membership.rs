@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
 use kube::{Api, Client};
 pub use kube_proxy::watch as watch_kube_proxy;
-use runtime::cache::{Cache, Told};
+use runtime::cache::{Cache, CacheEvent};
 use runtime::error::{api_code, chain};
 use runtime::health::{Health, Matters};
 use runtime::reflect::Reflector;
@@ -220,8 +220,8 @@ pub async fn watch_leases(
         let _ = inputs.send(input);
     };
     let feed = cache.follow(|told| match told {
-        Told::Object(name, view) => tell(name, view),
-        Told::Listed => {
+        CacheEvent::Object(name, view) => tell(name, view),
+        CacheEvent::Listed => {
             let _ = inputs.send(Input::MembersSynced);
         }
     });
@@ -258,8 +258,8 @@ pub async fn watch_nodes(
     health.register("nodes-fresh", Matters::Ready, reflector.freshness());
     let feed = nodes.follow(|told| {
         let _ = inputs.send(match told {
-            Told::Object(name, view) => Input::Node(name.clone(), view.map(|view| view.facts.clone())),
-            Told::Listed => Input::NodesSynced { readable: true },
+            CacheEvent::Object(name, view) => Input::Node(name.clone(), view.map(|view| view.facts.clone())),
+            CacheEvent::Listed => Input::NodesSynced { readable: true },
         });
     });
     tokio::select! {
@@ -274,7 +274,8 @@ fn name(meta: &ObjectMeta) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
 
     use runtime::scenario::{Scenario, Seen};
     use serde_json::Value;
@@ -323,13 +324,13 @@ mod tests {
 
         fn answer(&self, seen: &Seen) -> (u16, Value) {
             if seen.path.contains("/nodes/") {
-                let meta = json!({"name": "node-1", "uid": *self.node_uid.lock().unwrap()});
+                let meta = json!({"name": "node-1", "uid": *self.node_uid.lock()});
                 return (
                     200,
                     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta}),
                 );
             }
-            let mut lease = self.lease.lock().unwrap();
+            let mut lease = self.lease.lock();
             match (seen.method.as_str(), lease.clone()) {
                 ("GET", _) if seen.path.ends_with("/leases") => (200, json!({"metadata": {}, "items": []})),
                 ("GET", Some(lease)) => (200, lease),
@@ -345,7 +346,7 @@ mod tests {
         }
 
         fn owner(&self) -> Option<String> {
-            let lease = self.lease.lock().unwrap();
+            let lease = self.lease.lock();
             Some(lease.as_ref()?["metadata"]["ownerReferences"][0]["uid"].as_str()?.to_owned())
         }
     }
@@ -365,7 +366,7 @@ mod tests {
         let cluster = Cluster::default();
         let conflicts = Mutex::new(2);
         let api = cluster.api(move |seen| {
-            let mut left = conflicts.lock().unwrap();
+            let mut left = conflicts.lock();
             let refuse = seen.method == "PUT" && *left > 0;
             *left -= i32::from(refuse);
             refuse.then_some(409)
@@ -373,7 +374,7 @@ mod tests {
         let (mut membership, mut lease) = (membership(&api), lease());
         write(&mut membership, &mut lease, Card::default()).await.unwrap();
         write(&mut membership, &mut lease, Card { serving: true, ..Card::default() }).await.unwrap();
-        let lease = cluster.lease.lock().unwrap().clone().unwrap();
+        let lease = cluster.lease.lock().clone().unwrap();
         assert!(Card::parse(lease["metadata"]["annotations"][CARD].as_str().unwrap()).serving);
     }
 
@@ -382,7 +383,7 @@ mod tests {
         let cluster = Cluster::default();
         let failures = Mutex::new(2);
         let api = cluster.api(move |seen| {
-            let mut left = failures.lock().unwrap();
+            let mut left = failures.lock();
             let refuse = seen.method == "POST" && *left > 0;
             *left -= i32::from(refuse);
             refuse.then_some(500)
@@ -392,7 +393,7 @@ mod tests {
         // kube-proxy has just become well; whoever owns an address here has nobody else to whom it could go.
         cards.send(Card { serving: true, ..Card::default() }).unwrap();
         let stands = async {
-            while cluster.lease.lock().unwrap().is_none() {
+            while cluster.lease.lock().is_none() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
@@ -423,7 +424,7 @@ mod tests {
     #[tokio::test]
     async fn after_the_node_was_registered_again_the_lease_belongs_to_the_new_node() {
         let cluster = Cluster::default();
-        *cluster.node_uid.lock().unwrap() = "first";
+        *cluster.node_uid.lock() = "first";
         let api = cluster.api(|_| None);
         let (mut membership, mut lease) = (membership(&api), lease());
         write(&mut membership, &mut lease, Card::default()).await.unwrap();
@@ -432,9 +433,9 @@ mod tests {
         let asked = api.requests().iter().filter(|seen| seen.path.contains("/nodes/")).count();
         assert_eq!(asked, 1, "a renewal is one request");
 
-        *cluster.node_uid.lock().unwrap() = "second";
+        *cluster.node_uid.lock() = "second";
         // The garbage collector.
-        *cluster.lease.lock().unwrap() = None;
+        *cluster.lease.lock() = None;
         write(&mut membership, &mut lease, Card::default()).await.unwrap();
         assert_eq!(cluster.owner().as_deref(), Some("second"));
     }
@@ -445,13 +446,13 @@ mod tests {
         let api = cluster.api(|_| None);
         let former = Card { serving: true, term: crate::ownership::node::Term(7), ..Card::default() };
         write(&mut membership(&api), &mut lease(), former).await.unwrap();
-        let before = cluster.lease.lock().unwrap().clone();
+        let before = cluster.lease.lock().clone();
         assert!(membership(&api).is_allowed().await);
-        assert_eq!(*cluster.lease.lock().unwrap(), before);
+        assert_eq!(*cluster.lease.lock(), before);
         assert!(api.writes().last().unwrap().query.contains("dryRun=All"));
         let fresh = Cluster::default();
         assert!(membership(&fresh.api(|_| None)).is_allowed().await);
-        assert_eq!(*fresh.lease.lock().unwrap(), None);
+        assert_eq!(*fresh.lease.lock(), None);
     }
 
     #[tokio::test]

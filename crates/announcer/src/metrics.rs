@@ -2,10 +2,10 @@
 
 mod services;
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -64,7 +64,7 @@ impl<S: Clone + Eq + Ord + Hash, M: Default> Present<S, M> {
         for (labels, value) in values {
             set(&self.family.get_or_create(&labels), value);
         }
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = self.shown.lock();
         for gone in shown.difference(&now) {
             self.family.remove(gone);
         }

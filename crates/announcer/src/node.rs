@@ -1,8 +1,9 @@
 //! The edge: runs the engine on a real node. Feeds it what happens, performs what it says.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt, Stream, StreamExt};
@@ -62,7 +63,7 @@ impl Liveness {
 
     /// Fails until all is known that decisions need, and says what is not.
     pub fn ready(&self) -> Result<(), String> {
-        let unknown = *self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        let unknown = *self.unknown.lock();
         unknown.map_or(Ok(()), |what| Err(format!("not known yet: {what}")))
     }
 
@@ -71,7 +72,7 @@ impl Liveness {
     }
 
     fn knows_all_but(&self, unknown: Option<&'static str>) {
-        *self.unknown.lock().unwrap_or_else(PoisonError::into_inner) = unknown;
+        *self.unknown.lock() = unknown;
     }
 }
 

@@ -1,8 +1,9 @@
 //! Sends the requests of [`Swaps`] to the API servers. When, over which connection, and what an answer means is decided there.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use announcer_core::swap::{Act, Answer, Ask, Found, Swaps, USUAL};
@@ -105,7 +106,7 @@ impl Swapper {
     /// A client with a connection of its own, to another API server where there is one.
     fn connect(&self, server: usize) -> Result<Client, String> {
         let server = {
-            let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+            let servers = self.servers.lock();
             servers.get(server % servers.len().max(1)).cloned()
         };
         let usual = self.config.clone();
@@ -128,7 +129,7 @@ impl Swapper {
                     let hosts = found.iter().filter_map(|server| Some(server.parse::<SocketAddr>().ok()?.ip()));
                     let hosts = hosts.collect();
                     let before = {
-                        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut servers = self.servers.lock();
                         std::mem::replace(&mut *servers, found.clone())
                     };
                     if before != found {
@@ -234,12 +235,12 @@ mod tests {
         let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
         let log = Arc::clone(&asked);
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-            let (code, body) = answers.lock().unwrap().pop_front().expect("an answer for each request");
+            let (code, body) = answers.lock().pop_front().expect("an answer for each request");
             let log = Arc::clone(&log);
             async move {
                 let method = request.method().to_string();
                 let sent = request.into_body().collect_bytes().await.unwrap();
-                log.lock().unwrap().push((method, serde_json::from_slice(&sent).unwrap_or_default()));
+                log.lock().push((method, serde_json::from_slice(&sent).unwrap_or_default()));
                 let mut response = http::Response::new(kube::client::Body::from(body.to_string().into_bytes()));
                 *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
                 Ok::<_, std::convert::Infallible>(response)
@@ -304,7 +305,7 @@ mod tests {
     async fn the_object_that_was_read_is_written_with_its_new_owner_and_nothing_else_changed() {
         let (client, asked) = api(vec![(200, object("node-1", 3, "5")), (200, object("node-2", 4, "6"))]);
         assert_eq!(perform(client, nowhere(), settings(), 1).await, [Swapped::Won]);
-        let asked = asked.lock().unwrap().clone();
+        let asked = asked.lock().clone();
         assert_eq!([&asked[0].0, &asked[1].0], ["GET", "PUT"]);
         assert_eq!(asked[1].1, object("node-2", 4, "5"));
     }
@@ -326,7 +327,7 @@ mod tests {
             let count = answers.len();
             let (client, asked) = api(answers);
             assert_eq!(perform(client, nowhere(), settings(), 1).await, [expected]);
-            assert_eq!(asked.lock().unwrap().len(), count);
+            assert_eq!(asked.lock().len(), count);
         }
     }
 
@@ -339,7 +340,7 @@ mod tests {
             let swapped = perform(client, nowhere(), settings, 1).await;
             let [Swapped::Failed(why)] = swapped.as_slice() else { panic!("{swapped:?}") };
             assert!(why.contains(said), "{why}");
-            assert_eq!(asked.lock().unwrap().len(), 1, "others go over another connection");
+            assert_eq!(asked.lock().len(), 1, "others go over another connection");
         }
     }
 
@@ -365,13 +366,13 @@ mod tests {
         let usual = Arc::new(Mutex::new(0));
         let asked = Arc::clone(&usual);
         let dead = tower::service_fn(move |_: http::Request<kube::client::Body>| {
-            *asked.lock().unwrap() += 1;
+            *asked.lock() += 1;
             std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>()
         });
         let (config, serving) = server(object("node-2", 4, "6")).await;
         let all = perform(Client::new(dead, "default"), config, settings(), 3).await;
         assert_eq!(all, [Swapped::Won, Swapped::Won, Swapped::Won]);
-        assert_eq!(*usual.lock().unwrap(), 1, "the dead one is asked once");
+        assert_eq!(*usual.lock(), 1, "the dead one is asked once");
         serving.abort();
     }
 }

@@ -19,7 +19,7 @@ use runtime::shutdown::Token;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use breaker::Allowed;
-use decide::{Action, Circumstances, Memory, Question};
+use decide::{Action, Circumstances, NodeState, Question};
 pub(crate) use preview::preview;
 
 use crate::cache::NodeCache;
@@ -56,7 +56,7 @@ pub struct LifecycleController {
     writer: Writer,
     recorder: Recorder,
     settings: LifecycleSettings,
-    memory: HashMap<String, Memory>,
+    memory: HashMap<String, NodeState>,
     deleted: breaker::Recent,
     barred: Option<Barred>,
     /// When it was told that too many Nodes are to be deleted.

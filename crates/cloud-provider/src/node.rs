@@ -10,8 +10,9 @@ mod preview;
 mod topology;
 mod writer;
 
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -96,7 +97,7 @@ pub struct NodeController {
     settings: NodeSettings,
     /// Nodes whose machine has to be asked for, although the Node itself may look right.
     stale: Mutex<BTreeSet<String>>,
-    memory: Mutex<HashMap<String, Memory>>,
+    memory: Mutex<HashMap<String, NodeState>>,
 }
 
 impl std::fmt::Debug for NodeController {
@@ -107,7 +108,7 @@ impl std::fmt::Debug for NodeController {
 
 /// What is kept about a Node between passes.
 #[derive(Debug, Default)]
-struct Memory {
+struct NodeState {
     written: OwnWrite<NodeView>,
     /// The addresses that were right when last compared with the machine's.
     settled: Option<Vec<NodeAddress>>,
@@ -172,7 +173,7 @@ impl NodeController {
     /// Looks at these Nodes and at their machines.
     fn ask_for(&self, names: impl IntoIterator<Item = String>) {
         for name in names {
-            self.stale.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
+            self.stale.lock().insert(name.clone());
             self.queue.add(name);
         }
     }
@@ -180,26 +181,26 @@ impl NodeController {
     /// The machine is still to be asked for.
     fn remember(&self, stale: bool, name: &str) {
         if stale {
-            self.stale.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+            self.stale.lock().insert(name.to_owned());
         }
     }
 
     async fn process(&self, name: &str) -> Next {
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(name).unwrap_or_default();
+        let mut memory = self.memory.lock().remove(name).unwrap_or_default();
         let Some(node) = memory.written.newest(self.cache.get(&name.to_owned())) else {
-            self.stale.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            self.stale.lock().remove(name);
             return Next::OnChange;
         };
         let next = self.pass(node, &mut memory).await;
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), memory);
+        self.memory.lock().insert(name.to_owned(), memory);
         next
     }
 
-    async fn pass(&self, node: Arc<NodeView>, memory: &mut Memory) -> Next {
+    async fn pass(&self, node: Arc<NodeView>, memory: &mut NodeState) -> Next {
         if node.deleting {
             return Next::OnChange;
         }
-        let stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner).remove(&node.name);
+        let stale = self.stale.lock().remove(&node.name);
         let tampered = memory.settled.as_ref().is_some_and(|addresses| *addresses != node.addresses);
         let uninitialized = is_uninitialized(&node);
         if let Some(hold) = self.provider.hold().filter(|hold| !(hold.initialises_nodes && uninitialized)) {
@@ -275,7 +276,7 @@ impl NodeController {
         &self,
         node: Arc<NodeView>,
         plan: &plan::Plan,
-        memory: &mut Memory,
+        memory: &mut NodeState,
     ) -> Result<Arc<NodeView>, (Arc<NodeView>, kube::Error)> {
         let mut node = node;
         if let Some(patch) = plan.status_patch(&node.resource_version) {
@@ -295,7 +296,7 @@ impl NodeController {
     }
 
     /// A step is missing. The user of a Node that cannot be used hears which one, and again while it lasts; for a Node that works it is a log line.
-    fn refused(&self, node: &NodeView, text: String, permanent: bool, memory: &mut Memory) -> Next {
+    fn refused(&self, node: &NodeView, text: String, permanent: bool, memory: &mut NodeState) -> Next {
         let since = *memory.refused_since.get_or_insert_with(Instant::now);
         let may_pass = !permanent && since.elapsed() < SETTLING;
         let told = memory.refused.as_ref();
@@ -313,7 +314,7 @@ impl NodeController {
     }
 }
 
-fn note(before: &NodeView, written: NodeView, memory: &mut Memory) -> Arc<NodeView> {
+fn note(before: &NodeView, written: NodeView, memory: &mut NodeState) -> Arc<NodeView> {
     let written = Arc::new(written);
     memory.written.note(before.resource_version.clone(), Arc::clone(&written));
     written

@@ -11,11 +11,12 @@ mod memory;
 mod metrics;
 mod pause;
 mod preview;
+mod reports;
 mod shown;
-mod story;
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -30,12 +31,12 @@ use tracing::Instrument;
 use apply::{Writer, reference};
 use decide::{Release, Step};
 pub use decide::{has_finalizer, wants_load_balancer};
-use memory::Memory;
+use memory::ServiceState;
 pub(crate) use metrics::ServiceMetrics;
 use pause::{not_after, wait, within};
 pub(crate) use preview::preview;
+use reports::{Failing, Tell};
 use shown::timestamp;
-use story::{Failing, Tell};
 
 use crate::cache::ServiceCache;
 use crate::provider::{Deleted, Ensured, LoadBalancers};
@@ -93,7 +94,7 @@ pub(crate) struct ServiceController {
     recorder: Recorder,
     queue: WorkQueue<ServiceKey>,
     settings: ServiceSettings,
-    memory: Mutex<HashMap<ServiceKey, Box<Memory>>>,
+    memory: Mutex<HashMap<ServiceKey, Box<ServiceState>>>,
 }
 
 impl std::fmt::Debug for ServiceController {
@@ -160,17 +161,17 @@ impl ServiceController {
     }
 
     fn remembers(&self, key: &ServiceKey) -> bool {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner).contains_key(key)
+        self.memory.lock().contains_key(key)
     }
 
     async fn process(&self, key: &ServiceKey) -> Next {
         // The entry stays while it is worked on, so that a change meanwhile is known to be ours.
         let mut memory = {
-            let mut memories = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut memories = self.memory.lock();
             std::mem::take(memories.entry(key.clone()).or_default())
         };
         let next = self.pass(key, &mut memory).await;
-        let mut memories = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memories = self.memory.lock();
         if memory.is_empty() {
             memories.remove(key);
         } else {
@@ -179,7 +180,7 @@ impl ServiceController {
         next
     }
 
-    async fn pass(&self, key: &ServiceKey, memory: &mut Memory) -> Next {
+    async fn pass(&self, key: &ServiceKey, memory: &mut ServiceState) -> Next {
         // At most twice: the load balancer of a former Service of this name, then the Service itself.
         loop {
             let current = memory.written.newest(self.cache.get(key));
@@ -211,7 +212,7 @@ impl ServiceController {
         }
     }
 
-    async fn ensure(&self, service: Arc<ServiceView>, add_finalizer: bool, memory: &mut Memory) -> Next {
+    async fn ensure(&self, service: Arc<ServiceView>, add_finalizer: bool, memory: &mut ServiceState) -> Next {
         let found = ServiceView { resource_version: String::new(), ..ServiceView::clone(&service) };
         if let Some(rest) = memory.damper.rest(&found, Instant::now()) {
             return Next::After(rest);
@@ -290,7 +291,7 @@ impl ServiceController {
         later.map_or(next, |later| not_after(next, later))
     }
 
-    async fn clean_up(&self, service: &Arc<ServiceView>, release: Release, memory: &mut Memory) -> Next {
+    async fn clean_up(&self, service: &Arc<ServiceView>, release: Release, memory: &mut ServiceState) -> Next {
         // As above: should the Service vanish before all is done, this is what is left of it.
         memory.served.get_or_insert_with(|| Arc::clone(service));
         let existed = match self.delete(service, Failing::Sync, memory).await {
@@ -318,7 +319,7 @@ impl ServiceController {
     }
 
     /// Deletes the load balancer. `Ok` when it is gone, with whether there was one; `Err` says when to try again.
-    async fn delete(&self, service: &ServiceView, failing: Failing, memory: &mut Memory) -> Result<bool, Next> {
+    async fn delete(&self, service: &ServiceView, failing: Failing, memory: &mut ServiceState) -> Result<bool, Next> {
         let start = Instant::now();
         let answer = self.provider.delete(service).await;
         let result = match &answer {
@@ -367,7 +368,7 @@ impl ServiceController {
         step: &str,
         error: &(dyn std::error::Error + 'static),
         permanent: bool,
-        memory: &mut Memory,
+        memory: &mut ServiceState,
     ) -> Next {
         if is_conflict(error) && memory.conflicts < CONFLICTS {
             memory.conflicts += 1;

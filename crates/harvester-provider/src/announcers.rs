@@ -24,7 +24,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
-use pulse::{Finding, PATIENCE, Pulse};
+use pulse::{AnnouncerLeases, Finding, PATIENCE};
 use runtime::error::chain;
 use runtime::events::Recorder;
 use tokio::sync::watch;
@@ -46,7 +46,7 @@ const TELL_AGAIN: Duration = Duration::from_mins(50);
 
 /// What was told last.
 #[derive(Debug, Default)]
-struct Told {
+struct LastReported {
     missing: Option<Instant>,
     /// What was served when the Leases fell silent.
     served: BTreeSet<(ServiceKey, IpAddr)>,
@@ -82,7 +82,7 @@ impl Announcers {
     pub async fn run(self, events: Recorder) -> Infallible {
         let mut ticks = tokio::time::interval_at(Instant::now() + EVERY, EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut pulse, mut told) = (Pulse::default(), Told::default());
+        let (mut pulse, mut told) = (AnnouncerLeases::default(), LastReported::default());
         let mut is_first = true;
         loop {
             ticks.tick().await;
@@ -93,7 +93,7 @@ impl Announcers {
                     }
                     let finding = pulse.look(Instant::now(), leases);
                     if self.follow(Instant::now(), finding, &mut told, &events) {
-                        pulse = Pulse::default();
+                        pulse = AnnouncerLeases::default();
                     }
                 }
                 // A right that is missing, too: it may be back, and what was seen before says nothing of what is.
@@ -117,7 +117,7 @@ impl Announcers {
     }
 
     /// Says what has to be said. True: what is known of the Leases is worth nothing any more, because somebody else serves.
-    fn follow(&self, now: Instant, finding: Finding, told: &mut Told, events: &Recorder) -> bool {
+    fn follow(&self, now: Instant, finding: Finding, told: &mut LastReported, events: &Recorder) -> bool {
         let served = if finding == Finding::Missing { self.served() } else { BTreeSet::new() };
         let fresh = told.missing.is_some() && !served.is_subset(&told.served);
         if finding != Finding::Missing || served.is_empty() || fresh {
@@ -194,7 +194,7 @@ mod tests {
         announcers: Announcers,
         recorder: Recorder,
         events: mpsc::Receiver<Entry>,
-        told: Told,
+        told: LastReported,
     }
 
     impl Lab {
@@ -206,7 +206,7 @@ mod tests {
             let (recorder, events) = Recorder::to_channel("test");
             let announced = watch::Sender::new(Announced::Untold);
             let announcers = Announcers::new(&server.client(), services, record_cache(), (metrics, announced));
-            Self { announcers, recorder, events, told: Told::default() }
+            Self { announcers, recorder, events, told: LastReported::default() }
         }
 
         /// What is told, what the metric shows, and whether the Leases are worth nothing any more.

@@ -1,8 +1,8 @@
 //! What an operator sees of this provider (W-53).
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cloud_provider::view::ServiceKey;
@@ -183,7 +183,7 @@ impl Metrics {
 
     /// What a Service waits for now; `None`: nothing.
     pub fn waits(&self, service: &ServiceKey, reason: Option<WaitReason>) {
-        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reasons = self.reasons.lock();
         let before = match reason {
             Some(reason) => reasons.insert(service.clone(), reason),
             None => reasons.remove(service),

@@ -2,10 +2,11 @@
 //!
 //! The cache does not know where its content comes from: [`crate::reflect`] fills it from a watch, tests fill it by hand.
 
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use futures::Stream;
@@ -94,7 +95,7 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
     /// Keys that appear, change or disappear from now on, and first of all every key that is there already: a late subscriber
     /// has missed nothing.
     pub fn subscribe(&self) -> Touched<K> {
-        let mut state = self.inner.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.inner.state.write();
         let pending = Pending { keys: state.entries.keys().cloned().collect(), waker: None, closed: false };
         let pending = Arc::new(Mutex::new(pending));
         state.subscribers.retain(|subscriber| subscriber.strong_count() > 0);
@@ -116,16 +117,16 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
 
     /// Tells everything to one listener: each object of the first complete list, once; that the list is complete; from
     /// then on what changes, without a view where the object is gone. Ends when the cache is dropped.
-    pub async fn follow(&self, mut told: impl FnMut(Told<'_, K, V>)) {
+    pub async fn follow(&self, mut told: impl FnMut(CacheEvent<'_, K, V>)) {
         self.wait_synced().await;
         // A key that is there is told by the subscription itself: to go through the cache as well would tell it twice.
         let mut touched = self.subscribe();
         for key in touched.take_all() {
-            told(Told::Object(&key, self.get(&key).as_deref()));
+            told(CacheEvent::Object(&key, self.get(&key).as_deref()));
         }
-        told(Told::Listed);
+        told(CacheEvent::Listed);
         while let Some(key) = touched.next().await {
-            told(Told::Object(&key, self.get(&key).as_deref()));
+            told(CacheEvent::Object(&key, self.get(&key).as_deref()));
         }
     }
 
@@ -161,11 +162,11 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
     }
 
     fn read<R>(&self, look: impl FnOnce(&State<K, V>) -> R) -> R {
-        look(&self.inner.state.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.inner.state.read())
     }
 
     fn write(&self, change: impl FnOnce(&mut State<K, V>, Differs<V>) -> BTreeSet<K>) {
-        let mut state = self.inner.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.inner.state.write();
         let touched = change(&mut state, self.inner.differs);
         if touched.is_empty() {
             return;
@@ -182,7 +183,7 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
 
 fn tell<K>(pending: &Mutex<Pending<K>>, change: impl FnOnce(&mut Pending<K>)) {
     let waker = {
-        let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = pending.lock();
         change(&mut pending);
         pending.waker.take()
     };
@@ -193,7 +194,7 @@ fn tell<K>(pending: &Mutex<Pending<K>>, change: impl FnOnce(&mut Pending<K>)) {
 
 impl<K, V> Drop for Inner<K, V> {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         for subscriber in state.subscribers.iter().filter_map(Weak::upgrade) {
             tell(&subscriber, |pending| pending.closed = true);
         }
@@ -202,7 +203,7 @@ impl<K, V> Drop for Inner<K, V> {
 
 /// What [`Cache::follow`] tells.
 #[derive(Debug)]
-pub enum Told<'a, K, V> {
+pub enum CacheEvent<'a, K, V> {
     /// An object as it is now; absent: it is gone.
     Object(&'a K, Option<&'a V>),
     /// All objects of the first list have been told.
@@ -224,11 +225,11 @@ impl<K: Key> Touched<K> {
 
     /// Those that wait to be taken.
     fn take_all(&mut self) -> BTreeSet<K> {
-        std::mem::take(&mut self.pending.lock().unwrap_or_else(PoisonError::into_inner).keys)
+        std::mem::take(&mut self.pending.lock().keys)
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<K>> {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.pending.lock();
         if let Some(key) = pending.keys.pop_first() {
             return Poll::Ready(Some(key));
         }
@@ -307,14 +308,14 @@ mod tests {
         let cache = cache(&[("a", (1, "x")), ("b", (1, "y"))]);
         let told = Mutex::new(Vec::new());
         let mut following = Box::pin(cache.follow(|news| {
-            told.lock().unwrap().push(match news {
-                Told::Object(key, view) => format!("{key} {:?}", view.map(|view| view.1)),
-                Told::Listed => "listed".to_owned(),
+            told.lock().push(match news {
+                CacheEvent::Object(key, view) => format!("{key} {:?}", view.map(|view| view.1)),
+                CacheEvent::Listed => "listed".to_owned(),
             });
         }));
         let mut news = || {
             assert!(following.as_mut().now_or_never().is_none(), "the cache is still there");
-            std::mem::take(&mut *told.lock().unwrap())
+            std::mem::take(&mut *told.lock())
         };
         assert_eq!(news(), [r#"a Some("x")"#, r#"b Some("y")"#, "listed"]);
         cache.remove(&"a");
@@ -328,12 +329,12 @@ mod tests {
         let cache: Cache<&str, View> = Cache::new(|_, _| true);
         cache.apply("a", (1, "x"));
         let told = Mutex::new(0);
-        let mut following = Box::pin(cache.follow(|_| *told.lock().unwrap() += 1));
+        let mut following = Box::pin(cache.follow(|_| *told.lock() += 1));
         assert!(following.as_mut().now_or_never().is_none());
-        assert_eq!(*told.lock().unwrap(), 0);
+        assert_eq!(*told.lock(), 0);
         cache.replace(BTreeMap::from([("a", (1, "x"))]));
         assert!(following.as_mut().now_or_never().is_none());
-        assert_eq!(*told.lock().unwrap(), 2, "the object, and that it was the only one");
+        assert_eq!(*told.lock(), 2, "the object, and that it was the only one");
     }
 
     #[tokio::test]

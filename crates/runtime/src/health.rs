@@ -1,8 +1,9 @@
 //! Named health checks: who registers what is asked for under `/healthz`, `/livez` and `/readyz`.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A check answers at once: well, or what is wrong.
 pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -69,23 +70,23 @@ impl Health {
 
     /// Registers a check, or replaces the one of the same name.
     pub fn register(&self, name: impl Into<String>, matters: Matters, check: Check) {
-        self.checks.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), (matters, check));
+        self.checks.lock().insert(name.into(), (matters, check));
     }
 
     /// What was checked there is no more.
     pub fn forget(&self, name: &str) {
-        self.checks.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.checks.lock().remove(name);
     }
 
     /// Names of all checks.
     pub fn names(&self) -> Vec<String> {
-        self.checks.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+        self.checks.lock().keys().cloned().collect()
     }
 
     /// Asks the checks of `probe`, without those in `exclude`. The answer is ordered by name.
     pub fn ask(&self, probe: Probe, exclude: &[String]) -> Report {
         let checks: Vec<(String, Matters, Check)> = {
-            let checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+            let checks = self.checks.lock();
             let asked =
                 checks.iter().filter(|(name, (matters, _))| probe.includes(*matters) && !exclude.contains(name));
             asked.map(|(name, (matters, check))| (name.clone(), *matters, Arc::clone(check))).collect()
@@ -98,7 +99,7 @@ impl Health {
             }
         }
         let unknown: Vec<String> = {
-            let checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+            let checks = self.checks.lock();
             exclude.iter().filter(|name| !checks.contains_key(*name)).cloned().collect()
         };
         let excluded = exclude.iter().filter(|name| !unknown.contains(name)).cloned().collect();
@@ -109,14 +110,13 @@ impl Health {
     pub fn is_news(&self, report: &Report) -> bool {
         let failed: Vec<String> =
             report.results.iter().filter(|(_, result)| result.is_err()).map(|(name, _)| name.clone()).collect();
-        let mut before = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = self.failed.lock();
         before.insert(report.probe.name(), failed.clone()).unwrap_or_default() != failed
     }
 
     /// Asks one check by name.
     pub fn ask_one(&self, name: &str) -> Option<Result<(), String>> {
-        let check =
-            self.checks.lock().unwrap_or_else(PoisonError::into_inner).get(name).map(|(_, check)| Arc::clone(check));
+        let check = self.checks.lock().get(name).map(|(_, check)| Arc::clone(check));
         check.map(|check| check())
     }
 }

@@ -1,6 +1,7 @@
 //! What is logged at info level while a test runs.
 
-use std::sync::{Arc, Mutex};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 use tracing::dispatcher::Dispatch;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
@@ -25,7 +26,7 @@ impl Lines {
     }
 
     pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(self.0.lock().clone()).unwrap()
     }
 
     /// How often this was said.
@@ -36,7 +37,7 @@ impl Lines {
 
 impl std::io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
+        self.0.lock().extend(bytes);
         Ok(bytes.len())
     }
 

@@ -1,7 +1,8 @@
 //! The metrics of the process: one registry, and what every process tells about itself (read from `/proc`).
 
+use parking_lot::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
@@ -45,13 +46,13 @@ impl Metrics {
 
     /// Registers more metrics.
     pub fn register<R>(&self, register: impl FnOnce(&mut Registry) -> R) -> R {
-        register(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner))
+        register(&mut self.registry.lock())
     }
 
     /// The OpenMetrics text.
     pub fn encode(&self) -> String {
         let mut text = String::new();
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let registry = self.registry.lock();
         // Writing to a string cannot fail; a collector that does leaves what was written before it.
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text

@@ -1,4 +1,4 @@
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -40,7 +40,7 @@ async fn where_the_watch_is_forbidden_the_list_is_polled() {
         if is_watch(&request.query) {
             return (403, Scenario::status(403, "Forbidden", "cannot watch"));
         }
-        (200, shown.lock().unwrap().clone())
+        (200, shown.lock().clone())
     });
     let (reflector, cache) = reflector(&scenario);
     let mut status = reflector.status();
@@ -53,7 +53,7 @@ async fn where_the_watch_is_forbidden_the_list_is_polled() {
 
     let mut touched = cache.subscribe();
     assert_eq!(touched.next().await.unwrap(), "a");
-    *content.lock().unwrap() = list(&[("a", "2")]);
+    *content.lock() = list(&[("a", "2")]);
     assert_eq!(touched.next().await.unwrap(), "a");
     assert_eq!(*cache.get(&"a".to_owned()).unwrap(), "2");
     assert_eq!(check(), Ok(()));
@@ -270,7 +270,7 @@ async fn what_rests_after_a_failed_watch_is_listed_once_and_is_not_taken_for_out
         if !is_watch(&request.query) {
             return (200, list(&[("a", "1")]));
         }
-        let mut watches = watches.lock().unwrap();
+        let mut watches = watches.lock();
         *watches += 1;
         if *watches == 1 { (500, Scenario::status(500, "InternalError", "once")) } else { (0, Value::Null) }
     });
@@ -326,7 +326,7 @@ async fn an_object_without_a_view_is_not_kept() {
 async fn a_missing_right_is_told_from_other_errors_until_there_is_a_list() {
     let code = Arc::new(Mutex::new(500));
     let answered = Arc::clone(&code);
-    let scenario = Scenario::answering(move |request| match *answered.lock().unwrap() {
+    let scenario = Scenario::answering(move |request| match *answered.lock() {
         200 if is_watch(&request.query) => (0, Value::Null),
         200 => (200, list(&[("a", "1")])),
         code => (code, Scenario::status(code, "Refused", "no")),
@@ -335,7 +335,7 @@ async fn a_missing_right_is_told_from_other_errors_until_there_is_a_list() {
     let mut status = reflector.status();
     let task = tokio::spawn(reflector.run());
     let mut after = async |answer: u16| {
-        *code.lock().unwrap() = answer;
+        *code.lock() = answer;
         tokio::time::sleep(TRY_WATCH_AGAIN * 2).await;
         let status = status.borrow_and_update();
         (status.forbidden, status.error.is_some())

@@ -1,7 +1,8 @@
 //! A scripted stand-in for an API server behind a real `kube::Client`, for tests of request bodies and of what follows an answer.
 
+use parking_lot::Mutex;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use http::{Request, Response};
 use kube::Client;
@@ -67,7 +68,7 @@ impl Scenario {
             body: serde_json::from_slice(&bytes).unwrap_or(Value::Null),
         };
         let (code, body) = (self.answer)(&seen);
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+        self.seen.lock().push(seen);
         if code == 0 {
             std::future::pending::<()>().await;
         }
@@ -77,7 +78,7 @@ impl Scenario {
 
     /// Every request so far, in order.
     pub fn requests(&self) -> Vec<Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seen.lock().clone()
     }
 
     /// Requests so far that change something.
@@ -87,7 +88,7 @@ impl Scenario {
 
     /// Forgets the requests so far.
     pub fn clear(&self) {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.seen.lock().clear();
     }
 
     /// The body of a refusal.

@@ -1,11 +1,12 @@
 //! Directories of a run, and the janitor who removes them when this process can no longer do it.
 
+use parking_lot::Mutex;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 
@@ -112,7 +113,7 @@ pub fn remove_at_the_end(leftover: Leftover<'_>) -> Result<()> {
             None => return Ok(()), // it has ended
         },
     };
-    let mut janitor = JANITOR.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut janitor = JANITOR.lock();
     if janitor.is_none() {
         // Its own process group: Ctrl-C reaches the test, and the janitor's work begins only then.
         let mut child = Command::new("sh")

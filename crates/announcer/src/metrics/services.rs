@@ -1,7 +1,7 @@
 //! kube-vip's metrics of each Service, counted where things pass by: what the watch shows and what is told.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use prometheus_client::metrics::counter::Counter;
@@ -96,7 +96,7 @@ impl Services {
 
     /// The watch shows it so, or shows it no more.
     pub fn seen(&self, key: &ServiceKey, view: Option<&ServiceView>, now: Instant) {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut begun = self.begun.lock();
         let Some(view) = view else {
             begun.remove(key);
             for reason in [NEW_INSTANCE, UPDATE_SERVICE] {
@@ -117,7 +117,7 @@ impl Services {
 
     /// In these elections this node takes part now, and in no others.
     pub fn campaigns(&self, wanted: &BTreeSet<LeaseKey>) {
-        let mut campaigning = self.campaigning.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut campaigning = self.campaigning.lock();
         for lease in wanted.difference(&campaigning) {
             self.attempts.get_or_create(&of_service(lease)).inc();
         }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 use l2::Netlink;
-use runtime::cache::{Cache, Told};
+use runtime::cache::{Cache, CacheEvent};
 use runtime::health::Matters;
 use runtime::reflect::Reflector;
 use runtime::shutdown::Token;
@@ -85,12 +85,12 @@ fn reflector(
 
 async fn feed_services(cache: Cache<ServiceKey, Seen>, inputs: mpsc::UnboundedSender<Input>, stop: Token) {
     let feed = cache.follow(|told| match told {
-        Told::Object(key, seen) => {
+        CacheEvent::Object(key, seen) => {
             let cluster_ips = seen.map(|seen| seen.cluster_ips.clone()).unwrap_or_default();
             let _ = inputs.send(Input::ClusterIps(key.clone(), cluster_ips));
             let _ = inputs.send(Input::Service(key.clone(), seen.and_then(|seen| seen.view.clone())));
         }
-        Told::Listed => {
+        CacheEvent::Listed => {
             let _ = inputs.send(Input::Synced);
         }
     });

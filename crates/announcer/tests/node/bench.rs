@@ -1,12 +1,13 @@
 //! The bench: a cable with a server at one end and the node under test at the other.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use announcer::Config;
@@ -67,7 +68,7 @@ impl Api {
         let (name, status) = path.strip_suffix("/status").map_or((path.as_str(), false), |name| (name, true));
         let method = request.method().clone();
         let body = request.into_body().collect_bytes().await.expect("a request body");
-        let mut services = self.services.lock().unwrap();
+        let mut services = self.services.lock();
         let Some(old) = services.get(name).cloned() else {
             return respond(
                 404,
@@ -92,7 +93,7 @@ impl Api {
             stored["metadata"] = new["metadata"].take();
             stored["spec"] = new["spec"].take();
         }
-        self.writes.lock().unwrap().push(format!("{name}{}", if status { "/status" } else { "" }));
+        self.writes.lock().push(format!("{name}{}", if status { "/status" } else { "" }));
         self.store(&mut services, name, stored.clone());
         respond(200, &services[name])
     }
@@ -102,18 +103,18 @@ impl Api {
             object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) + 1;
         object["metadata"]["resourceVersion"] = json!(version.to_string());
         services.insert(name.to_owned(), object.clone());
-        if let Some(inputs) = &*self.changed.lock().unwrap() {
+        if let Some(inputs) = &*self.changed.lock() {
             let _ = inputs.send(input(name, Some(object)));
         }
     }
 
     pub fn get(&self, name: &str) -> Value {
-        self.services.lock().unwrap().get(name).cloned().unwrap_or_default()
+        self.services.lock().get(name).cloned().unwrap_or_default()
     }
 
     /// How many Services have an address that clients are told.
     pub fn count_published(&self) -> usize {
-        let services = self.services.lock().unwrap();
+        let services = self.services.lock();
         services.values().filter(|object| object["status"]["loadBalancer"]["ingress"][0]["ip"].is_string()).count()
     }
 
@@ -296,7 +297,7 @@ impl Bench {
             "metadata": {"namespace": "default", "name": name, "uid": uid(name), "annotations": annotations},
             "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "protocol": "TCP"}]},
         });
-        let mut services = self.api.services.lock().unwrap();
+        let mut services = self.api.services.lock();
         self.api.store(&mut services, name, object);
     }
 
@@ -304,12 +305,12 @@ impl Bench {
     pub fn annotate(&self, name: &str, key: &str, value: &str) {
         let mut object = self.api.get(name);
         object["metadata"]["annotations"][key] = json!(value);
-        let mut services = self.api.services.lock().unwrap();
+        let mut services = self.api.services.lock();
         self.api.store(&mut services, name, object);
     }
 
     pub fn delete(&self, name: &str) {
-        self.api.services.lock().unwrap().remove(name);
+        self.api.services.lock().remove(name);
         if let Some(life) = &self.life {
             let _ = life.inputs.send(input(name, None));
         }
@@ -324,12 +325,12 @@ impl Bench {
     /// The API is there, and says this of the Lease.
     pub fn sync(&mut self, lease: LeaseState) {
         let sender = self.life.as_ref().expect("started").inputs.clone();
-        for (name, object) in self.api.services.lock().unwrap().iter() {
+        for (name, object) in self.api.services.lock().iter() {
             let _ = sender.send(input(name, Some(object.clone())));
         }
         let _ = sender.send(Input::Synced);
         let _ = sender.send(Input::Lease(lease));
-        *self.api.changed.lock().unwrap() = Some(sender);
+        *self.api.changed.lock() = Some(sender);
     }
 
     /// Starts the process while the API is away.
@@ -362,7 +363,7 @@ impl Bench {
             tokio::spawn(connection),
             tokio::spawn(async move {
                 while let Some(entry) = entries.recv().await {
-                    events.lock().unwrap().push(entry);
+                    events.lock().push(entry);
                 }
             }),
             tokio::spawn(async move {
@@ -379,7 +380,7 @@ impl Bench {
 
     /// Ends the process as SIGKILL does: nothing is cleaned up.
     pub async fn kill(&mut self) {
-        *self.api.changed.lock().unwrap() = None;
+        *self.api.changed.lock() = None;
         if let Some(life) = self.life.take() {
             life.node.abort();
             let _ = life.node.await;
@@ -411,11 +412,11 @@ impl Bench {
     }
 
     pub fn reasons(&self) -> Vec<String> {
-        self.events.lock().unwrap().iter().map(|entry| entry.reason.clone()).collect()
+        self.events.lock().iter().map(|entry| entry.reason.clone()).collect()
     }
 
     pub fn told(&self, reason: &str) -> Option<String> {
-        self.events.lock().unwrap().iter().rev().find(|entry| entry.reason == reason).map(|entry| entry.message.clone())
+        self.events.lock().iter().rev().find(|entry| entry.reason == reason).map(|entry| entry.message.clone())
     }
 
     /// Waits until `condition` holds.
@@ -428,11 +429,10 @@ impl Bench {
                 self.vips(),
                 self.events
                     .lock()
-                    .unwrap()
                     .iter()
                     .map(|entry| format!("{}: {}", entry.reason, entry.message))
                     .collect::<Vec<_>>(),
-                self.api.writes.lock().unwrap(),
+                self.api.writes.lock(),
                 self.leases(),
                 self.log()
             );

@@ -32,7 +32,7 @@ fn a_service_gets_a_lease_on_its_own_macvlan_with_two_writes() {
         assert!(mac.starts_with("02:") && link.contains(&mac), "{link}");
         assert_eq!(bench.api.annotation("lan", "kube-vip.io/requestedIP"), address);
         assert!(bench.leases().contains(&mac) && bench.leases().contains(&address));
-        assert_eq!(*bench.api.writes.lock().unwrap(), ["lan", "lan/status"]);
+        assert_eq!(*bench.api.writes.lock(), ["lan", "lan/status"]);
         bench
             .eventually("only the macvlan answers, not the node's own interface", |bench| {
                 bench.neighbour(&address).contains(&mac)
@@ -65,7 +65,7 @@ fn the_lease_is_renewed_in_time_by_unicast() {
         bench.eventually("it was renewed twice", |bench| acks(bench) >= 3).await;
         assert_eq!(leased(bench, "lan"), Some(address));
         assert_eq!(bench.log().matches("DHCPDISCOVER(").count(), 1, "by REQUEST alone");
-        assert_eq!(bench.api.writes.lock().unwrap().len(), 2, "no write per renewal");
+        assert_eq!(bench.api.writes.lock().len(), 2, "no write per renewal");
     });
 }
 
@@ -164,13 +164,13 @@ fn a_killed_process_is_followed_by_one_that_adopts() {
         let address = started(bench, "lan").await;
         let index = shell("ip", &format!("-o link show {}", macvlan("lan")));
         bench.kill().await;
-        let writes = bench.api.writes.lock().unwrap().len();
+        let writes = bench.api.writes.lock().len();
         bench.start();
         let same = |bench: &Bench| leased(bench, "lan").as_deref() == Some(address.as_str());
         bench.always("it stays on", Duration::from_secs(3), same).await;
         let after = shell("ip", &format!("-o link show {}", macvlan("lan")));
         assert_eq!(index.split(':').next(), after.split(':').next(), "the same macvlan");
-        assert_eq!(bench.api.writes.lock().unwrap().len(), writes);
+        assert_eq!(bench.api.writes.lock().len(), writes);
     });
 }
 

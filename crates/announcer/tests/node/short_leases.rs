@@ -1,8 +1,9 @@
 //! A DHCP server for what dnsmasq does not do: leases of seconds, another address in the middle of one, silence without being away.
 
+use parking_lot::Mutex;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -57,7 +58,7 @@ impl ShortLeases {
                 let Ok((length, _)) = socket.recv_from(&mut buffer) else { continue };
                 let request = &buffer[..length];
                 let Some(kind) = option(request, 53).map(|value| value[0]) else { continue };
-                messages.lock().unwrap().push(kind);
+                messages.lock().push(kind);
                 let reply = match kind {
                     DISCOVER => OFFER,
                     REQUEST => ACK,
@@ -88,7 +89,7 @@ impl ShortLeases {
 
     /// How often it was asked for a new lease, and how often to grant or to extend one.
     pub fn asked(&self) -> (usize, usize) {
-        let messages = self.messages.lock().unwrap();
+        let messages = self.messages.lock();
         let count = |kind: u8| messages.iter().copied().filter(|message| *message == kind).count();
         (count(DISCOVER), count(REQUEST))
     }

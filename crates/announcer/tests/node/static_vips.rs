@@ -15,11 +15,11 @@ fn an_address_is_set_published_with_two_writes_and_kept() {
         bench.create("web", &[(IPS, "10.77.0.50,fd00::50")]);
         bench.eventually("both families are published", |bench| bench.api.published("web").len() == 2).await;
         assert_eq!(bench.vips(), ["eth0 10.77.0.50/32", "eth0 fd00::50/128"]);
-        assert_eq!(*bench.api.writes.lock().unwrap(), ["web", "web/status"]);
+        assert_eq!(*bench.api.writes.lock(), ["web", "web/status"]);
         assert_eq!(bench.api.annotation("web", "kube-vip.io/vipHost"), "node-1");
         bench.eventually("others can reach it", |bench| bench.neighbour("10.77.0.50").contains("lladdr")).await;
         bench.always("it stays beyond its deadline", Duration::from_secs(3), |bench| bench.vips().len() == 2).await;
-        assert_eq!(bench.api.writes.lock().unwrap().len(), 2);
+        assert_eq!(bench.api.writes.lock().len(), 2);
         bench.delete("web");
         bench.eventually("nothing is left", |bench| bench.vips().is_empty()).await;
     });
@@ -75,12 +75,12 @@ fn a_killed_process_leaves_nothing_uncovered_and_the_next_one_adopts() {
         bench.create("web", &[(IPS, "10.77.0.50")]);
         bench.start();
         bench.eventually("it is published", |bench| bench.api.published("web").len() == 1).await;
-        let writes = bench.api.writes.lock().unwrap().len();
+        let writes = bench.api.writes.lock().len();
         bench.kill().await;
         bench.always("the kernel answers on", Duration::from_secs(2), |bench| bench.vips().len() == 1).await;
         bench.start();
         bench.always("it is never taken off", Duration::from_secs(3), |bench| bench.vips().len() == 1).await;
-        assert_eq!(bench.api.writes.lock().unwrap().len(), writes, "a restart writes nothing");
+        assert_eq!(bench.api.writes.lock().len(), writes, "a restart writes nothing");
     });
 }
 

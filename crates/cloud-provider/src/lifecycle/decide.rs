@@ -37,7 +37,7 @@ pub(super) struct Answer {
 
 /// What is kept about a Node between passes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Memory {
+pub(super) struct NodeState {
     absent: u32,
     uid: Option<Uid>,
     /// Since when the machine has been off, in every pass.
@@ -59,7 +59,7 @@ pub(super) const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 /// up to this.
 const AFTER_REFUSALS: Duration = Duration::from_hours(1);
 
-impl Memory {
+impl NodeState {
     /// The deletion of the Node was refused: from now on nobody asks for its machine for a while, and then two looks decide again.
     pub(super) fn refuse(&mut self, now: Instant) {
         let times = self.refused.as_ref().map_or(0, |refused| refused.times);
@@ -92,7 +92,7 @@ pub(super) struct Circumstances {
     pub(super) now: Instant,
 }
 
-impl Memory {
+impl NodeState {
     /// In so many passes in a row the machine was proven absent.
     pub(super) fn proofs(&self) -> u32 {
         self.absent
@@ -137,11 +137,11 @@ fn is_our_out_of_service_taint(taint: &Taint) -> bool {
     taint.key == OUT_OF_SERVICE && taint.value.as_deref() == Some(OURS)
 }
 
-pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut Memory, circumstances: Circumstances) -> Action {
+pub(super) fn decide(node: &NodeView, answer: Answer, memory: &mut NodeState, circumstances: Circumstances) -> Action {
     let Circumstances { out_of_service_after, steady_since, now } = circumstances;
     let uid = Some(node.uid.clone());
     if memory.uid != uid {
-        *memory = Memory { uid, ..Memory::default() };
+        *memory = NodeState { uid, ..NodeState::default() };
     }
     let before = std::mem::take(&mut memory.absent);
     let off_before = memory.off.take();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     fn run(node: &NodeView, answers: impl IntoIterator<Item = Answer>) -> Action {
-        let mut memory = Memory::default();
+        let mut memory = NodeState::default();
         let decide = |answer| decide(node, answer, &mut memory, at(Instant::now(), None));
         answers.into_iter().map(decide).last().unwrap()
     }
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_node_that_was_registered_anew_starts_from_nothing() {
-        let mut memory = Memory::default();
+        let mut memory = NodeState::default();
         decide(&with(Some(Ready::False)), gone(), &mut memory, at(Instant::now(), None));
         let anew = NodeView { uid: Uid("another".into()), ..with(Some(Ready::False)) };
         assert!(matches!(decide(&anew, gone(), &mut memory, at(Instant::now(), None)), Action::Watch(_)));
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn becoming_ready_takes_the_suspicion_back() {
-        let mut memory = Memory::default();
+        let mut memory = NodeState::default();
         decide(&with(Some(Ready::False)), gone(), &mut memory, at(Instant::now(), None));
         decide(&with(Some(Ready::True)), Answer::default(), &mut memory, at(Instant::now(), None));
         assert!(matches!(
@@ -301,7 +301,7 @@ mod tests {
         let after = Duration::from_mins(5);
         let start = Instant::now();
         let mut off = NodeView { taints: vec![shutdown()], ..with(Some(Ready::Unknown)) };
-        let mut memory = Memory::default();
+        let mut memory = NodeState::default();
         let mut look = |node: &NodeView, power, wanted, seconds| {
             decide(node, exists(power), &mut memory, at(start + Duration::from_secs(seconds), wanted))
         };
@@ -330,7 +330,7 @@ mod tests {
         let after = Duration::from_secs(15);
         let start = Instant::now();
         let off = NodeView { taints: vec![shutdown()], ..with(Some(Ready::Unknown)) };
-        let mut memory = Memory::default();
+        let mut memory = NodeState::default();
         let mut look = |seconds, steady: Option<u64>| {
             let instant = |seconds| start + Duration::from_secs(seconds);
             let circumstances = Circumstances {
@@ -370,7 +370,7 @@ mod tests {
     fn after_a_refusal_a_node_rests_for_longer_each_time_until_it_is_ready_or_another_one() {
         let start = Instant::now();
         let lost = with(Some(Ready::Unknown));
-        let mut memory = Memory::default();
+        let mut memory = NodeState::default();
         for (times, minutes) in [(1, 10), (2, 20), (3, 40), (4, 60), (5, 60), (20, 60)] {
             while memory.refused.as_ref().map_or(0, |refused| refused.times) < times {
                 decide(&lost, gone(), &mut memory, at(start, None));

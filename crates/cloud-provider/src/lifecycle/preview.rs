@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::breaker::{Allowed, allowed};
-use super::decide::{self, Action, Circumstances, Memory};
+use super::decide::{self, Action, Circumstances, NodeState};
 use super::{PARALLEL, ask};
 use crate::node::taints_value;
 use crate::preview::{Outlook, Place, Target, Verb, Write};
@@ -21,7 +21,7 @@ pub(crate) async fn preview(provider: &dyn Instances, nodes: &[Arc<NodeView>]) -
     let mut outlook = Outlook::default();
     let mut doomed = Vec::new();
     for (node, answer) in answers {
-        let mut memory = Memory::default();
+        let mut memory = NodeState::default();
         let now = Instant::now();
         let circumstances = Circumstances { out_of_service_after: None, steady_since: Some(now), now };
         let mut look = || decide::decide(node, answer.clone(), &mut memory, circumstances);

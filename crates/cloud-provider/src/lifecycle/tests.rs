@@ -1,6 +1,6 @@
 //! The controller against a scripted API server and a scripted cloud.
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
@@ -35,7 +35,7 @@ impl Instances for Cloud {
 
     async fn existence(&self, _: &NodeView) -> Existence {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        self.existence.lock().unwrap().clone()
+        self.existence.lock().clone()
     }
 
     async fn power(&self, _: &NodeView) -> Power {
@@ -48,7 +48,7 @@ impl Instances for Cloud {
     }
 
     async fn power_now(&self, _: &NodeView) -> Power {
-        self.power_now.lock().unwrap().clone()
+        self.power_now.lock().clone()
     }
 
     fn steady_since(&self) -> Option<Instant> {
@@ -116,9 +116,9 @@ async fn a_node_without_machine_is_deleted_at_the_second_look_as_it_was_judged_a
 async fn an_answer_in_doubt_starts_the_count_anew() {
     let mut test = Test::new(gone(), Power::On, deleted);
     test.controller.pass().await;
-    *test.cloud.existence.lock().unwrap() = Existence::Unknown("Harvester is away".into());
+    *test.cloud.existence.lock() = Existence::Unknown("Harvester is away".into());
     test.controller.pass().await;
-    *test.cloud.existence.lock().unwrap() = gone();
+    *test.cloud.existence.lock() = gone();
     test.controller.pass().await;
     assert_eq!(test.scenario.requests().len(), 0);
 }
@@ -159,13 +159,13 @@ async fn a_node_is_out_of_service_only_if_the_cloud_itself_says_that_its_machine
         let keys = |seen: &Seen| seen.body["spec"]["taints"].to_string().contains(OUT_OF_SERVICE);
         test.scenario.requests().iter().filter(|seen| keys(seen)).count()
     };
-    *test.cloud.power_now.lock().unwrap() = Power::On;
+    *test.cloud.power_now.lock() = Power::On;
     for _ in 0..10 {
         test.controller.pass().await;
         tokio::time::advance(Duration::from_secs(5)).await;
     }
     assert_eq!(tainted(&test), 0, "the cache is wrong, and its word begins to count anew each time");
-    *test.cloud.power_now.lock().unwrap() = Power::Off;
+    *test.cloud.power_now.lock() = Power::Off;
     for _ in 0..5 {
         test.controller.pass().await;
         tokio::time::advance(Duration::from_secs(5)).await;
@@ -297,7 +297,7 @@ async fn nodes_that_are_too_many_are_looked_at_again_and_told_again_after_a_whil
     assert_eq!((test.scenario.writes().len(), test.told().len()), (0, 3));
     assert!(test.cloud.asked.load(Ordering::Relaxed) <= 4 * 2 * 3);
     // Their machines are there again.
-    *test.cloud.existence.lock().unwrap() = Existence::Exists;
+    *test.cloud.existence.lock() = Existence::Exists;
     test.controller.pass().await;
     assert!(test.controller.barred.is_none());
 }

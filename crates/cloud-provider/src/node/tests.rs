@@ -33,8 +33,8 @@ fn machine() -> InstanceMetadata {
 #[async_trait]
 impl Instances for Cloud {
     async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError> {
-        self.asked.lock().unwrap().push(node.name.clone());
-        self.machine.lock().unwrap().pop_front().unwrap_or_else(|| Ok(machine()))
+        self.asked.lock().push(node.name.clone());
+        self.machine.lock().pop_front().unwrap_or_else(|| Ok(machine()))
     }
 
     async fn existence(&self, _: &NodeView) -> Existence {
@@ -54,7 +54,7 @@ impl Instances for Cloud {
     }
 
     fn wakes(&self) -> BoxStream<'static, NodeWake> {
-        let receiver = self.wakes.lock().unwrap().take().expect("asked once");
+        let receiver = self.wakes.lock().take().expect("asked once");
         futures::stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|wake| (wake, receiver)) })
             .boxed()
     }
@@ -122,11 +122,11 @@ impl Test {
     }
 
     fn will_answer(&self, answers: impl IntoIterator<Item = Result<InstanceMetadata, ProviderError>>) {
-        self.cloud.machine.lock().unwrap().extend(answers);
+        self.cloud.machine.lock().extend(answers);
     }
 
     fn asked(&self) -> usize {
-        std::mem::take(&mut *self.cloud.asked.lock().unwrap()).len()
+        std::mem::take(&mut *self.cloud.asked.lock()).len()
     }
 
     fn told(&mut self) -> Vec<String> {
@@ -177,7 +177,7 @@ async fn a_refused_node_stays_tainted_and_its_user_hears_once_which_step_is_miss
     test.will_answer([Err(missing()), Err(missing()), Err(missing()), Err(gone)]);
     assert_eq!(test.controller.process("n").await, Next::BackOff);
     assert_eq!(test.told(), Vec::<String>::new(), "it may pass in a moment");
-    test.controller.memory.lock().unwrap().get_mut("n").unwrap().refused_since = Instant::now().checked_sub(SETTLING);
+    test.controller.memory.lock().get_mut("n").unwrap().refused_since = Instant::now().checked_sub(SETTLING);
     assert_eq!(test.controller.process("n").await, Next::BackOff);
     assert_eq!(
         test.told(),
@@ -248,7 +248,7 @@ async fn a_beta_label_is_copied_without_asking_the_cloud() {
 async fn all_nodes_are_looked_at_at_start_then_every_five_minutes_and_on_a_wake_up() {
     let test = Test::new((0..50).map(|number| settled(&format!("n{number}"))));
     let Test { controller, cloud, scenario, wake, .. } = test;
-    let asked = || std::mem::take(&mut *cloud.asked.lock().unwrap()).len();
+    let asked = || std::mem::take(&mut *cloud.asked.lock()).len();
     let stop = Token::new();
     let task = tokio::spawn(controller.run(stop.clone()));
     tokio::time::sleep(Duration::from_secs(1)).await;

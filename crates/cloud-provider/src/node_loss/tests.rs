@@ -1,4 +1,4 @@
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 use async_trait::async_trait;
 use contract::keys::cloudprovider::CARD;
@@ -57,17 +57,17 @@ impl Api2 {
     }
 
     fn ready(&self) -> (Value, Value) {
-        let (pod, slice) = &*self.0.lock().unwrap();
+        let (pod, slice) = &*self.0.lock();
         (pod["status"]["conditions"][0]["status"].clone(), slice["endpoints"][0]["conditions"]["ready"].clone())
     }
 
     /// As a kubelet writes it.
     fn kubelet(&self) {
-        self.0.lock().unwrap().0["status"]["conditions"][0] = json!({"type": "Ready", "status": "True"});
+        self.0.lock().0["status"]["conditions"][0] = json!({"type": "Ready", "status": "True"});
     }
 
     fn answer(&self, request: &Request) -> (u16, Value) {
-        let (pod, slice) = &mut *self.0.lock().unwrap();
+        let (pod, slice) = &mut *self.0.lock();
         let list =
             |kind: &str, item: &Value| json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": [item]});
         match (request.method.as_str(), request.path.as_str()) {

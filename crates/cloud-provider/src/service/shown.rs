@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use runtime::error::chain;
 use tokio::time::Instant;
 
-use super::memory::Memory;
+use super::memory::ServiceState;
 use super::{ServiceController, condition};
 use crate::provider::{Ensured, ProviderError};
 use crate::view::ServiceView;
@@ -18,7 +18,7 @@ impl ServiceController {
         &self,
         service: &ServiceView,
         answer: Result<&Ensured, &ProviderError>,
-        memory: &mut Memory,
+        memory: &mut ServiceState,
     ) -> Option<Duration> {
         if memory.shown.as_ref() == Some(&service.conditions) {
             memory.shown = None;

@@ -30,13 +30,13 @@ struct Cloud {
 impl LoadBalancers for Cloud {
     async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError> {
         let call = format!("ensure {} v{} {}", service.key, service.resource_version, service.finalizers.len());
-        self.calls.lock().unwrap().push(call);
-        self.ensure.lock().unwrap().pop_front().unwrap_or(Ok(Ensured::ready(false)))
+        self.calls.lock().push(call);
+        self.ensure.lock().pop_front().unwrap_or(Ok(Ensured::ready(false)))
     }
 
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError> {
-        self.calls.lock().unwrap().push(format!("delete {} {}", service.key, service.uid));
-        self.delete.lock().unwrap().pop_front().unwrap_or(Ok(Deleted::Gone { existed: false }))
+        self.calls.lock().push(format!("delete {} {}", service.key, service.uid));
+        self.delete.lock().pop_front().unwrap_or(Ok(Deleted::Gone { existed: false }))
     }
 
     fn hold(&self, _: &ServiceView) -> Option<Arc<Hold>> {
@@ -45,7 +45,7 @@ impl LoadBalancers for Cloud {
     }
 
     fn wakes(&self) -> BoxStream<'static, ServiceKey> {
-        match self.wakes.lock().unwrap().take() {
+        match self.wakes.lock().take() {
             Some(receiver) => futures::stream::unfold(receiver, |mut receiver| async {
                 receiver.recv().await.map(|key| (key, receiver))
             })
@@ -102,15 +102,15 @@ impl Test {
     }
 
     fn will_ensure(&self, answers: impl IntoIterator<Item = Result<Ensured, ProviderError>>) {
-        self.cloud.ensure.lock().unwrap().extend(answers);
+        self.cloud.ensure.lock().extend(answers);
     }
 
     fn will_delete(&self, answers: impl IntoIterator<Item = Result<Deleted, ProviderError>>) {
-        self.cloud.delete.lock().unwrap().extend(answers);
+        self.cloud.delete.lock().extend(answers);
     }
 
     fn calls(&self) -> Vec<String> {
-        std::mem::take(&mut self.cloud.calls.lock().unwrap())
+        std::mem::take(&mut self.cloud.calls.lock())
     }
 
     fn told(&mut self) -> Vec<String> {
@@ -438,7 +438,7 @@ async fn a_service_with_a_condition_is_released_at_the_first_attempt() {
         view.is_load_balancer = false;
     };
     let mut test = Test::with([finalized(trouble)], Cloud::default(), move |request| {
-        let mut version = version.lock().unwrap();
+        let mut version = version.lock();
         if request.body["metadata"]["resourceVersion"].as_str().is_some_and(|had| had != version.to_string()) {
             return (409, Scenario::status(409, "Conflict", "the object has been modified"));
         }

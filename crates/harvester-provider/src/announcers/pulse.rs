@@ -35,13 +35,13 @@ impl Beat {
 
 /// Leases by name, as looks have shown them.
 #[derive(Debug, Default)]
-pub struct Pulse {
+pub struct AnnouncerLeases {
     beats: BTreeMap<String, Beat>,
     /// When it was looked last, with success or without.
     looked: Option<Instant>,
 }
 
-impl Pulse {
+impl AnnouncerLeases {
     /// These were being renewed before the first look.
     pub fn presume(&mut self, now: Instant, leases: BTreeMap<String, String>) {
         let beats = leases.into_iter().map(|(name, renewal)| (name, Beat { renewal, renewed: Some(now) }));
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn silence_is_missed_only_where_a_lease_was_seen_being_renewed() {
         let start = Instant::now();
-        let mut pulse = Pulse::default();
+        let mut pulse = AnnouncerLeases::default();
         assert_eq!(pulse.look(start, leases(&[])), Finding::Unknown, "another announcer, without Leases");
         let left = [(LOCK, "long ago")];
         for minute in 0..30 {
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn one_of_many_announcers_is_enough_and_nodes_that_are_gone_are_forgotten() {
         let start = Instant::now();
-        let mut pulse = Pulse::default();
+        let mut pulse = AnnouncerLeases::default();
         let mut found = Finding::Unknown;
         for minute in 0..60 {
             let renewal = minute.to_string();
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn an_api_that_was_away_gives_announcers_their_time_anew() {
         let start = Instant::now();
-        let mut pulse = Pulse::default();
+        let mut pulse = AnnouncerLeases::default();
         pulse.look(start, leases(&[(LOCK, "1")]));
         pulse.look(start + MINUTE, leases(&[(LOCK, "2")]));
         (2..=60).for_each(|minute| pulse.blind(start + MINUTE * minute));
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_look_that_fails_now_and_then_hides_nobody_who_is_silent() {
         let start = Instant::now();
-        let mut pulse = Pulse::default();
+        let mut pulse = AnnouncerLeases::default();
         pulse.look(start, leases(&[(LOCK, "1")]));
         pulse.look(start + MINUTE, leases(&[(LOCK, "2")]));
         let missed = (2..30).find(|minute| {
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn an_outage_brings_back_nobody_who_was_missing_before() {
         let start = Instant::now();
-        let mut pulse = Pulse::default();
+        let mut pulse = AnnouncerLeases::default();
         pulse.look(start, leases(&[(LOCK, "1")]));
         pulse.look(start + MINUTE, leases(&[(LOCK, "2")]));
         let late = start + Duration::from_hours(1);

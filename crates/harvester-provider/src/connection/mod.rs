@@ -6,7 +6,7 @@
 mod file;
 mod metrics;
 mod proof;
-mod story;
+mod report;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use file::{CloudConfigFile, Look};
 use metrics::LinkMetrics;
 use proof::Found;
-use story::{Story, Teller};
+use report::{Report, Reporter};
 
 /// How often to look at the file. The kubelet needs up to a minute to bring a changed Secret.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -110,7 +110,7 @@ impl Connection {
             }),
         );
         let returns = switch.returns();
-        let told = Told { object: object.clone(), recorder: recorder.clone() };
+        let told = EventTarget { object: object.clone(), recorder: recorder.clone() };
         tasks.spawn_endless("look for Harvester", switch.clone().watch_over());
         tasks.spawn_endless(
             "story of Harvester",
@@ -142,13 +142,13 @@ impl fmt::Debug for Connection {
 
 /// Where stories go.
 #[derive(Clone)]
-struct Told {
+struct EventTarget {
     object: ObjectReference,
     recorder: Recorder,
 }
 
-impl Told {
-    fn tell(&self, story: &Story) {
+impl EventTarget {
+    fn tell(&self, story: &Report) {
         match story.kind {
             EventKind::Normal => tracing::info!("{}", story.message),
             EventKind::Warning => tracing::warn!("{}", story.message),
@@ -158,9 +158,9 @@ impl Told {
 }
 
 /// Turns what the switch sees into metrics, log lines and Events.
-async fn tell(switch: Switch, file: String, metrics: LinkMetrics, told: Told) -> Infallible {
+async fn tell(switch: Switch, file: String, metrics: LinkMetrics, told: EventTarget) -> Infallible {
     let mut link = switch.link();
-    let mut teller = Teller::default();
+    let mut teller = Reporter::default();
     loop {
         let now = link.borrow_and_update().clone();
         metrics.reachable.set(i64::from(now.away.is_none()));
@@ -182,7 +182,7 @@ struct Follower {
     all_contexts: bool,
     machines: Machines,
     metrics: LinkMetrics,
-    told: Told,
+    told: EventTarget,
     /// Servers that are in use: that of the first context, and others that have proven themselves.
     proven: Vec<String>,
 }
@@ -250,7 +250,7 @@ impl Follower {
     fn failed(&self, text: &str) {
         self.metrics.reloads.get_or_create(&[("result", "failed")]).inc();
         let message = format!("The changed cloud-config cannot be used, going on with the one before: {text}");
-        self.told.tell(&Story { kind: EventKind::Warning, reason: "CloudConfigInvalid", message });
+        self.told.tell(&Report { kind: EventKind::Warning, reason: "CloudConfigInvalid", message });
     }
 
     /// Uses the candidate if it leads to this cluster's machines. It is given back while that is not known.
@@ -313,7 +313,7 @@ impl Follower {
         self.used = config;
         self.metrics.reloads.get_or_create(&[("result", "used")]).inc();
         let message = format!("{} has changed: its credentials and endpoints are in use", file.path().display());
-        self.told.tell(&Story { kind: EventKind::Normal, reason: "CloudConfigReloaded", message });
+        self.told.tell(&Report { kind: EventKind::Normal, reason: "CloudConfigReloaded", message });
     }
 
     /// Further contexts become ways to Harvester when they show one of the machines. A cluster without machines has no proof.

@@ -50,7 +50,7 @@ pub struct Collector {
 
 /// What was told last.
 #[derive(Debug, Default)]
-struct Told {
+struct LastReported {
     names: BTreeSet<String>,
     at: Option<Instant>,
     asked: Option<String>,
@@ -114,7 +114,7 @@ impl Collector {
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
         let mut sweep = Sweep::new(self.settings, Instant::now());
         let mut seen = self.troubles();
-        let mut told = Told { asked: self.asked(), ..Told::default() };
+        let mut told = LastReported { asked: self.asked(), ..LastReported::default() };
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
@@ -183,7 +183,7 @@ impl Collector {
     }
 
     /// Once per list, again before Events expire, and always when asked.
-    fn tell(&self, garbage: &[Garbage], told: &mut Told, events: &Recorder) {
+    fn tell(&self, garbage: &[Garbage], told: &mut LastReported, events: &Recorder) {
         let asked = self.asked();
         let on_demand = std::mem::replace(&mut told.asked, asked.clone()) != asked;
         let names: BTreeSet<String> = garbage.iter().map(|garbage| garbage.lb.name.clone()).collect();
@@ -200,7 +200,7 @@ impl Collector {
             tracing::warn!("{text}");
             events.warning(&object, "GarbageLoadBalancers", &text);
         }
-        *told = Told { names, at: Some(Instant::now()), asked: told.asked.take() };
+        *told = LastReported { names, at: Some(Instant::now()), asked: told.asked.take() };
     }
 
     /// Decision 6: when the turn has come, and if there was no trouble while it was waited for (`seen` until then). What is not sent
@@ -384,7 +384,7 @@ mod tests {
     #[tokio::test]
     async fn garbage_is_told_once_and_always_when_asked() {
         let mut lab = lab(GarbageMode::List, false);
-        let (garbage, mut told) = (lab.collector.look(), Told::default());
+        let (garbage, mut told) = (lab.collector.look(), LastReported::default());
         assert_eq!(garbage.len(), 1);
         lab.collector.tell(&garbage, &mut told, &lab.recorder);
         lab.collector.tell(&garbage, &mut told, &lab.recorder);

@@ -1,7 +1,8 @@
 //! What the controllers ask before they do what cannot be undone: whether an upgrade of the hosts suspends it.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::Stream;
@@ -43,7 +44,7 @@ impl fmt::Debug for Caution {
 
 impl Caution {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// The window, if one is open.

@@ -55,7 +55,7 @@ fn facts(scene: &Scene, silent: Option<i64>) -> Facts {
 
 /// What a replay has cost and told.
 #[derive(Debug, Default)]
-struct Told {
+struct ReplayCost {
     events: Vec<Tell>,
     resyncs: usize,
     /// Changes of what is shown of each Node.
@@ -66,11 +66,11 @@ struct Told {
 
 /// Plays a file with a look every ten seconds; after each step everything is as the file says. With `restarts` each step is followed by
 /// a new process.
-fn play(file: &str, restarts: bool) -> Told {
+fn play(file: &str, restarts: bool) -> ReplayCost {
     let scenes = scenes(file);
     let start = 1_767_225_600;
     let mut upgrade = HostUpgrade::default();
-    let mut told = Told::default();
+    let mut told = ReplayCost::default();
     let mut shown: BTreeMap<String, (Reason, String, String)> = BTreeMap::new();
     let mut written = None;
     let mut away_since = None::<i64>;

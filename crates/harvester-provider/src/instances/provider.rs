@@ -2,10 +2,11 @@
 
 mod finding;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -73,14 +74,14 @@ pub struct HarvesterInstances {
     /// How the watches that fill the two caches are doing.
     watched: [watch::Receiver<Status>; 2],
     requests: Requests,
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Mutex<InstanceState>>,
     asks: mpsc::UnboundedSender<Ask>,
     metrics: Arc<Metrics>,
     caution: Caution,
 }
 
 #[derive(Debug, Default)]
-struct Memory {
+struct InstanceState {
     hostnames: Hostnames,
     /// By VM UID.
     bound: BTreeMap<String, Binding>,
@@ -115,8 +116,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// another name.
 const NODE_LASTS: Duration = Duration::from_mins(30);
 
-fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
-    memory.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(memory: &Mutex<InstanceState>) -> MutexGuard<'_, InstanceState> {
+    memory.lock()
 }
 
 impl HarvesterInstances {
@@ -157,7 +158,7 @@ impl HarvesterInstances {
         self
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn memory(&self) -> MutexGuard<'_, InstanceState> {
         lock(&self.memory)
     }
 

@@ -1,9 +1,10 @@
 //! Which Services name a Service as their primary, and which show an address: found without looking at all of them, so that one
 //! decision costs the same among ten Services and among ten thousand.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cloud_provider::cache::ServiceCache;
 use cloud_provider::view::{ServiceKey, ServiceView};
@@ -74,7 +75,7 @@ impl Neighbours {
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
-        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut index = self.index.lock();
         while let Some(Some(key)) = index.touched.next().now_or_never() {
             let now = self.services.get(&key);
             index.note(key, now);

@@ -3,8 +3,9 @@
 //!
 //! Forgetting an entry too early costs a request that is answered with 409 or changes nothing; it never breaks anything.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cloud_provider::view::{ServiceKey, ServiceView, Uid};
@@ -78,7 +79,7 @@ impl Objects {
 
     /// What is known, with everything that the watch has shown so far.
     fn known(&self) -> MutexGuard<'_, Known> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         while let Some(Some(name)) = known.touched.next().now_or_never() {
             let now = self.cache.get(&name).map(|view| view.uid.clone());
             known.notice(name, now);
@@ -188,7 +189,7 @@ struct Patched {
 impl PatchedServices {
     /// The Service as it is after our last patch.
     pub fn see(&self, service: &ServiceView) -> ServiceView {
-        let mut patches = self.patches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut patches = self.patches.lock();
         let Some(entry) = patches.get(&service.key) else { return service.clone() };
         let outdated = entry.uid != service.uid
             || at_least(&service.resource_version, &entry.resource_version)
@@ -202,23 +203,23 @@ impl PatchedServices {
 
     /// Services whose patch the cache may not show yet.
     pub fn keys(&self) -> Vec<ServiceKey> {
-        self.patches.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+        self.patches.lock().keys().cloned().collect()
     }
 
     /// Remembers a patch and the version of the Service that has it.
     pub fn patched(&self, service: &ServiceView, patch: ServicePatch, resource_version: String) {
         let entry = Patched { uid: service.uid.clone(), resource_version, patch, at: Instant::now() };
-        self.patches.lock().unwrap_or_else(PoisonError::into_inner).insert(service.key.clone(), entry);
+        self.patches.lock().insert(service.key.clone(), entry);
     }
 
     /// The Service needs no load balancer any more: nobody may ever look at it again, which is when the rest is forgotten.
     pub fn forget(&self, service: &ServiceKey) {
-        self.patches.lock().unwrap_or_else(PoisonError::into_inner).remove(service);
+        self.patches.lock().remove(service);
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.patches.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.patches.lock().len()
     }
 }
 

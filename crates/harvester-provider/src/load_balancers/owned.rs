@@ -1,8 +1,9 @@
 //! Which LoadBalancer objects are a Service's: its own by name, and others by proof (decision 11). Usually there is one, under the
 //! name of the rule. There are others after a change of the cluster's name, and while an address moves to another pool.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cloud_provider::view::{ServiceKey, ServiceView, Uid};
 use futures::FutureExt;
@@ -57,7 +58,7 @@ impl Owners {
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
-        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut index = self.index.lock();
         while let Some(Some(name)) = index.touched.next().now_or_never() {
             let key = self.cache.get(&name).and_then(|lb| lb.service_key());
             index.note(name, key);

@@ -54,7 +54,7 @@ impl Lab {
         let server = Scenario::answering(move |request| {
             if let Some(name) = request.path.strip_prefix(SERVICES).filter(|_| request.method == "GET") {
                 let shown = known.get(&key(&format!("default/{name}")));
-                let going = leaving.lock().unwrap().contains(name)
+                let going = leaving.lock().contains(name)
                     || shown.as_ref().is_some_and(|shown| shown.deleting && name == "web");
                 let mut object = live(name, going);
                 if shown.is_some_and(|shown| !shown.is_load_balancer) {
@@ -62,7 +62,7 @@ impl Lab {
                 }
                 return (200, object);
             }
-            answer(request, &mut objects.lock().unwrap(), &mut refuse.lock().unwrap())
+            answer(request, &mut objects.lock(), &mut refuse.lock())
         });
         let nodes = cloud_provider::cache::nodes_with([]);
         let lbs = lb_cache();
@@ -91,7 +91,7 @@ impl Lab {
 
     /// The host changes an object; the watch does not show it yet.
     fn host(&self, change: impl FnOnce(&mut Value)) {
-        let mut stored = self.stored.lock().unwrap();
+        let mut stored = self.stored.lock();
         let object = stored.get_mut(&self.name()).expect("an object");
         change(object);
         bump(object);
@@ -103,7 +103,7 @@ impl Lab {
 
     /// The watch catches up.
     fn watch(&self) {
-        let stored = self.stored.lock().unwrap();
+        let stored = self.stored.lock();
         let view = |object: &Value| LbView::from(&serde_json::from_value::<LoadBalancer>(object.clone()).unwrap());
         self.lbs.replace(stored.iter().map(|(name, object)| (name.clone(), view(object))).collect());
     }
@@ -130,7 +130,7 @@ impl Lab {
 
     /// The API has it that the Service is being deleted, or is gone.
     async fn delete(&self) -> Deleted {
-        self.going.lock().unwrap().insert("web".into());
+        self.going.lock().insert("web".into());
         self.provider.delete(&self.service()).await.unwrap()
     }
 
@@ -297,7 +297,7 @@ async fn a_new_pool_service_costs_one_post_one_patch_and_one_put() {
         service.annotations.insert("kube-vip.io/loadbalancerIPs", IP);
         service.ingress = vec![IP.parse().unwrap()];
     });
-    let before = lab.stored.lock().unwrap()[&lab.name()].clone();
+    let before = lab.stored.lock()[&lab.name()].clone();
     assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false), "bookkeeping is no news for the user");
     let sent = lab.sent();
     assert_eq!(methods(&sent), ["GET", "PUT"]);
@@ -335,7 +335,7 @@ async fn an_object_of_a_former_leader_is_adopted() {
     lab.sent();
     // A new process whose first list is older than the object.
     let successor = Lab::new(vec![service("default/web").done()]);
-    *successor.stored.lock().unwrap() = lab.stored.lock().unwrap().clone();
+    *successor.stored.lock() = lab.stored.lock().clone();
     assert_eq!(successor.ensure().await.unwrap(), Ensured::ready(true));
     assert_eq!(methods(&successor.sent()), ["POST", "GET", "PATCH"]);
 }
@@ -347,11 +347,11 @@ async fn a_conflict_with_the_host_is_answered_by_a_fresh_read() {
     lab.host_books();
     lab.watch();
     lab.sent();
-    *lab.conflicts.lock().unwrap() = 2;
+    *lab.conflicts.lock() = 2;
     lab.ensure().await.unwrap();
     let sent = lab.sent();
     assert_eq!(methods(&sent), ["GET", "PUT", "GET", "PUT", "GET", "PUT"]);
-    assert_eq!(lab.stored.lock().unwrap()[&lab.name()]["status"]["address"], IP);
+    assert_eq!(lab.stored.lock()[&lab.name()]["status"]["address"], IP);
 }
 
 #[tokio::test]
@@ -450,7 +450,7 @@ async fn a_service_that_stays_without_load_balancer_loses_its_address_once() {
     lab.served().await;
     lab.guest(|service| service.is_load_balancer = false);
     lab.delete().await;
-    lab.stored.lock().unwrap().clear();
+    lab.stored.lock().clear();
     lab.watch();
     lab.sent();
     assert!(matches!(lab.delete().await, Deleted::Waiting(waiting) if !waiting.needs_user));
@@ -469,7 +469,7 @@ async fn a_service_that_is_deleted_keeps_its_annotations() {
     lab.served().await;
     lab.guest(|service| (service.is_load_balancer, service.deleting) = (false, true));
     lab.delete().await;
-    lab.stored.lock().unwrap().clear();
+    lab.stored.lock().clear();
     lab.watch();
     lab.sent();
     assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
@@ -512,8 +512,8 @@ async fn what_fails_in_an_outage_that_is_over_is_tried_again_at_once() {
     let ends = Arc::clone(&over);
     let server = Scenario::answering(move |_| {
         // The first of two.
-        if std::mem::take(&mut *ends.lock().unwrap()) {
-            unsettled.lock().unwrap().recoveries += 1;
+        if std::mem::take(&mut *ends.lock()) {
+            unsettled.lock().recoveries += 1;
         }
         (500, Scenario::status(500, "InternalError", "etcd is away"))
     });
@@ -558,7 +558,7 @@ async fn a_change_of_the_object_wakes_its_service_and_a_new_ingress_who_depends_
     assert_eq!(drain().await, ["default/web"]);
     lab.guest(|service| service.ingress = vec![IP.parse().unwrap()]);
     assert_eq!(drain().await, ["default/a", "default/web"]);
-    lab.stored.lock().unwrap().clear();
+    lab.stored.lock().clear();
     lab.watch();
     assert_eq!(drain().await, ["default/web"]);
 }

@@ -1,7 +1,7 @@
 //! The rate limit of the host controller's client, as client-go has it: a token bucket that may be overdrawn, in order of
 //! arrival. host-throughput.md 5.1
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -42,7 +42,7 @@ impl Bucket {
     /// Waits for one token. Reservations are served in the order in which they were made.
     pub async fn take(&self) {
         let Some(tokens) = &self.0 else { return };
-        let wait = tokens.lock().expect("nothing panics while it holds the lock").reserve(Instant::now());
+        let wait = tokens.lock().reserve(Instant::now());
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }

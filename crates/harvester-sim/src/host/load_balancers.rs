@@ -3,8 +3,9 @@
 //! Reads load balancers from the cache and writes them guarded by resourceVersion, as the host does, so its conflicts and its
 //! false alarms come about by themselves.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use harvester_api::load_balancer::{AllocatedAddress, LoadBalancer};
@@ -126,7 +127,7 @@ impl LoadBalancers {
 
     /// When an object was first seen in this stage of its life.
     fn since(&self, lb: &LoadBalancer, stage: &'static str) -> Option<Instant> {
-        let mut first_seen = self.first_seen.lock().expect("nothing panics while it holds the lock");
+        let mut first_seen = self.first_seen.lock();
         Some(*first_seen.entry((lb.uid()?, stage)).or_insert_with(Instant::now))
     }
 
@@ -229,7 +230,7 @@ impl LoadBalancers {
         }
         let dropped = self.world.write_load_balancer(&plan::without_finalizer(lb)).await;
         if let Some(uid) = lb.uid() {
-            let mut first_seen = self.first_seen.lock().expect("nothing panics while it holds the lock");
+            let mut first_seen = self.first_seen.lock();
             first_seen.retain(|(seen, _), _| *seen != uid);
         }
         match dropped {

@@ -39,7 +39,7 @@ async fn pass(world: &World, key: &Key) -> Outcome {
 async fn look_at(world: &World, pool: &IpPool) -> kube::Result<()> {
     let name = pool.name_any();
     if pool.metadata.deletion_timestamp.is_some() {
-        world.allocators.lock().expect("nothing panics while it holds the lock").remove(&name);
+        world.allocators.lock().remove(&name);
         let mut new = pool.clone();
         new.finalizers_mut().retain(|finalizer| finalizer != POOL_FINALIZER);
         if new.finalizers().len() < pool.finalizers().len() {
@@ -70,7 +70,7 @@ async fn look_at(world: &World, pool: &IpPool) -> kube::Result<()> {
         // A booking that came between is not lost: the write conflicts and is tried again on the newer object.
         world.write_pool(&new).await?;
     }
-    world.allocators.lock().expect("nothing panics while it holds the lock").insert(name, Arc::new(ranges));
+    world.allocators.lock().insert(name, Arc::new(ranges));
     Ok(())
 }
 

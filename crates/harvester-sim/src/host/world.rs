@@ -1,9 +1,10 @@
 //! What the host's controllers share: the API, their caches, their pace, and what is to go wrong.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -181,7 +182,7 @@ impl World {
 
     /// Why nothing happens, if nothing happens.
     pub fn backlog(&self) -> Backlogs {
-        let allocators = self.allocators.lock().expect("nothing panics while it holds the lock");
+        let allocators = self.allocators.lock();
         let mut cached = BTreeMap::new();
         for lb in self.load_balancers.state() {
             cached.insert(format!("LoadBalancer/{}", lb.name_any()), lb.resource_version().unwrap_or_default());
@@ -199,7 +200,7 @@ impl World {
 
     /// The allocator of a pool, if the pool controller has built it.
     pub fn allocator(&self, pool: &str) -> Option<Arc<RangeSet>> {
-        self.allocators.lock().expect("nothing panics while it holds the lock").get(pool).cloned()
+        self.allocators.lock().get(pool).cloned()
     }
 
     /// Load balancer from the cache.

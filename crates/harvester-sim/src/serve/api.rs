@@ -1,9 +1,10 @@
 //! The host's API as guests reach it: a proxy before the API server, which does what API servers under load and caches behind others do.
 //! Credentials go through as they are. Without a fault each request is passed on unchanged.
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -73,8 +74,8 @@ impl Front {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Instant, String)>> {
-        self.versions.lock().expect("nothing panics while it holds the lock")
+    fn lock(&self) -> parking_lot::MutexGuard<'_, VecDeque<(Instant, String)>> {
+        self.versions.lock()
     }
 
     /// The version that the cache behind has.

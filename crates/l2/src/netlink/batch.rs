@@ -1,10 +1,11 @@
 //! Many changes in one datagram: two hundred deadlines put off each second cost two system calls, not four hundred and
 //! as many wake-ups.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -37,7 +38,7 @@ impl Batches {
         let (state, count) = (Arc::clone(&self.0), changes.len());
         let work =
             tokio::task::spawn_blocking(move || {
-                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut state = state.lock();
                 let mut results = Vec::with_capacity(changes.len());
                 let mut changes = changes.into_iter().peekable();
                 while changes.peek().is_some() {

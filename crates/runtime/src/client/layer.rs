@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[derive(Debug)]
-    struct Listener(std::time::Instant, std::sync::Mutex<Vec<String>>);
+    struct Listener(std::time::Instant, parking_lot::Mutex<Vec<String>>);
 
     impl ServerTime for Listener {
         fn now(&self) -> std::time::Instant {
@@ -430,7 +430,7 @@ mod tests {
 
         fn answered(&self, asked: std::time::Instant, date: &str) {
             assert_eq!(asked, self.0);
-            self.1.lock().unwrap().push(date.to_owned());
+            self.1.lock().push(date.to_owned());
         }
     }
 
@@ -442,7 +442,7 @@ mod tests {
             let dated = if request.method() == Method::GET { builder.header(DATE, date) } else { builder };
             Ok::<_, BoxError>(dated.body(Body::empty())?)
         });
-        let listener = Arc::new(Listener(std::time::Instant::now(), std::sync::Mutex::default()));
+        let listener = Arc::new(Listener(std::time::Instant::now(), parking_lot::Mutex::default()));
         let settings = Settings::new("guest", &Product::TEST).time(Arc::clone(&listener) as Arc<dyn ServerTime>);
         let layer = ObserveLayer::new(&settings, "https://guest:6443/");
         let services =
@@ -451,7 +451,7 @@ mod tests {
             services.get("web").await.is_err()
                 && services.delete("web", &kube::api::DeleteParams::default()).await.is_err()
         );
-        assert_eq!(*listener.1.lock().unwrap(), [date]);
+        assert_eq!(*listener.1.lock(), [date]);
     }
 
     #[tokio::test]

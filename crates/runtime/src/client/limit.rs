@@ -1,7 +1,8 @@
 //! How many requests are sent per second: `--kube-api-qps` and `--kube-api-burst`. A bucket of tokens as in client-go: who finds it empty
 //! waits for the token that is its own, so that requests leave in the order in which they came.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -34,7 +35,7 @@ impl Limit {
 
     /// Takes a token; how long to wait until it is there.
     pub(super) fn take(&self, now: Instant) -> Duration {
-        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bucket = self.bucket.lock();
         let gained = now.saturating_duration_since(bucket.filled).as_secs_f64() * self.per_second;
         bucket.tokens = (bucket.tokens + gained).min(self.burst) - 1.0;
         bucket.filled = bucket.filled.max(now);

@@ -4,9 +4,10 @@
 //! What the answers say about the other side is kept as a [`Link`]: away since when, credentials refused since when. While it is
 //! away one small question per half second finds out when it is back, and tells everybody who waits.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::convert::Infallible;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -109,7 +110,7 @@ struct Clients {
 struct LeftBehind;
 
 fn lock(ways: &Mutex<Ways>) -> MutexGuard<'_, Ways> {
-    ways.lock().unwrap_or_else(PoisonError::into_inner)
+    ways.lock()
 }
 
 impl Switch {

@@ -34,7 +34,7 @@ async fn server_at(address: &str, codes: &[u16]) -> Server {
             let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
             heard.send_modify(|asked| asked.push(text.lines().next().unwrap_or_default().replace(" HTTP/1.1", "")));
             let code = {
-                let mut codes = codes.lock().unwrap();
+                let mut codes = codes.lock();
                 if codes.len() > 1 { codes.pop_front().unwrap() } else { codes[0] }
             };
             let body = if code < 300 {

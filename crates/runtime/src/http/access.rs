@@ -2,9 +2,9 @@
 //! Kubernetes' own programs. Client certificates are not looked at: the chart has no use for them, and they would need the
 //! `extension-apiserver-authentication` ConfigMap, which the Go provider skips too.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -205,12 +205,12 @@ fn covers(allowed: &str, path: &str) -> bool {
 }
 
 fn kept<K: std::hash::Hash + Eq, V: Clone>(kept: &Kept<K, V>, key: &K) -> Option<V> {
-    let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = kept.lock();
     kept.get(key).filter(|(since, _)| since.elapsed() < KEEP).map(|(_, value)| value.clone())
 }
 
 fn keep<K: std::hash::Hash + Eq, V>(kept: &Kept<K, V>, key: K, value: V) {
-    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = kept.lock();
     kept.retain(|_, (since, _)| since.elapsed() < KEEP);
     if kept.len() < CAPACITY {
         kept.insert(key, (Instant::now(), value));

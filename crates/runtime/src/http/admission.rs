@@ -1,8 +1,9 @@
 //! Who may hold how many connections: whoever opens many must not keep the kubelet out, which would kill the pod for it.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Connections from other hosts at a time. Scrapers need a handful.
 const OTHERS: usize = 128;
@@ -41,7 +42,7 @@ impl Admission {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

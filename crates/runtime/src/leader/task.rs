@@ -1,8 +1,9 @@
 //! Runs an `Elector` against a real Lease: sends its requests, watches, keeps the time, tells who leads.
 
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -114,7 +115,7 @@ impl Election {
     pub fn health(&self) -> Check {
         let renewed = Arc::clone(&self.renewed);
         let patience = self.config.timing.lease_duration + Duration::from_secs(20);
-        Arc::new(move || match *renewed.lock().unwrap_or_else(PoisonError::into_inner) {
+        Arc::new(move || match *renewed.lock() {
             Some(renewed) if renewed.elapsed() > patience => {
                 Err(format!("the Lease was last renewed {} s ago", renewed.elapsed().as_secs()))
             }
@@ -223,7 +224,7 @@ impl Election {
     }
 
     fn publish(&self, elector: &Elector, lease: Option<&DynamicObject>) {
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = elector.renewed();
+        *self.renewed.lock() = elector.renewed();
         let now = elector.leadership();
         let before = self.leadership.borrow().clone();
         if before == now {
@@ -337,7 +338,7 @@ impl Election {
             return if elector.may_name_us() { HandBack::Uncertain } else { HandBack::Done };
         };
         let left = self.hand_back(action, &mut latest).await;
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.renewed.lock() = None;
         self.tell(latest.as_ref(), "stopped leading");
         self.leadership.send_replace(Leadership::Following { holder: String::new() });
         left

@@ -29,7 +29,7 @@ impl Server {
                 if away.load(Ordering::Relaxed) {
                     return (503, Scenario::status(503, "ServiceUnavailable", "away"));
                 }
-                let mut lease = lease.lock().unwrap();
+                let mut lease = lease.lock();
                 if seen.path == PATH && seen.method == "GET" && granted.load(Ordering::Relaxed) {
                     return listed(seen, lease.as_ref(), &granted);
                 }
@@ -40,7 +40,7 @@ impl Server {
     }
 
     fn holder(&self) -> String {
-        let lease = self.lease.lock().unwrap();
+        let lease = self.lease.lock();
         lease.as_ref().map_or("-", |lease| lease["spec"]["holderIdentity"].as_str().unwrap()).to_owned()
     }
 }
@@ -229,13 +229,13 @@ async fn a_put_carries_everything_that_was_in_the_lease() {
     let server = Server::new();
     let first = start(&server, "first", OnLoss::End);
     seconds(1).await;
-    if let Some(lease) = server.lease.lock().unwrap().as_mut() {
+    if let Some(lease) = server.lease.lock().as_mut() {
         lease["metadata"]["labels"] = json!({"kept": "yes"});
         lease["spec"]["future"] = json!(1);
         lease["metadata"]["resourceVersion"] = json!("100");
     }
     seconds(3).await;
-    let lease = server.lease.lock().unwrap().clone().unwrap();
+    let lease = server.lease.lock().clone().unwrap();
     assert!(first.leads());
     assert_eq!((&lease["metadata"]["labels"]["kept"], &lease["spec"]["future"]), (&json!("yes"), &json!(1)));
     assert_ne!(lease["metadata"]["resourceVersion"], json!("100"), "it was renewed since");

@@ -1,8 +1,9 @@
 //! `workqueue_*` with client-go's names, so that existing dashboards work.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -65,7 +66,7 @@ impl WorkQueueMetrics {
     pub fn queue(&self, name: &'static str) -> QueueMetrics {
         let labels = [("name", name)];
         let work = Arc::new(Running::default());
-        self.running.queues.lock().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::clone(&work));
+        self.running.queues.lock().insert(name, Arc::clone(&work));
         QueueMetrics {
             depth: self.depth.get_or_create_owned(&labels),
             adds: self.adds.get_or_create_owned(&labels),
@@ -138,16 +139,16 @@ struct Running {
 impl Running {
     fn start(&self) -> u64 {
         let job = self.next.fetch_add(1, Ordering::Relaxed);
-        self.started.lock().unwrap_or_else(PoisonError::into_inner).insert(job, Instant::now());
+        self.started.lock().insert(job, Instant::now());
         job
     }
 
     fn finish(&self, job: u64) {
-        self.started.lock().unwrap_or_else(PoisonError::into_inner).remove(&job);
+        self.started.lock().remove(&job);
     }
 
     fn ages(&self) -> Vec<f64> {
-        let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = self.started.lock();
         started.values().map(|start| start.elapsed().as_secs_f64()).collect()
     }
 }
@@ -163,7 +164,7 @@ type Fold = fn(&[f64]) -> f64;
 
 impl Collector for RunningQueues {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = self.queues.lock();
         let metrics: [(&str, &str, Fold); 2] = [
             (
                 "workqueue_unfinished_work_seconds",

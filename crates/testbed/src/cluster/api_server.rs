@@ -1,9 +1,10 @@
 //! A kube-apiserver in a namespace, with its authority and the ways to it.
 
+use parking_lot::Mutex;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -269,7 +270,7 @@ impl ApiServer {
         }
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
-        self.process.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn slot(&self) -> parking_lot::MutexGuard<'_, Option<Process>> {
+        self.process.lock()
     }
 }

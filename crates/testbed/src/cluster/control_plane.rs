@@ -1,9 +1,10 @@
 //! The guest cluster's control plane: etcd and kube-apiserver, and if wanted the controller manager and the scheduler.
 
+use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Namespace as KubeNamespace, ServiceAccount};
@@ -212,8 +213,8 @@ impl ControlPlane {
         self.etcd.urls()
     }
 
-    fn controller_slot(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
-        self.controller_manager.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn controller_slot(&self) -> parking_lot::MutexGuard<'_, Option<Process>> {
+        self.controller_manager.lock()
     }
 }
 

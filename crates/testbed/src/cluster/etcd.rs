@@ -1,8 +1,9 @@
 //! etcd: one member beside the API server, or several on machines of their own that can be lost.
 
+use parking_lot::Mutex;
 use std::net::Ipv4Addr;
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -185,7 +186,7 @@ impl Member {
         serde_json::from_str(&answer).with_context(|| format!("{} answered {answer:?}", self.name))
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> parking_lot::MutexGuard<'_, Option<Process>> {
+        self.process.lock()
     }
 }

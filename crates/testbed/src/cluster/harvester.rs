@@ -1,9 +1,10 @@
 //! The Harvester side: an API server of its own on the same etcd, and `harvester-sim` as a process beside it.
 
+use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -219,8 +220,8 @@ impl HarvesterSide {
         self.api_server.file("ca.crt")
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
-        self.sim.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn slot(&self) -> parking_lot::MutexGuard<'_, Option<Process>> {
+        self.sim.lock()
     }
 }
 

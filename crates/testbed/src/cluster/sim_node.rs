@@ -1,10 +1,11 @@
 //! A node without kubelet: a host with a Node object and a real kube-proxy. Its pods are echo servers of ours in namespaces.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -254,7 +255,7 @@ impl SimNode {
 
     /// No more renewals of the node's Lease: the controller manager turns it NotReady after its grace period.
     pub fn stop_heartbeat(&self) {
-        drop(self.heartbeat.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
+        drop(self.heartbeat.lock().take());
     }
 
     /// Renews the node's Lease every 10 s, as a kubelet does.
@@ -277,7 +278,7 @@ impl SimNode {
                 let _ = leases.patch(&name, &PatchParams::apply("testbed-kubelet").force(), &Patch::Apply(&lease)).await;
             }
         })?;
-        *self.heartbeat.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(task);
+        *self.heartbeat.lock() = Some(task);
         Ok(())
     }
 
@@ -291,8 +292,8 @@ impl SimNode {
         Ok(())
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
-        self.proxy.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn slot(&self) -> parking_lot::MutexGuard<'_, Option<Process>> {
+        self.proxy.lock()
     }
 }
 

@@ -1,8 +1,9 @@
 //! One long-lived TCP connection, as a database client or a stream keeps it.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -90,7 +91,7 @@ impl Connection {
 }
 
 fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
-    journal.lock().unwrap_or_else(PoisonError::into_inner)
+    journal.lock()
 }
 
 async fn talk(target: SocketAddr, interval: Duration, journal: &Mutex<Journal>) -> std::io::Result<()> {

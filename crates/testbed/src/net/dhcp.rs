@@ -1,8 +1,9 @@
 //! A real DHCP server (dnsmasq) that can be away, frozen, or change its mind.
 
+use parking_lot::Mutex;
 use std::net::Ipv4Addr;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -167,8 +168,8 @@ impl DhcpServer {
         act(self.slot().as_ref().context("the DHCP server is not running")?)
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
-        self.process.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn slot(&self) -> parking_lot::MutexGuard<'_, Option<Process>> {
+        self.process.lock()
     }
 }
 

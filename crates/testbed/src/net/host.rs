@@ -1,10 +1,11 @@
 //! A host on a LAN.
 
+use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -233,7 +234,7 @@ impl Host {
         Capture::start(&self.namespace, interface, filter)
     }
 
-    fn nics(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Nic>>> {
-        self.nics.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn nics(&self) -> parking_lot::MutexGuard<'_, Vec<Arc<Nic>>> {
+        self.nics.lock()
     }
 }

@@ -1,9 +1,10 @@
 //! A client that asks all the time and remembers what it missed.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -205,8 +206,8 @@ impl Probe {
     }
 }
 
-fn lock(journal: &Mutex<Journal>) -> std::sync::MutexGuard<'_, Journal> {
-    journal.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn lock(journal: &Mutex<Journal>) -> parking_lot::MutexGuard<'_, Journal> {
+    journal.lock()
 }
 
 fn answerer(answer: &str) -> &str {
@@ -320,8 +321,8 @@ impl Flow {
         answer.await.context("the reader has ended")
     }
 
-    fn waiting(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, tokio::sync::oneshot::Sender<String>>> {
-        self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn waiting(&self) -> parking_lot::MutexGuard<'_, BTreeMap<u64, tokio::sync::oneshot::Sender<String>>> {
+        self.waiting.lock()
     }
 }
 

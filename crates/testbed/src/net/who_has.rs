@@ -1,9 +1,10 @@
 //! Who answers for an address, asked all the time; and a host that answers for every address.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -87,7 +88,7 @@ impl Host {
             vec![question.clone()]
         };
         let hear = move |answer: &Arp| {
-            let mut journal = hearing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut journal = hearing.lock();
             if answer.is_answer_for(address)
                 && let Some((_, answerers)) = journal.rounds.last_mut()
             {
@@ -105,12 +106,12 @@ impl Host {
         let (mac, own) = self.arp_identity()?;
         let (asking, hearing) = (Arc::clone(&answered), Arc::clone(&answered));
         let ask = move || {
-            let roll = asking.lock().unwrap_or_else(PoisonError::into_inner);
+            let roll = asking.lock();
             let open = roll.iter().filter(|(_, at)| at.is_none());
             open.map(|(address, _)| Arp::who_has(mac, own, *address).frame(Mac::BROADCAST).to_vec()).collect()
         };
         let hear = move |answer: &Arp| {
-            let mut roll = hearing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut roll = hearing.lock();
             if answer.is_answer_for(answer.sender_ip)
                 && let Some(at) = roll.get_mut(&answer.sender_ip)
             {
@@ -210,7 +211,7 @@ impl Roll {
     /// Waits until all have answered; when each did so for the first time.
     pub fn wait(&self, deadline: Duration) -> Result<Vec<Instant>> {
         crate::wait::wait_until("every address to be answered for", deadline, || {
-            let roll = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            let roll = self.answered.lock();
             let missing = roll.values().filter(|at| at.is_none()).count();
             if missing == 0 {
                 Ok(roll.values().flatten().copied().collect())
@@ -224,7 +225,7 @@ impl Roll {
 impl Answerers {
     /// What it has seen up to now; the question that is still open is left out.
     pub fn report(&self) -> AnswerReport {
-        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut journal = self.journal.lock().clone();
         journal.rounds.pop();
         let begin = journal.rounds.first().map_or_else(Instant::now, |(at, _)| *at);
         summarize(&journal, &stall::since(begin), self.interval)
@@ -232,7 +233,7 @@ impl Answerers {
 
     /// When the first question that was answered was asked.
     pub fn first_answer(&self) -> Option<Instant> {
-        let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let journal = self.journal.lock();
         journal.rounds.iter().find(|(_, answerers)| !answerers.is_empty()).map(|(at, _)| *at)
     }
 }
@@ -246,7 +247,7 @@ async fn sent(socket: &PacketSocket, frame: &[u8]) {
 
 /// What is answered from now on belongs to the next question.
 fn ask_again(journal: &Mutex<Journal>) {
-    let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut journal = journal.lock();
     journal.rounds.push((Instant::now(), BTreeSet::new()));
 }
 

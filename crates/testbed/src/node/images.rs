@@ -1,8 +1,9 @@
 //! Container images without a registry: built by buildah, kept as archives that machines import.
 
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
@@ -40,7 +41,7 @@ impl ImageStore {
 
     /// Archives of all images built so far.
     pub fn archives(&self) -> Vec<PathBuf> {
-        self.archives.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.archives.lock().clone()
     }
 
     /// Builds `localhost/pause:1`, which every machine needs.
@@ -96,7 +97,7 @@ impl ImageStore {
         push.args(["push", "-q", name]).arg(format!("docker-archive:{}:{name}", archive.display()));
         run(&mut mortal(&push)).with_context(|| format!("failed to write image {name} to {}", archive.display()))?;
         let _ = std::fs::remove_dir_all(self.dir.path().join(format!("store-{short}")));
-        self.archives.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(archive.clone());
+        self.archives.lock().push(archive.clone());
         Ok(archive)
     }
 

@@ -3,11 +3,12 @@
 //! The pid namespace is the power switch. Killing its first process takes the daemons, the shims and the pods with it; the mount
 //! namespace dies with them, and only empty cgroups and the network namespace are left, which guards remove.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::ffi::OsStr;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -360,7 +361,7 @@ impl Machine {
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Running>> {
-        self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.running.lock()
     }
 }
 

@@ -312,4 +312,4 @@ pub fn ipv4(bytes: &[u8]) -> Option<Ipv4Addr> {
 }
 
 /// Shared between the measuring task and threads in namespaces.
-pub type Shared<T> = Arc<std::sync::Mutex<T>>;
+pub type Shared<T> = Arc<parking_lot::Mutex<T>>;

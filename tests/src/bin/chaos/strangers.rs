@@ -1,7 +1,8 @@
 //! Who is not this cluster: another Harvester, a copy of the cluster, somebody who undoes what is written.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Result;
 use e2e::host::{CCM_LEASE, OtherHarvester};
@@ -128,7 +129,7 @@ impl Operator {
                 }
                 let without = json!({"metadata": {"annotations": {kube_vip::LOADBALANCER_IPS: null}}});
                 if services.patch(&name, &PatchParams::apply("gitops"), &Patch::Merge(&without)).await.is_ok() {
-                    *counted.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
+                    *counted.lock().entry(name).or_default() += 1;
                 }
             }
         });
@@ -138,7 +139,7 @@ impl Operator {
     /// How often it has undone what was written, by Service: so often it was written, too.
     pub fn end(&self) -> BTreeMap<String, usize> {
         self.task.abort();
-        self.undone.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.undone.lock().clone()
     }
 }
 

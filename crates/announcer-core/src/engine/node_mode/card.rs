@@ -31,7 +31,7 @@ impl WrittenCard {
     pub fn due(&self, card: &Card) -> Option<Instant> {
         let (written, at) = self.last.as_ref()?;
         let urgent = by_which_others_decide(card) != by_which_others_decide(written);
-        // Recipient it hears changes all the time: that waits for the renewal.
+        // What it hears changes all the time: that waits for the renewal.
         let pause = match (urgent, card.term == written.term) {
             (true, _) => Duration::ZERO,
             (false, false) => CARD_PAUSE,

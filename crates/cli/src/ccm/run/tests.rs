@@ -1,7 +1,8 @@
 //! The whole command against scripted API servers, with paused time: what ends it, and what is written then.
 
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use runtime::scenario::{Scenario, Seen};
 use serde_json::{Value, json};
@@ -29,11 +30,11 @@ impl Guest {
             let (stolen, hangs, log) = (Arc::clone(&stolen), Arc::clone(&hangs), Arc::clone(&log));
             let lease = Mutex::new(Value::Null);
             move |seen| {
-                log.lock().unwrap().push((Instant::now(), seen.clone()));
+                log.lock().push((Instant::now(), seen.clone()));
                 if hangs.load(Ordering::Relaxed) && seen.path.contains(SERVICE) {
                     return (0, Value::Null);
                 }
-                answer(seen, &mut lease.lock().unwrap(), stolen.load(Ordering::Relaxed))
+                answer(seen, &mut lease.lock(), stolen.load(Ordering::Relaxed))
             }
         });
         Self { scenario, stolen, hangs, log }
@@ -41,7 +42,7 @@ impl Guest {
 
     /// When a request of this method and path was sent last.
     fn last(&self, method: &str, path: &str) -> Option<Instant> {
-        let log = self.log.lock().unwrap();
+        let log = self.log.lock();
         log.iter().rev().find(|(_, seen)| seen.method == method && seen.path.contains(path)).map(|(at, _)| *at)
     }
 

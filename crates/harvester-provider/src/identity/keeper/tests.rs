@@ -328,13 +328,13 @@ fn node(name: &str, machine: &str, ready: bool) -> NodeView {
 }
 
 /// A record of these machines that can be written to, and the Lab on top of it.
-fn stored(flag: &str, nodes: &[NodeView], vms: &[VmView], machines: &[&str]) -> (Arc<std::sync::Mutex<Value>>, Lab) {
+fn stored(flag: &str, nodes: &[NodeView], vms: &[VmView], machines: &[&str]) -> (Arc<parking_lot::Mutex<Value>>, Lab) {
     let mut object = remembered("prod").1;
     object["data"]["identity"] = card("prod", machines).to_text().into();
-    let object = Arc::new(std::sync::Mutex::new(object));
+    let object = Arc::new(parking_lot::Mutex::new(object));
     let there = Arc::clone(&object);
     let server = Scenario::answering(move |request| {
-        let mut there = there.lock().unwrap();
+        let mut there = there.lock();
         if request.method == "PUT" {
             *there = request.body.clone();
         }
@@ -356,7 +356,7 @@ async fn machines_that_are_not_there_end_in_safe_mode_which_is_told_once_and_end
     holds(&lab, Some("MachinesNotSeen")).await;
     assert_eq!((lab.identity.name(), lab.metrics.safe_mode.get()), (None, 1), "nobody works under any name");
     settle().await;
-    let text = object.lock().unwrap()["data"]["safe-mode"].as_str().unwrap().to_owned();
+    let text = object.lock()["data"]["safe-mode"].as_str().unwrap().to_owned();
     assert!(text.starts_with("MachinesNotSeen: 2 Nodes run on virtual machines such as vm-a of Node a"), "{text}");
     // Machines and Nodes come and go for ten minutes.
     for n in 0..600 {
@@ -373,7 +373,7 @@ async fn machines_that_are_not_there_end_in_safe_mode_which_is_told_once_and_end
     assert_eq!(lab.name().await, "prod");
     tokio::time::sleep(Duration::from_secs(15)).await;
     assert_eq!((lab.told(), lab.metrics.safe_mode.get()), (vec!["SafeModeEnded".to_owned()], 0));
-    assert_eq!(object.lock().unwrap()["data"].get("safe-mode"), None);
+    assert_eq!(object.lock()["data"].get("safe-mode"), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -389,7 +389,7 @@ async fn a_copy_is_held_from_the_first_moment_and_becomes_a_cluster_of_its_own_b
     holds(&lab, Some("MachinesReplaced")).await;
     settle().await;
     {
-        let mut object = object.lock().unwrap();
+        let mut object = object.lock();
         object["metadata"]["annotations"] = json!({record::WORD: "copy prod2"});
         let shown: ConfigMap = serde_json::from_value(object.clone()).unwrap();
         lab.sources.record.apply(NAME.into(), Record::from(&shown));
@@ -399,7 +399,7 @@ async fn a_copy_is_held_from_the_first_moment_and_becomes_a_cluster_of_its_own_b
     let card = lab.identity.card().unwrap();
     assert_eq!((card.names.clone(), card.machines.clone()), (["prod2".to_owned()].into(), ["vm-x".to_owned()].into()));
     settle().await;
-    let object = object.lock().unwrap();
+    let object = object.lock();
     assert_eq!((&object["data"]["cluster-name"], object["data"].get("safe-mode")), (&json!("prod2"), None));
     assert_eq!(object["metadata"]["annotations"].get(record::WORD), None);
     assert_eq!(lab.told(), ["SafeMode", "IdentityConfirmed", "ClusterNameNotChanged", "SafeModeEnded"]);

@@ -1,7 +1,7 @@
 //! Which machine a node is on: first without a look at all machines, then with one; what is found is remembered.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
-use std::sync::Mutex;
 use std::time::Instant;
 
 use cloud_provider::provider::NodeWake;
@@ -11,12 +11,12 @@ use harvester_api::virtual_machine_instance::Phase;
 
 use super::super::hostnames::Resolution;
 use super::super::lookup::{Found, Machines, find, vm_uid};
-use super::{Binding, HarvesterInstances, Memory, NODE_LASTS, SWEEP_EVERY, VmiCache, lock};
+use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY, VmiCache, lock};
 
 impl HarvesterInstances {
     /// The usual cases without a look at all machines, because a thousand nodes may join at once: a provider ID that we have met,
     /// and a machine called like the node where no agent says otherwise. `None`: look at all of them.
-    fn find_plainly(&self, node: &NodeView, memory: &mut Memory) -> Option<Found> {
+    fn find_plainly(&self, node: &NodeView, memory: &mut InstanceState) -> Option<Found> {
         if memory.swept.is_none_or(|swept| swept.elapsed() > SWEEP_EVERY) {
             return None;
         }
@@ -40,7 +40,7 @@ impl HarvesterInstances {
     }
 
     /// Looks at all machines.
-    fn find_among_all(&self, node: &NodeView, memory: &mut Memory) -> Found {
+    fn find_among_all(&self, node: &NodeView, memory: &mut InstanceState) -> Found {
         let (vms, vmis) = (self.vms.all(), self.vmis.all());
         memory.swept = Some(Instant::now());
         memory.bound.retain(|_, binding| binding.seen.elapsed() < NODE_LASTS);
@@ -84,7 +84,12 @@ impl HarvesterInstances {
 }
 
 /// The nodes to look at again when this machine changes. None while it is between two hosts: its zone is about to change.
-pub(super) fn nodes_of(vm: &str, vmis: &VmiCache, cluster: &ClusterName, memory: &Mutex<Memory>) -> Vec<NodeWake> {
+pub(super) fn nodes_of(
+    vm: &str,
+    vmis: &VmiCache,
+    cluster: &ClusterName,
+    memory: &Mutex<InstanceState>,
+) -> Vec<NodeWake> {
     let vmi = vmis.get(&vm.to_owned());
     if vmi.as_ref().is_some_and(|vmi| vmi.migrating) {
         return Vec::new();

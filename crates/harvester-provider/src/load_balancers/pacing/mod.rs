@@ -12,7 +12,8 @@ mod scheduler;
 mod simulation;
 mod window;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cloud_provider::view::ServiceKey;
@@ -51,7 +52,7 @@ impl Pacer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Asks for a turn. After [`Turn::Now`] come [`Self::sent`] or [`Self::creates`], and [`Self::failed`] if the request failed.

@@ -30,7 +30,7 @@ impl Now {
 /// What is not worth losing while the process lives, and no harm if it is lost. Most of it comes in a burst and is gone soon after: a
 /// tree gives the room back, a hash table never does.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct ProviderState {
     services: BTreeMap<ServiceKey, OfService>,
     objects: BTreeMap<String, OfObject>,
     /// What lasts as long as the requests of one pass.
@@ -113,7 +113,7 @@ fn waits(lb: Option<&LbView>) -> bool {
     lb.is_some_and(|lb| lb.usable_address.is_none() && !lb.terminating)
 }
 
-impl Memory {
+impl ProviderState {
     /// Changes the entry of a Service; an entry that says nothing goes.
     fn service(&mut self, key: &ServiceKey, change: impl FnOnce(&mut OfService)) {
         let entry = self.services.entry(key.clone()).or_default();

@@ -12,8 +12,9 @@ mod streams;
 mod unserved;
 mod upgrading;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -43,7 +44,7 @@ use crate::identity::{Identity, keeper};
 use crate::metrics::Metrics;
 use crate::nad_mapping::MappingSource;
 use failure::{failed, refused};
-use memory::{Memory, Now};
+use memory::{Now, ProviderState};
 use perform::Done;
 
 /// How often one call decides anew because the world was not as the caches showed it.
@@ -70,7 +71,7 @@ pub struct HarvesterLoadBalancers {
     pacer: Arc<Pacer>,
     mapping: MappingSource,
     requests: Requests,
-    memory: Mutex<Memory>,
+    memory: Mutex<ProviderState>,
     unsettled: Arc<Mutex<Unsettled>>,
     metrics: Arc<Metrics>,
     caution: Caution,
@@ -154,7 +155,7 @@ impl HarvesterLoadBalancers {
     }
 
     fn unsettled(&self) -> MutexGuard<'_, Unsettled> {
-        self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unsettled.lock()
     }
 
     /// Notes how a call has ended that began after so many recoveries. True: it failed in an outage that is over by now, so that
@@ -179,8 +180,8 @@ impl HarvesterLoadBalancers {
         self.note(service, settled, result.is_err(), recoveries)
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory(&self) -> MutexGuard<'_, ProviderState> {
+        self.memory.lock()
     }
 
     /// A decision on a cache without content would create what exists and delete what is used (W-18).

@@ -15,7 +15,7 @@ use super::super::plan::{self, Plan, World};
 use super::super::sharing;
 use super::super::view::LbView;
 use super::HarvesterLoadBalancers;
-use super::memory::{Memory, Now, Seen};
+use super::memory::{Now, ProviderState, Seen};
 use crate::config::LoadBalancerConfig;
 use crate::identity::proof::{cluster_of, is_proven};
 
@@ -30,7 +30,7 @@ fn address_in_question(service: &ServiceView, lb: Option<&LbView>) -> Option<(Ip
 }
 
 /// Another Service whose pass is about to publish that address; nothing shows it yet.
-fn address_claimed(service: &ServiceView, memory: &Memory, lb: Option<&LbView>) -> Option<ServiceKey> {
+fn address_claimed(service: &ServiceView, memory: &ProviderState, lb: Option<&LbView>) -> Option<ServiceKey> {
     let (address, only_static) = address_in_question(service, lb)?;
     memory.passes.under_way.publisher(&service.key, address, only_static).cloned()
 }
@@ -100,7 +100,7 @@ impl HarvesterLoadBalancers {
     pub(super) fn quota_reached(
         &self,
         service: &ServiceKey,
-        memory: &Memory,
+        memory: &ProviderState,
         config: &LoadBalancerConfig,
     ) -> Option<usize> {
         let limit = config.max_load_balancers?;

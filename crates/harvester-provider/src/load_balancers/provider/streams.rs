@@ -1,6 +1,6 @@
 //! What wakes a Service.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cloud_provider::service::{has_finalizer, wants_load_balancer};
 use cloud_provider::view::{ServiceKey, ServiceView};
@@ -57,7 +57,7 @@ impl HarvesterLoadBalancers {
         let unsettled = Arc::clone(&self.unsettled);
         let by_recovery = recoveries(self.watched.clone()).flat_map(move |()| {
             // Who still fails comes back by itself; who is in the middle of a call sees the count.
-            let mut unsettled = unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut unsettled = unsettled.lock();
             unsettled.recoveries += 1;
             futures::stream::iter(std::mem::take(&mut unsettled.services))
         });

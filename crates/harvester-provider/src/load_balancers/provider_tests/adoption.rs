@@ -38,7 +38,7 @@ fn go_object(cluster: &str, address: &str) -> Value {
 
 fn store(lab: &Lab, object: Value) {
     let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
-    lab.stored.lock().unwrap().insert(name, object);
+    lab.stored.lock().insert(name, object);
     lab.watch();
 }
 
@@ -104,7 +104,7 @@ async fn an_adopted_object_is_deleted_and_its_absence_verified_under_its_own_nam
     assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
     let sent = lab.written();
     assert_eq!((methods(&sent), sent[0].path.clone()), (vec!["DELETE"], format!("{LBS}/{}", under("former"))));
-    lab.stored.lock().unwrap().clear();
+    lab.stored.lock().clear();
     lab.watch();
     assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
     let sent = lab.sent();
@@ -142,7 +142,7 @@ async fn a_move_to_another_pool_costs_one_object_more_for_a_while() {
     let sent = lab.sent();
     assert_eq!(methods(&sent), ["PATCH"]);
     assert_eq!(sent[0].body["metadata"]["annotations"]["kube-vip.io/loadbalancerIPs"], "10.30.0.1");
-    assert!(lab.stored.lock().unwrap().contains_key(&under("demo")), "still served there");
+    assert!(lab.stored.lock().contains_key(&under("demo")), "still served there");
 
     lab.guest(|service| {
         service.annotations.insert("kube-vip.io/loadbalancerIPs", "10.30.0.1");
@@ -169,7 +169,7 @@ impl Lab {
     /// The host books this address for the object of a move.
     fn host_books_next(&self, next: &str, ip: &str, pool: &str) {
         {
-            let mut stored = self.stored.lock().unwrap();
+            let mut stored = self.stored.lock();
             let object = stored.get_mut(next).expect("an object");
             object["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
             object["status"] = json!({"allocatedAddress": {"ip": ip, "ipPool": pool},

@@ -56,9 +56,9 @@ const LATE_IP: &str = "10.20.4.2";
 async fn arrives_late(lab: &Lab, service: ServiceView) -> String {
     let former = Lab::new(vec![cluster(), service.clone()]);
     former.provider.ensure(&service).await.unwrap();
-    let (name, mut object) = former.stored.lock().unwrap().pop_first().expect("it was sent");
+    let (name, mut object) = former.stored.lock().pop_first().expect("it was sent");
     booked(&mut object, LATE_IP);
-    lab.stored.lock().unwrap().insert(name.clone(), object);
+    lab.stored.lock().insert(name.clone(), object);
     lab.watch();
     // The host has finished with the object of the group long ago.
     lab.provider.pacer.failed(&lab.name());
@@ -152,16 +152,16 @@ async fn a_hand_over_that_was_done_already_is_not_done_again() {
     let name = lab.name();
     lab.change("default/web", |service| service.deleting = true);
     let successor = Lab::new(vec![cluster(), lab.view("default/web"), lab.view("default/second")]);
-    *successor.stored.lock().unwrap() = lab.stored.lock().unwrap().clone();
+    *successor.stored.lock() = lab.stored.lock().clone();
     successor.watch();
     let Deleted::Left(_) = lab.delete().await else { panic!("it is handed over") };
-    let object = lab.stored.lock().unwrap()[&name].clone();
+    let object = lab.stored.lock()[&name].clone();
     assert_eq!(object["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"], "second");
-    successor.stored.lock().unwrap().insert(name.clone(), object.clone());
+    successor.stored.lock().insert(name.clone(), object.clone());
 
     let Deleted::Left(_) = successor.delete().await else { panic!("the address goes on") };
     assert_eq!(methods(&successor.sent()), ["GET"; 2], "the heir and the object; nothing is left to write");
-    assert_eq!(successor.stored.lock().unwrap()[&name], object);
+    assert_eq!(successor.stored.lock()[&name], object);
 }
 
 #[tokio::test]
@@ -195,7 +195,7 @@ async fn the_address_goes_on_with_the_next_member_when_its_holder_is_deleted() {
     assert_eq!((left.reason, left.warning), ("HandedOverLoadBalancer", false));
     assert!(left.message.contains(&name) && left.message.contains("default/second"), "{}", left.message);
     assert_eq!(methods(&lab.sent()), ["GET", "GET", "PUT"]);
-    let object = lab.stored.lock().unwrap()[&name].clone();
+    let object = lab.stored.lock()[&name].clone();
     assert_eq!(object["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"], "second");
     assert_eq!(object["metadata"]["annotations"]["cloudprovider.harvesterhci.io/serviceUID"], "uid-of-default-second");
     assert_eq!(object["status"]["allocatedAddress"]["ip"], IP);
@@ -219,7 +219,7 @@ async fn the_address_goes_on_with_the_next_member_when_its_holder_is_deleted() {
 
     // The last one takes it along.
     lab.change("default/second", |service| service.deleting = true);
-    lab.going.lock().unwrap().insert("second".into());
+    lab.going.lock().insert("second".into());
     assert!(matches!(lab.provider.delete(&lab.view("default/second")).await.unwrap(), Deleted::Waiting(_)));
     let sent = lab.written();
     assert_eq!((methods(&sent), sent[0].path.ends_with(&name)), (vec!["DELETE"], true));
@@ -230,7 +230,7 @@ async fn the_address_goes_on_with_the_next_member_when_its_holder_is_deleted() {
 async fn what_is_left_of_a_group_that_goes_as_a_whole_goes_too() {
     let lab = sharing().await;
     lab.change("default/web", |service| service.deleting = true);
-    lab.going.lock().unwrap().insert("second".into());
+    lab.going.lock().insert("second".into());
     let Deleted::Waiting(waiting) = lab.delete().await else { panic!("it must not be left to who goes too") };
     assert!(waiting.message.contains("default/second") && !waiting.needs_user, "{waiting:?}");
     assert_eq!(methods(&lab.sent()), ["GET"]);
@@ -252,7 +252,7 @@ async fn an_heir_does_not_go_before_the_object_is_its_own() {
     });
     assert!(matches!(left, Deleted::Left(_)), "{left:?}");
     assert!(matches!(&early, Deleted::Waiting(waiting) if !waiting.needs_user), "{early:?}");
-    lab.going.lock().unwrap().insert("second".into());
+    lab.going.lock().insert("second".into());
     lab.sent();
     let Deleted::Waiting(_) = lab.provider.delete(&lab.view("default/second")).await.unwrap() else { panic!("gone") };
     assert_eq!(methods(&lab.written()), ["DELETE"]);
@@ -263,10 +263,9 @@ async fn a_process_that_ends_after_the_hand_over_lets_the_old_holder_go_without_
     let lab = sharing().await;
     lab.change("default/web", |service| service.deleting = true);
     lab.delete().await;
-    let (stored, web, second) =
-        (lab.stored.lock().unwrap().clone(), lab.view("default/web"), lab.view("default/second"));
+    let (stored, web, second) = (lab.stored.lock().clone(), lab.view("default/web"), lab.view("default/second"));
     let successor = Lab::new(vec![cluster(), web, second]);
-    *successor.stored.lock().unwrap() = stored;
+    *successor.stored.lock() = stored;
     successor.watch();
     assert_eq!(successor.delete().await, Deleted::Gone { existed: false });
     assert_eq!(successor.sent(), []);
@@ -310,7 +309,7 @@ async fn a_holder_that_hands_over_in_the_middle_of_a_move_takes_the_other_object
     assert_eq!(methods(&lab.sent()), ["POST"]);
     let config = lab.provider.config();
     let next = plan::name_in_pool(&config, &lab.service(), "new");
-    booked(lab.stored.lock().unwrap().get_mut(&next).expect("the object of the move"), LATE_IP);
+    booked(lab.stored.lock().get_mut(&next).expect("the object of the move"), LATE_IP);
     lab.watch();
     lab.provider.pacer.failed(&next);
 
@@ -319,8 +318,8 @@ async fn a_holder_that_hands_over_in_the_middle_of_a_move_takes_the_other_object
     let sent = lab.written();
     assert_eq!(methods(&sent), ["PUT", "DELETE"]);
     assert!(sent[0].path.ends_with(&lab.name()) && sent[1].path.ends_with(&next), "{sent:?}");
-    assert!(lab.stored.lock().unwrap().contains_key(&lab.name()), "it goes on with its heir");
-    lab.stored.lock().unwrap().remove(&next);
+    assert!(lab.stored.lock().contains_key(&lab.name()), "it goes on with its heir");
+    lab.stored.lock().remove(&next);
     lab.lbs.remove(&next);
     assert!(matches!(lab.delete().await, Deleted::Gone { .. }));
     // The watch does not show the object's new owner yet.
@@ -344,8 +343,8 @@ async fn who_has_handed_its_object_over_gets_another_one_under_another_name() {
     assert_eq!(methods(&lab.sent()), ["POST"]);
     assert!(matches!(lab.provider.ensure(&anew).await.unwrap(), Ensured::Waiting(_)));
     assert_eq!(lab.sent(), [], "the watch does not show it yet");
-    let name = lab.stored.lock().unwrap().keys().find(|name| **name != given_away).cloned().expect("a second object");
-    booked(lab.stored.lock().unwrap().get_mut(&name).unwrap(), LATE_IP);
+    let name = lab.stored.lock().keys().find(|name| **name != given_away).cloned().expect("a second object");
+    booked(lab.stored.lock().get_mut(&name).unwrap(), LATE_IP);
     lab.watch();
     lab.ensure().await.unwrap();
     let sent = lab.sent();
@@ -357,8 +356,8 @@ async fn who_has_handed_its_object_over_gets_another_one_under_another_name() {
     assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
     let sent = lab.written();
     assert_eq!((methods(&sent), sent[0].path.ends_with(&name)), (vec!["DELETE"], true), "{sent:?}");
-    lab.stored.lock().unwrap().remove(&name);
+    lab.stored.lock().remove(&name);
     lab.watch();
     assert!(matches!(lab.delete().await, Deleted::Gone { .. }));
-    assert!(lab.stored.lock().unwrap().contains_key(&given_away));
+    assert!(lab.stored.lock().contains_key(&given_away));
 }

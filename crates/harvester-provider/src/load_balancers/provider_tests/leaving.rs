@@ -184,12 +184,12 @@ async fn an_object_that_somebody_deletes_before_it_has_an_address_does_not_use_u
     let Ensured::Waiting(waiting) = refused else { panic!("{refused:?}") };
     assert!(waiting.message.contains("--max-load-balancers"), "the watch is behind our POST: {}", waiting.message);
     lab.watch();
-    lab.stored.lock().unwrap().clear();
+    lab.stored.lock().clear();
     lab.watch();
     lab.ensure().await.unwrap();
     assert_eq!(methods(&lab.sent()), ["POST"], "it does not stand in its own way");
     lab.watch();
-    lab.stored.lock().unwrap().clear();
+    lab.stored.lock().clear();
     lab.watch();
     assert_eq!(lab.quota_reached(&lab.provider.config()), None, "nor in that of others");
 }
@@ -228,7 +228,7 @@ async fn a_deletion_is_finished_when_the_api_says_that_the_object_is_gone() {
     assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
     assert_eq!(methods(&lab.sent()), Vec::<&str>::new(), "the host is releasing the address");
 
-    lab.stored.lock().unwrap().clear();
+    lab.stored.lock().clear();
     lab.watch();
     assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
     assert_eq!(methods(&lab.sent()), ["GET"]);
@@ -274,7 +274,7 @@ async fn nothing_is_remembered_of_a_service_that_is_gone() {
     // Deleted before the cache shows our patch, so nobody looks at the Service again.
     assert_eq!(lab.provider.patched.len(), 1);
     lab.delete().await;
-    lab.stored.lock().unwrap().clear();
+    lab.stored.lock().clear();
     lab.watch();
     assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
     assert_eq!(lab.provider.patched.len(), 0);
@@ -287,7 +287,7 @@ async fn nothing_is_remembered_of_a_service_whose_object_somebody_else_deleted()
     let lab = Lab::new(vec![service("default/web").done()]);
     lab.ensure().await.unwrap();
     lab.later();
-    lab.stored.lock().unwrap().clear();
+    lab.stored.lock().clear();
     assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
     assert_eq!(methods(&lab.written()), ["POST"]);
     assert!(lab.provider.memory().is_empty());
@@ -305,7 +305,7 @@ async fn an_object_that_is_another_services_by_now_is_not_deleted_on_the_word_of
     });
     let _ = lab.provider.delete(&lab.service()).await;
     assert_eq!(lab.written(), []);
-    assert!(!lab.stored.lock().unwrap().is_empty());
+    assert!(!lab.stored.lock().is_empty());
 }
 
 /// What the cache shows of a Service may be older than what its user wants by now.
@@ -328,7 +328,7 @@ async fn an_object_whose_address_was_never_published_is_deleted_too() {
     lab.sent();
     assert!(matches!(lab.delete().await, Deleted::Waiting(_)));
     assert_eq!(methods(&lab.written()), ["DELETE"]);
-    assert!(lab.stored.lock().unwrap().is_empty());
+    assert!(lab.stored.lock().is_empty());
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ async fn of_two_static_services_that_come_together_one_gets_the_address_and_the_
     for service in [&web, &late] {
         lab.provider.ensure(service).await.unwrap();
     }
-    lab.stored.lock().unwrap().values_mut().for_each(|object| {
+    lab.stored.lock().values_mut().for_each(|object| {
         booked(object, "0.0.0.0");
         bump(object);
     });
@@ -54,7 +54,7 @@ async fn an_address_that_another_living_service_shows_is_not_published_twice_wha
     let before = service("default/before").short(&[("ip", IP)]).ingress(IP).done();
     let lab = Lab::new(vec![service("default/web").done(), before.clone()]);
     lab.ensure().await.unwrap();
-    lab.stored.lock().unwrap().values_mut().for_each(|object| {
+    lab.stored.lock().values_mut().for_each(|object| {
         booked(object, IP);
         bump(object);
     });
@@ -121,7 +121,7 @@ async fn a_static_service_that_was_refused_a_nodes_address_is_woken_when_the_nod
 async fn a_static_address_is_not_that_of_a_gateway() {
     let lab = Lab::new(vec![service("default/web").done()]);
     lab.served().await;
-    lab.stored.lock().unwrap().values_mut().for_each(|object| {
+    lab.stored.lock().values_mut().for_each(|object| {
         object["status"]["allocatedAddress"]["gateway"] = json!("10.20.0.1");
         bump(object);
     });

@@ -11,7 +11,7 @@ use kube::{Client, ResourceExt};
 use testbed::node::{ImageStore, Machine, MachineSpec};
 use testbed::{ControlPlane, DhcpOptions, HarvesterSide, Lan, ProxyMode, VmSpec, programs, wait_for};
 
-use crate::story::Story;
+use crate::story::StepLog;
 
 /// The image of the product.
 pub const IMAGE: &str = "localhost/harvester-cloud-provider:dev";
@@ -53,7 +53,7 @@ pub struct Bed {
 
 impl Bed {
     /// Builds images and brings everything up.
-    pub async fn up(story: &mut Story, binary: &Path, proxy_min_sync: Duration, more: MoreImages) -> Result<Self> {
+    pub async fn up(story: &mut StepLog, binary: &Path, proxy_min_sync: Duration, more: MoreImages) -> Result<Self> {
         let product = binary.to_owned();
         let image_work = tokio::task::spawn_blocking(move || build_images(&product, more));
         let lan = story

@@ -11,10 +11,10 @@ use testbed::{Audit, wait_for};
 use crate::bed::{Bed, CLUSTER, PATIENCE, megabytes};
 use crate::failures::container_id;
 use crate::report::{Figures, ProcessFigure, by_user};
-use crate::story::{self, Story};
+use crate::story::{self, StepLog};
 
 /// Deletes all Services of type LoadBalancer and looks everywhere.
-pub async fn clean(story: &mut Story, bed: &Bed) -> Result<()> {
+pub async fn clean(story: &mut StepLog, bed: &Bed) -> Result<()> {
     story::command("kubectl delete service --all");
     story
         .step("delete", async {
@@ -115,7 +115,7 @@ fn resource(kind: &str, plural: &str) -> ApiResource {
 }
 
 /// Memory, processor time and requests of everything that is ours.
-pub async fn weigh(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Result<()> {
+pub async fn weigh(story: &mut StepLog, bed: &Bed, figures: &mut Figures) -> Result<()> {
     story
         .step("costs", async {
             let mut all = Vec::new();

@@ -10,7 +10,7 @@ use testbed::{Probe, ProbeReport, Traffic, wait_for};
 use crate::bed::{Bed, CLUSTER, NODES, PATIENCE};
 use crate::report::{Figures, Outage, losses};
 use crate::services::Vips;
-use crate::story::{self, Story};
+use crate::story::{self, StepLog};
 
 /// A take-over after a power loss takes a quarter of a second on an idle machine.
 const LONGEST_GAP_MS: u64 = 1000;
@@ -21,7 +21,7 @@ fn is_too_long(outage: &Outage) -> bool {
 }
 
 /// Kills a process, then a node.
-pub async fn fail(story: &mut Story, bed: &Bed, vips: Vips, figures: &mut Figures) -> Result<()> {
+pub async fn fail(story: &mut StepLog, bed: &Bed, vips: Vips, figures: &mut Figures) -> Result<()> {
     let owner = story
         .step("owner", async {
             let owner = only_owner(bed, vips.pool)?;

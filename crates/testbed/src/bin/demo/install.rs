@@ -11,13 +11,13 @@ use testbed::{Helm, wait_for};
 
 use crate::bed::{Bed, CLUSTER, IMAGE, NODES, PATIENCE, VMS};
 use crate::report::Figures;
-use crate::story::{self, Story};
+use crate::story::{self, StepLog};
 
 /// The taint that the provider takes away.
 const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 /// Installs everything and waits until it works.
-pub async fn install(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Result<()> {
+pub async fn install(story: &mut StepLog, bed: &Bed, figures: &mut Figures) -> Result<()> {
     story
         .step("harvester", async {
             bed.furnish_harvester()?;

@@ -15,7 +15,7 @@ use testbed::{Host, wait_until};
 
 use crate::bed::Bed;
 use crate::registry;
-use crate::story::{self, Story};
+use crate::story::{self, StepLog};
 
 const HOLDER: &str = "HCP_DEMO_HOLDER";
 
@@ -103,7 +103,7 @@ fn credentials(guest: &Path, harvester: &Path) -> [String; 2] {
 }
 
 /// How to use what was left up.
-pub fn explain(story: &Story, bed: &Bed) -> Result<()> {
+pub fn explain(story: &StepLog, bed: &Bed) -> Result<()> {
     let exe = std::env::current_exe().context("failed to find this program")?.display().to_string();
     let exe = exe.trim_end_matches(" (deleted)"); // it was built again meanwhile
     let tools = testbed::programs::tools()?;

@@ -25,7 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::bed::Bed;
 use crate::registry::Registration;
 use crate::report::Figures;
-use crate::story::Story;
+use crate::story::StepLog;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -111,7 +111,7 @@ async fn tell(args: &RunArgs) -> Result<bool> {
     let mut registration = Registration::new()?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-    let mut story = Story::begin();
+    let mut story = StepLog::begin();
     let mut figures = Figures::default();
     let mut bed = None;
     let mut interrupted = false;
@@ -176,7 +176,7 @@ fn begin(title: &str) {
     story::chapter(&format!("{title} (about {left} s left)"));
 }
 
-async fn chapters(story: &mut Story, figures: &mut Figures, slot: &mut Option<Bed>, args: &RunArgs) -> Result<()> {
+async fn chapters(story: &mut StepLog, figures: &mut Figures, slot: &mut Option<Bed>, args: &RunArgs) -> Result<()> {
     begin("Bring up a LAN, a guest cluster with real nodes, and the Harvester side");
     figures.kube_proxy_min_sync_ms = args.kube_proxy_min_sync;
     let pace = Duration::from_millis(args.kube_proxy_min_sync);
@@ -194,7 +194,7 @@ async fn chapters(story: &mut Story, figures: &mut Figures, slot: &mut Option<Be
     cleanup::weigh(story, bed, figures).await
 }
 
-fn epilogue(story: &Story, args: &RunArgs, held: bool) {
+fn epilogue(story: &StepLog, args: &RunArgs, held: bool) {
     let steps = story.steps();
     let failed: Vec<&str> = steps.iter().filter(|step| !step.ok).map(|step| step.name.as_str()).collect();
     story::chapter(&format!(

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use testbed::{ProbeReport, Request};
 
-use crate::story::{Step, Story};
+use crate::story::{Step, StepLog};
 
 /// Everything that was measured.
 #[derive(Debug, Default, Serialize)]
@@ -172,7 +172,7 @@ pub fn by_user(requests: &[Request], ours: impl Fn(&str) -> bool) -> BTreeMap<St
 }
 
 /// Writes the report.
-pub fn write(path: &Path, story: &Story, figures: &Figures) -> Result<()> {
+pub fn write(path: &Path, story: &StepLog, figures: &Figures) -> Result<()> {
     #[derive(Serialize)]
     struct Report<'a> {
         ok: bool,

@@ -14,7 +14,7 @@ use testbed::{Audit, ProbeOptions, Traffic, echo, wait_for};
 
 use crate::bed::{Bed, NODES, PATIENCE, WEB_IMAGE};
 use crate::report::{Figures, Sample, Series, Writes};
-use crate::story::{self, Story};
+use crate::story::{self, StepLog};
 
 /// Annotation: where the address comes from.
 const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
@@ -33,7 +33,7 @@ pub struct Vips {
 }
 
 /// A Deployment, exposed in three ways.
-pub async fn expose(story: &mut Story, bed: &Bed) -> Result<Vips> {
+pub async fn expose(story: &mut StepLog, bed: &Bed) -> Result<Vips> {
     story.step("web", deploy_web(bed)).await?;
 
     story::command("kubectl expose deployment web --type LoadBalancer --port 80 --target-port 8080");
@@ -111,7 +111,7 @@ pub async fn expose(story: &mut Story, bed: &Bed) -> Result<Vips> {
 }
 
 /// New Services in a row in both modes, for the figures.
-pub async fn measure(story: &mut Story, bed: &Bed, figures: &mut Figures) -> Result<()> {
+pub async fn measure(story: &mut StepLog, bed: &Bed, figures: &mut Figures) -> Result<()> {
     let guest = bed.control_plane.audit().mark();
     let host = bed.harvester.audit().mark();
     let pool = story.step("measure-pool", series(bed, "pool", &[])).await?;

@@ -22,12 +22,12 @@ pub struct Step {
 
 /// Tells steps as they happen.
 #[derive(Debug)]
-pub struct Story {
+pub struct StepLog {
     start: Instant,
     steps: Vec<Step>,
 }
 
-impl Story {
+impl StepLog {
     /// The clock starts.
     pub fn begin() -> Self {
         testbed::wait::report_progress_to(|what, waited, last_seen| {

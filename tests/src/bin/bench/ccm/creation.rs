@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
 use super::theatre::{Theatre, Times, middle};
-use super::{Figure, Told};
+use super::{Figure, Results};
 use crate::crowd::{self, names};
 use crate::requests::Side;
 use crate::stage::service;
@@ -22,7 +22,7 @@ const MEANWHILE: Duration = Duration::from_millis(500);
 const HASTY: usize = 26;
 
 /// One Service at a time.
-pub async fn one(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+pub async fn one(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let theatre = Theatre::set("fast", ccm_args).await?;
     theatre.start().await?;
     let mut each = Vec::new();
@@ -62,7 +62,7 @@ pub async fn one(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
 }
 
 /// Services that are deleted right after they were made leave nothing behind.
-async fn hasty(theatre: &Theatre, told: &mut Told<'_>) -> Result<()> {
+async fn hasty(theatre: &Theatre, told: &mut Results<'_>) -> Result<()> {
     let objects = || async {
         let client = theatre.stage.bed.harvester_client().await?;
         let lbs: Api<LoadBalancer> = Api::namespaced(client.clone(), e2e::VM_NAMESPACE);
@@ -89,7 +89,7 @@ async fn hasty(theatre: &Theatre, told: &mut Told<'_>) -> Result<()> {
 }
 
 /// `count` Services at once on a fast host.
-pub async fn fast(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+pub async fn fast(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let theatre = Theatre::set("fast", ccm_args).await?;
     let raw = theatre.raw_rate(count).await?;
     told.tell(Figure::new(format!("the bed alone: {count} Services made, so many a second"), raw, "/s"));
@@ -134,7 +134,7 @@ pub async fn fast(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Res
 }
 
 /// The same where each answer takes half a second.
-pub async fn slow(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+pub async fn slow(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let theatre = Theatre::set("slow", ccm_args).await?;
     theatre.start().await?;
     let times = theatre.publish(&names("slow", count), count).await?;
@@ -144,7 +144,7 @@ pub async fn slow(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Res
 }
 
 /// A real host's pace: a hundred at once, then three new ones while fifty deletions wait.
-pub async fn real(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+pub async fn real(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let theatre = Theatre::set("real", ccm_args).await?;
     theatre.start().await?;
     let hundred = names("real", 100);
@@ -167,7 +167,7 @@ pub async fn real(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
 }
 
 /// A new Service while five hundred wait for their turn after a restart.
-pub async fn backlog(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+pub async fn backlog(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let theatre = Theatre::set("real", ccm_args).await?;
     theatre.make(&names("backlog", 500)).await?;
     theatre.stage.bed.ccm().start()?;

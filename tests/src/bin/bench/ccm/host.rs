@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::{ListParams, PostParams};
 
 use super::theatre::Theatre;
-use super::{Figure, Told};
+use super::{Figure, Results};
 use crate::crowd::names;
 use crate::progress;
 use crate::requests::Side;
@@ -26,7 +26,7 @@ const CUT: &str = "add table inet cut; add chain inet cut in { type filter hook 
 const STUCK: Duration = Duration::from_mins(2);
 
 /// Services made while Harvester's API is away have their address when it is back.
-pub async fn outage(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+pub async fn outage(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let theatre = Theatre::set("fast", ccm_args).await?;
     theatre.start().await?;
     theatre.publish(&names("before", 3), 3).await?;
@@ -43,7 +43,7 @@ enum How {
     Cut,
 }
 
-async fn away(theatre: &Theatre, how: How, text: &str, told: &mut Told<'_>) -> Result<()> {
+async fn away(theatre: &Theatre, how: How, text: &str, told: &mut Results<'_>) -> Result<()> {
     theatre.stage.wait_until_quiet().await?;
     let harvester = &theatre.stage.bed.harvester;
     match how {
@@ -73,7 +73,7 @@ async fn away(theatre: &Theatre, how: How, text: &str, told: &mut Told<'_>) -> R
 }
 
 /// A Service that nothing fits, and what mends it.
-pub async fn pools(ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+pub async fn pools(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let bed = ccm_args.iter().fold(Bed::builder(), |bed, arg| bed.ccm_arg(arg));
     let theatre = Theatre::with(bed.harvester_flag("--profile=fast"), false).await?;
     theatre.start().await?;

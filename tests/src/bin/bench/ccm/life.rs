@@ -10,7 +10,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::theatre::Theatre;
-use super::{Figure, Told};
+use super::{Figure, Results};
 use crate::crowd::names;
 use crate::figures::megabytes;
 use crate::progress;
@@ -21,7 +21,7 @@ use crate::stage::{CCM_LEASE, stop};
 const REST: Duration = Duration::from_mins(1);
 
 /// See the module's description.
-pub async fn healthy(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+pub async fn healthy(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let theatre = Theatre::set("fast", ccm_args).await?;
     theatre.start().await?;
     theatre.publish(&names("healthy", count), count).await?;
@@ -33,7 +33,7 @@ pub async fn healthy(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> 
     hand_over(&theatre, told).await
 }
 
-async fn rest(theatre: &Theatre, count: usize, told: &mut Told<'_>) -> Result<()> {
+async fn rest(theatre: &Theatre, count: usize, told: &mut Results<'_>) -> Result<()> {
     let stage = &theatre.stage;
     let (before, mark) = (stage.bed.ccm().usage()?, stage.bed.mark());
     progress::sleep("at rest", REST).await;
@@ -60,7 +60,7 @@ fn for_services(tally: &Tally) -> usize {
     about(&tally.side(Side::CcmGuest)) + about(&tally.side(Side::CcmHarvester))
 }
 
-async fn around_nodes(theatre: &Theatre, count: usize, told: &mut Told<'_>) -> Result<()> {
+async fn around_nodes(theatre: &Theatre, count: usize, told: &mut Results<'_>) -> Result<()> {
     let (stage, bed) = (&theatre.stage, &theatre.stage.bed);
     let mark = bed.mark();
     bed.machines().await?.save(&bed.machine("extra", &["192.168.100.60"])).await?;
@@ -78,7 +78,7 @@ async fn around_nodes(theatre: &Theatre, count: usize, told: &mut Told<'_>) -> R
     Ok(())
 }
 
-async fn restart(theatre: &Theatre, count: usize, told: &mut Told<'_>) -> Result<()> {
+async fn restart(theatre: &Theatre, count: usize, told: &mut Results<'_>) -> Result<()> {
     let (stage, ccm) = (&theatre.stage, theatre.stage.bed.ccm());
     let mark = stage.bed.mark();
     told.tell(Figure::seconds("SIGTERM to exit", stop(&ccm).await?).below(1.0).go("> 8 s"));
@@ -95,7 +95,7 @@ async fn restart(theatre: &Theatre, count: usize, told: &mut Told<'_>) -> Result
 }
 
 /// A stand-by takes over from a leader that ends, and publishes the address of a Service that was made in the same moment.
-async fn hand_over(theatre: &Theatre, told: &mut Told<'_>) -> Result<()> {
+async fn hand_over(theatre: &Theatre, told: &mut Results<'_>) -> Result<()> {
     let (stage, ccm, standby) = (&theatre.stage, theatre.stage.bed.ccm(), theatre.stage.standby());
     let former = stage.holder(CCM_LEASE).await?;
     standby.start()?;

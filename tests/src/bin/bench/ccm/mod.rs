@@ -124,7 +124,7 @@ pub enum Case {
 
 /// Measures one case; what it found so far is in `figures` also if it fails.
 pub async fn measure(case: Case, ccm_args: &[String], figures: &mut Vec<Figure>) -> Result<()> {
-    let mut told = Told { figures };
+    let mut told = Results { figures };
     match case {
         Case::One => creation::one(ccm_args, &mut told).await,
         Case::Fast(count) => creation::fast(count, ccm_args, &mut told).await,
@@ -139,11 +139,11 @@ pub async fn measure(case: Case, ccm_args: &[String], figures: &mut Vec<Figure>)
 }
 
 /// Figures, shown as they come.
-struct Told<'a> {
+struct Results<'a> {
     figures: &'a mut Vec<Figure>,
 }
 
-impl Told<'_> {
+impl Results<'_> {
     fn tell(&mut self, figure: Figure) {
         show(figure.line());
         self.figures.push(figure);

@@ -11,7 +11,7 @@ use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
 use super::theatre::{Theatre, middle};
-use super::{Figure, Told};
+use super::{Figure, Results};
 use crate::crowd::names;
 use crate::figures::megabytes;
 use crate::progress::{EVERY, say};
@@ -19,7 +19,7 @@ use crate::requests::Side;
 use crate::stage::PARALLEL;
 
 /// `count` Nodes register at once; their machines are there before.
-pub async fn join(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Result<()> {
+pub async fn join(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
     let theatre = Theatre::set("fast", ccm_args).await?;
     theatre.start().await?;
     let (stage, bed) = (&theatre.stage, &theatre.stage.bed);
@@ -85,7 +85,7 @@ pub async fn join(count: usize, ccm_args: &[String], told: &mut Told<'_>) -> Res
 }
 
 /// A machine reports another address.
-async fn moving(theatre: &Theatre, names: &[String], told: &mut Told<'_>) -> Result<()> {
+async fn moving(theatre: &Theatre, names: &[String], told: &mut Results<'_>) -> Result<()> {
     let bed = &theatre.stage.bed;
     let machines = bed.machines().await?;
     let mut each = Vec::new();

@@ -22,7 +22,7 @@ use crate::install;
 use crate::keep;
 use crate::registry::Registration;
 use crate::report::Figures;
-use crate::story::{self, Story};
+use crate::story::{self, StepLog};
 
 /// What the upstream default of kube-proxy is.
 const KUBE_PROXY_MIN_SYNC: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ async fn told(args: &Arguments, chosen: &[String], table: &Table) -> Result<Vec<
     let _registration = Registration::new()?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-    let mut story = Story::begin();
+    let mut story = StepLog::begin();
     let mut bed = None;
     let outcome = tokio::select! {
         outcome = tests(&mut story, &mut bed, args, chosen, table) => outcome,
@@ -133,7 +133,7 @@ async fn told(args: &Arguments, chosen: &[String], table: &Table) -> Result<Vec<
 }
 
 async fn tests(
-    story: &mut Story,
+    story: &mut StepLog,
     slot: &mut Option<Bed>,
     args: &Arguments,
     chosen: &[String],

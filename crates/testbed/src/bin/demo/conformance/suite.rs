@@ -12,7 +12,7 @@ use testbed::process::run as run_to_end;
 use testbed::{Process, programs};
 
 use crate::bed::Bed;
-use crate::story::Story;
+use crate::story::StepLog;
 
 /// What `dev/tools.sh --conformance` gets.
 pub const PROGRAMS: [&str; 3] = ["e2e.test", "agnhost", "coredns"];
@@ -106,7 +106,7 @@ impl Plan<'_> {
 
 /// Runs them, the longest first. `keep` gets all rows so far whenever there is one more.
 pub async fn run(
-    story: &Story,
+    story: &StepLog,
     bed: &Bed,
     names: &[String],
     plan: &Plan<'_>,

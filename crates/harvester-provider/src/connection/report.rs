@@ -11,7 +11,7 @@ const TOLD_AFTER: Duration = Duration::from_secs(30);
 
 /// One thing to tell, as log line and Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Story {
+pub(super) struct Report {
     pub(super) kind: EventKind,
     pub(super) reason: &'static str,
     pub(super) message: String,
@@ -19,20 +19,20 @@ pub(super) struct Story {
 
 /// Remembers what was told.
 #[derive(Debug, Default)]
-pub(super) struct Teller {
+pub(super) struct Reporter {
     away: Option<Instant>,
     refused: Option<Instant>,
 }
 
-impl Teller {
+impl Reporter {
     /// What is new. `file` is the cloud-config's path.
-    pub(super) fn step(&mut self, now: Instant, link: &Link, file: &str) -> Vec<Story> {
+    pub(super) fn step(&mut self, now: Instant, link: &Link, file: &str) -> Vec<Report> {
         let mut stories = Vec::new();
         let server = &link.server;
         match (&link.away, self.away) {
             (Some((since, error)), None) if now - *since >= TOLD_AFTER => {
                 self.away = Some(*since);
-                stories.push(Story {
+                stories.push(Report {
                     kind: EventKind::Warning,
                     reason: "HarvesterUnreachable",
                     message: format!(
@@ -44,7 +44,7 @@ impl Teller {
             }
             (None, Some(since)) => {
                 self.away = None;
-                stories.push(Story {
+                stories.push(Report {
                     kind: EventKind::Normal,
                     reason: "HarvesterReachable",
                     message: format!("The Harvester API at {server} answers again after {} s", (now - since).as_secs()),
@@ -55,7 +55,7 @@ impl Teller {
         match (link.refused, self.refused) {
             (Some(since), None) => {
                 self.refused = Some(since);
-                stories.push(Story {
+                stories.push(Report {
                     kind: EventKind::Warning,
                     reason: "HarvesterCredentialsRefused",
                     message: format!(
@@ -67,7 +67,7 @@ impl Teller {
             }
             (None, Some(_)) if link.away.is_none() => {
                 self.refused = None;
-                stories.push(Story {
+                stories.push(Report {
                     kind: EventKind::Normal,
                     reason: "HarvesterCredentialsAccepted",
                     message: format!("The Harvester API at {server} accepts the credentials in the cloud-config"),
@@ -93,13 +93,13 @@ mod tests {
         Link { server: "https://h".into(), away: away.map(|since| (since, "no route".into())), refused }
     }
 
-    fn reasons(stories: &[Story]) -> Vec<&'static str> {
+    fn reasons(stories: &[Report]) -> Vec<&'static str> {
         stories.iter().map(|story| story.reason).collect()
     }
 
     #[test]
     fn an_outage_is_told_once_it_lasts_and_once_it_is_over() {
-        let mut teller = Teller::default();
+        let mut teller = Reporter::default();
         let start = Instant::now();
         let away = link(Some(start), None);
         assert_eq!(teller.step(start + Duration::from_secs(5), &away, "f"), []);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_short_outage_is_no_news() {
-        let mut teller = Teller::default();
+        let mut teller = Reporter::default();
         let start = Instant::now();
         assert_eq!(teller.step(start, &link(Some(start), None), "f"), []);
         assert_eq!(teller.step(start + Duration::from_secs(3), &link(None, None), "f"), []);
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn refused_credentials_are_told_at_once_with_the_file_to_mend() {
-        let mut teller = Teller::default();
+        let mut teller = Reporter::default();
         let start = Instant::now();
         let refused = link(None, Some(start));
         let told = teller.step(start, &refused, "/etc/cloud-config");

@@ -66,7 +66,7 @@ impl Tell {
 
 /// What the user has heard about one Service so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Story {
+pub(super) struct Reports {
     /// We said that we are at it, or that it failed; `EnsuredLoadBalancer` is due when it works.
     working: bool,
     /// It works; small corrections from now on are not news.
@@ -92,7 +92,7 @@ impl Failing {
     }
 }
 
-impl Story {
+impl Reports {
     /// It works: what is written from here on corrects what somebody has changed.
     pub(super) fn is_settled(&self) -> bool {
         self.ready
@@ -218,10 +218,10 @@ mod tests {
         let left =
             |warning| Deleted::Left(Remark { reason: "AbandonedLoadBalancer", message: "it stays".into(), warning });
         for (warning, kind) in [(true, EventKind::Warning), (false, EventKind::Normal)] {
-            let mut story = Story::default();
+            let mut story = Reports::default();
             let told = story.deleted(Instant::now(), &left(warning), Failing::Sync);
             assert_eq!(told, [Tell { kind, reason: "AbandonedLoadBalancer", message: "it stays".into() }]);
-            assert_eq!(story, Story::default());
+            assert_eq!(story, Reports::default());
         }
     }
 
@@ -229,7 +229,7 @@ mod tests {
     fn what_is_served_otherwise_than_asked_for_is_told_once_and_again_when_it_changes() {
         let remark = |message: &str| Remark { reason: "AddressNotAsAsked", message: message.into(), warning: true };
         let (ten, eleven) = (remark("10 is served"), remark("11 is served"));
-        let mut story = Story::default();
+        let mut story = Reports::default();
         let told = story.remark(Some(&ten), None);
         assert_eq!(told, Some(Tell::warning("AddressNotAsAsked", "10 is served".into())));
         story.ensured(Instant::now(), &CHANGED, true);
@@ -240,14 +240,14 @@ mod tests {
 
         let (reason, since) = ("AddressNotAsAsked".to_owned(), String::new());
         let shown = Condition { status: ConditionStatus::True, reason, message: "10 is served".into(), since };
-        assert_eq!(Story::default().remark(Some(&ten), Some(&shown)), None, "a former process told it");
-        assert!(Story::default().remark(Some(&eleven), Some(&shown)).is_some());
+        assert_eq!(Reports::default().remark(Some(&ten), Some(&shown)), None, "a former process told it");
+        assert!(Reports::default().remark(Some(&eleven), Some(&shown)).is_some());
     }
 
     #[test]
     fn a_new_service_costs_two_events() {
         let now = Instant::now();
-        let mut story = Story::default();
+        let mut story = Reports::default();
         assert_eq!(story.began(), [Tell::normal("EnsuringLoadBalancer", "Ensuring load balancer")]);
         assert_eq!(story.ensured(now, &Ensured::Waiting(waiting("allocating", false)), true), []);
         assert_eq!(story.ensured(now, &CHANGED, true), [Tell::normal("EnsuredLoadBalancer", "Ensured load balancer")]);
@@ -259,14 +259,14 @@ mod tests {
     #[test]
     fn nothing_is_ensured_that_nobody_serves() {
         let now = Instant::now();
-        let mut story = Story::default();
+        let mut story = Reports::default();
         story.began();
         assert_eq!(story.ensured(now, &CHANGED, false), []);
         assert_eq!(story.ensured(now, &READY, false), []);
         assert!(story.is_settled(), "what is undone now is undone by others");
         assert_eq!(reasons(&story.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
         assert_eq!(story.ensured(now, &READY, true), []);
-        let mut restarted = Story::default();
+        let mut restarted = Reports::default();
         assert_eq!(reasons(&restarted.ensured(now, &CHANGED, false)), ["EnsuringLoadBalancer"]);
         assert_eq!(reasons(&restarted.ensured(now, &READY, true)), ["EnsuredLoadBalancer"]);
     }
@@ -274,9 +274,9 @@ mod tests {
     #[test]
     fn a_restart_over_a_healthy_service_says_nothing() {
         let now = Instant::now();
-        assert_eq!(Story::default().ensured(now, &READY, true), []);
+        assert_eq!(Reports::default().ensured(now, &READY, true), []);
         // Nor if the provider was not ready to tell at first.
-        let mut story = Story::default();
+        let mut story = Reports::default();
         assert_eq!(story.ensured(now, &Ensured::Waiting(waiting("starting", false)), true), []);
         assert_eq!(story.ensured(now, &READY, true), []);
     }
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_restart_in_the_middle_of_the_work_says_when_it_is_done() {
         assert_eq!(
-            reasons(&Story::default().ensured(Instant::now(), &CHANGED, true)),
+            reasons(&Reports::default().ensured(Instant::now(), &CHANGED, true)),
             ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]
         );
     }
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn a_change_that_takes_its_time_is_told_again() {
         let now = Instant::now();
-        let mut story = Story::default();
+        let mut story = Reports::default();
         story.ensured(now, &READY, true);
         story.ensured(now, &Ensured::Waiting(waiting("moving", false)), true);
         assert_eq!(reasons(&story.ensured(now, &CHANGED, true)), ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]);
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn what_the_user_has_to_do_is_a_warning_told_once_per_message_and_repeated_before_events_expire() {
         let start = Instant::now();
-        let mut story = Story::default();
+        let mut story = Reports::default();
         story.began();
         let at = |seconds| start + Duration::from_secs(seconds);
         let no_pool = Ensured::Waiting(waiting("no pool matches", true));
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn every_failure_is_a_warning_and_recovery_is_told() {
         let now = Instant::now();
-        let mut story = Story::default();
+        let mut story = Reports::default();
         story.ensured(now, &READY, true);
         let text = "failed to ensure load balancer: x";
         assert_eq!(
@@ -340,7 +340,7 @@ mod tests {
     fn a_refusal_is_not_told_twice() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut story = Story::default();
+        let mut story = Reports::default();
         let mut refused = |seconds, text| story.failed(at(seconds), text, Failing::Sync, true).len();
         assert_eq!([refused(0, "port 80 is taken"), refused(1, "port 80 is taken")], [1, 0]);
         assert_eq!(refused(2, "port 81 is taken"), 1);
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn deletion_is_told_once_at_each_end_and_not_at_all_for_nothing() {
         let now = Instant::now();
-        let mut story = Story::default();
+        let mut story = Reports::default();
         let under_way = Deleted::Waiting(waiting("terminating", false));
         assert_eq!(reasons(&story.deleted(now, &under_way, Failing::Sync)), ["DeletingLoadBalancer"]);
         assert_eq!(story.deleted(now, &under_way, Failing::Sync), []);
@@ -360,16 +360,16 @@ mod tests {
         );
         let gone = Deleted::Gone { existed: true };
         assert_eq!(
-            reasons(&Story::default().deleted(now, &gone, Failing::Sync)),
+            reasons(&Reports::default().deleted(now, &gone, Failing::Sync)),
             ["DeletingLoadBalancer", "DeletedLoadBalancer"]
         );
-        assert_eq!(Story::default().deleted(now, &Deleted::Gone { existed: false }, Failing::Sync), []);
+        assert_eq!(Reports::default().deleted(now, &Deleted::Gone { existed: false }, Failing::Sync), []);
     }
 
     #[test]
     fn a_service_that_is_gone_has_its_own_reason_for_a_failed_deletion() {
         assert_eq!(
-            Story::default().failed(Instant::now(), "API away", Failing::Delete, false),
+            Reports::default().failed(Instant::now(), "API away", Failing::Delete, false),
             [Tell::warning("DeleteLoadBalancerFailed", "Error deleting load balancer: API away".into())]
         );
     }
