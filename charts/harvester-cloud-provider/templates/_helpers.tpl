@@ -160,8 +160,9 @@ file: {{ base $path | quote }}
 
 {{/* What this chart knows, by path; the same as in values.schema.json. Older charts have kube-vip.serviceAccount.create, always true. */}}
 {{- define "harvester-cloud-provider.knownValues" -}}
-"": [replicasCount, nodeLoss, image, imagePullSecrets, extraArgs, cloudConfig, cloudConfigPath, clusterName, global, nameOverride, fullnameOverride, serviceAccount, resources, priorityClassName, podAnnotations, podLabels, podSecurityContext, securityContext, nodeSelector, tolerations, affinity, podDisruptionBudget, serviceMonitor, prometheusRule, grafanaDashboard, kube-vip]
+"": [replicasCount, nodeLoss, hostUpgrade, image, imagePullSecrets, extraArgs, cloudConfig, cloudConfigPath, clusterName, global, nameOverride, fullnameOverride, serviceAccount, resources, priorityClassName, podAnnotations, podLabels, podSecurityContext, securityContext, nodeSelector, tolerations, affinity, podDisruptionBudget, serviceMonitor, prometheusRule, grafanaDashboard, kube-vip]
 nodeLoss: [enabled]
+hostUpgrade: [cooperation]
 image: [repository, tag, pullPolicy]
 cloudConfig: [secretName, secretKey, hostPath]
 serviceAccount: [create, annotations, name]
@@ -242,9 +243,12 @@ port: {{ regexFind "[0-9]+$" $server }}
 {{- $name -}}
 {{- end -}}
 
-{{- /* Two, so that one is left when a node is lost; on a cluster of one node the second would find no port. */}}
+{{- /*
+Two, so that one is left when a node is lost; on a cluster of one node the second would find no port, and whoever waits for the rollout
+waits for ever. Where nothing can be looked up (helm template, Argo CD) the number of nodes is unknown, which counts as one.
+*/}}
 {{- define "harvester-cloud-provider.replicas" -}}
 {{- $wanted := include "harvester-cloud-provider.text" .Values.replicasCount }}
 {{- $nodes := (lookup "v1" "Node" "" "").items | default list }}
-{{- if $wanted }}{{ $wanted }}{{ else if eq (len $nodes) 1 }}1{{ else }}2{{ end }}
+{{- if $wanted }}{{ $wanted }}{{ else if gt (len $nodes) 1 }}2{{ else }}1{{ end }}
 {{- end }}

@@ -44,17 +44,18 @@ struct Missed {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct NodeWatch {
-    /// UIDs of the nodes that are watched.
-    watched: BTreeMap<String, String>,
+    /// UIDs of the nodes that are watched, and the addresses that are asked for.
+    watched: BTreeMap<String, (String, IpAddr)>,
     missed: BTreeMap<String, Missed>,
 }
 
 impl NodeWatch {
-    /// These are watched, with the UIDs of their Nodes; of others nothing is said any more. True if that changes the card.
-    pub fn watch(&mut self, watched: BTreeMap<String, String>) -> bool {
+    /// These are watched, at these addresses and with the UIDs of their Nodes. What was found out about others, about a Node that was
+    /// made anew or at another address is forgotten: nobody would take it back. True if that changes the card.
+    pub fn watch(&mut self, watched: BTreeMap<String, (String, IpAddr)>) -> bool {
         let before = self.on_card();
-        self.watched = watched;
-        self.missed.retain(|node, _| self.watched.contains_key(node));
+        let former = std::mem::replace(&mut self.watched, watched);
+        self.missed.retain(|node, _| self.watched.get(node).is_some_and(|now| former.get(node) == Some(now)));
         before != self.on_card()
     }
 
@@ -93,7 +94,7 @@ impl NodeWatch {
     /// Whom this node calls silent.
     pub fn on_card(&self) -> BTreeMap<String, Silence> {
         let said = |(node, missed): (&String, &Missed)| {
-            let (uid, after) = (self.watched.get(node)?.clone(), missed.confirmed?);
+            let (uid, after) = (self.watched.get(node)?.0.clone(), missed.confirmed?);
             let how = if missed.address.is_ipv4() { "arp" } else { "ndp" };
             let port = SocketAddr::new(missed.address, KUBELET);
             let silence = Silence {
@@ -121,7 +122,7 @@ mod tests {
 
     fn watching() -> NodeWatch {
         let mut watch = NodeWatch::default();
-        watch.watch([("node-2".to_owned(), "u-2".to_owned())].into());
+        watch.watch([("node-2".to_owned(), ("u-2".to_owned(), "10.0.0.2".parse().unwrap()))].into());
         watch
     }
 
@@ -150,6 +151,16 @@ mod tests {
         assert!(!watch.asked(now, "node-2", true) && watch.on_card().is_empty());
         assert!(watch.note(now, AFTER, silent("node-2")).is_some());
         assert!(!watch.asked(now, "node-9", false));
+    }
+
+    #[test]
+    fn what_was_found_out_about_a_node_at_another_address_is_forgotten() {
+        let (mut watch, now) = (watching(), Instant::now());
+        watch.note(now, AFTER, silent("node-2"));
+        watch.asked(now, "node-2", false);
+        let watched = |address: &str| [("node-2".to_owned(), ("u-2".to_owned(), address.parse().unwrap()))].into();
+        assert!(!watch.watch(watched("10.0.0.2")) && watch.on_card().len() == 1, "nothing has changed");
+        assert!(watch.watch(watched("10.0.0.3")) && watch.on_card().is_empty());
     }
 
     #[test]

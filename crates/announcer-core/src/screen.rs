@@ -85,13 +85,23 @@ pub fn refusals(
     cluster_ips: &ClusterIps,
 ) -> BTreeMap<ServiceKey, Vec<Refusal>> {
     let views: Vec<&ServiceView> = by_seniority(services).into_iter().filter(|view| !view.retired).collect();
-    let mut holders: BTreeMap<(IpAddr, &Port), &ServiceKey> = BTreeMap::new();
+    let mut holders: BTreeMap<(IpAddr, &Port), &ServiceView> = BTreeMap::new();
     let mut refused: BTreeMap<ServiceKey, Vec<Refusal>> = BTreeMap::new();
-    for (told, squats) in [(true, false), (false, false), (true, true), (false, true)] {
-        for view in views.iter().filter(|view| (view.giver == Giver::Withholding) == squats) {
-            for address in view.asked().into_iter().filter(|address| view.published.has(*address) == told) {
+    // Clients know it, and nothing says that it was not given; then what a controller has given; then what clients know all the same.
+    let turn = |view: &ServiceView, address: IpAddr| match (view.published.has(address), view.giver) {
+        (true, Giver::Unknown | Giver::Controller) => 0,
+        (false, Giver::Controller) => 1,
+        (true, Giver::Withholding) => 2,
+        (false, Giver::Unknown | Giver::Withholding) => 3,
+    };
+    for now in 0..4 {
+        for view in &views {
+            for address in view.asked().into_iter().filter(|address| turn(view, *address) == now) {
+                let (told, squats) = (view.published.has(address), view.giver == Giver::Withholding);
                 let taken = || view.ports.iter().find_map(|port| Some((port, *holders.get(&(address, port))?)));
-                let refusal = if told && !(squats && taken().is_some()) {
+                let refusal = if told
+                    && !(squats && taken().is_some_and(|(_, holder)| holder.giver == Giver::Controller))
+                {
                     None
                 } else if let Some(machine) = machines.get(&address) {
                     let text = format!(
@@ -106,10 +116,10 @@ pub fn refusals(
                     Some(Refusal { address, text, reporter: Reporter::OwnerOf(view.key.clone()) })
                 } else if let Some((port, holder)) = taken() {
                     let text = format!(
-                        "port {}/{} of address {address} is in use by Service {holder}: it is not announced for this Service. Give it another port or another address",
-                        port.protocol, port.port
+                        "port {}/{} of address {address} is in use by Service {}: it is not announced for this Service. Give it another port or another address",
+                        port.protocol, port.port, holder.key
                     );
-                    Some(Refusal { address, text, reporter: Reporter::OwnerOf(holder.clone()) })
+                    Some(Refusal { address, text, reporter: Reporter::OwnerOf(holder.key.clone()) })
                 } else {
                     None
                 };
@@ -117,7 +127,7 @@ pub fn refusals(
                     Some(refusal) => refused.entry(view.key.clone()).or_default().push(refusal),
                     None => {
                         for port in &view.ports {
-                            holders.entry((address, port)).or_insert(&view.key);
+                            holders.entry((address, port)).or_insert(view);
                         }
                     }
                 }
@@ -240,8 +250,13 @@ mod tests {
         let squatter = || squats(service("squatter", 1, 80, "192.0.2.1", true));
         assert_eq!(refused(vec![squatter()], &[]), Vec::<String>::new(), "clients know it, and nobody else wants it");
         assert_eq!(refused(vec![squatter(), service("b", 2, 81, "192.0.2.1", false)], &[]), Vec::<String>::new());
-        let all = refused(vec![squatter(), service("given", 2, 80, "192.0.2.1", false)], &[]);
+        let wish = || service("wish", 2, 80, "192.0.2.1", false);
+        let (key, view) = service("given", 2, 80, "192.0.2.1", false);
+        let given = (key, ServiceView { giver: Giver::Controller, ..view });
+        let all = refused(vec![squatter(), given], &[]);
         assert!(all.len() == 1 && all[0].starts_with("squatter: port TCP/80"), "{all:?}");
+        let all = refused(vec![squatter(), wish()], &[]);
+        assert!(all.len() == 1 && all[0].starts_with("wish: port TCP/80"), "who only wishes takes nothing: {all:?}");
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub fn short(action: &Action) -> String {
         Action::Tell(key, tell) => format!("Tell {key} {}: {}", tell.reason, tell.text),
         Action::Announce { address, .. } => format!("Announce {address}"),
         Action::Probe { address, .. } => format!("Probe {address}"),
+        // The end is a moment of the machine's clock, which no seed decides.
+        Action::Wire(WireOp::Note { link, uid, .. }) => format!("Note on {link} that it is of {uid}"),
         other => format!("{other:?}"),
     }
 }

@@ -6,7 +6,10 @@
 //! been on that node. What is written is what Kubernetes would write, with a precondition each, so that two replicas do no harm to each
 //! other, nor to a kubelet that lives and knows better.
 
+mod back;
+mod case;
 mod decide;
+mod mark;
 mod metrics;
 mod plan;
 mod report;
@@ -16,12 +19,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use case::{Case, Stage};
 use decide::{Agreed, Circumstances, Doubt, Finding, Seen};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 pub use metrics::NodeLossMetrics;
-use plan::Tenants;
 use report::Report;
 use requests::Requests;
 use runtime::cache::Cache;
@@ -34,9 +37,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cache::NodeCache;
-use crate::node::reference;
 use crate::provider::{Instances, Standing};
-use crate::view::{NodeView, Ready};
+use crate::view::NodeView;
 
 /// Source component of the Events.
 const COMPONENT: &str = "node-loss";
@@ -44,54 +46,18 @@ const COMPONENT: &str = "node-loss";
 const NAMESPACE: &str = "kube-system";
 /// How long the cloud is waited for.
 const ASK: Duration = Duration::from_millis(300);
-/// What the cloud has said counts for so long.
+/// What the cloud has said counts for so long. Then it is looked again; that pause doubles while nothing changes.
 const SAID: Duration = Duration::from_secs(2);
-/// After a failure, and while nothing may be done yet.
+/// After a failure, and while nothing may be done yet; it doubles.
 const AGAIN: Duration = Duration::from_millis(500);
 /// When it is looked again after the mark: whether a kubelet has put it right, and what was written meanwhile.
 const LOOKS: [Duration; 4] =
     [Duration::from_millis(700), Duration::from_secs(2), Duration::from_secs(5), Duration::from_secs(20)];
-/// After the last of them: the Node is unready by then, and Kubernetes goes on by itself.
+/// After the last of them: the Node is unready by then, and Kubernetes goes on by itself. Also while a right is missing.
 const SELDOM: Duration = Duration::from_mins(5);
 /// A Node that is Ready so long after its last silence has a kubelet that lives: without one it would be unready. What still bears our mark
 /// then, nobody else will put right.
 const KUBELET_LIVES: Duration = Duration::from_mins(1);
-
-/// Where a silent node has got to.
-#[derive(Debug)]
-enum Stage {
-    /// Nothing is written; what was said of it last.
-    Open(Option<Doubt>),
-    /// Its pods are marked; so many looks since.
-    Marked(usize),
-    /// A kubelet has put a mark right: it lives. Nothing more until it is heard.
-    Refuted,
-    /// It is heard again since then; so many looks since.
-    Heard(Instant, usize),
-}
-
-/// A silent node.
-#[derive(Debug)]
-struct Case {
-    uid: String,
-    since: Instant,
-    stage: Stage,
-    next: Instant,
-    machine: Option<(Instant, Standing)>,
-    /// Pods that we have marked, and whose endpoints.
-    pods: BTreeSet<String>,
-}
-
-impl Case {
-    fn new(now: Instant, uid: &str) -> Self {
-        let stage = Stage::Open(None);
-        Self { uid: uid.to_owned(), since: now, stage, next: now, machine: None, pods: BTreeSet::new() }
-    }
-
-    fn is_lost(&self) -> bool {
-        matches!(self.stage, Stage::Marked(_))
-    }
-}
 
 /// The controller.
 pub struct NodeLoss {
@@ -152,6 +118,8 @@ impl NodeLoss {
         let mut changes = self.reports.subscribe();
         let work = async {
             self.nodes.wait_synced().await;
+            self.reports.wait_synced().await;
+            self.inherit();
             self.rehearse().await;
             loop {
                 let next = self.pass(Instant::now()).await;
@@ -197,6 +165,13 @@ impl NodeLoss {
         let enough = agreed.iter().filter(|(_, word)| word.enough).map(|(name, _)| name);
         let silent: BTreeSet<String> =
             self.cases.iter().filter(lost).map(|(name, _)| name).chain(enough).cloned().collect();
+        let host_upgrade = decide::host_upgrade(&nodes);
+        for (name, case) in &mut self.cases {
+            let enough = agreed.get(name).is_some_and(|word| word.enough);
+            if case.is_stirred(enough, silent.len(), host_upgrade) {
+                case.next = now;
+            }
+        }
         let due: Vec<String> =
             self.cases.iter().filter(|(_, case)| case.next <= now).map(|(name, _)| name.clone()).collect();
         for name in due {
@@ -219,18 +194,27 @@ impl NodeLoss {
             self.cases.iter().filter(|(_, case)| case.is_lost()).map(|(name, _)| name.clone()).collect();
         self.metrics.lost(lost.len());
         self.silent.send_if_modified(|told| std::mem::replace(told, lost.clone()) != lost);
-        let expiries = self.seen.values().map(|seen| seen.renewed + seen.report.duration).filter(|at| *at > now);
+        let expiries = self.seen.values().filter_map(Seen::expiry).filter(|at| *at > now);
         self.cases.values().map(|case| case.next).chain(expiries).min()
     }
 
-    /// Renewals count from when we see them.
+    fn told(&self) -> BTreeMap<String, Arc<Report>> {
+        self.reports.keys().into_iter().filter_map(|key| Some((key.clone(), self.reports.get(&key)?))).collect()
+    }
+
+    /// What is there at the start may have been left behind by watchers that are gone: it counts from its next renewal on.
+    fn inherit(&mut self) {
+        let seen = |(key, report): (String, Arc<Report>)| (key, Seen { report: (*report).clone(), renewed: None });
+        self.seen = self.told().into_iter().map(seen).collect();
+    }
+
+    /// Renewals count from when we see them, and so does a report that was not there before.
     fn note(&mut self, now: Instant) {
-        let reports = self.reports.keys().into_iter().filter_map(|key| Some((key.clone(), self.reports.get(&key)?)));
-        let reports: BTreeMap<String, Arc<Report>> = reports.collect();
+        let reports = self.told();
         self.seen.retain(|key, _| reports.contains_key(key));
         for (key, report) in reports {
             let renewed = self.seen.get(&key).filter(|seen| seen.report.renewal == report.renewal);
-            let renewed = renewed.map_or(now, |seen| seen.renewed);
+            let renewed = renewed.map_or(Some(now), |seen| seen.renewed);
             self.seen.insert(key, Seen { report: (*report).clone(), renewed });
         }
     }
@@ -241,10 +225,6 @@ impl NodeLoss {
             let case = self.cases.entry(name.clone()).or_insert_with(|| Case::new(now, &word.uid));
             if case.uid != word.uid || matches!(case.stage, Stage::Heard(..)) {
                 *case = Case::new(now, &word.uid);
-            }
-            // A second watcher has come to the same conclusion: not to wait for the next look.
-            if matches!(case.stage, Stage::Open(Some(Doubt::OneWatcher))) && word.enough {
-                case.next = now;
             }
         }
         for (_, case) in self.cases.iter_mut().filter(|(name, _)| !agreed.contains_key(*name)) {
@@ -266,13 +246,14 @@ impl NodeLoss {
         match case.stage {
             Stage::Open(_) => self.judge(node, word, case, silent, nodes).await,
             Stage::Marked(looks) => {
-                self.mark(node, word, case, true).await;
-                if matches!(case.stage, Stage::Marked(_)) {
+                let went_well = self.mark(node, word, case).await;
+                if went_well && case.is_lost() {
                     case.stage = Stage::Marked(looks + 1);
                     case.next = Instant::now() + LOOKS.get(looks + 1).copied().unwrap_or(SELDOM);
                 }
             }
-            Stage::Refuted | Stage::Heard(..) => case.next = Instant::now() + SELDOM,
+            Stage::Refuted(false) => self.withdraw(node, case).await,
+            Stage::Refuted(true) | Stage::Heard(..) => case.next = Instant::now() + SELDOM,
         }
     }
 
@@ -308,114 +289,33 @@ impl NodeLoss {
                 machine
             }
         };
-        let (doubt, next) = match judge(case, machine) {
-            Finding::Lost => return self.mark(node, word, case, false).await,
-            Finding::Wait(until, doubt) => (doubt, until.min(Instant::now() + AGAIN)),
-            Finding::Refused(doubt) => (doubt, Instant::now() + SAID),
+        let (doubt, until) = match judge(case, machine) {
+            Finding::Lost => {
+                // A doubt is over: if the mark fails, nothing but its own pause says when to try again.
+                case.stage = Stage::Open(None);
+                self.mark(node, word, case).await;
+                return;
+            }
+            Finding::Wait(until, doubt) => (doubt, Some(until)),
+            Finding::Refused(doubt) => (doubt, None),
         };
-        let told = Stage::Open(Some(doubt.clone()));
-        if !matches!(&case.stage, Stage::Open(Some(before)) if before.word() == doubt.word()) {
-            tracing::warn!(node = node.name, evidence = word.evidence, "a node is silent, and its pods stay: {doubt}");
-            self.metrics.verdict(doubt.word());
-        }
-        (case.stage, case.next) = (told, next);
-    }
-
-    /// Marks what is not marked. `again`: it was done before, and what a kubelet has put right since shows that it lives.
-    async fn mark(&mut self, node: &NodeView, word: &Agreed, case: &mut Case, again: bool) {
-        case.next = Instant::now() + AGAIN;
-        if self.instances.hold().is_some() {
-            return;
-        }
-        let tenants = match self.requests.tenants(&node.name, again).await {
-            Ok(tenants) => tenants,
-            Err(error) => return self.failed(&node.name, &error),
-        };
-        if again && tenants.is_refuted(&case.pods) {
-            tracing::warn!(
-                node = node.name,
-                evidence = word.evidence,
-                "the kubelet of a node that was called silent lives"
-            );
-            self.metrics.is_false();
-            case.stage = Stage::Refuted;
-            self.take_back(case, &tenants, false).await;
-            return;
-        }
-        let plan = tenants.marks();
-        let why = format!(
-            "node {} does not answer ({}). The condition goes when the node is heard again: docs/node-loss.md",
-            node.name, word.evidence
-        );
-        let done = self.requests.perform(&plan, false, &why).await;
-        let endpoints = plan.slices.iter().flat_map(|(_, chosen)| chosen).map(|endpoint| endpoint.pod.clone());
-        case.pods.extend(plan.pods.iter().map(|pod| pod.uid.clone()).chain(endpoints));
-        if let Some(error) = &done.error {
-            return self.failed(&node.name, error);
-        }
-        if again {
-            return;
-        }
-        case.stage = Stage::Marked(0);
-        case.next = Instant::now() + if done.conflicts > 0 { AGAIN / 5 } else { LOOKS[0] };
-        self.metrics.verdict("lost");
-        // The other replica says it otherwise.
-        if !done.pods.is_empty() {
-            let pods = done.pods.len();
-            let text = format!(
-                "node {} does not answer: {}. {pods} of its pods were taken out of their Services until it is heard again",
-                node.name, word.evidence
-            );
-            tracing::warn!(
-                node = node.name,
-                pods,
-                evidence = word.evidence,
-                "a node is lost: its pods leave their Services"
-            );
-            self.recorder.warning(&reference(node), plan::REASON, &text);
+        let (text, kind) = (doubt.to_string(), doubt.word());
+        if case.doubted(doubt, until) {
+            tracing::warn!(node = node.name, evidence = word.evidence, "a node is silent, and its pods stay: {text}");
+            self.metrics.verdict(kind);
         }
     }
 
-    /// It is heard again. False: there is nothing left to do.
-    async fn heard(&mut self, node: &NodeView, case: &mut Case) -> bool {
-        let Stage::Heard(at, looks) = case.stage else { return false };
-        if case.pods.is_empty() {
-            return false;
-        }
-        if looks == 0 {
-            tracing::info!(node = node.name, "a node that was silent is heard again");
-            self.recorder.normal(
-                &reference(node),
-                "NodeHeardAgain",
-                "its kubelet puts its pods back into their Services",
-            );
-        }
-        let last = at.elapsed() >= KUBELET_LIVES;
-        match self.requests.tenants(&node.name, true).await {
-            Ok(tenants) => self.take_back(case, &tenants, last && node.ready == Some(Ready::True)).await,
-            Err(error) => self.failed(&node.name, &error),
-        }
-        let pause = LOOKS.get(looks).copied().unwrap_or(KUBELET_LIVES.saturating_sub(at.elapsed()).max(AGAIN));
-        (case.stage, case.next) = (Stage::Heard(at, looks + 1), Instant::now() + pause);
-        !last
-    }
-
-    async fn take_back(&mut self, case: &Case, tenants: &Tenants, pods: bool) {
-        let plan = tenants.unmarks(&case.pods, pods);
-        let done = self.requests.perform(&plan, true, "").await;
-        if let Some(error) = &done.error {
-            self.failed("", error);
-        }
-    }
-
-    fn failed(&mut self, node: &str, error: &kube::Error) {
+    fn failed(&mut self, node: &str, case: &mut Case, error: &kube::Error) {
         if api_code(error) == Some(403) {
+            case.rest();
             return self.refused(error);
         }
+        case.back_off();
         tracing::warn!(
             node,
             error = chain(error),
-            "cannot take the pods of a lost node out of their Services, trying again"
+            "cannot take the pods of a lost node out of their Services, or put them back, trying again"
         );
     }
 }

@@ -76,7 +76,7 @@ pub fn config() -> announcer_core::Config {
 
 /// Two nodes, one Service.
 pub fn snapshot() -> Snapshot {
-    let kubernetes = json!({"metadata": {"namespace": "default", "name": "kubernetes", "uid": "cluster-uid"}, "spec": {"type": "ClusterIP"}});
+    let kubernetes = json!({"metadata": {"namespace": "default", "name": "kubernetes", "uid": "former-uid"}, "spec": {"type": "ClusterIP"}});
     let controller = json!({"metadata": {"name": "cloud-controller-manager"},
         "spec": {"holderIdentity": "p", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T11:59:59.000000Z"}});
     let record = json!({"metadata": {"name": "harvester-cloud-provider"}, "data": {"cluster-name": "demo"}});
@@ -93,6 +93,7 @@ pub fn snapshot() -> Snapshot {
         cloud_config: "Secret kube-system/harvester-cloud-config".into(),
         namespace: "guests".into(),
         services: vec![read(kubernetes), read(service("web"))],
+        cluster_uid: Some("cluster-uid".into()),
         nodes: ["node1", "node2"].map(|name| read(node(name))).into(),
         leases: vec![read(controller), read(member("node1")), read(member("node2"))],
         deployments: vec![read(deployment("harvester-cloud-provider", &["--cloud-config=/x", "--cluster-name=demo"]))],

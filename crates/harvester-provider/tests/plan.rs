@@ -109,6 +109,8 @@ async fn a_cluster_of_the_go_provider_is_taken_over_as_it_stands_and_what_is_new
             (Place::Guest, Verb::Update, "ConfigMap", "harvester-cloud-provider"),
             (Place::Guest, Verb::Update, "Service", "new"),
             (Place::Cloud, Verb::Create, "LoadBalancer", lb.as_str()),
+            // That it is served, and nothing else.
+            (Place::Guest, Verb::Update, "Service", "old"),
         ],
         "{:?}",
         found.outlook
@@ -117,6 +119,9 @@ async fn a_cluster_of_the_go_provider_is_taken_over_as_it_stands_and_what_is_new
     let card = Card::from_text(record["identity"].as_str().unwrap()).unwrap();
     assert_eq!((&record["cluster-name"], card.machines), (&json!("prod"), ["vm-1".to_owned()].into()));
     assert_eq!(found.outlook.writes[1].body["metadata"]["finalizers"], json!([FINALIZER]));
+    let said = &found.outlook.writes[3].body;
+    assert_eq!(said["metadata"], json!({"uid": "uid-old"}));
+    assert_eq!(said["status"]["conditions"][0]["reason"], "Served");
     assert!(server.requests().iter().all(|request| request.method == "GET"), "nothing is written");
 }
 

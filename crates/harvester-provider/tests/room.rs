@@ -61,7 +61,13 @@ fn service(number: usize) -> Value {
             "type": "LoadBalancer", "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "selector": {"app": "shop"},
             "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080, "nodePort": 30_000 + number}],
         },
-        "status": {"loadBalancer": {"ingress": [{"ip": address(number), "ipMode": "VIP"}]}},
+        "status": {
+            "loadBalancer": {"ingress": [{"ip": address(number), "ipMode": "VIP"}]},
+            "conditions": [{
+                "type": "LoadBalancerReady", "status": "True", "reason": "Served", "message": format!("{} is served", address(number)),
+                "lastTransitionTime": "2026-01-02T03:04:07Z",
+            }],
+        },
     })
 }
 

@@ -58,7 +58,7 @@ async fn serve_http(who: &Who, listener: TcpListener) {
         };
         let line = who.line(client.ip());
         tokio::spawn(async move {
-            let _ = tokio::time::timeout(Duration::from_secs(30), answer_http(stream, &line)).await;
+            let _ = tokio::time::timeout(Duration::from_mins(5), answer_http(stream, &line)).await;
         });
     }
 }

@@ -330,6 +330,7 @@ impl Watch {
     }
 
     fn judge(&mut self, now: Instant, owner: &str, outcome: Outcome, counters: &mut Counters, out: &mut Vec<Output>) {
+        let heard = self.vips.values().any(|vip| vip.heard);
         let Outcome { mut silent, mut taken, side, certain, outside, gateway, found } = outcome;
         let witnesses = u8::try_from(found.len()).unwrap_or(u8::MAX);
         silent.retain(|address| self.vips.contains_key(address));
@@ -368,6 +369,6 @@ impl Watch {
             out.extend(said.map(Output::Node));
             return;
         }
-        out.push(Output::Verdict(Verdict::Silent { owner, vips, taken, side, certain, outside }));
+        out.push(Output::Verdict(Verdict::Silent { owner, vips, taken, side, certain, heard, outside }));
     }
 }

@@ -36,9 +36,8 @@ pub(super) struct Services {
     refused: BTreeMap<ServiceKey, Refused>,
     /// Services without a grant, and since when.
     ungranted: BTreeMap<ServiceKey, Option<Instant>>,
-    /// Whether a cloud controller gives addresses, as far as somebody has said; and whether its finalizer was seen.
+    /// Whether a cloud controller gives addresses, as far as somebody has said.
     controller: Option<bool>,
-    controller_seen: bool,
     machines: BTreeMap<IpAddr, Machine>,
     cluster_ips: ClusterIps,
     /// Nodes with endpoints of Services with policy Local.
@@ -65,7 +64,6 @@ impl Services {
         let refused = self.refused.remove(&key);
         let before = self.views.remove(&key);
         let before = refused.map(|refused| refused.asked).or(before);
-        self.controller_seen |= view.as_ref().is_some_and(|view| view.giver != Giver::Unknown);
         let (view, gone) = match (view, before) {
             (Some(view), Some(before)) => {
                 let gone = (view.uid != before.uid).then(|| before.uid.clone());
@@ -155,8 +153,10 @@ impl Services {
     /// Where a cloud controller gives addresses, a Service has what it was given and nothing else.
     fn apply_grants(&mut self) {
         let mut waiting = BTreeMap::new();
+        // Every node sees the same Services, and so comes to the same answer. A finalizer alone may be another controller's leftover.
+        let managed =
+            self.controller.unwrap_or_else(|| self.views.values().any(|view| view.giver == Giver::Controller));
         for (key, view) in &mut self.views {
-            let managed = self.controller.unwrap_or(self.controller_seen || view.giver != Giver::Unknown);
             let Some(granted) = view.as_granted().filter(|_| managed) else { continue };
             if granted.wanted.is_empty() {
                 waiting.insert(key.clone(), self.ungranted.get(key).copied().flatten());
@@ -266,9 +266,10 @@ mod tests {
             }
             services.settle();
             assert_eq!(services[&key("web")].wanted.is_empty(), !counts, "{what}");
-            // The controller does not go away because its last Service does.
+            // Where nobody has said it, what is given shows that there is somebody: with its last Service that is over.
             services.change(key("other"), None);
             services.settle();
+            let counts = counts || controller.is_none();
             assert_eq!(services[&key("web")].wanted.is_empty(), !counts, "{what}");
             let now = Instant::now();
             assert_eq!(services.long_ungranted(now), []);

@@ -24,13 +24,19 @@ pub const STILL: Duration = Duration::from_secs(10);
 pub struct Seen {
     /// The report.
     pub report: Report,
-    /// When its renewal was seen to change.
-    pub renewed: Instant,
+    /// When it came about or its renewal was seen to change. `None`: it was there when this process began, and nothing has shown yet that
+    /// its author lives. It may have been left behind by one who is gone.
+    pub renewed: Option<Instant>,
 }
 
 impl Seen {
+    /// Until when it counts.
+    pub fn expiry(&self) -> Option<Instant> {
+        self.renewed.map(|renewed| renewed + self.report.duration)
+    }
+
     fn is_fresh(&self, now: Instant) -> bool {
-        now < self.renewed + self.report.duration
+        self.expiry().is_some_and(|expiry| now < expiry)
     }
 }
 

@@ -21,7 +21,7 @@ fn reports(now: Instant, words: &[(&str, &[&str])]) -> BTreeMap<String, Seen> {
         silent: silent.iter().map(|name| silence(name, true)).collect(),
     };
     let seen = |(watcher, silent): &(&str, &[&str])| {
-        ((*watcher).to_owned(), Seen { report: report(watcher, silent), renewed: now })
+        ((*watcher).to_owned(), Seen { report: report(watcher, silent), renewed: Some(now) })
     };
     words.iter().map(seen).collect()
 }
@@ -70,6 +70,11 @@ fn a_word_counts_for_the_node_that_is_meant_and_while_its_author_lives() {
     let words = reports(now, &[("node-1", &["node-2"]), ("node-3", &["node-2"])]);
     let later = now + Duration::from_secs(15);
     assert!(agreed(later, &nodes(3), &words).is_empty(), "nobody has renewed");
+    let mut left_behind = words.clone();
+    for seen in left_behind.values_mut() {
+        seen.renewed = None;
+    }
+    assert!(agreed(now, &nodes(3), &left_behind).is_empty(), "nobody was seen to renew");
     let mut registered_anew = nodes(3);
     Arc::make_mut(&mut registered_anew[1]).uid = crate::view::Uid("another".into());
     assert!(agreed(now, &registered_anew, &words).is_empty());

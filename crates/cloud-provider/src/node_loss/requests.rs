@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
@@ -18,14 +18,20 @@ const PARALLEL: usize = 16;
 /// An API that takes longer is itself in doubt.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Where the controller's record is, and what in it forbids every write. They are written by a human and by the leading replica (crate
+/// `harvester-provider`, `identity/record.rs`), which this crate does not know.
+const RECORD: (&str, &str) = ("kube-system", "harvester-cloud-provider");
+const PAUSED: &str = "paused";
+const SAFE_MODE: &str = "safe-mode";
+
 /// What came of a plan.
 #[derive(Debug, Default)]
 pub struct Done {
-    /// Pods whose status was written.
+    /// UIDs of pods whose status was written: the API server has said so.
     pub pods: Vec<String>,
     /// Objects that somebody else has written meanwhile: to be looked at again.
     pub conflicts: usize,
-    /// The first other refusal.
+    /// Another refusal.
     pub error: Option<kube::Error>,
 }
 
@@ -46,6 +52,21 @@ impl Requests {
         Api::<Pod>::all(self.client.clone()).list_metadata(&one).await?;
         Api::<EndpointSlice>::all(self.client.clone()).list_metadata(&one).await?;
         Ok(())
+    }
+
+    /// Why nothing may be written now, as the record says. A replica that does not lead has no other way to know. Without the right to read
+    /// it, or without the record, there is nobody who could have forbidden it.
+    pub async fn held(&self) -> Result<Option<&'static str>, kube::Error> {
+        let (namespace, name) = RECORD;
+        let api = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);
+        let found = tokio::time::timeout(PATIENCE, api.get(name)).await.unwrap_or_else(|_| Err(too_late()));
+        let record = match found {
+            Ok(record) => record.data.unwrap_or_default(),
+            Err(error) if matches!(api_code(&error), Some(403 | 404)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let is_paused = record.get(PAUSED).is_some_and(|paused| paused.trim() == "true");
+        Ok(is_paused.then_some("it is paused").or(record.contains_key(SAFE_MODE).then_some("it is in safe mode")))
     }
 
     /// What is on a node. `now`: as it is at this moment; else as the API server has it in memory, which is sooner.
@@ -81,6 +102,10 @@ impl Requests {
                 done.pods.push(uid);
             }
         }
+        // Endpoints alone would be marked in vain: the endpoint controller draws them from their pods.
+        if !ready && done.is_refused() {
+            return done;
+        }
         let slices: Vec<(String, String, Value)> = plan
             .slices
             .iter()
@@ -102,6 +127,10 @@ impl Requests {
 }
 
 impl Done {
+    fn is_refused(&self) -> bool {
+        self.error.as_ref().and_then(|error| api_code(error)) == Some(403)
+    }
+
     /// True: it is written. What is gone needs nothing more.
     fn note(&mut self, written: Result<(), kube::Error>) -> bool {
         match written {
@@ -113,7 +142,10 @@ impl Done {
             }
             Err(error) if api_code(&error) == Some(404) => false,
             Err(error) => {
-                self.error.get_or_insert(error);
+                // A missing right is said before anything else: it does not go away by itself.
+                if self.error.is_none() || api_code(&error) == Some(403) {
+                    self.error = Some(error);
+                }
                 false
             }
         }

@@ -116,10 +116,14 @@ impl Lab {
     }
 
     fn say(&self, watcher: &str, silent: bool) {
+        self.renew(watcher, silent, 0);
+    }
+
+    fn renew(&self, watcher: &str, silent: bool, second: u8) {
         let key = format!("harvester-announcer-{watcher}");
         let card = json!({"silent": {"node-2": {"uid": "uid-node-2", "ms": 200, "unanswered": ["arp 10.0.0.2"]}}});
         let lease = json!({"metadata": {"name": key, "annotations": {CARD: card.to_string()}},
-            "spec": {"leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}});
+            "spec": {"leaseDurationSeconds": 15, "renewTime": format!("2026-01-01T00:00:0{second}.000000Z")}});
         match Report::of(&serde_json::from_value(lease).unwrap()).filter(|_| silent) {
             Some(report) => self.loss.reports.apply(key, report),
             None => self.loss.reports.remove(&key),
@@ -248,4 +252,108 @@ async fn a_refused_right_is_told_once_and_an_api_in_doubt_is_left_alone() {
     mute.say("node-3", true);
     mute.work(5).await;
     assert_eq!(mute.writes(), 0);
+}
+
+/// Two watchers agree, and every request is answered as `first` says, or else as the API does.
+fn lab_where(first: impl Fn(&Request) -> Option<(u16, Value)> + Send + Sync + 'static) -> Lab {
+    let api = Api2::new();
+    let answering = api.clone();
+    let lab = Lab::answered_by(Standing::Running, api, move |request| {
+        first(request).unwrap_or_else(|| answering.answer(request))
+    });
+    lab.say("node-1", true);
+    lab.say("node-3", true);
+    lab
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_that_were_left_behind_count_from_their_next_renewal_on() {
+    let mut lab = Lab::new(Standing::Running);
+    lab.say("node-1", true);
+    lab.loss.inherit();
+    lab.say("node-3", true);
+    lab.work(60).await;
+    assert_eq!((lab.writes(), lab.api.ready()), (0, serving()), "the one is old, and the other alone");
+    let mut lab = Lab::new(Standing::Running);
+    lab.say("node-1", true);
+    lab.loss.inherit();
+    lab.say("node-3", true);
+    lab.pass().await;
+    lab.renew("node-1", true, 5);
+    lab.pass().await;
+    assert_eq!(lab.api.ready(), out());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_left_alone_for_minutes_and_other_failures_longer_each_time() {
+    let mut refused = lab_where(|request| {
+        let forbidden = || (403, Scenario::status(403, "Forbidden", "cannot patch pods/status"));
+        request.path.ends_with("/status").then(forbidden)
+    });
+    refused.work(14).await;
+    assert_eq!((refused.writes(), refused.api.ready()), (1, serving()), "nor are endpoints written");
+    let mut failing = lab_where(|request| {
+        let broken = || (500, Scenario::status(500, "InternalError", "no"));
+        (request.path == "/api/v1/pods").then(broken)
+    });
+    failing.work(14).await;
+    let asked = failing.server.requests().iter().filter(|request| request.path == "/api/v1/pods").count();
+    assert!((4..=6).contains(&asked), "{asked}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_is_not_taken_for_a_kubelet_that_lives() {
+    let conflicts = Mutex::new(2);
+    let mut lab = lab_where(move |request| {
+        let mut left = conflicts.lock();
+        if *left == 0 || !request.path.ends_with("/status") {
+            return None;
+        }
+        *left -= 1;
+        Some((409, Scenario::status(409, "Conflict", "the object has been modified")))
+    });
+    lab.pass().await;
+    assert_eq!(lab.api.ready(), (json!("True"), json!(false)));
+    lab.work(5).await;
+    assert_eq!((lab.api.ready(), lab.loss.metrics.wrong.get()), (out(), 0));
+    assert!(lab.loss.cases["node-2"].is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_of_a_refuted_verdict_are_taken_back_until_it_succeeds() {
+    let failures = Mutex::new(0);
+    let mut lab = lab_where(move |request| {
+        let is_back = request.path.ends_with("/web-1") && request.body[1]["value"]["ready"] == json!(true);
+        let mut seen = failures.lock();
+        *seen += u8::from(is_back);
+        (is_back && *seen < 3).then(|| (500, Scenario::status(500, "InternalError", "no")))
+    });
+    lab.pass().await;
+    lab.api.kubelet();
+    lab.work(1).await;
+    assert_eq!(lab.api.ready(), (json!("True"), json!(false)));
+    lab.work(5).await;
+    assert_eq!((lab.api.ready(), lab.loss.metrics.wrong.get()), (serving(), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_while_the_record_forbids_it_or_cannot_be_read() {
+    let record = |data: Value| (200, json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {}, "data": data}));
+    for (answer, writes) in [
+        (record(json!({"paused": "true"})), false),
+        (record(json!({"safe-mode": "WrongHarvester: x"})), false),
+        ((500, Scenario::status(500, "InternalError", "no")), false),
+        (record(json!({"paused": "false"})), true),
+        ((403, Scenario::status(403, "Forbidden", "no")), true),
+        ((404, Scenario::status(404, "NotFound", "no")), true),
+    ] {
+        let told = answer.clone();
+        let mut lab = lab_where(move |request| {
+            request.path.ends_with("/kube-system/configmaps/harvester-cloud-provider").then(|| told.clone())
+        });
+        lab.work(14).await;
+        assert_eq!(lab.writes() > 0, writes, "{answer:?}");
+        let asked = lab.server.requests().iter().filter(|request| request.path.contains("configmaps")).count();
+        assert!(if writes { asked == 1 } else { (4..=6).contains(&asked) }, "{asked}");
+    }
 }

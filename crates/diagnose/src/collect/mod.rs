@@ -9,10 +9,10 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Event};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace};
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, Resource};
+use kube::{Api, Client, Config, Resource, ResourceExt};
 use runtime::Product;
 use runtime::client::{Settings, connect};
 use runtime::error::{api_code, chain};
@@ -93,6 +93,11 @@ async fn guest_config(asked: &Asked) -> Result<Config, String> {
 async fn guest(client: &Client, asked: &Asked, snapshot: &mut Snapshot) {
     let system = "kube-system";
     snapshot.services = list(Api::all(client.clone()), "Services", "", &mut snapshot.unread).await;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    match namespaces.get(system).await {
+        Ok(namespace) => snapshot.cluster_uid = namespace.uid(),
+        Err(error) => snapshot.unread.push(Unread { what: format!("Namespace {system}"), why: why(&error) }),
+    }
     snapshot.nodes = list(Api::all(client.clone()), "Nodes", "", &mut snapshot.unread).await;
     let leases: Api<Lease> = Api::namespaced(client.clone(), system);
     snapshot.leases = list(leases, "Leases in kube-system", "", &mut snapshot.unread).await;

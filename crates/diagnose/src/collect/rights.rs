@@ -13,6 +13,10 @@ use crate::snapshot::{Right, Snapshot, Unread};
 /// Verb, group, resource, and whether in `kube-system` only.
 type Need = (&'static str, &'static str, &'static str, bool);
 
+/// The Lease of the cloud controller's leader, unless `--leader-elect-resource-name` names another one. The chart grants the right to
+/// write this one only.
+const LEADER_LEASE: &str = "cloud-controller-manager";
+
 const CONTROLLER: [Need; 9] = [
     ("list", "", "nodes", false),
     ("patch", "", "nodes", false),
@@ -92,24 +96,30 @@ pub async fn harvester(client: &Client, snapshot: &mut Snapshot) {
 
 /// Those of the two accounts in the guest cluster.
 pub async fn guest(client: &Client, snapshot: &mut Snapshot) {
-    let mut accounts: Vec<(String, &[Need])> = Vec::new();
+    let mut accounts: Vec<(String, &[Need], Option<String>)> = Vec::new();
     for deployment in snapshot.deployments.iter().filter(|one| facts::is_controller(&facts::containers(one))) {
         let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
         let account = pod.and_then(|pod| pod.service_account_name.clone()).unwrap_or_else(|| "default".to_owned());
-        accounts.push((user(&deployment.namespace().unwrap_or_default(), &account), &CONTROLLER));
+        let arguments = facts::arguments(&facts::containers(deployment));
+        let named = arguments.iter().rev().find_map(|one| one.strip_prefix("--leader-elect-resource-name="));
+        let lease = named.unwrap_or(LEADER_LEASE).to_owned();
+        accounts.push((user(&deployment.namespace().unwrap_or_default(), &account), &CONTROLLER, Some(lease)));
     }
     for set in snapshot.daemon_sets.iter().filter(|set| facts::is_announcer(&facts::containers_of_set(set))) {
         let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
         let account = pod.and_then(|pod| pod.service_account_name.clone()).unwrap_or_else(|| "default".to_owned());
-        accounts.push((user(&set.namespace().unwrap_or_default(), &account), &ANNOUNCER));
+        accounts.push((user(&set.namespace().unwrap_or_default(), &account), &ANNOUNCER, None));
     }
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
-    for (account, needs) in accounts {
+    for (account, needs, lease) in accounts {
         for need in needs {
             let namespace = if need.3 { "kube-system" } else { "" };
             let spec = SubjectAccessReviewSpec {
                 user: Some(account.clone()),
-                resource_attributes: Some(attributes(*need, namespace)),
+                resource_attributes: Some(ResourceAttributes {
+                    name: lease.clone().filter(|_| need.2 == "leases"),
+                    ..attributes(*need, namespace)
+                }),
                 ..SubjectAccessReviewSpec::default()
             };
             let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };

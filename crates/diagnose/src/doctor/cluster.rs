@@ -98,14 +98,19 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
     })
 }
 
-/// UID of the cluster.
-fn uid(snapshot: &Snapshot) -> Option<String> {
+/// By what this cluster's load balancers may be marked: UID of Namespace `kube-system`, and of Service `default/kubernetes`, which
+/// older versions wrote.
+fn uids(snapshot: &Snapshot) -> Vec<String> {
     let is_api = |service: &&Service| facts::key(&service.metadata) == "default/kubernetes";
-    snapshot.services.iter().find(is_api)?.uid()
+    let former = snapshot.services.iter().find(is_api).and_then(Service::uid);
+    snapshot.cluster_uid.iter().cloned().chain(former).collect()
 }
 
 fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
-    let (Some(uid), false) = (uid(snapshot), name.is_empty()) else { return Vec::new() };
+    let ours = uids(snapshot);
+    if snapshot.cluster_uid.is_none() || name.is_empty() {
+        return Vec::new();
+    }
     let services: BTreeSet<String> = snapshot
         .services
         .iter()
@@ -119,7 +124,8 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
             continue;
         }
         let by = lb.annotation(cloudprovider::CLUSTER_UID).unwrap_or_default();
-        if !by.is_empty() && by != uid {
+        let is_ours = ours.iter().any(|uid| uid == by);
+        if !by.is_empty() && !is_ours {
             copies.entry(by).or_default().push(lb.name_any());
             continue;
         }
@@ -128,7 +134,7 @@ fn load_balancers(snapshot: &Snapshot, name: &str) -> Vec<Finding> {
             lb.label(cloudprovider::SERVICE_NAMESPACE).unwrap_or_default(),
             lb.label(cloudprovider::SERVICE_NAME).unwrap_or_default()
         );
-        if by == uid && !services.contains(&service) {
+        if is_ours && !services.contains(&service) {
             let namespace = &snapshot.namespace;
             all.push(
                 Finding::warning("load-balancer-orphaned", format!("LoadBalancer {namespace}/{}", lb.name_any()))

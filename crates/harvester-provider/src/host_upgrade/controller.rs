@@ -85,6 +85,8 @@ pub struct Controller {
     /// Data of the ConfigMap as it was last read or written.
     written: Option<BTreeMap<String, String>>,
     uid: Option<String>,
+    /// It was answered what a former process knew.
+    restored: bool,
     /// Not before then.
     retry: Option<tokio::time::Instant>,
     refused: bool,
@@ -118,6 +120,7 @@ impl Controller {
             marked: HashMap::new(),
             written: None,
             uid: None,
+            restored: false,
             retry: None,
             refused: false,
         }
@@ -162,10 +165,15 @@ impl Controller {
                     while touched.next().now_or_never().flatten().is_some() {}
                 }
             }
+            if !self.restored && !touched {
+                self.restore().await;
+            }
+            // Asked first: lists that arrive in between make the facts better, never worse.
+            let known = self.is_known();
             let facts = self.facts();
             let step = self.upgrade.step(now(), &facts);
             self.caution.set(self.upgrade.suspended());
-            self.publish(&facts);
+            self.publish(&facts, known);
             self.tell(&step, &events);
             self.measure();
             self.write(facts.plan.as_deref()).await;
@@ -175,22 +183,29 @@ impl Controller {
         }
     }
 
-    /// What a former process knew; nothing where it cannot be read.
+    /// What a former process knew; nothing where it cannot be read, which is asked again at the next tick.
     async fn restore(&mut self) {
         match self.config_maps.get_opt(status::NAME).await {
             Ok(Some(found)) => {
                 let data = found.data.unwrap_or_default();
-                self.upgrade = status::restore(&data, now());
+                // An answer that comes late must not close what was seen to be open meanwhile.
+                if self.upgrade.window.is_none() {
+                    self.upgrade = status::restore(&data, now());
+                }
+                self.restored = true;
                 self.uid = found.metadata.uid;
                 self.written = Some(data);
             }
-            Ok(None) => {}
-            Err(error) => tracing::debug!(error = chain(&error), "ConfigMap {} was not read", status::NAME),
+            Ok(None) => self.restored = true,
+            Err(error) => {
+                tracing::debug!(error = chain(&error), "ConfigMap {} was not read", status::NAME);
+                return;
+            }
         }
         for (name, node) in &self.upgrade.nodes {
             let shown =
                 Shown { uid: node.uid.clone(), reason: node.reason, message: String::new(), changed: node.since };
-            self.shown.insert(name.clone(), shown);
+            self.shown.entry(name.clone()).or_insert(shown);
         }
         self.caution.set(self.upgrade.suspended());
     }
@@ -198,12 +213,10 @@ impl Controller {
     fn facts(&self) -> Facts {
         let Sources { nodes, vms, vmis, plans, watched, .. } = &self.sources;
         let silent = watched.borrow().error.as_ref().map(|(since, _)| since.elapsed().as_secs());
-        // Without the plan the machines tell another story; a host that does not answer is not waited for.
-        let plans_known = plans.plans.is_synced() && plans.upgrades.is_synced() || self.began.elapsed() >= FIRST_LISTS;
         let known = plans.plans.all().into_iter().chain(plans.upgrades.all());
         Facts {
             plan: newest(known),
-            machines: if vms.is_synced() && vmis.is_synced() && plans_known {
+            machines: if vms.is_synced() && vmis.is_synced() && self.are_plans_known() {
                 machines(&nodes.all(), &vms.all(), &vmis.all())
             } else {
                 Vec::new()
@@ -213,14 +226,29 @@ impl Controller {
         }
     }
 
-    fn publish(&self, facts: &Facts) {
+    /// Whether what is published can be acted on: an empty answer from lists that have not arrived looks like an upgrade that is over.
+    fn is_known(&self) -> bool {
+        let Sources { nodes, vms, vmis, plans, .. } = &self.sources;
+        // A host that refuses its plans or has none has answered, too.
+        let plans = plans.plans.is_synced() && plans.upgrades.is_synced();
+        let named = self.identity.as_ref().is_none_or(|identity| identity.name().is_some());
+        self.restored && named && plans && nodes.is_synced() && vms.is_synced() && vmis.is_synced()
+    }
+
+    /// Without the plan the machines tell another story; a host that does not answer is not waited for.
+    fn are_plans_known(&self) -> bool {
+        let plans = &self.sources.plans;
+        plans.plans.is_synced() && plans.upgrades.is_synced() || self.began.elapsed() >= FIRST_LISTS
+    }
+
+    fn publish(&self, facts: &Facts, known: bool) {
         let power = facts.machines.iter().map(|machine| (machine.node.clone(), machine.power));
         let open = self.upgrade.suspended().is_some_and(|window| window.upgrade);
-        let seen = Seen { open, nodes: self.upgrade.nodes.clone(), power: power.collect() };
-        self.seen.send_if_modified(|known| {
-            let news = **known != seen;
+        let seen = Seen { known, open, nodes: self.upgrade.nodes.clone(), power: power.collect() };
+        self.seen.send_if_modified(|before| {
+            let news = **before != seen;
             if news {
-                *known = Arc::new(seen);
+                *before = Arc::new(seen);
             }
             news
         });
@@ -308,7 +336,9 @@ impl Controller {
         }
         self.shown.retain(|name, _| self.upgrade.nodes.contains_key(name));
         self.marked.retain(|name, _| self.upgrade.nodes.contains_key(name));
+        // Not over what a former process knew, before that was read.
         if let Some(data) = status::data(&self.upgrade)
+            && self.restored
             && self.written.as_ref() != Some(&data)
         {
             match self.put(data.clone()).await {

@@ -57,9 +57,12 @@ impl Lab {
                 let going = leaving.lock().contains(name)
                     || shown.as_ref().is_some_and(|shown| shown.deleting && name == "web");
                 let mut object = live(name, going);
-                if shown.is_some_and(|shown| !shown.is_load_balancer) {
+                if shown.as_ref().is_some_and(|shown| !shown.is_load_balancer) {
                     object["spec"]["type"] = json!("ClusterIP");
                 }
+                // The watch is not behind, except where a test has it so.
+                let version = shown.filter(|_| !going).map(|shown| shown.resource_version.clone());
+                object["metadata"]["resourceVersion"] = json!(version.unwrap_or_else(|| "9999".into()));
                 return (200, object);
             }
             answer(request, &mut objects.lock(), &mut refuse.lock())

@@ -145,8 +145,8 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
     let Some(rank) = case.rank.filter(|_| !case.stopping) else { return Step::Rest };
     match (case.silent, case.holder) {
         // A duplicate, proxy ARP, a fabric that answers for the dead: it is no owner, and its veto ends.
-        (Some(Silence { taken: Some(_), side, .. }), Holder::Alive) if case.others_had_their_time => {
-            if side == Side::Greater && !case.outheard { Step::Take(THOUGH_IT_RENEWS) } else { Step::Rest }
+        (Some(Silence { taken: Some(_), side, heard, .. }), Holder::Alive) if case.others_had_their_time => {
+            if heard && side == Side::Greater && !case.outheard { Step::Take(THOUGH_IT_RENEWS) } else { Step::Rest }
         }
         (Some(Silence { taken: Some(_), .. }), _) if case.others_had_their_time => Step::Take(DESPITE_A_STRANGER),
         (Some(Silence { taken: Some(_), .. }), _) => Step::Rest,
@@ -257,7 +257,7 @@ mod tests {
 
     #[allow(clippy::unnecessary_wraps)] // as the case has it
     fn silent(side: Side) -> Option<Silence> {
-        Some(Silence { taken: None, side, certain: false, outside: 0 })
+        Some(Silence { taken: None, side, certain: false, heard: true, outside: 0 })
     }
 
     fn owner_record(host: &str) -> OwnerRecord {

@@ -240,10 +240,10 @@ impl Facts {
         self.members.keys().map(String::as_str)
     }
 
-    /// Whether nothing says that this node is being emptied, shut down or removed. A graceful shutdown makes it not ready first.
+    /// Whether Nodes can be read and nothing says that this one is being emptied, shut down or removed. A graceful shutdown makes it not ready first.
     pub fn goes_on(&self) -> bool {
-        self.nodes_readable != Some(true)
-            || self.nodes.get(&self.me).is_some_and(|facts| facts.ready && !facts.shut_out && !facts.cordoned)
+        let well = |facts: &NodeFacts| facts.ready && !facts.shut_out && !facts.cordoned && !facts.departs;
+        self.nodes_readable == Some(true) && self.nodes.get(&self.me).is_some_and(well)
     }
 
     /// decisions.md 21; `card` is ours or the other's.

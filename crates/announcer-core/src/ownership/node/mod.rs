@@ -152,6 +152,8 @@ pub(crate) enum Verdict {
         side: Side,
         /// We hear the owner itself, or have lost nobody else.
         certain: bool,
+        /// This node has heard the owner answer before.
+        heard: bool,
         /// How many landmarks that are no members have answered us in the same burst.
         outside: u8,
     },

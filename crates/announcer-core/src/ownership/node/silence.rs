@@ -18,6 +18,9 @@ pub struct Silence {
     pub side: Side,
     /// It hears the owner itself, or the gateway and everybody else whom it heard lately: it has lost nobody but the owner.
     pub certain: bool,
+    /// This node has heard the owner answer before. One that it never heard may be where it cannot hear anybody, as behind ports
+    /// that are kept apart, with a router that answers for all.
+    pub heard: bool,
     /// How many landmarks that are no members this node hears.
     pub outside: u8,
 }
@@ -49,13 +52,13 @@ impl Silences {
     /// The detector has found something out.
     pub fn note(&mut self, now: Instant, verdict: Verdict) {
         match verdict {
-            Verdict::Silent { owner, vips, taken, side, certain, outside } => {
+            Verdict::Silent { owner, vips, taken, side, certain, heard, outside } => {
                 let known = self.0.entry(owner).or_default();
                 let free = vips.into_iter().map(|vip| (vip, None));
                 for (vip, taken) in free.chain(taken.into_iter().map(|(vip, by)| (vip, Some(by)))) {
                     let before = known.get(&vip.address).filter(|found| found.term == vip.term);
                     let since = before.map_or(now, |found| found.since);
-                    let silence = Silence { taken, side, certain, outside };
+                    let silence = Silence { taken, side, certain, heard, outside };
                     known.insert(vip.address, Found { since, term: vip.term, silence });
                 }
             }
@@ -115,7 +118,15 @@ mod tests {
     }
 
     fn silent(vips: Vec<Watched>, taken: Vec<(Watched, Mac)>) -> Verdict {
-        Verdict::Silent { owner: "node-2".into(), vips, taken, side: Side::Lesser, certain: false, outside: 1 }
+        Verdict::Silent {
+            owner: "node-2".into(),
+            vips,
+            taken,
+            side: Side::Lesser,
+            certain: false,
+            heard: true,
+            outside: 1,
+        }
     }
 
     #[test]
@@ -154,7 +165,7 @@ mod tests {
         for (certain, outside, theirs, outheard) in
             [(true, 1, 8, false), (false, 1, 8, true), (false, 4, 8, false), (false, 0, 1, true), (false, 0, 0, false)]
         {
-            let silence = Silence { taken: None, side: Side::Greater, certain, outside };
+            let silence = Silence { taken: None, side: Side::Greater, certain, heard: true, outside };
             assert_eq!(silence.is_outheard(theirs), outheard, "{silence:?} {theirs}");
         }
     }

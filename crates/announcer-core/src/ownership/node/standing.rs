@@ -258,7 +258,8 @@ impl Cluster {
             others_had_their_time: self.strangers_until(round, standing, holder).is_some_and(|until| until <= now),
             asked: self.asked(now, &primary.key),
             stopping: context.stopping,
-            stays: context.stays,
+            // Endpoints move while nobody follows them here: these are handed over.
+            stays: context.stays && standing.only.is_none(),
             passed_over: self.passed_over(round, standing),
             vacant_long_enough: self.vacant_for(round, standing) >= PASS_OVER,
             home: elsewhere.map(|(node, _)| node.as_str()),

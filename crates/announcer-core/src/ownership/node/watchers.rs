@@ -2,6 +2,7 @@
 //! end. So every node watches two, however many there are. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Instant;
 
 use super::member::own_addresses;
@@ -18,7 +19,7 @@ impl Cluster {
         now: Instant,
         network: &Network,
         links: &BTreeSet<u32>,
-    ) -> (Targets, BTreeMap<String, String>) {
+    ) -> (Targets, BTreeMap<String, (String, IpAddr)>) {
         let mut names: Vec<&str> = self.members().map(|(node, _)| node).chain([self.me.as_str()]).collect();
         names.sort_unstable();
         names.dedup();
@@ -33,7 +34,7 @@ impl Cluster {
                 Some((*link, Watched { address: near.addr(), mac: theirs.mac, term: Term::default() }))
             });
             let (Some(uid), Some((link, address))) = (self.facts.uid(node), there) else { continue };
-            uids.insert(node.to_owned(), uid.to_owned());
+            uids.insert(node.to_owned(), (uid.to_owned(), address.address));
             let apart = self.facts.lost_with(node);
             let cards = self.facts.cards_towards(node, network, link);
             targets.push(Target { owner: node.to_owned(), link, rank: 0, apart, cards, vips: vec![address] });

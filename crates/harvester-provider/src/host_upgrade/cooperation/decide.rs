@@ -94,10 +94,10 @@ impl Case<'_> {
     }
 
     /// The machine serves again. While an upgrade is under way its kubelet has to say so, too; afterwards a Node that is not ready for
-    /// another reason is not kept cordoned by us.
+    /// another reason is not kept cordoned by us. A machine of which nothing is known has not proved anything: it may be off.
     fn is_back(&self) -> bool {
         let ready = matches!(self.node.ready, Some(Ready::True) | None);
-        self.power == Power::On && (ready || !self.wanted) || self.power == Power::Unknown && !self.wanted
+        self.power == Power::On && (ready || !self.wanted)
     }
 
     /// What is to be done about it.
@@ -271,14 +271,7 @@ mod tests {
             ),
             ("switched off by the flag", node(&both, true), false, Power::On, Reason::PreDraining, done(true)),
             ("over, and it is off", node(&both, true), false, Power::Off, Reason::ShutDown, None),
-            (
-                "over, and nothing is known of it",
-                node(&both, true),
-                false,
-                Power::Unknown,
-                Reason::UpToDate,
-                done(true),
-            ),
+            ("over, and nothing is known of it", node(&both, true), false, Power::Unknown, Reason::UpToDate, None),
             ("paused before it was shut down", node(&both, true), true, Power::On, Reason::Paused, done(true)),
             ("nothing was done", node(&[], true), false, Power::On, Reason::UpToDate, None),
         ] {

@@ -38,6 +38,9 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// What the controller of upgrades tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
+    /// All lists have arrived, and it was answered what a former process knew. Before that the rest says nothing: that no upgrade is
+    /// open may only mean that it was not looked for yet.
+    pub known: bool,
     /// An upgrade is under way, and has not lasted for too long.
     pub open: bool,
     /// What is shown of Nodes.
@@ -122,17 +125,24 @@ impl Cooperation {
                 Ok(()) = seen.changed() => {}
             }
             let seen = Arc::clone(&seen.borrow_and_update());
-            if self.identity.hold().is_some() || !self.sources.nodes.is_synced() || !self.sources.services.is_synced() {
-                continue;
-            }
-            let nodes = self.sources.nodes.all();
-            self.tell_quorum(&seen, &nodes, &events);
-            for node in &nodes {
-                self.look_at(node, &nodes, &seen, &events).await;
-            }
-            self.drains.retain(|name, _| nodes.iter().any(|node| node.name == *name));
-            self.waits.retain(|_, until| *until > Instant::now());
+            self.look(&seen, &events).await;
         }
+    }
+
+    /// One look at all Nodes. A new leader must not take for an upgrade that is over what it has only not seen yet: it would uncordon a
+    /// Node in the middle of the drain that its predecessor has begun.
+    async fn look(&mut self, seen: &Seen, events: &Recorder) {
+        let held = self.identity.name().is_none() || self.identity.hold().is_some();
+        if !seen.known || held || !self.sources.nodes.is_synced() || !self.sources.services.is_synced() {
+            return;
+        }
+        let nodes = self.sources.nodes.all();
+        self.tell_quorum(seen, &nodes, events);
+        for node in &nodes {
+            self.look_at(node, &nodes, seen, events).await;
+        }
+        self.drains.retain(|name, _| nodes.iter().any(|node| node.name == *name));
+        self.waits.retain(|_, until| *until > Instant::now());
     }
 
     async fn look_at(&mut self, node: &NodeView, nodes: &[Arc<NodeView>], seen: &Seen, events: &Recorder) {
@@ -346,5 +356,49 @@ fn reference(node: &NodeView) -> ObjectReference {
         name: Some(node.name.clone()),
         uid: Some(node.uid.0.clone()),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::scenario::Scenario;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A Node that a former leader has cordoned for a drain, and what is sent for it.
+    async fn sent(seen: &Seen, identity: Identity) -> usize {
+        let mut node = crate::load_balancers::build::node("n", &[]);
+        node.annotations.insert(cloudprovider::HAND_OVER, "2026-01-01T00:00:00Z");
+        node.annotations.insert(cloudprovider::CORDONED, "true");
+        let node = NodeView { unschedulable: true, ready: Some(Ready::True), ..node };
+        let server = Scenario::answering(|_| (200, json!({"metadata": {"name": "n"}})));
+        let sources = Sources {
+            nodes: cloud_provider::cache::nodes_with([node]),
+            services: cloud_provider::cache::services_with([]),
+            seen: watch::Sender::<Arc<Seen>>::default().subscribe(),
+        };
+        let mut cooperation = Cooperation::new(&server.client(), sources, identity);
+        cooperation.wanted(Some(Duration::from_mins(5)));
+        let (events, _told) = Recorder::to_channel("test");
+        cooperation.look(seen, &events).await;
+        server.requests().len()
+    }
+
+    #[tokio::test]
+    async fn a_new_leader_takes_nothing_back_before_it_knows_that_it_is_over() {
+        let unknown = || Identity::unknown(harvester_api::names::ClusterName::from_record("demo"));
+        let runs = Seen { power: BTreeMap::from([("n".to_owned(), Power::On)]), ..Seen::default() };
+        let over = Seen { known: true, ..runs.clone() };
+        let blank = Seen { known: true, ..Seen::default() };
+        for (name, seen, identity, requests) in [
+            ("nothing is known", &Seen::default(), Identity::known("demo"), 0),
+            ("the machine runs, and the rest is not known", &runs, Identity::known("demo"), 0),
+            ("who we are is not known", &over, unknown(), 0),
+            ("nothing is known of the machine", &blank, Identity::known("demo"), 0),
+            ("it is over", &over, Identity::known("demo"), 1),
+        ] {
+            assert_eq!(sent(seen, identity).await, requests, "{name}");
+        }
     }
 }

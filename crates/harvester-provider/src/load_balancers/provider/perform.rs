@@ -35,6 +35,17 @@ fn is_alike(judged: &LbView, now: &LbView) -> bool {
     *judged == LbView { resource_version: judged.resource_version.clone(), ..now.clone() }
 }
 
+/// The same Service, in the version that was decided on, or in another one that differs in nothing that is decided by: conditions are
+/// only what we say of it.
+fn is_same(decided: &ServiceView, live: &ServiceView) -> bool {
+    let alike = || {
+        let (resource_version, conditions) = (live.resource_version.clone(), live.conditions.clone());
+        *live == ServiceView { resource_version, conditions, ..decided.clone() }
+    };
+    let version = &live.resource_version;
+    decided.uid == live.uid && (!version.is_empty() && *version == decided.resource_version || alike())
+}
+
 impl HarvesterLoadBalancers {
     /// Decision 7: only after a DELETE that was accepted.
     pub(super) fn count_leak(&self, name: &str) {
@@ -65,6 +76,12 @@ impl HarvesterLoadBalancers {
                 let name = name.as_str();
                 if let Some(waiting) = self.turn_to_delete(&service.key, name) {
                     return Ok(Done::NotYet(waiting));
+                }
+                // For seconds two processes may both take themselves for the leader, and a watch may be behind: what nobody uses for
+                // the Service as it was may be what serves it now.
+                if !self.is_as_decided(service).await.inspect_err(|_| self.pacer.failed(name))? {
+                    self.pacer.failed(name);
+                    return Ok(Done::DecideAnew);
                 }
                 // It is judged as it is at this moment, whatever the cache shows.
                 let judged = self.objects.get(name);
@@ -109,6 +126,14 @@ impl HarvesterLoadBalancers {
                 Ok(Done::Seen)
             }
         }
+    }
+
+    /// Whether the Service is still the one that was decided on, by a read of its own.
+    async fn is_as_decided(&self, service: &ServiceView) -> Result<bool, ProviderError> {
+        let live = self.requests.read_service(&service.key).await.map_err(failed)?;
+        // A patch that we have sent just now, perhaps in this very pass, is not news.
+        let decided = self.patched.see(service);
+        Ok(live.is_some_and(|live| is_same(&decided, &live)))
     }
 
     pub(super) async fn create_in_turn(
@@ -236,6 +261,31 @@ impl HarvesterLoadBalancers {
                 }
                 Ok(Done::DecideAnew)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use harvester_api::keys::kube_vip;
+
+    use super::super::super::build::service;
+    use super::*;
+
+    #[test]
+    fn a_service_is_the_one_decided_on_unless_something_in_it_has_changed() {
+        let decided = service("default/web").done();
+        let newer = || ServiceView { resource_version: "9001".into(), ..service("default/web").done() };
+        let mut moved_back = newer();
+        moved_back.annotations.insert(kube_vip::LOADBALANCER_IPS, "10.20.4.9");
+        let another = ServiceView { uid: cloud_provider::view::Uid("another".into()), ..service("default/web").done() };
+        for (name, live, expected) in [
+            ("the same", service("default/web").done(), true),
+            ("only told about", newer(), true),
+            ("changed by another leader", moved_back, false),
+            ("made anew", another, false),
+        ] {
+            assert_eq!(is_same(&decided, &live), expected, "{name}");
         }
     }
 }

@@ -25,6 +25,8 @@ pub const VMS: &str = "guests";
 const NETWORK: &str = "guests/lan";
 /// How many nodes.
 pub const NODES: u8 = 3;
+/// Of the cloud controller: the chart makes two where there is more than one Node.
+pub const REPLICAS: usize = 2;
 /// For what may take long on a busy machine.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 

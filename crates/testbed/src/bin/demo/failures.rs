@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use testbed::{Probe, ProbeReport, Traffic, wait_for};
 
-use crate::bed::{Bed, CLUSTER, NODES, PATIENCE};
+use crate::bed::{Bed, CLUSTER, NODES, PATIENCE, REPLICAS};
 use crate::report::{Figures, Outage, losses};
 use crate::services::Vips;
 use crate::story::{self, StepLog};
@@ -85,7 +85,7 @@ async fn restart_ccm(bed: &Bed) -> Result<(u64, String)> {
     })
     .await?;
     let started = machine.started_after_boot(machine.container_pid(&after)?)?;
-    bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", 1).await?;
+    bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", REPLICAS).await?;
     // It leads after at most one retry period, and has then looked at everything.
     tokio::time::sleep(Duration::from_secs(4)).await;
     let writes = [
@@ -180,7 +180,7 @@ async fn node_back(bed: &Bed, vips: Vips, lost: &str) -> Result<((), String)> {
     machine.power_on()?;
     machine.wait_until_ready(&bed.control_plane).await?;
     bed.pods_ready("kube-system", "app.kubernetes.io/name=kube-vip", NODES.into()).await?;
-    bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", 1).await?;
+    bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", REPLICAS).await?;
     bed.pods_ready("default", "app=web", NODES.into()).await?;
     let owner = only_owner(bed, vips.pool)?;
     only_owner(bed, vips.dhcp)?;

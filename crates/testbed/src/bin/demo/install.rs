@@ -9,7 +9,7 @@ use kube::api::{Api, ListParams};
 use testbed::helm::{RELEASE, VERSIONS};
 use testbed::{Helm, wait_for};
 
-use crate::bed::{Bed, CLUSTER, IMAGE, NODES, PATIENCE, VMS};
+use crate::bed::{Bed, CLUSTER, IMAGE, NODES, PATIENCE, REPLICAS, VMS};
 use crate::report::Figures;
 use crate::story::{self, StepLog};
 
@@ -49,7 +49,7 @@ pub async fn install(story: &mut StepLog, bed: &Bed, figures: &mut Figures) -> R
             tokio::task::spawn_blocking(move || install_chart(&helm))
                 .await
                 .context("the thread that runs helm panicked")??;
-            bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", 1).await?;
+            bed.pods_ready("kube-system", "app.kubernetes.io/name=harvester-cloud-provider", REPLICAS).await?;
             bed.pods_ready("kube-system", "app.kubernetes.io/name=kube-vip", NODES.into()).await?;
             Ok(((), "the chart's Deployment (cloud controller manager) and DaemonSet (announcer) are ready".to_owned()))
         })

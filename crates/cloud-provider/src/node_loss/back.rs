@@ -1,0 +1,73 @@
+//! Taking back what was written for a node that lives.
+
+use tokio::time::Instant;
+
+use super::case::{Case, Stage};
+use super::plan::Tenants;
+use super::{AGAIN, KUBELET_LIVES, LOOKS, NodeLoss, SELDOM};
+use crate::node::reference;
+use crate::view::{NodeView, Ready};
+
+impl NodeLoss {
+    /// It is heard again. False: there is nothing left to do.
+    pub(super) async fn heard(&mut self, node: &NodeView, case: &mut Case) -> bool {
+        let Stage::Heard(at, looks) = case.stage else { return false };
+        if case.is_untouched() {
+            return false;
+        }
+        if looks == 0 {
+            tracing::info!(node = node.name, "a node that was silent is heard again");
+            self.recorder.normal(
+                &reference(node),
+                "NodeHeardAgain",
+                "its kubelet puts its pods back into their Services",
+            );
+        }
+        let last = at.elapsed() >= KUBELET_LIVES;
+        case.stage = Stage::Heard(at, looks + 1);
+        let taken_back = match self.requests.tenants(&node.name, true).await {
+            Ok(tenants) => self.take_back(node, case, &tenants, last && node.ready == Some(Ready::True)).await,
+            Err(error) => {
+                self.failed(&node.name, case, &error);
+                false
+            }
+        };
+        if taken_back {
+            let pause = LOOKS.get(looks).copied().unwrap_or(KUBELET_LIVES.saturating_sub(at.elapsed()).max(AGAIN));
+            case.next = Instant::now() + pause;
+        }
+        // Nobody is waiting for what could not be taken back in all this time.
+        let is_over = taken_back || at.elapsed() >= SELDOM * 3;
+        !(last && is_over)
+    }
+
+    /// The verdict was wrong, and taking back what it did to endpoints has failed so far.
+    pub(super) async fn withdraw(&mut self, node: &NodeView, case: &mut Case) {
+        match self.requests.tenants(&node.name, true).await {
+            Ok(tenants) => self.take_back_refuted(node, case, &tenants).await,
+            Err(error) => self.failed(&node.name, case, &error),
+        }
+    }
+
+    pub(super) async fn take_back_refuted(&mut self, node: &NodeView, case: &mut Case, tenants: &Tenants) {
+        let taken_back = self.take_back(node, case, tenants, false).await;
+        case.stage = Stage::Refuted(taken_back);
+        if taken_back {
+            case.next = Instant::now() + SELDOM;
+        }
+    }
+
+    /// False: something is left, and `case` says when to try again.
+    async fn take_back(&mut self, node: &NodeView, case: &mut Case, tenants: &Tenants, pods: bool) -> bool {
+        let plan = tenants.unmarks(&case.endpoints, pods);
+        let done = self.requests.perform(&plan, true, "").await;
+        match &done.error {
+            Some(error) => self.failed(&node.name, case, error),
+            None if done.conflicts > 0 => {
+                case.back_off();
+            }
+            None => case.went_well(),
+        }
+        done.error.is_none() && done.conflicts == 0
+    }
+}

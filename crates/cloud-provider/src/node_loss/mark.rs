@@ -1,0 +1,93 @@
+//! Marking the pods of a lost node.
+
+use tokio::time::Instant;
+
+use super::case::{Case, Stage};
+use super::decide::Agreed;
+use super::plan::{self, Tenants};
+use super::{AGAIN, LOOKS, NodeLoss};
+use crate::node::reference;
+use crate::view::NodeView;
+
+impl NodeLoss {
+    /// What is on the node, if anything may be written: one that does not lead learns only from the record that nothing may be. It is
+    /// asked before the first write, together with the node's pods, so that it costs no time.
+    async fn tenants(&mut self, node: &NodeView, case: &mut Case, again: bool) -> Option<Tenants> {
+        let mut held = Ok(self.instances.hold().map(|_| "the controller is held"));
+        let mut tenants = Ok(Tenants::default());
+        if let Ok(None) = held {
+            let first = async { if again { Ok(None) } else { self.requests.held().await } };
+            (tenants, held) = tokio::join!(self.requests.tenants(&node.name, again), first);
+        }
+        match (tenants, held) {
+            (Ok(tenants), Ok(None)) => return Some(tenants),
+            (_, Ok(Some(why))) => {
+                if case.back_off() && !again {
+                    tracing::warn!(node = node.name, "a node is lost, and its pods stay: {why}");
+                }
+            }
+            (Err(error), _) | (_, Err(error)) => self.failed(&node.name, case, &error),
+        }
+        None
+    }
+
+    /// Marks what is not marked. If some of it was done before, what a kubelet has put right since shows that it lives. False: it did not
+    /// go well, and `case` says when to try again.
+    pub(super) async fn mark(&mut self, node: &NodeView, word: &Agreed, case: &mut Case) -> bool {
+        let again = case.is_lost() || !case.is_untouched();
+        let Some(tenants) = self.tenants(node, case, again).await else { return false };
+        if again && tenants.is_refuted(&case.pods) {
+            tracing::warn!(
+                node = node.name,
+                evidence = word.evidence,
+                "the kubelet of a node that was called silent lives"
+            );
+            self.metrics.is_false();
+            self.take_back_refuted(node, case, &tenants).await;
+            return true;
+        }
+        let plan = tenants.marks();
+        let why = format!(
+            "node {} does not answer ({}). The condition goes when the node is heard again: docs/node-loss.md",
+            node.name, word.evidence
+        );
+        let done = self.requests.perform(&plan, false, &why).await;
+        case.endpoints.extend(plan.slices.iter().flat_map(|(_, chosen)| chosen).map(|endpoint| endpoint.pod.clone()));
+        case.pods.extend(done.pods.iter().cloned());
+        let ours = case.pods.len();
+        if again {
+            // Also what the other replica has marked: when that is put right, it is not to be marked once more.
+            case.pods.extend(tenants.pods.iter().filter(|pod| pod.marked).map(|pod| pod.uid.clone()));
+        }
+        if let Some(error) = &done.error {
+            self.failed(&node.name, case, error);
+            return false;
+        }
+        case.went_well();
+        if !case.is_lost() {
+            self.is_lost(node, word, case, ours);
+            case.next = Instant::now() + if done.conflicts > 0 { AGAIN / 5 } else { LOOKS[0] };
+        }
+        true
+    }
+
+    /// All is written for the first time.
+    fn is_lost(&self, node: &NodeView, word: &Agreed, case: &mut Case, pods: usize) {
+        case.stage = Stage::Marked(0);
+        self.metrics.verdict("lost");
+        // The other replica says it otherwise.
+        if pods > 0 {
+            let text = format!(
+                "node {} does not answer: {}. {pods} of its pods were taken out of their Services until it is heard again",
+                node.name, word.evidence
+            );
+            tracing::warn!(
+                node = node.name,
+                pods,
+                evidence = word.evidence,
+                "a node is lost: its pods leave their Services"
+            );
+            self.recorder.warning(&reference(node), plan::REASON, &text);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! `doctor` on a bed in which faults are really planted: each is named, what it says to type is typed, and then it is gone. What is
+//! planted and typed goes through a shell with `kubectl`, as an operator has it; `harvester.yaml` is an administrator's of the host.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
+
+use std::collections::BTreeSet;
+
+use e2e::{Bed, CLUSTER, PATIENCE, VM_NAMESPACE, product, service, wait_for};
+use serde_json::Value;
+use testbed::programs;
+
+/// Workloads as the chart makes them; nobody runs them here, the bed does.
+const WORKLOADS: &str = r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: harvester-cloud-provider, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: c}}
+  template:
+    metadata: {labels: {app: c}}
+    spec:
+      serviceAccountName: harvester-cloud-provider
+      containers: [{name: c, image: "rancher/harvester-cloud-provider:v1", args: ["--cloud-config=/x", "--cluster-name=demo"]}]
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-vip, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: a}}
+  template:
+    metadata: {labels: {app: a}}
+    spec: {serviceAccountName: kube-vip, containers: [{name: a, image: "rancher/harvester-cloud-provider:v1", args: [manager]}]}
+"#;
+
+/// A shell on a node, with `kubectl`, our program and both clusters.
+struct Desk<'a> {
+    bed: &'a Bed,
+    prelude: String,
+}
+
+/// What `doctor` said.
+#[derive(Debug)]
+struct Said {
+    findings: Vec<Value>,
+    status: String,
+}
+
+impl Said {
+    fn checks(&self) -> BTreeSet<&str> {
+        self.findings.iter().map(|finding| finding["check"].as_str().unwrap()).collect()
+    }
+}
+
+impl<'a> Desk<'a> {
+    fn new(bed: &'a Bed, namespace: &str) -> Self {
+        let directory = bed.dir().write("desk/workloads.yaml", WORKLOADS).unwrap();
+        let directory = directory.parent().unwrap().display().to_string();
+        bed.dir().write("desk/cloud-config", bed.fresh_cloud_config().unwrap()).unwrap();
+        let tools = programs::tool("kubectl").unwrap().parent().unwrap().display().to_string();
+        let ours = product::binary().unwrap().parent().unwrap().display().to_string();
+        let guest = bed.control_plane.admin().unwrap().inside;
+        let host = bed.harvester.admin().unwrap().inside;
+        std::fs::copy(host, format!("{directory}/harvester.yaml")).unwrap();
+        std::fs::copy(guest, format!("{directory}/guest.yaml")).unwrap();
+        let prelude = format!(
+            "cd {directory}; export PATH={tools}:{ours}:$PATH KUBECONFIG={directory}/guest.yaml; \
+             H='kubectl --kubeconfig harvester.yaml -n {VM_NAMESPACE}'; K=kubectl; NS={namespace}; "
+        );
+        Self { bed, prelude }
+    }
+
+    /// Types this; what it printed, and its exit status in the last line.
+    fn types(&self, text: &str) -> String {
+        // Not every remedy is a line for a shell: what is none must not end the shell that says so.
+        let script =
+            format!("{}\n( eval \"$(cat <<'TYPED'\n{text}\nTYPED\n)\" ) 2>&1\necho \"status $?\"", self.prelude);
+        self.bed.lan.host(1).exec(["sh", "-c", &script]).unwrap()
+    }
+
+    fn does(&self, text: &str) {
+        let said = self.types(text);
+        assert!(text.is_empty() || said.trim_end().ends_with("status 0"), "{text}\n{said}");
+    }
+
+    fn doctor(&self, words: &str) -> Said {
+        let said = self.types(&format!("harvester-cloud-provider doctor -o json {words} 2>/dev/null"));
+        let (json, status) = said.trim_end().rsplit_once('\n').unwrap();
+        let report: Value = serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {said}"));
+        let findings = report["findings"].as_array().unwrap().clone();
+        // The form is what scripts rely on.
+        for finding in &findings {
+            let keys: Vec<&str> = finding.as_object().unwrap().keys().map(String::as_str).collect();
+            let sorted = BTreeSet::from_iter(keys);
+            assert_eq!(sorted, ["check", "object", "remedy", "severity", "what", "why"].into());
+        }
+        let errors = findings.iter().any(|finding| finding["severity"] == "error");
+        let expected = if findings.is_empty() { 0 } else { 3 + u8::from(errors) };
+        assert_eq!(status, format!("status {expected}"), "{report}");
+        Said { findings, status: status.to_owned() }
+    }
+
+    /// Waits until `doctor` names this, and all it names.
+    async fn finds(&self, check: &str, words: &str) -> Said {
+        wait_for(&format!("doctor to find {check}"), PATIENCE, || async {
+            let said = self.doctor(words);
+            if said.checks().contains(check) { Ok(said) } else { Err(format!("{:?}", said.findings)) }
+        })
+        .await
+        .unwrap()
+    }
+
+    async fn is_content(&self, after: &str) {
+        wait_for(&format!("doctor to be content after {after}"), PATIENCE, || async {
+            let said = self.doctor(GOOD);
+            if said.findings.is_empty() { Ok(()) } else { Err(format!("{:?}", said.findings)) }
+        })
+        .await
+        .unwrap();
+    }
+}
+
+const GOOD: &str = "--cloud-config cloud-config";
+
+/// A fault: the check that names it; what plants it; placeholders of the remedy and what stands for them here; what has to be done after
+/// the remedy, which only a person can decide or nobody runs on this bed.
+struct Fault {
+    check: &'static str,
+    plant: &'static str,
+    fill: &'static [(&'static str, &'static str)],
+    after: &'static str,
+}
+
+const fn fault(check: &'static str, plant: &'static str) -> Fault {
+    Fault { check, plant, fill: &[], after: "" }
+}
+
+const FAULTS: [Fault; 21] = [
+    fault("machine-label-missing", "$H label vmi/node1 vm/node1 guestcluster.harvesterhci.io/name-"),
+    fault("cluster-name-mismatch", "$H label --overwrite vmi/node1 vm/node1 guestcluster.harvesterhci.io/name=other"),
+    fault("node-excluded", "$K label node node1 node.kubernetes.io/exclude-from-external-load-balancers=true"),
+    fault("no-eligible-node", "$K label node node1 node2 node.kubernetes.io/exclude-from-external-load-balancers=true"),
+    fault("service-ignored", "$K -n $NS annotate service web kube-vip.io/ignore=true"),
+    Fault {
+        after: "$K delete -f service.yaml; sed -i '/loadBalancerClass/d;/^status:/,$d' service.yaml; $K apply -f service.yaml",
+        ..fault(
+            "service-class",
+            "echo '{apiVersion: v1, kind: Service, metadata: {name: foreign, namespace: default}, spec: {type: LoadBalancer, \
+             loadBalancerClass: example.org/other, selector: {a: b}, ports: [{port: 80}]}}' | $K apply -f -",
+        )
+    },
+    fault(
+        "two-controllers",
+        "sed '/^---/,$d;s/name: harvester-cloud-provider, namespace/name: old-provider, namespace/' workloads.yaml | $K apply -f -",
+    ),
+    Fault {
+        after: "$K -n kube-system delete daemonset calico-node",
+        ..fault(
+            "cni-autodetection",
+            "sed '1,/^---/d;s/name: kube-vip, namespace/name: calico-node, namespace/;s/{name: a, image.*/{name: calico-node, image: calico, \
+             env: [{name: IP, value: autodetect}]}]}/' workloads.yaml | $K apply -f -",
+        )
+    },
+    Fault {
+        fill: &[("<NIC of the nodes>", "eth0")],
+        after: "$K -n kube-system delete daemonset/cilium configmap/cilium-config",
+        ..fault(
+            "cni-autodetection",
+            "sed '1,/^---/d;s/name: kube-vip, namespace/name: cilium, namespace/;s/{name: a, image.*/{name: cilium, image: cilium}]}/' \
+             workloads.yaml | $K apply -f - && $K -n kube-system create configmap cilium-config --from-literal=devices='eth0 vip+'",
+        )
+    },
+    fault(
+        "load-balancer-orphaned",
+        "$H get loadbalancers.loadbalancer.harvesterhci.io -o json | jq '.items[0] | del(.status, .metadata.uid, .metadata.finalizers, \
+         .metadata.resourceVersion) | .metadata.name = \"demo-default-gone-1\" | .spec.ipam = \"dhcp\" | \
+         .metadata.labels[\"cloudprovider.harvesterhci.io/serviceName\"] = \"gone\"' | $H create -f -",
+    ),
+    Fault {
+        // The copy is gone for good.
+        fill: &[
+            ("give one of them another name: helm ", "true helm "),
+            ("<chart>", "chart"),
+            ("<other name>", "other"),
+        ],
+        after: "$H delete loadbalancers.loadbalancer.harvesterhci.io demo-default-copy-1",
+        ..fault(
+            "cluster-copy",
+            "$H get loadbalancers.loadbalancer.harvesterhci.io -o json | jq '.items[0] | del(.status, .metadata.uid, .metadata.finalizers, \
+             .metadata.resourceVersion) | .metadata.name = \"demo-default-copy-1\" | .spec.ipam = \"dhcp\" | \
+             .metadata.annotations[\"cloudprovider.harvesterhci.io/clusterUID\"] = \"another\" | \
+             .metadata.annotations[\"cloudprovider.harvesterhci.io/serviceUID\"] = \"copied\" | \
+             .metadata.labels[\"cloudprovider.harvesterhci.io/serviceName\"] = \"copied\"' | $H create -f -",
+        )
+    },
+    fault(
+        "node-without-machine",
+        "echo '{apiVersion: v1, kind: Node, metadata: {name: node9}, spec: {providerID: \"harvester://another\"}}' | $K apply -f -",
+    ),
+    Fault {
+        after: "$K delete node node8",
+        ..fault(
+            "node-not-initialised",
+            "echo '{apiVersion: v1, kind: Node, metadata: {name: node8}, spec: {taints: [{key: node.cloudprovider.kubernetes.io/uninitialized, \
+             value: \"true\", effect: NoSchedule}]}}' | $K apply -f -",
+        )
+    },
+    fault("service-not-as-asked", "$K -n $NS annotate service second cloudprovider.harvesterhci.io/ippool=nosuch"),
+    Fault {
+        // What the author meant only the author knows.
+        after: "$K -n $NS annotate service second cloudprovider.harvesterhci.io/network-",
+        ..fault(
+            "service-not-as-asked",
+            "$K -n $NS annotate service second cloudprovider.harvesterhci.io/network=guests/nosuch",
+        )
+    },
+    Fault {
+        // What the author meant only the author knows.
+        after: "$K -n $NS annotate service second cloudprovider.harvesterhci.io/primary-service-",
+        ..fault(
+            "service-not-as-asked",
+            "$K -n $NS annotate service second cloudprovider.harvesterhci.io/primary-service=nosuch",
+        )
+    },
+    Fault {
+        fill: &[("<account>", CLUSTER)],
+        ..fault(
+            "harvester-right-missing",
+            "for b in $($H get rolebindings -o name); do $H get $b -o yaml > saved.yaml; $H delete $b; done",
+        )
+    },
+    Fault {
+        after: "$K replace -f role.yaml",
+        fill: &[("helm ", "true helm "), ("<chart>", "chart")],
+        ..fault(
+            "guest-right-missing",
+            "$K get clusterrole harvester-cloud-provider -o json | jq 'del(.metadata.resourceVersion)' > role.yaml; \
+             jq '.rules |= map(select(.resources != [\"events\"]))' role.yaml | $K replace -f -",
+        )
+    },
+    Fault {
+        after: "$K -n kube-system delete lease plndr-svcs-lock",
+        ..fault(
+            "two-announcers",
+            "echo \"{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: plndr-svcs-lock, namespace: kube-system}, spec: \
+             {holderIdentity: old, leaseDurationSeconds: 60, renewTime: \\\"$(date -u +%Y-%m-%dT%H:%M:%S.000000Z)\\\"}}\" | $K apply -f -",
+        )
+    },
+    Fault {
+        after: "$K -n kube-system delete configmap harvester-host-upgrade",
+        fill: &[("<", "'<"), (">", ">'")],
+        ..fault(
+            "host-upgrade-failed",
+            "$K -n kube-system create configmap harvester-host-upgrade --from-literal=summary=s --from-literal=status.json='{\"window\": \
+             {\"suspended\": false}, \"plan\": {\"name\": \"UpgradePlan p\"}, \"nodes\": {\"node1\": {\"reason\": \"HostUpgradeFailed\", \"host\": \"h\"}}}'",
+        )
+    },
+    Fault {
+        after: "$K -n kube-system delete configmap harvester-host-upgrade",
+        fill: &[("<", "'<"), (">", ">'")],
+        ..fault(
+            "host-upgrade-paused",
+            "$K -n kube-system create configmap harvester-host-upgrade --from-literal=summary=s --from-literal=status.json='{\"window\": \
+             {\"suspended\": false}, \"plan\": {\"name\": \"UpgradePlan p\"}, \"nodes\": {\"node1\": {\"reason\": \"HostUpgradePaused\", \"host\": \"h\"}}}'",
+        )
+    },
+];
+
+/// Files by which an API cannot be read: the check, how the file comes to be, and how `doctor` is called with it. To mend it is to use the
+/// good one, which the next line does.
+const FILES: [(&str, &str, &str); 8] = [
+    ("guest-credentials-missing", "", "--kubeconfig nowhere"),
+    ("guest-api-unreachable", "sed 's/:6443/:6999/' guest.yaml > bad", "--kubeconfig bad"),
+    ("guest-certificate-refused", "cp guest.yaml bad; $CA", "--kubeconfig bad"),
+    ("guest-token-refused", "cp guest.yaml bad; $TOKEN", "--kubeconfig bad"),
+    ("cloud-config-missing", "", "--cloud-config nowhere"),
+    ("harvester-api-unreachable", "sed 's/:6443/:6999/' cloud-config > bad", "--cloud-config bad"),
+    ("harvester-certificate-refused", "cp cloud-config bad; $CA", "--cloud-config bad"),
+    ("harvester-token-refused", "cp cloud-config bad; $TOKEN", "--cloud-config bad"),
+];
+
+#[tokio::test]
+async fn each_planted_fault_is_named_and_what_doctor_says_to_type_mends_it() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = Bed::builder().start().await.unwrap();
+    let case = bed.case("doctor").await.unwrap();
+    let web = case.expose(service("web").tcp(8080)).await.unwrap();
+    web.settled().await.unwrap();
+    let second = case.expose(service("second").tcp(8080)).await.unwrap();
+    second.settled().await.unwrap();
+    let desk = Desk::new(&bed, case.namespace());
+    desk.does("$K apply -f workloads.yaml");
+    desk.is_content("nothing was planted").await;
+    assert_eq!(desk.doctor(GOOD).status, "status 0");
+
+    let mut tried = BTreeSet::new();
+    for Fault { check, plant, fill, after } in FAULTS {
+        desk.does(plant);
+        let said = desk.finds(check, GOOD).await;
+        for finding in &said.findings {
+            let mut remedy = finding["remedy"].as_str().unwrap().to_owned();
+            for (placeholder, value) in fill {
+                remedy = remedy.replace(placeholder, value);
+            }
+            let typed = desk.types(&remedy);
+            eprintln!("{check}: {} -> {}", remedy, typed.trim_end().replace('\n', " | "));
+        }
+        if !after.is_empty() {
+            desk.types(after);
+        }
+        desk.is_content(check).await;
+        tried.insert(format!("{check} {plant}"));
+    }
+
+    // Programs that have stopped: here the bed starts them again, instead of the Deployment that is told to.
+    bed.ccm().stop().unwrap();
+    desk.finds("controller-missing", GOOD).await;
+    bed.ccm().start().unwrap();
+    bed.announcer(2).kill();
+    desk.finds("announcer-silent", GOOD).await;
+    bed.announcer(2).start().unwrap();
+    bed.wait_until_announcing(2).await.unwrap();
+    desk.is_content("stopped programs").await;
+
+    let authority = harvester_sim::serve::tls::Authority::new().unwrap().certificate_pem;
+    bed.dir().write("desk/other.pem", authority).unwrap();
+    for (check, make, words) in FILES {
+        let config = "kubectl --kubeconfig bad config";
+        let ca = format!(
+            "{config} set-cluster $({config} view -o jsonpath='{{.clusters[0].name}}') --certificate-authority=other.pem --embed-certs"
+        );
+        let token = format!(
+            "{config} set-credentials expired --token=expired && {config} set-context --current --user=expired"
+        );
+        desk.types(&make.replace("$CA", &ca).replace("$TOKEN", &token));
+        let guest = check.starts_with("guest");
+        desk.finds(check, &if guest { format!("{words} {GOOD}") } else { words.to_owned() }).await;
+        tried.insert(check.to_owned());
+    }
+    desk.is_content("good files again").await;
+    assert!(tried.len() + 2 >= 25, "{}", tried.len());
+}
