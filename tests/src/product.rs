@@ -1,5 +1,5 @@
-//! The product's processes, as their pods would run them: arguments, environment and rights come from the chart, so that the tests
-//! fail when it no longer fits the program.
+//! The product's processes, as their pods would run them: arguments, environment and rights come from the chart, so
+//! that the tests fail when it no longer fits the program.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::path::PathBuf;
@@ -29,7 +29,8 @@ const GRACE: Duration = Duration::from_secs(30);
 pub struct Manifest(Vec<Value>);
 
 impl Manifest {
-    /// Renders the chart, with a Secret for the cloud-config and these values, and keeps the objects that are called `name`.
+    /// Renders the chart, with a Secret for the cloud-config and these values, and keeps the objects that are called
+    /// `name`.
     pub fn of(name: &str, values: &[String]) -> Result<Self> {
         let values = values.iter().flat_map(|value| ["--set-string", value]);
         let words: Vec<&str> = ["--set", "cloudConfig.secretName=cloud-config"].into_iter().chain(values).collect();
@@ -148,8 +149,8 @@ impl Program {
         Handle { host, program: self }
     }
 
-    /// The command as a container with `readOnlyRootFilesystem` and dropped capabilities would run it: root with nothing but the
-    /// capabilities named, `/` and `/proc/sys` read-only.
+    /// The command as a container with `readOnlyRootFilesystem` and dropped capabilities would run it: root with
+    /// nothing but the capabilities named, `/` and `/proc/sys` read-only.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.binary);
         command.args(&*lock(&self.args)).envs(lock(&self.env).iter().cloned());
@@ -208,7 +209,8 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Runs one of its commands on the same host, with the arguments and environment of the program and these, to its end.
+    /// Runs one of its commands on the same host, with the arguments and environment of the program and these, to its
+    /// end.
     pub fn run_beside(&self, word: &str, more: &[&str]) -> Result<Output> {
         let mut command = Command::new(&self.program.binary);
         command.arg(word).args(&*lock(&self.program.args)).args(more).envs(lock(&self.program.env).iter().cloned());
@@ -277,7 +279,8 @@ impl Handle<'_> {
         env.push((name.to_owned(), value.to_owned()));
     }
 
-    /// From the next start on it finds this file in the place of one that the machine has, as the kubelet mounts `/etc/resolv.conf`.
+    /// From the next start on it finds this file in the place of one that the machine has, as the kubelet mounts
+    /// `/etc/resolv.conf`.
     pub fn set_file(&self, own: PathBuf, at: &str) {
         lock(&self.program.files).push((own, at.to_owned()));
     }

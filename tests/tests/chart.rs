@@ -14,6 +14,10 @@ mod announcer_values;
 mod defects;
 #[path = "chart/names.rs"]
 mod names;
+#[path = "chart/notes.rs"]
+mod notes;
+#[path = "chart/refusals.rs"]
+mod refusals;
 
 /// Values, and the file in which what they render is written down.
 struct Case {
@@ -522,136 +526,6 @@ fn values_that_rke2_and_rancher_inject_change_nothing_else() {
     assert_eq!(changed, ["Deployment harvester-cloud-provider"]);
 }
 
-/// D-11.
-#[test]
-fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
-    for (values, expected) in [
-        ("extraArgs: --a=b", "/extraArgs"),
-        ("kube-vip: {env: {a: {b: 1}}}", "/kube-vip/env/a"),
-        ("replicasCount: -1", "/replicasCount"),
-        (
-            "nodeLoss: {enabled: false}\nextraArgs: ['--controllers=*,-service']",
-            "starts controller node-loss all the same",
-        ),
-        ("replicasCount: 0", "Set 1 or more. To stop it for a while: kubectl -n kube-system scale"),
-        (
-            "extraArgs: ['--v=3 --cluster-name=x']",
-            "extraArgs has several flags in one element, \"--v=3 --cluster-name=x\"",
-        ),
-        ("kube-vip: {nodes: some}", "/kube-vip/nodes"),
-        ("cloudConfigPath: relative", "/cloudConfigPath"),
-        ("image: {pullPolicy: Sometimes}", "/image/pullPolicy"),
-        ("imagePullSecrets: [{secret: a}]", "/imagePullSecrets/0"),
-        ("tolerations: {a: b}", "/tolerations"),
-        ("kube-vip: {env: {prometheus_server: nonsense}}", "extraArgs) is \"nonsense\""),
-        ("extraArgs: [--secure-port=0]", "--secure-port=0"),
-        ("kube-vip: {env: {prometheus_server: ''}, extraArgs: {prometheusHTTPServer: ''}}", "turns health off"),
-        (
-            "kube-vip: {env: {election_mode: nodes}}",
-            "/kube-vip/env/election_mode': value must be one of 'node', 'service', 'global'",
-        ),
-        (
-            "kube-vip: {env: {failover_profile: quick}}",
-            "/kube-vip/env/failover_profile': value must be one of 'default', 'fast', 'patient'",
-        ),
-        ("kube-vip: {env: {svc_election: 'yes'}}", "/kube-vip/env/svc_election': value must be one of 'true', 'false'"),
-        ("cloudConfigPath: /cloud-config", "must not be /"),
-        // Unquoted it is a number, and what is pulled would be 1.1.
-        ("image: {tag: 1.10}", "/image/tag"),
-        ("kube-vip: {image: {tag: true}}", "/kube-vip/image/tag"),
-    ] {
-        let said = refusal(values);
-        assert_eq!(said.matches(expected).count(), 2, "{expected} is not named by both Helms: {said}");
-    }
-}
-
-/// What Helm says after an installation with these options. Helm 3 wants a cluster even for a dry run.
-fn notes(helm: &Helm, options: &[&str]) -> String {
-    let chart = chart().display().to_string();
-    helm.run(&[&["install", RELEASE, &chart, "-n", "kube-system", "--dry-run=client"], options].concat())
-        .expect("these values render")
-}
-
-#[test]
-fn announcers_run_where_the_value_says_unless_the_user_has_placed_them() {
-    let placed = |values: &str| !announcer(&render(values))["affinity"].is_null();
-    for (values, expected) in [
-        ("", true),
-        ("kube-vip: {nodes: auto}", true),
-        ("kube-vip: {nodes: control-plane}", true),
-        ("kube-vip: {nodes: all}", false),
-        ("kube-vip: {nodes: all, nodeSelector: {edge: 'true'}}", true),
-        ("kube-vip: {affinity: null}", false),
-    ] {
-        assert_eq!(placed(values), expected, "{values}");
-    }
-}
-
-/// D-12, D-15.
-#[test]
-fn notes_say_what_to_look_at_and_what_is_wrong() {
-    let helm = Helm::new("helm4").unwrap();
-    let values = "clusterName: old\nreplicas: 3\nimage: {tag: v0.2.7}\nkube-vip: {image: {repository: ghcr.io/kube-vip/kube-vip}}\n\
-                  extraArgs: [--cluster-name=x, --managment-network=a, --v, '4', --kube-api-qps=1]";
-    let file = helm.write("values.yaml", values).unwrap();
-    let said = notes(&helm, &["--values", &file]);
-    for expected in [
-        "for cluster \"old\"",
-        "rollout status deployment/harvester-cloud-provider",
-        "clusterName is deprecated",
-        "does not use: replicas.",
-        "kube-vip.image.repository names an image of kube-vip",
-        "The one in extraArgs wins",
-        "does not know: --managment-network. With an unknown flag",
-        "image.tag is v0.2.7, a version of the Go provider",
-        "|| kubectl -n kube-system logs harvester-cloud-provider-test",
-        "skipInterface: vip.*",
-        "/etc/kubernetes/cloud-config (value cloudConfigPath)",
-        "Where SELinux is",
-    ] {
-        assert!(said.contains(expected), "{expected:?} is missing in {said}");
-    }
-    assert!(notes(&helm, &[]).contains("WARNING: global.cattle.clusterName is empty"));
-    for name in ["Prod_1", "a b"] {
-        let said = notes(&helm, &["--set", &format!("global.cattle.clusterName={name}")]);
-        assert!(said.contains(&format!("no load balancer can be named after \"{name}\"")), "{said}");
-    }
-    let known = "global.cattle.clusterName=a,image.tag=v0.3.7,hostUpgrade.cooperation=true,nodeLoss.enabled=true";
-    assert!(!notes(&helm, &["--set", known]).contains("WARNING"));
-}
-
-/// Paths of all objects whose keys the schema knows; in `global` and among variables and flags others are welcome.
-fn known_objects(schema: &Value, path: &str, into: &mut Vec<String>) {
-    let Some(properties) = schema["properties"].as_object().filter(|_| !["global", "kube-vip.env"].contains(&path))
-    else {
-        return;
-    };
-    into.push(path.to_owned());
-    for (key, inner) in properties {
-        known_objects(inner, format!("{path}.{key}").trim_start_matches('.'), into);
-    }
-}
-
-#[test]
-fn a_mistyped_key_is_named_by_the_notes_wherever_it_stands() {
-    let helm = Helm::new("helm4").unwrap();
-    let schema = std::fs::read_to_string(chart().join("values.schema.json")).unwrap();
-    let mut paths = Vec::new();
-    known_objects(&serde_json::from_str(&schema).unwrap(), "", &mut paths);
-    let mistyped: Vec<String> =
-        paths.iter().map(|path| format!("{path}.typo").trim_start_matches('.').to_owned()).collect();
-    let values: Vec<String> = mistyped.iter().map(|path| format!("{path}=1")).collect();
-    let said = notes(&helm, &["--set", &values.join(",")]);
-    for path in mistyped {
-        assert!(said.contains(&format!(" {path}")), "{path} is not named: {said}");
-    }
-    let old = helm.write("old.yaml", include_str!("chart-golden/reference-values.values.yaml")).unwrap();
-    assert!(
-        !notes(&helm, &["--values", &old]).contains("does not know"),
-        "values that every older chart has are no news"
-    );
-}
-
 #[test]
 fn the_same_tree_gives_the_same_archives_in_both_forms() {
     let helm = Helm::new("helm3").unwrap();
@@ -713,4 +587,11 @@ fn every_alert_fires_on_what_it_is_for_and_not_before() {
 fn the_values_of_chart_testing_on_kind_render() {
     let values = std::fs::read_to_string(chart().join("ci/kind-values.yaml")).unwrap();
     assert_eq!(ccm(&render(&values))["volumes"][0]["hostPath"]["path"], "/etc/kubernetes");
+}
+
+/// What Helm says after an installation with these options. Helm 3 wants a cluster even for a dry run.
+fn notes(helm: &Helm, options: &[&str]) -> String {
+    let chart = chart().display().to_string();
+    helm.run(&[&["install", RELEASE, &chart, "-n", "kube-system", "--dry-run=client"], options].concat())
+        .expect("these values render")
 }

@@ -1,5 +1,5 @@
-//! Cooperation with an upgrade of Harvester's hosts, as the chart's value switches it on: a node whose machine is about to be shut down or
-//! to move gives away what it has before, and gets it back.
+//! Cooperation with an upgrade of Harvester's hosts, as the chart's value switches it on: a node whose machine is about
+//! to be shut down or to move gives away what it has before, and gets it back.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 mod upgrade;

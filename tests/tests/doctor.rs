@@ -1,5 +1,6 @@
-//! `doctor` on a bed in which faults are really planted: each is named, what it says to type is typed, and then it is gone. What is
-//! planted and typed goes through a shell with `kubectl`, as an operator has it; `harvester.yaml` is an administrator's of the host.
+//! `doctor` on a bed in which faults are really planted: each is named, what it says to type is typed, and then it is
+//! gone. What is planted and typed goes through a shell with `kubectl`, as an operator has it; `harvester.yaml` is an
+//! administrator's of the host.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::collections::BTreeSet;
@@ -120,8 +121,8 @@ impl<'a> Desk<'a> {
 
 const GOOD: &str = "--cloud-config cloud-config";
 
-/// A fault: the check that names it; what plants it; placeholders of the remedy and what stands for them here; what has to be done after
-/// the remedy, which only a person can decide or nobody runs on this bed.
+/// A fault: the check that names it; what plants it; placeholders of the remedy and what stands for them here; what has
+/// to be done after the remedy, which only a person can decide or nobody runs on this bed.
 struct Fault {
     check: &'static str,
     plant: &'static str,
@@ -264,8 +265,8 @@ const FAULTS: [Fault; 21] = [
     },
 ];
 
-/// Files by which an API cannot be read: the check, how the file comes to be, and how `doctor` is called with it. To mend it is to use the
-/// good one, which the next line does.
+/// Files by which an API cannot be read: the check, how the file comes to be, and how `doctor` is called with it. To
+/// mend it is to use the good one, which the next line does.
 const FILES: [(&str, &str, &str); 8] = [
     ("guest-credentials-missing", "", "--kubeconfig nowhere"),
     ("guest-api-unreachable", "sed 's/:6443/:6999/' guest.yaml > bad", "--kubeconfig bad"),

@@ -1,6 +1,6 @@
-//! From the Go provider to ours and back, while clients ask every 10 ms: what it leaves on both sides is taken over as it stands, and
-//! nothing is written while it leads. It is played by what others see of it: the Lease that it renews, and the objects as it writes them
-//! (recorded on a real Harvester, see `golden.rs`). The announcers run all the time.
+//! From the Go provider to ours and back, while clients ask every 10 ms: what it leaves on both sides is taken over as
+//! it stands, and nothing is written while it leads. It is played by what others see of it: the Lease that it renews,
+//! and the objects as it writes them (recorded on a real Harvester, see `golden.rs`). The announcers run all the time.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::net::IpAddr;
@@ -25,7 +25,8 @@ const THEIRS: &str = "server-0_5b1f6a3e";
 const LEASE: Duration = Duration::from_secs(15);
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
-/// Makes a Service and does with it what the Go provider does, in its order. It is announced and answers when this returns.
+/// Makes a Service and does with it what the Go provider does, in its order. It is announced and answers when this
+/// returns.
 async fn exposed_by_go<'a>(case: &'a Case<'_>, spec: ServiceSpec, ipam: &str) -> (Exposed<'a>, IpAddr) {
     let web = case.expose(spec).await.unwrap();
     let uid = web.get().await.unwrap().uid().unwrap();
@@ -74,8 +75,8 @@ async fn exposed_by_go<'a>(case: &'a Case<'_>, spec: ServiceSpec, ipam: &str) ->
     (web, address)
 }
 
-/// Nodes as the Go provider leaves them, and the mapping of networks beside them: ours writes the same (`golden.rs`), and what only ours
-/// writes is taken away again.
+/// Nodes as the Go provider leaves them, and the mapping of networks beside them: ours writes the same (`golden.rs`),
+/// and what only ours writes is taken away again.
 async fn nodes_are_initialised_by_go(bed: &Bed) {
     bed.ccm().start().unwrap();
     bed.wait_until_initialized().await.unwrap();
@@ -131,7 +132,8 @@ fn written_by_ccm(bed: &Bed, mark: Mark) -> Costs {
     costs
 }
 
-/// What `plan` says, with the flags of our controller, without what comes again and again (the mapping of networks and Nodes' labels).
+/// What `plan` says, with the flags of our controller, without what comes again and again (the mapping of networks and
+/// Nodes' labels).
 fn plan(bed: &Bed) -> Vec<String> {
     let output = bed.ccm().run_beside("plan", &["-o", "json"]).unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
@@ -189,7 +191,8 @@ async fn what_the_go_provider_left_is_taken_over_without_a_write_and_left_alone_
     assert!(planned.contains(&"ConfigMap harvester-cloud-provider".to_owned()), "{planned:?}");
     assert_eq!(bed.ccm_lease().await.unwrap().0, THEIRS);
 
-    // Forward: it gives the Lease up. The new Service shows that ours is at work, and the objects that it finds stay as they are.
+    // Forward: it gives the Lease up. The new Service shows that ours is at work, and the objects that it finds stay as
+    // they are.
     let mark = bed.mark();
     they_give_the_lease_up(&bed, theirs).await;
     let third = new.settled().await.unwrap();
@@ -206,8 +209,8 @@ async fn what_the_go_provider_left_is_taken_over_without_a_write_and_left_alone_
     assert_eq!(state(&services).await, before, "an object was written");
     let costs = written_by_ccm(&bed, mark);
     eprintln!("forward\n{costs}");
-    // Of the new Service alone: finalizer, address and condition, object and mailbox. A POST's entry has no name. The others get their
-    // condition.
+    // Of the new Service alone: finalizer, address and condition, object and mailbox. A POST's entry has no name. The
+    // others get their condition.
     let of_the_new = |name: &Option<String>| name.as_deref().is_none_or(|name| name.contains("new"));
     let here = costs.ccm_guest.iter().filter(|request| request.namespace.as_deref() == Some(case.namespace()));
     let (of_new, others): (Vec<_>, Vec<_>) = here.into_iter().partition(|request| of_the_new(&request.name));

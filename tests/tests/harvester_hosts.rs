@@ -1,5 +1,6 @@
-//! Hosts that differ by version, that hang, forget or answer late, one that is known by its name only, and a guest that is restored. One bed
-//! with a host of 1.8 and one with 1.9, without announcers: an address counts as given when it is published on the Service.
+//! Hosts that differ by version, that hang, forget or answer late, one that is known by its name only, and a guest that
+//! is restored. One bed with a host of 1.8 and one with 1.9, without announcers: an address counts as given when it is
+//! published on the Service.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::collections::BTreeSet;
@@ -173,8 +174,8 @@ async fn a_webhook_that_hangs_holds_up_what_needs_it_and_nothing_else() {
     deleted(&case, &["a", "b", "c", "d", "sharer", "stays"]).await;
 }
 
-/// Two caches of which one is behind by ten seconds, refusals with `Retry-After`, pages that have expired: what was decided on an old view must
-/// not be done.
+/// Two caches of which one is behind by ten seconds, refusals with `Retry-After`, pages that have expired: what was
+/// decided on an old view must not be done.
 #[tokio::test]
 async fn a_busy_api_with_an_old_cache_costs_time_and_nothing_else() {
     if e2e::skip() {

@@ -1,5 +1,6 @@
-//! Upgrades of Harvester's hosts, replayed in seconds on a stand-in: what Nodes show at each step, what stays, what clients notice, and what
-//! it costs. The replays are files of `crates/harvester-sim/replays`; their every step in time is tried in `crates/harvester-provider`.
+//! Upgrades of Harvester's hosts, replayed in seconds on a stand-in: what Nodes show at each step, what stays, what
+//! clients notice, and what it costs. The replays are files of `crates/harvester-sim/replays`; their every step in time
+//! is tried in `crates/harvester-provider`.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 mod upgrade;

@@ -29,7 +29,8 @@ async fn alone() -> (MutexGuard<'static, ()>, Arc<Bed>) {
     (guard, bed)
 }
 
-/// Each node's announcer ends and another one starts, and is ready before the next one's turn. How often the address moved.
+/// Each node's announcer ends and another one starts, and is ready before the next one's turn. How often the address
+/// moved.
 async fn roll_out(bed: &Bed, web: &Exposed<'_>, address: IpAddr) -> usize {
     let mut moves = 0;
     for n in 1..=3 {
@@ -48,7 +49,8 @@ async fn roll_out(bed: &Bed, web: &Exposed<'_>, address: IpAddr) -> usize {
 /// How many connections are open while the DaemonSet is upgraded.
 const OPEN: usize = 100;
 
-/// An upgrade replaces each process on its node. kube-proxy's translations are in that node's kernel, and so the addresses stay there.
+/// An upgrade replaces each process on its node. kube-proxy's translations are in that node's kernel, and so the
+/// addresses stay there.
 #[tokio::test]
 async fn no_connection_is_reset_while_every_announcer_is_replaced_on_its_node() {
     if e2e::skip() {

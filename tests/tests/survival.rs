@@ -1,9 +1,9 @@
-//! An upgrade of the host, step by step: what the cloud controller manager must not destroy, and how soon it goes on. Each test names
-//! the rule it shows. One bed, one test at a time: they break what others need. Without announcers: an address counts as given when it
-//! is published on the Service.
+//! An upgrade of the host, step by step: what the cloud controller manager must not destroy, and how soon it goes on.
+//! Each test names the rule it shows. One bed, one test at a time: they break what others need. Without announcers: an
+//! address counts as given when it is published on the Service.
 //!
-//! Rules that are pure have their tests beside the code: h2 (`only_a_status_about_that_very_vm_is_a_proof`), h9 and h10 in
-//! `crates/cloud-provider`, h11 in `crates/announcer`. h13 concerns the DHCP client.
+//! Rules that are pure have their tests beside the code: h2 (`only_a_status_about_that_very_vm_is_a_proof`), h9 and h10
+//! in `crates/cloud-provider`, h11 in `crates/announcer`. h13 concerns the DHCP client.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::sync::Arc;
@@ -48,7 +48,8 @@ async fn created(case: &Case<'_>, name: &str) -> String {
     address
 }
 
-/// What was written about the Services of one test. Others have Services that nobody serves, which is told again and again.
+/// What was written about the Services of one test. Others have Services that nobody serves, which is told again and
+/// again.
 fn writes_of(bed: &Bed, case: &Case<'_>, mark: e2e::Mark) -> e2e::Costs {
     let mut costs = bed.costs(mark).unwrap();
     costs.ccm_events.clear();
@@ -71,8 +72,8 @@ async fn wait_for_internal_ip(bed: &Bed, node: &str, ip: &str) {
     .unwrap();
 }
 
-/// How often the cloud controller manager renewed its Lease between the first answer of Harvester after `away` and the object that it
-/// created there: time as the process has it, whatever else the machine does.
+/// How often the cloud controller manager renewed its Lease between the first answer of Harvester after `away` and the
+/// object that it created there: time as the process has it, whatever else the machine does.
 fn heartbeats_until_created(bed: &Bed, away: e2e::Mark) -> usize {
     let ours = |user: &str| user.ends_with(":harvester-cloud-provider") || user.ends_with(":demo");
     let mut harvester = bed.harvester.audit().since(away.harvester).unwrap();
@@ -180,7 +181,8 @@ async fn a_service_leaves_its_load_balancer_behind_when_its_user_says_so_by_name
     let noted = noted.get("possible-orphans").cloned().unwrap_or_default();
     assert_eq!(noted.matches(&format!("{VM_NAMESPACE}/{name} of service {web}")).count(), 1, "{noted}");
 
-    // The host is back after all: nobody deletes what was left to it, and a Service of the same name has one of its own.
+    // The host is back after all: nobody deletes what was left to it, and a Service of the same name has one of its
+    // own.
     bed.harvester.api_server().start().await.unwrap();
     created(&case, "other").await;
     let left = bed.harvester_client().await.unwrap();
@@ -215,8 +217,8 @@ async fn h2_a_server_that_knows_nothing_in_the_place_of_the_api_server_proves_no
     let impostor = bed.impostor(&authority).unwrap();
     case.named("web").annotate("touched", Some("meanwhile")).await.unwrap();
     let doomed = case.create(service("doomed").tcp(80)).await.unwrap();
-    // Of what it says nothing follows; that it was asked at all has to be seen. A server that knows no machine of this cluster is asked
-    // for its machines again and again, and for nothing else.
+    // Of what it says nothing follows; that it was asked at all has to be seen. A server that knows no machine of this
+    // cluster is asked for its machines again and again, and for nothing else.
     impostor.wait_until_asked(&["GET", "/virtualmachines"]).await.unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert!(bed.node("h2-sick").await.unwrap().is_some());
@@ -268,7 +270,8 @@ async fn h3_h15_refusals_of_the_webhooks_are_waited_out_without_deleting_and_tol
     assert_eq!(deletions(&bed, mark), Vec::<String>::new());
 }
 
-/// What is wrong with a Service outlives the process: saying "all is well" until it is found out again would be two writes each.
+/// What is wrong with a Service outlives the process: saying "all is well" until it is found out again would be two
+/// writes each.
 #[tokio::test]
 async fn a_restart_writes_nothing_over_a_service_that_nobody_serves() {
     if e2e::skip() {
@@ -361,7 +364,8 @@ async fn wait_for_leader(bed: &Bed, host: &str) -> Duration {
     since.elapsed()
 }
 
-/// The Lease is handed over at a SIGTERM, and taken when it has run out: after a crash, and when the leader stands still for longer.
+/// The Lease is handed over at a SIGTERM, and taken when it has run out: after a crash, and when the leader stands
+/// still for longer.
 #[tokio::test]
 async fn h12_a_standby_takes_over_from_a_leader_that_ends_crashes_or_stands_still() {
     if e2e::skip() {
@@ -514,7 +518,8 @@ async fn h8_h9_a_replica_that_comes_up_while_agents_are_silent_knows_its_nodes_a
     wait_for_internal_ip(&bed, "h8-node", "192.168.100.85").await;
 }
 
-/// Decision 15: the file is replaced under the running process, which goes on with the new token and through the second endpoint.
+/// Decision 15: the file is replaced under the running process, which goes on with the new token and through the second
+/// endpoint.
 #[tokio::test]
 async fn a_revoked_token_is_told_and_a_new_one_is_used_without_a_restart() {
     if e2e::skip() {

@@ -1,8 +1,9 @@
-//! The time by the API server, which all nodes hear: in each of its answers. Until when a lease runs is written down by this clock, so that
-//! a node whose own clock is wrong goes on with a lease neither for too long nor too short.
+//! The time by the API server, which all nodes hear: in each of its answers. Until when a lease runs is written down by
+//! this clock, so that a node whose own clock is wrong goes on with a lease neither for too long nor too short.
 //!
-//! An answer says whole seconds, and at which moment between question and answer they were read nobody knows: so the time is known as a
-//! range. What is written down comes from its early end, what is read is judged by its late one: nothing stretches a lease on its way.
+//! An answer says whole seconds, and at which moment between question and answer they were read nobody knows: so the
+//! time is known as a range. What is written down comes from its early end, what is read is judged by its late one:
+//! nothing stretches a lease on its way.
 
 use std::time::{Duration, Instant};
 

@@ -13,7 +13,7 @@ mod values;
 mod variables;
 
 use crate::class::ClassRules;
-use crate::detect::Profile;
+use crate::detect::profile::Profile;
 pub use contract::leases::GLOBAL as GLOBAL_LEASE;
 use values::{Values, flags};
 pub use variables::{VARIABLES, Variable};
@@ -163,7 +163,8 @@ pub struct Config {
     pub lease: LeaseConfig,
     /// Which classes are ours.
     pub class: ClassRules,
-    /// `svc_controller`: a cloud controller gives Services their addresses, or none does; absent: that is told by its finalizer.
+    /// `svc_controller`: a cloud controller gives Services their addresses, or none does; absent: that is told by its
+    /// finalizer.
     pub controller: Option<bool>,
     /// `svc_lease_namespaces`: where Services of other namespaces may have their Leases, in `service` mode.
     pub lease_namespaces: BTreeSet<String>,
@@ -282,9 +283,9 @@ impl Config {
     }
 
     /// How long the kernel keeps a VIP without a sign of life from us. Shorter than what others wait before they may
-    /// take over, so that a process that hangs or died is silent on the wire before its successor speaks. In `node` mode
-    /// nobody takes over while the kernel answers, so that it must not answer for a dead process longer than it takes to
-    /// restart one (failover-protocol.md 2).
+    /// take over, so that a process that hangs or died is silent on the wire before its successor speaks. In `node`
+    /// mode nobody takes over while the kernel answers, so that it must not answer for a dead process longer than it
+    /// takes to restart one (failover-protocol.md 2).
     pub fn fence(&self) -> Duration {
         let lease = self.lease.duration;
         let fence = lease.saturating_sub(self.lease.retry_period + Duration::from_secs(1)).max(MIN_FENCE);

@@ -112,16 +112,16 @@ impl Engine {
         }
     }
 
-    /// Takes in what happened at `now` and judges no timer. All inputs that wait are handled before [`Engine::poll`]: what
-    /// was received counts before any time-out (failover-protocol.md R1), and a thousand Services that change together
-    /// are planned once, not a thousand times.
+    /// Takes in what happened at `now` and judges no timer. All inputs that wait are handled before [`Engine::poll`]:
+    /// what was received counts before any time-out (failover-protocol.md R1), and a thousand Services that change
+    /// together are planned once, not a thousand times.
     pub fn handle(&mut self, now: Instant, input: Input) -> Vec<Action> {
         self.take(now, input);
         self.out.take()
     }
 
-    /// What is to be done at `now`. While more inputs wait (`more`) or an expensive plan was made a moment ago, only the
-    /// questions to owners that this node may succeed are judged: they cannot wait for a plan.
+    /// What is to be done at `now`. While more inputs wait (`more`) or an expensive plan was made a moment ago, only
+    /// the questions to owners that this node may succeed are judged: they cannot wait for a plan.
     pub fn poll(&mut self, now: Instant, more: bool) -> Vec<Action> {
         if self.out.is_urgent() || self.pace.is_due(now, more) {
             self.pace.begin(now);
@@ -133,8 +133,8 @@ impl Engine {
         self.out.take()
     }
 
-    /// When to poll next, if nothing happens before. `now` is the time after the actions of the last poll were performed:
-    /// the next plan rests in proportion to what the last one cost.
+    /// When to poll next, if nothing happens before. `now` is the time after the actions of the last poll were
+    /// performed: the next plan rests in proportion to what the last one cost.
     pub fn wake_at(&mut self, now: Instant) -> Instant {
         let passed = self.pace.end(now);
         if self.out.is_urgent() {

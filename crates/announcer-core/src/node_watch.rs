@@ -1,5 +1,5 @@
-//! Nodes that this one watches, and what it has found out: the detector has missed one on the wire, then its kubelet's port is asked by
-//! TCP, and only when that is silent too does the node stand on this node's card. Pure.
+//! Nodes that this one watches, and what it has found out: the detector has missed one on the wire, then its kubelet's
+//! port is asked by TCP, and only when that is silent too does the node stand on this node's card. Pure.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -50,8 +50,9 @@ pub(crate) struct NodeWatch {
 }
 
 impl NodeWatch {
-    /// These are watched, at these addresses and with the UIDs of their Nodes. What was found out about others, about a Node that was
-    /// made anew or at another address is forgotten: nobody would take it back. True if that changes the card.
+    /// These are watched, at these addresses and with the UIDs of their Nodes. What was found out about others, about a
+    /// Node that was made anew or at another address is forgotten: nobody would take it back. True if that changes the
+    /// card.
     pub fn watch(&mut self, watched: BTreeMap<String, (String, IpAddr)>) -> bool {
         let before = self.on_card();
         let former = std::mem::replace(&mut self.watched, watched);
@@ -78,8 +79,8 @@ impl NodeWatch {
         }
     }
 
-    /// The kubelet's port was asked. `answers`: also where nothing can be told, as on a machine that was too busy to wait. True if
-    /// the node is called silent from now on.
+    /// The kubelet's port was asked. `answers`: also where nothing can be told, as on a machine that was too busy to
+    /// wait. True if the node is called silent from now on.
     pub fn asked(&mut self, now: Instant, node: &str, answers: bool) -> bool {
         if answers {
             // The detector comes back to it, if it stays silent on the wire.

@@ -1,8 +1,8 @@
 //! Which addresses no Service gets although it asks for them: those of machines, those inside the cluster, and ports of
 //! another Service. Pure.
 //!
-//! The cloud controller refuses them too, but annotations can be written by hand and a class can leave it out; and what two
-//! controllers have given twice must not take traffic from the Service that had it.
+//! The cloud controller refuses them too, but annotations can be written by hand and a class can leave it out; and what
+//! two controllers have given twice must not take traffic from the Service that had it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -44,7 +44,8 @@ pub struct Machine {
     pub reporter: String,
 }
 
-/// Which Service has which address inside the cluster. On a node it would take what all pods there send to that Service.
+/// Which Service has which address inside the cluster. On a node it would take what all pods there send to that
+/// Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterIps {
     holders: BTreeMap<IpAddr, ServiceKey>,
@@ -77,8 +78,8 @@ impl ClusterIps {
     }
 }
 
-/// What is refused of what all Services ask for. An address that clients have been told of stays: taking it away would help
-/// nobody but the one to whom it was given since, if nobody has ever given it to who has it.
+/// What is refused of what all Services ask for. An address that clients have been told of stays: taking it away would
+/// help nobody but the one to whom it was given since, if nobody has ever given it to who has it.
 pub fn refusals(
     services: &BTreeMap<ServiceKey, ServiceView>,
     machines: &BTreeMap<IpAddr, Machine>,
@@ -87,7 +88,8 @@ pub fn refusals(
     let views: Vec<&ServiceView> = by_seniority(services).into_iter().filter(|view| !view.retired).collect();
     let mut holders: BTreeMap<(IpAddr, &Port), &ServiceView> = BTreeMap::new();
     let mut refused: BTreeMap<ServiceKey, Vec<Refusal>> = BTreeMap::new();
-    // Clients know it, and nothing says that it was not given; then what a controller has given; then what clients know all the same.
+    // Clients know it, and nothing says that it was not given; then what a controller has given; then what clients know
+    // all the same.
     let turn = |view: &ServiceView, address: IpAddr| match (view.published.has(address), view.giver) {
         (true, Giver::Unknown | Giver::Controller) => 0,
         (false, Giver::Controller) => 1,
@@ -146,10 +148,10 @@ pub struct User {
     pub mac: Option<Mac>,
 }
 
-/// Who has `address`, which a server has just leased to the Service with this UID: its probes leave from its own macvlan and
-/// are not heard by the interface beneath, where other addresses of the same node are; `own_link` is the interface on which this
-/// node has it as its own. What clients know as this Service's own it goes on with; who follows it, or was told of an
-/// address by its own lease, is not in its way.
+/// Who has `address`, which a server has just leased to the Service with this UID: its probes leave from its own
+/// macvlan and are not heard by the interface beneath, where other addresses of the same node are; `own_link` is the
+/// interface on which this node has it as its own. What clients know as this Service's own it goes on with; who follows
+/// it, or was told of an address by its own lease, is not in its way.
 pub fn user_of_leased(
     services: &BTreeMap<ServiceKey, ServiceView>,
     machines: &BTreeMap<IpAddr, Machine>,
@@ -176,8 +178,9 @@ pub fn user_of_leased(
     other.map(unseen).or(own_link).or_else(|| machine().map(unseen))
 }
 
-/// Which Service has `mac` for its lease before `members`, who would use it for theirs: with it a server takes them for one client, and
-/// gives both the same address. So it is with a manifest that was copied from a Service which is served.
+/// Which Service has `mac` for its lease before `members`, who would use it for theirs: with it a server takes them for
+/// one client, and gives both the same address. So it is with a manifest that was copied from a Service which is
+/// served.
 pub fn user_of_mac<'a>(
     services: &'a BTreeMap<ServiceKey, ServiceView>,
     members: &[ServiceKey],

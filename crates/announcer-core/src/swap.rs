@@ -1,9 +1,10 @@
-//! Changes the owner in the record of a Service: compare and swap, in a hurry (decisions.md 20). Clients wait for this write,
-//! and the node that has just died may have carried the API server that is asked.
+//! Changes the owner in the record of a Service: compare and swap, in a hurry (decisions.md 20). Clients wait for this
+//! write, and the node that has just died may have carried the API server that is asked.
 //!
-//! A machine without I/O: it says which request goes over which connection, and hears the answers. What is not answered soon
-//! is asked a second time, over one other connection that all swaps share. The first request goes on meanwhile: an API that is
-//! slow for everybody answers in the end, and what was learnt from it spares the next swaps the second connection.
+//! A machine without I/O: it says which request goes over which connection, and hears the answers. What is not answered
+//! soon is asked a second time, over one other connection that all swaps share. The first request goes on meanwhile: an
+//! API that is slow for everybody answers in the end, and what was learnt from it spares the next swaps the second
+//! connection.
 
 mod backlog;
 #[cfg(test)]
@@ -18,7 +19,8 @@ pub use backlog::WAIT_LIMIT;
 use crate::ownership::node::{OwnerRecord, Swap, Swapped};
 use crate::view::{ServiceKey, Uid};
 
-/// An answer takes a few milliseconds. What takes longer than this is asked again elsewhere, unless the API was slow lately.
+/// An answer takes a few milliseconds. What takes longer than this is asked again elsewhere, unless the API was slow
+/// lately.
 const FIRST_PATIENCE: Duration = Duration::from_millis(100);
 /// For the second connection, with its handshake; doubled with each one that says nothing either.
 const SPARE_PATIENCE: Duration = Duration::from_millis(300);
@@ -74,8 +76,8 @@ pub enum Answer<O> {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act<O> {
-    /// Open a connection. `server` counts API servers, round and round; where none is known it is another connection to the
-    /// usual address.
+    /// Open a connection. `server` counts API servers, round and round; where none is known it is another connection to
+    /// the usual address.
     Open {
         /// Its number.
         connection: u64,
@@ -448,8 +450,8 @@ impl<O> Swaps<O> {
         }
     }
 
-    /// The second connection, if a request over it waits for an answer and nothing was heard over the first since it was opened; and
-    /// until when it is waited for. One that has answered before may hang all the same.
+    /// The second connection, if a request over it waits for an answer and nothing was heard over the first since it
+    /// was opened; and until when it is waited for. One that has answered before may hang all the same.
     fn silent_spare(&self) -> Option<(&Spare, Instant)> {
         let spare = self.spare.as_ref().filter(|spare| self.main_is_silent_since(spare))?;
         let open = self.requests.values().filter(|request| request.connection == spare.connection);

@@ -89,8 +89,9 @@ impl Trouble {
 }
 
 /// How long each may last in one run. The figures are what the protocol needs, plus what the model takes for the way:
-/// up to 0.3 ms for a frame (20 ms more in a storm), up to 0.5 ms for each request to the kernel, up to 30 ms for a watch
-/// event, up to 20 ms for a request and its answer, and up to [`Scenario::busy_us`] whenever a process has to wake.
+/// up to 0.3 ms for a frame (20 ms more in a storm), up to 0.5 ms for each request to the kernel, up to 30 ms for a
+/// watch event, up to 20 ms for a request and its answer, and up to [`Scenario::busy_us`] whenever a process has to
+/// wake.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     split: Duration,
@@ -126,9 +127,9 @@ impl Limits {
         // The kernel counts whole seconds, and is up to 0.3 s late.
         let kernel = ms(310);
         let split = if node {
-            // decisions.md 23: a claim comes every 50 ms until the former owner has heard one, then of each of its addresses
-            // within 10, or in turn of those for which it is silent. Both processes have to wake, the former owner's kernel
-            // has to do it. In a storm each claim may be lost: eight in a row never are.
+            // decisions.md 23: a claim comes every 50 ms until the former owner has heard one, then of each of its
+            // addresses within 10, or in turn of those for which it is silent. Both processes have to wake, the former
+            // owner's kernel has to do it. In a storm each claim may be lost: eight in a row never are.
             ms(50) * addresses
                 + ms(10)
                 + ms(5)
@@ -141,14 +142,15 @@ impl Limits {
         };
         Self {
             split,
-            // The claims of the new owner carry a tag that the old one cannot prove: it hears the announcement, which waits
-            // for the status for up to a second, and reads the record.
+            // The claims of the new owner carry a tag that the old one cannot prove: it hears the announcement, which
+            // waits for the status for up to a second, and reads the record.
             unproven: 4 * api
                 + seconds(1)
                 + ms(150)
                 + 3 * late
                 + if scenario.loss > 0.0 { ms(540) } else { Duration::ZERO },
-            // From when the former owner learns that the record is written; the claims go to those whom the records have named.
+            // From when the former owner learns that the record is written; the claims go to those whom the records
+            // have named.
             lingering: 4 * api + seconds(2) + relisted + ms(500) + 3 * late,
             // The address is on the macvlan before that is up; then the client begins, says that it goes on with the
             // lease, and the kernel is asked again, before anything is claimed.
@@ -156,7 +158,8 @@ impl Limits {
             // Leases end by the asker's count, before the server thinks so.
             unleased: kernel + late,
             refused: 3 * late + ms(20),
-            // A request that was under way is given up after half the deadline; then the Lease is read each retry period.
+            // A request that was under way is given up after half the deadline; then the Lease is read each retry
+            // period.
             torn: 4 * api + deadline / 2 + retry + retry / 5 + ms(100) + late,
             unanswered: if node {
                 // Node mode's worst: a process that has just started needs five seconds to suspect an owner that it has
@@ -166,16 +169,18 @@ impl Limits {
                 // The Lease expires, and is read each 1 to 2.2 retry periods.
                 duration + retry.mul_f64(2.2) + seconds(1) + 4 * api
             },
-            // R8: the Leases of those in line expire first, counted from a renewal of our own that has come back.
-            // A majority that is cut off keeps it until its own cards show that it hears fewer hosts: 13 s, and a renewal.
+            // R8: the Leases of those in line expire first, counted from a renewal of our own that has come back. A
+            // majority that is cut off keeps it until its own cards show that it hears fewer hosts: 13 s, and a
+            // renewal.
             orphaned: (duration + seconds(7)).max(seconds(17 + 7)) + duration / 3 + 4 * api,
-            // decisions.md 24: five seconds after the Lease has run out, counted from a renewal of our own; and the wait for whoever
-            // comes first.
+            // decisions.md 24: five seconds after the Lease has run out, counted from a renewal of our own; and the
+            // wait for whoever comes first.
             contested: duration + duration / 3 + seconds(5) + seconds(7) + 4 * api,
             left_behind: relisted + ms(100) + 2 * late,
             unfenced: scenario.fence() + kernel,
-            // From when another node has said that it may serve: what makes it so is seen in the watch, the successor is written, sees that, and announces.
-            // One that gets no lease is waited for as long as for one that is not heard.
+            // From when another node has said that it may serve: what makes it so is seen in the watch, the successor
+            // is written, sees that, and announces. One that gets no lease is waited for as long as for one that is not
+            // heard.
             misplaced: 4 * api
                 + relisted
                 + ms(500)
@@ -192,8 +197,8 @@ impl Limits {
             misjudged: 4 * api + seconds(4) + ms(100) + 3 * late,
             // decisions.md 19.
             beside_kube_vip: seconds(2) + relisted + ms(100) + 2 * late,
-            // The old one believes in it for the renew deadline, the new one waits for the longer duration; with a clock
-            // that has stood still it is told by the API.
+            // The old one believes in it for the renew deadline, the new one waits for the longer duration; with a
+            // clock that has stood still it is told by the API.
             two_leaders: 4 * api + deadline / 2 + retry + retry / 5 + ms(100) + late,
         }
     }

@@ -31,7 +31,8 @@ fn origin() -> Origin {
     *ORIGIN.get_or_init(|| Origin { instant: Instant::now(), since_boot: l2::clock::since_boot() })
 }
 
-/// When the machine was booted, on the clock of [`now`]. The same on every call, and to whoever runs after this process.
+/// When the machine was booted, on the clock of [`now`]. The same on every call, and to whoever runs after this
+/// process.
 pub fn boot() -> Instant {
     let origin = origin();
     origin.instant.checked_sub(origin.since_boot).expect("an Instant of Linux can be before the boot")

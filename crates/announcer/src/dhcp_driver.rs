@@ -1,5 +1,5 @@
-//! Runs one DHCP client ([`announcer_core::dhcp_session`]) behind packet sockets: for DHCPv4 on the macvlan of its VIP, for DHCPv6 on the
-//! interface that carries the address. One task per VIP: a silent server holds up nobody else.
+//! Runs one DHCP client ([`announcer_core::dhcp_session`]) behind packet sockets: for DHCPv4 on the macvlan of its VIP,
+//! for DHCPv6 on the interface that carries the address. One task per VIP: a silent server holds up nobody else.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -15,7 +15,8 @@ use crate::clock;
 use crate::engine::{self, Dhcp6Start, DhcpEvent, DhcpStart};
 use crate::view::Uid;
 
-/// Ethernet with VLAN tags and the largest message that we accept (option 57: 1500), or an IPv6 packet of the usual size.
+/// Ethernet with VLAN tags and the largest message that we accept (option 57: 1500), or an IPv6 packet of the usual
+/// size.
 const FRAME: usize = 1600;
 
 /// What a running client is told.
@@ -68,8 +69,8 @@ pub fn client6(
     task(station, move |uid, now, wall| session6(uid, &start, now, wall, rand::random()).map_err(|error| chain(&error)))
 }
 
-/// `make` gets the time by the API server too, once: facts on a Service outlive the process that wrote them. What is written
-/// there counts from the early end of what the time may be, and what stands there is judged by the late one.
+/// `make` gets the time by the API server too, once: facts on a Service outlive the process that wrote them. What is
+/// written there counts from the early end of what the time may be, and what stands there is judged by the late one.
 fn task<C: Protocol>(
     station: Station,
     make: impl FnOnce(&Uid, Instant, Timestamp) -> Result<Session<C>, String> + Send + 'static,

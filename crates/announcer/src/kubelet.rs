@@ -1,4 +1,5 @@
-//! Whether anybody is at the address of a node that is silent on the wire: asked by another protocol, at the kubelet's port.
+//! Whether anybody is at the address of a node that is silent on the wire: asked by another protocol, at the kubelet's
+//! port.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;

@@ -1,29 +1,20 @@
 //! `completion` and `man`: what a package of this program carries, made from the same definitions that parse the flags.
 //!
-//! The script of `completion` asks the program itself at each press of the key, by the variable [`ASKED`]: so it knows every word of every
-//! command, and names of Services and namespaces from the cluster.
+//! The script of `completion` asks the program itself at each press of the key, by the variable [`ASKED`]: so it knows
+//! every word of every command, and names of Services and namespaces from the cluster.
 
-use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory, Parser, Subcommand};
-use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
-use k8s_openapi::api::core::v1::{Namespace, Service};
-use kube::api::ListParams;
-use kube::config::Kubeconfig;
-use kube::{Api, Client, ResourceExt};
 
 use crate::{announcer, ccm, generate_addon, identity, status_and_doctor, stdout};
 
 /// The variable by which a shell's script asks what could follow.
 const ASKED: &str = "HCP_COMPLETE";
 const PROGRAM: &str = "harvester-cloud-provider";
-/// Who presses the key does not wait longer for an API server.
-const PATIENCE: Duration = Duration::from_millis(800);
 
 /// The two commands.
 #[derive(Debug, Parser)]
@@ -80,8 +71,8 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// All commands in one tree. The program itself chooses by the first word before any flag is parsed, because the cloud controller
-/// manager, which has no subcommand, has to refuse stray words as the Go provider does.
+/// All commands in one tree. The program itself chooses by the first word before any flag is parsed, because the cloud
+/// controller manager, which has no subcommand, has to refuse stray words as the Go provider does.
 fn tree() -> Command {
     let words = Arguments::command();
     let own = words.get_subcommands().cloned().collect::<Vec<_>>();
@@ -111,39 +102,6 @@ fn script(shell: &str) -> Result<String> {
     let shell = shells.completer(shell).with_context(|| format!("no completion for {shell}"))?;
     shell.write_registration(ASKED, "harvester_cloud_provider", PROGRAM, PROGRAM, &mut script)?;
     String::from_utf8(script).context("the script is not UTF-8")
-}
-
-/// What the cluster has, as far as it says so at once.
-fn ask<T>(question: impl AsyncFnOnce(Client) -> Option<T>) -> Option<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    runtime.block_on(async {
-        let question = async { question(Client::try_default().await.ok()?).await };
-        tokio::time::timeout(PATIENCE, question).await.ok()?
-    })
-}
-
-fn candidates(names: impl IntoIterator<Item = String>, begun: &OsStr) -> Vec<CompletionCandidate> {
-    let begun = begun.to_string_lossy();
-    names.into_iter().filter(|name| name.starts_with(begun.as_ref())).map(CompletionCandidate::new).collect()
-}
-
-/// Names of the Services of type LoadBalancer.
-pub fn services(begun: &OsStr) -> Vec<CompletionCandidate> {
-    let found = ask(async |client| Api::<Service>::all(client).list(&ListParams::default()).await.ok());
-    let wanted =
-        |service: &Service| service.spec.as_ref().is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer"));
-    candidates(found.into_iter().flatten().filter(wanted).map(|service| service.name_any()), begun)
-}
-
-/// Names of namespaces.
-pub fn namespaces(begun: &OsStr) -> Vec<CompletionCandidate> {
-    let found = ask(async |client| Api::<Namespace>::all(client).list(&ListParams::default()).await.ok());
-    candidates(found.into_iter().flatten().map(|namespace| namespace.name_any()), begun)
-}
-
-/// Names of contexts.
-pub fn contexts(begun: &OsStr) -> Vec<CompletionCandidate> {
-    candidates(Kubeconfig::read().into_iter().flat_map(|file| file.contexts).map(|context| context.name), begun)
 }
 
 fn man(directory: &std::path::Path) -> Result<()> {

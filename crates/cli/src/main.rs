@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 mod announcer;
 mod ccm;
+mod cluster_names;
 mod completion;
 mod generate_addon;
 mod identity;

@@ -14,7 +14,7 @@ use diagnose::{Snapshot, doctor, status};
 use runtime::error::chain;
 
 use crate::stdout::{print, say};
-use crate::{PRODUCT, VERSION, completion};
+use crate::{PRODUCT, VERSION, cluster_names};
 
 /// Nothing can be read.
 const UNREADABLE: u8 = 1;
@@ -51,7 +51,7 @@ struct Clusters {
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Context of that kubeconfig [default: the current one].
-    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::contexts))]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(cluster_names::contexts))]
     context: Option<String>,
     /// The cloud controller's way to Harvester [default: the Secret that its Deployment mounts].
     #[arg(long, value_name = "FILE")]
@@ -63,10 +63,10 @@ struct Clusters {
 #[command(name = "harvester-cloud-provider status", bin_name = "harvester-cloud-provider status", version = VERSION, after_help = STATUS_EXAMPLES)]
 pub struct StatusArguments {
     /// Services [default: all].
-    #[arg(add = ArgValueCompleter::new(completion::services))]
+    #[arg(add = ArgValueCompleter::new(cluster_names::services))]
     names: Vec<String>,
     /// Services of this namespace only.
-    #[arg(long, short, value_name = "NAME", conflicts_with = "all_namespaces", add = ArgValueCompleter::new(completion::namespaces))]
+    #[arg(long, short, value_name = "NAME", conflicts_with = "all_namespaces", add = ArgValueCompleter::new(cluster_names::namespaces))]
     namespace: Option<String>,
     /// Services of all namespaces, as without any flag.
     #[arg(long, short = 'A')]

@@ -1,5 +1,5 @@
-//! Completion in the shells themselves, behind the first word too, and what the program says to a person without a cluster. A shell that is
-//! not installed is left out, unless `HCP_REQUIRE_ROOT` says that this machine has everything.
+//! Completion in the shells themselves, behind the first word too, and what the program says to a person without a
+//! cluster. A shell that is not installed is left out, unless `HCP_REQUIRE_ROOT` says that this machine has everything.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, but not their helpers
 
 use std::path::Path;

@@ -1,7 +1,9 @@
-//! A cloud controller manager framework: provider traits, and the service, node, node-lifecycle and node-loss controllers.
+//! A cloud controller manager framework: provider traits, and the service, node, node-lifecycle and node-loss
+//! controllers.
 //!
-//! What lives here knows Kubernetes and nothing of a particular cloud. Each controller is three steps: observe (a view made
-//! from a watch cache), decide (a pure function) and act (one place that sends requests, reports, and wakes the key again).
+//! What lives here knows Kubernetes and nothing of a particular cloud. Each controller is three steps: observe (a view
+//! made from a watch cache), decide (a pure function) and act (one place that sends requests, reports, and wakes the
+//! key again).
 
 pub mod cache;
 pub mod controllers;
@@ -10,6 +12,7 @@ mod lifecycle;
 pub mod node;
 pub mod node_loss;
 pub mod observe;
+mod outlook;
 mod own_write;
 pub mod preview;
 pub mod provider;

@@ -1,7 +1,7 @@
 //! The node lifecycle controller: marks Nodes whose machine is switched off and deletes Nodes whose machine is gone.
 //!
-//! A Node is deleted for one reason only: it is not Ready, and its machine was proven absent in several passes in a row. Whatever is
-//! not known changes nothing.
+//! A Node is deleted for one reason only: it is not Ready, and its machine was proven absent in several passes in a
+//! row. Whatever is not known changes nothing.
 
 mod breaker;
 mod decide;
@@ -38,8 +38,8 @@ const PARALLEL: usize = 8;
 pub struct LifecycleSettings {
     /// `--node-monitor-period`.
     pub period: Duration,
-    /// A machine that was switched off for so long gets the out-of-service taint, which gives its pods and volumes free; `None`:
-    /// never. Opt-in: who switches a machine off for maintenance may want them to stay.
+    /// A machine that was switched off for so long gets the out-of-service taint, which gives its pods and volumes
+    /// free; `None`: never. Opt-in: who switches a machine off for maintenance may want them to stay.
     pub out_of_service_after: Option<Duration>,
 }
 
@@ -71,8 +71,8 @@ struct Doomed {
     proofs: u32,
 }
 
-/// Nodes that are too many to be deleted. Nobody asks for their machines until the time has come to tell of them again, or until a human
-/// has deleted some of them.
+/// Nodes that are too many to be deleted. Nobody asks for their machines until the time has come to tell of them again,
+/// or until a human has deleted some of them.
 struct Barred {
     since: Instant,
     /// Nodes that there were.
@@ -191,7 +191,8 @@ impl LifecycleController {
         self.delete_within_reason(doomed).await;
     }
 
-    /// Many Nodes at once are deleted after one more look at their machines, more than a third of all by nobody but a human.
+    /// Many Nodes at once are deleted after one more look at their machines, more than a third of all by nobody but a
+    /// human.
     async fn delete_within_reason(&mut self, doomed: Vec<Doomed>) {
         if doomed.is_empty() {
             return;

@@ -1,10 +1,10 @@
-//! The node-loss controller: pods of a node that has fallen silent leave their Services at once, and not when the node lifecycle
-//! controller calls the Node unready, forty seconds later.
+//! The node-loss controller: pods of a node that has fallen silent leave their Services at once, and not when the node
+//! lifecycle controller calls the Node unready, forty seconds later.
 //!
-//! The announcers watch one another's nodes on the wire and write whom they do not hear on their Leases ([`report`]). What follows is
-//! decided in [`decide`] and [`plan`]; [`requests`] sends it. Every replica runs it, also one that does not lead: the leader may have
-//! been on that node. What is written is what Kubernetes would write, with a precondition each, so that two replicas do no harm to each
-//! other, nor to a kubelet that lives and knows better.
+//! The announcers watch one another's nodes on the wire and write whom they do not hear on their Leases ([`report`]).
+//! What follows is decided in [`decide`] and [`plan`]; [`requests`] sends it. Every replica runs it, also one that does
+//! not lead: the leader may have been on that node. What is written is what Kubernetes would write, with a precondition
+//! each, so that two replicas do no harm to each other, nor to a kubelet that lives and knows better.
 
 mod back;
 mod case;
@@ -53,10 +53,11 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// When it is looked again after the mark: whether a kubelet has put it right, and what was written meanwhile.
 const LOOKS: [Duration; 4] =
     [Duration::from_millis(700), Duration::from_secs(2), Duration::from_secs(5), Duration::from_secs(20)];
-/// After the last of them: the Node is unready by then, and Kubernetes goes on by itself. Also while a right is missing.
+/// After the last of them: the Node is unready by then, and Kubernetes goes on by itself. Also while a right is
+/// missing.
 const SELDOM: Duration = Duration::from_mins(5);
-/// A Node that is Ready so long after its last silence has a kubelet that lives: without one it would be unready. What still bears our mark
-/// then, nobody else will put right.
+/// A Node that is Ready so long after its last silence has a kubelet that lives: without one it would be unready. What
+/// still bears our mark then, nobody else will put right.
 const KUBELET_LIVES: Duration = Duration::from_mins(1);
 
 /// The controller.
@@ -202,7 +203,8 @@ impl NodeLoss {
         self.reports.keys().into_iter().filter_map(|key| Some((key.clone(), self.reports.get(&key)?))).collect()
     }
 
-    /// What is there at the start may have been left behind by watchers that are gone: it counts from its next renewal on.
+    /// What is there at the start may have been left behind by watchers that are gone: it counts from its next renewal
+    /// on.
     fn inherit(&mut self) {
         let seen = |(key, report): (String, Arc<Report>)| (key, Seen { report: (*report).clone(), renewed: None });
         self.seen = self.told().into_iter().map(seen).collect();

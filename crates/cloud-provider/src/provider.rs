@@ -1,7 +1,7 @@
 //! What a cloud offers: load balancers and instances. The controllers in this crate call these traits and nothing else.
 //!
-//! No method may wait for the cloud to make progress. A method that finds work under way answers `Waiting`; the provider wakes
-//! the key when it sees the change, so a worker is never blocked by somebody else's Service.
+//! No method may wait for the cloud to make progress. A method that finds work under way answers `Waiting`; the
+//! provider wakes the key when it sees the change, so a worker is never blocked by somebody else's Service.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use tokio::time::Instant;
 
-use crate::preview::Write;
+use crate::outlook::Write;
 use crate::view::{NodeAddress, NodeView, ServiceKey, ServiceView};
 
 /// Why nothing may be written now, for one object or for all.
@@ -21,18 +21,20 @@ pub struct Hold {
     pub reason: &'static str,
     /// The whole story.
     pub message: String,
-    /// Nodes that were never initialised are initialised all the same: that can be undone by nobody else, and harms nobody.
+    /// Nodes that were never initialised are initialised all the same: that can be undone by nobody else, and harms
+    /// nobody.
     pub initialises_nodes: bool,
 }
 
 /// Load balancers of one cloud, for `Service`s of type LoadBalancer.
 #[async_trait]
 pub trait LoadBalancers: Send + Sync + 'static {
-    /// Brings the load balancer of `service` one step nearer to what the Service asks for. Level-triggered and idempotent: on an
-    /// unchanged world it sends nothing. Never deletes on failure.
+    /// Brings the load balancer of `service` one step nearer to what the Service asks for. Level-triggered and
+    /// idempotent: on an unchanged world it sends nothing. Never deletes on failure.
     async fn ensure(&self, service: &ServiceView) -> Result<Ensured, ProviderError>;
 
-    /// Deletes what exists for `service`. Success when nothing is there. Called with the last view seen when the object is gone.
+    /// Deletes what exists for `service`. Success when nothing is there. Called with the last view seen when the object
+    /// is gone.
     async fn delete(&self, service: &ServiceView) -> Result<Deleted, ProviderError>;
 
     /// What the first pass of [`Self::ensure`] over this Service would send, and how it would end. Sends nothing.
@@ -45,13 +47,14 @@ pub trait LoadBalancers: Send + Sync + 'static {
         (Vec::new(), Ok(Deleted::Gone { existed: false }))
     }
 
-    /// Why nothing may be written for `service` now, neither here nor in the cloud. The Service is woken when that is over.
+    /// Why nothing may be written for `service` now, neither here nor in the cloud. The Service is woken when that is
+    /// over.
     fn hold(&self, _service: &ServiceView) -> Option<Arc<Hold>> {
         None
     }
 
-    /// Annotations to write (or, without a value, to remove) together with the finalizer, on a Service that is taken over: what it
-    /// asked for in ways that mean nothing later. Called once, before anything is done for it.
+    /// Annotations to write (or, without a value, to remove) together with the finalizer, on a Service that is taken
+    /// over: what it asked for in ways that mean nothing later. Called once, before anything is done for it.
     fn at_first_sight(&self, _service: &ServiceView) -> BTreeMap<String, Option<String>> {
         BTreeMap::new()
     }
@@ -61,7 +64,8 @@ pub trait LoadBalancers: Send + Sync + 'static {
         Announced::Yes
     }
 
-    /// Services to look at again, because something they depend on changed: their load balancer, their primary, a network mapping.
+    /// Services to look at again, because something they depend on changed: their load balancer, their primary, a
+    /// network mapping.
     fn wakes(&self) -> BoxStream<'static, ServiceKey>;
 }
 
@@ -107,7 +111,8 @@ impl Ensured {
 /// Result of [`LoadBalancers::delete`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deleted {
-    /// Nothing is left in the cloud; the finalizer may go. `existed`: this or an earlier call found something to delete.
+    /// Nothing is left in the cloud; the finalizer may go. `existed`: this or an earlier call found something to
+    /// delete.
     Gone {
         /// There was something to delete.
         existed: bool,
@@ -136,7 +141,8 @@ pub struct Waiting {
     pub reason: &'static str,
     /// The whole story for `kubectl describe`: what is missing and what the user can do, if anything.
     pub message: String,
-    /// The user has to do something: reported as a Warning Event. Otherwise it is normal progress and only logged at debug level.
+    /// The user has to do something: reported as a Warning Event. Otherwise it is normal progress and only logged at
+    /// debug level.
     pub needs_user: bool,
     /// Look again after this time even if no wake-up comes.
     pub retry_after: Option<Duration>,
@@ -145,19 +151,22 @@ pub struct Waiting {
 /// Machines of one cloud, for `Node`s.
 #[async_trait]
 pub trait Instances: Send + Sync + 'static {
-    /// Everything the node should show. `Err` leaves the node as it is (and tainted, if it is) and says which step is missing.
+    /// Everything the node should show. `Err` leaves the node as it is (and tainted, if it is) and says which step is
+    /// missing.
     async fn metadata(&self, node: &NodeView) -> Result<InstanceMetadata, ProviderError>;
 
     /// Whether the machine still exists.
     async fn existence(&self, node: &NodeView) -> Existence;
 
-    /// Whether the machine is switched off, which is not the same as not ready. As far as is known, without asking anybody.
+    /// Whether the machine is switched off, which is not the same as not ready. As far as is known, without asking
+    /// anybody.
     async fn power(&self, node: &NodeView) -> Power;
 
     /// The same from the cloud itself, at this moment: what cannot be taken back is done on this answer only.
     async fn power_now(&self, node: &NodeView) -> Power;
 
-    /// What the cloud says at this moment about a machine that does not answer. Every replica asks, also one that does not lead.
+    /// What the cloud says at this moment about a machine that does not answer. Every replica asks, also one that does
+    /// not lead.
     async fn standing(&self, _node: &NodeView) -> Standing {
         Standing::Unknown
     }

@@ -1,4 +1,5 @@
-//! Small plain structs made from cached objects: only the fields that somebody decides on. Nothing else looks at the objects.
+//! Small plain structs made from cached objects: only the fields that somebody decides on. Nothing else looks at the
+//! objects.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -96,7 +97,8 @@ pub struct ServiceView {
 /// Type of the condition that says whether a node serves the address of a Service. Every Service of ours has it.
 pub const LOAD_BALANCER_READY: &str = "LoadBalancerReady";
 
-/// Type of the condition of a Service that is not all that its user asks for, although it is served. It goes when that is over.
+/// Type of the condition of a Service that is not all that its user asks for, although it is served. It goes when that
+/// is over.
 pub const LOAD_BALANCER_WARNING: &str = "LoadBalancerWarning";
 
 /// The conditions that this program keeps on a Service.

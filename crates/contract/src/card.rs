@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Term;
 
-/// One interface of a member on which VIPs can be. `M` is the reader's type for an Ethernet address; it stands there as text.
+/// One interface of a member on which VIPs can be. `M` is the reader's type for an Ethernet address; it stands there as
+/// text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(serialize = "M: Display", deserialize = "M: FromStr"))]
 pub struct CardLink<M> {
@@ -26,9 +27,9 @@ pub struct CardLink<M> {
     pub no_ipv6: bool,
 }
 
-/// Another node that this one does not hear any more, in whatever way it asks. Says what was asked and who did answer in the same
-/// moment; nothing in it changes while it stands, so that it costs one write when it begins and one when it ends. Since when, a reader counts by
-/// its own clock; that it still stands each renewal of the Lease says.
+/// Another node that this one does not hear any more, in whatever way it asks. Says what was asked and who did answer
+/// in the same moment; nothing in it changes while it stands, so that it costs one write when it begins and one when it
+/// ends. Since when, a reader counts by its own clock; that it still stands each renewal of the Lease says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
     /// UID of the Node that is meant, not a later one of its name.
@@ -64,15 +65,15 @@ pub struct Card<M> {
     /// It has read that somebody else holds the Lease for all Services, and takes nothing (decisions.md 19).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub yields: bool,
-    /// How many hosts that are no members answer it, by interface: on which side of a broken LAN clients are. Written with the
-    /// next renewal.
+    /// How many hosts that are no members answer it, by interface: on which side of a broken LAN clients are. Written
+    /// with the next renewal.
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
     pub hears: BTreeMap<String, u8>,
     /// Groups whose addresses its kernel refuses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unable: BTreeSet<String>,
-    /// Nodes that it watches and does not hear any more, by name. Its Lease bears the label [`crate::keys::cloudprovider::SILENCE`]
-    /// while there are any.
+    /// Nodes that it watches and does not hear any more, by name. Its Lease bears the label
+    /// [`crate::keys::cloudprovider::SILENCE`] while there are any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub silent: BTreeMap<String, Silence>,
 }
@@ -93,7 +94,8 @@ impl<M> Default for Card<M> {
 }
 
 impl<M: Display + FromStr> Card<M> {
-    /// As written in the annotation; what somebody else made of it is as good as an empty card: a node without interfaces.
+    /// As written in the annotation; what somebody else made of it is as good as an empty card: a node without
+    /// interfaces.
     pub fn parse(text: &str) -> Self {
         serde_json::from_str(text).ok().filter(|card: &Self| card.term.is_plausible()).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! Every key of an annotation or label under the prefixes that cloud provider and announcer share with users and with each other. ccm.md 2,
-//! harvester-side.md 2.4, 4.3 and 9.3, kube-vip spec 0.
+//! Every key of an annotation or label under the prefixes that cloud provider and announcer share with users and with
+//! each other. ccm.md 2, harvester-side.md 2.4, 4.3 and 9.3, kube-vip spec 0.
 
 /// Constants, and `ALL` of them: what is added here is known to every reader of the list.
 macro_rules! keys {
@@ -15,17 +15,19 @@ pub mod cloudprovider {
     keys! {
         /// Service: where the address comes from, `pool` (also when absent), `dhcp` or `static`.
         pub const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
-        /// Service: network as `namespace/name` of a NetworkAttachmentDefinition; immutable once the LoadBalancer exists.
+        /// Service: network as `namespace/name` of a NetworkAttachmentDefinition; immutable once the LoadBalancer
+        /// exists.
         pub const NETWORK: &str = "cloudprovider.harvesterhci.io/network";
         /// Service: Rancher project, copied to the LoadBalancer.
         pub const PROJECT: &str = "cloudprovider.harvesterhci.io/project";
         /// Service: namespace, copied to the LoadBalancer.
         pub const NAMESPACE: &str = "cloudprovider.harvesterhci.io/namespace";
-        /// Service annotation: `namespace/name` of the Service whose address is shared. As a **label** on the same Service:
-        /// `namespace.name`, the index of who shares with whom.
+        /// Service annotation: `namespace/name` of the Service whose address is shared. As a **label** on the same
+        /// Service: `namespace.name`, the index of who shares with whom.
         pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
 
-        /// Service: namespaces, comma-separated, whose Services may share its address by naming it as their primary; `*` means all.
+        /// Service: namespaces, comma-separated, whose Services may share its address by naming it as their primary;
+        /// `*` means all.
         pub const SHARE_WITH: &str = "cloudprovider.harvesterhci.io/share-with-namespaces";
 
         /// Service: name of a group in its namespace whose members share one address of a pool.
@@ -47,7 +49,8 @@ pub mod cloudprovider {
         pub const IP: &str = "cloudprovider.harvesterhci.io/ip";
         /// Service that is being deleted: name of the LoadBalancer to leave behind on Harvester (decision 12).
         pub const ABANDON: &str = "cloudprovider.harvesterhci.io/abandon";
-        /// Service annotation, `"true"`: the provider observes the Service and writes nothing for it, neither here nor on Harvester.
+        /// Service annotation, `"true"`: the provider observes the Service and writes nothing for it, neither here nor
+        /// on Harvester.
         pub const PAUSED: &str = "cloudprovider.harvesterhci.io/paused";
         /// LoadBalancer annotation: UID of the guest cluster, which is that of its Namespace `kube-system` (of Service
         /// `default/kubernetes` where that may not be read, and in earlier versions).
@@ -56,12 +59,14 @@ pub mod cloudprovider {
         pub const SERVICE_UID: &str = "cloudprovider.harvesterhci.io/serviceUID";
         /// LoadBalancer annotation: changes when we wake the host's controller out of its back-off.
         pub const NUDGED: &str = "cloudprovider.harvesterhci.io/nudged";
-        /// LoadBalancer annotation, `"true"`: we set the host controller's finalizer ourselves, so it proves nothing about the host.
+        /// LoadBalancer annotation, `"true"`: we set the host controller's finalizer ourselves, so it proves nothing
+        /// about the host.
         pub const PRESET_FINALIZER: &str = "cloudprovider.harvesterhci.io/preset-finalizer";
 
         /// Node: JSON array of addresses that are not to be shown.
         pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
-        /// Node, while hosts are being upgraded: the Harvester host that its machine runs on, which the label may not show before it is over.
+        /// Node, while hosts are being upgraded: the Harvester host that its machine runs on, which the label may not
+        /// show before it is over.
     pub const HOST_UPGRADE_HOST: &str = "cloudprovider.harvesterhci.io/host-upgrade-host";
     /// Node, while hosts are being upgraded: state of its host, as Harvester stores it.
     pub const HOST_UPGRADE_STATE: &str = "cloudprovider.harvesterhci.io/host-upgrade-state";
@@ -71,15 +76,18 @@ pub mod cloudprovider {
     pub const HOST_UPGRADE_EXPECT: &str = "cloudprovider.harvesterhci.io/host-upgrade-expect";
     /// Taint of a Node whose host is being upgraded, with effect `PreferNoSchedule`, where that was asked for.
     pub const HOST_MAINTENANCE: &str = "cloudprovider.harvesterhci.io/host-maintenance";
-    /// Node, from the cloud provider to the announcers: since when (RFC 3339) its machine is about to move or to be shut down, so that it
-    /// hands over what it announces and is the last to get anything. It excludes no node: the least bad one serves.
+    /// Node, from the cloud provider to the announcers: since when (RFC 3339) its machine is about to move or to be
+    /// shut down, so that it hands over what it announces and is the last to get anything. It excludes no node: the
+    /// least bad one serves.
     pub const HAND_OVER: &str = "cloudprovider.harvesterhci.io/hand-over";
-    /// Node: the cloud provider has cordoned it before its machine is shut down, and uncordons it when the machine is back.
+    /// Node: the cloud provider has cordoned it before its machine is shut down, and uncordons it when the machine is
+    /// back.
     pub const CORDONED: &str = "cloudprovider.harvesterhci.io/cordoned";
     /// Label of a Node: the Harvester host that its machine runs on, for anti-affinity across physical machines.
         pub const HOST: &str = "cloudprovider.harvesterhci.io/host";
 
-        /// Service, of the announcer: since which change of owner `vipHost` stands, as a decimal number (decisions.md 20).
+        /// Service, of the announcer: since which change of owner `vipHost` stands, as a decimal number (decisions.md
+        /// 20).
         pub const TERM: &str = "cloudprovider.harvesterhci.io/announcer-term";
         /// Service, of the announcer: what a successor needs to go on with the DHCP lease (see `LeaseFacts`).
         pub const DHCP_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp-lease";
@@ -87,10 +95,11 @@ pub mod cloudprovider {
         pub const DHCP6_LEASE: &str = "cloudprovider.harvesterhci.io/dhcp6-lease";
         /// Lease of a node, of the announcer: what the node says about itself (see `Card`).
         pub const CARD: &str = "cloudprovider.harvesterhci.io/announcer-card";
-        /// Label of a node's Lease, of the announcer, `"true"`: the card names nodes that are silent. Nobody has to follow the Leases of a
-        /// healthy cluster to hear of it.
+        /// Label of a node's Lease, of the announcer, `"true"`: the card names nodes that are silent. Nobody has to
+        /// follow the Leases of a healthy cluster to hear of it.
         pub const SILENCE: &str = "cloudprovider.harvesterhci.io/reports-silence";
-        /// ConfigMap `kube-system/harvester-cloud-provider`: a changed value makes the cloud provider look for garbage at once.
+        /// ConfigMap `kube-system/harvester-cloud-provider`: a changed value makes the cloud provider look for garbage
+        /// at once.
         pub const LIST_GARBAGE: &str = "cloudprovider.harvesterhci.io/list-garbage";
     }
 }
@@ -102,7 +111,8 @@ pub mod kube_vip {
         pub const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
         /// Network interface for the address, or `auto`: the one whose subnet contains it.
         pub const SERVICE_INTERFACE: &str = "kube-vip.io/serviceInterface";
-        /// MAC address of the DHCP macvlan. Refused: one that an interface of a node or another Service's lease has. Those of the gateway and of other machines cannot be told: do not name them.
+        /// MAC address of the DHCP macvlan. Refused: one that an interface of a node or another Service's lease has.
+        /// Those of the gateway and of other machines cannot be told: do not name them.
         pub const HWADDR: &str = "kube-vip.io/hwaddr";
         /// Last DHCP address, asked for again.
         pub const REQUESTED_IP: &str = "kube-vip.io/requestedIP";

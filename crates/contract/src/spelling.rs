@@ -7,8 +7,8 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     (distance <= limit).then_some(found)
 }
 
-/// How many letters are to be changed, added, left out or exchanged with their neighbour, whatever their case (optimal string
-/// alignment).
+/// How many letters are to be changed, added, left out or exchanged with their neighbour, whatever their case (optimal
+/// string alignment).
 pub fn distance(one: &str, other: &str) -> usize {
     let letters = |word: &str| word.chars().map(|letter| letter.to_ascii_lowercase()).collect::<Vec<_>>();
     let (one, other) = (letters(one), letters(other));

@@ -13,12 +13,13 @@ pub struct Config {
     pub mac: Mac,
     /// Option 12, and with it option 61; annotation `kube-vip.io/loadbalancerHostname`. Empty counts as none.
     ///
-    /// The client id has kube-vip's form: the bytes of the host name without a type octet, and no option 61 without a host name. A
-    /// server's lease and reservation, made for kube-vip, are found again only by the same bytes. It must not change while the
-    /// lease lives, and goes into every message, RENEW, RELEASE and DECLINE included (kube-vip spec 10.1 row 24: kube-vip leaves it
-    /// out of those).
+    /// The client id has kube-vip's form: the bytes of the host name without a type octet, and no option 61 without a
+    /// host name. A server's lease and reservation, made for kube-vip, are found again only by the same bytes. It must
+    /// not change while the lease lives, and goes into every message, RENEW, RELEASE and DECLINE included (kube-vip
+    /// spec 10.1 row 24: kube-vip leaves it out of those).
     pub hostname: Option<String>,
-    /// A wish (option 50 of DISCOVER); annotation `kube-vip.io/requestedIP`. The server may offer another address and that one is taken.
+    /// A wish (option 50 of DISCOVER); annotation `kube-vip.io/requestedIP`. The server may offer another address and
+    /// that one is taken.
     pub requested_ip: Option<Ipv4Addr>,
     /// Ask the server to broadcast its replies; annotation `kube-vip.io/dhcp-broadcast`.
     pub broadcast_flag: bool,
@@ -53,8 +54,8 @@ impl Config {
         Ok(())
     }
 
-    /// The bytes of option 61; none means that the option is left out, as it is for a name of one byte: RFC 2132 9.14 asks for
-    /// two, and Kea drops every message with fewer.
+    /// The bytes of option 61; none means that the option is left out, as it is for a name of one byte: RFC 2132 9.14
+    /// asks for two, and Kea drops every message with fewer.
     pub(crate) fn client_id(&self) -> Option<Vec<u8>> {
         self.hostname().map(|name| name.as_bytes().to_vec()).filter(|id| id.len() >= 2)
     }
@@ -67,11 +68,12 @@ impl Config {
 /// One option holds 255 bytes. A DNS name has at most 253, and a dot at its end.
 const MAX_NAME_BYTES: usize = 254;
 
-/// A lease that was granted in a former life of the Service, perhaps to another node with the same MAC: the facts that the announcer keeps
-/// on the Service. The client comes back to it by INIT-REBOOT.
+/// A lease that was granted in a former life of the Service, perhaps to another node with the same MAC: the facts that
+/// the announcer keeps on the Service. The client comes back to it by INIT-REBOOT.
 ///
-/// With `server_id` and an `expiry` that has not passed, the address is still ours by RFC 2131 3.2, so [`Client`](crate::Client) reports
-/// `Bound` at once and asks the server beside it. Without them it waits for the server and probes first.
+/// With `server_id` and an `expiry` that has not passed, the address is still ours by RFC 2131 3.2, so
+/// [`Client`](crate::Client) reports `Bound` at once and asks the server beside it. Without them it waits for the
+/// server and probes first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RememberedLease {
     /// The leased address.

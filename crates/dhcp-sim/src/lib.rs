@@ -7,5 +7,5 @@
 mod message;
 mod server;
 
-pub use message::{ADDRESS, Answer, LEASE_SECONDS, SERVER, Sent, server_mac};
-pub use server::{ClientId, Server};
+pub use message::{ADDRESS, Answer, ClientId, LEASE_SECONDS, SERVER, Sent, server_mac};
+pub use server::Server;

@@ -7,7 +7,8 @@ use dhcp_client::frame::{self, CLIENT_PORT, Datagram, SERVER_PORT};
 use dhcproto::v4::{DhcpOption, Message, MessageType, Opcode, OptionCode};
 use dhcproto::{Decodable, Encodable};
 
-use crate::server::ClientId;
+/// By what a server tells clients from each other.
+pub type ClientId = Vec<u8>;
 
 /// What an answer gives unless a test says otherwise, by whom and for how long.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);

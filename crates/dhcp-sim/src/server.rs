@@ -7,10 +7,7 @@ use std::time::{Duration, Instant};
 use dhcp_client::Mac;
 use dhcproto::v4::MessageType;
 
-use crate::message::{Answer, SERVER, Sent, server_mac};
-
-/// By what a server tells clients from each other.
-pub type ClientId = Vec<u8>;
+use crate::message::{Answer, ClientId, SERVER, Sent, server_mac};
 
 /// A DHCP server.
 #[derive(Debug)]

@@ -68,8 +68,8 @@ pub fn ready_condition(service: &Service) -> Option<&Condition> {
     condition(service, READY)
 }
 
-/// What is wrong with a Service, by the cloud controller: that it is not served, or what is not as asked for. Versions up to 0.3 said the
-/// latter in the same condition.
+/// What is wrong with a Service, by the cloud controller: that it is not served, or what is not as asked for. Versions
+/// up to 0.3 said the latter in the same condition.
 pub fn trouble(service: &Service) -> Option<&Condition> {
     let trouble = |condition: &&Condition| !["Served", "Ready"].contains(&condition.reason.as_str());
     let warning = condition(service, WARNING).filter(|condition| condition.status == "True");

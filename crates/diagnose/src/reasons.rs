@@ -1,4 +1,5 @@
-//! Every reason of an Event or a condition, with what it means and what to do. One table for `doctor`, the reference and the test of style.
+//! Every reason of an Event or a condition, with what it means and what to do. One table for `doctor`, the reference
+//! and the test of style.
 
 /// One reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,8 @@ pub struct Snapshot {
     pub namespace: String,
     /// All Services.
     pub services: Vec<Service>,
-    /// UID of Namespace `kube-system`, by which the cloud controller marks what it makes; absent where it may not be read.
+    /// UID of Namespace `kube-system`, by which the cloud controller marks what it makes; absent where it may not be
+    /// read.
     pub cluster_uid: Option<String>,
     /// All Nodes.
     pub nodes: Vec<Node>,

@@ -1,11 +1,12 @@
-//! Whether anybody announces the addresses: looked at from afar, by the Leases that announcers renew in `kube-system`, ours and kube-vip's.
-//! Told once on the cluster's record and by metric; on Services their condition becomes `Unknown`, and no more: a Lease that is not renewed
-//! may mean that the announcers do not reach the API, and then they keep serving. (What waits for its first announcer says so on the
-//! Service, see `load_balancers/provider/unserved.rs`.)
+//! Whether anybody announces the addresses: looked at from afar, by the Leases that announcers renew in `kube-system`,
+//! ours and kube-vip's. Told once on the cluster's record and by metric; on Services their condition becomes `Unknown`,
+//! and no more: a Lease that is not renewed may mean that the announcers do not reach the API, and then they keep
+//! serving. (What waits for its first announcer says so on the Service, see `load_balancers/provider/unserved.rs`.)
 //!
-//! Silence is told only where somebody was seen to renew before: a cluster whose announcer keeps no Lease there, a Lease that was left
-//! behind, and a missing right say nothing. A renewal is a change between two looks; only at the first look, of a process that may have
-//! been replaced together with the announcers, does a Lease count that was renewed within the last hour by its own word.
+//! Silence is told only where somebody was seen to renew before: a cluster whose announcer keeps no Lease there, a
+//! Lease that was left behind, and a missing right say nothing. A renewal is a change between two looks; only at the
+//! first look, of a process that may have been replaced together with the announcers, does a Lease count that was
+//! renewed within the last hour by its own word.
 
 mod pulse;
 
@@ -34,11 +35,12 @@ use crate::identity::keeper::RecordCache;
 use crate::identity::record::{self, NAME, NAMESPACE};
 use crate::metrics::Metrics;
 
-/// How often it is looked: nothing changes when announcers do nothing, so nothing wakes. One list that the API server has in memory.
+/// How often it is looked: nothing changes when announcers do nothing, so nothing wakes. One list that the API server
+/// has in memory.
 const EVERY: Duration = Duration::from_mins(1);
 
-/// What was renewed so lately when this process first looks had an announcer: no clock is as wrong, and nobody replaces announcers by
-/// others in less.
+/// What was renewed so lately when this process first looks had an announcer: no clock is as wrong, and nobody replaces
+/// announcers by others in less.
 const LATELY: Duration = Duration::from_hours(1);
 
 /// The same trouble is told again after this time, before the Event of the last time expires.
@@ -116,7 +118,8 @@ impl Announcers {
         Ok(announcers.collect())
     }
 
-    /// Says what has to be said. True: what is known of the Leases is worth nothing any more, because somebody else serves.
+    /// Says what has to be said. True: what is known of the Leases is worth nothing any more, because somebody else
+    /// serves.
     fn follow(&self, now: Instant, finding: Finding, told: &mut LastReported, events: &Recorder) -> bool {
         let served = if finding == Finding::Missing { self.served() } else { BTreeSet::new() };
         let fresh = told.missing.is_some() && !served.is_subset(&told.served);
@@ -277,7 +280,8 @@ mod tests {
         assert_eq!(server.requests()[0].path, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases");
     }
 
-    /// An upgrade replaces this process and the announcers, and leaves no node for them: nobody is seen renewing any more.
+    /// An upgrade replaces this process and the announcers, and leaves no node for them: nobody is seen renewing any
+    /// more.
     #[tokio::test(start_paused = true)]
     async fn announcers_that_were_lost_together_with_the_process_before_are_missed() {
         for (ago, expected) in [(Duration::from_mins(2), reasons(&["NoAnnouncer"])), (LATELY * 2, vec![])] {

@@ -20,15 +20,18 @@ pub struct Faults {
     pub refuse_creates: Option<String>,
     /// The webhooks answer 503: creates and updates fail, `failed calling webhook`.
     pub webhook_outage: bool,
-    /// This many updates of load balancers by others meet a conflict: the object changes under their hands. Counts down.
+    /// This many updates of load balancers by others meet a conflict: the object changes under their hands. Counts
+    /// down.
     pub conflicts: u32,
-    /// Nothing is ever allocated. A text becomes the message of `Ready=False`; the empty text means that no status is written.
+    /// Nothing is ever allocated. A text becomes the message of `Ready=False`; the empty text means that no status is
+    /// written.
     pub never_ready: Option<String>,
     /// No guest agent answers.
     pub agents_silent: bool,
     /// The webhooks take a request and never answer it: the API server gives up after its ten seconds.
     pub webhooks_hang: bool,
-    /// The host forgets the bookings of the namespace's load balancers when its controllers start again, see `POST /restart`.
+    /// The host forgets the bookings of the namespace's load balancers when its controllers start again, see `POST
+    /// /restart`.
     pub forget_bookings: bool,
     /// This many requests to the API are answered 429. Counts down. This and all below: through `--api-bind` only.
     pub too_many_requests: u32,
@@ -36,8 +39,8 @@ pub struct Faults {
     pub retry_after_seconds: u32,
     /// This many requests for a further page of a list are answered 410. Counts down.
     pub expired_continues: u32,
-    /// The API has two caches, and the second is behind by so much: lists and watches are of one and the other in turn. One object is
-    /// always read live.
+    /// The API has two caches, and the second is behind by so much: lists and watches are of one and the other in turn.
+    /// One object is always read live.
     pub stale_seconds: u32,
     /// Watches tell nothing but that they are alive; what happened is told when this ends.
     pub bookmarks_only: bool,

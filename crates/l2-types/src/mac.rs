@@ -32,8 +32,9 @@ impl Mac {
         !self.is_multicast() && self != Self::ZERO
     }
 
-    /// An address for the macvlan of a VIP: locally administered, so no manufacturer's, and five bytes of its own. Of the three
-    /// that kube-vip varies behind a manufacturer's prefix, two of 5,000 Services have the same with a chance of one half.
+    /// An address for the macvlan of a VIP: locally administered, so no manufacturer's, and five bytes of its own. Of
+    /// the three that kube-vip varies behind a manufacturer's prefix, two of 5,000 Services have the same with a chance
+    /// of one half.
     pub fn of_vip(own: [u8; 5]) -> Self {
         let mut octets = [0x02; 6];
         octets[1..].copy_from_slice(&own);

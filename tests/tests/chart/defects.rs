@@ -1,4 +1,5 @@
-//! Defects of the reference chart that are mended, each said by itself: what is written down whole can be written down anew.
+//! Defects of the reference chart that are mended, each said by itself: what is written down whole can be written down
+//! anew.
 
 use serde_json::{Value, json};
 

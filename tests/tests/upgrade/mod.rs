@@ -1,5 +1,5 @@
-//! A bed on which replays of host upgrades are played: machines that are off are really off, a host's API that is away is cut off, and a
-//! client asks a Service's address all the time. Each test program uses a part of it.
+//! A bed on which replays of host upgrades are played: machines that are off are really off, a host's API that is away
+//! is cut off, and a client asks a Service's address all the time. Each test program uses a part of it.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,8 @@ use testbed::Traffic;
 
 const CONDITION: &str = "HarvesterHostMaintenance";
 pub const ZONE: &str = "topology.kubernetes.io/zone";
-/// A step that is this much later than the one before is not waited for: what the controller has written down is made older.
+/// A step that is this much later than the one before is not waited for: what the controller has written down is made
+/// older.
 const LONG: f64 = 12.0;
 /// The Service's port.
 pub const PORT: u16 = 8080;
@@ -115,16 +116,16 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The kinds of the host, and the provider knows them: it has found them missing at its start, and looks again every ten minutes, or
-    /// when Harvester is back.
+    /// The kinds of the host, and the provider knows them: it has found them missing at its start, and looks again
+    /// every ten minutes, or when Harvester is back.
     pub async fn install(&self, rights: bool) {
         self.player.install(rights).await.unwrap();
         self.bed.ccm().restart().unwrap();
         self.bed.wait_until_ccm_is_ready().await.unwrap();
     }
 
-    /// Plays a file from its first step to its last, or to the one before where the next file goes on with it. Returns writes of the
-    /// cloud controller manager in the guest cluster.
+    /// Plays a file from its first step to its last, or to the one before where the next file goes on with it. Returns
+    /// writes of the cloud controller manager in the guest cluster.
     pub async fn play(&self, file: &str, to_the_end: bool) -> usize {
         let scenes = read(file).scenes(self.player.stage()).unwrap();
         let vanish = scenes.iter().any(|scene| scene.machines.iter().all(|machine| !machine.powered));

@@ -26,8 +26,8 @@ const SLOW: Duration = Duration::from_millis(50);
 /// For [`SPELL`] after the former owner began to answer: until it knows, two nodes answer.
 const FAST: Duration = Duration::from_millis(10);
 const SPELL: Duration = Duration::from_secs(1);
-/// No VM is paused for so long on purpose; from then on the former owner is taken for switched off. Switches forget its port
-/// and send our claims to everybody, so they become rare.
+/// No VM is paused for so long on purpose; from then on the former owner is taken for switched off. Switches forget its
+/// port and send our claims to everybody, so they become rare.
 const SWITCHED_OFF: Duration = Duration::from_mins(10);
 const RARE: Duration = Duration::from_secs(1);
 /// The first one, after the announcement that everybody hears.
@@ -87,8 +87,8 @@ pub(crate) enum Output {
     },
     /// Ask whether the former owner still answers.
     Ask(Ask),
-    /// The former owner has answered for a while and has stopped: clients may have believed it, so say to everybody again where
-    /// the VIP is.
+    /// The former owner has answered for a while and has stopped: clients may have believed it, so say to everybody
+    /// again where the VIP is.
     Announce(IpAddr),
 }
 
@@ -142,7 +142,8 @@ impl Claims {
         Self::default()
     }
 
-    /// A VIP was taken over from `former owner`, who may be one of several. Once more for the same VIP: the newer term counts.
+    /// A VIP was taken over from `former owner`, who may be one of several. Once more for the same VIP: the newer term
+    /// counts.
     pub fn begin(&mut self, now: Instant, former_owner: FormerOwner, won: &Won) {
         self.forget(won.address, |claimed| claimed.term != won.term);
         let claiming = self.former_owners.entry(former_owner).or_insert_with(|| Claiming {
@@ -170,8 +171,8 @@ impl Claims {
         claiming.next = claiming.next.min(now + FIRST);
     }
 
-    /// The VIP is not up any more: who has lost it, and under which MAC each is reached, since which term, and whether it is
-    /// only suspected.
+    /// The VIP is not up any more: who has lost it, and under which MAC each is reached, since which term, and whether
+    /// it is only suspected.
     pub fn take(&mut self, address: IpAddr) -> Vec<(FormerOwner, Mac, Term, bool)> {
         let mut taken = Vec::new();
         self.former_owners.retain(|former_owner, claiming| {
@@ -193,8 +194,8 @@ impl Claims {
         });
     }
 
-    /// The Lease of a former owner says that its watch has shown this term. That it was another record's is possible, where
-    /// two have the same: then it learns of this one from its watch alone.
+    /// The Lease of a former owner says that its watch has shown this term. That it was another record's is possible,
+    /// where two have the same: then it learns of this one from its watch alone.
     pub fn known(&mut self, owner: &str, term: Term) {
         self.former_owners.retain(|former_owner, claiming| {
             if former_owner.owner == owner {

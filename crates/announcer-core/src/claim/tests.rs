@@ -110,7 +110,8 @@ fn a_loser_that_comes_back_from_a_pause_has_heard_all_of_two_hundred_claims_with
     wire.run(Duration::from_secs(3));
     assert_eq!(wire.held.len(), 200);
     wire.hears = true;
-    // A VIP that the former owner does not answer for any more shows nothing: at worst the first question comes 50 ms later.
+    // A VIP that the former owner does not answer for any more shows nothing: at worst the first question comes 50 ms
+    // later.
     wire.obeys = false;
     wire.run(Duration::from_millis(50));
     wire.obeys = true;

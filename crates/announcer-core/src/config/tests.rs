@@ -1,5 +1,5 @@
 use super::*;
-use crate::detect::Profile;
+use crate::detect::profile::Profile;
 
 fn config(env: &[(&str, &str)]) -> Result<Config, ConfigError> {
     with_args(env, &["manager"])

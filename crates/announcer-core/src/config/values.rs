@@ -8,7 +8,7 @@ use l2_types::check_interface_name;
 
 use super::variables::{REQUIRED, UNSUPPORTED, VARIABLES, Variable};
 use super::{ConfigError, ElectionMode, LeaseConfig, Listen, PrefixRule};
-use crate::detect::Profile;
+use crate::detect::profile::Profile;
 
 /// Values by variable name; a flag fills what the environment does not say (kube-vip spec 1.1: environment over flag).
 pub(super) struct Values(pub BTreeMap<&'static str, String>);

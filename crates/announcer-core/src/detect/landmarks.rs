@@ -1,8 +1,9 @@
-//! Landmarks: hosts on the LAN that this node asks now and then. Those that it heard before and does not hear any more tell
-//! it on which side of a broken LAN it is (decisions.md 24). Pure.
+//! Landmarks: hosts on the LAN that this node asks now and then. Those that it heard before and does not hear any more
+//! tell it on which side of a broken LAN it is (decisions.md 24). Pure.
 //!
-//! Named landmarks (the gateway, members, API servers) come from the ownership; up to eight others are found by what they ask,
-//! clients of VIPs first of all. The first that come stay for as long as they answer, so the steadiest are kept.
+//! Named landmarks (the gateway, members, API servers) come from the ownership; up to eight others are found by what
+//! they ask, clients of VIPs first of all. The first that come stay for as long as they answer, so the steadiest are
+//! kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -101,8 +102,8 @@ impl Before {
         self.all.intersection(macs).copied().collect()
     }
 
-    /// Whether the gateway has answered, and everybody else who was there a moment before the owner was missed: then it is not we
-    /// who have lost somebody.
+    /// Whether the gateway has answered, and everybody else who was there a moment before the owner was missed: then it
+    /// is not we who have lost somebody.
     pub(crate) fn is_certain(&self, found: &BTreeSet<Mac>) -> bool {
         self.gateway.is_some() && self.has_gateway(found) && self.lately.is_subset(found)
     }
@@ -230,7 +231,8 @@ impl Landmarks {
             let unheard = entry.answered.is_none() && entry.unanswered >= MISSES;
             entry.next = now + if unheard { SELDOM } else { EVERY };
             entry.unanswered += 1;
-            // The gateway's address may have gone to another router: everybody is asked once it does not answer, and each minute.
+            // The gateway's address may have gone to another router: everybody is asked once it does not answer, and
+            // each minute.
             let moved = entry.who == LandmarkKind::Gateway && entry.unanswered % REMOVED == 2;
             let to = entry.mac.filter(|_| !moved).unwrap_or(Mac::BROADCAST);
             asks.push(Ask { link: *link, address: *address, to });

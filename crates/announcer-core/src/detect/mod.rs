@@ -7,14 +7,14 @@
 //! * `confirm.rs`: the confirmation burst of an owner, by broadcast, beside it the landmarks.
 //! * `landmarks.rs`: who else is on the LAN, asked now and then.
 //!
-//! The rules: R1, all that was heard is fed in by [`Detector::on_frame`] before [`Detector::tick`] judges a timer, and a late
-//! tick puts off the next one; R2, what was asked before a late tick counts neither way; R3, nobody is called silent
-//! without a burst; R4, nor without saying on which side of the LAN we are; R5, nobody is suspected before it answered
-//! once for this record, or had the time for it.
+//! The rules: R1, all that was heard is fed in by [`Detector::on_frame`] before [`Detector::tick`] judges a timer, and
+//! a late tick puts off the next one; R2, what was asked before a late tick counts neither way; R3, nobody is called
+//! silent without a burst; R4, nor without saying on which side of the LAN we are; R5, nobody is suspected before it
+//! answered once for this record, or had the time for it.
 
 mod confirm;
 mod landmarks;
-mod profile;
+pub mod profile;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +79,8 @@ pub struct Counters {
 enum Subject {
     /// As an owner of addresses: it is succeeded.
     Owner,
-    /// For its own sake, at its own address: others are told. It is asked by unicast only, and once it was found silent seldom.
+    /// For its own sake, at its own address: others are told. It is asked by unicast only, and once it was found silent
+    /// seldom.
     Node,
 }
 
@@ -135,8 +136,8 @@ impl Detector {
         }
     }
 
-    /// Who can tell on which side of the LAN we are. On `links` others are found; `vips` move from node to node and prove
-    /// nothing.
+    /// Who can tell on which side of the LAN we are. On `links` others are found; `vips` move from node to node and
+    /// prove nothing.
     pub fn landmarks(&mut self, now: Instant, named: &[Landmark], links: BTreeSet<u32>, vips: BTreeSet<IpAddr>) {
         self.landmarks.name(now, named, links, vips);
     }

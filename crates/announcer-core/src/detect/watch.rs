@@ -36,7 +36,8 @@ pub(super) struct Wanted {
 
 #[derive(Debug)]
 struct Vip {
-    /// Who has to answer: as we are told, and as it was found. An owner with two cards in this LAN may have it on the other one.
+    /// Who has to answer: as we are told, and as it was found. An owner with two cards in this LAN may have it on the
+    /// other one.
     named: Mac,
     mac: Mac,
     term: Term,
@@ -98,7 +99,8 @@ pub(super) struct Watch {
     apart: BTreeSet<String>,
     /// MACs of its cards in this LAN.
     cards: BTreeSet<Mac>,
-    /// Who was heard when it was missed first. It stays while the owner is silent: whoever is cut off hears fewer and fewer.
+    /// Who was heard when it was missed first. It stays while the owner is silent: whoever is cut off hears fewer and
+    /// fewer.
     before: Option<Before>,
     doubt: Option<Doubt>,
     subject: Subject,
@@ -247,7 +249,8 @@ impl Watch {
     fn ask_landmarks(&mut self, context: &Context<'_>, out: &mut Vec<Output>) {
         let (Some(doubt), Some(before)) = (&mut self.doubt, &self.before) else { return };
         let found: BTreeSet<Mac> = doubt.found.iter().chain(doubt.since.keys()).copied().collect();
-        // On the clients' side by now; or there already, and hearing more hosts, which may be as many as the owner hears.
+        // On the clients' side by now; or there already, and hearing more hosts, which may be as many as the owner
+        // hears.
         let better = doubt.side == Side::Lesser || found.len() > doubt.found.len();
         if before.side(&found) == Side::Greater && better {
             self.vips.values_mut().filter(|vip| vip.verdicts > 0).for_each(|vip| vip.rest_until = None);

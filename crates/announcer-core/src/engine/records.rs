@@ -17,8 +17,9 @@ use crate::view::{Port, Published, ServiceKey, ServiceView};
 
 /// How long after our write the cached Service may still be the old one, before somebody must have changed it back.
 const RECORD_SETTLE: Duration = Duration::from_secs(1);
-/// How long another node's name stays where ours stood, unless the Lease is read to be another's before: a holder reads it
-/// each retry period. Two nodes that both believe to hold it would overwrite each other with every event of the watch.
+/// How long another node's name stays where ours stood, unless the Lease is read to be another's before: a holder reads
+/// it each retry period. Two nodes that both believe to hold it would overwrite each other with every event of the
+/// watch.
 const HOLD: Duration = Duration::from_secs(10);
 
 /// What was asked for one Service.
@@ -151,8 +152,8 @@ impl Records {
         Answered::Written(record.asked.iter().flat_map(|asked| &asked.ingress).flatten().map(|(ip, _)| *ip).collect())
     }
 
-    /// The Service is planned here, on `node`; `published` is what stood there before this node has written anything. What
-    /// a former life of this node has published, it has told of, too.
+    /// The Service is planned here, on `node`; `published` is what stood there before this node has written anything.
+    /// What a former life of this node has published, it has told of, too.
     pub fn look(&mut self, key: &ServiceKey, published: &Published, node: &str) {
         if self.0.contains_key(key) {
             return;
@@ -261,9 +262,9 @@ impl Engine {
         }
     }
 
-    /// kube-vip spec 3.8. While nothing is up nothing but which lease is lost; no status before every address that is being
-    /// probed is settled, so that a Service with two families costs one write; never an address that is not up, unless
-    /// clients know it already.
+    /// kube-vip spec 3.8. While nothing is up nothing but which lease is lost; no status before every address that is
+    /// being probed is settled, so that a Service with two families costs one write; never an address that is not up,
+    /// unless clients know it already.
     fn wanted_record(&self, view: &ServiceView, ids: &[VipId]) -> Option<Record> {
         let vips: Vec<_> = ids.iter().filter_map(|id| Some((id, self.vips.get(id)?))).collect();
         let up = vips.iter().any(|(_, vip)| vip.is_up());

@@ -1,5 +1,5 @@
-//! The Services that are ours to announce, as they are planned with: without the addresses that they ask for and do not get,
-//! and grouped by the addresses that they share.
+//! The Services that are ours to announce, as they are planned with: without the addresses that they ask for and do not
+//! get, and grouped by the addresses that they share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +20,8 @@ struct Refused {
     refusals: Vec<Refusal>,
 }
 
-/// How long a Service waits for a cloud controller before its author is told: a controller that is there needs a few seconds.
+/// How long a Service waits for a cloud controller before its author is told: a controller that is there needs a few
+/// seconds.
 pub(super) const UNGRANTED: Duration = Duration::from_secs(30);
 
 /// See the module. Reads as a map of views.
@@ -153,7 +154,8 @@ impl Services {
     /// Where a cloud controller gives addresses, a Service has what it was given and nothing else.
     fn apply_grants(&mut self) {
         let mut waiting = BTreeMap::new();
-        // Every node sees the same Services, and so comes to the same answer. A finalizer alone may be another controller's leftover.
+        // Every node sees the same Services, and so comes to the same answer. A finalizer alone may be another
+        // controller's leftover.
         let managed =
             self.controller.unwrap_or_else(|| self.views.values().any(|view| view.giver == Giver::Controller));
         for (key, view) in &mut self.views {

@@ -6,10 +6,11 @@
 //! moment (make before break). Two nodes answer for a few milliseconds, with the same Service behind both. A kube-vip
 //! that takes over polls within 2.2 retry periods and announces later still; until it holds the Lease we serve.
 //!
-//! In `node` mode the addresses stay where they are unless the node itself is leaving: it is cordoned, not ready, excluded, gone, or
-//! its kube-proxy is ill. A hand-over would reset every connection (`conntrack` does not move), twice where addresses go back; the
-//! kernel answers until the next process adopts them. If that one does not come, the kernel drops them, and whoever watches this
-//! node takes them within a quarter of a second: until then the wire says that it lives, and nobody else answers.
+//! In `node` mode the addresses stay where they are unless the node itself is leaving: it is cordoned, not ready,
+//! excluded, gone, or its kube-proxy is ill. A hand-over would reset every connection (`conntrack` does not move),
+//! twice where addresses go back; the kernel answers until the next process adopts them. If that one does not come, the
+//! kernel drops them, and whoever watches this node takes them within a quarter of a second: until then the wire says
+//! that it lives, and nobody else answers.
 //!
 //! If nobody takes the Lease in that time there is no successor (one node, or all pods replaced at once): the addresses
 //! stay, with a deadline, for the next process to adopt (decisions.md 26).
@@ -70,8 +71,8 @@ pub(super) enum Step {
     Wait,
     /// To plan: elections are left, or VIPs handed over, by the plan.
     Plan,
-    /// To leave everything where it is, with a last deadline. `long`: for the next process, because nobody else takes it;
-    /// else the usual one, since others take what is here when it has passed.
+    /// To leave everything where it is, with a last deadline. `long`: for the next process, because nobody else takes
+    /// it; else the usual one, since others take what is here when it has passed.
     Leave {
         /// See there.
         long: bool,

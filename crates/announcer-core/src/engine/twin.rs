@@ -1,5 +1,6 @@
-//! Another host that has the MAC of a lease of ours: a manifest that was copied to another cluster, or a machine that was
-//! given the same one. Switches send what is meant for one to the other, and a DHCP server takes both for one client.
+//! Another host that has the MAC of a lease of ours: a manifest that was copied to another cluster, or a machine that
+//! was given the same one. Switches send what is meant for one to the other, and a DHCP server takes both for one
+//! client.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
-//! Which macvlan is whose, and what is noted on it: `<UID of the Service>`, and once there is a lease ` until boot+<seconds>`
-//! or ` until never`. What is noted in the kernel outlives the process, also where the API cannot be reached. It is counted
-//! from the boot of the machine, which it does not outlive: nobody can set that clock.
+//! Which macvlan is whose, and what is noted on it: `<UID of the Service>`, and once there is a lease ` until
+//! boot+<seconds>` or ` until never`. What is noted in the kernel outlives the process, also where the API cannot be
+//! reached. It is counted from the boot of the machine, which it does not outlive: nobody can set that clock.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use l2_types::{Address, Link, LinkKind, Macvlan, MacvlanMode, Mismatch};
 
 use super::looks_like_a_vip;
 use crate::annotations::{HWADDR, MACVLAN_NAME};
-use crate::view::Uid;
+use contract::Uid;
 
 const UNTIL: &str = " until ";
 const BOOT: &str = "boot+";
@@ -66,8 +66,8 @@ pub fn was_left_for(link: &Link, addresses: &[Address], wanted: &Macvlan) -> boo
         && on_it.filter(|address| address.net.addr().is_ipv4()).all(|address| looks_like_a_vip(address, link))
 }
 
-/// Why a macvlan of this Service that is there cannot be adopted as the wanted one. kube-vip leaves the kernel's default
-/// mode and no alias: both are mended or harmless, and the address on it stays up.
+/// Why a macvlan of this Service that is there cannot be adopted as the wanted one. kube-vip leaves the kernel's
+/// default mode and no alias: both are mended or harmless, and the address on it stays up.
 pub fn misfit(found: &Link, uid: &Uid, wanted: &Macvlan) -> Option<Mismatch> {
     let mut adopted = found.clone();
     if let LinkKind::Macvlan { mode, .. } = &mut adopted.kind
@@ -86,8 +86,8 @@ pub fn is_own_macvlan(link: &Link) -> bool {
     matches!(link.kind, LinkKind::Macvlan { .. }) && is_link_name_of_a_service(&link.name)
 }
 
-/// The MAC of a Service's macvlan unless it has another one already: the same on every node and after every restart, also
-/// where nothing can be read of what stands on the Service.
+/// The MAC of a Service's macvlan unless it has another one already: the same on every node and after every restart,
+/// also where nothing can be read of what stands on the Service.
 pub fn mac_of(uid: &Uid) -> Mac {
     let digest = ring::digest::digest(&ring::digest::SHA256, uid.0.as_bytes());
     Mac::of_vip(*digest.as_ref().first_chunk().expect("a digest has 32 bytes"))
@@ -98,9 +98,9 @@ pub fn is_link_name_of_a_service(name: &str) -> bool {
     name.strip_prefix("vip-").is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Whether this is the macvlan of the Service with this UID, and of no other: by our alias, or by the name that kube-vip
-/// gives it and the alias that kube-vip does not. Nothing else may be deleted for a Service's sake: the name of the
-/// interface comes from an annotation, and could be that of a bridge.
+/// Whether this is the macvlan of the Service with this UID, and of no other: by our alias, or by the name that
+/// kube-vip gives it and the alias that kube-vip does not. Nothing else may be deleted for a Service's sake: the name
+/// of the interface comes from an annotation, and could be that of a bridge.
 pub fn is_macvlan_of(link: &Link, uid: &Uid) -> bool {
     matches!(link.kind, LinkKind::Macvlan { .. })
         && match &link.alias {

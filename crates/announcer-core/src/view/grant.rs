@@ -1,5 +1,5 @@
-//! What a Service asks for, and what it has been given. Where a cloud controller gives addresses, a wish is no grant: nobody has
-//! booked the address, and it may be another one's a moment later. Pure.
+//! What a Service asks for, and what it has been given. Where a cloud controller gives addresses, a wish is no grant:
+//! nobody has booked the address, and it may be another one's a moment later. Pure.
 
 use super::{Published, ServiceView};
 use crate::annotations::{Problem, Wanted};
@@ -12,8 +12,8 @@ pub(super) const SPEC: &str = "spec.loadBalancerIP";
 pub(super) struct Signs<'a> {
     /// It has a `loadBalancerClass`: no cloud controller gives it anything.
     pub has_class: bool,
-    /// The finalizer of cloud controllers stands on it. They put it there before they give anything, and take away what others have
-    /// written in the place of their output.
+    /// The finalizer of cloud controllers stands on it. They put it there before they give anything, and take away what
+    /// others have written in the place of their output.
     pub has_finalizer: bool,
     /// `kube-vip.io/loadbalancerIPs` is there: the output of cloud controllers.
     pub has_output: bool,
@@ -45,8 +45,8 @@ impl Giver {
 
 /// What is granted of `wanted`, which is what kube-vip would announce; absent: all of it.
 ///
-/// Clients know what stands in the status, which the authors of Services may not write. Who is served goes on, also where somebody
-/// has replaced all annotations, and finalizers, by his own.
+/// Clients know what stands in the status, which the authors of Services may not write. Who is served goes on, also
+/// where somebody has replaced all annotations, and finalizers, by his own.
 pub(super) fn granted(wanted: &[Wanted], signs: Signs<'_>) -> Option<Vec<Wanted>> {
     let Signs { has_class, has_finalizer, has_output, published } = signs;
     let told: Vec<Wanted> = published.ingress.iter().filter_map(|ingress| ingress.ip.map(Wanted::Static)).collect();

@@ -1,5 +1,6 @@
-//! Every flag that the Go provider accepts (ccm.md 1.2, 1.3). Existing charts and users' `extraArgs` must go on working, so a flag
-//! without a meaning here is accepted and listed as such in `--help`; a flag that nobody ever had is refused.
+//! Every flag that the Go provider accepts (ccm.md 1.2, 1.3). Existing charts and users' `extraArgs` must go on
+//! working, so a flag without a meaning here is accepted and listed as such in `--help`; a flag that nobody ever had is
+//! refused.
 
 #![allow(clippy::struct_field_names)] // a field is named like its flag
 
@@ -108,7 +109,8 @@ pub struct Harvester {
     /// A node is on the virtual machine of its name: do not ask guest agents which machine has another host name
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub disable_hostname_lookup: bool,
-    /// Ignore the node annotations alpha.kubernetes.io/provided-node-ip and cloudprovider.harvesterhci.io/additional-internal-ips
+    /// Ignore the node annotations alpha.kubernetes.io/provided-node-ip and
+    /// cloudprovider.harvesterhci.io/additional-internal-ips
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub disable_annotation_alpha_provided_ip_addr: bool,
     /// Network attachment definition, `[namespace/]name`, whose NIC gives the node addresses
@@ -120,15 +122,16 @@ pub struct Harvester {
     /// Addresses and ranges that are never shown as ExternalIP; comma separated, may be repeated
     #[arg(long, value_delimiter = ',', action = ArgAction::Append)]
     pub node_exclude_ip_ranges: Vec<String>,
-    /// Taint a node out-of-service, which gives its pods and volumes free, once its virtual machine has been switched off for so long;
-    /// 0 never does
+    /// Taint a node out-of-service, which gives its pods and volumes free, once its virtual machine has been switched
+    /// off for so long; 0 never does
     #[arg(long, default_value = "0s", value_parser = go_duration)]
     pub node_out_of_service_after: Duration,
-    /// Taint nodes whose Harvester host is being upgraded with PreferNoSchedule, so that new pods go elsewhere where they can
+    /// Taint nodes whose Harvester host is being upgraded with PreferNoSchedule, so that new pods go elsewhere where
+    /// they can
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub host_upgrade_taint: bool,
-    /// Before the upgrade of a Harvester host moves or shuts down a node's virtual machine, hand over the addresses that the node
-    /// announces; before a shutdown also cordon and drain it, and uncordon it when it is back
+    /// Before the upgrade of a Harvester host moves or shuts down a node's virtual machine, hand over the addresses
+    /// that the node announces; before a shutdown also cordon and drain it, and uncordon it when it is back
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub host_upgrade_cooperation: bool,
     /// How long such a drain may take; the host waits for nobody
@@ -146,8 +149,8 @@ pub struct Harvester {
     /// How long a load balancer must have been without a Service before it is deleted
     #[arg(long, default_value = "24h", value_parser = go_duration)]
     pub garbage_collection_grace_period: Duration,
-    /// Other contexts of the cloud-config with the same user and namespace are further ways to Harvester, once they have shown a virtual
-    /// machine of this cluster
+    /// Other contexts of the cloud-config with the same user and namespace are further ways to Harvester, once they
+    /// have shown a virtual machine of this cluster
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool, action = ArgAction::Set)]
     pub cloud_config_all_contexts: bool,
     /// Observe and tell, and write nothing, neither in this cluster nor on Harvester

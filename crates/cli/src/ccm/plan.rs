@@ -1,5 +1,5 @@
-//! `plan`: what the cloud controller manager with these flags would write over this cluster as it is now. It writes nothing itself: its
-//! clients refuse to send what could change anything.
+//! `plan`: what the cloud controller manager with these flags would write over this cluster as it is now. It writes
+//! nothing itself: its clients refuse to send what could change anything.
 
 use std::process::ExitCode;
 
@@ -53,7 +53,8 @@ pub fn output() -> Arg {
         .help("What to print")
 }
 
-/// The command line: every flag of the cloud controller manager, so that those of a Deployment can be given as they are.
+/// The command line: every flag of the cloud controller manager, so that those of a Deployment can be given as they
+/// are.
 pub fn command() -> Command {
     flags::command()
         .name("harvester-cloud-provider plan")

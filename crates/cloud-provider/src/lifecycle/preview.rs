@@ -10,7 +10,7 @@ use super::breaker::{Allowed, allowed};
 use super::decide::{self, Action, Circumstances, NodeState};
 use super::{PARALLEL, ask};
 use crate::node::taints_value;
-use crate::preview::{Outlook, Place, Target, Verb, Write};
+use crate::outlook::{Outlook, Place, Target, Verb, Write};
 use crate::provider::Instances;
 use crate::view::NodeView;
 

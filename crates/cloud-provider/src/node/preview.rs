@@ -3,7 +3,7 @@
 use runtime::error::chain;
 
 use super::{is_uninitialized, plan};
-use crate::preview::{Outlook, Target, Write};
+use crate::outlook::{Outlook, Target, Write};
 use crate::provider::Instances;
 use crate::start::Settings;
 use crate::view::NodeView;

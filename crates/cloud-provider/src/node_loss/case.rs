@@ -33,8 +33,8 @@ pub struct Case {
     pub stage: Stage,
     pub next: Instant,
     pub machine: Option<(Instant, Standing)>,
-    /// Pods that are known to bear the mark: the API server has said so. That one of them is ready shows that a kubelet lives; of a pod
-    /// whose mark was refused by a conflict it shows nothing.
+    /// Pods that are known to bear the mark: the API server has said so. That one of them is ready shows that a kubelet
+    /// lives; of a pod whose mark was refused by a conflict it shows nothing.
     pub pods: BTreeSet<String>,
     /// Pods whose endpoints we have written, or tried to: an answer may have been lost.
     pub endpoints: BTreeSet<String>,
@@ -96,7 +96,8 @@ impl Case {
         !known
     }
 
-    /// Whether what it waits for has come about, as far as that is known without a request: the pause has grown meanwhile.
+    /// Whether what it waits for has come about, as far as that is known without a request: the pause has grown
+    /// meanwhile.
     pub fn is_stirred(&self, enough: bool, silent: usize, host_upgrade: bool) -> bool {
         match &self.stage {
             Stage::Open(Some(Doubt::OneWatcher)) => enough,

@@ -1,8 +1,8 @@
 //! Whether a node is lost: what watchers say, weighed against what else is known. Pure.
 //!
-//! A verdict may be wrong, and its harm is small: a kubelet that lives puts its pods right within a second. What must not be is that a
-//! fault of the network empties half a cluster, so nothing is done for many nodes at once, on one word alone, or on words that
-//! contradict one another.
+//! A verdict may be wrong, and its harm is small: a kubelet that lives puts its pods right within a second. What must
+//! not be is that a fault of the network empties half a cluster, so nothing is done for many nodes at once, on one word
+//! alone, or on words that contradict one another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,7 +16,8 @@ use super::report::Report;
 use crate::provider::Standing;
 use crate::view::NodeView;
 
-/// A machine that stands still because it is paused or moved: a migration over a slow network stops it for some seconds.
+/// A machine that stands still because it is paused or moved: a migration over a slow network stops it for some
+/// seconds.
 pub const STILL: Duration = Duration::from_secs(10);
 
 /// A report and when this process saw it renewed.
@@ -24,8 +25,8 @@ pub const STILL: Duration = Duration::from_secs(10);
 pub struct Seen {
     /// The report.
     pub report: Report,
-    /// When it came about or its renewal was seen to change. `None`: it was there when this process began, and nothing has shown yet that
-    /// its author lives. It may have been left behind by one who is gone.
+    /// When it came about or its renewal was seen to change. `None`: it was there when this process began, and nothing
+    /// has shown yet that its author lives. It may have been left behind by one who is gone.
     pub renewed: Option<Instant>,
 }
 
@@ -110,8 +111,8 @@ impl fmt::Display for Doubt {
 /// The Node that is meant, and each watcher with what it says.
 type Words<'a> = (String, Vec<(&'a str, &'a Silence)>);
 
-/// Nodes that somebody who can be believed calls silent, by name. Who is called silent himself is no witness: of two who accuse each
-/// other neither is believed.
+/// Nodes that somebody who can be believed calls silent, by name. Who is called silent himself is no witness: of two
+/// who accuse each other neither is believed.
 pub fn agreed(
     now: Instant,
     nodes: &[impl AsRef<NodeView>],

@@ -10,8 +10,8 @@ use crate::node::reference;
 use crate::view::NodeView;
 
 impl NodeLoss {
-    /// What is on the node, if anything may be written: one that does not lead learns only from the record that nothing may be. It is
-    /// asked before the first write, together with the node's pods, so that it costs no time.
+    /// What is on the node, if anything may be written: one that does not lead learns only from the record that nothing
+    /// may be. It is asked before the first write, together with the node's pods, so that it costs no time.
     async fn tenants(&mut self, node: &NodeView, case: &mut Case, again: bool) -> Option<Tenants> {
         let mut held = Ok(self.instances.hold().map(|_| "the controller is held"));
         let mut tenants = Ok(Tenants::default());
@@ -31,8 +31,8 @@ impl NodeLoss {
         None
     }
 
-    /// Marks what is not marked. If some of it was done before, what a kubelet has put right since shows that it lives. False: it did not
-    /// go well, and `case` says when to try again.
+    /// Marks what is not marked. If some of it was done before, what a kubelet has put right since shows that it lives.
+    /// False: it did not go well, and `case` says when to try again.
     pub(super) async fn mark(&mut self, node: &NodeView, word: &Agreed, case: &mut Case) -> bool {
         let again = case.is_lost() || !case.is_untouched();
         let Some(tenants) = self.tenants(node, case, again).await else { return false };

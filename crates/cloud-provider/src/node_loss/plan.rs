@@ -57,7 +57,8 @@ impl PodView {
         }
     }
 
-    /// The strategic merge patch of its status, valid for this version of it alone: a kubelet that lives may have written meanwhile.
+    /// The strategic merge patch of its status, valid for this version of it alone: a kubelet that lives may have
+    /// written meanwhile.
     pub fn ready_patch(&self, ready: bool, why: &str, at: &str) -> Value {
         let (status, reason, message) =
             if ready { ("True", Value::Null, Value::Null) } else { ("False", json!(REASON), json!(why)) };
@@ -161,8 +162,8 @@ impl Tenants {
         Plan { pods: pods.collect(), slices: self.endpoints(|endpoint| endpoint.serves && may(&endpoint.pod)) }
     }
 
-    /// What to take back of what we have marked: endpoints of pods that are ready again; pods themselves only where `pods` says that
-    /// nobody else will do it.
+    /// What to take back of what we have marked: endpoints of pods that are ready again; pods themselves only where
+    /// `pods` says that nobody else will do it.
     pub fn unmarks(&self, endpoints: &BTreeSet<String>, pods: bool) -> Plan<'_> {
         let of: BTreeMap<&str, &PodView> = self.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
         let ours = |pod: &&PodView| pods && pod.marked && pod.containers_ready && !pod.deleting;

@@ -18,8 +18,8 @@ const PARALLEL: usize = 16;
 /// An API that takes longer is itself in doubt.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where the controller's record is, and what in it forbids every write. They are written by a human and by the leading replica (crate
-/// `harvester-provider`, `identity/record.rs`), which this crate does not know.
+/// Where the controller's record is, and what in it forbids every write. They are written by a human and by the leading
+/// replica (crate `harvester-provider`, `identity/record.rs`), which this crate does not know.
 const RECORD: (&str, &str) = ("kube-system", "harvester-cloud-provider");
 const PAUSED: &str = "paused";
 const SAFE_MODE: &str = "safe-mode";
@@ -54,8 +54,8 @@ impl Requests {
         Ok(())
     }
 
-    /// Why nothing may be written now, as the record says. A replica that does not lead has no other way to know. Without the right to read
-    /// it, or without the record, there is nobody who could have forbidden it.
+    /// Why nothing may be written now, as the record says. A replica that does not lead has no other way to know.
+    /// Without the right to read it, or without the record, there is nobody who could have forbidden it.
     pub async fn held(&self) -> Result<Option<&'static str>, kube::Error> {
         let (namespace, name) = RECORD;
         let api = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);

@@ -1,8 +1,8 @@
-//! The conditions on a Service: pure. `LoadBalancerReady` says whether a node serves its address, and why not; `LoadBalancerWarning` says
-//! what is not as asked for while it is served.
+//! The conditions on a Service: pure. `LoadBalancerReady` says whether a node serves its address, and why not;
+//! `LoadBalancerWarning` says what is not as asked for while it is served.
 //!
-//! Phases that pass within seconds share one reason, so that a new Service costs one write more than its address: the first condition
-//! travels with the finalizer.
+//! Phases that pass within seconds share one reason, so that a new Service costs one write more than its address: the
+//! first condition travels with the finalizer.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ const CALL_FAILED: &str = "CallFailed";
 /// A condition's message may not be longer in the API; nobody reads that much anyway.
 const LONGEST_MESSAGE: usize = 2048;
 
-/// An address that goes to another node is noted when it has stayed there for so long: a node that fails takes hundreds of Services along,
-/// and their new nodes have the API to themselves first.
+/// An address that goes to another node is noted when it has stayed there for so long: a node that fails takes hundreds
+/// of Services along, and their new nodes have the API to themselves first.
 const SETTLED: Duration = Duration::from_secs(10);
 
 type Answer<'a> = Result<&'a Ensured, &'a ProviderError>;
@@ -207,7 +207,8 @@ pub(super) fn forgotten(kind: &str) -> Value {
     json!({"type": kind, "$patch": "delete"})
 }
 
-/// Strategic merge patch of the status: others' conditions stay. The UID is a precondition. `None`: nothing is different.
+/// Strategic merge patch of the status: others' conditions stay. The UID is a precondition. `None`: nothing is
+/// different.
 pub(super) fn patch(service: &ServiceView, wanted: &Conditions) -> Option<Value> {
     let pairs = service.conditions.by_type().into_iter().zip(wanted.by_type());
     let changes: Vec<Value> = pairs

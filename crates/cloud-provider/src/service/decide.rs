@@ -31,11 +31,13 @@ pub(super) enum Step<'a> {
 pub(super) enum Release {
     /// The finalizer is ours, or there is none.
     Ours,
-    /// Somebody else serves the Service now and may use the same finalizer: it is ours only if there was something to delete.
+    /// Somebody else serves the Service now and may use the same finalizer: it is ours only if there was something to
+    /// delete.
     IfExisted,
 }
 
-/// Framework spec 1.2: type LoadBalancer and no class; and unlike there, a Service that is being deleted wants nothing (1.14).
+/// Framework spec 1.2: type LoadBalancer and no class; and unlike there, a Service that is being deleted wants nothing
+/// (1.14).
 pub fn wants_load_balancer(service: &ServiceView) -> bool {
     service.is_load_balancer && !service.has_class && !service.deleting
 }
@@ -68,7 +70,8 @@ pub(super) fn decide<'a>(current: Option<&ServiceView>, remembered: Option<&'a S
     }
 }
 
-/// Adds the finalizer and the first condition, in one request. A strategic merge patch: others' finalizers and conditions stay.
+/// Adds the finalizer and the first condition, in one request. A strategic merge patch: others' finalizers and
+/// conditions stay.
 pub(super) fn add_finalizer_patch(
     service: &ServiceView,
     annotations: &BTreeMap<String, Option<String>>,
@@ -85,9 +88,9 @@ pub(super) fn add_finalizer_patch(
     patch
 }
 
-/// Removes the finalizer, the status and our condition, in one request: the second of two would meet the version that the first has
-/// made. `None` if nothing of it is there. A status is not cleared where the object is about to disappear, and not where it is
-/// somebody else's. A strategic merge patch: others' finalizers and conditions stay.
+/// Removes the finalizer, the status and our condition, in one request: the second of two would meet the version that
+/// the first has made. `None` if nothing of it is there. A status is not cleared where the object is about to
+/// disappear, and not where it is somebody else's. A strategic merge patch: others' finalizers and conditions stay.
 pub(super) fn release_patch(service: &ServiceView, remove_finalizer: bool) -> Option<Value> {
     let remove = remove_finalizer && has_finalizer(service);
     let disappears = service.deleting && service.finalizers.iter().all(|finalizer| finalizer == FINALIZER);

@@ -5,7 +5,7 @@ use runtime::error::chain;
 use super::condition;
 use super::decide::{Release, Step, add_finalizer_patch, decide, release_patch};
 use super::shown::timestamp;
-use crate::preview::{Outlook, Target, Write};
+use crate::outlook::{Outlook, Target, Write};
 use crate::provider::{Deleted, Ensured, LoadBalancers, ProviderError, Waiting};
 use crate::view::ServiceView;
 

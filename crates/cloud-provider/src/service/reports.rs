@@ -1,5 +1,5 @@
-//! What the user is told about a Service, and what not: reasons and messages are the Go framework's, but nothing is said twice and
-//! nothing about passes that changed nothing (framework spec 1.12, 7.7).
+//! What the user is told about a Service, and what not: reasons and messages are the Go framework's, but nothing is
+//! said twice and nothing about passes that changed nothing (framework spec 1.12, 7.7).
 
 use std::time::Duration;
 
@@ -104,7 +104,8 @@ impl Reports {
         vec![Tell::ensuring()]
     }
 
-    /// The provider's answer to `ensure`. `served`: the Service has an address in its status; before that nothing is done.
+    /// The provider's answer to `ensure`. `served`: the Service has an address in its status; before that nothing is
+    /// done.
     pub(super) fn ensured(&mut self, now: Instant, answer: &Ensured, served: bool) -> Vec<Tell> {
         match answer {
             Ensured::Ready { changed, .. } => {
@@ -125,8 +126,8 @@ impl Reports {
         }
     }
 
-    /// What is served is not all that was asked for: said once. `shown` is the condition on the Service, in which a former process
-    /// may have said it.
+    /// What is served is not all that was asked for: said once. `shown` is the condition on the Service, in which a
+    /// former process may have said it.
     pub(super) fn remark(&mut self, remark: Option<&Remark>, shown: Option<&Condition>) -> Option<Tell> {
         let said =
             self.remarked.as_ref() == remark || remark.zip(shown).is_some_and(|(remark, shown)| shows(shown, remark));
@@ -161,8 +162,9 @@ impl Reports {
         }
     }
 
-    /// A step failed. Every failure is told; the recorder counts repetitions, and the back-off makes them rare. A refusal, which
-    /// stays until the user changes something, is told like a wait: once, and again before Events expire.
+    /// A step failed. Every failure is told; the recorder counts repetitions, and the back-off makes them rare. A
+    /// refusal, which stays until the user changes something, is told like a wait: once, and again before Events
+    /// expire.
     pub(super) fn failed(&mut self, now: Instant, text: &str, failing: Failing, refusal: bool) -> Vec<Tell> {
         self.working = failing == Failing::Sync && !self.deleting;
         self.ready = false;

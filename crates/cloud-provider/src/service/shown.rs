@@ -12,8 +12,8 @@ use crate::provider::{Ensured, ProviderError};
 use crate::view::ServiceView;
 
 impl ServiceController {
-    /// Brings the conditions on the Service up to date, where they say something else, or says when to look again. Whether that works
-    /// decides nothing.
+    /// Brings the conditions on the Service up to date, where they say something else, or says when to look again.
+    /// Whether that works decides nothing.
     pub(super) async fn show(
         &self,
         service: &ServiceView,

@@ -1,5 +1,7 @@
 //! The controller against a scripted API server and a scripted provider: requests, Events and retries.
 
+mod scheduling;
+
 use std::collections::VecDeque;
 
 use async_trait::async_trait;
@@ -515,110 +517,4 @@ async fn a_foreign_finalizer_of_the_same_name_stays_where_we_had_nothing() {
     test.will_delete([Ok(Deleted::Gone { existed: true })]);
     test.pass().await;
     assert_eq!(test.bodies(), [json!({"metadata": released()})]);
-}
-
-/// Runs the whole controller with paused time until nothing is left to do for `time`.
-async fn run_for(test: &mut Test, time: Duration) -> Token {
-    let controller = std::mem::replace(&mut test.controller, Arc::clone(&Test::new([]).controller));
-    let controller = Arc::into_inner(controller).expect("only the test holds it");
-    let stop = Token::new();
-    tokio::spawn(controller.run(stop.clone()));
-    tokio::time::sleep(time).await;
-    stop
-}
-
-#[tokio::test(start_paused = true)]
-async fn failing_services_are_tried_after_5_10_20_and_40_seconds() {
-    let mut test = Test::new([finalized(|_| {})]);
-    test.will_ensure((0..20).map(|_| Err(ProviderError::new("away"))));
-    run_for(&mut test, Duration::from_secs(76)).await.cancel();
-    assert_eq!(test.calls().len(), 5, "at 0, 5, 15, 35 and 75 seconds");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_wait_has_its_own_time_and_a_wake_up_ends_it_at_once() {
-    let (wake, receiver) = mpsc::unbounded_channel();
-    let cloud = Cloud { wakes: Mutex::new(Some(receiver)), ..Cloud::default() };
-    let mut test = Test::with([finalized(|_| {})], cloud, patched);
-    let patience = Some(Duration::from_secs(2));
-    test.will_ensure((0..3).map(|_| Ok(Ensured::Waiting(waiting("allocating", patience)))));
-    run_for(&mut test, Duration::from_secs(5)).await;
-    assert_eq!(test.calls().len(), 3, "at 0, 2 and 4 seconds: the delay does not grow");
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(test.calls().len(), 1);
-    tokio::time::sleep(Duration::from_mins(1)).await;
-    assert_eq!(test.calls().len(), 0);
-    wake.send(service("default/web").key).unwrap();
-    tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(test.calls().len(), 1);
-}
-
-/// W-35.
-#[tokio::test(start_paused = true)]
-async fn one_worker_serves_everybody_while_many_wait() {
-    let many: Vec<ServiceView> = (0..200)
-        .map(|number| {
-            let mut view = service(&format!("default/web{number}"));
-            view.finalizers = vec![FINALIZER.into()];
-            view
-        })
-        .collect();
-    let mut test = Test::new(many);
-    test.will_ensure((0..200).map(|_| Ok(Ensured::Waiting(waiting("allocating", None)))));
-    run_for(&mut test, Duration::from_millis(1)).await;
-    assert_eq!(test.calls().len(), 200);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_address_that_the_announcer_publishes_wakes_the_service_and_services_of_no_interest_do_not() {
-    let mut test = Test::new([finalized(|_| {}), {
-        let mut view = service("default/internal");
-        view.is_load_balancer = false;
-        view
-    }]);
-    run_for(&mut test, Duration::from_secs(1)).await;
-    assert_eq!(test.calls(), ["ensure default/web v1 1"]);
-    test.cache.apply(
-        service("default/web").key,
-        finalized(|view| {
-            view.resource_version = "3".into();
-            view.ingress = vec!["10.0.0.1".parse().unwrap()];
-        }),
-    );
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(test.calls(), ["ensure default/web v3 1"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn stopping_ends_the_controller() {
-    let mut test = Test::new([finalized(|_| {})]);
-    let stop = run_for(&mut test, Duration::from_secs(1)).await;
-    stop.cancel();
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    test.calls();
-    test.cache.apply(service("default/web").key, finalized(|view| view.labels.insert("a", "b")));
-    tokio::time::sleep(Duration::from_secs(700)).await;
-    assert_eq!(test.calls(), Vec::<String>::new());
-}
-
-/// A new Service, one that is served, and one that is gone: nothing is written for them, the cloud is not called, nobody is told.
-#[tokio::test]
-async fn while_nothing_may_be_written_nothing_is_and_it_goes_on_afterwards() {
-    let mut test = Test::new([service("default/web")]);
-    let hold = |held| test.cloud.held.store(held, std::sync::atomic::Ordering::Relaxed);
-    hold(true);
-    assert_eq!(test.pass().await, Next::OnChange);
-    assert_eq!((test.calls(), test.scenario.writes().len()), (vec![], 0));
-    hold(false);
-    test.pass().await;
-    assert_eq!(test.calls().len(), 1);
-    let writes = test.scenario.writes().len();
-    hold(true);
-    test.cache.remove(&service("default/web").key);
-    assert!(matches!(test.pass().await, Next::After(_)), "nobody wakes a Service that is gone");
-    assert_eq!((test.calls(), test.scenario.writes().len()), (vec![], writes));
-    hold(false);
-    test.pass().await;
-    assert_eq!(test.calls(), ["delete default/web u1"]);
-    test.told();
 }

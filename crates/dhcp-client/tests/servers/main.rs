@@ -1,6 +1,6 @@
-//! The client against the DHCP servers of the field, dnsmasq, Kea, ISC and udhcpd, over a cable between two fresh network namespaces and
-//! through a real packet socket. Needs root and the servers; without them it says so and passes, unless `HCP_REQUIRE_ROOT=1` demands that it
-//! runs.
+//! The client against the DHCP servers of the field, dnsmasq, Kea, ISC and udhcpd, over a cable between two fresh
+//! network namespaces and through a real packet socket. Needs root and the servers; without them it says so and passes,
+//! unless `HCP_REQUIRE_ROOT=1` demands that it runs.
 //!
 //! The client's clock is moved by hand, so a lease of two minutes takes no time.
 
@@ -90,8 +90,8 @@ async fn a_renewal_outside_the_range_leads_to_what_the_server_has_now(lan: &mut 
     refused_or_silent(lan);
 }
 
-/// What the servers do about somebody who uses an address that is not theirs to give: dnsmasq refuses; the others say nothing, although they
-/// were told that they are authoritative, so the lease ends at its time.
+/// What the servers do about somebody who uses an address that is not theirs to give: dnsmasq refuses; the others say
+/// nothing, although they were told that they are authoritative, so the lease ends at its time.
 fn refused_or_silent(lan: &Lan) {
     let lost = lan.lost();
     match lan.kind {
@@ -115,7 +115,8 @@ async fn to_another_subnet(lan: &mut Lan, by: State) {
     lan.forget();
     lan.move_server(HERE + 1);
     lan.serve(Setup { subnet: HERE + 1, authoritative: true, ..SETUP });
-    // The cable was pulled and plugged in again: INIT-REBOOT. Or nobody has told, and the old address of the server is silent: REBIND.
+    // The cable was pulled and plugged in again: INIT-REBOOT. Or nobody has told, and the old address of the server is
+    // silent: REBIND.
     if by == State::Rebooting {
         lan.feed(Input::LinkLost).await;
         lan.feed(Input::Restart).await;

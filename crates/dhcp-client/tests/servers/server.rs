@@ -110,7 +110,8 @@ impl Kind {
         [program].into_iter().chain(arguments.split_whitespace().map(OsString::from)).collect()
     }
 
-    /// Kea writes only to places that it was built for, unless it is told otherwise. One that was unpacked has its libraries beside it.
+    /// Kea writes only to places that it was built for, unless it is told otherwise. One that was unpacked has its
+    /// libraries beside it.
     pub fn environment(self, files: &Path, command: &mut Command) {
         command.env("KEA_PIDFILE_DIR", files).env("KEA_LOCKFILE_DIR", files).env("KEA_DHCP_DATA_DIR", files);
         let usr = self.program().and_then(|program| Some(program.parent()?.parent()?.to_owned()));

@@ -13,8 +13,8 @@ use crate::snapshot::{Right, Snapshot, Unread};
 /// Verb, group, resource, and whether in `kube-system` only.
 type Need = (&'static str, &'static str, &'static str, bool);
 
-/// The Lease of the cloud controller's leader, unless `--leader-elect-resource-name` names another one. The chart grants the right to
-/// write this one only.
+/// The Lease of the cloud controller's leader, unless `--leader-elect-resource-name` names another one. The chart
+/// grants the right to write this one only.
 const LEADER_LEASE: &str = "cloud-controller-manager";
 
 const CONTROLLER: [Need; 9] = [

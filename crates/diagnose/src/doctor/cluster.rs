@@ -1,4 +1,5 @@
-//! Which cluster this is to Harvester: its name, the labels of its machines, its load balancers and those of others under its name.
+//! Which cluster this is to Harvester: its name, the labels of its machines, its load balancers and those of others
+//! under its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,8 +99,8 @@ fn flag(snapshot: &Snapshot, name: &str) -> Option<Finding> {
     })
 }
 
-/// By what this cluster's load balancers may be marked: UID of Namespace `kube-system`, and of Service `default/kubernetes`, which
-/// older versions wrote.
+/// By what this cluster's load balancers may be marked: UID of Namespace `kube-system`, and of Service
+/// `default/kubernetes`, which older versions wrote.
 fn uids(snapshot: &Snapshot) -> Vec<String> {
     let is_api = |service: &&Service| facts::key(&service.metadata) == "default/kubernetes";
     let former = snapshot.services.iter().find(is_api).and_then(Service::uid);

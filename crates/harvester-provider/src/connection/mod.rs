@@ -1,7 +1,8 @@
-//! The way to Harvester: clients for the endpoints of the cloud-config, which is read again when the file changes (decision 15).
+//! The way to Harvester: clients for the endpoints of the cloud-config, which is read again when the file changes
+//! (decision 15).
 //!
-//! `file.rs` tells when there is something new in the file, `proof.rs` whether it leads to this cluster's machines, `story.rs` what a
-//! user hears of the way, and when. Here they are put to work.
+//! `file.rs` tells when there is something new in the file, `proof.rs` whether it leads to this cluster's machines,
+//! `story.rs` what a user hears of the way, and when. Here they are put to work.
 
 mod file;
 mod metrics;
@@ -35,7 +36,8 @@ use report::{Report, Reporter};
 
 /// How often to look at the file. The kubelet needs up to a minute to bring a changed Secret.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A place that has not proven to be ours is asked again after as much, after twice as much each time, and at least this often.
+/// A place that has not proven to be ours is asked again after as much, after twice as much each time, and at least
+/// this often.
 const ASK_EVERY: Duration = Duration::from_mins(1);
 
 /// A client of the Harvester API, and what keeps it working.
@@ -63,8 +65,9 @@ pub enum ConnectionError {
 }
 
 impl Connection {
-    /// Makes the client for what was read from the file at `path`: for the current context. Other contexts are ways to the same
-    /// Harvester only with `all_contexts`, and when they have shown one of this cluster's machines. Sends nothing.
+    /// Makes the client for what was read from the file at `path`: for the current context. Other contexts are ways to
+    /// the same Harvester only with `all_contexts`, and when they have shown one of this cluster's machines. Sends
+    /// nothing.
     pub async fn open(
         cloud_config: &CloudConfig,
         path: PathBuf,
@@ -85,8 +88,8 @@ impl Connection {
         self.switch.client()
     }
 
-    /// Starts the look at the file and at the other side; Events are about `object`. The answer changes when everything should be read
-    /// anew.
+    /// Starts the look at the file and at the other side; Events are about `object`. The answer changes when everything
+    /// should be read anew.
     pub fn follow(
         self,
         object: &ObjectReference,
@@ -316,7 +319,8 @@ impl Follower {
         self.told.tell(&Report { kind: EventKind::Normal, reason: "CloudConfigReloaded", message });
     }
 
-    /// Further contexts become ways to Harvester when they show one of the machines. A cluster without machines has no proof.
+    /// Further contexts become ways to Harvester when they show one of the machines. A cluster without machines has no
+    /// proof.
     async fn look_for_others(&mut self) {
         let expected = (self.machines)();
         let Some(all) = endpoints(&self.used).await.ok().filter(|_| !expected.is_empty()) else { return };

@@ -1,4 +1,5 @@
-//! The loop: looks at the facts when one of them changes and every few seconds, and writes what has changed. Runs on the leader only.
+//! The loop: looks at the facts when one of them changes and every few seconds, and writes what has changed. Runs on
+//! the leader only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -226,7 +227,8 @@ impl Controller {
         }
     }
 
-    /// Whether what is published can be acted on: an empty answer from lists that have not arrived looks like an upgrade that is over.
+    /// Whether what is published can be acted on: an empty answer from lists that have not arrived looks like an
+    /// upgrade that is over.
     fn is_known(&self) -> bool {
         let Sources { nodes, vms, vmis, plans, .. } = &self.sources;
         // A host that refuses its plans or has none has answered, too.

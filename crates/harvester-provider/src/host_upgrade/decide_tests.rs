@@ -64,8 +64,8 @@ struct ReplayCost {
     written: usize,
 }
 
-/// Plays a file with a look every ten seconds; after each step everything is as the file says. With `restarts` each step is followed by
-/// a new process.
+/// Plays a file with a look every ten seconds; after each step everything is as the file says. With `restarts` each
+/// step is followed by a new process.
 fn play(file: &str, restarts: bool) -> ReplayCost {
     let scenes = scenes(file);
     let start = 1_767_225_600;
@@ -238,7 +238,8 @@ fn one_machine_off_or_moving_is_no_upgrade_unless_webhooks_fail_too() {
     assert!(upgrade.suspended().is_some());
 }
 
-/// The first scene of `two-machines-off` without a plan, and two machines of one host off: stopped by somebody, or ended from inside.
+/// The first scene of `two-machines-off` without a plan, and two machines of one host off: stopped by somebody, or
+/// ended from inside.
 fn two_off(power: Power) -> (Facts, Facts) {
     let all = scenes("two-machines-off");
     let before = Facts { plan: None, ..facts(&Scene { plan: None, ..all[0].clone() }, None) };
@@ -302,7 +303,8 @@ fn machines_that_have_been_off_for_half_an_hour_open_no_window_and_a_window_forg
     assert_eq!(upgrade.suspended(), None);
     upgrade.step(OFF_FOR_LONG, &off);
     assert_eq!(upgrade.suspended(), None, "only one of them has just been stopped");
-    // Within half an hour both count, and the window stays open for as long as they are off: an upgrade may take longer than that.
+    // Within half an hour both count, and the window stays open for as long as they are off: an upgrade may take longer
+    // than that.
     let mut upgrade = HostUpgrade { nodes: upgrade.nodes, ..HostUpgrade::default() };
     upgrade.step(0, &one);
     upgrade.step(600, &off);

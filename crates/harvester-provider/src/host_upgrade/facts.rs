@@ -148,7 +148,8 @@ pub enum Power {
     Starting,
     /// It is off.
     Off,
-    /// It is off because its guest ended: KubeVirt keeps the ended instance then, and deletes it where the host or a user stops the machine.
+    /// It is off because its guest ended: KubeVirt keeps the ended instance then, and deletes it where the host or a
+    /// user stops the machine.
     Ended,
     /// Cannot be told.
     Unknown,

@@ -1,9 +1,10 @@
-//! Whether this cluster is the one that its record describes, and whether this Harvester is the one that has its machines: pure
-//! (decisions 11 and 40).
+//! Whether this cluster is the one that its record describes, and whether this Harvester is the one that has its
+//! machines: pure (decisions 11 and 40).
 //!
-//! A copy of a cluster (an etcd snapshot restored on other machines) shares every UID with the original: of Services, of Namespaces, of
-//! Nodes. What it cannot share is the virtual machines that its kubelets run on. Therefore those decide. Where the facts contradict each
-//! other nothing is changed anywhere until they agree again or a human says which of them is right.
+//! A copy of a cluster (an etcd snapshot restored on other machines) shares every UID with the original: of Services,
+//! of Namespaces, of Nodes. What it cannot share is the virtual machines that its kubelets run on. Therefore those
+//! decide. Where the facts contradict each other nothing is changed anywhere until they agree again or a human says
+//! which of them is right.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +17,8 @@ use super::card::Card;
 pub enum Life {
     /// Not known: a restored snapshot contains Nodes whose machines do not belong to this cluster any more.
     Silent,
-    /// Its kubelet reports, ready or not: without a network plugin none is. In a restored snapshot that may be an old word until the
-    /// controller manager has noticed.
+    /// Its kubelet reports, ready or not: without a network plugin none is. In a restored snapshot that may be an old
+    /// word until the controller manager has noticed.
     Reports,
     /// This process runs on it.
     Own,
@@ -62,7 +63,8 @@ impl NodeFact {
 pub struct Facts<'a> {
     /// The card in the record.
     pub card: Option<&'a Card>,
-    /// The name in use: remembered, or on objects that are proven to be ours. `None` where it is not known or identifies no cluster.
+    /// The name in use: remembered, or on objects that are proven to be ours. `None` where it is not known or
+    /// identifies no cluster.
     pub name: Option<&'a ClusterName>,
     /// `--cluster-name`.
     pub flag: &'a ClusterName,
@@ -167,7 +169,8 @@ fn foreign_record(facts: &Facts<'_>) -> Option<Contradiction> {
     })
 }
 
-/// None of the machines is where the cloud-config points to: another Harvester, another namespace, or machines that were moved.
+/// None of the machines is where the cloud-config points to: another Harvester, another namespace, or machines that
+/// were moved.
 fn nowhere(facts: &Facts<'_>) -> Option<Contradiction> {
     let declared = |node: &NodeFact| facts.card.is_some_and(|card| node.is_absent(card));
     let members: Vec<&NodeFact> = facts.nodes.iter().filter(|node| node.machine.is_some() && !declared(node)).collect();
@@ -202,7 +205,8 @@ fn nowhere(facts: &Facts<'_>) -> Option<Contradiction> {
     })
 }
 
-/// What casts doubt on the machines of the card still being those of this cluster. Machines are replaced one by one; a copy has all of them replaced.
+/// What casts doubt on the machines of the card still being those of this cluster. Machines are replaced one by one; a
+/// copy has all of them replaced.
 fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
     let (known, strangers): (Vec<&NodeFact>, Vec<&NodeFact>) =
         facts.nodes.iter().partition(|node| node.is_known(card) || node.is_absent(card));
@@ -230,8 +234,8 @@ fn continuity(facts: &Facts<'_>, card: &Card) -> Option<Verdict> {
     }
 }
 
-/// New Nodes run on machines that are labelled as those of another cluster, and the flag says the same: a copy, or a new name. Where the
-/// machines in the record have that label too, somebody has labelled them all anew.
+/// New Nodes run on machines that are labelled as those of another cluster, and the flag says the same: a copy, or a
+/// new name. Where the machines in the record have that label too, somebody has labelled them all anew.
 fn another_cluster(facts: &Facts<'_>, known: &[&NodeFact], strangers: &[&NodeFact]) -> Option<Contradiction> {
     let name = facts.name?;
     let ours = |label: &ClusterName| label == name || known.iter().any(|node| node.label.as_ref() == Some(label));
@@ -285,7 +289,8 @@ fn replaced(card: &Card, known: &[&NodeFact], strangers: &[&NodeFact]) -> Contra
     }
 }
 
-/// A record of an earlier version, or the Go provider's cluster: only names can be compared, and the label on the machines decides.
+/// A record of an earlier version, or the Go provider's cluster: only names can be compared, and the label on the
+/// machines decides.
 fn without_card(facts: &Facts<'_>) -> Option<Contradiction> {
     let name = facts.name?;
     if facts.flag.is_default() || facts.flag == name {
@@ -299,8 +304,8 @@ fn without_card(facts: &Facts<'_>) -> Option<Contradiction> {
     Some(named_otherwise(name, facts.flag, node))
 }
 
-/// What is worth writing down of the facts. A machine comes in with a Node that is known to run, and stays as long as its Node: what a
-/// restored snapshot merely contains never comes in.
+/// What is worth writing down of the facts. A machine comes in with a Node that is known to run, and stays as long as
+/// its Node: what a restored snapshot merely contains never comes in.
 pub fn next_card(facts: &Facts<'_>) -> Card {
     let before = facts.card.cloned().unwrap_or_default();
     let members = facts.nodes.iter().filter(|node| node.machine.is_some());

@@ -1,5 +1,5 @@
-//! Finds out who this cluster is and whether its record, its cloud-config and its machines agree; remembers it, and follows the record in
-//! the guest cluster. Runs on the leader only.
+//! Finds out who this cluster is and whether its record, its cloud-config and its machines agree; remembers it, and
+//! follows the record in the guest cluster. Runs on the leader only.
 
 mod news;
 mod outcome;
@@ -51,7 +51,8 @@ const WITHOUT_RIGHT: Duration = Duration::from_mins(10);
 /// Machines come and go; the record says so at most this often.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
 
-/// A Node whose kubelet does not run is Ready for so long at most: 50 s, and the start of the controller manager that notices.
+/// A Node whose kubelet does not run is Ready for so long at most: 50 s, and the start of the controller manager that
+/// notices.
 const SETTLED: Duration = Duration::from_secs(90);
 
 /// Reason of the hold at the start, when it is not known yet whether this is a copy.
@@ -182,8 +183,8 @@ impl Keeper {
         }
     }
 
-    /// What the first look would make of it, for who only wants to know: the name and the hold are taken into use, nothing is written.
-    /// The note is what the record does not say yet. It looks as who has led for a while.
+    /// What the first look would make of it, for who only wants to know: the name and the hold are taken into use,
+    /// nothing is written. The note is what the record does not say yet. It looks as who has led for a while.
     pub async fn foresee(&self, events: &Recorder) -> Option<Note> {
         let record = self.first_look().await;
         let mut progress = Progress::new(self.read_cluster_uid().await, record.is_none());
@@ -195,12 +196,14 @@ impl Keeper {
         note.filter(|note| note.is_news_to(&found))
     }
 
-    /// Judges what there is, takes it into use, tells of it, and gives what is to be written down. `None`: nothing can be said yet.
+    /// Judges what there is, takes it into use, tells of it, and gives what is to be written down. `None`: nothing can
+    /// be said yet.
     async fn look(&self, found: &Record, progress: &mut Progress, events: &Recorder) -> Option<Note> {
         let decision = self.decide(found).await;
         self.sources.nodes.wait_synced().await;
         if found.card.is_none() {
-            // The first card says under which names load balancers are ours: all that our Services have, or they would lose them.
+            // The first card says under which names load balancers are ours: all that our Services have, or they would
+            // lose them.
             self.sources.services.wait_synced().await;
             self.sources.lbs.wait_synced().await;
         }
@@ -252,7 +255,8 @@ impl Keeper {
 
     /// Writes the note; gives the record after that. What fails is tried again, less often each time.
     async fn write(&self, note: &Note, progress: &mut Progress) -> Option<Record> {
-        // An API server that has just started refuses for a moment, which need not be told. Who waits between attempts needs no more.
+        // An API server that has just started refuses for a moment, which need not be told. Who waits between attempts
+        // needs no more.
         let sent = if progress.failing {
             self.records.write(note).await
         } else {
@@ -302,8 +306,8 @@ impl Keeper {
         }
     }
 
-    /// The record as the API server has it; `None`: no right to read it, so that it is done without (decision 3). An API server that
-    /// is away is waited for: whoever guesses the name makes objects under a wrong one.
+    /// The record as the API server has it; `None`: no right to read it, so that it is done without (decision 3). An
+    /// API server that is away is waited for: whoever guesses the name makes objects under a wrong one.
     async fn first_look(&self) -> Option<Record> {
         let mut told = false;
         loop {

@@ -19,7 +19,8 @@ pub fn power(vm: &VmView, vmi: Option<&VmiView>) -> Power {
     if runs { Power::On } else { Power::Off }
 }
 
-/// Of a machine whose node does not answer. Of a host that has died this moment Harvester says for minutes that its machines run.
+/// Of a machine whose node does not answer. Of a host that has died this moment Harvester says for minutes that its
+/// machines run.
 pub fn standing(vm: &VmView, vmi: Option<&VmiView>) -> Standing {
     let ended = vmi.is_none_or(|vmi| vmi.phase == Phase::Ended);
     match vm.status {

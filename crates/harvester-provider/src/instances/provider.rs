@@ -112,8 +112,8 @@ const VIP_LINGERS: Duration = Duration::from_mins(5);
 /// How often all machines are looked at, if nothing else asks for it.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
-/// A Node that nobody asked about for so long is gone (every Node is asked about every few minutes); its VM may come back under
-/// another name.
+/// A Node that nobody asked about for so long is gone (every Node is asked about every few minutes); its VM may come
+/// back under another name.
 const NODE_LASTS: Duration = Duration::from_mins(30);
 
 fn lock(memory: &Mutex<InstanceState>) -> MutexGuard<'_, InstanceState> {
@@ -198,7 +198,8 @@ impl HarvesterInstances {
         memory.hostnames.answered(&ask, hostname.as_deref(), Instant::now());
         #[expect(clippy::cast_precision_loss, reason = "a gauge of a few thousand at most")]
         self.metrics.known_hostnames.set(memory.hostnames.known() as f64);
-        // Who else waits has to hear of it only when there is nothing more to wait for: a thousand nodes may join at once.
+        // Who else waits has to hear of it only when there is nothing more to wait for: a thousand nodes may join at
+        // once.
         let last = !memory.hostnames.is_asking();
         let unresolved: Vec<String> = if last {
             memory.unresolved.keys().cloned().collect()
@@ -257,8 +258,8 @@ impl HarvesterInstances {
         machines.map(str::to_owned).chain(confirmed.cloned()).collect()
     }
 
-    /// Addresses that announcers put on nodes (W-29), and those that they put there a while ago: Harvester sees an address for some
-    /// time after it has left the machine.
+    /// Addresses that announcers put on nodes (W-29), and those that they put there a while ago: Harvester sees an
+    /// address for some time after it has left the machine.
     fn service_vips(&self) -> BTreeSet<IpAddr> {
         let mut vips = BTreeSet::new();
         for service in self.services.all() {
@@ -274,7 +275,8 @@ impl HarvesterInstances {
         vips
     }
 
-    /// While hosts are being upgraded machines go around: a Node stays in its zone and keeps its addresses until that is over.
+    /// While hosts are being upgraded machines go around: a Node stays in its zone and keeps its addresses until that
+    /// is over.
     fn freeze(&self, node: &NodeView, machine: &mut InstanceMetadata) {
         if self.caution.zones_frozen() {
             for (key, value) in &mut machine.labels {
@@ -409,7 +411,8 @@ impl Instances for HarvesterInstances {
     }
 
     async fn standing(&self, node: &NodeView) -> Standing {
-        // A replica that does not lead has no cache: the machine bears its Node's name, or the UID below says that it is another one.
+        // A replica that does not lead has no cache: the machine bears its Node's name, or the UID below says that it
+        // is another one.
         let name = self.vm(node).map_or_else(|_| node.name.clone(), |vm| vm.name.clone());
         match self.requests.read(&name).await {
             Ok(Some((vm, vmi))) if Some(vm.uid.as_str()) == vm_uid(node) => standing(&vm, vmi.as_ref()),

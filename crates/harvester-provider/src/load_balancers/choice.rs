@@ -1,6 +1,7 @@
 //! What a Service asks for, read from its annotations: pure (decisions 9 and 10).
 //!
-//! `kube-vip.io/loadbalancerIPs` is our output and asks for nothing, except on a Service that we see for the first time.
+//! `kube-vip.io/loadbalancerIPs` is our output and asks for nothing, except on a Service that we see for the first
+//! time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -116,8 +117,8 @@ pub fn source(service: &ServiceView) -> Result<Source, ChoiceError> {
     }
 }
 
-/// Where the address comes from, and the one that is asked for. Who is served from a pool or by a lease goes on: the wish was never
-/// granted, and is no reason to leave the Service alone.
+/// Where the address comes from, and the one that is asked for. Who is served from a pool or by a lease goes on: the
+/// wish was never granted, and is no reason to leave the Service alone.
 pub fn read(service: &ServiceView) -> Result<(Source, Option<IpAddr>), ChoiceError> {
     let (source, asked) = (source(service)?, address(service)?);
     let families = &service.families;
@@ -129,7 +130,8 @@ pub fn read(service: &ServiceView) -> Result<(Source, Option<IpAddr>), ChoiceErr
     }
 }
 
-/// Who has an address that no Service gets by asking for it. (One that another Service has as its own is `AddressTaken`.)
+/// Who has an address that no Service gets by asking for it. (One that another Service has as its own is
+/// `AddressTaken`.)
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Holder {
     /// The other cluster: whoever announced it would cut its node, and us on it, off from there.
@@ -192,7 +194,8 @@ fn one_address(text: &str) -> Option<IpAddr> {
     text.parse::<IpAddr>().ok().map(|address| address.to_canonical()).filter(|address| can_be_served(*address))
 }
 
-/// "This network" (RFC 791) and link-local addresses (RFC 3927, RFC 4291) are no Service's: clients beyond the link cannot reach them.
+/// "This network" (RFC 791) and link-local addresses (RFC 3927, RFC 4291) are no Service's: clients beyond the link
+/// cannot reach them.
 fn can_be_served(address: IpAddr) -> bool {
     let special = match address {
         IpAddr::V4(address) => address.is_broadcast() || address.octets()[0] == 0 || address.is_link_local(),
@@ -201,9 +204,10 @@ fn can_be_served(address: IpAddr) -> bool {
     !(special || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
-/// Decision 9: on a Service that nobody has served yet, `spec.loadBalancerIP` or an address that somebody else wrote into our output
-/// counts as a request. It is written down, because later neither can be told from what we wrote ourselves; and the latter is taken
-/// away in the same request, because to announcers what stands there beside our finalizer is what we have granted.
+/// Decision 9: on a Service that nobody has served yet, `spec.loadBalancerIP` or an address that somebody else wrote
+/// into our output counts as a request. It is written down, because later neither can be told from what we wrote
+/// ourselves; and the latter is taken away in the same request, because to announcers what stands there beside our
+/// finalizer is what we have granted.
 pub fn at_first_sight(service: &ServiceView) -> BTreeMap<String, Option<String>> {
     let shown = text(service, kube_vip::LOADBALANCER_IPS);
     let asked = service.load_balancer_ip.as_deref().or(shown).and_then(one_address);

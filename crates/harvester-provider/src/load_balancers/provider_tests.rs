@@ -6,6 +6,8 @@ mod adoption;
 mod groups;
 #[path = "provider_tests/leaving.rs"]
 mod leaving;
+#[path = "provider_tests/outages.rs"]
+mod outages;
 #[path = "provider_tests/static_addresses.rs"]
 mod static_addresses;
 
@@ -422,30 +424,6 @@ async fn a_missing_right_comes_with_the_role_that_gives_it_and_a_quota_does_not(
     assert!(quota.contains("exceeded quota") && !quota.contains("role "), "{quota}");
 }
 
-/// W-18.
-#[tokio::test]
-async fn nothing_is_decided_on_caches_without_content() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    let provider = HarvesterLoadBalancers { lbs: lb_cache(), ..lab.provider };
-    let web = lab.services.get(&key("default/web")).unwrap();
-    assert!(matches!(provider.ensure(&web).await.unwrap(), Ensured::Waiting(_)));
-    assert!(matches!(provider.delete(&web).await.unwrap(), Deleted::Waiting(_)));
-    assert_eq!(lab.server.requests(), []);
-}
-
-#[tokio::test]
-async fn a_harvester_that_cannot_be_read_is_told_to_the_user() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    let error = Some((tokio::time::Instant::now(), "connection refused".to_owned()));
-    let watched = watch::Sender::new(Status { error, ..Status::default() }).subscribe();
-    let provider = HarvesterLoadBalancers { lbs: lb_cache(), watched, ..lab.provider };
-    let web = lab.services.get(&key("default/web")).unwrap();
-    let Ensured::Waiting(waiting) = provider.ensure(&web).await.unwrap() else { panic!() };
-    assert!(waiting.needs_user);
-    let told = "cannot list LoadBalancers in namespace guests of Harvester at https://h:6443: connection refused; check server";
-    assert!(waiting.message.starts_with(told), "{}", waiting.message);
-}
-
 /// W-34.
 #[tokio::test]
 async fn a_service_that_stays_without_load_balancer_loses_its_address_once() {
@@ -477,56 +455,6 @@ async fn a_service_that_is_deleted_keeps_its_annotations() {
     lab.sent();
     assert_eq!(lab.delete().await, Deleted::Gone { existed: true });
     assert_eq!(methods(&lab.sent()), ["GET"]);
-}
-
-/// Services that failed in an outage need not wait for their back-off.
-#[tokio::test]
-async fn a_recovery_of_harvester_wakes_who_is_not_settled() {
-    let lab = Lab::new(vec![service("default/web").done(), service("default/other").done()]);
-    let status = watch::Sender::new(Status { synced: true, ..Status::default() });
-    let provider = HarvesterLoadBalancers { watched: status.subscribe(), ..lab.provider };
-    let mut wakes = provider.wakes();
-    let mut drain = async || {
-        let mut woken = Vec::new();
-        while let Ok(Some(key)) = tokio::time::timeout(Duration::from_millis(20), wakes.next()).await {
-            woken.push(key.to_string());
-        }
-        woken
-    };
-    drain().await;
-    provider.ensure(&lab.services.get(&key("default/web")).unwrap()).await.unwrap();
-    assert_eq!(drain().await, Vec::<String>::new());
-    let error = Some((tokio::time::Instant::now(), "connection refused".to_owned()));
-    status.send_modify(|status| status.error = error);
-    assert_eq!(drain().await, Vec::<String>::new(), "still away");
-    status.send_modify(|status| status.error = None);
-    assert_eq!(drain().await, ["default/web"]);
-    assert_eq!(provider.unsettled().recoveries, 1);
-    status.send_modify(|status| status.polling = true);
-    assert_eq!(drain().await, Vec::<String>::new(), "woken once");
-}
-
-/// The request was under way when the outage ended, and failed after everybody else had been woken.
-#[tokio::test]
-async fn what_fails_in_an_outage_that_is_over_is_tried_again_at_once() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    let unsettled = Arc::clone(&lab.provider.unsettled);
-    let over = Arc::new(Mutex::new(true));
-    let ends = Arc::clone(&over);
-    let server = Scenario::answering(move |_| {
-        // The first of two.
-        if std::mem::take(&mut *ends.lock()) {
-            unsettled.lock().recoveries += 1;
-        }
-        (500, Scenario::status(500, "InternalError", "etcd is away"))
-    });
-    let requests = Requests::new(server.client(), server.client(), "guests");
-    let provider = HarvesterLoadBalancers { requests, ..lab.provider };
-    let web = lab.services.get(&key("default/web")).unwrap();
-    assert!(provider.ensure(&web).await.is_err());
-    assert_eq!(server.requests().len(), 2, "once more, since nobody wakes it");
-    assert!(provider.ensure(&web).await.is_err());
-    assert_eq!(server.requests().len(), 3, "what fails without an outage waits for its back-off");
 }
 
 /// W-20: the two decide at the same time, before any cache shows the other.

@@ -1,6 +1,7 @@
 //! Services that share the address of another one: pure (ccm.md 3.2, 3.6).
 //!
-//! Who shares with whom is read from the annotation, as users write it, not from the label that follows it later (W-20, W-21).
+//! Who shares with whom is read from the annotation, as users write it, not from the label that follows it later (W-20,
+//! W-21).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -216,8 +217,9 @@ pub fn sharers(primary: &ServiceKey, services: impl IntoIterator<Item = Arc<Serv
         .collect()
 }
 
-/// Whether `sharer` may have the address of `primary`: within a namespace, with its consent, or where clients are told of it already, by a
-/// status that the authors of Services may not write. `open`: nobody is asked, as with the Go provider.
+/// Whether `sharer` may have the address of `primary`: within a namespace, with its consent, or where clients are told
+/// of it already, by a status that the authors of Services may not write. `open`: nobody is asked, as with the Go
+/// provider.
 pub fn may_share(sharer: &ServiceView, primary: &ServiceView, open: bool) -> bool {
     let namespace = sharer.key.namespace.as_str();
     let agreed = primary.annotations.get(cloudprovider::SHARE_WITH).unwrap_or_default();
@@ -232,7 +234,8 @@ pub fn label_value(primary: &ServiceKey) -> Option<String> {
     names::is_label_value(&value).then_some(value)
 }
 
-/// Whether a sharer has its place already: it wears the label, or shows the primary's address. Others have to look for free ports.
+/// Whether a sharer has its place already: it wears the label, or shows the primary's address. Others have to look for
+/// free ports.
 pub fn has_joined(sharer: &ServiceView, primary: &ServiceView) -> bool {
     if wears_label_of(sharer, &primary.key) {
         return true;
@@ -256,18 +259,18 @@ pub fn shows_address_of(service: &ServiceView, lb: &LbView) -> bool {
     lb.usable_address.as_deref().is_some_and(|ip| shows(service, ip))
 }
 
-/// Whether a Service shows the address of this object, or is served at it: it must not be released then, whatever the Service asks
-/// for by now. A former secondary goes on with its primary's address until it has one of its own.
+/// Whether a Service shows the address of this object, or is served at it: it must not be released then, whatever the
+/// Service asks for by now. A former secondary goes on with its primary's address until it has one of its own.
 pub fn has_address_of(service: &ServiceView, lb: &LbView) -> bool {
     let booked = lb.usable_address.as_deref().and_then(|ip| ip.parse().ok());
     let served = booked.filter(|ip: &IpAddr| !ip.is_unspecified()).is_some_and(|ip| service.ingress.contains(&ip));
     served || shows_address_of(service, lb)
 }
 
-/// Other living Services that have the address of one of these objects of `owner`. One that found it by itself, as its static address,
-/// had it from nobody: it does not keep an address booked that the owner has never published. Nor does one that is served at an address
-/// which no controller has given it, because an announcer took a wish (`spec.loadBalancerIP`) for a grant: it shows nothing, and wears
-/// no label of the owner.
+/// Other living Services that have the address of one of these objects of `owner`. One that found it by itself, as its
+/// static address, had it from nobody: it does not keep an address booked that the owner has never published. Nor does
+/// one that is served at an address which no controller has given it, because an announcer took a wish
+/// (`spec.loadBalancerIP`) for a grant: it shows nothing, and wears no label of the owner.
 pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView>>) -> Vec<Arc<ServiceView>> {
     let found_by_itself = |other: &ServiceView, lb: &LbView| {
         static_address(other)
@@ -287,14 +290,14 @@ pub fn users(owner: &ServiceView, lbs: &[&LbView], services: Vec<Arc<ServiceView
     services.into_iter().filter(|other| living(other) && uses(other)).collect()
 }
 
-/// Whether an address that a Service shows or is served with belongs to another one by now. A former secondary may go on with its
-/// primary's, as before.
+/// Whether an address that a Service shows or is served with belongs to another one by now. A former secondary may go
+/// on with its primary's, as before.
 pub fn is_taken(service: &ServiceView, services: &[Arc<ServiceView>]) -> bool {
     other_user(service, services).is_some()
 }
 
-/// Who else has an address that a Service shows or is served with. Whose secondary it was is not said, unless the Service asks for
-/// that address as its own static one.
+/// Who else has an address that a Service shows or is served with. Whose secondary it was is not said, unless the
+/// Service asks for that address as its own static one.
 pub fn other_user(service: &ServiceView, services: &[Arc<ServiceView>]) -> Option<ServiceKey> {
     let publishes =
         |other: &ServiceView, ip: &IpAddr| other.ingress.contains(ip) || shown_addresses(other).contains(ip);

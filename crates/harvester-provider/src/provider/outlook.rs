@@ -1,4 +1,5 @@
-//! `plan`: what the first passes over this cluster would write, asked of the same decisions by a process that writes nothing.
+//! `plan`: what the first passes over this cluster would write, asked of the same decisions by a process that writes
+//! nothing.
 
 use std::time::Duration;
 
@@ -43,8 +44,8 @@ pub struct Foresight {
 }
 
 impl HarvesterProvider {
-    /// Reads both clusters and says what would be written. `caches` are being filled by somebody else. Nothing is written: whoever calls
-    /// this gives clients that cannot.
+    /// Reads both clusters and says what would be written. `caches` are being filled by somebody else. Nothing is
+    /// written: whoever calls this gives clients that cannot.
     pub async fn foresee(self, caches: &Caches, settings: &Settings) -> Result<Foresight, Unreadable> {
         let stop = Token::new();
         let mut tasks = Tasks::new(stop.clone());

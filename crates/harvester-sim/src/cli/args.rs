@@ -95,7 +95,8 @@ pub struct RunArgs {
     /// Address of the control endpoint (HTTP).
     #[arg(long, value_name = "ADDR:PORT")]
     pub control_bind: Option<SocketAddr>,
-    /// Address of the host's API as guests reach it, where it can be stale, slow or strict. Without it those faults do not come about.
+    /// Address of the host's API as guests reach it, where it can be stale, slow or strict. Without it those faults do
+    /// not come about.
     #[arg(long, requires_all = ["api_cert_file", "api_key_file"], value_name = "ADDR:PORT")]
     pub api_bind: Option<SocketAddr>,
     /// Certificate for it, PEM, of the authority that guests trust.
@@ -275,7 +276,8 @@ pub enum PoolCommand {
         /// Higher wins; 0 is none.
         #[arg(long, default_value_t = 0)]
         priority: u32,
-        /// Who may use it, [project=P][,namespace=N][,cluster=C], `*` for each one not named; may be repeated [default: everybody].
+        /// Who may use it, [project=P][,namespace=N][,cluster=C], `*` for each one not named; may be repeated [default:
+        /// everybody].
         #[arg(long = "scope", value_parser = scope)]
         scopes: Vec<ScopeTuple>,
     },

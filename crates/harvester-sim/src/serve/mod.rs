@@ -1,4 +1,5 @@
-//! What the stand-in serves: webhooks, the aggregated API and the host's API with its faults over HTTPS, the control endpoint over HTTP.
+//! What the stand-in serves: webhooks, the aggregated API and the host's API with its faults over HTTPS, the control
+//! endpoint over HTTP.
 
 pub mod api;
 pub mod control;

@@ -1,7 +1,7 @@
 //! The rules of the election as a state machine without I/O: who may take the Lease, when, and what is written.
 //!
-//! Times of other replicas are never compared with ours: a record counts as alive for its own lease duration after *we* last saw
-//! it change.
+//! Times of other replicas are never compared with ours: a record counts as alive for its own lease duration after *we*
+//! last saw it change.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use super::lease::Record;
 use super::{LeaderConfig, Leadership, OnLoss};
 
-/// A holder has missed two renewals when it has not renewed for so many retry periods: the second one may be a little late.
+/// A holder has missed two renewals when it has not renewed for so many retry periods: the second one may be a little
+/// late.
 const MISSED: f64 = 2.2;
 
 /// A Lease as the API showed it.
@@ -92,8 +93,8 @@ struct Leading {
     since: Instant,
     /// Start of the last request that renewed the Lease: others count from later.
     renewed: Instant,
-    /// When the running round of renewal has failed. Counted from `renewed` too: the lease runs from the API server's write, and an
-    /// answer that took seconds must not add them to the time for which we believe in it.
+    /// When the running round of renewal has failed. Counted from `renewed` too: the lease runs from the API server's
+    /// write, and an answer that took seconds must not add them to the time for which we believe in it.
     lost_at: Instant,
     confirmed: bool,
 }
@@ -188,8 +189,8 @@ impl Elector {
         }
     }
 
-    /// When to call [`Elector::step`] with [`Input::Tick`] if nothing happens before; `None` while a request is on its way and no
-    /// deadline runs.
+    /// When to call [`Elector::step`] with [`Input::Tick`] if nothing happens before; `None` while a request is on its
+    /// way and no deadline runs.
     pub fn deadline(&self) -> Option<Instant> {
         if self.ended {
             return None;
@@ -227,8 +228,8 @@ impl Elector {
         self.seen.as_ref().map(|seen| seen.version.as_str())
     }
 
-    /// The write that hands the Lease back, if we hold it: an empty holder and one second, so that the next one in line takes it
-    /// at once (client-go's ReleaseOnCancel).
+    /// The write that hands the Lease back, if we hold it: an empty holder and one second, so that the next one in line
+    /// takes it at once (client-go's ReleaseOnCancel).
     pub fn release(&self, wall: Timestamp) -> Option<Action> {
         let (Some(_), Some(seen)) = (&self.leading, &self.seen) else { return None };
         if seen.record.holder != self.config.identity {
@@ -244,7 +245,8 @@ impl Elector {
         Some(Action::Update { record, version: seen.version.clone() })
     }
 
-    /// Whether the Lease may bear our name, as far as can be known: from a former life, or by a write whose answer is not there.
+    /// Whether the Lease may bear our name, as far as can be known: from a former life, or by a write whose answer is
+    /// not there.
     pub fn may_name_us(&self) -> bool {
         let shown = self.seen.as_ref().is_some_and(|seen| seen.record.holder == self.config.identity);
         shown || self.unsettled || !self.known
@@ -259,8 +261,9 @@ impl Elector {
     /// Notes what the Lease shows. A holder that is not us ends our leadership, whatever the clock says.
     fn look(&mut self, now: Instant, observation: Option<Observation>) {
         self.known = true;
-        // Nobody could renew while the API was away, so that time counts against nobody: else whoever asks first after an outage
-        // takes the Lease from a holder that is alive and serves. client-go counts it; its holders end in an outage anyway.
+        // Nobody could renew while the API was away, so that time counts against nobody: else whoever asks first after
+        // an outage takes the Lease from a holder that is alive and serves. client-go counts it; its holders end in an
+        // outage anyway.
         let outage = match self.unanswered.take() {
             Some(since) if self.config.on_loss == OnLoss::KeepTrying => now.saturating_duration_since(since),
             _ => Duration::ZERO,
@@ -301,8 +304,9 @@ impl Elector {
         None
     }
 
-    /// When others may take the Lease if it does not change. Of a holder whose host is silent, too, two missed renewals are enough: two
-    /// signs that have nothing to do with each other. If it lives all the same, it finds another name in the Lease at its next renewal.
+    /// When others may take the Lease if it does not change. Of a holder whose host is silent, too, two missed renewals
+    /// are enough: two signs that have nothing to do with each other. If it lives all the same, it finds another name
+    /// in the Lease at its next renewal.
     fn expiry(&self, seen: &Seen) -> Instant {
         let host = seen.record.holder.rsplit_once('_').map_or(seen.record.holder.as_str(), |(host, _)| host);
         let missed = self.config.timing.retry_period.mul_f64(MISSED);

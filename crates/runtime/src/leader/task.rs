@@ -25,8 +25,8 @@ use crate::error::chain;
 use crate::events::Recorder;
 use crate::health::Check;
 
-/// A watch that was refused is tried again after this time, doubled up to [`WATCH_AGAIN`]: an API server that has just started refuses
-/// what it allows as soon as it has read its rules.
+/// A watch that was refused is tried again after this time, doubled up to [`WATCH_AGAIN`]: an API server that has just
+/// started refuses what it allows as soon as it has read its rules.
 const WATCH_AGAIN_SOON: Duration = Duration::from_secs(1);
 const WATCH_AGAIN: Duration = Duration::from_mins(10);
 /// Who waits for so long has been refused for longer than a server needs to start: it is told.
@@ -91,7 +91,8 @@ pub enum HandBack {
 type Request = BoxFuture<'static, (Input, Option<DynamicObject>)>;
 
 impl Election {
-    /// An election that has not started. `recorder` reports `<id> became leader` and `<id> stopped leading` on the Lease.
+    /// An election that has not started. `recorder` reports `<id> became leader` and `<id> stopped leading` on the
+    /// Lease.
     pub fn new(client: Client, config: LeaderConfig, recorder: Option<&Recorder>) -> Self {
         let api = Api::namespaced_with(client, &config.namespace, &lease::resource());
         let recorder = recorder.map(|recorder| recorder.for_component(&config.component));
@@ -99,8 +100,8 @@ impl Election {
         Self { api, config, recorder, leadership, renewed: Arc::default(), outage: Outage::default(), silent: None }
     }
 
-    /// Takes the Lease of a holder whose host this calls silent as soon as two renewals are missing. Holders are known by their
-    /// identity, `<host>_<anything>`.
+    /// Takes the Lease of a holder whose host this calls silent as soon as two renewals are missing. Holders are known
+    /// by their identity, `<host>_<anything>`.
     pub fn with_silent_hosts(mut self, silent: watch::Receiver<BTreeSet<String>>) -> Self {
         self.silent = Some(silent);
         self
@@ -111,7 +112,8 @@ impl Election {
         self.leadership.subscribe()
     }
 
-    /// Fails if we believe to lead and have not renewed for the lease duration and 20 s (ccm.md 7). Replicas that wait are well.
+    /// Fails if we believe to lead and have not renewed for the lease duration and 20 s (ccm.md 7). Replicas that wait
+    /// are well.
     pub fn health(&self) -> Check {
         let renewed = Arc::clone(&self.renewed);
         let patience = self.config.timing.lease_duration + Duration::from_secs(20);
@@ -176,7 +178,8 @@ impl Election {
         if !self.config.watch {
             return futures::stream::pending().boxed();
         }
-        // A server-side time-out keeps a watch that died silently from being believed for long; polling goes on beside it anyway.
+        // A server-side time-out keeps a watch that died silently from being believed for long; polling goes on beside
+        // it anyway.
         let config = watcher::Config::default().fields(&format!("metadata.name={}", self.config.name));
         let events = watcher(self.api.clone(), config).default_backoff();
         async move {

@@ -183,7 +183,8 @@ impl ApiServer {
         .await
     }
 
-    /// A client with all rights. Made anew each time: a client's worker belongs to the runtime of the test that made it.
+    /// A client with all rights. Made anew each time: a client's worker belongs to the runtime of the test that made
+    /// it.
     pub(crate) async fn client(&self) -> Result<Client> {
         let admin = self.admin()?;
         client_from(&admin.outside).await
@@ -215,7 +216,8 @@ impl ApiServer {
         Ok(credentials)
     }
 
-    /// Kubeconfigs with a token of a ServiceAccount, which is made if it does not exist. What it may do is for the caller to bind.
+    /// Kubeconfigs with a token of a ServiceAccount, which is made if it does not exist. What it may do is for the
+    /// caller to bind.
     pub(crate) async fn service_account(&self, namespace: &str, name: &str) -> Result<Credentials> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, namespace);
         let failed = || format!("failed to make a token for ServiceAccount {namespace}/{name}");

@@ -80,7 +80,8 @@ impl ControlPlane {
         self.api_server.user(&user.replace([':', '/'], "_"), user, groups)
     }
 
-    /// Kubeconfigs with a token of a ServiceAccount, which is made if it does not exist. What it may do is for the caller to bind.
+    /// Kubeconfigs with a token of a ServiceAccount, which is made if it does not exist. What it may do is for the
+    /// caller to bind.
     pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Credentials> {
         self.api_server.service_account(namespace, name).await
     }
@@ -184,15 +185,16 @@ impl ControlPlane {
         Ok(Backup(self.etcd.read(ETCD_PREFIX)?))
     }
 
-    /// The cluster as it was: what was made since is unknown, what was deleted since is back. The API server is away meanwhile.
+    /// The cluster as it was: what was made since is unknown, what was deleted since is back. The API server is away
+    /// meanwhile.
     pub async fn restore(&self, backup: &Backup) -> Result<()> {
         self.api_server.kill();
         self.etcd.write(ETCD_PREFIX, &backup.0)?;
         self.api_server.start().await
     }
 
-    /// A cluster that was restored from a backup of this one, beside it: the same objects, another API server and other programs. It is
-    /// on the same management network, so that it reaches the same Harvester.
+    /// A cluster that was restored from a backup of this one, beside it: the same objects, another API server and other
+    /// programs. It is on the same management network, so that it reaches the same Harvester.
     pub async fn copy(&self) -> Result<Copy> {
         self.copy_state()?;
         Copy::start(self.etcd.urls(), &self.management).await

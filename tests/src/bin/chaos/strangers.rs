@@ -63,7 +63,8 @@ impl Copycat {
     }
 
     async fn run(&self, bed: &Bed, renamed: bool) -> Result<()> {
-        // Its controller runs on a machine of its own, which has joined. Nobody has labelled it where the copy has kept the name.
+        // Its controller runs on a machine of its own, which has joined. Nobody has labelled it where the copy has kept
+        // the name.
         let mut machine = bed.machine(COPIED, &["192.168.100.99"]);
         machine.cluster = renamed.then(|| COPIED.to_owned());
         bed.machines().await?.save(&machine).await?;

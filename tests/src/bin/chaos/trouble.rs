@@ -10,8 +10,8 @@ use testbed::Fault;
 use crate::strangers::{Copycat, Operator, Other};
 use crate::{Chaos, say};
 
-/// How often what is undone may be written on one Service: in the longest fight, 24 s, six times at once and then after 1, 3, 7 and 15 s;
-/// a new process and a new wish of the user begin anew.
+/// How often what is undone may be written on one Service: in the longest fight, 24 s, six times at once and then after
+/// 1, 3, 7 and 15 s; a new process and a new wish of the user begin anew.
 const FIGHT: usize = 4 * 11;
 
 /// What is broken at the moment, and until when.

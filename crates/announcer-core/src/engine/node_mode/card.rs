@@ -47,7 +47,8 @@ fn by_which_others_decide(card: &Card) -> Urgent<'_> {
     (&card.links, card.serving, card.leaving, card.yields, &card.unable, &card.silent)
 }
 
-/// Whom this node hears on each interface of its card; also nobody: a card that does not say it is one of an older version.
+/// Whom this node hears on each interface of its card; also nobody: a card that does not say it is one of an older
+/// version.
 pub(super) fn hears(network: &Network, links: &[CardLink], heard: &BTreeMap<u32, u8>) -> BTreeMap<String, u8> {
     let on = |link: &CardLink| network.link_by_name(&link.name).and_then(|link| heard.get(&link.index).copied());
     links.iter().map(|link| (link.name.clone(), on(link).unwrap_or(0))).collect()

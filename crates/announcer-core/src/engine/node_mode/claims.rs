@@ -103,8 +103,8 @@ impl Engine {
         }
     }
 
-    /// The VIP is not up under this address any more: whoever has lost it is told once it is up again, perhaps with another
-    /// one that its DHCP server gives. If it is not ours any more by then, nobody is.
+    /// The VIP is not up under this address any more: whoever has lost it is told once it is up again, perhaps with
+    /// another one that its DHCP server gives. If it is not ours any more by then, nobody is.
     pub(in crate::engine) fn unclaim(&mut self, id: &VipId, address: IpAddr) {
         let Owners::Node(cluster) = &self.ownership else { return };
         let Some(first) = self.vips.get(id).and_then(|vip| vip.members.first()) else { return };
@@ -115,9 +115,9 @@ impl Engine {
         }
     }
 
-    /// The DHCP VIP of which another node speaks as its own, under an address that it does not have here: not yet, or not
-    /// any more, since the server may have given it another one. All nodes have it with the same MAC, and the tag proves
-    /// whose it is.
+    /// The DHCP VIP of which another node speaks as its own, under an address that it does not have here: not yet, or
+    /// not any more, since the server may have given it another one. All nodes have it with the same MAC, and the tag
+    /// proves whose it is.
     fn lease_of(&self, frame: &Frame) -> Option<VipId> {
         frame.payload?;
         let leased = self.vips.range(VipId::Dhcp(Uid::default())..);
@@ -137,8 +137,8 @@ impl Engine {
             return false;
         }
         let Some(Ours { primary, uid, term, lingering }) = self.ours(id) else { return false };
-        // The tag proves that its sender may read the Service, not that it is one of us. Recipient we do not know is believed at once only
-        // while our own record is in doubt; else the record is read.
+        // The tag proves that its sender may read the Service, not that it is one of us. Recipient we do not know is
+        // believed at once only while our own record is in doubt; else the record is read.
         let known = self.is_peer(frame.mac) || self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
         let confirmed = self.is_confirmed(&self.vips[id].members);
         match self.node_mode.judge.judge(now, frame, &Key::from(&uid), term) {
@@ -169,8 +169,8 @@ impl Engine {
         }
     }
 
-    /// In `node` mode nobody but a proven claim or the record makes an owner withdraw: somebody answers for its address while it
-    /// is in doubt, so the record is read. False: it is not known to be the owner.
+    /// In `node` mode nobody but a proven claim or the record makes an owner withdraw: somebody answers for its address
+    /// while it is in doubt, so the record is read. False: it is not known to be the owner.
     pub(in crate::engine) fn read_record_for(&mut self, now: Instant, id: &VipId, address: IpAddr) -> bool {
         if !self.is_recorded(id) {
             return false;
@@ -185,8 +185,8 @@ impl Engine {
         true
     }
 
-    /// The same of a lease, under an address that it does not have here. Only what is proven counts: anybody may speak of
-    /// any address.
+    /// The same of a lease, under an address that it does not have here. Only what is proven counts: anybody may speak
+    /// of any address.
     pub(in crate::engine) fn judge_claim_of_lease(&mut self, now: Instant, frame: &Frame) {
         let Some(id) = self.lease_of(frame) else { return };
         let Some(Ours { primary, uid, term: ours, .. }) = self.ours(&id) else { return };

@@ -1,5 +1,5 @@
-//! The order of the nodes that may have a group. What a user has said excludes a node from it; what was measured of a node
-//! only decides how far back it stands (decisions.md 21). Pure.
+//! The order of the nodes that may have a group. What a user has said excludes a node from it; what was measured of a
+//! node only decides how far back it stands (decisions.md 21). Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,9 +84,9 @@ impl<'a> Candidates<'a> {
         Some(self.0.iter().filter(|(merit, node)| key(*merit, node) < own).count())
     }
 
-    /// The place of `me` among the successors of `owner`: by merit, and of the same merit the nodes after the owner in the
-    /// order of their names, round the end. The first two stand on other hypervisors than the owner and than each other, if
-    /// they can: they are the ones that watch.
+    /// The place of `me` among the successors of `owner`: by merit, and of the same merit the nodes after the owner in
+    /// the order of their names, round the end. The first two stand on other hypervisors than the owner and than each
+    /// other, if they can: they are the ones that watch.
     ///
     /// A ring and not the hash: each owner is then watched by two nodes, however many there are.
     pub fn rank<'h>(&self, owner: &str, me: &str, host: impl Fn(&str) -> Option<&'h str>) -> Option<usize> {

@@ -1,4 +1,5 @@
-//! What this node does about one group of Services, from all that is known of it. Pure; `cluster.rs` collects the facts.
+//! What this node does about one group of Services, from all that is known of it. Pure; `cluster.rs` collects the
+//! facts.
 
 use super::OwnerRecord;
 use super::candidates::Candidates;
@@ -63,8 +64,8 @@ pub struct Case<'a> {
     pub outheard: bool,
     /// The owner lives and hears fewer hosts by now: it is the one that clients have lost.
     pub outdone: bool,
-    /// The Lease of the owner has run out some seconds ago, or would have if it were not renewed since it fell silent: nobody waits any
-    /// longer for a stranger to cease to answer, or for a node that hears more to go first.
+    /// The Lease of the owner has run out some seconds ago, or would have if it were not renewed since it fell silent:
+    /// nobody waits any longer for a stranger to cease to answer, or for a node that hears more to go first.
     pub others_had_their_time: bool,
     /// The broadcast question.
     pub asked: Asked,
@@ -156,8 +157,8 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         (Some(Silence { side: Side::Lesser, .. }), _) if case.outdone => {
             Step::Take("its node does not answer here, and hears fewer hosts than this one")
         }
-        // decisions.md 24: we may be cut off, from clients too, unless the API says that the owner is. Who hears nobody at all
-        // lets those go first that do.
+        // decisions.md 24: we may be cut off, from clients too, unless the API says that the owner is. Who hears nobody
+        // at all lets those go first that do.
         (Some(Silence { side: Side::Alone, .. }), _) if case.candidates.len() > 1 && !case.others_had_their_time => {
             Step::Rest
         }
@@ -168,7 +169,8 @@ fn succeed(case: &Case<'_>, owner: &str) -> Step {
         }
         // The detector has nobody to ask, so everybody is asked instead; or the addresses would stay on a dead node.
         (_, Holder::Unseen) if rank == 0 => ask(case, "its node's Lease has expired, and nobody answers for it"),
-        // Not before its Lease has had the time to come: on the wire our question looks as if a stranger wanted the address.
+        // Not before its Lease has had the time to come: on the wire our question looks as if a stranger wanted the
+        // address.
         (_, Holder::Absent) if rank == 0 && case.vacant_long_enough => {
             ask(case, if owner.is_empty() { GIVEN_UP } else { "its node is gone" })
         }

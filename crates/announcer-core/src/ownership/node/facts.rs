@@ -17,8 +17,9 @@ const STALLED: Duration = Duration::from_mins(1);
 struct Seen {
     member: Member,
     changed: Instant,
-    /// The interfaces on its card, and behind them those that were on earlier ones. A node that loses its cable a moment
-    /// before its power still writes a card without that interface; what it owned there has to be asked for all the same.
+    /// The interfaces on its card, and behind them those that were on earlier ones. A node that loses its cable a
+    /// moment before its power still writes a card without that interface; what it owned there has to be asked for all
+    /// the same.
     links: Vec<CardLink>,
 }
 
@@ -145,9 +146,9 @@ impl Facts {
         Some(from + seen.member.duration)
     }
 
-    /// Its Lease has stood for its whole duration over an API that was well all that time (R8): a renewal of our own has come
-    /// back since, so that theirs would have come too. Our own never does: who cannot write its Lease cannot take anything
-    /// either.
+    /// Its Lease has stood for its whole duration over an API that was well all that time (R8): a renewal of our own
+    /// has come back since, so that theirs would have come too. Our own never does: who cannot write its Lease cannot
+    /// take anything either.
     pub fn is_expired(&self, now: Instant, node: &str) -> bool {
         let shown = |expiry: Instant| expiry <= now && self.echoed.is_some_and(|echoed| echoed >= expiry);
         node != self.me && self.in_touch(now) && self.expiry(node).is_some_and(shown)
@@ -188,8 +189,8 @@ impl Facts {
         seen.flat_map(|seen| links_towards(&seen.links, network, ours)).map(|link| link.mac).collect()
     }
 
-    /// Whether this is an interface of another member, or was one: a node that has just got its cable back speaks before
-    /// its new card is read.
+    /// Whether this is an interface of another member, or was one: a node that has just got its cable back speaks
+    /// before its new card is read.
     pub fn is_of_member(&self, mac: l2_types::Mac) -> bool {
         let others = self.members.iter().filter(|(node, _)| **node != self.me);
         others.flat_map(|(_, seen)| &seen.links).any(|link| link.mac == mac)
@@ -240,7 +241,8 @@ impl Facts {
         self.members.keys().map(String::as_str)
     }
 
-    /// Whether Nodes can be read and nothing says that this one is being emptied, shut down or removed. A graceful shutdown makes it not ready first.
+    /// Whether Nodes can be read and nothing says that this one is being emptied, shut down or removed. A graceful
+    /// shutdown makes it not ready first.
     pub fn goes_on(&self) -> bool {
         let well = |facts: &NodeFacts| facts.ready && !facts.shut_out && !facts.cordoned && !facts.departs;
         self.nodes_readable == Some(true) && self.nodes.get(&self.me).is_some_and(well)
@@ -268,14 +270,16 @@ impl Facts {
             .any(|(name, facts)| facts.ready && !facts.shut_out && *name != self.me && !self.members.contains_key(name))
     }
 
-    /// Somebody else holds the Lease for all Services; since when, and until when if it is not renewed (decisions.md 19).
+    /// Somebody else holds the Lease for all Services; since when, and until when if it is not renewed (decisions.md
+    /// 19).
     pub fn foreign_holder(&self, now: Instant) -> Option<(&str, Instant)> {
         let (lock, changed) = self.foreign.as_ref()?;
         let expiry = *changed + lock.duration;
         (!lock.holder.is_empty() && !lock.leftover && now < expiry).then_some((lock.holder.as_str(), expiry))
     }
 
-    /// The same, if that holder has not renewed it for a while and it counts by its duration alone; since when, and until when.
+    /// The same, if that holder has not renewed it for a while and it counts by its duration alone; since when, and
+    /// until when.
     pub fn stalled_holder(&self, now: Instant) -> Option<(&str, Instant, Instant)> {
         let (holder, expiry) = self.foreign_holder(now)?;
         let (_, changed) = self.foreign.as_ref()?;

@@ -1,5 +1,5 @@
-//! Who takes part: what a node says about itself in its membership Lease, what its Node object says, and what follows for
-//! its fitness. Data and pure rules.
+//! Who takes part: what a node says about itself in its membership Lease, what its Node object says, and what follows
+//! for its fitness. Data and pure rules.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ pub type CardLink = contract::CardLink<Mac>;
 /// What a node says about itself. Written into its Lease with each renewal.
 pub type Card = contract::Card<Mac>;
 
-/// Which of a member's interfaces are in the LAN that `ours` of `network` is in: by a common subnet, else by the name. First the one
-/// that most probably carries what ours would: that of the same name.
+/// Which of a member's interfaces are in the LAN that `ours` of `network` is in: by a common subnet, else by the name.
+/// First the one that most probably carries what ours would: that of the same name.
 pub fn links_towards<'a>(links: &'a [CardLink], network: &Network, ours: u32) -> Vec<&'a CardLink> {
     let ours_there = own_addresses(network, ours);
     let shared = |link: &&CardLink| {
@@ -112,8 +112,8 @@ pub struct ForeignLock {
     pub renewal: String,
     /// `leaseDurationSeconds`.
     pub duration: Duration,
-    /// Its renewal is minutes old by the clock on the wall: a leftover, if it does not change. Counts where the Lease is
-    /// seen for the first time.
+    /// Its renewal is minutes old by the clock on the wall: a leftover, if it does not change. Counts where the Lease
+    /// is seen for the first time.
     pub leftover: bool,
 }
 
@@ -126,8 +126,8 @@ pub enum Fitness {
     Excluded(&'static str),
 }
 
-/// What is wrong with a node that takes part. It orders the nodes and forbids nothing: a health check may be wrong, and an
-/// address that nobody serves helps nobody. Less is better; the first field outweighs the next.
+/// What is wrong with a node that takes part. It orders the nodes and forbids nothing: a health check may be wrong, and
+/// an address that nobody serves helps nobody. Less is better; the first field outweighs the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, not the states of one machine
 pub struct Defects {
@@ -137,7 +137,8 @@ pub struct Defects {
     pub gone: bool,
     /// kube-proxy is not well there.
     pub kube_proxy: bool,
-    /// Its machine is about to move or to be shut down: what it has goes elsewhere before, if anybody can serve it there.
+    /// Its machine is about to move or to be shut down: what it has goes elsewhere before, if anybody can serve it
+    /// there.
     pub departs: bool,
     /// Its Node is not ready. The addresses of a node without kubelet still work.
     pub not_ready: bool,

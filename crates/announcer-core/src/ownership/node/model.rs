@@ -1,12 +1,13 @@
-//! Every order in which the steps of the ownership protocol can happen, for two and three nodes and one address, up to a
-//! number of faults: loss of power, crash and restart, split of the LAN, loss of the API, an exclusion by a user, and between
-//! any two of them every order of looks, writes, answers, watches, claims, renewals and deadlines. A write may take as long as
-//! it likes, and its answer may be lost.
+//! Every order in which the steps of the ownership protocol can happen, for two and three nodes and one address, up to
+//! a number of faults: loss of power, crash and restart, split of the LAN, loss of the API, an exclusion by a user, and
+//! between any two of them every order of looks, writes, answers, watches, claims, renewals and deadlines. A write may
+//! take as long as it likes, and its answer may be lost.
 //!
-//! What decides is the production code: [`decide`], [`Candidates`], [`Before::side`] and [`Swap::may_replace`]. What surrounds
-//! it is abstract: no clock, no frames. Four facts about time are assumed: a kernel drops the addresses of a dead process before
-//! its Lease runs out; a verdict of the detector is true when it is given; a card that counts for "hears fewer hosts" was
-//! written since the owner fell silent; and an owner that can learn of its record answers before anybody suspects it (R5).
+//! What decides is the production code: [`decide`], [`Candidates`], [`Before::side`] and [`Swap::may_replace`]. What
+//! surrounds it is abstract: no clock, no frames. Four facts about time are assumed: a kernel drops the addresses of a
+//! dead process before its Lease runs out; a verdict of the detector is true when it is given; a card that counts for
+//! "hears fewer hosts" was written since the owner fell silent; and an owner that can learn of its record answers
+//! before anybody suspects it (R5).
 //!
 //! One fault in each run: with several, pauses between two take-overs count, which are not here yet.
 

@@ -16,10 +16,11 @@ pub struct Silence {
     pub taken: Option<Mac>,
     /// On which side of the LAN this node is.
     pub side: Side,
-    /// It hears the owner itself, or the gateway and everybody else whom it heard lately: it has lost nobody but the owner.
+    /// It hears the owner itself, or the gateway and everybody else whom it heard lately: it has lost nobody but the
+    /// owner.
     pub certain: bool,
-    /// This node has heard the owner answer before. One that it never heard may be where it cannot hear anybody, as behind ports
-    /// that are kept apart, with a router that answers for all.
+    /// This node has heard the owner answer before. One that it never heard may be where it cannot hear anybody, as
+    /// behind ports that are kept apart, with a router that answers for all.
     pub heard: bool,
     /// How many landmarks that are no members this node hears.
     pub outside: u8,
@@ -29,8 +30,9 @@ pub struct Silence {
 const OUTHEARD: u8 = 2;
 
 impl Silence {
-    /// decisions.md 24: whether an owner that says that it hears so many hosts hears so many more that most probably it is this node
-    /// which has lost the clients. Two nodes never hear quite the same; who has lost nobody needs no comparison.
+    /// decisions.md 24: whether an owner that says that it hears so many hosts hears so many more that most probably it
+    /// is this node which has lost the clients. Two nodes never hear quite the same; who has lost nobody needs no
+    /// comparison.
     pub fn is_outheard(self, theirs: u8) -> bool {
         !self.certain && theirs > self.outside.saturating_mul(OUTHEARD)
     }

@@ -1,4 +1,5 @@
-//! One group of Services with all that is known of it, and what follows for it alone. `review.rs` goes through all of them.
+//! One group of Services with all that is known of it, and what follows for it alone. `review.rs` goes through all of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -58,8 +59,8 @@ pub(super) struct Standing<'a> {
 }
 
 impl Standing<'_> {
-    /// By what its home is chosen. A lease moves nothing when it is granted, nor when another address is: clients would lose
-    /// their connections for it.
+    /// By what its home is chosen. A lease moves nothing when it is granted, nor when another address is: clients would
+    /// lose their connections for it.
     pub fn home_key(&self) -> &str {
         let primary = self.primary();
         if primary.wants_dhcp() || primary.wants_dhcp6() { &primary.uid.0 } else { &self.key }
@@ -139,8 +140,8 @@ impl Cluster {
     }
 
     /// The record of the first counts, which is what a swap replaces. The others have copies, and whoever may write a
-    /// Service in some namespace must not take an address off its node by a copy of his own making: one of theirs counts
-    /// only while the first has none, and only with a term that a swap goes beyond.
+    /// Service in some namespace must not take an address off its node by a copy of his own making: one of theirs
+    /// counts only while the first has none, and only with a term that a swap goes beyond.
     fn seat_of(&self, members: &[&ServiceView]) -> Option<&OwnerRecord> {
         let mut records = members.iter().map(|view| self.record(&view.key, &view.uid));
         let first = records.next().flatten();
@@ -180,8 +181,8 @@ impl Cluster {
         (node != self.me).then(|| (node.to_owned(), known.map_or(round.now, |(_, since)| *since)))
     }
 
-    /// Whether it goes where it belongs: everything does if that is wanted, and what came here only because another node was not
-    /// well. One at a time.
+    /// Whether it goes where it belongs: everything does if that is wanted, and what came here only because another
+    /// node was not well. One at a time.
     pub(super) fn returns(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
         let wanted = round.context.config.fail_back || self.lent.contains_key(&standing.primary().key);
         wanted && self.gave_back.is_none_or(|at| round.now >= at + GIVE_BACK_PAUSE)
@@ -277,7 +278,8 @@ impl Cluster {
         standing: &Standing<'_>,
     ) -> Option<((String, u32, u8), Vec<Watched>)> {
         let (owner_record, link) = (standing.owner_record.as_ref()?, standing.link?);
-        // Who is on his way out is withdrawn by his owner, and is silent on purpose; the lease ends by itself if that one has died.
+        // Who is on his way out is withdrawn by his owner, and is silent on purpose; the lease ends by itself if that
+        // one has died.
         let leaves = standing.members.iter().all(|view| view.retired);
         if round.yield_at.is_some() || owner_record.host == self.me || standing.addresses.is_empty() || leaves {
             return None;

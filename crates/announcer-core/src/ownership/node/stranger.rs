@@ -1,5 +1,6 @@
-//! Hosts that answer for an address which no record gives them: a duplicate, a router with proxy ARP, a fabric that answers for
-//! the dead, nodes whose kube-proxy runs in IPVS mode without strict ARP. Their veto has an end, and people are told. Pure.
+//! Hosts that answer for an address which no record gives them: a duplicate, a router with proxy ARP, a fabric that
+//! answers for the dead, nodes whose kube-proxy runs in IPVS mode without strict ARP. Their veto has an end, and people
+//! are told. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -29,14 +30,14 @@ impl Cluster {
         self.silences.latest(standing.owner_record.as_ref()?, &addresses)
     }
 
-    /// decisions.md 24: whether most probably it is this node which has lost the clients, and not the silent owner, whose Lease is
-    /// fresh. What an owner does not say of itself is no evidence.
+    /// decisions.md 24: whether most probably it is this node which has lost the clients, and not the silent owner,
+    /// whose Lease is fresh. What an owner does not say of itself is no evidence.
     pub(super) fn is_outheard(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
         self.owner_hears(round, standing).is_some_and(|theirs| silent.is_outheard(theirs))
     }
 
-    /// The other way round: the silent owner still renews its Lease, and hears fewer hosts than this node by what it has written
-    /// since. Then clients are here, though more nodes may be there.
+    /// The other way round: the silent owner still renews its Lease, and hears fewer hosts than this node by what it
+    /// has written since. Then clients are here, though more nodes may be there.
     pub(super) fn is_outdone(&self, round: &Round<'_>, standing: &Standing<'_>, silent: Silence) -> bool {
         let Some(owner_record) = &standing.owner_record else { return false };
         let since = self.silent_since(standing).zip(self.facts.renewed_at(&owner_record.host));
@@ -51,7 +52,8 @@ impl Cluster {
         self.facts.card(owner)?.hears.get(&there.name).copied()
     }
 
-    /// Until when a stranger who answers keeps this node from taking the group; absent: for as long as its owner may live.
+    /// Until when a stranger who answers keeps this node from taking the group; absent: for as long as its owner may
+    /// live.
     pub(super) fn strangers_until(
         &self,
         round: &Round<'_>,
@@ -75,7 +77,8 @@ impl Cluster {
         };
         // A member that has lost the API may be the owner of which we do not know.
         let by = self.answered_by(key).and_then(|mac| self.facts.member_of(mac));
-        // What was given up for a claim with a good tag is most probably the claimant's, and the API says so as soon as it can be read.
+        // What was given up for a claim with a good tag is most probably the claimant's, and the API says so as soon as
+        // it can be read.
         let given_up = standing.owner_record.as_ref().is_some_and(|record| record.host.is_empty());
         let may_own = |node: &str| given_up || self.facts.is_expired(round.now, node);
         (!by.is_some_and(may_own)).then_some(since + STRANGERS_TIME)

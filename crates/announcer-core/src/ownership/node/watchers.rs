@@ -1,5 +1,5 @@
-//! Which nodes this one watches for their own sake: each is watched by the two members that follow it in the order of names, round the
-//! end. So every node watches two, however many there are. Pure.
+//! Which nodes this one watches for their own sake: each is watched by the two members that follow it in the order of
+//! names, round the end. So every node watches two, however many there are. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,7 +13,8 @@ use crate::network::Network;
 const WATCHERS: usize = 2;
 
 impl Cluster {
-    /// On these interfaces: whom to ask, and the UIDs of their Nodes. A member that has not renewed its Lease watches nobody.
+    /// On these interfaces: whom to ask, and the UIDs of their Nodes. A member that has not renewed its Lease watches
+    /// nobody.
     pub fn nodes_to_watch(
         &self,
         now: Instant,

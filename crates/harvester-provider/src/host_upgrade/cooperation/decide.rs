@@ -1,5 +1,6 @@
-//! What is done for a Node whose machine is about to move or to be shut down: its addresses are handed over, it is cordoned and drained,
-//! and all of it is taken back when the machine is back. Pure: a few facts of the Node in, what to write and whether to evict out.
+//! What is done for a Node whose machine is about to move or to be shut down: its addresses are handed over, it is
+//! cordoned and drained, and all of it is taken back when the machine is back. Pure: a few facts of the Node in, what
+//! to write and whether to evict out.
 
 use cloud_provider::view::{NodeView, Ready};
 use harvester_api::keys::cloudprovider;
@@ -9,7 +10,8 @@ use serde_json::{Value, json};
 use super::super::facts::Power;
 use super::super::shown::{Expect, NodeStatus, Reason};
 
-/// For so long evictions wait for announcers to hand over. One that does not answer must not keep the drain from beginning.
+/// For so long evictions wait for announcers to hand over. One that does not answer must not keep the drain from
+/// beginning.
 pub const HANDS_OVER: i64 = 10;
 
 /// What is known of a Node.
@@ -93,8 +95,9 @@ impl Case<'_> {
         self.node.annotations.contains_key(cloudprovider::CORDONED)
     }
 
-    /// The machine serves again. While an upgrade is under way its kubelet has to say so, too; afterwards a Node that is not ready for
-    /// another reason is not kept cordoned by us. A machine of which nothing is known has not proved anything: it may be off.
+    /// The machine serves again. While an upgrade is under way its kubelet has to say so, too; afterwards a Node that
+    /// is not ready for another reason is not kept cordoned by us. A machine of which nothing is known has not proved
+    /// anything: it may be off.
     fn is_back(&self) -> bool {
         let ready = matches!(self.node.ready, Some(Ready::True) | None);
         self.power == Power::On && (ready || !self.wanted)

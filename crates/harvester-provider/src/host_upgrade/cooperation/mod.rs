@@ -1,7 +1,9 @@
-//! Cooperation with an upgrade of the hosts, where it is asked for: what is on a Node goes elsewhere before its machine moves or is shut
-//! down. Only this cluster's Nodes and pods are written, never the host, which waits for nobody: what has not gone by then is off with it.
+//! Cooperation with an upgrade of the hosts, where it is asked for: what is on a Node goes elsewhere before its machine
+//! moves or is shut down. Only this cluster's Nodes and pods are written, never the host, which waits for nobody: what
+//! has not gone by then is off with it.
 //!
-//! `decide` says what is due for a Node, `pods` which pods are evicted; here is the loop around them. Runs on the leader only.
+//! `decide` says what is due for a Node, `pods` which pods are evicted; here is the loop around them. Runs on the
+//! leader only.
 
 mod decide;
 mod pods;
@@ -38,8 +40,8 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// What the controller of upgrades tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// All lists have arrived, and it was answered what a former process knew. Before that the rest says nothing: that no upgrade is
-    /// open may only mean that it was not looked for yet.
+    /// All lists have arrived, and it was answered what a former process knew. Before that the rest says nothing: that
+    /// no upgrade is open may only mean that it was not looked for yet.
     pub known: bool,
     /// An upgrade is under way, and has not lasted for too long.
     pub open: bool,
@@ -129,8 +131,8 @@ impl Cooperation {
         }
     }
 
-    /// One look at all Nodes. A new leader must not take for an upgrade that is over what it has only not seen yet: it would uncordon a
-    /// Node in the middle of the drain that its predecessor has begun.
+    /// One look at all Nodes. A new leader must not take for an upgrade that is over what it has only not seen yet: it
+    /// would uncordon a Node in the middle of the drain that its predecessor has begun.
     async fn look(&mut self, seen: &Seen, events: &Recorder) {
         let held = self.identity.name().is_none() || self.identity.hold().is_some();
         if !seen.known || held || !self.sources.nodes.is_synced() || !self.sources.services.is_synced() {

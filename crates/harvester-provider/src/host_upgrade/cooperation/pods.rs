@@ -1,4 +1,5 @@
-//! Which pods of a Node are evicted before its machine is shut down, and which stay. Pure; the rules are those of `kubectl drain`.
+//! Which pods of a Node are evicted before its machine is shut down, and which stay. Pure; the rules are those of
+//! `kubectl drain`.
 
 use k8s_openapi::api::core::v1::Pod;
 

@@ -106,7 +106,8 @@ const OWN: Life = Life::Own;
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn what_happens_to_clusters_and_what_follows() {
-    // In a snapshot the Nodes of the original stand beside those of the new machines; Ready until the controller manager has looked.
+    // In a snapshot the Nodes of the original stand beside those of the new machines; Ready until the controller
+    // manager has looked.
     let copied = |old: Life, label: &str, new_life: Life| {
         let mut nodes = ["a", "b", "c"].map(|machine| on(machine, machine, "prod", old)).to_vec();
         nodes.push(new("x1", Some("x"), label, new_life));
@@ -355,7 +356,8 @@ fn what_a_human_has_said_to_be_absent_proves_nothing_until_it_is_seen_again() {
     let Verdict::Normal(card) = after.verdict() else { panic!("{:?}", after.verdict()) };
     assert_eq!(card, confirmed, "nothing more is to be written");
 
-    // New Nodes come on machines that can be seen: from then on they prove the place, and a wrong file is noticed again.
+    // New Nodes come on machines that can be seen: from then on they prove the place, and a wrong file is noticed
+    // again.
     let mut nodes = moved(SILENT);
     nodes.push(on("node-3", "d", "prod", OWN));
     let grown = Case { nodes, ..after };

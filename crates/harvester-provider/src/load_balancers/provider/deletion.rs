@@ -1,5 +1,5 @@
-//! A Service that is gone or wants no load balancer any more: its objects are deleted and their absence is verified; what cannot be
-//! verified names its escape (decision 12).
+//! A Service that is gone or wants no load balancer any more: its objects are deleted and their absence is verified;
+//! what cannot be verified names its escape (decision 12).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -89,7 +89,8 @@ impl HarvesterLoadBalancers {
         Waiting { message, needs_user: true, ..*waiting }
     }
 
-    /// The object that the user tells us to leave behind; only under its exact name, and not while the Service wants it.
+    /// The object that the user tells us to leave behind; only under its exact name, and not while the Service wants
+    /// it.
     fn abandoned(&self, service: &ServiceView) -> Option<String> {
         let config = self.config();
         let owned = self.owned(service, &config);
@@ -269,8 +270,8 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    /// What the watch shows of a Service, or shows no more, may be the view of an API server that is behind: before anything is deleted
-    /// for it, it is read itself.
+    /// What the watch shows of a Service, or shows no more, may be the view of an API server that is behind: before
+    /// anything is deleted for it, it is read itself.
     async fn is_wanted_after_all(&self, service: &ServiceView) -> Result<Option<Waiting>, ProviderError> {
         let live = self.requests.read_service(&service.key).await.map_err(failed)?;
         let wanted = live.is_some_and(|live| live.uid == service.uid && wants_load_balancer(&live));
@@ -289,8 +290,8 @@ impl HarvesterLoadBalancers {
     ) -> Result<Option<Deleted>, ProviderError> {
         let lb = format!("{}/{name}", self.given.namespace);
         let reserved = Reserved::new(self, &heir);
-        // A group whose members are deleted together: the cache shows an heir that has had its last look by now. From here on it waits
-        // for us, so it is there if it was just now.
+        // A group whose members are deleted together: the cache shows an heir that has had its last look by now. From
+        // here on it waits for us, so it is there if it was just now.
         let seen = self.service(&heir).map(|heir| heir.uid.clone());
         let live = self.requests.read_service(&heir).await.map_err(failed)?;
         if !live.is_some_and(|live| Some(&live.uid) == seen.as_ref() && !live.deleting && wants_load_balancer(&live)) {
@@ -306,8 +307,8 @@ impl HarvesterLoadBalancers {
         Ok(Some(Deleted::Left(Remark { reason: "HandedOverLoadBalancer", message, warning: false })))
     }
 
-    /// A Service that stays and is no load balancer any more must not keep its address for a later life: it may be another one's by
-    /// then (W-34). `None`: nothing to withdraw.
+    /// A Service that stays and is no load balancer any more must not keep its address for a later life: it may be
+    /// another one's by then (W-34). `None`: nothing to withdraw.
     pub(super) async fn withdraw_address(&self, service: &ServiceView) -> Result<Option<Waiting>, ProviderError> {
         let stays = |now: &Arc<ServiceView>| now.uid == service.uid && !now.deleting && !wants_load_balancer(now);
         let Some(now) = self.service(&service.key).filter(stays) else { return Ok(None) };

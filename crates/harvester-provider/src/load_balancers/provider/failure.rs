@@ -28,7 +28,8 @@ fn condition_reason(error: &RequestError) -> &'static str {
     }
 }
 
-/// Harvester answered, and refused. During an upgrade of the host its webhooks do so for minutes, and nothing tells when that is over.
+/// Harvester answered, and refused. During an upgrade of the host its webhooks do so for minutes, and nothing tells
+/// when that is over.
 fn is_refusal(error: &RequestError) -> bool {
     matches!(
         error,

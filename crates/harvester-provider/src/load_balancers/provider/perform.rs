@@ -35,8 +35,8 @@ fn is_alike(judged: &LbView, now: &LbView) -> bool {
     *judged == LbView { resource_version: judged.resource_version.clone(), ..now.clone() }
 }
 
-/// The same Service, in the version that was decided on, or in another one that differs in nothing that is decided by: conditions are
-/// only what we say of it.
+/// The same Service, in the version that was decided on, or in another one that differs in nothing that is decided by:
+/// conditions are only what we say of it.
 fn is_same(decided: &ServiceView, live: &ServiceView) -> bool {
     let alike = || {
         let (resource_version, conditions) = (live.resource_version.clone(), live.conditions.clone());
@@ -77,8 +77,8 @@ impl HarvesterLoadBalancers {
                 if let Some(waiting) = self.turn_to_delete(&service.key, name) {
                     return Ok(Done::NotYet(waiting));
                 }
-                // For seconds two processes may both take themselves for the leader, and a watch may be behind: what nobody uses for
-                // the Service as it was may be what serves it now.
+                // For seconds two processes may both take themselves for the leader, and a watch may be behind: what
+                // nobody uses for the Service as it was may be what serves it now.
                 if !self.is_as_decided(service).await.inspect_err(|_| self.pacer.failed(name))? {
                     self.pacer.failed(name);
                     return Ok(Done::DecideAnew);

@@ -15,7 +15,8 @@ impl HarvesterLoadBalancers {
         Write { place: Place::Cloud, verb, target, why: String::new(), body }
     }
 
-    /// What the decision claims for this Service stays claimed, as if its requests had been sent: the next Service is told of it.
+    /// What the decision claims for this Service stays claimed, as if its requests had been sent: the next Service is
+    /// told of it.
     pub(super) fn foresee(&self, service: &ServiceView) -> (Vec<Write>, Result<Ensured, ProviderError>) {
         if let Some(waiting) = self.not_synced(false) {
             return (Vec::new(), Ok(Ensured::Waiting(waiting)));

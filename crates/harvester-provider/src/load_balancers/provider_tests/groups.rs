@@ -51,8 +51,8 @@ impl Lab {
 
 const LATE_IP: &str = "10.20.4.2";
 
-/// The POST of a process that led before and saw nobody else in the group arrives now, and the host books an address for it. Gives
-/// the object's name.
+/// The POST of a process that led before and saw nobody else in the group arrives now, and the host books an address
+/// for it. Gives the object's name.
 async fn arrives_late(lab: &Lab, service: ServiceView) -> String {
     let former = Lab::new(vec![cluster(), service.clone()]);
     former.provider.ensure(&service).await.unwrap();
@@ -71,7 +71,8 @@ async fn an_object_that_a_former_leader_made_for_another_member_goes_and_the_add
     let late = arrives_late(&lab, member("default/second", 2, "TCP/443")).await;
     assert_eq!(lab.ensure().await.unwrap(), Ensured::ready(false));
     assert_eq!(lab.sent(), []);
-    // Another leader or its user has changed the Service, and the watch does not show it yet: what is decided is outdated.
+    // Another leader or its user has changed the Service, and the watch does not show it yet: what is decided is
+    // outdated.
     lab.going.lock().insert("second".into());
     assert!(matches!(lab.ensure_named("default/second").await.unwrap(), Ensured::Waiting(_)));
     assert_eq!(methods(&lab.written()), Vec::<&str>::new());

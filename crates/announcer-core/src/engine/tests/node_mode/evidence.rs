@@ -1,5 +1,5 @@
-//! What is held against an owner, and what in its favour: hosts that it says it hears, answers for other addresses, verdicts under
-//! an older record, cards of an older version.
+//! What is held against an owner, and what in its favour: hosts that it says it hears, answers for other addresses,
+//! verdicts under an older record, cards of an older version.
 
 use super::*;
 
@@ -121,7 +121,8 @@ fn each_renewal_says_whom_this_node_hears_by_then_and_that_it_hears_nobody() {
     }
 }
 
-/// Nodes of the version before go by the names alone and leave node-5 to node-1; by hypervisors node-1 is not among the first two.
+/// Nodes of the version before go by the names alone and leave node-5 to node-1; by hypervisors node-1 is not among the
+/// first two.
 #[test]
 fn beside_nodes_of_an_older_version_an_owner_is_watched_by_whom_either_version_names() {
     for (older, takes) in [(true, true), (false, false)] {

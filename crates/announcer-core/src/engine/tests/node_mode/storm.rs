@@ -14,8 +14,8 @@ fn answer(node: &str, address: &str) -> Input {
     Input::Heard(Frame { link: 2, address, mac, what: Heard::Answer, to_us: true, payload: None })
 }
 
-/// A Service changes each millisecond of a second, and more always waits. Questions to the owner, and whether its VIP was
-/// asked for.
+/// A Service changes each millisecond of a second, and more always waits. Questions to the owner, and whether its VIP
+/// was asked for.
 fn storm(cluster: &mut Cluster, alive: bool) -> (usize, bool) {
     let (mut asked, mut taken) = (0, false);
     for number in 0..1000 {

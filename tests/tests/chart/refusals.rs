@@ -1,0 +1,46 @@
+//! Values of the wrong kind.
+
+use super::*;
+
+/// D-11.
+#[test]
+fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
+    for (values, expected) in [
+        ("extraArgs: --a=b", "/extraArgs"),
+        ("kube-vip: {env: {a: {b: 1}}}", "/kube-vip/env/a"),
+        ("replicasCount: -1", "/replicasCount"),
+        (
+            "nodeLoss: {enabled: false}\nextraArgs: ['--controllers=*,-service']",
+            "starts controller node-loss all the same",
+        ),
+        ("replicasCount: 0", "Set 1 or more. To stop it for a while: kubectl -n kube-system scale"),
+        (
+            "extraArgs: ['--v=3 --cluster-name=x']",
+            "extraArgs has several flags in one element, \"--v=3 --cluster-name=x\"",
+        ),
+        ("kube-vip: {nodes: some}", "/kube-vip/nodes"),
+        ("cloudConfigPath: relative", "/cloudConfigPath"),
+        ("image: {pullPolicy: Sometimes}", "/image/pullPolicy"),
+        ("imagePullSecrets: [{secret: a}]", "/imagePullSecrets/0"),
+        ("tolerations: {a: b}", "/tolerations"),
+        ("kube-vip: {env: {prometheus_server: nonsense}}", "extraArgs) is \"nonsense\""),
+        ("extraArgs: [--secure-port=0]", "--secure-port=0"),
+        ("kube-vip: {env: {prometheus_server: ''}, extraArgs: {prometheusHTTPServer: ''}}", "turns health off"),
+        (
+            "kube-vip: {env: {election_mode: nodes}}",
+            "/kube-vip/env/election_mode': value must be one of 'node', 'service', 'global'",
+        ),
+        (
+            "kube-vip: {env: {failover_profile: quick}}",
+            "/kube-vip/env/failover_profile': value must be one of 'default', 'fast', 'patient'",
+        ),
+        ("kube-vip: {env: {svc_election: 'yes'}}", "/kube-vip/env/svc_election': value must be one of 'true', 'false'"),
+        ("cloudConfigPath: /cloud-config", "must not be /"),
+        // Unquoted it is a number, and what is pulled would be 1.1.
+        ("image: {tag: 1.10}", "/image/tag"),
+        ("kube-vip: {image: {tag: true}}", "/kube-vip/image/tag"),
+    ] {
+        let said = refusal(values);
+        assert_eq!(said.matches(expected).count(), 2, "{expected} is not named by both Helms: {said}");
+    }
+}
