@@ -19,6 +19,7 @@ pub mod endpoints;
 pub mod engine;
 pub mod frames;
 mod group;
+mod interface_wish;
 pub mod kernel_queue;
 pub mod membership;
 pub mod network;
@@ -34,6 +35,7 @@ mod seniority;
 pub mod status;
 pub mod swap;
 pub mod view;
+mod vip_id;
 
 pub use config::{Config, ConfigError, ElectionMode};
 pub use plan::VipId;

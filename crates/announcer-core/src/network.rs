@@ -16,7 +16,7 @@ pub(crate) use macvlans::{is_link_name_of_a_service, is_own_macvlan, mac_of};
 
 use crate::annotations::{SERVICE_INTERFACE, cut};
 use crate::config::{Config, PrefixRule};
-use crate::view::InterfaceWish;
+use crate::interface_wish::InterfaceWish;
 
 /// Interfaces, addresses and the default route at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -10,7 +10,6 @@ use l2_types::check_interface_name;
 use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter, Wanted};
 use crate::class::ClassRules;
 use crate::network::is_link_name_of_a_service;
-use crate::seniority;
 use contract::Term;
 
 mod grant;
@@ -19,19 +18,8 @@ mod wish;
 pub use grant::Giver;
 pub use wish::Wish;
 
+pub use crate::interface_wish::InterfaceWish;
 pub use contract::{ServiceKey, Uid};
-
-/// Which interface a Service asks for.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum InterfaceWish {
-    /// Whatever the configuration says.
-    #[default]
-    Default,
-    /// The one whose subnet contains the address.
-    Auto,
-    /// This one.
-    Named(String),
-}
 
 /// What a Service wants of its macvlan and its DHCP client.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -381,9 +369,10 @@ fn wanted(annotation: Option<&str>, spec: Option<&str>, published: &Published) -
 fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str>) -> Published {
     let status = service.status.as_ref();
     let ingress = status.and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
-    let joined = status.and_then(|status| status.conditions.iter().flatten().find(|it| it.type_ == seniority::JOINED));
+    let joined =
+        status.and_then(|status| status.conditions.iter().flatten().find(|it| it.type_ == contract::joined::JOINED));
     Published {
-        turn: joined.and_then(|joined| seniority::parse_turn(&joined.reason)).unwrap_or_default(),
+        turn: joined.and_then(|joined| contract::joined::parse_turn(&joined.reason)).unwrap_or_default(),
         vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
         term: annotation(keys::TERM).and_then(Term::parse),
         hwaddr: annotation(keys::HWADDR).map(str::to_owned),

@@ -321,7 +321,7 @@ fn note(before: &NodeView, written: NodeView, memory: &mut NodeState) -> Arc<Nod
 }
 
 /// What Events about a Node refer to.
-pub(crate) fn reference(node: &NodeView) -> ObjectReference {
+pub fn reference(node: &NodeView) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".into()),
         kind: Some("Node".into()),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use l2_types::Mac;
 
-use super::Ask;
+use super::ask::Ask;
 use crate::frames::{Frame, Heard};
 
 /// How soon a new landmark is asked.

@@ -12,8 +12,9 @@
 //! silent without a burst; R4, nor without saying on which side of the LAN we are; R5, nobody is suspected before it
 //! answered once for this record, or had the time for it.
 
+mod ask;
 mod confirm;
-mod landmarks;
+pub(crate) mod landmarks;
 pub mod profile;
 mod watch;
 
@@ -21,28 +22,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use l2_types::Mac;
-#[cfg(test)]
-pub(crate) use landmarks::Before;
+pub use ask::Ask;
+pub(crate) use landmarks::Landmark;
 use landmarks::Landmarks;
-pub(crate) use landmarks::{Landmark, LandmarkKind, Side};
 pub use profile::{ParseProfileError, Profile, Timers};
 use watch::Watch;
 
 use crate::frames::{Frame, Heard};
 use crate::node_watch::Finding;
 use crate::ownership::node::{Target, Verdict};
-
-/// A question to send: [`crate::frames::question`] makes the frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
-    /// On which interface.
-    pub link: u32,
-    /// About what.
-    pub address: IpAddr,
-    /// Recipient; [`Mac::BROADCAST`]: everybody.
-    pub to: Mac,
-}
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

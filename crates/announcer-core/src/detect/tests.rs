@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use super::landmarks::{LandmarkKind, Side};
 use super::*;
 use crate::ownership::node::{Term, Watched};
+use l2_types::Mac;
 
 const LINK: u32 = 3;
 const GATEWAY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 254));

@@ -1,10 +1,11 @@
 //! From what is known to what is shown, told and suspended: a machine without I/O and without a clock. Times are Unix seconds, so that
 //! what was decided can be written down and be taken up again by the next process.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
+pub use super::course::Course;
 use super::facts::{Facts, MachineFacts, PlanView, Power, Progress};
 use super::look::Look;
 use super::shown::{NodeStatus, Reason, message, span};
@@ -19,23 +20,6 @@ const STALE: i64 = 4 * 3600;
 const OFF_FOR_LONG: i64 = 30 * 60;
 /// No window is longer, whatever changes.
 const LONGEST: i64 = 24 * 3600;
-
-/// Remembered of a Node beside what is shown.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Course {
-    /// Events of this window.
-    pub told: BTreeSet<Reason>,
-    /// Since when it is off.
-    pub off: Option<i64>,
-    /// For how long it was off before, in this window.
-    pub was_off: i64,
-    /// How often it has moved in this window.
-    pub moves: u32,
-    /// Its host when the window opened.
-    pub first_host: String,
-    /// Its addresses when the window opened.
-    pub first_addresses: Vec<String>,
-}
 
 /// An open window.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use super::super::facts::{PlanView, machines, newest};
 use super::super::shown::Expect;
 use super::super::status::{data, restore};
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::instances::view::{VmView, VmiView};
 

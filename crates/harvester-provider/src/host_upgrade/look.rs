@@ -1,6 +1,6 @@
 //! What is shown of one machine, from all that is known of it and around it. Pure.
 
-use super::decide::Course;
+use super::course::Course;
 use super::facts::{MachineFacts, PlanView, Power, Progress};
 use super::shown::{Expect, Reason};
 use super::stage::Stage;

@@ -9,6 +9,7 @@
 pub mod caution;
 mod controller;
 mod cooperation;
+mod course;
 pub mod decide;
 pub mod facts;
 mod freeze;

@@ -4,7 +4,7 @@
 use super::OwnerRecord;
 use super::candidates::Candidates;
 use super::silence::Silence;
-use crate::detect::Side;
+use crate::detect::landmarks::Side;
 
 /// What is known of the node in the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::member::{link_towards, own_addresses};
 use super::{Cluster, place};
-use crate::detect::{Landmark, LandmarkKind};
+use crate::detect::landmarks::{Landmark, LandmarkKind};
 use crate::network::Network;
 
 /// Members that are asked on each interface. Each node has others, so that a large cluster asks everybody somewhere.

@@ -45,9 +45,9 @@ pub(crate) use place::preferred;
 pub(crate) use review::{HAND_OVER_LINGER, Review, ReviewContext};
 pub(crate) use swaps::Change;
 
-use crate::detect::Side;
-use crate::plan::VipId;
+use crate::detect::landmarks::Side;
 use crate::view::{ServiceKey, Uid};
+use crate::vip_id::VipId;
 
 /// A compare-and-swap of one Service's record.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use super::candidates::{Candidates, Merit};
 use super::decide::{Asked, Case, Holder, Step, decide};
 use super::silence::Silence;
 use super::{OwnerRecord, Swap, Term};
-use crate::detect::{Before, Side};
+use crate::detect::landmarks::{Before, Side};
 use crate::view::Uid;
 
 const NAMES: [&str; 3] = ["node-1", "node-2", "node-3"];

@@ -7,7 +7,7 @@ use std::time::Instant;
 use l2_types::Mac;
 
 use super::{OwnerRecord, Term, Verdict};
-use crate::detect::Side;
+use crate::detect::landmarks::Side;
 
 /// What the last burst has shown of one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

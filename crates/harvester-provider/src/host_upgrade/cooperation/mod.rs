@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cloud_provider::cache::{NodeCache, ServiceCache};
+use cloud_provider::node::reference;
 use cloud_provider::view::{NodeView, Ready};
 use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::quorum;
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{EvictParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -349,16 +350,6 @@ fn has_refuge(name: &str, nodes: &[Arc<NodeView>], seen: &Seen) -> bool {
         });
         node.name != name && stays && node.ready == Some(Ready::True) && !node.unschedulable && !node.deleting
     })
-}
-
-fn reference(node: &NodeView) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("Node".into()),
-        name: Some(node.name.clone()),
-        uid: Some(node.uid.0.clone()),
-        ..ObjectReference::default()
-    }
 }
 
 #[cfg(test)]
