@@ -217,25 +217,11 @@ impl Config {
         values.refuse_unsupported()?;
 
         let (prefix4, prefix6) = values.prefixes()?;
-        let (lease_namespace, lease_name) = match values.text("svc_leasename") {
-            Some(name) => match name.split_once('/') {
-                Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
-                    (Some(namespace.to_owned()), name.to_owned())
-                }
-                Some(_) => return Err(values.bad("svc_leasename", "a name or namespace/name")),
-                None => (None, name.to_owned()),
-            },
-            None => (None, GLOBAL_LEASE.to_owned()),
-        };
         let class = ClassRules {
             name: values.text("lb_class_name").map_or_else(|| ClassRules::default().name, str::to_owned),
             only: values.boolean("lb_class_only")?.unwrap_or(false),
             legacy: values.boolean("lb_class_legacy_handling")?.unwrap_or(true),
         };
-        let lease_texts = lease_namespace.iter().all(|namespace| is_label(namespace)) && is_subdomain(&lease_name);
-        if !lease_texts {
-            return Err(values.bad("svc_leasename", "the name of a Lease (a DNS subdomain) or namespace/name"));
-        }
         if values.text("svc_namespace").is_some_and(|namespace| !is_label(namespace)) {
             return Err(values.bad("svc_namespace", "the name of a namespace (a DNS label)"));
         }
@@ -260,7 +246,7 @@ impl Config {
             profile: values.profile()?,
             fail_back: values.boolean("vip_failback")?.unwrap_or(false),
             hand_over_on_stop: values.boolean("vip_handover")?.unwrap_or(false),
-            lease: values.lease(lease_namespace, lease_name)?,
+            lease: values.lease()?,
             class,
             controller: values.boolean("svc_controller")?,
             lease_namespaces: values.list("svc_lease_namespaces"),

@@ -5,6 +5,7 @@
 //! nobody's (`sweep.rs`), decides what stands on each Service (`records.rs`) and how to leave (`stop.rs`).
 
 mod adding;
+mod carrier;
 mod defence;
 mod dhcp;
 mod dhcp6;
@@ -21,6 +22,7 @@ mod node_mode;
 mod observer;
 mod outbox;
 mod protect;
+mod recording;
 mod records;
 mod refresh;
 mod screening;
@@ -66,6 +68,13 @@ use crate::view::{ServiceKey, ServiceView};
 const PAUSE: Duration = Duration::from_secs(2);
 const NODE_PAUSE: Duration = Duration::from_millis(250);
 
+/// What is set on the node for its VIPs, beside the addresses.
+#[derive(Default)]
+struct HostSettings {
+    interfaces: Interfaces,
+    rules: Rules,
+}
+
 /// One node's announcer, as a state machine made of smaller ones. It owns the order in which they act.
 pub struct Engine {
     config: Config,
@@ -78,8 +87,7 @@ pub struct Engine {
     dhcp: DhcpHistory,
     observer: Observer,
     refresh: Refresh,
-    interfaces: Interfaces,
-    rules: Rules,
+    settings: HostSettings,
     node_mode: NodeMode,
     records: Records,
     shutdown: Shutdown,
@@ -101,8 +109,7 @@ impl Engine {
             dhcp: DhcpHistory::default(),
             observer: Observer::new(now),
             refresh: Refresh::new(now),
-            interfaces: Interfaces::default(),
-            rules: Rules::default(),
+            settings: HostSettings::default(),
             node_mode: NodeMode::new(now, &config),
             records: Records::default(),
             shutdown: Shutdown::default(),
@@ -243,7 +250,7 @@ impl Engine {
 
     /// What has happened since the start, for metrics.
     pub fn observations(&self) -> Observations {
-        let (unprotected, fallen) = (self.rules.are_refused(), self.refresh.fallen());
+        let (unprotected, fallen) = (self.settings.rules.are_refused(), self.refresh.fallen());
         let mut counted = Observations { unprotected, fallen, ..Observations::default() };
         self.node_mode.count(&mut counted);
         counted
@@ -268,7 +275,7 @@ impl Engine {
         }
         if self.observer.is_due(now) {
             // Somebody may have flushed what is not his.
-            self.out.extend(self.rules.check());
+            self.out.extend(self.settings.rules.check());
             self.observe(now);
         }
         self.vip_timers(now);
@@ -290,7 +297,7 @@ impl Engine {
             self.observer.stood_still();
         }
         self.refresh(now);
-        self.out.extend(self.interfaces.listen_again());
+        self.out.extend(self.settings.interfaces.listen_again());
         self.tell_stuck(now);
         self.tell_ungranted(now);
         self.out.forget_told(now);

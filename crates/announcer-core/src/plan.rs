@@ -147,16 +147,20 @@ pub fn plan(world: &World<'_>) -> Plan {
             plan.of_service.insert(view.key.clone(), ids);
         }
     }
-    let faults: Vec<(ServiceKey, String)> = plan
-        .vips
+    let faults = without_interface(&plan);
+    plan.told.extend(faults);
+    plan
+}
+
+/// What authors of Services hear whose interface cannot be used.
+fn without_interface(plan: &Plan) -> Vec<(ServiceKey, String)> {
+    plan.vips
         .iter()
         .filter_map(|(id, vip)| Some((id, vip, vip.place.as_ref().err()?)))
         // Whoever shares a given address has been told what he names himself.
         .filter(|(id, _, error)| id.is_dhcp() || !error.names_nothing())
         .flat_map(|(_, vip, error)| vip.members.iter().map(|member| (member.clone(), error.to_string())))
-        .collect();
-    plan.told.extend(faults);
-    plan
+        .collect()
 }
 
 /// Makes `view` a member of the VIP, which it may be the first to want.

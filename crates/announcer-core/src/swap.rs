@@ -7,6 +7,7 @@
 //! connection.
 
 mod backlog;
+mod connections;
 #[cfg(test)]
 mod tests;
 
@@ -19,17 +20,8 @@ pub use backlog::WAIT_LIMIT;
 use crate::ownership::node::{OwnerRecord, Swap, Swapped};
 use crate::view::{ServiceKey, Uid};
 
-/// An answer takes a few milliseconds. What takes longer than this is asked again elsewhere, unless the API was slow
-/// lately.
-const FIRST_PATIENCE: Duration = Duration::from_millis(100);
-/// For the second connection, with its handshake; doubled with each one that says nothing either.
-const SPARE_PATIENCE: Duration = Duration::from_millis(300);
 /// A swap of which nothing was heard for so long has failed. A slow API server is better than none.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Several times what an answer took is waited for the next one.
-const SLACK: u32 = 3;
-/// For how long it counts that the API was slow. Afterwards a dead API server must cost no more than at first.
-const LEARNT_FOR: Duration = Duration::from_mins(1);
 /// Requests that were answered with a failure or a conflict: then whoever asked decides anew.
 const FAILURES: u32 = 4;
 /// Swaps at a time: a node that dies with 200 VIPs must not make the API server slow for all of them.
@@ -340,132 +332,6 @@ impl<O> Swaps<O> {
         for id in ids {
             self.requests.remove(&id);
             self.acts.push(Act::Drop(id));
-        }
-    }
-}
-
-/// Which connection, and how long is an answer waited for?
-impl<O> Swaps<O> {
-    fn heard(&mut self, now: Instant, request: &Request) {
-        if let Some(spare) = self.spare.as_mut().filter(|spare| spare.connection == request.connection) {
-            let took = now.saturating_duration_since(request.since) * SLACK;
-            spare.patience = spare.patience.max(took).min(LIMIT);
-        }
-        if self.main.connection == request.connection {
-            self.main.heard = Some(now);
-            let took = now.saturating_duration_since(request.since) * SLACK;
-            let patience = took.max(self.patience(now) / 2).clamp(FIRST_PATIENCE, LIMIT);
-            self.learnt = (patience > FIRST_PATIENCE).then_some((patience, now + LEARNT_FOR));
-        }
-    }
-
-    fn patience(&self, now: Instant) -> Duration {
-        self.learnt.filter(|(_, until)| now < *until).map_or(FIRST_PATIENCE, |(patience, _)| patience)
-    }
-
-    /// When this one is asked for elsewhere too.
-    fn late_at(&self, running: &Running, patience: Duration) -> Option<Instant> {
-        let mut last = None;
-        for request in running.requests.iter().filter_map(|id| self.requests.get(id)) {
-            if self.spare.as_ref().is_some_and(|spare| spare.connection == request.connection) {
-                return None;
-            }
-            last = last.max(Some(request.since + patience));
-        }
-        last
-    }
-
-    /// All that it has asked is late.
-    fn elsewhere(&mut self, now: Instant, key: &ServiceKey) {
-        let next = if self.asks_over(key, self.main.connection) {
-            self.instead_of(now, self.main.connection)
-        } else {
-            self.main.connection
-        };
-        let Some(running) = self.running.get_mut(key) else { return };
-        // Of those over connections that nobody begins with any more none is waited for.
-        let (main, requests) = (self.main.connection, &self.requests);
-        let is_kept = |id: &u64| requests.get(id).is_some_and(|request| request.connection == main);
-        let (kept, dropped) = std::mem::take(&mut running.requests).into_iter().partition(is_kept);
-        running.requests = kept;
-        self.drop_requests(dropped);
-        self.send(now, key, next, Ask::Read);
-    }
-
-    fn asks_over(&self, key: &ServiceKey, connection: u64) -> bool {
-        let ids = self.running.get(key).map(|running| running.requests.as_slice()).unwrap_or_default();
-        ids.iter().any(|id| self.requests.get(id).is_some_and(|request| request.connection == connection))
-    }
-
-    /// Where to go on when this connection is of no use.
-    fn instead_of(&mut self, now: Instant, connection: u64) -> u64 {
-        if connection == self.main.connection && connection != USUAL {
-            // It was what lived in the last outage; the usual one may be the better one in this.
-            self.main = Main { connection: USUAL, heard: None };
-            self.close(connection);
-            return USUAL;
-        }
-        match &self.spare {
-            Some(spare) if spare.connection != connection => spare.connection,
-            Some(spare) => {
-                let patience = spare.patience;
-                self.open(now, patience)
-            }
-            None => self.open(now, SPARE_PATIENCE.max(self.patience(now))),
-        }
-    }
-
-    /// Another second connection.
-    fn open(&mut self, now: Instant, patience: Duration) -> u64 {
-        self.numbers += 1;
-        let (connection, server) = (self.numbers, self.servers);
-        self.servers += 1;
-        let old = self.spare.replace(Spare { connection, since: now, patience });
-        if let Some(old) = old {
-            self.close(old.connection);
-        }
-        self.acts.push(Act::Open { connection, server });
-        connection
-    }
-
-    /// The second connection says nothing either: the next one.
-    fn next_spare(&mut self, now: Instant) {
-        let Some((silent, _)) = self.silent_spare().filter(|(_, until)| *until <= now) else { return };
-        let (old, patience) = (silent.connection, (silent.patience * 2).min(LIMIT));
-        let next = self.open(now, patience);
-        let moved: Vec<ServiceKey> = self
-            .requests
-            .values()
-            .filter(|request| request.connection == old)
-            .map(|request| request.key.clone())
-            .collect();
-        for key in moved {
-            let Some(running) = self.running.get_mut(&key) else { continue };
-            let requests = &self.requests;
-            let is_old = |id: &u64| requests.get(id).is_some_and(|request| request.connection == old);
-            let (dropped, kept) = std::mem::take(&mut running.requests).into_iter().partition(is_old);
-            running.requests = kept;
-            self.drop_requests(dropped);
-            self.send(now, &key, next, Ask::Read);
-        }
-    }
-
-    /// The second connection, if a request over it waits for an answer and nothing was heard over the first since it
-    /// was opened; and until when it is waited for. One that has answered before may hang all the same.
-    fn silent_spare(&self) -> Option<(&Spare, Instant)> {
-        let spare = self.spare.as_ref().filter(|spare| self.main_is_silent_since(spare))?;
-        let open = self.requests.values().filter(|request| request.connection == spare.connection);
-        let oldest = open.map(|request| request.since).min()?;
-        Some((spare, oldest + spare.patience))
-    }
-
-    fn main_is_silent_since(&self, spare: &Spare) -> bool {
-        self.main.heard.is_none_or(|heard| heard < spare.since)
-    }
-
-    fn close(&mut self, connection: u64) {
-        if connection != USUAL {
-            self.acts.push(Act::Close(connection));
         }
     }
 }

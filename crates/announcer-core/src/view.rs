@@ -5,14 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use k8s_openapi::api::core::v1::Service;
 use l2_types::Mac;
-use l2_types::check_interface_name;
 
 use crate::annotations::{self as keys, LeaseFacts, LeaseFacts6, Meanwhile, Problem, RpFilter, Wanted};
 use crate::class::ClassRules;
-use crate::network::is_link_name_of_a_service;
 use contract::Term;
 
 mod grant;
+mod read;
 mod wish;
 
 pub use grant::Giver;
@@ -188,10 +187,10 @@ impl ServiceView {
         if !ours {
             return None;
         }
-        let published = published(service, &annotation);
+        let published = read::published(service, &annotation);
         let mut problems = BTreeSet::new();
         let (mut wanted, found) =
-            wanted(annotation(keys::LOADBALANCER_IPS), spec.load_balancer_ip.as_deref(), &published);
+            read::wanted(annotation(keys::LOADBALANCER_IPS), spec.load_balancer_ip.as_deref(), &published);
         let signs = grant::Signs {
             has_class,
             has_finalizer: cleaning,
@@ -201,48 +200,12 @@ impl ServiceView {
         let asks = signs.has_output
             || spec.load_balancer_ip.as_deref().is_some_and(|text| text.trim().parse::<IpAddr>().is_ok());
         problems.extend(found);
-        let interface = match annotation(keys::SERVICE_INTERFACE).map(str::trim) {
-            None | Some("") => InterfaceWish::Default,
-            Some("auto") => InterfaceWish::Auto,
-            Some(name) => {
-                if check_interface_name(name).is_err() || is_link_name_of_a_service(name) {
-                    problems.insert(Problem::new(
-                        keys::SERVICE_INTERFACE,
-                        name,
-                        "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal digits, which belongs to a Service) or the word auto; the address is not announced meanwhile",
-                    ));
-                }
-                InterfaceWish::Named(name.to_owned())
-            }
-        };
-        if let Some(vlan) = annotation(keys::SERVICE_VLAN) {
-            problems.insert(Problem::new(
-                keys::SERVICE_VLAN,
-                vlan,
-                "VLAN interfaces are not made here: name an existing one with kube-vip.io/serviceInterface",
-            ));
-        }
-        if let Some(term) = annotation(keys::TERM).filter(|_| published.term.is_none()) {
-            problems.insert(Problem::new(
-                keys::TERM,
-                term,
-                "accepted is what the announcer itself has counted; it is taken for missing and written anew",
-            ));
-        }
+        let interface = read::interface(&annotation, &mut problems);
+        problems.extend(read::misplaced(&annotation, published.term));
         let uid = Uid(service.metadata.uid.clone().unwrap_or_default());
-        let dhcp = dhcp_wishes(&annotation, &uid, &published, &mut problems);
+        let dhcp = read::dhcp_wishes(&annotation, &uid, &published, &mut problems);
         if annotation(keys::HWADDR).is_some_and(|text| !text.trim().is_empty()) && dhcp.mac.is_none() {
-            let leased = [dhcp.lease.as_ref().map(|lease| lease.address), dhcp.requested];
-            let told = leased.into_iter().flatten().any(|address| published.has(address.into()));
-            // Another MAC would get another address from the server: better none than a wrong one. What clients know
-            // would be lost for a typing error all the same, and with it the macvlan that still has the right one.
-            let wishes = wanted.len();
-            wanted.retain(|wanted| *wanted != Wanted::Dhcp4 || told);
-            if told && wanted.contains(&Wanted::Dhcp4) {
-                problems = problems.into_iter().map(Problem::with_usual_mac).collect();
-            } else if wanted.len() == wishes {
-                problems = problems.into_iter().map(|problem| problem.without_effect(keys::HWADDR)).collect();
-            }
+            problems = read::without_mac(problems, &dhcp, &published, &mut wanted);
         }
         if retired {
             let leased = dhcp.lease.is_some() || dhcp.requested.is_some();
@@ -287,11 +250,7 @@ impl ServiceView {
             retired,
             local_traffic: spec.external_traffic_policy.as_deref() == Some("Local"),
             lease_name: annotation(keys::LEASE_NAME).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned),
-            primary: annotation(keys::PRIMARY_SERVICE).map(str::trim).filter(|text| !text.is_empty()).map(|text| {
-                let own = service.metadata.namespace.as_deref().unwrap_or_default();
-                let (namespace, name) = text.split_once('/').unwrap_or((own, text));
-                ServiceKey::new(namespace, name)
-            }),
+            primary: read::primary(&annotation, service.metadata.namespace.as_deref()),
         })
     }
 
@@ -338,108 +297,6 @@ impl ServiceView {
         let said = [self.dhcp.lease6.as_ref().map(|lease| lease.address), self.dhcp.requested6];
         let told = said.into_iter().flatten().find(|address| self.published.has((*address).into()));
         told.filter(|_| self.wants_dhcp6())
-    }
-}
-
-/// kube-vip spec 3.3: the annotation alone where it exists; else the status, except where `spec.loadBalancerIP` differs
-/// from a status address of the same family (which keeps `0.0.0.0` in force after the first lease); else the spec.
-fn wanted(annotation: Option<&str>, spec: Option<&str>, published: &Published) -> (Vec<Wanted>, Vec<Problem>) {
-    if let Some(list) = annotation {
-        return keys::parse_addresses(keys::LOADBALANCER_IPS, list);
-    }
-    let spec = spec.map(str::trim).filter(|text| !text.is_empty());
-    let status: Vec<IpAddr> = published.ingress.iter().filter_map(|ingress| ingress.ip).collect();
-    if status.is_empty() {
-        return spec.map_or_else(Default::default, |text| keys::parse_addresses(grant::SPEC, text));
-    }
-    let overriding = spec
-        .and_then(|text| text.parse::<IpAddr>().ok())
-        .map(|address| address.to_canonical())
-        .filter(|address| status.iter().any(|ip| ip.is_ipv4() == address.is_ipv4()) && !status.contains(address));
-    let chosen: Vec<String> = match overriding {
-        Some(address) => std::iter::once(address)
-            .chain(status.into_iter().filter(|ip| ip.is_ipv4() != address.is_ipv4()))
-            .map(|ip| ip.to_string())
-            .collect(),
-        None => status.iter().map(ToString::to_string).collect(),
-    };
-    keys::parse_addresses(grant::SPEC, &chosen.join(","))
-}
-
-fn published<'a>(service: &Service, annotation: &impl Fn(&str) -> Option<&'a str>) -> Published {
-    let status = service.status.as_ref();
-    let ingress = status.and_then(|status| status.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_ref());
-    let joined =
-        status.and_then(|status| status.conditions.iter().flatten().find(|it| it.type_ == contract::joined::JOINED));
-    Published {
-        turn: joined.and_then(|joined| contract::joined::parse_turn(&joined.reason)).unwrap_or_default(),
-        vip_host: annotation(keys::VIP_HOST).map(str::to_owned),
-        term: annotation(keys::TERM).and_then(Term::parse),
-        hwaddr: annotation(keys::HWADDR).map(str::to_owned),
-        requested_ip: annotation(keys::REQUESTED_IP).map(str::to_owned),
-        lease: annotation(keys::DHCP_LEASE).and_then(LeaseFacts::parse),
-        lease6: annotation(keys::DHCP6_LEASE).and_then(LeaseFacts6::parse),
-        ingress: ingress
-            .into_iter()
-            .flatten()
-            .map(|entry| Ingress {
-                ip: entry.ip.as_deref().and_then(|ip| ip.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()),
-                ports: entry
-                    .ports
-                    .iter()
-                    .flatten()
-                    .map(|port| Port { port: port.port, protocol: port.protocol.clone() })
-                    .collect(),
-            })
-            .collect(),
-    }
-}
-
-fn dhcp_wishes<'a>(
-    annotation: &impl Fn(&str) -> Option<&'a str>,
-    uid: &Uid,
-    published: &Published,
-    problems: &mut BTreeSet<Problem>,
-) -> DhcpWishes {
-    let mut take = |problem: Problem| {
-        problems.insert(problem);
-    };
-    let present = |key: &str| annotation(key).map(str::trim).filter(|text| !text.is_empty());
-    DhcpWishes {
-        mac: present(keys::HWADDR).and_then(|text| keys::parse_mac(text).map_err(&mut take).ok()),
-        requested: present(keys::REQUESTED_IP)
-            .and_then(|text| keys::parse_requested(text).map_err(&mut take).ok().flatten()),
-        rp_filter: present(keys::RP_FILTER)
-            .and_then(|text| keys::parse_rp_filter(text).map_err(&mut take).ok())
-            .unwrap_or_default(),
-        link_name: present(keys::MACVLAN_NAME).and_then(|text| {
-            let of_another = is_link_name_of_a_service(text) && text != uid.link_name();
-            if check_interface_name(text).is_ok() && !of_another {
-                return Some(text.to_owned());
-            }
-            take(Problem::new(
-                keys::MACVLAN_NAME,
-                text,
-                "accepted is the name of a network interface (1 to 15 characters; not vip- and 8 hexadecimal digits, which belongs to another Service); the usual name is used",
-            ));
-            None
-        }),
-        hostname: present(keys::LOADBALANCER_HOSTNAME).and_then(|text| {
-            // Option 12 and option 61 are at most 255 bytes; a DNS name is shorter than that.
-            if text.len() <= 253 {
-                return Some(text.to_owned());
-            }
-            take(Problem::new(
-                keys::LOADBALANCER_HOSTNAME,
-                text,
-                "accepted is a host name of at most 253 bytes; none is sent",
-            ));
-            None
-        }),
-        broadcast: annotation(keys::DHCP_BROADCAST) == Some("true"),
-        lease: published.lease.clone(),
-        requested6: present(keys::REQUESTED_IP).and_then(keys::parse_requested6),
-        lease6: published.lease6.clone(),
     }
 }
 

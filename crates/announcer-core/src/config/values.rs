@@ -7,7 +7,7 @@ use std::time::Duration;
 use l2_types::check_interface_name;
 
 use super::variables::{REQUIRED, UNSUPPORTED, VARIABLES, Variable};
-use super::{ConfigError, ElectionMode, LeaseConfig, Listen, PrefixRule};
+use super::{ConfigError, ElectionMode, GLOBAL_LEASE, LeaseConfig, Listen, PrefixRule, is_label, is_subdomain};
 use crate::detect::profile::Profile;
 
 /// Values by variable name; a flag fills what the environment does not say (kube-vip spec 1.1: environment over flag).
@@ -189,7 +189,24 @@ impl Values {
         }
     }
 
-    pub fn lease(&self, namespace: Option<String>, name: String) -> Result<LeaseConfig, ConfigError> {
+    /// `svc_leasename`.
+    fn lease_name(&self) -> Result<(Option<String>, String), ConfigError> {
+        let Some(text) = self.text("svc_leasename") else { return Ok((None, GLOBAL_LEASE.to_owned())) };
+        let (namespace, name) = match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+                (Some(namespace.to_owned()), name.to_owned())
+            }
+            Some(_) => return Err(self.bad("svc_leasename", "a name or namespace/name")),
+            None => (None, text.to_owned()),
+        };
+        if namespace.iter().all(|namespace| is_label(namespace)) && is_subdomain(&name) {
+            return Ok((namespace, name));
+        }
+        Err(self.bad("svc_leasename", "the name of a Lease (a DNS subdomain) or namespace/name"))
+    }
+
+    pub fn lease(&self) -> Result<LeaseConfig, ConfigError> {
+        let (namespace, name) = self.lease_name()?;
         let duration = self.seconds("vip_leaseduration", 15)?;
         let renew = self.seconds("vip_renewdeadline", 10)?;
         let retry = self.seconds("vip_retryperiod", 2)?;

@@ -16,6 +16,7 @@ mod ask;
 mod confirm;
 pub(crate) mod landmarks;
 pub mod profile;
+pub(crate) mod verdict;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,11 +27,11 @@ pub use ask::Ask;
 pub(crate) use landmarks::Landmark;
 use landmarks::Landmarks;
 pub use profile::{ParseProfileError, Profile, Timers};
+use verdict::{Target, Verdict};
 use watch::Watch;
 
 use crate::frames::{Frame, Heard};
 use crate::node_watch::Finding;
-use crate::ownership::node::{Target, Verdict};
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use contract::Term;
 use l2_types::Mac;
 
 use super::confirm::{Burst, Outcome, Step};
 use super::landmarks::{Before, Side};
+use super::verdict::{Target, Verdict, Watched};
 use super::{Ask, Context, Counters, Output, Subject};
 use crate::frames::{Frame, Heard};
 use crate::node_watch::Finding;
-use crate::ownership::node::{Target, Term, Verdict, Watched};
 
 /// After a verdict the same VIP is put to the test again after this, then after twice as long, and so on: the take-over
 /// may have failed because the API is away, or we were cut off. Nothing else that we send is a broadcast.

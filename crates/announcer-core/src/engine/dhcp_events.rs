@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
-use super::dhcp_state::Source;
-use super::lease::{Facts, Lease};
-use super::vip::{Carrier, FAILED_RETRY};
+use super::carrier::Carrier;
+use super::dhcp_state::{Source, Version};
+use super::lease::Lease;
+use super::vip::FAILED_RETRY;
 use super::{Action, ClientEvent, DhcpEvent, Engine, Leased, WireOp};
 use crate::network::LeaseEnd;
 use crate::plan::VipId;
@@ -35,7 +36,7 @@ impl Engine {
         }
     }
 
-    fn client_event<F: Facts>(&mut self, now: Instant, id: &VipId, uid: &Uid, generation: u64, event: DhcpEvent<F>) {
+    fn client_event<F: Version>(&mut self, now: Instant, id: &VipId, uid: &Uid, generation: u64, event: DhcpEvent<F>) {
         if matches!(event, DhcpEvent::Stopped) {
             if let Some(link) = self.dhcp.ended(uid, generation) {
                 self.delete_link(link);
@@ -79,7 +80,7 @@ impl Engine {
     }
 
     /// A lease was granted or renewed: its address is set, or stays for longer.
-    fn granted<F: Facts>(&mut self, now: Instant, id: &VipId, uid: &Uid, leased: Leased<F>) {
+    fn granted<F: Version>(&mut self, now: Instant, id: &VipId, uid: &Uid, leased: Leased<F>) {
         let Some(vip) = self.vips.get_mut(id) else { return };
         let address: IpAddr = leased.facts.address().into();
         let Some(carrier) = vip.source.carrier(address) else { return };
@@ -124,7 +125,7 @@ impl Engine {
     }
 
     /// A lease is over: neither this node nor a successor goes on with it.
-    fn lost<F: Facts>(&mut self, now: Instant, id: &VipId, uid: &Uid, address: IpAddr, why: &str) {
+    fn lost<F: Version>(&mut self, now: Instant, id: &VipId, uid: &Uid, address: IpAddr, why: &str) {
         let Some(vip) = self.vips.get_mut(id) else { return };
         if let Some(facts) = F::lease(&mut vip.source).and_then(Lease::lose) {
             facts.lose(&mut self.dhcp, uid);

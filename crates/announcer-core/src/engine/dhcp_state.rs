@@ -8,9 +8,9 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use l2_types::Mac;
 
+use super::carrier::Carrier;
 use super::due::Timed;
-use super::lease::{ClientState, Lease};
-use super::vip::Carrier;
+use super::lease::{ClientState, Facts, Lease};
 use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::network::LeaseEnd;
 use crate::view::DhcpWishes;
@@ -194,4 +194,22 @@ pub(super) struct Origin {
 pub(super) struct Dhcp6 {
     pub lease: Lease<LeaseFacts6>,
     pub origin: Option<Origin>,
+}
+
+/// Of which version of DHCP the lease of a VIP is.
+pub(super) trait Version: Facts {
+    /// The lease, if it is of this version.
+    fn lease(source: &mut Source) -> Option<&mut Lease<Self>>;
+}
+
+impl Version for LeaseFacts {
+    fn lease(source: &mut Source) -> Option<&mut Lease<Self>> {
+        if let Source::Dhcp4(dhcp) = source { Some(&mut dhcp.lease) } else { None }
+    }
+}
+
+impl Version for LeaseFacts6 {
+    fn lease(source: &mut Source) -> Option<&mut Lease<Self>> {
+        if let Source::Dhcp6(dhcp) = source { Some(&mut dhcp.lease) } else { None }
+    }
 }

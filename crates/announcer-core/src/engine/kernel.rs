@@ -60,7 +60,7 @@ impl Engine {
             WireDone::Put(results) => self.puts_done(now, results),
             WireDone::Macvlan(uid, result) => self.macvlan_done(now, &uid, result),
             WireDone::Protected(result) => self.protected(result),
-            WireDone::Prepared(link, result) => self.interfaces.prepared(now, link, result),
+            WireDone::Prepared(link, result) => self.settings.interfaces.prepared(now, link, result),
         }
     }
 

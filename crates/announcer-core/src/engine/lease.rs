@@ -7,7 +7,6 @@ use jiff::Timestamp;
 
 use super::Leased;
 use super::dhcp_history::DhcpHistory;
-use super::dhcp_state::Source;
 use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::view::Uid;
 
@@ -57,8 +56,6 @@ pub(super) trait Facts: Clone + PartialEq {
     fn expires(&self) -> Option<Timestamp>;
     /// Whether it is a lease of the same server.
     fn is_of_server_of(&self, other: &Self) -> bool;
-    /// The lease of a VIP, if it is of this version.
-    fn lease(source: &mut Source) -> Option<&mut Lease<Self>>;
     /// The lease is over.
     fn lose(self, history: &mut DhcpHistory, uid: &Uid);
     /// A server has granted one again.
@@ -78,10 +75,6 @@ impl Facts for LeaseFacts {
 
     fn is_of_server_of(&self, other: &Self) -> bool {
         self.server == other.server
-    }
-
-    fn lease(source: &mut Source) -> Option<&mut Lease<Self>> {
-        if let Source::Dhcp4(dhcp) = source { Some(&mut dhcp.lease) } else { None }
     }
 
     fn lose(self, history: &mut DhcpHistory, uid: &Uid) {
@@ -106,10 +99,6 @@ impl Facts for LeaseFacts6 {
 
     fn is_of_server_of(&self, other: &Self) -> bool {
         self.server == other.server
-    }
-
-    fn lease(source: &mut Source) -> Option<&mut Lease<Self>> {
-        if let Source::Dhcp6(dhcp) = source { Some(&mut dhcp.lease) } else { None }
     }
 
     fn lose(self, history: &mut DhcpHistory, uid: &Uid) {

@@ -99,13 +99,13 @@ impl Interfaces {
 impl Engine {
     pub(super) fn prepare_links(&mut self, now: Instant) {
         let used = self.used_links();
-        self.out.extend(self.interfaces.prepare(now, &used));
+        self.out.extend(self.settings.interfaces.prepare(now, &used));
     }
 
     /// Nothing is planned any more: interfaces whose last VIP has just gone are put back.
     pub(super) fn restore_unused_links(&mut self) {
         let used = self.used_links();
-        self.out.extend(self.interfaces.restore(&used));
+        self.out.extend(self.settings.interfaces.restore(&used));
     }
 
     /// Interfaces that carry VIPs, and those that would answer for them too.
@@ -142,7 +142,7 @@ impl Engine {
                 self.vips.values().filter_map(|vip| vip.carrier).map(|carrier| carrier.link).collect();
             wanted.retain(|(index, _)| there.contains(index) || carrying.contains(index));
         }
-        self.out.extend(self.interfaces.listen(wanted));
+        self.out.extend(self.settings.interfaces.listen(wanted));
     }
 }
 

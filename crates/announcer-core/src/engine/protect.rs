@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::vip::{Adding, Carrier, Phase};
+use super::carrier::Carrier;
+use super::vip::{Adding, Phase};
 use super::{Action, Engine, Resumed, Vip, WireOp};
 use crate::plan::VipId;
 use crate::security::{self, Protection, RuleInputs};
@@ -135,19 +136,19 @@ impl Engine {
             fence: self.config.fence(),
             enabled: self.config.service_security,
         });
-        self.out.extend(self.rules.want(wanted));
+        self.out.extend(self.settings.rules.want(wanted));
     }
 
     /// A node without VIPs keeps no rules when its announcer leaves.
     pub(super) fn unprotect(&mut self) {
         if self.vips.values().all(|vip| vip.carrier.is_none()) {
-            self.out.extend(self.rules.clear());
+            self.out.extend(self.settings.rules.clear());
         }
     }
 
     /// Whether an address has to wait for its rules. Not if it is on the node already: it would only fall.
     pub(super) fn awaits_rules(&self, carrier: Carrier) -> bool {
-        self.rules.awaited_for(carrier.net.addr()) && !self.is_found(carrier)
+        self.settings.rules.awaited_for(carrier.net.addr()) && !self.is_found(carrier)
     }
 
     /// Whether a macvlan has to: it would listen to router advertisements, and with a lease to go on with it has an
@@ -155,13 +156,13 @@ impl Engine {
     pub(super) fn macvlan_awaits_rules(&self, name: &str, resumed: Option<Resumed>) -> bool {
         let found = self.observer.network().is_some_and(|network| network.link_by_name(name).is_some());
         !found
-            && (self.rules.awaited_for_link(name)
-                || resumed.is_some_and(|resumed| self.rules.awaited_for(resumed.address.into())))
+            && (self.settings.rules.awaited_for_link(name)
+                || resumed.is_some_and(|resumed| self.settings.rules.awaited_for(resumed.address.into())))
     }
 
     /// The kernel has answered: what has waited for the rules is added now, with them or without.
     pub(super) fn protected(&mut self, result: Result<(), String>) {
-        let Some(answered) = self.rules.answered(result) else { return };
+        let Some(answered) = self.settings.rules.answered(result) else { return };
         self.out.replan_if(answered.news);
         self.out.extend(answered.next);
         for vip in self.vips.values_mut() {

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::vip::{Announcing, Vip};
+use super::vip::{Announcing, Twin, Vip};
 use crate::claim::tag;
 use crate::frames::{Frame, Heard};
 use crate::plan::VipId;
@@ -16,15 +16,6 @@ use crate::view::Uid;
 const AGAIN: Duration = Duration::from_millis(300);
 /// A node of ours that has, or had, the lease proves it with claims.
 const MEMBER: Duration = Duration::from_mins(1);
-
-/// What was heard from the MAC of a lease that is up here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Twin {
-    /// A member of the cluster has claimed.
-    Member(Instant),
-    /// Somebody has announced an address.
-    Heard(Instant),
-}
 
 impl Engine {
     /// An announcement with the MAC of a lease that is ours by the record, while this node itself says nothing.

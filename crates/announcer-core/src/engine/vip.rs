@@ -4,13 +4,12 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
 use l2_types::Link;
 use l2_types::Mac;
 
+use super::carrier::Carrier;
 use super::dhcp_state::Source;
 use super::due::Timed;
-use super::twin::Twin;
 use super::{Engine, Put, VipStatus};
 use crate::network::looks_like_a_vip;
 use crate::plan::VipId;
@@ -26,14 +25,6 @@ pub(super) const FAILED_RETRY: Duration = Duration::from_secs(5);
 /// The first announcement waits for the status (decisions.md 21), because kube-proxy drops nothing for an address that
 /// it does not know yet: clients would be refused. Not longer than this, since the API may be away.
 pub(super) const STATUS_WAIT: Duration = Duration::from_secs(1);
-
-/// Where an address is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Carrier {
-    pub link: u32,
-    pub mac: Mac,
-    pub net: IpNet,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Probe {
@@ -78,6 +69,15 @@ pub(super) enum Announcing {
     AwaitingStatus { until: Instant },
     Burst { begun: Instant, step: usize },
     Periodic { next: Instant },
+}
+
+/// What was heard from the MAC of a lease that is up here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Twin {
+    /// A member of the cluster has claimed.
+    Member(Instant),
+    /// Somebody has announced an address.
+    Heard(Instant),
 }
 
 /// One VIP of this node.

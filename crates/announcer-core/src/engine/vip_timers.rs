@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use l2_types::Mac;
 
+use super::carrier::Carrier;
 use super::due::Timed;
-use super::vip::{Announcing, BURST_MS, Carrier, Phase, Probe};
+use super::vip::{Announcing, BURST_MS, Phase, Probe};
 use super::{Action, Engine, WireOp};
 use crate::frames::{PROBE_GAP, PROBES};
 use crate::plan::VipId;

@@ -1,3 +1,4 @@
+use super::connections::{FIRST_PATIENCE, LEARNT_FOR};
 use super::*;
 use crate::ownership::node::Term;
 

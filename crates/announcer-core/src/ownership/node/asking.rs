@@ -1,21 +1,16 @@
 //! Asking everybody on the LAN whether somebody has an address whose owner is not known.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use l2_types::Mac;
 
 use super::decide::Asked;
+use super::timing::{ANSWER_WAIT, ANSWERED_FOR, QUESTION_GAP, SILENT_FOR};
 use crate::frames::Frame;
 
 /// decisions.md 22: the broadcast question, three times.
 const QUESTIONS: u8 = 3;
-const QUESTION_GAP: Duration = Duration::from_millis(10);
-/// For an answer to the last of them.
-const ANSWER_WAIT: Duration = Duration::from_millis(50);
-/// How long it counts that somebody has answered, and that nobody has.
-const ANSWERED_FOR: Duration = Duration::from_secs(5);
-const SILENT_FOR: Duration = Duration::from_secs(1);
 
 /// A question to everybody.
 #[derive(Debug)]

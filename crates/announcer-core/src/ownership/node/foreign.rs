@@ -1,33 +1,31 @@
 //! While somebody else holds the Lease for all Services, a kube-vip or an announcer in another mode, everything is left to him
 //! (decisions.md 19).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::Cluster;
 use super::candidates::line_of;
-use super::standing::Round;
+use super::round::Round;
+use super::timing::FOREIGN_GRACE;
 use crate::reason::Reason;
 use crate::view::ServiceKey;
-
-/// So long is served what a kube-vip has taken and does not answer for yet.
-const FOREIGN_GRACE: Duration = Duration::from_secs(2);
 
 impl Cluster {
     /// decisions.md 19: whether a kube-vip has everything, and then until when is served what it does not answer for yet.
     pub(super) fn note_foreign(&mut self, now: Instant) -> Option<Instant> {
         let foreign = self.facts.foreign_holder(now).map(|(holder, _)| holder.to_owned());
-        match (&foreign, self.foreign_since) {
+        match (&foreign, self.foreign.since) {
             (Some(holder), None) => {
                 tracing::warn!(holder, "somebody else holds the Lease for all Services: leaving everything to it");
-                self.foreign_since = Some(now);
+                self.foreign.since = Some(now);
             }
             (None, Some(_)) => {
                 tracing::info!("nobody else holds the Lease for all Services any more");
-                self.foreign_since = None;
+                self.foreign.since = None;
             }
             _ => {}
         }
-        self.foreign_since.map(|since| since + FOREIGN_GRACE)
+        self.foreign.since.map(|since| since + FOREIGN_GRACE)
     }
 
     /// A holder who lives renews the Lease every few seconds. What authors hear of one that counts by nothing but its duration,
@@ -35,7 +33,7 @@ impl Cluster {
     pub(super) fn tell_stalled(&mut self, round: &Round<'_>) -> Vec<(ServiceKey, Reason, String)> {
         let Round { now, context, fitness, .. } = *round;
         let Some((holder, since, expiry)) = self.facts.stalled_holder(now) else {
-            self.foreign_told.clear();
+            self.foreign.told.clear();
             return Vec::new();
         };
         let text = format!(
@@ -49,7 +47,7 @@ impl Cluster {
         let mut told = Vec::new();
         for view in context.services.values() {
             let mine = candidates.home(&view.uid.0) == Some(self.me.as_str());
-            if mine && self.foreign_told.insert(view.key.clone()) {
+            if mine && self.foreign.told.insert(view.key.clone()) {
                 told.push((view.key.clone(), Reason::CannotAnnounce, text.clone()));
             }
         }

@@ -37,7 +37,7 @@ impl Cluster {
             let own = own_addresses(network, *link);
             let in_lan = |server: &&IpAddr| own.iter().any(|net| net.contains(*server) && net.addr() != **server);
             let elsewhere = |server: &&IpAddr| !self.facts.own_addresses().any(|(_, net)| net.addr() == **server);
-            for server in self.api_servers.iter().filter(in_lan).filter(elsewhere) {
+            for server in self.facts.api_servers.iter().filter(in_lan).filter(elsewhere) {
                 add(*server, None, LandmarkKind::ApiServer);
             }
             landmarks.extend(there.into_values());

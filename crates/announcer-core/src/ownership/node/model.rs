@@ -11,7 +11,9 @@
 //!
 //! One fault in each run: with several, pauses between two take-overs count, which are not here yet.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+mod explore;
+
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use l2_types::Mac;
@@ -105,15 +107,6 @@ struct Bound {
     gateway: bool,
     /// Nodes that ask no landmark, to see that it is noticed.
     blind: bool,
-}
-
-/// What leads to each state first, and how many steps it takes.
-type Seen = HashMap<World, (Option<(usize, Event)>, usize)>;
-
-#[derive(Debug, Default)]
-struct Found {
-    states: usize,
-    depth: usize,
 }
 
 fn record((host, term): Record) -> OwnerRecord {
@@ -415,109 +408,4 @@ impl World {
         }
         Ok(())
     }
-}
-
-/// All events, in the order in which they happen if nothing delays them.
-fn events(bound: Bound) -> (Vec<Event>, Vec<Event>) {
-    let each = || 0..bound.nodes;
-    let of = |event: fn(usize) -> Event| each().map(event).collect::<Vec<_>>();
-    let claims = each().flat_map(|a| each().filter(move |b| *b != a).map(move |b| Event::Claim(a, b)));
-    let mut steps = Vec::new();
-    for event in [Event::Performed, Event::WriteLost, Event::Answered, Event::AnswerLost, Event::Watched, Event::Up] {
-        steps.extend(of(event));
-    }
-    steps.extend(claims);
-    for event in [Event::Expires, Event::Renewed, Event::LingerEnds, Event::Look, Event::LeaseRunsOut] {
-        steps.extend(of(event));
-    }
-    let mut faults: Vec<Event> = (0..1 << bound.nodes).map(Event::Split).collect();
-    for event in [
-        Event::PowerLoss,
-        Event::PowerBack,
-        Event::Crash,
-        Event::Restart,
-        Event::ApiAway,
-        Event::ApiBack,
-        Event::Excluded,
-    ] {
-        faults.extend(of(event));
-    }
-    (steps, faults)
-}
-
-/// Every state that can be reached, each looked at.
-fn explore(bound: Bound) -> Found {
-    let (steps, faults) = events(bound);
-    let recoveries =
-        |event: &Event| matches!(event, Event::Split(0) | Event::PowerBack(_) | Event::Restart(_) | Event::ApiBack(_));
-    let heal: Vec<Event> = faults.iter().copied().filter(recoveries).chain(steps.iter().copied()).collect();
-    let start = World::new(bound);
-    let mut seen: Seen = HashMap::from([(start.clone(), (None, 0))]);
-    let mut order = vec![start];
-    let mut queue = VecDeque::from([0_usize]);
-    let mut found = Found::default();
-    while let Some(index) = queue.pop_front() {
-        let world = order[index].clone();
-        let depth = seen[&world].1;
-        found.depth = found.depth.max(depth);
-        for schedule in [&steps, &heal] {
-            if let Err(wrong) = world.at_rest(bound, schedule) {
-                panic!("{wrong}\n{}", story(&seen, &order, index));
-            }
-        }
-        for event in steps.iter().chain(&faults).copied().filter(|event| world.can(bound, *event)) {
-            assert!(
-                !world.robs(bound, event),
-                "{event:?} takes it from an owner whom clients hear\n{}",
-                story(&seen, &order, index)
-            );
-            let next = world.after(bound, event);
-            assert!(next.record.1 >= world.record.1, "an older record is written over a newer one");
-            assert!(next.record.1 < HIGHEST_TERM, "the record goes to and fro\n{}", story(&seen, &order, index));
-            if !seen.contains_key(&next) {
-                seen.insert(next.clone(), (Some((index, event)), depth + 1));
-                queue.push_back(order.len());
-                order.push(next);
-            }
-        }
-    }
-    found.states = order.len();
-    found
-}
-
-/// How it came to this.
-fn story(seen: &Seen, order: &[World], index: usize) -> String {
-    let mut lines = vec![format!("{:#?}", order[index])];
-    let mut at = index;
-    while let Some((before, event)) = seen[&order[at]].0 {
-        lines.push(format!("{event:?}"));
-        at = before;
-    }
-    lines.reverse();
-    lines.join("\n")
-}
-
-fn explore_all(bounds: &[(usize, u8)]) -> BTreeMap<String, usize> {
-    let mut states = BTreeMap::new();
-    for (nodes, faults) in bounds {
-        for gateway in [true, false] {
-            let found = explore(Bound { nodes: *nodes, faults: *faults, gateway, blind: false });
-            let name = format!("{nodes} nodes, {faults} faults, {} gateway", if gateway { "a" } else { "no" });
-            println!("{name}: {} states, up to {} steps deep", found.states, found.depth);
-            states.insert(name, found.states);
-        }
-    }
-    states
-}
-
-#[test]
-fn in_every_order_of_one_fault_and_the_steps_that_follow_the_address_has_one_owner_whom_clients_hear() {
-    let states = explore_all(&[(2, 1), (3, 1)]);
-    assert!(states.values().all(|states| *states > 100), "{states:?}");
-}
-
-#[test]
-#[should_panic(expected = "it does not come to rest")]
-fn nodes_that_ask_no_landmark_take_it_to_and_fro_and_are_found_out() {
-    explore(Bound { nodes: 3, faults: 1, gateway: true, blind: true });
 }

@@ -3,15 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use l2_types::Mac;
+use l2_types::{Link, Mac};
 
-use super::member::link_towards;
-use super::standing::chosen;
-use super::{Cluster, ReviewContext};
 use crate::annotations::Wanted;
-use crate::network::{Network, named};
+use crate::config::Config;
+use crate::network::{InterfaceError, Network};
 use crate::plan::VipId;
-use crate::view::{InterfaceWish, ServiceView};
+use crate::view::ServiceView;
 
 /// What clients and detectors ask for, as far as it is known.
 pub fn addresses(members: &[&ServiceView]) -> Vec<(IpAddr, Option<Mac>)> {
@@ -77,39 +75,19 @@ pub enum Reach {
     Both,
 }
 
-impl Cluster {
-    /// Whose wish says on which interface a group is: that of the first, unless no node has what it names. All nodes know
-    /// the same of one another; who names what there is nowhere would take the address off the others.
-    pub(super) fn placed_by<'a>(&self, context: &ReviewContext<'_>, members: &[&'a ServiceView]) -> &'a ServiceView {
-        let address = addresses(members).first().map(|(address, _)| *address);
-        let exists = |view: &&&ServiceView| {
-            let here = chosen(context, view, address);
-            let elsewhere =
-                || named(&view.interface, context.config).is_some_and(|(_, name)| self.facts.is_link_of_member(name));
-            here.err().is_none_or(|error| !error.names_nothing()) || elsewhere()
-        };
-        members.iter().find(exists).copied().unwrap_or(members[0])
-    }
+/// This node's interface for a group.
+pub fn link_of(network: &Network, config: &Config, view: &ServiceView, address: Option<IpAddr>) -> Option<u32> {
+    let link = chosen(network, config, view, address).ok()?;
+    link.is_usable().then_some(link.index)
+}
 
-    /// Whether `node` has an interface for `view`; `link` is ours for it.
-    pub(super) fn reach(
-        &self,
-        context: &ReviewContext<'_>,
-        view: &ServiceView,
-        link: Option<u32>,
-        node: &str,
-    ) -> Option<Reach> {
-        let reach = |no_ipv6| if no_ipv6 { Reach::Ipv4Only } else { Reach::Both };
-        if node == self.me {
-            return link.map(|link| reach(context.network.ipv6_source(link).is_none()));
-        }
-        let card = self.facts.card(node)?;
-        let theirs = match (&view.interface, link) {
-            // Its author means this name on every node; another interface of the same LAN would not be used there.
-            (InterfaceWish::Named(name), _) => card.links.iter().find(|link| link.name == *name),
-            (_, Some(link)) => link_towards(&card.links, context.network, link),
-            (_, None) => card.links.first(),
-        };
-        theirs.map(|theirs| reach(theirs.no_ipv6))
-    }
+/// The same, whether it can be used or not.
+pub fn chosen<'a>(
+    network: &'a Network,
+    config: &Config,
+    view: &ServiceView,
+    address: Option<IpAddr>,
+) -> Result<&'a Link, InterfaceError> {
+    let address = address.filter(|_| !view.wants_dhcp() && !view.wants_dhcp6());
+    network.choose(&view.interface, config, address)
 }

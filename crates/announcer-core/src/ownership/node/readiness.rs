@@ -2,12 +2,10 @@
 //! reason to hurry. When many turn unready together something else is wrong, and moving addresses would make it worse. Pure.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// A Node has to be not ready for so long before it counts, by our own clock.
-const UNREADY_FOR: Duration = Duration::from_secs(10);
-/// After many were not ready together none counts for so long: they come back one by one.
-const REST: Duration = Duration::from_mins(1);
+use super::timing::{READY_REST, UNREADY_FOR};
+
 /// Fewer than this are not many, in however small a cluster.
 const MANY: usize = 2;
 
@@ -52,7 +50,7 @@ impl Readiness {
 
     /// Whether many are not ready, or were a moment ago: what moves by itself waits.
     pub fn is_storm(&self, now: Instant) -> bool {
-        self.are_many() || self.storm.is_some_and(|at| now < at + REST)
+        self.are_many() || self.storm.is_some_and(|at| now < at + READY_REST)
     }
 
     /// Whether it counts as not ready.
@@ -69,13 +67,15 @@ impl Readiness {
     /// When something here changes by itself.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let unready = self.unready.values().flatten().map(|since| *since + UNREADY_FOR);
-        let storm = self.storm.map(|at| at + REST).filter(|_| !self.are_many());
+        let storm = self.storm.map(|at| at + READY_REST).filter(|_| !self.are_many());
         unready.chain(storm).filter(|at| *at > now).min()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

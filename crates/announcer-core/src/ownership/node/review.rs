@@ -2,75 +2,20 @@
 //! begun, owners to watch named.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::candidates::line_of;
-use super::cluster::Recipient;
 use super::decide::{BELONGS_THERE, Step};
 use super::member::{Defects, Fitness};
-use super::reach::{addresses, vips};
-use super::standing::{GIVE_BACK_PAUSE, PASS_OVER, Round, Standing, link_of};
-use super::vacant::START_GRACE;
-use super::{Cluster, LostVip, OwnerRecord, Swap, Target, Targets, Watched};
-use crate::config::Config;
-use crate::endpoints::Endpoints;
-use crate::group::Groups;
+use super::owner_records::Recipient;
+use super::reach::{addresses, link_of, vips};
+use super::round::{Review, ReviewContext, Round, Standing, Wake};
+use super::timing::{FAIL_BACK_AFTER, GIVE_BACK_PAUSE, MEMBERS_SETTLE, PASS_OVER, START_GRACE};
+use super::{Cluster, LostVip, OwnerRecord, Target, Watched};
 use crate::network::Network;
 use crate::ownership::Owner;
 use crate::reason::Reason;
 use crate::view::{ServiceKey, ServiceView};
-
-/// Between a hand-over and withdrawing, if the new owner is not heard before.
-pub const HAND_OVER_LINGER: Duration = Duration::from_secs(2);
-/// When all announcers start together the first one must not get everything.
-const MEMBERS_SETTLE: Duration = Duration::from_secs(3);
-/// A group has to belong elsewhere for this long before it is handed back there.
-pub(super) const FAIL_BACK_AFTER: Duration = Duration::from_mins(1);
-
-/// What a review looks at, beside what the cluster has told.
-#[derive(Debug)]
-pub struct ReviewContext<'a> {
-    /// Services that are ours to announce.
-    pub services: &'a BTreeMap<ServiceKey, ServiceView>,
-    /// Which of them share an address.
-    pub groups: &'a Groups,
-    /// Where those with policy Local have endpoints.
-    pub endpoints: &'a Endpoints,
-    /// This node.
-    pub network: &'a Network,
-    /// The configuration.
-    pub config: &'a Config,
-    /// Service addresses that are on this node, or were when we began.
-    pub holding: &'a BTreeSet<IpAddr>,
-    /// Services whose address the kernel has refused again and again.
-    pub refused: &'a BTreeSet<ServiceKey>,
-    /// The process is about to end.
-    pub stopping: bool,
-    /// Its node goes on, and another process will come.
-    pub stays: bool,
-}
-
-/// What comes of it.
-#[derive(Debug, Default)]
-pub struct Review {
-    /// Records to swap.
-    pub swaps: Vec<(ServiceKey, Swap)>,
-    /// Addresses to ask everybody about, with the interface.
-    pub questions: Vec<(u32, IpAddr)>,
-    /// Owners to watch.
-    pub targets: Targets,
-    /// Who has to learn that an address is ours now.
-    pub former_owners: Vec<LostVip>,
-    /// All addresses that Services want.
-    pub vips: BTreeSet<IpAddr>,
-    /// Interfaces on which answers and claims have to be heard.
-    pub links: BTreeSet<(u32, bool)>,
-    /// Services that no node may announce yet, whose addresses this node tells clients of.
-    pub unannounced: BTreeSet<ServiceKey>,
-    /// What authors have to know of Services that no node takes: reason and text.
-    pub told: Vec<(ServiceKey, Reason, String)>,
-}
 
 /// What was found out about one group.
 struct Look<'a> {
@@ -81,26 +26,12 @@ struct Look<'a> {
     misplaced: Option<(String, Instant)>,
 }
 
-/// The next moment at which something is due. What is past has been seen to.
-pub(super) struct Wake {
-    now: Instant,
-    next: Option<Instant>,
-}
-
-impl Wake {
-    pub fn at(&mut self, time: Instant) {
-        if time > self.now {
-            self.next = Some(self.next.map_or(time, |next| next.min(time)));
-        }
-    }
-}
-
 impl Cluster {
     /// Looks at everything. Called after each change and at [`Cluster::deadline`].
     pub fn review(&mut self, now: Instant, context: &ReviewContext<'_>) -> Review {
         self.take_in(now, context);
         // Before anything can be written: a card without it would make others take us for ignorant.
-        self.card.term = self.watched_term;
+        self.card.term = self.records.watched_term;
         let mut review = Review { told: self.note_unable(now, context), ..Review::default() };
         let Some(known_since) = self.facts.known_since() else {
             self.facts_next = self.facts.deadline(now);
@@ -139,7 +70,7 @@ impl Cluster {
             let elsewhere = self.belongs_elsewhere(&round, &standing);
             let (owner, step) = self.judge(&round, &standing, holder, elsewhere.as_ref());
             review.told.extend(self.tell_strangers(&round, &standing, holder, &step, &mut wake));
-            let waits = context.config.fail_back || self.lent.contains_key(&standing.primary().key);
+            let waits = context.config.fail_back || self.hand_overs.lent.contains_key(&standing.primary().key);
             let misplaced = elsewhere.filter(|_| waits && standing.is_of(&self.me));
             looks.push(Look { standing, owner, step, misplaced });
         }
@@ -156,10 +87,10 @@ impl Cluster {
 
     /// Takes in what the watch shows, and forgets what is gone.
     fn take_in(&mut self, now: Instant, context: &ReviewContext<'_>) {
-        self.in_touch = self.facts.in_touch(now);
-        self.owners.clear();
-        self.owner_records.clear();
-        self.primaries.clear();
+        self.assignment.in_touch = self.facts.in_touch(now);
+        self.assignment.owners.clear();
+        self.assignment.owner_records.clear();
+        self.assignment.primaries.clear();
         self.retain(now, context.services);
         for view in context.services.values() {
             if let (Some(host), Some(term)) = (&view.published.vip_host, view.published.term) {
@@ -255,7 +186,7 @@ impl Cluster {
         for view in context.services.values().filter(|view| !context.groups.of.contains_key(&view.key)) {
             let mine = candidates.home(&view.uid.0) == Some(self.me.as_str());
             let owner = if mine && round.yield_at.is_none() { Owner::Mine } else { Owner::Theirs };
-            self.owners.insert(view.key.clone(), owner);
+            self.assignment.owners.insert(view.key.clone(), owner);
         }
     }
 
@@ -271,22 +202,22 @@ impl Cluster {
         for Look { standing, owner, step, misplaced } in looks {
             let primary = standing.primary();
             for member in &standing.members {
-                self.owners.insert(member.key.clone(), owner);
-                self.primaries.insert(member.key.clone(), primary.key.clone());
+                self.assignment.owners.insert(member.key.clone(), owner);
+                self.assignment.primaries.insert(member.key.clone(), primary.key.clone());
                 if let Some(owner_record) = &standing.owner_record {
-                    self.owner_records.insert(member.key.clone(), owner_record.clone());
+                    self.assignment.owner_records.insert(member.key.clone(), owner_record.clone());
                 }
             }
             match misplaced {
                 Some((node, since)) => {
                     wake.at(since + FAIL_BACK_AFTER);
-                    if let Some(at) = self.gave_back {
+                    if let Some(at) = self.hand_overs.gave_back {
                         wake.at(at + GIVE_BACK_PAUSE);
                     }
-                    self.misplaced.insert(primary.key.clone(), (node, since));
+                    self.hand_overs.misplaced.insert(primary.key.clone(), (node, since));
                 }
                 None => {
-                    self.misplaced.remove(&primary.key);
+                    self.hand_overs.misplaced.remove(&primary.key);
                 }
             }
             let swap = match step {
@@ -299,18 +230,18 @@ impl Cluster {
                     None
                 }
                 Step::Take(why) => self.begin_swap(now, &primary.key, &primary.uid, self.me.clone(), why),
-                Step::Give(_, BELONGS_THERE) if self.gave_back.is_some_and(|at| now < at + GIVE_BACK_PAUSE) => None,
+                Step::Give(_, BELONGS_THERE) if self.hand_overs.rests(now) => None,
                 Step::Give(to, why) => {
                     if why == BELONGS_THERE {
-                        self.gave_back = Some(now);
+                        self.hand_overs.gave_back = Some(now);
                     }
                     self.begin_swap(now, &primary.key, &primary.uid, to, why)
                 }
             };
             review.swaps.extend(swap.map(|swap| (primary.key.clone(), swap)));
         }
-        let gained = std::mem::take(&mut self.gained);
-        self.gained =
+        let gained = std::mem::take(&mut self.records.gained);
+        self.records.gained =
             gained.into_iter().filter(|gained| !self.tell(context, gained, &mut review.former_owners)).collect();
     }
 
@@ -322,10 +253,8 @@ impl Cluster {
         former_owners: &mut Vec<LostVip>,
     ) -> bool {
         // The tag is made with the UID of the first.
-        let Some(owner_record) = self
-            .owner_records
-            .get(key)
-            .filter(|owner_record| owner_record.host == self.me && *self.primary(key) == *key)
+        let Some(owner_record) =
+            self.owner_record(key).filter(|owner_record| owner_record.host == self.me && *self.primary(key) == *key)
         else {
             return true;
         };
@@ -336,7 +265,9 @@ impl Cluster {
             return true;
         }
         let address = addresses(&views).first().map(|(address, _)| *address);
-        let Some(link) = link_of(context, self.placed_by(context, &views), address) else { return false };
+        let Some(link) = link_of(context.network, context.config, self.placed_by(context, &views), address) else {
+            return false;
+        };
         let (hosts, suspected): (Vec<&str>, bool) = match recipient {
             // A term that counts for this Service alone is on no card: nobody is ever known to know it.
             Recipient::Host(host) => (vec![host], !owner_record.term.is_counted()),

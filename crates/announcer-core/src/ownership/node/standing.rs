@@ -1,94 +1,25 @@
 //! One group of Services with all that is known of it, and what follows for it alone. `review.rs` goes through all of
 //! them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use l2_types::Link;
-
 use super::candidates::{Candidates, Merit};
 use super::decide::{Case, Holder, Step, decide};
-use super::member::{CardLink, Fitness};
-use super::reach::{Reach, addresses, can_ask, wants_ipv6};
-use super::review::{FAIL_BACK_AFTER, ReviewContext};
+use super::member::{CardLink, Fitness, link_towards};
+use super::reach::{Reach, addresses, can_ask, chosen, link_of, wants_ipv6};
+use super::round::{ReviewContext, Round, Standing};
+use super::timing::{FAIL_BACK_AFTER, PASS_OVER};
 use super::{Cluster, OwnerRecord, Watched};
 use crate::endpoints::{EligibleNodes, eligible_nodes};
 use crate::group::GroupKey;
-use crate::network::InterfaceError;
+use crate::network::named;
 use crate::ownership::Owner;
-use crate::view::{ServiceKey, ServiceView};
+use crate::view::{InterfaceWish, ServiceKey, ServiceView};
 
-/// Between two addresses that go back where they belong.
-pub(super) const GIVE_BACK_PAUSE: Duration = Duration::from_secs(2);
 /// Nodes that watch an owner.
 const WATCHERS: usize = 2;
-/// So long everybody waits for the one before him to take what nobody owns: his Lease may outlive him.
-pub(super) const PASS_OVER: Duration = Duration::from_secs(2);
-
-/// What holds for all groups of one review.
-#[derive(Clone, Copy)]
-pub(super) struct Round<'a> {
-    pub now: Instant,
-    pub context: &'a ReviewContext<'a>,
-    pub fitness: &'a BTreeMap<String, Fitness>,
-    /// A kube-vip has everything, and what it does not answer for yet is served here until then.
-    pub yield_at: Option<Instant>,
-    /// All announcers may just be starting, and some are not there yet.
-    pub unsettled: bool,
-}
-
-/// One group with all that is known of it.
-pub(super) struct Standing<'a> {
-    pub key: String,
-    pub members: Vec<&'a ServiceView>,
-    /// Addresses on the wire, with the MAC of their macvlan.
-    pub addresses: Vec<(IpAddr, Option<l2_types::Mac>)>,
-    /// One of them is on this node.
-    holding: bool,
-    /// Whose wish says on which interface they are.
-    placed_by: &'a ServiceView,
-    /// Our interface for them.
-    pub link: Option<u32>,
-    pub owner_record: Option<OwnerRecord>,
-    /// Who may have it.
-    pub candidates: Candidates<'a>,
-    keeps: bool,
-    /// Where its endpoints are, if that counts.
-    pub only: Option<BTreeSet<String>>,
-}
-
-impl Standing<'_> {
-    /// By what its home is chosen. A lease moves nothing when it is granted, nor when another address is: clients would
-    /// lose their connections for it.
-    pub fn home_key(&self) -> &str {
-        let primary = self.primary();
-        if primary.wants_dhcp() || primary.wants_dhcp6() { &primary.uid.0 } else { &self.key }
-    }
-
-    /// The Service whose record counts.
-    pub fn primary(&self) -> &ServiceView {
-        self.members[0]
-    }
-
-    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.addresses.iter().map(|(address, _)| *address)
-    }
-
-    /// Nobody has it, and no node may have it before an endpoint is ready.
-    pub fn awaits_endpoint(&self) -> bool {
-        self.owner_record.is_none() && self.only.as_ref().is_some_and(BTreeSet::is_empty)
-    }
-
-    pub fn is_of(&self, node: &str) -> bool {
-        self.owner_record.as_ref().is_some_and(|owner_record| owner_record.host == node)
-    }
-
-    /// This node's interface for it, whether it can be used or not.
-    pub fn chosen<'a>(&self, context: &ReviewContext<'a>) -> Result<&'a Link, InterfaceError> {
-        chosen(context, self.placed_by, self.addresses().next())
-    }
-}
 
 impl Cluster {
     pub(super) fn standing<'a>(&self, round: &Round<'a>, key: &GroupKey, members: &[ServiceKey]) -> Standing<'a> {
@@ -97,7 +28,7 @@ impl Cluster {
         let addresses = addresses(&members);
         let holding = addresses.iter().any(|(address, _)| context.holding.contains(address));
         let placed_by = self.placed_by(context, &members);
-        let link = link_of(context, placed_by, addresses.first().map(|(address, _)| *address));
+        let link = link_of(context.network, context.config, placed_by, addresses.first().map(|(address, _)| *address));
         let owner_record = self.seat_of(&members);
         let EligibleNodes { only, .. } = eligible_nodes(members.iter().copied(), context.endpoints);
         // A lease needs a node that holds it, and before there is no address that clients could be told of.
@@ -170,22 +101,22 @@ impl Cluster {
 
     /// The other node that it would belong to, and since when.
     pub(super) fn belongs_elsewhere(&self, round: &Round<'_>, standing: &Standing<'_>) -> Option<(String, Instant)> {
-        let lent = self.lent.get(&standing.primary().key).map(String::as_str);
+        let lent = self.hand_overs.lent.get(&standing.primary().key).map(String::as_str);
         let node = lent
             .filter(|node| standing.candidates.is_first_class(node))
             .or_else(|| standing.candidates.home(standing.home_key()))?;
         if self.facts.is_restless(round.now, node) {
             return None;
         }
-        let known = self.misplaced.get(&standing.primary().key).filter(|(known, _)| known == node);
+        let known = self.hand_overs.misplaced.get(&standing.primary().key).filter(|(known, _)| known == node);
         (node != self.me).then(|| (node.to_owned(), known.map_or(round.now, |(_, since)| *since)))
     }
 
     /// Whether it goes where it belongs: everything does if that is wanted, and what came here only because another
     /// node was not well. One at a time.
     pub(super) fn returns(&self, round: &Round<'_>, standing: &Standing<'_>) -> bool {
-        let wanted = round.context.config.fail_back || self.lent.contains_key(&standing.primary().key);
-        wanted && self.gave_back.is_none_or(|at| round.now >= at + GIVE_BACK_PAUSE)
+        let wanted = round.context.config.fail_back || self.hand_overs.lent.contains_key(&standing.primary().key);
+        wanted && !self.hand_overs.rests(round.now)
     }
 
     /// Since when nobody owns it; absent: somebody does, or it is too early to tell.
@@ -232,7 +163,9 @@ impl Cluster {
         let owner = match &standing.owner_record {
             Some(owner_record) if owner_record.host == self.me => Owner::Mine,
             // Without a carrier nobody is served for a last moment, and no claim is heard that would end it.
-            Some(_) if self.lingering.contains_key(&primary.key) && standing.link.is_some() => Owner::Undecided,
+            Some(_) if self.hand_overs.lingering.contains_key(&primary.key) && standing.link.is_some() => {
+                Owner::Undecided
+            }
             None if holding => Owner::Undecided,
             Some(_) | None => Owner::Theirs,
         };
@@ -301,19 +234,39 @@ impl Cluster {
         let rank = u8::try_from(rank).expect("it is less than four");
         Some(((owner_record.host.clone(), link, rank), vips.collect()))
     }
-}
 
-/// This node's interface for a group.
-pub(super) fn link_of(context: &ReviewContext<'_>, view: &ServiceView, address: Option<IpAddr>) -> Option<u32> {
-    let link = chosen(context, view, address).ok()?;
-    link.is_usable().then_some(link.index)
-}
+    /// Whose wish says on which interface a group is: that of the first, unless no node has what it names. All nodes know
+    /// the same of one another; who names what there is nowhere would take the address off the others.
+    pub(super) fn placed_by<'a>(&self, context: &ReviewContext<'_>, members: &[&'a ServiceView]) -> &'a ServiceView {
+        let address = addresses(members).first().map(|(address, _)| *address);
+        let exists = |view: &&&ServiceView| {
+            let here = chosen(context.network, context.config, view, address);
+            let elsewhere =
+                || named(&view.interface, context.config).is_some_and(|(_, name)| self.facts.is_link_of_member(name));
+            here.err().is_none_or(|error| !error.names_nothing()) || elsewhere()
+        };
+        members.iter().find(exists).copied().unwrap_or(members[0])
+    }
 
-pub(super) fn chosen<'a>(
-    context: &ReviewContext<'a>,
-    view: &ServiceView,
-    address: Option<IpAddr>,
-) -> Result<&'a Link, InterfaceError> {
-    let address = address.filter(|_| !view.wants_dhcp() && !view.wants_dhcp6());
-    context.network.choose(&view.interface, context.config, address)
+    /// Whether `node` has an interface for `view`; `link` is ours for it.
+    pub(super) fn reach(
+        &self,
+        context: &ReviewContext<'_>,
+        view: &ServiceView,
+        link: Option<u32>,
+        node: &str,
+    ) -> Option<Reach> {
+        let reach = |no_ipv6| if no_ipv6 { Reach::Ipv4Only } else { Reach::Both };
+        if node == self.me {
+            return link.map(|link| reach(context.network.ipv6_source(link).is_none()));
+        }
+        let card = self.facts.card(node)?;
+        let theirs = match (&view.interface, link) {
+            // Its author means this name on every node; another interface of the same LAN would not be used there.
+            (InterfaceWish::Named(name), _) => card.links.iter().find(|link| link.name == *name),
+            (_, Some(link)) => link_towards(&card.links, context.network, link),
+            (_, None) => card.links.first(),
+        };
+        theirs.map(|theirs| reach(theirs.no_ipv6))
+    }
 }

@@ -2,21 +2,17 @@
 //! answers for the dead, nodes whose kube-proxy runs in IPVS mode without strict ARP. Their veto has an end, and people
 //! are told. Pure.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use l2_types::Mac;
 
 use super::Cluster;
 use super::decide::{Asked, DESPITE_A_STRANGER, Holder, Step, THOUGH_IT_RENEWS};
+use super::round::{Round, Standing, Wake};
 use super::silence::Silence;
-use super::standing::{Round, Standing};
+use super::timing::{STRANGERS_TIME, TOLD_AFTER};
 use crate::reason::Reason;
 use crate::view::ServiceKey;
-
-/// How long a stranger's answers keep a node from taking an address after the Lease of its owner has run out.
-const STRANGERS_TIME: Duration = Duration::from_secs(5);
-/// What an owner has written after it was silent for so long shows whom it has lost.
-pub(super) const TOLD_AFTER: Duration = Duration::from_secs(13);
 
 impl Cluster {
     /// What the detector has found of a group's owner.
@@ -98,7 +94,7 @@ impl Cluster {
         standing: &Standing<'_>,
         holder: Holder,
         step: &Step,
-        wake: &mut super::review::Wake,
+        wake: &mut Wake,
     ) -> Vec<(ServiceKey, Reason, String)> {
         let until = self.strangers_until(round, standing, holder);
         let stranger = self.stranger(round, standing);

@@ -5,10 +5,10 @@
 //! do not throw them at one another.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// So long it is not tried again: this, doubled each time that it comes to nothing again.
-const HOLD: Duration = Duration::from_mins(10);
+use super::timing::UNABLE_FOR;
+
 const DOUBLINGS: u32 = 4;
 /// A card is small: a node that can set nothing at all need not name everything.
 const MOST: usize = 200;
@@ -32,7 +32,7 @@ impl Unable {
             return false;
         }
         let times = before.map_or(0, |entry| (entry.times + 1).min(DOUBLINGS));
-        self.0.insert(group.to_owned(), Entry { until: now + HOLD * (1 << times), times });
+        self.0.insert(group.to_owned(), Entry { until: now + UNABLE_FOR * (1 << times), times });
         true
     }
 
@@ -57,7 +57,7 @@ impl Unable {
 
     /// Forgets those that are `well` again, and what was long ago.
     pub fn retain(&mut self, now: Instant, mut well: impl FnMut(&str) -> bool) {
-        self.0.retain(|group, entry| now < entry.until + HOLD * (1 << DOUBLINGS) && !well(group));
+        self.0.retain(|group, entry| now < entry.until + UNABLE_FOR * (1 << DOUBLINGS) && !well(group));
     }
 
     /// When one may be tried again.
@@ -75,16 +75,16 @@ mod tests {
         let start = Instant::now();
         let mut unable = Unable::default();
         assert!(unable.note(start, "a") && !unable.note(start, "a"));
-        assert!(unable.has(start, "a") && !unable.has(start, "b") && !unable.has(start + HOLD, "a"));
-        let again = start + HOLD;
+        assert!(unable.has(start, "a") && !unable.has(start, "b") && !unable.has(start + UNABLE_FOR, "a"));
+        let again = start + UNABLE_FOR;
         assert!(unable.note(again, "a"));
-        assert_eq!(unable.deadline(again), Some(again + HOLD * 2));
+        assert_eq!(unable.deadline(again), Some(again + UNABLE_FOR * 2));
         assert_eq!(unable.on_card(again), BTreeSet::from(["a".to_owned()]));
         unable.retain(again, |_| false);
         assert!(unable.has(again, "a"));
         unable.retain(again, |group| group == "a");
         assert!(!unable.has(again, "a") && unable.note(again, "a"));
-        assert_eq!(unable.deadline(again), Some(again + HOLD), "it begins anew");
+        assert_eq!(unable.deadline(again), Some(again + UNABLE_FOR), "it begins anew");
     }
 
     #[test]
@@ -96,6 +96,6 @@ mod tests {
         assert_eq!(noted, MOST);
         let card = unable.on_card(now);
         assert!(groups.iter().all(|group| unable.has(now, group) == card.contains(group)));
-        assert!(unable.note(now + HOLD, &groups[MOST]), "there is room again");
+        assert!(unable.note(now + UNABLE_FOR, &groups[MOST]), "there is room again");
     }
 }

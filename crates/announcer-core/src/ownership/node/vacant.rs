@@ -8,15 +8,11 @@ use std::time::Duration;
 use l2_types::Link;
 
 use super::member::Fitness;
-use super::standing::{Round, Standing};
+use super::round::{Round, Standing};
+use super::timing::{INTERFACE_GRACE, START_GRACE};
 use super::{Cluster, place};
 use crate::network::InterfaceError;
 use crate::reason::Reason;
-
-/// Each node knows an interface only by its own kernel; meanwhile one that has it may be taking the group.
-const GRACE: Duration = Duration::from_secs(3);
-/// What usually passes by itself: pods, kube-proxy and nodes that are just starting are nobody's mistake.
-pub(super) const START_GRACE: Duration = Duration::from_secs(20);
 
 /// What keeps this node from a group.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +67,7 @@ impl Obstacle {
     /// How long a group has to be without an owner before it is told.
     pub fn grace(&self) -> Duration {
         match self {
-            Self::Interface(_) => GRACE,
+            Self::Interface(_) => INTERFACE_GRACE,
             Self::Excluded(_) | Self::NoEndpoint(_) | Self::NoCarrier(_) => START_GRACE,
         }
     }

@@ -1,0 +1,120 @@
+use super::*;
+
+fn mac(last: u8) -> Mac {
+    Mac::new([2, 0, 0, 0, 0, last])
+}
+
+fn address(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+fn named(last: u8, who: LandmarkKind) -> Landmark {
+    Landmark { link: 3, address: address(last), mac: Some(mac(last)), who }
+}
+
+fn member(last: u8) -> Landmark {
+    named(last, LandmarkKind::Member(format!("node-{last}")))
+}
+
+fn frame(last: u8, to_us: bool) -> Frame {
+    Frame { link: 3, address: address(last), mac: mac(last), what: Heard::Answer, to_us, payload: None }
+}
+
+fn macs(all: &[u8]) -> BTreeSet<Mac> {
+    all.iter().map(|last| mac(*last)).collect()
+}
+
+/// The gateway is 254; members are 2 and up, node-1 is the owner; hosts are 100 and up.
+#[test]
+fn more_than_half_of_those_heard_before_and_the_gateway_are_the_clients_side() {
+    for (name, gateway, before, found, side) in [
+        ("all are there", true, &[254, 2, 3, 100][..], &[254, 2, 3, 100][..], Side::Greater),
+        ("one has gone home", true, &[254, 2, 3, 100], &[254, 2, 3], Side::Greater),
+        ("two nodes with the gateway behind the owner", true, &[254, 2, 100], &[2], Side::Lesser),
+        ("most of them, but no gateway", true, &[254, 2, 3, 100], &[2, 3, 100], Side::Lesser),
+        ("half of them with the gateway: a successor died too", true, &[254, 2], &[254], Side::Greater),
+        ("the gateway and few others", true, &[254, 2, 100, 101], &[254], Side::Lesser),
+        ("no gateway, half", false, &[2, 100], &[2], Side::Lesser),
+        ("no gateway, most", false, &[2, 100, 101], &[2, 101], Side::Greater),
+        ("no gateway, two nodes of three", false, &[2], &[2], Side::Greater),
+        ("nobody was heard before", false, &[], &[2], Side::Greater),
+        ("nobody answers", true, &[254, 2], &[], Side::Alone),
+        ("there never was anybody", false, &[], &[], Side::Alone),
+    ] {
+        let gateway = gateway.then_some((address(254), mac(254)));
+        let before = Before { gateway, all: macs(before), lately: BTreeSet::new() };
+        assert_eq!(before.side(&macs(found)), side, "{name}");
+    }
+}
+
+#[test]
+fn landmarks_are_asked_now_and_then_and_those_that_never_answer_seldom() {
+    let (mut landmarks, start) = (Landmarks::default(), Instant::now());
+    let gateway = Landmark { mac: None, ..named(254, LandmarkKind::Gateway) };
+    landmarks.name(start, &[member(2), gateway], BTreeSet::from([3]), BTreeSet::new());
+    let mut asked: BTreeMap<IpAddr, Vec<u64>> = BTreeMap::new();
+    for second in 0..180 {
+        let now = start + Duration::from_secs(second);
+        for ask in landmarks.due(now) {
+            asked.entry(ask.address).or_default().push(second);
+            if ask.address == address(2) {
+                landmarks.on_frame(now, &frame(2, true));
+            } else {
+                assert_eq!(ask.to, Mac::BROADCAST);
+            }
+        }
+    }
+    assert_eq!(asked[&address(2)].len(), 36);
+    assert_eq!(asked[&address(254)], [1, 6, 11, 16, 76, 136]);
+}
+
+#[test]
+fn whoever_asks_for_somebody_is_a_host_and_stays_one_for_as_long_as_it_answers() {
+    let (mut landmarks, start) = (Landmarks::default(), Instant::now());
+    let vips = BTreeSet::from([address(50)]);
+    landmarks.name(start, &[member(2)], BTreeSet::from([3]), vips);
+    let mut spoken: Vec<Frame> = (100..120).map(|last| frame(last, false)).collect();
+    let vip = Frame { address: address(50), ..frame(200, false) };
+    let other_address_of_a_member = Frame { mac: mac(2), ..frame(201, false) };
+    let elsewhere = Frame { link: 9, ..frame(202, false) };
+    spoken.splice(0..0, [vip, other_address_of_a_member, elsewhere, frame(2, false)]);
+    for frame in &spoken {
+        landmarks.on_frame(start, frame);
+    }
+    let hosts =
+        |landmarks: &Landmarks| landmarks.known.values().filter(|entry| entry.who == LandmarkKind::Host).count();
+    assert_eq!(hosts(&landmarks), HOSTS);
+    for second in 0..30 {
+        let now = start + Duration::from_secs(second);
+        for ask in landmarks.due(now) {
+            if ask.address == address(101) {
+                landmarks.on_frame(now, &frame(101, true));
+            }
+        }
+    }
+    assert_eq!(hosts(&landmarks), 1, "the others have never answered");
+    let now = start + Duration::from_secs(30);
+    assert_eq!(landmarks.outside(now), BTreeMap::from([(3, 1)]));
+    assert!(landmarks.is_outside(3, mac(101)) && !landmarks.is_outside(3, mac(2)));
+}
+
+#[test]
+fn the_owner_and_what_stands_with_it_is_left_out_of_what_was_heard_before() {
+    let (mut landmarks, now) = (Landmarks::default(), Instant::now());
+    let api_on_1 = Landmark { mac: Some(mac(1)), ..named(9, LandmarkKind::ApiServer) };
+    let named = [member(1), member(2), member(3), api_on_1, named(254, LandmarkKind::Gateway)];
+    landmarks.name(now, &named, BTreeSet::from([3]), BTreeSet::new());
+    for heard in [1, 2, 3, 254] {
+        landmarks.on_frame(now, &frame(heard, true));
+    }
+    landmarks.on_frame(now, &Frame { mac: mac(1), ..frame(9, true) });
+    let before = |apart: &[&str], out: &[u8]| {
+        let apart = apart.iter().map(|node| (*node).to_owned()).collect();
+        landmarks.before(now, 3, &apart, &macs(out)).all
+    };
+    assert_eq!(before(&["node-1"], &[]), macs(&[2, 3, 254]));
+    assert_eq!(before(&["node-1", "node-2"], &[]), macs(&[3, 254]), "both on one hypervisor");
+    assert_eq!(before(&["node-1"], &[254]), macs(&[2, 3]));
+    let later = landmarks.before(now + FORGOTTEN, 3, &BTreeSet::new(), &BTreeSet::new());
+    assert_eq!(later, Before::default(), "it was too long ago");
+}

@@ -1,0 +1,255 @@
+use std::sync::LazyLock;
+
+use super::super::candidates::Merit;
+use super::super::member::Defects;
+use super::super::{Term, place};
+use super::*;
+
+const ALL: [&str; 3] = ["node-1", "node-2", "node-3"];
+
+static LINE: LazyLock<Candidates<'static>> = LazyLock::new(|| candidates(&ALL));
+
+fn candidates<'a>(nodes: &[&'a str]) -> Candidates<'a> {
+    Candidates::new(nodes.iter().map(|node| (*node, Merit::default())))
+}
+
+fn case<'a>(me: &'a str, owner_record: Option<&'a OwnerRecord>) -> Case<'a> {
+    Case {
+        me,
+        group: "10.0.0.5",
+        owner_record,
+        hint: None,
+        holding: false,
+        addressed: true,
+        published: true,
+        rank: owner_record.and_then(|owner_record| LINE.rank(&owner_record.host, me, |_| None)),
+        candidates: &LINE,
+        keeps: true,
+        holder: Holder::Alive,
+        silent: None,
+        outheard: false,
+        outdone: false,
+        others_had_their_time: false,
+        asked: Asked::NotYet,
+        stopping: false,
+        stays: false,
+        passed_over: 0,
+        vacant_long_enough: false,
+        home: None,
+        fail_back: false,
+    }
+}
+
+#[allow(clippy::unnecessary_wraps)] // as the case has it
+fn silent(side: Side) -> Option<Silence> {
+    Some(Silence { taken: None, side, certain: false, heard: true, outside: 0 })
+}
+
+fn owner_record(host: &str) -> OwnerRecord {
+    OwnerRecord { host: host.into(), term: Term(3) }
+}
+
+#[test]
+fn only_silence_on_the_wire_takes_an_address_from_its_owner() {
+    let owner_record = owner_record("node-1");
+    let (greater, lesser, alone) = (silent(Side::Greater), silent(Side::Lesser), silent(Side::Alone));
+    for (silent, holder, me, takes) in [
+        (None, Holder::Alive, "node-2", false),
+        // R8: the wire wins.
+        (None, Holder::Expired, "node-2", false),
+        (None, Holder::Unseen, "node-2", false),
+        (greater, Holder::Alive, "node-2", true),
+        // The second in line has waited for K + 3 periods: its verdict counts too.
+        (greater, Holder::Alive, "node-3", true),
+        // decisions.md 24.
+        (lesser, Holder::Alive, "node-2", false),
+        (lesser, Holder::Expired, "node-2", true),
+        (alone, Holder::Alive, "node-2", false),
+        // Others may hear more.
+        (alone, Holder::Expired, "node-2", false),
+    ] {
+        let step = decide(&Case { holder, silent, ..case(me, Some(&owner_record)) });
+        assert_eq!(matches!(step, Step::Take(_)), takes, "{silent:?} {holder:?} {me}");
+    }
+}
+
+#[test]
+fn who_hears_nobody_takes_it_after_those_that_do() {
+    let owner_record = owner_record("node-1");
+    let alone = Case { silent: silent(Side::Alone), holder: Holder::Expired, ..case("node-2", Some(&owner_record)) };
+    let only = candidates(&["node-2"]);
+    for (name, case, takes) in [
+        ("others may hear more", alone.clone(), false),
+        ("they had their time", Case { others_had_their_time: true, ..alone.clone() }, true),
+        ("there are no others", Case { candidates: &only, ..alone.clone() }, true),
+    ] {
+        assert_eq!(matches!(decide(&case), Step::Take(_)), takes, "{name}");
+    }
+}
+
+#[test]
+fn an_owner_that_hears_more_hosts_keeps_it_until_its_lease_has_run_out() {
+    let owner_record = owner_record("node-1");
+    for (holder, takes) in [(Holder::Alive, false), (Holder::Expired, true)] {
+        let step = decide(&Case {
+            holder,
+            silent: silent(Side::Greater),
+            outheard: true,
+            ..case("node-2", Some(&owner_record))
+        });
+        assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?}");
+    }
+}
+
+#[test]
+fn an_owner_that_lives_and_hears_fewer_hosts_loses_it_though_more_nodes_are_with_it() {
+    let owner_record = owner_record("node-1");
+    for (side, takes) in [(Side::Lesser, true), (Side::Alone, false)] {
+        let step = decide(&Case { silent: silent(side), outdone: true, ..case("node-2", Some(&owner_record)) });
+        assert_eq!(matches!(step, Step::Take(_)), takes, "{side:?}");
+    }
+}
+
+#[test]
+fn the_veto_of_a_stranger_ends() {
+    let owner_record = owner_record("node-1");
+    let taken = silent(Side::Greater).map(|silence| Silence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
+    for over in [false, true] {
+        let watched = Case { silent: taken, holder: Holder::Expired, ..case("node-2", Some(&owner_record)) };
+        let asked = Case { asked: Asked::Answered, holder: Holder::Unseen, ..case("node-2", Some(&owner_record)) };
+        for case in [watched, asked] {
+            let step = decide(&Case { others_had_their_time: over, ..case });
+            assert_eq!(step, if over { Step::Take(DESPITE_A_STRANGER) } else { Step::Rest });
+        }
+    }
+}
+
+#[test]
+fn the_veto_of_a_stranger_ends_too_while_the_silent_owner_renews_its_lease_but_only_on_the_clients_side() {
+    let owner_record = owner_record("node-1");
+    for (side, outheard, over, takes) in [
+        (Side::Greater, false, false, false),
+        (Side::Greater, false, true, true),
+        (Side::Greater, true, true, false),
+        (Side::Lesser, false, true, false),
+        (Side::Alone, false, true, false),
+    ] {
+        let taken = silent(side).map(|silence| Silence { taken: Some([2, 0, 0, 0, 0, 9].into()), ..silence });
+        let case = Case { silent: taken, outheard, ..case("node-2", Some(&owner_record)) };
+        let step = decide(&Case { others_had_their_time: over, ..case });
+        assert_eq!(step == Step::Take(THOUGH_IT_RENEWS), takes, "{side:?} {outheard} {over}");
+    }
+    // It hears nobody: it may be this node that is cut off.
+    let alone = Case { silent: silent(Side::Alone), ..case("node-2", Some(&owner_record)) };
+    assert_eq!(decide(&Case { others_had_their_time: true, ..alone }), Step::Rest);
+}
+
+#[test]
+fn what_has_no_address_yet_follows_the_lease_of_its_owner() {
+    let owner_record = owner_record("node-1");
+    for (holder, me, takes) in [
+        (Holder::Alive, "node-2", false),
+        (Holder::Expired, "node-2", true),
+        (Holder::Unseen, "node-2", true),
+        (Holder::Expired, "node-3", false),
+        (Holder::Unseen, "node-3", false),
+    ] {
+        let step = decide(&Case { holder, addressed: false, ..case(me, Some(&owner_record)) });
+        assert_eq!(matches!(step, Step::Take(_)), takes, "{holder:?} {me}");
+    }
+}
+
+#[test]
+fn a_node_that_may_not_have_it_takes_nothing_over() {
+    let owner_record = owner_record("node-1");
+    let only = candidates(&["node-3"]);
+    let silent = Case { silent: silent(Side::Greater), ..case("node-2", Some(&owner_record)) };
+    assert_eq!(decide(&Case { candidates: &only, rank: None, ..silent.clone() }), Step::Rest);
+    assert_eq!(decide(&Case { stopping: true, ..silent }), Step::Rest);
+}
+
+#[test]
+fn an_owner_that_cannot_be_watched_is_asked_for_by_broadcast_by_the_first_in_line() {
+    let owner_record = owner_record("node-1");
+    for holder in [Holder::Absent, Holder::Unseen] {
+        let step =
+            |me, asked| decide(&Case { holder, asked, vacant_long_enough: true, ..case(me, Some(&owner_record)) });
+        assert_eq!(step("node-2", Asked::NotYet), Step::Ask, "{holder:?}");
+        assert_eq!(step("node-2", Asked::Waiting), Step::Rest, "{holder:?}");
+        assert_eq!(step("node-2", Asked::Answered), Step::Rest, "{holder:?}");
+        assert!(matches!(step("node-2", Asked::Silence), Step::Take(_)), "{holder:?}");
+        assert_eq!(step("node-3", Asked::Silence), Step::Rest, "{holder:?}");
+    }
+    // Its Lease may not have come yet.
+    let fresh = Case { holder: Holder::Absent, ..case("node-2", Some(&owner_record)) };
+    assert_eq!(decide(&fresh), Step::Rest);
+}
+
+#[test]
+fn who_has_the_address_writes_the_record_that_is_missing() {
+    let held = Case { holding: true, candidates: &candidates(&[]), ..case("node-1", None) };
+    assert!(matches!(decide(&held), Step::Take(_)), "whoever is preferred");
+}
+
+#[test]
+fn without_a_record_the_preferred_node_asks_and_takes_only_what_nobody_answers_for() {
+    let home = place::preferred("10.0.0.5", ALL).unwrap();
+    for me in ALL {
+        let step = decide(&case(me, None));
+        assert_eq!(step == Step::Ask, me == home, "{me}: {step:?}");
+    }
+    assert_eq!(decide(&Case { asked: Asked::Answered, ..case(home, None) }), Step::Rest);
+    assert!(matches!(decide(&Case { asked: Asked::Silence, ..case(home, None) }), Step::Take(_)));
+    assert!(matches!(decide(&Case { published: false, ..case(home, None) }), Step::Take(_)), "nobody has begun");
+}
+
+#[test]
+fn what_the_preferred_node_does_not_take_falls_to_the_next_in_turn() {
+    for passed_over in 0..3 {
+        let takers = ALL.into_iter().filter(|me| {
+            let step = decide(&Case { published: false, passed_over, ..case(me, None) });
+            matches!(step, Step::Take(_))
+        });
+        assert_eq!(takers.count(), passed_over + 1);
+    }
+    let only = candidates(&["node-2"]);
+    let stranger = Case { passed_over: 9, candidates: &only, published: false, ..case("node-1", None) };
+    assert_eq!(decide(&stranger), Step::Rest);
+}
+
+#[test]
+fn the_node_where_kube_vip_had_it_is_preferred_if_it_may_have_it() {
+    let home = place::preferred("10.0.0.5", ALL).unwrap();
+    let other = ALL.into_iter().find(|node| *node != home).unwrap();
+    let hinted = |me, hint| decide(&Case { hint: Some(hint), ..case(me, None) });
+    assert_eq!(hinted(other, other), Step::Ask);
+    assert_eq!(hinted(home, other), Step::Rest);
+    assert_eq!(hinted(home, "node-9"), Step::Ask);
+}
+
+#[test]
+fn an_owner_hands_over_when_it_ends_when_it_may_not_serve_and_when_fail_back_is_wanted() {
+    let owner_record = owner_record("node-1");
+    let own = case("node-1", Some(&owner_record));
+    let (others, alone, nobody) = (candidates(&["node-2", "node-3"]), candidates(&["node-1"]), candidates(&[]));
+    let not_ready = Merit { defects: Defects { not_ready: true, ..Defects::default() }, ..Merit::default() };
+    let unready = Candidates::new([("node-1", not_ready), ("node-2", Merit::default())]);
+    let all_unready = Candidates::new(ALL.map(|node| (node, not_ready)));
+    for (name, case, gives) in [
+        ("all well", own.clone(), false),
+        ("ending", Case { stopping: true, ..own.clone() }, true),
+        ("its next process will come", Case { stopping: true, stays: true, keeps: false, ..own.clone() }, false),
+        ("excluded", Case { keeps: false, candidates: &others, ..own.clone() }, true),
+        ("not ready", Case { candidates: &unready, ..own.clone() }, true),
+        ("nobody is ready", Case { candidates: &all_unready, ..own.clone() }, false),
+        ("fail-back", Case { fail_back: true, ..own.clone() }, true),
+        // decisions.md 26: nobody to give it to.
+        ("ending alone", Case { stopping: true, candidates: &alone, ..own.clone() }, false),
+        ("excluded, and all are", Case { keeps: false, candidates: &nobody, ..own.clone() }, false),
+    ] {
+        match decide(&case) {
+            Step::Give(to, _) => assert!(gives && to != "node-1", "{name}"),
+            step => assert!(!gives && step == Step::Rest, "{name}: {step:?}"),
+        }
+    }
+}
