@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs docs-test sim model fuzz chaos bench bench-ccm bench-announcer release release-check image chart dashboard-png tools fmt lint deny clean
+.PHONY: help demo conformance demo-down demo-programs test test-unit test-e2e docs docs-test sim model fuzz chaos bench bench-ccm bench-announcer figures release release-check image chart dashboard-png tools fmt lint deny clean
 
 , := ,
 ARCH := $(shell uname -m)
@@ -74,6 +74,10 @@ chaos: release ## break what can break around the cloud controller for CHAOS_SEC
 bench-announcer: release ## measure fail-over in node mode and the cost of 200 addresses as root (ARGS='--only power-loss', '--soak 30', '--help')
 	@tools=$$(dev/tools.sh) && cargo build --locked --profile tools -p harvester-sim -p e2e --bins && \
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) dev/private.sh $(OUT)/tools/bench-announcer $(ARGS)
+
+figures: release ## every figure of docs/performance.md and README on an idle machine, as root (ARGS='--quick --minutes 40', '--list', '--only STEP')
+	@tools=$$(dev/tools.sh) && cargo build --locked --profile tools -p harvester-sim -p e2e -p announcer-sim -p testbed --bins && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(abspath $(BINARY)) dev/figures.py measure $(ARGS)
 
 SEEDS ?= 10000
 sim: ## simulate announcers under faults (SEEDS=100000, MODE='global service node'); prints a shrunk trace of what fails

@@ -23,6 +23,11 @@ import sys
 import time
 from pathlib import Path
 
+# What is imported leaves nothing in the tree.
+sys.dont_write_bytecode = True
+
+from machine import build, conditions
+
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "test"
 CARGO = os.environ.get("CARGO", "cargo")
@@ -229,6 +234,8 @@ def main():
         program.list()
     listed = sum(len(program.listed) for program in chosen)
     print(f"test: {listed} tests in {len(chosen)} programs, {jobs} at a time; seed {seed} (HCP_SEED={seed} repeats it)", flush=True)
+    origin = {**conditions(), "commit": build(ROOT), "quick": False, "command": "make test"}
+    file.write_text(json.dumps({"kind": "run", "whole": len(chosen) == len(found), "origin": origin}) + "\n")
     ended, left = run(in_order(chosen), jobs, limit, clock, environment)
 
     durations = {program.name: round(program.seconds, 1) for program in ended}

@@ -49,6 +49,15 @@ fn every_link_leads_somewhere() {
     assert!(files > 30 && headings_named > 5, "{files} links, {headings_named} of them to a heading");
 }
 
+/// Who changes a figure by hand, or measures and forgets the page, is told.
+#[test]
+fn the_tables_of_figures_follow_from_the_data() {
+    let output = Command::new(root().join("dev/figures.py")).arg("check").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("tables follow from the data"), "{said}");
+}
+
 #[test]
 fn pictures_are_light_and_none_is_left_over() {
     let text: String = documents().into_iter().map(|document| document.text).collect();

@@ -116,7 +116,7 @@ pub async fn one_by_one(stage: &Stage, prefix: &str, runs: usize, ipam: &str) ->
     let mut creation = summarize(&all, ipam, 0.0);
     creation.services = 1;
     creation.requests = asked(&all.tally, 1);
-    creation.all_ms = creation.address.map_or(0.0, |address| address.median_ms);
+    creation.all_ms = creation.address.as_ref().map_or(0.0, |address| address.median_ms);
     creation.addresses.clear();
     Ok(creation)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 /// Median and tail of some durations, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Quantiles {
     /// How many were measured.
     pub samples: usize,
@@ -17,6 +17,8 @@ pub struct Quantiles {
     pub p99_ms: f64,
     /// The largest.
     pub max_ms: f64,
+    /// All of them, sorted.
+    pub values_ms: Vec<f64>,
 }
 
 impl Quantiles {
@@ -25,7 +27,15 @@ impl Quantiles {
         samples.sort_unstable();
         // Nearest rank: the smallest sample that this share of all samples does not exceed.
         let at = |percent: usize| samples.get((samples.len() * percent).div_ceil(100).max(1) - 1).copied().map(ms);
-        Some(Self { samples: samples.len(), min_ms: at(0)?, median_ms: at(50)?, p99_ms: at(99)?, max_ms: at(100)? })
+        let values_ms = samples.iter().copied().map(ms).collect();
+        Some(Self {
+            samples: samples.len(),
+            min_ms: at(0)?,
+            median_ms: at(50)?,
+            p99_ms: at(99)?,
+            max_ms: at(100)?,
+            values_ms,
+        })
     }
 }
 
@@ -76,6 +86,7 @@ mod tests {
         assert_eq!((found.median_ms, found.p99_ms, found.max_ms), (20.0, 30.0, 30.0));
         let found = quantiles([7]);
         assert_eq!((found.min_ms, found.median_ms, found.p99_ms), (7.0, 7.0, 7.0));
+        assert_eq!(quantiles([30, 10, 20]).values_ms, [10.0, 20.0, 30.0]);
         assert_eq!(Quantiles::of(Vec::new()), None);
     }
 

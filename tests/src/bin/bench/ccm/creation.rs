@@ -36,9 +36,8 @@ pub async fn one(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
         each.extend(Times { begin: None, made, published }.each());
     }
     let slowest = each.iter().max().copied().unwrap_or_default();
-    told.tell(
-        Figure::seconds("fast: one Service, made to published, median of 20", middle(each)).below(0.06).go("1.09 s"),
-    );
+    let one = Figure::seconds("fast: one Service, made to published, median of 20", middle(each.clone())).of(&each);
+    told.tell(one.below(0.06).go("1.09 s"));
     told.tell(Figure::seconds("fast: the same, slowest of 20", slowest));
 
     theatre.stage.wait_until_quiet().await?;
@@ -160,8 +159,10 @@ pub async fn real(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> {
         theatre.publish(&names("new", 3), 3).await
     };
     let (gone, new) = tokio::try_join!(deletions, new)?;
-    let slowest = new.each().into_iter().max().unwrap_or_default();
-    told.tell(Figure::seconds("real: 3 new Services while 50 deletions wait, slowest", slowest).below(2.5).go("last"));
+    let each = new.each();
+    let slowest = each.iter().max().copied().unwrap_or_default();
+    let new = Figure::seconds("real: 3 new Services while 50 deletions wait, slowest", slowest).of(&each);
+    told.tell(new.below(2.5).go("last"));
     told.tell(Figure::seconds("real: the 50 deletions meanwhile", gone));
     Ok(())
 }
@@ -179,9 +180,10 @@ pub async fn backlog(ccm_args: &[String], told: &mut Results<'_>) -> Result<()> 
         theatre.publish(&[name], 1).await?;
         each.push(begin.elapsed());
     }
-    let slowest = each.into_iter().max().unwrap_or_default();
+    let slowest = each.iter().max().copied().unwrap_or_default();
     told.tell(
         Figure::seconds("real: a new Service while 500 wait after a restart, slowest of 4", slowest)
+            .of(&each)
             .below(2.0)
             .go("416 s"),
     );

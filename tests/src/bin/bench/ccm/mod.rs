@@ -28,6 +28,9 @@ pub struct Figure {
     pub bound: Option<f64>,
     /// Whether it did.
     pub holds: bool,
+    /// The values in seconds of which this is the median or the largest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub values_s: Vec<f64>,
     /// The Go provider 0.2.7 on the same kind of machine.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub go_provider: &'static str,
@@ -41,6 +44,7 @@ impl Figure {
             unit,
             bound: None,
             holds: true,
+            values_s: Vec::new(),
             go_provider: "",
         }
     }
@@ -51,6 +55,12 @@ impl Figure {
 
     fn count(what: impl Into<String>, count: usize) -> Self {
         Self::new(what, f64::from(u32::try_from(count).unwrap_or(u32::MAX)), "")
+    }
+
+    /// Chosen from these.
+    fn of(mut self, values: &[std::time::Duration]) -> Self {
+        self.values_s = values.iter().map(|value| (value.as_secs_f64() * 1000.0).round() / 1000.0).collect();
+        self
     }
 
     /// Less than this.

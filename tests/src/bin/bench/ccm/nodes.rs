@@ -105,8 +105,8 @@ async fn moving(theatre: &Theatre, names: &[String], told: &mut Results<'_>) -> 
         }
         each.push(begin.elapsed());
     }
-    told.tell(
-        Figure::seconds("a VM's address changes: Node updated, median of 5", middle(each)).below(1.0).go("5 min poll"),
-    );
+    let median = middle(each.clone());
+    let changed = Figure::seconds("a VM's address changes: Node updated, median of 5", median).of(&each);
+    told.tell(changed.below(1.0).go("5 min poll"));
     Ok(())
 }

@@ -1,0 +1,318 @@
+"""The tables of docs/performance.md and the README, as functions of the data in docs/data: figures/STEP.json, what benchmarks wrote;
+earlier.json, rows of builds before that cannot be had again, until their steps have data; peers.json, what others were measured at."""
+
+import json
+from statistics import median_low
+
+
+class Data:
+    """What was measured, and what builds it came from: the newest one is the page's, rows of another are marked."""
+
+    def __init__(self, directory):
+        self.steps = {file.stem: json.loads(file.read_text()) for file in sorted((directory / "figures").glob("*.json"))}
+        self.earlier = json.loads((directory / "earlier.json").read_text())
+        self.peers = json.loads((directory / "peers.json").read_text())
+        origins = [step["origin"] for step in self.steps.values()]
+        self.commit = max(origins, key=lambda origin: origin["date"])["commit"] if origins else None
+
+    def report(self, step):
+        return self.steps[step]["report"] if step in self.steps else None
+
+
+def condition(origin):
+    machine, load = origin["machine"], origin["load"]
+    return (f"commit {origin['commit']}, {origin['date'][:10]}, {'fewer runs, ' if origin['quick'] else ''}other work took"
+            f" {load['busy_percent_before']:.0f} % of the {machine['cores']} cores before it began")
+
+
+class Marks:
+    """Letters for what is not of the page's build, explained below the table."""
+
+    def __init__(self):
+        self.texts = []
+
+    def of(self, text):
+        if text not in self.texts:
+            self.texts.append(text)
+        return f" ({chr(ord('a') + self.texts.index(text))})"
+
+    def lines(self):
+        return ["", *(f"* ({chr(ord('a') + n)}) {text}." for n, text in enumerate(self.texts))] if self.texts else []
+
+
+def table(data, name, heads, rows):
+    """`rows` are (steps, function of their reports that gives the cells after the title or None, title). What has no data is taken from
+    the earlier rows, which name the steps that take their place."""
+    marks, out = Marks(), []
+    earlier = [row for row in data.earlier["rows"] if row["table"] == name and any(step not in data.steps for step in row["steps"])]
+    for steps, cells, title in rows:
+        reports = [data.report(step) for step in steps]
+        found = cells(*reports) if all(report is not None for report in reports) else None
+        if found is None:
+            for row in [row for row in earlier if set(row["steps"]) & set(steps)]:
+                earlier.remove(row)
+                text = f"an earlier build: commit {row['commit']}, {row['date']}, {row['conditions']}"
+                out.append([row["cells"][0] + marks.of(text), *row["cells"][1:]])
+            continue
+        others = [data.steps[step]["origin"] for step in steps if data.steps[step]["origin"]["commit"] != data.commit]
+        mark = "".join(marks.of(condition(origin)) for origin in others[:1])
+        for row in found if isinstance(found[0], list) else [[title, *found]]:
+            out.append([row[0] + mark, *row[1:]])
+    lines = ["| " + " | ".join(heads) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
+    lines += ["| " + " | ".join(row + [""] * (len(heads) - len(row))) + " |" for row in out]
+    return lines + marks.lines()
+
+
+def taken(data):
+    """What the page's figures were taken from."""
+    origins = [step["origin"] for step in data.steps.values() if step["origin"]["commit"] == data.commit]
+    if not origins:
+        return ["No figure of the present build has been taken yet; `make figures` takes them. Until then the rows below are of earlier builds, and say which."]
+    machine, busy = origins[0]["machine"], max(origin["load"]["busy_percent_before"] for origin in origins)
+    quick = any(origin["quick"] for origin in origins)
+    return [
+        f"Rows without a mark are of commit {data.commit}, {min(o['date'] for o in origins)[:10]}"
+        f"{', with fewer runs than usual (`--quick`)' if quick else ''}: {machine['cores']} cores, {machine['memory_gb']} GB, Linux"
+        f" {machine['kernel']}, {machine['system']}. Before each of them began, other work took at most {busy:.0f} % of the processors."
+    ]
+
+
+def s(ms, digits=2):
+    return f"{ms / 1000:.{digits}f} s" if ms >= 100 else f"{ms:.0f} ms" if ms else "0"
+
+
+def middle(values, text=s):
+    return f"{text(median_low(values))} ({text(max(values))})"
+
+
+def held(value, bound):
+    return "" if bound is None or value < bound else " **missed**"
+
+
+def peer(data, name):
+    return data.peers[name]["text"] if name else ""
+
+
+ANNOUNCER = [  # case, title, bound as text, the same of the gap's median in ms, peer
+    ("power-loss", "node power loss, default timers", "< 0.3 s", 300, "power-loss"),
+    ("power-loss-fast", "node power loss, `fast` profile", "< 0.18 s", 180, None),
+    ("kill", "announcer killed, restarted after 2 s", "0 lost", None, "kill"),
+    ("terminate", "graceful stop with a successor", "< 50 ms, 0 lost", 50, "terminate"),
+    ("terminate-alone", "SIGTERM on a one-node cluster", "0 lost", None, None),
+    ("owner-without-api", "owner alone loses the API for 60 s", "< 100 ms, two answer < 50 ms", 100, "owner-without-api"),
+    ("nobody-has-api", "API server down for all for 60 s", "0 lost", None, "nobody-has-api"),
+    ("new-service", "address set to first ARP answer", "< 100 ms", 100, "new-service"),
+    ("dhcp-power-loss", "DHCP address, node power loss, same MAC", "< 0.5 s", 500, "dhcp-power-loss"),
+    ("pause-300", "owner's machine stands still for 0.3 s", "two answer < 50 ms", None, None),
+    ("pause-1000", "… for 1 s", "two answer < 50 ms", None, None),
+    ("pause-3000", "… for 3 s", "two answer < 50 ms", None, None),
+    ("power-loss-spread", "node power loss, endpoints on all nodes", "none", None, None),
+    ("power-loss-etcd", "node power loss with the leader of three etcd members", "none", None, None),
+]
+
+
+def announcer(data):
+    def row(case, title, bound, limit, name):
+        def cells(report):
+            runs = next((found["runs"] for found in report["cases"] if found["case"] == case), [])
+            if not runs:
+                return None
+            gaps = [run["gap_ms"] if run["lost"] or run["http_ms"] is not None else 0 for run in runs]
+            lost = "" if runs[0]["http_ms"] is not None else middle([run["lost"] for run in runs], str)
+            gap = middle(gaps) + held(median_low(gaps), limit)
+            if runs[0]["http_ms"] is not None:
+                gap += f"; first HTTP reply {middle([run['http_ms'] for run in runs])}"
+            wrong = " **missed**" if bound.endswith("0 lost") and any(run["lost"] for run in runs) else ""
+            return [bound, str(len(runs)), gap, lost + wrong, s(max(run["double_ms"] for run in runs)), peer(data, name)]
+        return [f"announcer-{case}"], cells, title
+    heads = ["case", "bound (median)", "runs", "gap, median (max)", "lost, median (max)", "two answer, max", "kube-vip 1.2.3, measured elsewhere"]
+    return table(data, "announcer", heads, [row(*line) for line in ANNOUNCER])
+
+
+def vips(data):
+    def rows(report):
+        many = report["many"]
+        if not many:
+            return None
+        def times(key, field):
+            return middle([one[field] for one in many[key]])
+        runs = len(many["made"])
+        out = [
+            ["made at once: the last Service is there", "none", times("made", "created_ms"), ""],
+            ["… the median address answers", "none", times("made", "median_ms"), ""],
+            ["… all answer", "< 5 s", times("made", "all_ms") + held(median_low([one["all_ms"] for one in many["made"]]), 5000), peer(data, "200-made")],
+        ]
+        for key, name in (("spread", "spread"), ("on_one", "after the power losses")):
+            rest = many[key]
+            where = f"{name}, {', '.join(str(count) for count in rest['addresses'])} addresses"
+            out += [
+                [f"at rest, {where}: broadcasts per minute", "0", f"{rest['broadcasts_per_minute']:.0f}", peer(data, "200-broadcasts") if key == "spread" else ""],
+                ["… requests to the API per second, all nodes", "< 3", f"{rest['requests_per_second']:.2f}", peer(data, "200-requests") if key == "spread" else ""],
+                ["… RSS of each announcer", "< 15 MB", ", ".join(f"{mb:.1f}" for mb in rest["rss_mb"]) + " MB" + held(max(rest["rss_mb"]), 15), peer(data, "200-rss") if key == "spread" else ""],
+                ["… processor of each, of one core", "< 1 %", ", ".join(f"{cpu:.2f}" for cpu in rest["cpu_percent"]) + " %" + held(max(rest["cpu_percent"]), 1), peer(data, "200-cpu") if key == "spread" else ""],
+            ]
+        counts = ", ".join(str(one["count"]) for one in many["moved"])
+        out += [[f"power loss of a node with {counts} addresses: the first answers again", "none", times("moved", "first_ms"), ""],
+                ["… the median", "none", times("moved", "median_ms"), ""], ["… the last", "none", times("moved", "last_ms"), ""]]
+        out[0][0] += f" ({runs} runs; median, in brackets the longest)"
+        return out
+    return table(data, "200-vips", ["what", "bound", "measured", "kube-vip 1.2.3, measured elsewhere"], [(["announcer-200-vips"], rows, "")])
+
+
+def long_runs(data):
+    def renew(report):
+        found = report["renew"]
+        return found and [f"{found['kept']} of {found['services']} addresses kept; the server heard {found['requests']} requests, {found['discovers']} DISCOVER"
+                          f" and sent {found['naks']} NAK; {found['lost']} of {found['asked']} requests of a client lost"]
+    def soak(report):
+        found = report["soak"]
+        return found and [f"{found['minutes']:.0f} minutes, cores busy for {found['busy_percent']:.0f} %: {found['failovers']} changes of owner, {found['probes']['bursts']}"
+                          f" suspicions, {found['probes']['unanswered']} of {found['probes']['asked']} questions not answered in time; {found['lost']} of"
+                          f" {found['asked']} requests of a client lost, longest gap {s(found['longest_gap_ms'])}"]
+    rows = [(["announcer-dhcp-renew"], renew, "10 leases over ten times their life of 120 s (`--only announcer-dhcp-renew`)"),
+            (["announcer-soak"], soak, "6 addresses while every core is busy (`--only announcer-soak`)")]
+    return table(data, "long", ["what", "measured"], rows)
+
+
+def quantiles(found):
+    return f"{s(found['median_ms'])} ({s(found['max_ms'])})" if found else "-"
+
+
+def demo(data):
+    def series(key, field):
+        def cells(report):
+            found = report["figures"][key] if "figures" in report else report.get(key)
+            return found and [s(found[field]), f"median of {len(found['samples'])}"]
+        return cells
+    def outage(key):
+        def cells(report):
+            found = report["figures"][key] if "figures" in report else report.get(key)
+            return found and [f"{s(found['gap_ms'])} ({found['lost']} of {found['sent']} requests lost)" if found["lost"] else f"0 of {found['sent']} requests lost",
+                              f"one run; the prober itself stood still for {s(found['prober_stall_ms'])} of it" if found["lost"] else "one run"]
+        return cells
+    def processes(report):
+        found = (report["figures"] if "figures" in report else report)["processes"]
+        return found and [[f"{one['name']} on {one['node']}: memory, processor", f"{one['rss_mb']:.1f} MB, {one['cpu_ms']} ms", f"after {one['up_s']} s"] for one in found]
+    def binary(report):
+        return [f"{(report['figures'] if 'figures' in report else report)['binary_bytes'] / 1e6:.1f} MB", "`make release`"]
+    one = [("pool Service: created to address in its status", series("pool", "median_address_ms")),
+           ("pool Service: created to first HTTP reply, kube-proxy's `minSyncPeriod` 100 ms", series("pool", "median_reply_ms")),
+           ("DHCP Service: to address", series("dhcp", "median_address_ms")), ("DHCP Service: to first HTTP reply", series("dhcp", "median_reply_ms")),
+           ("announcer killed (SIGKILL) and restarted", outage("announcer_killed")), ("owner node loses power, longest gap", outage("failover")),
+           ("processes", processes), ("binary, static", binary)]
+    return table(data, "demo", ["figure", "value", "how"], [(["demo"], cells, title) for title, cells in one])
+
+
+def services(data):
+    def creation(report, title):
+        found = report["parts"][0].get("creation")
+        return found and [title, quantiles(found["address"]), quantiles(found["announced"]), quantiles(found["reply"]), str((found["address"] or {}).get("samples", 0))]
+    def row(step, title):
+        return [step], (lambda report: [row] if (row := creation(report, title)) else None), title
+    rows = [row("bench-pool-1-default-proxy", "pool, kube-proxy as it is shipped (`minSyncPeriod` 1 s)"),
+            row("bench-pool-1", "pool, `minSyncPeriod` 100 ms"), row("bench-dhcp-1", "DHCP, `minSyncPeriod` 100 ms"),
+            row("bench-real-100", "100 pool Services at once, at a real host's pace")]
+    return table(data, "services", ["one new Service", "to the address in its status", "to the first announcement", "to the first HTTP reply", "runs"], rows)
+
+
+CCM = ["ccm-one", "ccm-fast-100", "ccm-fast-1000", "ccm-real", "ccm-backlog", "ccm-healthy-500", "ccm-outage", "ccm-pools", "ccm-nodes-1000"]
+
+
+def with_unit(value, unit):
+    return f"{value:g} {unit}".strip()
+
+
+def ccm(data):
+    def cells(report):
+        out = []
+        for part in report["parts"]:
+            for figure in part.get("figures", []):
+                bound = with_unit(figure["bound"], figure["unit"]) if "bound" in figure else "none"
+                wrong = "" if figure["holds"] else " **missed**"
+                out.append([figure["what"], bound, with_unit(round(figure["value"], 2), figure["unit"]) + wrong, figure.get("go_provider", "")])
+        return out or None
+    return table(data, "ccm", ["case", "bound", "measured", "Go provider 0.2.7, measured elsewhere"], [([step], cells, "") for step in CCM])
+
+
+PROMISES = {"global": "sim-global", "service": "sim-service", "node": "sim-node"}
+
+
+def simulation(data):
+    def mode(name):
+        def cells(report):
+            longest = max(report["longest"].items(), key=lambda one: one[1]["seconds"], default=None)
+            rows = [[f"`{name}`", f"{report['seeds']:,}", f"{report['events']:,}", f"{report['moves']:,}", "a broken promise" if report["broken"] else "none broken",
+                     "; ".join(f"{promise} {found['seconds']:.2f} s" for promise, found in sorted(report["longest"].items())) if longest else ""]]
+            return rows
+        return cells
+    rows = [([step], mode(name), name) for name, step in PROMISES.items()]
+    return table(data, "sim", ["mode", "seeds", "events", "moves of an address", "promises", "the longest time in which it was not so that"], rows)
+
+
+def tests(data):
+    """What clients saw while `make test` broke things: the outages that come nearest to their bounds, or are the longest."""
+    def cells(report):
+        def weight(line):
+            return -(line["outage_ms"] / line["bound_ms"] if line["bound_ms"] else 0), -line["outage_ms"]
+        out = []
+        for line in sorted(report["watches"], key=weight)[:20]:
+            bound = f"< {line['bound_ms']} ms" if line["bound_ms"] else "none"
+            out.append([f"{line['what']} (`{line['program'].rsplit('-', 1)[0]}`)", bound, f"{line['outage_ms']} ms ({line['gap_ms']} ms)",
+                        f"{line['lost']} of {line['sent']}", str(line["late"])])
+        return out or None
+    return table(data, "tests", ["a client that asks every 10 ms, while", "bound", "outage without the machine's stalls (gap)", "lost", "late"],
+                 [(["tests"], cells, "")])
+
+
+def peers(data):
+    rows = [[one["what"], one["who"], one["text"], one["conditions"]] for one in data.peers.values()]
+    return ["| what | who | figure | conditions |", "| --- | --- | --- | --- |", *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+def origin(data):
+    return taken(data)
+
+
+def readme(data):
+    """Rows with figures; what a test asserts, and what is no figure, is text."""
+    def first_reply(untuned, tuned):
+        creation = [report["parts"][0]["creation"]["reply"] for report in (untuned, tuned)]
+        return ["2.5 to 5.1 s, on a busy machine", f"{s(creation[0]['median_ms'])} with kube-proxy as it is shipped, which pauses for 1 s between two updates;"
+                f" {s(creation[1]['median_ms'])} where it pauses for 0.1 s"]
+    def hundred(report):
+        value = next(f["value"] for part in report["parts"] for f in part["figures"] if f["what"].endswith("100 Services at once, all published"))
+        return [peer(data, "real-100"), f"{value:.0f} s"]
+    def power(report):
+        gaps = [run["gap_ms"] for run in report["cases"][0]["runs"]]
+        return [peer(data, "power-loss") + " without an answer", f"{s(median_low(gaps))} (median of {len(gaps)}, at most {s(max(gaps))}): nodes watch each other"
+                " on the wire. Requests that kube-proxy sends to pods of the lost node fail until Kubernetes calls it NotReady, here as there"]
+    def killed(report):
+        runs = report["cases"][0]["runs"]
+        return ["two nodes may answer from then on", f"{sum(r['lost'] for r in runs)} requests lost in {len(runs)} runs: what is its own is adopted, the kernel removes what nobody renews"]
+    def ends(report):
+        runs = report["cases"][0]["runs"]
+        return [peer(data, "terminate") + " without an answer", f"{sum(r['lost'] for r in runs)} requests lost in {len(runs)} runs: the successor announces first"]
+    def text(title, theirs, ours):
+        return [], (lambda: [theirs, ours]), title
+    rows = [
+        (["bench-pool-1-default-proxy", "bench-pool-1"], first_reply, "new pool Service to first reply"),
+        (["ccm-real"], hundred, "100 Services at once, at the pace of a real host"),
+        text("writes per Service by the provider, guest / Harvester", "7 to 11 / 8 to 13", "3 / 2"),
+        text("restart with healthy Services", "writes each object again", "writes nothing"),
+        text("while Harvester is slow or away", "a worker sleeps up to 10 s, then deletes the load balancer", "no worker sleeps, nothing is deleted on failure"),
+        text("why is it pending?", "an error chain", "the host's own reason and what to do, as an Event and a condition"),
+        (["announcer-power-loss"], power, "node loses power"),
+        (["announcer-kill"], killed, "announcer killed"),
+        (["announcer-terminate"], ends, "announcer ends (upgrade, shutdown)"),
+        text("load over the nodes", "one node has all addresses, unless `svc_election`", "spread, each with its own owner (`global` and `svc_election` exist, too)"),
+        text("DHCP renewal", "fails with the shipped rights", "unicast from a packet socket, full RFC 2131; DHCPv6 where a Service asks for `::`"),
+        text("ports of the node behind a VIP", "open with the shipped values", "closed (service security, on by default)"),
+        text("credentials", "a shell script", "`generate-addon`: makes, checks, rotates and revokes them; a new file is used without a restart"),
+        text("BGP, routing tables, egress, UPnP, control plane address", "yes", "no; a kube-vip with `svc_enable=false` can do these beside it"),
+        text("maturity", "years of use", "new: no release, never run on a real Harvester host"),
+    ]
+    return table(data, "readme", ["", "Go provider 0.2.7 + kube-vip 1.2.3, measured elsewhere", "this"], rows)
+
+
+TABLES = {"readme": readme, "origin": origin, "demo": demo, "services": services, "announcer": announcer, "200-vips": vips, "long": long_runs,
+          "tests": tests, "simulation": simulation, "ccm": ccm, "peers": peers}
