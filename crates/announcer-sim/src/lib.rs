@@ -6,7 +6,8 @@
 //! | --- | --- |
 //! | [`scenario`] | what goes wrong in a run, as data |
 //! | [`mod@world`] | the run: events, faults, frames, requests, and who judges them |
-//! | [`checks`] | the promises, and how long each trouble may last |
+//! | [`promises`] | what users are promised: how long each trouble may last |
+//! | [`checks`] | since when each trouble has lasted |
 //! | [`process`] | one life of the announcer: the real engine and the real election, with their surroundings |
 //! | [`kernel`], [`api`] | a node's kernel; the API server |
 //! | [`sabotage`] | broken engines, to see that it bites |
@@ -24,6 +25,7 @@ pub mod api;
 pub mod checks;
 pub mod kernel;
 pub mod process;
+pub mod promises;
 pub mod sabotage;
 pub mod scenario;
 pub mod shrink;

@@ -83,11 +83,7 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     let (netlink, connection) = Netlink::open()?;
     warn_of_obstacles();
 
-    let registry = runtime::metrics::Metrics::new(product);
-    let (metrics, api_metrics, queue_metrics) = registry.register(|registry| {
-        let metrics = Metrics::register(registry, &config.node_name, &config.lease.name, product.version);
-        (metrics, ApiMetrics::register(registry, product), WorkQueueMetrics::register(registry))
-    });
+    let (registry, (metrics, api_metrics, queue_metrics)) = register_metrics(&config, product);
     let api_time = ApiTime::default();
     let settings = Settings::new("guest", product).metrics(&api_metrics).time(Arc::new(api_time.clone()));
     let api = source(&config.api).load(config.api.server.as_deref()).await?;
@@ -159,6 +155,17 @@ pub async fn run(mut config: Config, product: &Product, shutdown: Token) -> Resu
     // Events of the last moments: all recorders are gone by now, so the writer ends when its buffer is empty.
     let _ = tokio::time::timeout(Duration::from_secs(1), events).await;
     Ok(result?)
+}
+
+type Registered = (Metrics, ApiMetrics, WorkQueueMetrics);
+
+fn register_metrics(config: &Config, product: &Product) -> (runtime::metrics::Metrics, Registered) {
+    let registry = runtime::metrics::Metrics::new(product);
+    let registered = registry.register(|registry| {
+        let metrics = Metrics::register(registry, &config.node_name, &config.lease.name, product.version);
+        (metrics, ApiMetrics::register(registry, product), WorkQueueMetrics::register(registry))
+    });
+    (registry, registered)
 }
 
 fn greet(config: &Config) {

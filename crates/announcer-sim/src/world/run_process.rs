@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use announcer_core::VipId;
 use announcer_core::detect::Ask;
-use announcer_core::engine::{Action, ClientStart, Input, WireOp};
+use announcer_core::engine::{Action, ClientStart, DhcpStart, Input, WireOp};
 use announcer_core::frames;
 use announcer_core::network::Family;
+use announcer_core::view::Uid;
 use rand::RngExt;
 
 use super::{Event, World};
@@ -84,7 +85,6 @@ impl World<'_> {
         if self.trace.is_some() && !is_dull(&action) {
             self.note_of(n, || format!("-> {}", short(&action)));
         }
-        let (clock, wall) = (self.clock(n), self.wall(n));
         // As `listen.rs`: what is sent through a socket is answered through it.
         if let Action::Announce { link, address, .. }
         | Action::Probe { link, address, .. }
@@ -116,25 +116,8 @@ impl World<'_> {
                 self.transmit(Some(n), frames::claim(mac, address, to, &payload));
             }
             Action::Listen(links) => self.process(n).listening = links,
-            Action::StartDhcp(uid, ClientStart::V4(mut start)) => {
-                if self.sabotage == Some(Sabotage::NoInitReboot) {
-                    (start.lease, start.requested) = (None, None);
-                }
-                let seed = self.rng.random();
-                let process = self.process(n);
-                let time = process.api_clock.latest(clock, wall);
-                process.clients.start(clock, time, uid, &start, seed);
-                self.rouse(n);
-            }
-            Action::StopDhcp { id: VipId::Dhcp(uid), release } => {
-                let release = release || self.sabotage == Some(Sabotage::ReleaseAtHandOver);
-                let Process { clients, sent, api_clock, .. } = self.process(n);
-                let time = api_clock.earliest(clock, wall);
-                if let Some(stopped) = clients.stop(clock, time, &uid, release, sent) {
-                    self.post(n, Mail::Engine(stopped));
-                }
-                self.send_dhcp(n);
-            }
+            Action::StartDhcp(uid, ClientStart::V4(start)) => self.start_dhcp(n, uid, start),
+            Action::StopDhcp { id: VipId::Dhcp(uid), release } => self.stop_dhcp(n, &uid, release),
             Action::DhcpLink { id: VipId::Dhcp(uid), up } => {
                 self.process(n).clients.link(&uid, up);
                 self.rouse(n);
@@ -150,35 +133,60 @@ impl World<'_> {
                 self.exit(n);
                 return false;
             }
-            action => {
-                let process = self.process(n);
-                let out = &mut process.requests;
-                let said = match action {
-                    Action::Swap(key, swap) => process.swapper.begin(clock, key, swap, out),
-                    Action::Membership(card) => {
-                        process.membership.renew(clock, wall, card, out);
-                        Vec::new()
-                    }
-                    Action::Record(key, record) => {
-                        process.writer.want(&key, record, out);
-                        Vec::new()
-                    }
-                    Action::Forget(key) => {
-                        process.writer.forget(&key);
-                        Vec::new()
-                    }
-                    Action::Campaign(wanted) => {
-                        process.elections.campaign(clock, wall, &wanted, out).into_iter().collect()
-                    }
-                    Action::ReleaseLease => process.elections.release(wall, out),
-                    _ => Vec::new(),
-                };
-                for input in said {
-                    self.post(n, Mail::Engine(input));
-                }
-            }
+            action => self.ask_api(n, action),
         }
         true
+    }
+
+    /// What goes to the API.
+    fn ask_api(&mut self, n: usize, action: Action) {
+        let (clock, wall) = (self.clock(n), self.wall(n));
+        let process = self.process(n);
+        let out = &mut process.requests;
+        let said = match action {
+            Action::Swap(key, swap) => process.swapper.begin(clock, key, swap, out),
+            Action::Membership(card) => {
+                process.membership.renew(clock, wall, card, out);
+                Vec::new()
+            }
+            Action::Record(key, record) => {
+                process.writer.want(&key, record, out);
+                Vec::new()
+            }
+            Action::Forget(key) => {
+                process.writer.forget(&key);
+                Vec::new()
+            }
+            Action::Campaign(wanted) => process.elections.campaign(clock, wall, &wanted, out).into_iter().collect(),
+            Action::ReleaseLease => process.elections.release(wall, out),
+            _ => Vec::new(),
+        };
+        for input in said {
+            self.post(n, Mail::Engine(input));
+        }
+    }
+
+    fn start_dhcp(&mut self, n: usize, uid: Uid, mut start: DhcpStart) {
+        if self.sabotage == Some(Sabotage::NoInitReboot) {
+            (start.lease, start.requested) = (None, None);
+        }
+        let (clock, wall) = (self.clock(n), self.wall(n));
+        let seed = self.rng.random();
+        let process = self.process(n);
+        let time = process.api_clock.latest(clock, wall);
+        process.clients.start(clock, time, uid, &start, seed);
+        self.rouse(n);
+    }
+
+    fn stop_dhcp(&mut self, n: usize, uid: &Uid, release: bool) {
+        let (clock, wall) = (self.clock(n), self.wall(n));
+        let release = release || self.sabotage == Some(Sabotage::ReleaseAtHandOver);
+        let Process { clients, sent, api_clock, .. } = self.process(n);
+        let time = api_clock.earliest(clock, wall);
+        if let Some(stopped) = clients.stop(clock, time, uid, release, sent) {
+            self.post(n, Mail::Engine(stopped));
+        }
+        self.send_dhcp(n);
     }
 
     /// What the DHCP clients have said leaves through their interfaces, while they are there.

@@ -1,0 +1,189 @@
+//! What users are promised: how long each kind of trouble may last, and why no shorter.
+
+use std::time::Duration;
+
+use announcer_core::ElectionMode;
+
+use crate::scenario::{Scenario, ServerFault};
+
+/// Something that may last for a while, and no longer. Nodes and addresses are counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// These nodes run, hear each other, and both answer for this address; the wire has told them so, or will.
+    Split(usize, usize, usize),
+    /// The same where the former owner was told on the wire once, when it could not hear: only the API tells it again.
+    Torn(usize, usize, usize),
+    /// The same where one of them has not seen yet that the Service was deleted and made anew.
+    Unproven(usize, usize, usize),
+    /// The same where one of them has handed it over and did not hear the other then.
+    Lingering(usize, usize, usize),
+    /// The same for the leased address of a Service, which has one MAC on all nodes.
+    SplitLease(usize, usize, usize),
+    /// This node has an address for this Service that the DHCP server has never leased to it, or not for so long.
+    Unleased(usize, usize),
+    /// The DHCP server has refused this node, which hears it, the address that it has for this Service.
+    Refused(usize, usize),
+    /// Nobody answers for this address, and a node is there that could.
+    Unanswered(usize),
+    /// The same where the owner and both of its successors are ill.
+    Orphaned(usize),
+    /// The same where a stranger answers for it.
+    Contested(usize),
+    /// This node, which is well, has an address of a Service that is gone.
+    LeftBehind(usize),
+    /// The process on this node is dead or hangs, and its addresses are still there.
+    Unfenced(usize),
+    /// This node answers for this address, which another one may serve and this one may not.
+    Misplaced(usize, usize),
+    /// This node, which is well, says something else of itself, in its membership Lease.
+    Misjudged(usize),
+    /// This node answers while a kube-vip holds the Lease for all Services.
+    BesideKubeVip(usize),
+    /// These nodes both believe to hold the Lease.
+    TwoLeaders(usize, usize),
+}
+
+impl Trouble {
+    /// The promise that it breaks.
+    pub fn promise(self) -> &'static str {
+        match self {
+            Self::Split(..) => "two nodes that hear each other do not answer for one address",
+            Self::Torn(..) => "two nodes that see the API do not answer for one address",
+            Self::Unproven(..) => "two nodes do not answer for the address of a Service that was made anew",
+            Self::Lingering(..) => "what was handed over out of hearing is served for a last moment only",
+            Self::SplitLease(..) => "two nodes that hear each other do not use one lease",
+            Self::Unleased(..) => "a leased address is used as long as it is leased",
+            Self::Refused(..) => "a leased address is given up when the server refuses it",
+            Self::Unanswered(_) => "an address with a healthy node is answered",
+            Self::Orphaned(_) => "an address with a healthy node is answered, once Leases have expired",
+            Self::Contested(_) => {
+                "an address for which a stranger answers is answered by us, once its owner's Lease has run out"
+            }
+            Self::LeftBehind(_) => "nothing is left behind",
+            Self::Unfenced(_) => "addresses do not outlive their process",
+            Self::Misplaced(..) => "an address is where it may be served",
+            Self::Misjudged(_) => "what a node says of itself is so",
+            Self::BesideKubeVip(_) => "a living kube-vip is left alone",
+            Self::TwoLeaders(..) => "one node at a time holds the Lease",
+        }
+    }
+}
+
+/// How long each may last in one run. The figures are what the protocol needs, plus what the model takes for the way:
+/// up to 0.3 ms for a frame (20 ms more in a storm), up to 0.5 ms for each request to the kernel, up to 30 ms for a
+/// watch event, up to 20 ms for a request and its answer, and up to [`Scenario::busy_us`] whenever a process has to
+/// wake.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    node_mode: bool,
+    /// Lease duration, renew deadline, retry period.
+    lease: [Duration; 3],
+    /// A process wakes.
+    late: Duration,
+    /// A swap reads and writes, and so does what it follows: a renewal, or a record.
+    api: Duration,
+    /// A list that broke off begins anew within a second and its way back.
+    relisted: Duration,
+    fence: Duration,
+    addresses: u32,
+    frames_are_lost: bool,
+    /// The DHCP server is silent or slow, refuses, or gives leases away.
+    server_is_ill: bool,
+}
+
+const fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// The kernel counts whole seconds, and is up to 0.3 s late.
+const KERNEL: Duration = ms(310);
+
+impl Limits {
+    /// For this run.
+    pub fn of(scenario: &Scenario) -> Self {
+        let late = Duration::from_micros(scenario.busy_us);
+        let ill = [ServerFault::Silent, ServerFault::Slow, ServerFault::Refuses, ServerFault::GivesAway];
+        Self {
+            node_mode: scenario.mode == ElectionMode::Node,
+            lease: scenario.lease.map(seconds),
+            late,
+            api: 4 * scenario.api_late(),
+            relisted: ms(1050) + late,
+            fence: scenario.fence(),
+            addresses: u32::try_from(scenario.services.len()).expect("there are few"),
+            frames_are_lost: scenario.loss > 0.0,
+            server_is_ill: ill.iter().any(|fault| scenario.has(*fault)),
+        }
+    }
+
+    /// For this trouble.
+    pub fn limit(&self, trouble: Trouble) -> Duration {
+        let Self { late, api, relisted, .. } = *self;
+        let [duration, deadline, retry] = self.lease;
+        match trouble {
+            Trouble::Split(..) => self.split(),
+            // The claims of the new owner carry a tag that the old one cannot prove: it hears the announcement, which
+            // waits for the status for up to a second, and reads the record.
+            Trouble::Unproven(..) => api + seconds(1) + ms(150) + 3 * late + self.if_lost(ms(540)),
+            // From when the former owner learns that the record is written; the claims go to those whom the records
+            // have named.
+            Trouble::Lingering(..) => api + seconds(2) + relisted + ms(500) + 3 * late,
+            // The address is on the macvlan before that is up; then the client begins, says that it goes on with the
+            // lease, and the kernel is asked again, before anything is claimed.
+            Trouble::SplitLease(..) => self.split() + 3 * late + ms(5),
+            // Leases end by the asker's count, before the server thinks so.
+            Trouble::Unleased(..) => KERNEL + late,
+            Trouble::Refused(..) => 3 * late + ms(20),
+            // A request that was under way is given up after half the deadline; then the Lease is read each retry
+            // period. The old one believes in it for the renew deadline, the new one waits for the longer duration; with a
+            // clock that has stood still it is told by the API.
+            Trouble::Torn(..) | Trouble::TwoLeaders(..) => api + deadline / 2 + retry + retry / 5 + ms(100) + late,
+            // Node mode's worst: a process that has just started needs five seconds to suspect an owner that it has
+            // never heard (R5), and detection, swap and the kernel 0.3 s; a swap that fails is tried again.
+            Trouble::Unanswered(_) if self.node_mode => seconds(7) + api,
+            // The Lease expires, and is read each 1 to 2.2 retry periods.
+            Trouble::Unanswered(_) => duration + retry.mul_f64(2.2) + seconds(1) + api,
+            // R8: the Leases of those in line expire first, counted from a renewal of our own that has come back. A
+            // majority that is cut off keeps it until its own cards show that it hears fewer hosts: 13 s, and a
+            // renewal.
+            Trouble::Orphaned(_) => (duration + seconds(7)).max(seconds(17 + 7)) + duration / 3 + api,
+            // decisions.md 24: five seconds after the Lease has run out, counted from a renewal of our own; and the
+            // wait for whoever comes first.
+            Trouble::Contested(_) => duration + duration / 3 + seconds(5) + seconds(7) + api,
+            Trouble::LeftBehind(_) => relisted + ms(100) + 2 * late,
+            Trouble::Unfenced(_) => self.fence + KERNEL,
+            // From when another node has said that it may serve: what makes it so is seen in the watch, the successor
+            // is written, sees that, and announces. One that gets no lease is waited for as long as for one that is not
+            // heard.
+            Trouble::Misplaced(..) => {
+                let lease = if self.server_is_ill { seconds(2) } else { Duration::ZERO };
+                api + relisted + ms(500) + 6 * late + lease
+            }
+            // A write that was under way is given up after three seconds, and done again after one.
+            Trouble::Misjudged(_) => api + seconds(4) + ms(100) + 3 * late,
+            // decisions.md 19.
+            Trouble::BesideKubeVip(_) => seconds(2) + relisted + ms(100) + 2 * late,
+        }
+    }
+
+    fn split(&self) -> Duration {
+        if self.node_mode {
+            // decisions.md 23: a claim comes every 50 ms until the former owner has heard one, then of each of its
+            // addresses within 10, or in turn of those for which it is silent. Both processes have to wake, the former
+            // owner's kernel has to do it. In a storm each claim may be lost: eight in a row never are.
+            ms(50) * self.addresses + ms(10) + ms(5) + 3 * self.late + self.if_lost(ms(50) * 8 + ms(40))
+        } else {
+            // decisions.md 23: without a tag, 150 ms: the announcements come after 0, 20, 60, 150 and 500 ms, and in
+            // a storm the last one counts.
+            3 * self.late + if self.frames_are_lost { ms(540) } else { ms(150) }
+        }
+    }
+
+    fn if_lost(&self, more: Duration) -> Duration {
+        if self.frames_are_lost { more } else { Duration::ZERO }
+    }
+}

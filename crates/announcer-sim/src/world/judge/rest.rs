@@ -1,0 +1,73 @@
+//! What is looked at over a whole run: that nothing flaps, that all comes to rest, that nothing is left at the end.
+
+use super::{Vip, World};
+use crate::scenario::{Fault, Kind, REST};
+
+impl World<'_> {
+    pub(super) fn check_rest(&mut self) {
+        // Where the network falls in two, each half misses the owner, takes the address back, and waits for longer each time
+        // before it does so again.
+        let halves = |fault: &Fault| if matches!(fault.kind, Kind::Split(_)) { fault.lasts.as_secs() / 20 } else { 0 };
+        let faults: u64 = self.scenario.faults.iter().map(|fault| 1 + halves(fault)).sum();
+        let limit = 2 + 3 * faults + if self.scenario.has_weather() { 6 } else { 0 };
+        // Each time it may go back where it belongs.
+        let limit = if self.scenario.fail_back { 2 * limit } else { limit };
+        if let Some(index) = self.judge.moves.iter().position(|moves| *moves > limit) {
+            let (address, moves) = (self.judge.addresses[index].0, self.judge.moves[index]);
+            self.broken("an address does not flap", format!("{address} moved {moves} times"));
+        }
+        // The last seconds before the Services are deleted: nothing moves and nothing is written.
+        let deletion = self.scenario.deletion;
+        if self.now < deletion.saturating_sub(REST) || self.now >= deletion {
+            return;
+        }
+        let (moves, writes) = (self.judge.moves.iter().sum::<u64>(), self.api.service_writes);
+        match self.judge.at_rest {
+            None => {
+                let (more_moves, more_writes) = self.bearable_at_rest();
+                self.judge.at_rest = Some((moves + more_moves, writes + more_writes));
+                for index in 0..self.judge.addresses.len() {
+                    let (address, nodes) = (self.judge.addresses[index].0, self.judge.answering[index].len());
+                    let lost = matches!(address, Vip::Leased(service) if self.lease_is_due_to_change(service));
+                    if nodes != 1 && !lost {
+                        let seen = format!("{nodes} answer for {address}");
+                        self.broken("when all is well, one node answers for each address", seen);
+                    }
+                }
+            }
+            Some((most_moves, most_writes)) => {
+                if moves > most_moves || writes > most_writes {
+                    let seen = format!(
+                        "{} moves and {} writes too many",
+                        moves.saturating_sub(most_moves),
+                        writes.saturating_sub(most_writes)
+                    );
+                    self.broken("when all is well, nothing is written and nothing moves", seen);
+                }
+            }
+        }
+    }
+
+    /// Moves and writes that are nobody's fault. The end of a lease is written again when it has moved far enough. A server
+    /// that has lost its book, or given an address away, says so when it is asked for that lease, or never: then the lease
+    /// ends, long after everything else has come to rest. The kernel, which counts whole seconds, drops the address a moment
+    /// before; a successor may find the owner silent for it, and one of them writes the next lease, annotations and status.
+    fn bearable_at_rest(&self) -> (u64, u64) {
+        let of = |service| if self.lease_is_due_to_change(service) { (1, 4) } else { (0, 1) };
+        self.scenario.leasing().map(of).fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1))
+    }
+
+    /// The Services are gone, and so is the time that any kernel keeps an address for a dead process.
+    pub(in crate::world) fn check_end(&mut self) {
+        if self.judge.violation.is_some() {
+            return;
+        }
+        for n in 0..self.nodes.len() {
+            let marked = self.nodes[n].kernel.marked();
+            if !marked.is_empty() {
+                let seen = format!("{} still has {marked:?} at the end", self.nodes[n].name);
+                self.broken("nothing is left behind", seen);
+            }
+        }
+    }
+}

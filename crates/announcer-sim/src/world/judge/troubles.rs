@@ -1,0 +1,245 @@
+//! What is not as it should be at a moment. How long each may last, `checks.rs` says.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use announcer_core::ElectionMode;
+use announcer_core::ownership::node::Card;
+
+use super::{Vip, World};
+use crate::api::{key, uid};
+use crate::process::Process;
+use crate::promises::Trouble;
+
+/// Who has handed an address over serves it for two seconds, from when he learns that the API has taken it.
+const JUST: Duration = Duration::from_secs(4);
+
+impl World<'_> {
+    pub(super) fn troubles(&self) -> Vec<Trouble> {
+        let mut troubles = Vec::new();
+        let well: Vec<bool> = (0..self.nodes.len()).map(|n| self.is_well(n)).collect();
+        let kube_vip = self.kube_vip.is_some_and(|(_, until)| until > self.now);
+        for (index, answering) in self.judge.answering.iter().enumerate() {
+            let nodes: Vec<(usize, Duration)> = answering.iter().map(|(n, since)| (*n, *since)).collect();
+            for (at, a) in nodes.iter().enumerate() {
+                troubles.extend(nodes[at + 1..].iter().filter_map(|b| self.split(*a, *b, index)));
+                if kube_vip && well[a.0] {
+                    troubles.push(Trouble::BesideKubeVip(a.0));
+                }
+                if well[a.0] && self.is_misplaced(a.0, index, &well) {
+                    troubles.push(Trouble::Misplaced(a.0, index));
+                }
+            }
+            if !kube_vip {
+                troubles.extend(self.missed(index, &well));
+            }
+        }
+        for n in 0..self.nodes.len() {
+            if well[n] && self.is_misjudged(n) {
+                troubles.push(Trouble::Misjudged(n));
+            }
+            if well[n] && self.has_too_much(n) {
+                troubles.push(Trouble::LeftBehind(n));
+            }
+            let unleased = self.scenario.leasing().filter(|service| self.is_unleased(n, *service));
+            troubles.extend(unleased.map(|service| Trouble::Unleased(n, service)));
+            let node = &self.nodes[n];
+            if !node.runs() && node.paused == 0 && !node.left_in_order && node.kernel.ours().next().is_some() {
+                troubles.push(Trouble::Unfenced(n));
+            }
+            for other in n + 1..self.nodes.len() {
+                let leads = |n: usize| well[n] && self.nodes[n].process.as_ref().is_some_and(Process::leads);
+                if leads(n) && leads(other) {
+                    troubles.push(Trouble::TwoLeaders(n, other));
+                }
+            }
+        }
+        let refused = self.dhcp.refusals.iter().filter(|refusal| self.is_refused(refusal));
+        troubles.extend(refused.map(|refusal| Trouble::Refused(refusal.node, refusal.service)));
+        troubles
+    }
+
+    /// Everything that can be wrong between a node and the others is right.
+    pub(super) fn is_well(&self, n: usize) -> bool {
+        let node = &self.nodes[n];
+        node.runs()
+            && !node.is_stopping()
+            && self.reaches_api(n)
+            && node.api_slow == 0
+            && node.stale == 0
+            && node.mute == 0
+            && node.deaf == 0
+            && if self.scenario.mode == ElectionMode::Node {
+                self.splits.values().all(|group| !group.contains(&n))
+            } else {
+                self.splits.is_empty()
+            }
+            && !(self.stormy() && self.scenario.has_weather())
+    }
+
+    /// It may serve this address, as far as it is known outside of the node.
+    fn may_serve(&self, n: usize, index: usize) -> bool {
+        let node = &self.nodes[n];
+        let services = &self.judge.addresses[index].1;
+        let serves =
+            |service: &usize| self.scenario.services[*service].local.is_none() || self.endpoints[*service].contains(&n);
+        match self.scenario.mode {
+            ElectionMode::Global => true,
+            ElectionMode::Service => services.iter().all(serves),
+            // What else is wrong with a node makes others better, and this one not useless.
+            ElectionMode::Node => node.shut_out == 0 && services.iter().all(serves),
+        }
+    }
+
+    /// It was not ready for ten seconds, which it could see, and not many were so together.
+    fn counts_unready(&self, n: usize) -> bool {
+        let unready = self.nodes.iter().filter(|node| node.unready_since.is_some()).count();
+        let many = unready >= 2 && unready * 2 >= self.nodes.len();
+        let seen = |since| self.judge.well_since.get(&n).is_some_and(|well| *well <= since);
+        let since = self.nodes[n].unready_since.filter(|since| seen(*since));
+        let counts = since.is_some_and(|since| self.now >= since + Duration::from_secs(10));
+        counts && !many && self.now >= self.storm_until && self.nodes[n].deceived_at.is_none()
+    }
+
+    /// The same, and it may begin to.
+    fn may_begin(&self, n: usize, index: usize) -> bool {
+        self.nodes[n].honours.as_ref().is_none_or(|(_, until)| *until <= self.clock(n)) && self.may_serve(n, index)
+    }
+
+    /// What is wrong with a node, the worse the greater. `begins`: for an address that it does not have yet.
+    fn defects(&self, n: usize, begins: bool) -> (bool, bool, bool) {
+        let node = &self.nodes[n];
+        (node.proxy_ill > 0, self.counts_unready(n), begins && node.cordoned > 0)
+    }
+
+    /// Its card says something else than is so, as after an outage of the API: others decide by that.
+    fn is_misjudged(&self, n: usize) -> bool {
+        let node = &self.nodes[n];
+        let yields = node.honours.as_ref().is_some_and(|(_, until)| *until > self.clock(n));
+        let is_so = |card: &Card| {
+            card.serving == (node.proxy_ill == 0) && card.yields == yields && !card.leaving && !card.links.is_empty()
+        };
+        self.scenario.mode == ElectionMode::Node && !self.api.card(&node.name).is_some_and(is_so)
+    }
+
+    /// It should have handed over. In the other modes it stays where the Lease is, or until the pods have left.
+    fn is_misplaced(&self, n: usize, index: usize, well: &[bool]) -> bool {
+        let better = |other: usize| !self.may_serve(n, index) || self.defects(other, true) < self.defects(n, false);
+        // Who has stood still without seeing it renews its Lease by a clock that is behind; until then it has run out.
+        let renewal = Duration::from_secs(self.scenario.lease[0].div_ceil(3));
+        let known = |other: usize| self.nodes[other].deceived_at.is_none_or(|at| self.now > at + renewal);
+        let takes =
+            |other: usize| well[other] && known(other) && self.may_begin(other, index) && !self.is_misjudged(other);
+        self.scenario.mode == ElectionMode::Node
+            && (0..self.nodes.len()).any(|other| other != n && takes(other) && better(other))
+            // Who is ill may be the one to whom it was handed.
+            && well.iter().all(|well| *well)
+    }
+
+    /// Whether somebody should answer and nobody does.
+    fn missed(&self, index: usize, well: &[bool]) -> Option<Trouble> {
+        let (_, services) = &self.judge.addresses[index];
+        let wanted = services.iter().any(|service| self.wanted.contains(service));
+        let conflict = |service: &usize| self.conflicts.get(service).is_some_and(|until| *until > self.now);
+        let contested = |service: &usize| {
+            let one = self.robbed.contains(service) || self.duplicated.contains(service) || conflict(service);
+            one || self.proxies > 0 || self.ipvs > 0
+        };
+        let robbed = services.iter().any(contested);
+        // RFC 5227: what nobody has used before is not announced beside a stranger. In the other modes owners yield.
+        let used = self.scenario.mode == ElectionMode::Node && services.iter().all(|n| self.generation[*n] == 1);
+        let someone = (0..self.nodes.len()).any(|n| well[n] && self.may_begin(n, index));
+        // Without a lease that stands it may take as long as the server does.
+        let given = match self.judge.addresses[index].0 {
+            Vip::Given(_) => true,
+            Vip::Leased(service) => self.lease_stands(service),
+        };
+        if !wanted || (robbed && !used) || !someone || !given {
+            return None;
+        }
+        let answering = &self.judge.answering[index];
+        match self.scenario.mode {
+            // Whatever is wrong with the others: one that is well is enough.
+            ElectionMode::Node => {
+                let heard = |n: &usize| self.is_heard_outside(*n) && self.nodes[*n].deaf == 0;
+                let ill = (0..self.nodes.len()).filter(|n| !(well[*n] && self.may_begin(*n, index))).count();
+                let trouble = match ill {
+                    _ if robbed => Trouble::Contested(index),
+                    0..3 => Trouble::Unanswered(index),
+                    _ => Trouble::Orphaned(index),
+                };
+                (!answering.keys().any(heard)).then_some(trouble)
+            }
+            // A holder of the Lease that nobody hears keeps it.
+            ElectionMode::Global | ElectionMode::Service => {
+                let all = (0..self.nodes.len()).all(|n| well[n] || !self.nodes[n].powered);
+                (all && answering.is_empty()).then_some(Trouble::Unanswered(index))
+            }
+        }
+    }
+
+    /// How bad it is that these two both answer, since then.
+    fn split(&self, a: (usize, Duration), b: (usize, Duration), index: usize) -> Option<Trouble> {
+        let contact = *self.judge.contact.get(&(a.0, b.0))?;
+        let pair = [a.0, b.0];
+        // What a dead process has left is judged for itself.
+        if !pair.iter().all(|n| self.nodes[*n].runs()) {
+            return None;
+        }
+        let refused = self.stormy() && self.scenario.refusals > 0.0;
+        if self.scenario.mode == ElectionMode::Node {
+            if pair.iter().any(|n| self.is_behind(*n, index)) {
+                // What its watch does not show it reads, once it has heard the announcement; there is only that one.
+                let reads = |n: &usize| self.reaches_api(*n) && self.nodes[*n].api_slow == 0;
+                let heard = contact <= a.1.max(b.1) && !refused && pair.iter().all(reads);
+                return heard.then_some(Trouble::Unproven(a.0, b.0, index));
+            }
+            // They met when both had it already.
+            if contact > a.1.max(b.1) && pair.iter().any(|n| self.has_just_handed_over(*n, index)) {
+                return Some(Trouble::Lingering(a.0, b.0, index));
+            }
+            return Some(match self.judge.addresses[index].0 {
+                Vip::Given(_) => Trouble::Split(a.0, b.0, index),
+                Vip::Leased(_) => Trouble::SplitLease(a.0, b.0, index),
+            });
+        }
+        // A Lease is no claim: the new one announces itself once, and whoever does not hear it learns from the API. One
+        // that hears neither keeps the address: `node` mode is for that.
+        let later = a.1.max(b.1);
+        let ran = pair.iter().all(|n| self.judge.runs_since.get(n).is_some_and(|since| *since < later));
+        // By a clock that has stood still a Lease is valid that has expired: what it says is defended until the API is read.
+        let lease = Duration::from_secs(2 * self.scenario.lease[0]);
+        let deceived = |n: &usize| self.nodes[*n].deceived_at.is_some_and(|at| self.now < at + lease);
+        if contact <= later && ran && !pair.iter().any(deceived) {
+            return Some(Trouble::Split(a.0, b.0, index));
+        }
+        let told = |n: &usize| self.reaches_api(*n) && self.nodes[*n].stale == 0 && self.nodes[*n].api_slow == 0;
+        (!refused && pair.iter().all(told)).then_some(Trouble::Torn(a.0, b.0, index))
+    }
+
+    /// Its process knows a Service of this address that is not there any more, and not the one that was made in its place.
+    fn has_just_handed_over(&self, n: usize, index: usize) -> bool {
+        let at = |service: &usize| self.handed.get(&(n, key(*service)));
+        self.judge.addresses[index].1.iter().filter_map(at).any(|at| self.now < *at + JUST)
+    }
+
+    fn is_behind(&self, n: usize, index: usize) -> bool {
+        let seen = |service: usize| self.nodes[n].process.as_ref().and_then(|process| process.seen(&key(service)));
+        let services = &self.judge.addresses[index].1;
+        services
+            .iter()
+            .any(|service| seen(*service).is_some_and(|seen| seen.0 != uid(*service, self.generation[*service])))
+    }
+
+    /// An address of a Service that is gone.
+    fn has_too_much(&self, n: usize) -> bool {
+        let wanted: BTreeSet<IpAddr> = self.wanted.iter().map(|service| self.scenario.address(*service)).collect();
+        let lessees: BTreeSet<String> =
+            self.wanted.iter().map(|service| uid(*service, self.generation[*service])).collect();
+        self.nodes[n].kernel.ours().any(|own| match own.lessee {
+            Some(lessee) => !lessees.contains(lessee),
+            None => !wanted.contains(&own.address),
+        })
+    }
+}
